@@ -1,0 +1,40 @@
+# Compiler settings that every target of the project shares, and where cuda.h comes from.
+
+set(SPILLWAY_SANITIZE "" CACHE STRING "address (with undefined) or thread; empty for none")
+option(SPILLWAY_COVERAGE "Count lines for gcov" OFF)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(spillway_options INTERFACE)
+target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wconversion -Werror)
+target_include_directories(spillway_options INTERFACE ${CMAKE_SOURCE_DIR})
+
+if(SPILLWAY_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(SPILLWAY_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -Wno-tsan)
+  add_link_options(-fsanitize=thread)
+elseif(NOT SPILLWAY_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "SPILLWAY_SANITIZE is '${SPILLWAY_SANITIZE}'; allowed: address, thread, or empty")
+endif()
+if(SPILLWAY_COVERAGE)
+  add_compile_options(--coverage)
+  add_link_options(--coverage)
+endif()
+
+# cuda.h: the pinned wheel that scripts/ installs comes first, so that every machine builds against one
+# version; a toolkit serves where the scripts were not used. Only headers are needed, never a library.
+find_path(SPILLWAY_CUDA_INCLUDE_DIR cuda.h
+  HINTS ${CMAKE_SOURCE_DIR}/.venv/cuda-headers/nvidia/cu13/include
+  PATHS $ENV{CUDA_HOME}/include /usr/local/cuda/include
+  DOC "Folder with cuda.h, version 12.0 or newer")
+if(NOT SPILLWAY_CUDA_INCLUDE_DIR)
+  message(FATAL_ERROR "cuda.h was not found: run scripts/quickstart, or set SPILLWAY_CUDA_INCLUDE_DIR to a folder that has it")
+endif()
+add_library(spillway_cuda_headers INTERFACE)
+target_include_directories(spillway_cuda_headers SYSTEM INTERFACE ${SPILLWAY_CUDA_INCLUDE_DIR})

@@ -1,0 +1,23 @@
+# spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS ...]): a GoogleTest program whose cases are ctest's tests.
+# Tests run on the simulated driver, named by SPILLWAY_LIBCUDA. With SPILLWAY_TEST_GPU=ON that variable is left unset, so
+# the same programs run on the machine's own driver: configure so, then `ctest -L gpu`.
+enable_testing()
+include(GoogleTest)
+option(SPILLWAY_TEST_GPU "Run the tests on this machine's own CUDA driver" OFF)
+find_package(GTest REQUIRED)
+
+if(SPILLWAY_TEST_GPU)
+  set(SPILLWAY_TEST_DRIVER "")
+else()
+  set(SPILLWAY_TEST_DRIVER "SPILLWAY_LIBCUDA=${CMAKE_BINARY_DIR}/lib/sim/libcuda.so.1")
+endif()
+
+function(spillway_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE spillway_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(${name}
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 600 LABELS "${arg_LABELS}" ENVIRONMENT "${SPILLWAY_TEST_DRIVER}")
+endfunction()

@@ -1,0 +1,61 @@
+// Errors as values: a code of the C ABI and one line of text that says what, where, and what is allowed.
+// Success carries no text and allocates nothing. Not thread-shared; move-only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "include/spillway/status.h"
+
+namespace spillway {
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(spw_status code, std::string text)
+      : code_(code), text_(std::make_unique<std::string>(std::move(text))) {}
+
+  static Status invalid_argument(std::string text) { return {SPW_ERROR_INVALID_ARGUMENT, std::move(text)}; }
+  static Status out_of_memory(std::string text) { return {SPW_ERROR_OUT_OF_MEMORY, std::move(text)}; }
+  static Status invalid_pointer(std::string text) { return {SPW_ERROR_INVALID_POINTER, std::move(text)}; }
+  static Status invalid_state(std::string text) { return {SPW_ERROR_INVALID_STATE, std::move(text)}; }
+  static Status unsupported(std::string text) { return {SPW_ERROR_UNSUPPORTED, std::move(text)}; }
+  static Status driver(std::string text) { return {SPW_ERROR_DRIVER, std::move(text)}; }
+  static Status io(std::string text) { return {SPW_ERROR_IO, std::move(text)}; }
+  static Status config(std::string text) { return {SPW_ERROR_CONFIG, std::move(text)}; }
+  static Status internal(std::string text) { return {SPW_ERROR_INTERNAL, std::move(text)}; }
+
+  bool ok() const { return code_ == SPW_OK; }
+  spw_status code() const { return code_; }
+  const std::string& text() const {
+    static const std::string kNone;
+    return text_ ? *text_ : kNone;
+  }
+
+ private:
+  spw_status code_ = SPW_OK;
+  std::unique_ptr<std::string> text_;
+};
+
+// A value, or the Status that says why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status status) : status_(std::move(status)) {}
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  Status take_status() { return std::move(status_); }
+  T& value() { return *value_; }
+  const T& value() const { return *value_; }
+  T* operator->() { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace spillway
