@@ -1,0 +1,86 @@
+// Streams, events, and what an allocator asks about captures.
+#include "sim/cudart/runtime.h"
+
+using spillway::cudart::call;
+using spillway::cudart::DriverTable;
+using spillway::cudart::note;
+
+static_assert(static_cast<int>(cudaStreamCaptureStatusInvalidated) ==
+              static_cast<int>(CU_STREAM_CAPTURE_STATUS_INVALIDATED));
+static_assert(static_cast<int>(cudaStreamCaptureModeRelaxed) ==
+              static_cast<int>(CU_STREAM_CAPTURE_MODE_RELAXED));
+static_assert(cudaStreamNonBlocking == CU_STREAM_NON_BLOCKING);
+static_assert(cudaEventDisableTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(sizeof(cudaGraphEdgeData) == sizeof(CUgraphEdgeData));
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  return call(&DriverTable::stream_create_with_priority, stream, flags, priority);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return call(&DriverTable::stream_destroy, stream);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return call(&DriverTable::stream_query, stream);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return call(&DriverTable::stream_synchronize, stream);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+  return call(&DriverTable::stream_wait_event, stream, event, flags);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  return call(&DriverTable::event_create, event, flags);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return call(&DriverTable::event_destroy, event);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return call(&DriverTable::event_record, event, stream);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return call(&DriverTable::event_query, event);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return call(&DriverTable::event_synchronize, event);
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  return call(&DriverTable::event_elapsed_time, milliseconds, start, end);
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return call(&DriverTable::stream_is_capturing, stream, reinterpret_cast<CUstreamCaptureStatus*>(status));
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
+                                     size_t* dependency_count) {
+  auto* driver_id = reinterpret_cast<cuuint64_t*>(id);
+  return call(&DriverTable::stream_get_capture_info, stream, reinterpret_cast<CUstreamCaptureStatus*>(status),
+              driver_id, graph, dependencies, reinterpret_cast<const CUgraphEdgeData**>(edges),
+              dependency_count);
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return call(&DriverTable::exchange_capture_mode, reinterpret_cast<CUstreamCaptureMode*>(mode));
+}
+
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+                                         cudaGraphEdgeData* edges, size_t* count) {
+  return call(&DriverTable::graph_node_get_dependencies, node, dependencies,
+              reinterpret_cast<CUgraphEdgeData*>(edges), count);
+}
+
+}  // extern "C"
