@@ -1,0 +1,118 @@
+// The only file compiled against torch's headers.
+#include "cli/torch_peer/torch_peer.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <string>
+
+namespace spillway {
+namespace {
+
+namespace torch_cuda = c10::cuda::CUDACachingAllocator;
+
+thread_local std::string last_error_text;
+
+// Runs `body` and turns what PyTorch throws into a code; no exception leaves this library.
+template <typename Body>
+spw_status guarded(Body body) noexcept {
+  try {
+    body();
+    return SPW_OK;
+  } catch (const c10::OutOfMemoryError& error) {
+    last_error_text = error.what_without_backtrace();
+    return SPW_ERROR_OUT_OF_MEMORY;
+  } catch (const c10::Error& error) {
+    last_error_text = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    last_error_text = error.what();
+  } catch (...) {
+    last_error_text = "PyTorch threw something that is no exception";
+  }
+  return SPW_ERROR_INTERNAL;
+}
+
+spw_status init(int device_count) {
+  return guarded([&] { torch_cuda::init(device_count); });
+}
+
+spw_status allocate(uint64_t bytes, CUstream_st* stream, void** out) {
+  return guarded([&] { *out = torch_cuda::raw_alloc_with_stream(bytes, stream); });
+}
+
+spw_status free_block(void* block) {
+  return guarded([&] { torch_cuda::raw_delete(block); });
+}
+
+spw_status record_stream(void* block, CUstream_st* stream) {
+  return guarded([&] {
+    const c10::DeviceIndex device = c10::cuda::current_device();
+    // recordStream knows its own blocks by their deleter; the context is let go again, so that nothing is
+    // freed when the DataPtr ends.
+    c10::DataPtr data(block, block, torch_cuda::get()->raw_deleter(), c10::Device(c10::kCUDA, device));
+    try {
+      torch_cuda::recordStream(data, c10::cuda::getStreamFromExternal(stream, device));
+    } catch (...) {
+      (void)data.release_context();
+      throw;
+    }
+    (void)data.release_context();
+  });
+}
+
+spw_status empty_cache() {
+  return guarded([] { torch_cuda::emptyCache(); });
+}
+
+using c10::CachingAllocator::StatType;
+
+uint64_t reserved(int device, bool peak) {
+  uint64_t bytes = 0;
+  (void)guarded([&] {
+    const auto stats = torch_cuda::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+    const auto& row = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)];
+    bytes = static_cast<uint64_t>(peak ? row.peak : row.current);
+  });
+  return bytes;
+}
+
+uint64_t peak_reserved_bytes(int device) {
+  return reserved(device, true);
+}
+uint64_t reserved_bytes(int device) {
+  return reserved(device, false);
+}
+
+spw_status watch_segments(void (*on_segment)(void*, uint64_t), void* context) {
+  return guarded([=] {
+    torch_cuda::attachAllocatorTraceTracker([=](const torch_cuda::TraceEntry& entry) {
+      if (entry.action_ == torch_cuda::TraceEntry::SEGMENT_ALLOC ||
+          entry.action_ == torch_cuda::TraceEntry::SEGMENT_MAP) {
+        on_segment(context, static_cast<uint64_t>(entry.size_));
+      }
+    });
+  });
+}
+
+const char* last_error() {
+  return last_error_text.c_str();
+}
+
+}  // namespace
+}  // namespace spillway
+
+extern "C" __attribute__((visibility("default"))) const spillway::TorchPeer* spw_torch_peer() {
+  static const spillway::TorchPeer kPeer{
+      .init = spillway::init,
+      .allocate = spillway::allocate,
+      .free = spillway::free_block,
+      .record_stream = spillway::record_stream,
+      .empty_cache = spillway::empty_cache,
+      .peak_reserved_bytes = spillway::peak_reserved_bytes,
+      .reserved_bytes = spillway::reserved_bytes,
+      .watch_segments = spillway::watch_segments,
+      .last_error = spillway::last_error,
+  };
+  return &kPeer;
+}
