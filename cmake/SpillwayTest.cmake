@@ -1,4 +1,4 @@
-# spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS ...]): a GoogleTest program whose cases are ctest's tests.
+# spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS one]): a GoogleTest program whose cases are ctest's tests.
 # Tests run on the simulated driver, named by SPILLWAY_LIBCUDA. With SPILLWAY_TEST_GPU=ON that variable is left unset, so
 # the same programs run on the machine's own driver: configure so, then `ctest -L gpu`.
 enable_testing()
@@ -16,8 +16,13 @@ function(spillway_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE spillway_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${name}
-    DISCOVERY_MODE PRE_TEST
-    DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT 600 LABELS "${arg_LABELS}" ENVIRONMENT "${SPILLWAY_TEST_DRIVER}")
+  # A property without a value would take the next one's name for it.
+  set(properties TIMEOUT 600)
+  if(arg_LABELS)
+    list(APPEND properties LABELS "${arg_LABELS}")
+  endif()
+  if(SPILLWAY_TEST_DRIVER)
+    list(APPEND properties ENVIRONMENT "${SPILLWAY_TEST_DRIVER}")
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()

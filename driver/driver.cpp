@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kDefaultLibrary = "libcuda.so.1";
 
-enum class Need { required, vmm, optional };
+enum class Need { kRequired, kVmm, kOptional };
 
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
@@ -89,8 +89,8 @@ Status Driver::resolve() {
   const Resolver resolver(library_);
   std::string missing;
   const auto note = [&](const char* name, Need need) {
-    if (need == Need::vmm) has_vmm_ = false;
-    if (need == Need::required) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    if (need == Need::kVmm) has_vmm_ = false;
+    if (need == Need::kRequired) missing += (missing.empty() ? "" : ", ") + std::string(name);
   };
 #define SPW_DRIVER_FUNCTION(name, since, need, symbol)                                  \
   name = reinterpret_cast<PFN_##name##_v##since>(resolver.find(#name, since, #symbol)); \
@@ -105,9 +105,11 @@ Status Driver::resolve() {
 Status Driver::error(CUresult result, const char* call) const {
   const char* name = nullptr;
   const char* meaning = nullptr;
-  if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown error";
-  if (cuGetErrorString(result, &meaning) != CUDA_SUCCESS || meaning == nullptr) meaning = "no description";
-  std::string text = fmt::format("{}: {} ({})", call, name, meaning);
+  if (cuGetErrorName(result, &name) != CUDA_SUCCESS) name = nullptr;
+  if (cuGetErrorString(result, &meaning) != CUDA_SUCCESS) meaning = nullptr;
+  std::string text = name != nullptr ? fmt::format("{}: {}", call, name)
+                                     : fmt::format("{}: unknown error {}", call, static_cast<int>(result));
+  if (meaning != nullptr) text += fmt::format(" ({})", meaning);
   return result == CUDA_ERROR_OUT_OF_MEMORY ? Status::out_of_memory(std::move(text))
                                             : Status::driver(std::move(text));
 }

@@ -3,7 +3,7 @@
 //
 // Each function of functions.inc is a public member by its plain name: driver.cuMemCreate(...). (cuda.h
 // renames some of them by macro, cuMemAlloc to cuMemAlloc_v2; member and use are renamed alike, so write the
-// plain name.) A member whose need is `vmm` or `optional` may be null; see has_vmm().
+// plain name.) A member whose need is kVmm or kOptional may be null; see has_vmm().
 //
 // Invariants: a Driver is immutable once open returned it, and its library stays loaded until the process
 // ends, because handles outlive their owners at exit. Cost: open resolves some 70 symbols once; a call is one
