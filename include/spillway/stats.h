@@ -1,0 +1,152 @@
+/* The counters of one device, as plain data. One list per kind generates the structure here, the JSON dump
+ * and its schema, so a counter cannot exist in one and be missing in another. A structure begins with its
+ * size and version: a library fills no more than the caller's size, so a program built against an older
+ * header keeps working. New members go at the end of the structure only, which is why the lists of a released
+ * version are never reordered. */
+#ifndef SPILLWAY_STATS_H
+#define SPILLWAY_STATS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Names and meanings of torch.cuda.memory_stats(). `allocated` and `freed` are running totals, `peak` the
+ * highest `current` since the last reset, `current` = what came minus what went. */
+typedef struct spw_stat {
+  int64_t current;
+  int64_t peak;
+  int64_t allocated;
+  int64_t freed;
+} spw_stat;
+
+/* all.current = small_pool.current + large_pool.current. Memory that moves between the pools (a slab is
+ * carved or given back) counts in the running totals of both pools and not in those of `all`. */
+typedef struct spw_pool_stat {
+  spw_stat all;
+  spw_stat small_pool;
+  spw_stat large_pool;
+} spw_pool_stat;
+
+/* Each is a spw_pool_stat. Bytes are bytes of device memory, counted once however many views map them.
+ *   allocation, allocated_bytes   blocks in the program's hands: up when handed out, down when freed
+ *   active, active_bytes          the same, down only when the free has completed on every stream that used
+ * the block requested_bytes               what the program asked for, of the active blocks segment runs of
+ * memory taken from the driver; all are counted as large_pool reserved_bytes                bytes taken from
+ * the driver; small_pool: those carved into slabs inactive_split, .._bytes      free pieces of pages that are
+ * partly in use, unused slots of slabs included reserved_bytes = active_bytes + inactive_split_bytes +
+ * cached_free_bytes at every moment. */
+#define SPW_STATS_POOLED(X) \
+  X(allocation)             \
+  X(allocated_bytes)        \
+  X(active)                 \
+  X(active_bytes)           \
+  X(requested_bytes)        \
+  X(segment)                \
+  X(reserved_bytes)         \
+  X(inactive_split)         \
+  X(inactive_split_bytes)
+
+/* Each is an int64_t.
+ *   num_alloc_retries             allocations served only after a rung that waits on the host
+ *   num_ooms                      allocations that failed for want of memory
+ *   num_sync_all_streams          waits for everything a device had to do
+ *   num_device_alloc, .._free     driver calls that brought memory, and that gave it back
+ *   max_split_size                always -1: there is no size above which blocks are not split
+ *   cached_free_bytes             pages with no byte in use
+ *   pending_blocks, .._bytes      freed, waiting for a stream to finish with them
+ *   largest_free_bytes            the largest contiguous free range that a request could take
+ *   limit_bytes                   what reserved_bytes may reach; INT64_MAX when unlimited
+ *   heaps                         number of (stream, pool) heaps
+ *   stream_waits, host_waits      device-side waits enqueued, waits that blocked a host thread
+ *   mean_*_bytes                  weighted by time, since the last reset of peaks. Active and requested bytes
+ * are averaged over the allocations of a window of at most 256 allocations of a heap, and windows are
+ *                                 weighted by how long they lasted; reserved bytes are weighted exactly */
+#define SPW_STATS_VALUES(X) \
+  X(num_alloc_retries)      \
+  X(num_ooms)               \
+  X(num_sync_all_streams)   \
+  X(num_device_alloc)       \
+  X(num_device_free)        \
+  X(max_split_size)         \
+  X(cached_free_bytes)      \
+  X(pending_blocks)         \
+  X(pending_bytes)          \
+  X(largest_free_bytes)     \
+  X(limit_bytes)            \
+  X(heaps)                  \
+  X(stream_waits)           \
+  X(host_waits)             \
+  X(mean_active_bytes)      \
+  X(mean_requested_bytes)   \
+  X(mean_reserved_bytes)
+
+/* Rungs of the ladder that a request climbs when its own heap cannot serve it, in order. Each is a spw_rung.
+ */
+#define SPW_STATS_RUNGS(X)                                                     \
+  X(completed_frees, CompletedFrees) /* frees that had completed meanwhile */  \
+  X(view, View)                      /* a view over own free pages */          \
+  X(new_pages, NewPages)             /* memory from the driver */              \
+  X(device_wait, DeviceWait)         /* other streams' memory, device waits */ \
+  X(host_wait, HostWait)             /* waited for pending frees */            \
+  X(steal, Steal)                    /* free pages of other heaps */           \
+  X(evict, Evict)                    /* cold regions moved out */              \
+  X(callback, Callback)              /* the program gave something back */     \
+  X(host_placement, HostPlacement)   /* placed in host memory */               \
+  X(out_of_memory, OutOfMemory)      /* nothing helped */
+
+typedef struct spw_rung {
+  int64_t hits;    /* requests that this rung served; for out_of_memory, that failed */
+  int64_t time_ns; /* time spent on it, successful or not */
+} spw_rung;
+
+/* Calls of the CUDA driver by kind. Each is an int64_t. */
+#define SPW_STATS_DRIVER_CALLS(X) \
+  X(create, Create)               \
+  X(release, Release)             \
+  X(map, Map)                     \
+  X(unmap, Unmap)                 \
+  X(set_access, SetAccess)        \
+  X(reserve, Reserve)             \
+  X(event_record, EventRecord)    \
+  X(event_query, EventQuery)      \
+  X(stream_wait, StreamWait)      \
+  X(synchronize, Synchronize)     \
+  X(mem_alloc, MemAlloc)          \
+  X(mem_free, MemFree)
+
+typedef struct spw_rungs {
+#define SPW_STATS_MEMBER(name, Name) spw_rung name;
+  SPW_STATS_RUNGS(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+} spw_rungs;
+
+typedef struct spw_driver_calls {
+#define SPW_STATS_MEMBER(name, Name) int64_t name;
+  SPW_STATS_DRIVER_CALLS(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+} spw_driver_calls;
+
+#define SPW_STATS_VERSION 1
+
+typedef struct spw_stats {
+  uint32_t size;    /* in: sizeof(spw_stats) as the caller was built; out: bytes filled */
+  uint32_t version; /* out: SPW_STATS_VERSION of the library */
+#define SPW_STATS_MEMBER(name) spw_pool_stat name;
+  SPW_STATS_POOLED(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+  spw_stat
+      oversize_allocations;   /* zero: there is no oversize class; kept for programs that read every name */
+  spw_stat oversize_segments; /* zero, likewise */
+#define SPW_STATS_MEMBER(name) int64_t name;
+  SPW_STATS_VALUES(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+  spw_rungs rungs;
+  spw_driver_calls driver_calls;
+} spw_stats;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

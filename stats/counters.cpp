@@ -1,0 +1,378 @@
+#include "stats/counters.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace spillway {
+namespace {
+
+constexpr uint32_t kMinStoppedOperations = 64;
+constexpr uint32_t kMaxStoppedOperations = 65536;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void set_rows(Gauges& gauges, Metric metric, int64_t small, int64_t large) {
+  gauges[gauge(metric, Row::kAll)] = small + large;
+  gauges[gauge(metric, Row::kSmall)] = small;
+  gauges[gauge(metric, Row::kLarge)] = large;
+}
+
+void add(Gauges& to, const Gauges& from) {
+  for (size_t i = 0; i < kGauges; ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+// ---- HeapCounters
+
+Gauges HeapCounters::gauges() const {
+  const PoolCounts& small = pools_[0];
+  const PoolCounts& large = pools_[1];
+  Gauges out{};
+  set_rows(out, Metric::allocation, small.blocks - small.pending_blocks, large.blocks - large.pending_blocks);
+  set_rows(out, Metric::allocated_bytes, small.bytes - small.pending_bytes,
+           large.bytes - large.pending_bytes);
+  set_rows(out, Metric::active, small.blocks, large.blocks);
+  set_rows(out, Metric::active_bytes, small.bytes, large.bytes);
+  set_rows(out, Metric::requested_bytes, small.requested, large.requested);
+  set_rows(out, Metric::reserved_bytes, slab_bytes_, -slab_bytes_);
+  set_rows(out, Metric::inactive_split, small.fragments, large.fragments);
+  set_rows(out, Metric::inactive_split_bytes, slab_bytes_ - small.bytes,
+           used_page_bytes_ - slab_bytes_ - large.bytes);
+  return out;
+}
+
+Gauges HeapCounters::came() const {
+  const PoolCounts& small = pools_[0];
+  const PoolCounts& large = pools_[1];
+  Gauges out{};
+  set_rows(out, Metric::allocation, small.blocks_came, large.blocks_came);
+  set_rows(out, Metric::allocated_bytes, small.bytes_came, large.bytes_came);
+  set_rows(out, Metric::active, small.blocks_came, large.blocks_came);
+  set_rows(out, Metric::active_bytes, small.bytes_came, large.bytes_came);
+  set_rows(out, Metric::requested_bytes, small.requested_came, large.requested_came);
+  set_rows(out, Metric::inactive_split, small.fragments_came, large.fragments_came);
+  // What a free makes inactive, and pages that come into use; moves between the pools are not in `all`.
+  const int64_t small_freed = small.bytes_came - small.bytes;
+  const int64_t large_freed = large.bytes_came - large.bytes;
+  const int64_t slab_bytes_went = slab_bytes_came_ - slab_bytes_;
+  out[gauge(Metric::inactive_split_bytes, Row::kAll)] = used_page_bytes_came_ + small_freed + large_freed;
+  out[gauge(Metric::inactive_split_bytes, Row::kSmall)] = slab_bytes_came_ + small_freed;
+  out[gauge(Metric::inactive_split_bytes, Row::kLarge)] =
+      used_page_bytes_came_ + slab_bytes_went + large_freed;
+  out[gauge(Metric::reserved_bytes, Row::kSmall)] = slab_bytes_came_;
+  out[gauge(Metric::reserved_bytes, Row::kLarge)] = slab_bytes_went;
+  return out;
+}
+
+bool HeapCounters::passed() const {
+  const Gauges now = gauges();
+  for (size_t i = 0; i < kGauges; ++i) {
+    if (now[i] > ceilings_[i]) return true;
+  }
+  return false;
+}
+
+void HeapCounters::raise_ceilings() {
+  const Gauges now = gauges();
+  for (size_t i = 0; i < kGauges; ++i) ceilings_[i] = std::max(ceilings_[i], now[i]);
+  refresh_limits();
+}
+
+void HeapCounters::refresh_limits() {
+  const int64_t blocks[] = {pools_[0].pending_blocks + pools_[1].pending_blocks, pools_[0].pending_blocks,
+                            pools_[1].pending_blocks};
+  const int64_t bytes[] = {pools_[0].pending_bytes + pools_[1].pending_bytes, pools_[0].pending_bytes,
+                           pools_[1].pending_bytes};
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    const auto row = static_cast<Row>(i);
+    limits_[i].blocks = std::min(ceilings_[gauge(Metric::active, row)],
+                                 ceilings_[gauge(Metric::allocation, row)] + blocks[i]);
+    limits_[i].bytes = std::min(ceilings_[gauge(Metric::active_bytes, row)],
+                                ceilings_[gauge(Metric::allocated_bytes, row)] + bytes[i]);
+    limits_[i].requested = ceilings_[gauge(Metric::requested_bytes, row)];
+  }
+}
+
+void HeapCounters::close_window() {
+  const int64_t now = now_ns();
+  const auto elapsed = static_cast<double>(now - window_since_ns_);
+  if (window_ != 0) {
+    const double halves = 2.0 * window_;
+    active_byte_ns_ += static_cast<double>(window_active_) / halves * elapsed;
+    requested_byte_ns_ += static_cast<double>(window_requested_) / halves * elapsed;
+  } else {
+    active_byte_ns_ += static_cast<double>(pools_[0].bytes + pools_[1].bytes) * elapsed;
+    requested_byte_ns_ += static_cast<double>(pools_[0].requested + pools_[1].requested) * elapsed;
+  }
+  window_ = 0;
+  window_active_ = 0;
+  window_requested_ = 0;
+  window_since_ns_ = now;
+}
+
+void HeapCounters::on_cached(int64_t delta_bytes) {
+  mutate(
+      [&] {
+        used_page_bytes_ -= delta_bytes;
+        if (delta_bytes < 0) used_page_bytes_came_ -= delta_bytes;
+      },
+      [&] { return passed(); });
+}
+
+void HeapCounters::on_slabs(int64_t delta_bytes) {
+  mutate(
+      [&] {
+        slab_bytes_ += delta_bytes;
+        if (delta_bytes > 0) slab_bytes_came_ += delta_bytes;
+      },
+      [&] { return passed(); });
+}
+
+HeapStats HeapCounters::snapshot() const {
+  const std::lock_guard lock(device_.mutex_);
+  device_.stop();
+  HeapStats out;
+  out.owned_bytes = owned_bytes_;
+  out.active_bytes = pools_[0].bytes + pools_[1].bytes;
+  out.requested_bytes = pools_[0].requested + pools_[1].requested;
+  out.pending_bytes = pools_[0].pending_bytes + pools_[1].pending_bytes;
+  out.inactive_split_bytes = used_page_bytes_ - out.active_bytes;
+  out.cached_free_bytes = owned_bytes_ - used_page_bytes_;
+  device_.resume();
+  return out;
+}
+
+// ---- DeviceCounters
+
+DeviceCounters::DeviceCounters()
+    : stopped_operations_(kMinStoppedOperations),
+      means_since_ns_(now_ns()),
+      reserved_since_ns_(means_since_ns_) {}
+
+DeviceCounters::~DeviceCounters() = default;
+
+void DeviceCounters::raise_peaks() const {
+  for (size_t i = 0; i < kGauges; ++i) peaks_[i] = std::max(peaks_[i], sums_[i]);
+}
+
+void DeviceCounters::stop() const {
+  if (stopped_) return;
+  for (HeapCounters* heap : heaps_) heap->stop_.store(true, std::memory_order_relaxed);
+  heavy_barrier();
+  sums_ = own_;
+  peaks_ = own_;
+  for (HeapCounters* heap : heaps_) {
+    while (heap->busy_.load(std::memory_order_acquire)) std::this_thread::yield();
+    add(peaks_, heap->ceilings_);
+    heap->seen_ = heap->gauges();
+    add(sums_, heap->seen_);
+  }
+  raise_peaks();
+  stopped_ = true;
+  stopped_operations_left_ = 0;
+}
+
+void DeviceCounters::resume() const {
+  if (stopped_operations_left_ == 0 || heaps_.size() < 2) let_run();
+}
+
+void DeviceCounters::let_run() const {
+  if (heaps_.empty()) return;  // nobody to run; sums and peaks stay true
+  const auto heaps = static_cast<int64_t>(heaps_.size());
+  for (int64_t h = 0; h < heaps; ++h) {
+    HeapCounters& heap = *heaps_[static_cast<size_t>(h)];
+    for (size_t i = 0; i < kGauges; ++i) {
+      const int64_t room = peaks_[i] - sums_[i];
+      heap.ceilings_[i] = heap.seen_[i] + room / heaps + (h < room % heaps ? 1 : 0);
+    }
+    heap.refresh_limits();
+    heap.alone_ = heaps == 1;
+  }
+  operations_at_run_ = operations();
+  stopped_ = false;
+  stopped_operations_left_ = 0;
+  for (HeapCounters* heap : heaps_) heap->stop_.store(false, std::memory_order_release);
+}
+
+int64_t DeviceCounters::operations() const {
+  int64_t out = 0;
+  for (const HeapCounters* heap : heaps_) out += heap->pools_[0].blocks_came + heap->pools_[1].blocks_came;
+  return out;
+}
+
+void DeviceCounters::settle(HeapCounters& heap) const {
+  const Gauges now = heap.gauges();
+  for (size_t i = 0; i < kGauges; ++i) sums_[i] += now[i] - heap.seen_[i];
+  heap.seen_ = now;
+  raise_peaks();
+}
+
+void DeviceCounters::count_stopped(HeapCounters& heap) const {
+  settle(heap);
+  if (stopped_operations_left_ > 0) --stopped_operations_left_;
+  resume();
+}
+
+void DeviceCounters::settle_passed_ceiling(HeapCounters& heap) {
+  const std::lock_guard lock(mutex_);
+  if (!stopped_) {
+    stop();
+    // Heaps that take turns at the peak would stop each other for ever: the shorter they ran, the longer they
+    // now count under the mutex, where an operation is dearer but a stop is not needed.
+    const int64_t ran = operations() - operations_at_run_;
+    stopped_operations_ = ran < 16 * int64_t{stopped_operations_}
+                              ? std::min(stopped_operations_ * 2, kMaxStoppedOperations)
+                              : std::max(stopped_operations_ / 2, kMinStoppedOperations);
+    stopped_operations_left_ = stopped_operations_;
+  }
+  settle(heap);
+}
+
+void DeviceCounters::add_heap(HeapCounters& heap) {
+  const std::lock_guard lock(mutex_);
+  stop();
+  heap.window_since_ns_ = now_ns();
+  heaps_.push_back(&heap);
+  resume();
+}
+
+void DeviceCounters::remove_heap(HeapCounters& heap) {
+  const std::lock_guard lock(mutex_);
+  stop();
+  heap.close_window();
+  gone_active_byte_ns_ += heap.active_byte_ns_;
+  gone_requested_byte_ns_ += heap.requested_byte_ns_;
+  add(own_, heap.gauges());
+  add(own_came_, heap.came());
+  heaps_.erase(std::find(heaps_.begin(), heaps_.end(), &heap));
+  resume();
+}
+
+void DeviceCounters::on_reserve(int64_t bytes, int64_t segments) {
+  const std::lock_guard lock(mutex_);
+  stop();
+  integrate_reserved(now_ns());
+  Gauges change{};
+  set_rows(change, Metric::reserved_bytes, 0, bytes);
+  set_rows(change, Metric::segment, 0, segments);
+  add(own_, change);
+  add(sums_, change);
+  raise_peaks();
+  for (int64_t& came : change) came = std::max<int64_t>(came, 0);
+  add(own_came_, change);
+  resume();
+}
+
+void DeviceCounters::integrate_reserved(int64_t now) const {
+  reserved_byte_ns_ += static_cast<double>(own_[gauge(Metric::reserved_bytes, Row::kAll)]) *
+                       static_cast<double>(now - reserved_since_ns_);
+  reserved_since_ns_ = now;
+}
+
+void DeviceCounters::on_rung(Rung rung, bool served, int64_t time_ns) {
+  const auto index = static_cast<size_t>(rung);
+  if (served) rung_hits_[index].fetch_add(1, std::memory_order_relaxed);
+  rung_time_ns_[index].fetch_add(time_ns, std::memory_order_relaxed);
+}
+
+Gauges DeviceCounters::came() const {
+  Gauges out = own_came_;
+  for (const HeapCounters* heap : heaps_) add(out, heap->came());
+  return out;
+}
+
+DeviceStats DeviceCounters::snapshot() const {
+  DeviceStats out;
+  const std::lock_guard lock(mutex_);
+  stop();
+  const Gauges came_now = came();
+  const auto stat = [&](Metric metric, Row row) {
+    const size_t i = gauge(metric, row);
+    return spw_stat{sums_[i], peaks_[i], came_now[i] - allocated_base_[i],
+                    came_now[i] - sums_[i] - freed_base_[i]};
+  };
+#define SPW_STATS_MEMBER(name)                                                \
+  out.name = {stat(Metric::name, Row::kAll), stat(Metric::name, Row::kSmall), \
+              stat(Metric::name, Row::kLarge)};
+  SPW_STATS_POOLED(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+  out.cached_free_bytes =
+      out.reserved_bytes.all.current - out.active_bytes.all.current - out.inactive_split_bytes.all.current;
+  out.pending_blocks = out.active.all.current - out.allocation.all.current;
+  out.pending_bytes = out.active_bytes.all.current - out.allocated_bytes.all.current;
+  out.heaps = static_cast<int64_t>(heaps_.size());
+
+  double active_byte_ns = gone_active_byte_ns_;
+  double requested_byte_ns = gone_requested_byte_ns_;
+  for (HeapCounters* heap : heaps_) {
+    heap->close_window();
+    active_byte_ns += heap->active_byte_ns_;
+    requested_byte_ns += heap->requested_byte_ns_;
+  }
+  const int64_t now = now_ns();
+  integrate_reserved(now);
+  const auto elapsed = static_cast<double>(std::max<int64_t>(now - means_since_ns_, 1));
+  out.mean_active_bytes = static_cast<int64_t>(active_byte_ns / elapsed);
+  out.mean_requested_bytes = static_cast<int64_t>(requested_byte_ns / elapsed);
+  out.mean_reserved_bytes = static_cast<int64_t>(reserved_byte_ns_ / elapsed);
+  resume();
+
+  const auto read = [](const std::atomic<int64_t>& value) { return value.load(std::memory_order_relaxed); };
+#define SPW_STATS_MEMBER(name, Name)                                      \
+  out.rungs.name = {read(rung_hits_[static_cast<size_t>(Rung::k##Name)]), \
+                    read(rung_time_ns_[static_cast<size_t>(Rung::k##Name)])};
+  SPW_STATS_RUNGS(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+#define SPW_STATS_MEMBER(name, Name) \
+  out.driver_calls.name = read(driver_calls_[static_cast<size_t>(DriverCall::k##Name)]);
+  SPW_STATS_DRIVER_CALLS(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+  out.num_alloc_retries = read(alloc_retries_);
+  out.num_ooms = out.rungs.out_of_memory.hits;
+  out.num_sync_all_streams = read(sync_all_streams_);
+  out.num_device_alloc = out.driver_calls.create + out.driver_calls.mem_alloc;
+  out.num_device_free = out.driver_calls.release + out.driver_calls.mem_free;
+  out.stream_waits = out.driver_calls.stream_wait;
+  out.host_waits = read(host_waits_);
+  return out;
+}
+
+void DeviceCounters::reset_peaks() {
+  const std::lock_guard lock(mutex_);
+  stop();
+  peaks_ = sums_;
+  for (HeapCounters* heap : heaps_) {
+    heap->close_window();
+    heap->active_byte_ns_ = 0;
+    heap->requested_byte_ns_ = 0;
+  }
+  gone_active_byte_ns_ = 0;
+  gone_requested_byte_ns_ = 0;
+  means_since_ns_ = now_ns();
+  reserved_since_ns_ = means_since_ns_;
+  reserved_byte_ns_ = 0;
+  resume();
+}
+
+void DeviceCounters::reset_accumulated() {
+  const std::lock_guard lock(mutex_);
+  stop();
+  allocated_base_ = came();
+  for (size_t i = 0; i < kGauges; ++i) freed_base_[i] = allocated_base_[i] - sums_[i];
+  resume();
+  for (auto* group : {&rung_hits_, &rung_time_ns_}) {
+    for (auto& value : *group) value.store(0, std::memory_order_relaxed);
+  }
+  for (auto& value : driver_calls_) value.store(0, std::memory_order_relaxed);
+  host_waits_.store(0, std::memory_order_relaxed);
+  sync_all_streams_.store(0, std::memory_order_relaxed);
+  alloc_retries_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace spillway
