@@ -1,0 +1,107 @@
+# Shared by the scripts beside it (source it): where the project is, and installing what it needs. Every step looks first
+# and says what it does, so a second run installs nothing and prints nothing.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root" || exit 1
+venv="$root/.venv"
+
+torch_version=2.11.0
+cuda_runtime_version=13.0.96
+cuda_crt_version=13.0.88
+oldest_cmake=3.25
+pip_cmake_version=3.31.6
+
+say() { printf '%s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else die "root rights are needed for: $*"
+  fi
+}
+
+# Without dpkg the build itself finds out what is missing: other distributions name the packages differently.
+install_packages() {
+  command -v dpkg-query >/dev/null || return 0
+  local missing=() package
+  while read -r package; do
+    case "$package" in ''|'#'*) continue ;; esac
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done <scripts/packages.txt
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  say "installing packages: ${missing[*]}"
+  local log; log="$(mktemp)"
+  if ! { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive \
+         apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    die "apt-get could not install: ${missing[*]} (its output ends above; all of it is in $log)"
+  fi
+  rm -f "$log"
+}
+
+# The system's own interpreter: the packages above give it the venv module.
+make_venv() {
+  [ -x "$venv/bin/python" ] && return 0
+  local python=/usr/bin/python3
+  [ -x "$python" ] || python=python3
+  say "creating .venv"
+  "$python" -m venv "$venv" || die "$python -m venv failed; is python3-venv installed?"
+}
+
+# pip_install WHAT ARGUMENTS...: runs pip quietly and shows its output only where it fails.
+pip_install() {
+  local what="$1" log; shift
+  log="$(mktemp)"
+  say "installing into .venv: $what"
+  if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    die "pip could not install $what (its output ends above; all of it is in $log)"
+  fi
+  rm -f "$log"
+}
+
+has_wheel() { compgen -G "$1/$2.dist-info" >/dev/null; }
+
+install_wheels() {
+  local packages=("$venv"/lib/python3*/site-packages) headers="$venv/cuda-headers"
+  # PyTorch's wheel alone: its allocator is the peer that replay compares with, and needs none of its dependencies.
+  has_wheel "${packages[0]}" "torch-$torch_version*" ||
+    pip_install "torch $torch_version (530 MB)" --no-deps "torch==$torch_version"
+  # cuda.h and the headers that the simulated runtime is built with; no library.
+  if ! has_wheel "$headers" "nvidia_cuda_runtime-$cuda_runtime_version" ||
+     ! has_wheel "$headers" "nvidia_cuda_crt-$cuda_crt_version"; then
+    pip_install "CUDA headers $cuda_runtime_version" --no-deps --upgrade --target "$headers" \
+      "nvidia-cuda-runtime==$cuda_runtime_version" "nvidia-cuda-crt==$cuda_crt_version"
+  fi
+  if ! cmp -s scripts/requirements.txt "$venv/requirements.installed"; then
+    pip_install "the tools of scripts/requirements.txt" -r scripts/requirements.txt
+    cp scripts/requirements.txt "$venv/requirements.installed"
+  fi
+}
+
+# Ubuntu 22.04's cmake is older than the presets need.
+install_cmake() {
+  local version=0
+  command -v cmake >/dev/null && version="$(cmake --version | awk 'NR == 1 { print $3 }')"
+  [ "$(printf '%s\n' "$oldest_cmake" "$version" | sort -V | head -n 1)" = "$oldest_cmake" ] && return 0
+  [ -x "$venv/bin/cmake" ] || pip_install "cmake $pip_cmake_version" "cmake==$pip_cmake_version"
+  PATH="$venv/bin:$PATH"
+}
+
+install_all() {
+  install_packages
+  make_venv
+  install_wheels
+  install_cmake
+}
+
+# configure PRESET: cmake's own output is shown only where it fails.
+configure() {
+  mkdir -p "build/$1"
+  local log="build/$1/configure.log"
+  if ! cmake --preset "$1" >"$log" 2>&1; then
+    tail -n 30 "$log" >&2
+    die "cmake --preset $1 failed (its output ends above; all of it is in $log)"
+  fi
+}

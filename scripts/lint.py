@@ -1,0 +1,142 @@
+"""The checks of scripts/lint. Prints each complaint, then one line: N passed, M failed (counted per file and check)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "release"
+CACHE = ROOT / "build" / "lint.json"
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files of the project, new ones included, without what git ignores."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return sorted({ROOT / line for line in listing.stdout.splitlines() if (ROOT / line).is_file()})
+
+
+def tool(name: str) -> str:
+    """Version 14 is what the oldest supported distributions have; another version would judge differently."""
+    found = shutil.which(f"{name}-14") or shutil.which(name)
+    if found is None:
+        sys.exit(f"error: {name}-14 was not found; install the packages of scripts/packages.txt")
+    return found
+
+
+def closure(source: Path, seen: set[Path]) -> None:
+    """Collects the file and every header of the project that it includes, however far away."""
+    if source in seen:
+        return
+    seen.add(source)
+    for name in INCLUDE.findall(source.read_text(errors="replace")):
+        for folder in (ROOT, source.parent):
+            if (folder / name).is_file():
+                closure((folder / name).resolve(), seen)
+                break
+
+
+def fingerprint(source: Path, command: str) -> str:
+    files: set[Path] = set()
+    closure(source, files)
+    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + command.encode())
+    for file in sorted(files):
+        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def run(command: list[str]) -> tuple[bool, str]:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.returncode == 0, done.stdout + (done.stderr if done.returncode else "")
+
+
+def check_format(files: list[Path], fix: bool) -> list[str]:
+    formatter = tool("clang-format")
+    if fix:
+        subprocess.run([formatter, "-i", *map(str, files)], check=True)
+        return []
+    failed = []
+    for file in files:
+        ok, output = run([formatter, "--dry-run", "-Werror", str(file)])
+        if not ok:
+            failed.append(f"{file.relative_to(ROOT)}: clang-format (scripts/lint --fix reformats)")
+            print("\n".join(output.splitlines()[:6]))
+    return failed
+
+
+def check_tidy() -> tuple[int, list[str]]:
+    """clang-tidy on every source that the release build compiles."""
+    tidy = tool("clang-tidy")
+    entries = json.loads((BUILD / "compile_commands.json").read_text())
+    commands = {Path(entry["file"]).resolve(): entry["command"] for entry in entries}
+    sources = [file for file in tracked("*.cpp") if file in commands]
+    known: dict[str, str] = json.loads(CACHE.read_text()) if CACHE.is_file() else {}
+    marks = {source: fingerprint(source, commands[source]) for source in sources}
+    pending = [source for source in sources if known.get(str(source.relative_to(ROOT))) != marks[source]]
+
+    def one(source: Path) -> tuple[Path, bool, str]:
+        ok, output = run([tidy, "--quiet", "-p", str(BUILD), str(source)])
+        return source, ok, output
+
+    failed = []
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        for source, ok, output in pool.map(one, pending):
+            name = str(source.relative_to(ROOT))
+            if ok:
+                known[name] = marks[source]
+            else:
+                failed.append(f"{name}: clang-tidy")
+                print(output)
+    CACHE.write_text(json.dumps(known, indent=0, sort_keys=True))
+    return len(sources), failed
+
+
+def check_python(fix: bool) -> tuple[int, list[str]]:
+    files = [str(file.relative_to(ROOT)) for file in tracked("*.py")]
+    if not files:
+        return 0, []
+    tools = Path(sys.executable).parent
+    format_check = [] if fix else ["--check"]
+    steps = {
+        "ruff check": [str(tools / "ruff"), "check", "--quiet", *(["--fix"] if fix else []), *files],
+        "ruff format": [str(tools / "ruff"), "format", "--quiet", *format_check, *files],
+        "mypy": [str(tools / "mypy"), "--no-error-summary", *files],
+    }
+    failed = []
+    for name, command in steps.items():
+        ok, output = run(command)
+        if not ok:
+            failed.append(name)
+            print(output)
+    return len(steps), failed
+
+
+def main() -> int:
+    fix = "--fix" in sys.argv[1:]
+    sources = tracked("*.cpp", "*.h", "*.hpp", "*.c")
+    python_count, python_failed = check_python(fix)
+    failed = check_format(sources, fix) + python_failed
+    count = len(sources) + python_count
+    if not fix:
+        tidy_count, tidy_failed = check_tidy()
+        count += tidy_count
+        failed += tidy_failed
+    for complaint in failed:
+        print(f"lint: {complaint}")
+    print(f"{count - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
