@@ -40,6 +40,11 @@ class PhysicalHandle {
   size_t bytes() const { return bytes_; }
   explicit operator bool() const { return driver_ != nullptr; }
 
+  // Hands the handle itself to the caller, who releases it; empty afterwards.
+  CUmemGenericAllocationHandle detach() {
+    driver_ = nullptr;
+    return std::exchange(handle_, 0);
+  }
   // Gives the memory back now, with the driver's answer; empty afterwards in any case.
   Status release();
   void reset() noexcept;

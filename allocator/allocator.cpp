@@ -1,0 +1,32 @@
+#include "allocator/allocator.h"
+
+#include <fmt/format.h>
+
+namespace spillway {
+
+Allocator::Allocator(std::shared_ptr<const Driver> driver, const ArenaOptions& options)
+    : driver_(std::move(driver)), options_(options) {}
+
+Allocator::~Allocator() {
+  for (std::atomic<Arena*>& arena : arenas_) delete arena.load();
+}
+
+Result<std::unique_ptr<Allocator>> Allocator::create(std::shared_ptr<const Driver> driver,
+                                                     const ArenaOptions& options) {
+  return std::unique_ptr<Allocator>(new Allocator(std::move(driver), options));
+}
+
+Result<Arena*> Allocator::create_arena(int device) {
+  if (device < 0 || device >= kMostDevices) {
+    return Status::invalid_argument(fmt::format("device {}: allowed are 0 to {}", device, kMostDevices - 1));
+  }
+  const std::lock_guard<std::mutex> lock(create_mutex_);
+  std::atomic<Arena*>& slot = arenas_[static_cast<size_t>(device)];
+  if (Arena* found = slot.load(std::memory_order_acquire); found != nullptr) return found;
+  Result<std::unique_ptr<Arena>> arena = Arena::create(driver_, device, options_);
+  if (!arena.ok()) return arena.take_status();
+  slot.store(arena.value().release(), std::memory_order_release);
+  return slot.load(std::memory_order_relaxed);
+}
+
+}  // namespace spillway

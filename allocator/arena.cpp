@@ -1,0 +1,366 @@
+#include "allocator/arena.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "allocator/address_map.h"
+
+namespace spillway {
+namespace {
+
+std::atomic<uint64_t> next_arena_id{1};
+
+// Which heap this thread used last: a hit looks up nothing else.
+struct LastHeap {
+  uint64_t arena = 0;
+  CUstream stream = nullptr;
+  Heap* heap = nullptr;
+};
+thread_local LastHeap last_heap;
+
+// A number of the calling thread, for streams that mean another queue in every thread.
+uint64_t thread_number() {
+  static std::atomic<uint64_t> next{1};
+  thread_local const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+Status no_host_memory() {
+  return Status::out_of_memory("host memory for the allocator's tables has run out");
+}
+
+}  // namespace
+
+Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options)
+    : driver_(std::move(driver)),
+      device_(device),
+      options_(options),
+      id_(next_arena_id.fetch_add(1)),
+      events_(*driver_),
+      limit_(options.limit_bytes) {}
+
+Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> driver, int device,
+                                             const ArenaOptions& options) {
+  Result<DeviceProperties> properties = query_device(*driver, device);
+  if (!properties.ok()) return properties.take_status();
+  Result<RetainedContext> context = RetainedContext::retain(driver, device);
+  if (!context.ok()) return context.take_status();
+  std::unique_ptr<Arena> arena(new Arena(driver, device, options));
+  arena->context_ = std::move(context.value());
+  Result<std::unique_ptr<PageStore>> store =
+      PageStore::create(driver, device, properties.value(), options.use_vmm, arena->counters_);
+  if (!store.ok()) return store.take_status();
+  arena->store_ = std::move(store.value());
+  arena->update_most_pages();
+  return arena;
+}
+
+Arena::~Arena() {
+  heaps_.clear();
+  const ScopedContext context(*driver_, context_.get());
+  store_.reset();
+  events_.clear();
+}
+
+void Arena::update_most_pages() {
+  const uint64_t device_bytes = store_->device_bytes();
+  const uint64_t reserve = std::min(options_.reserve_bytes, device_bytes);
+  store_->set_most_pages(std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve) /
+                         kPageBytes);
+}
+
+Status Arena::set_limit(uint64_t bytes) {
+  const Lock lock(mutex_);
+  limit_.store(bytes, std::memory_order_relaxed);
+  update_most_pages();
+  return {};
+}
+
+// ---- Heaps and pools
+// -------------------------------------------------------------------------------------------------
+
+Heap* Arena::heap_for(CUstream stream) {
+  const bool pools = open_pool_count_.load(std::memory_order_acquire) != 0;
+  if (!pools && last_heap.arena == id_ && last_heap.stream == stream) return last_heap.heap;
+  HeapKey key;
+  key.stream = stream;
+  if (stream == CU_STREAM_PER_THREAD) key.thread = thread_number();
+  const bool in_pool = pools && pool_for(stream, &key.pool);
+  Heap* heap = find_heap(key);
+  if (!in_pool && !pools) last_heap = {id_, stream, heap};
+  return heap;
+}
+
+Heap* Arena::find_heap(const HeapKey& key) {
+  const Lock lock(registry_mutex_);
+  std::unique_ptr<Heap>& heap = heaps_[key];
+  if (heap == nullptr) {
+    heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key,
+                                  options_.share_edges);
+    heap->pool_is_open = key.pool != PoolId{};
+  }
+  return heap.get();
+}
+
+std::vector<Heap*> Arena::heaps() const {
+  const Lock lock(registry_mutex_);
+  std::vector<Heap*> all;
+  for (const auto& [key, heap] : heaps_) all.push_back(heap.get());
+  return all;
+}
+
+bool Arena::pool_for(CUstream stream, PoolId* id) {
+  std::vector<Pool> open;
+  {
+    const Lock lock(registry_mutex_);
+    open = open_pools_;
+  }
+  // The filters are the program's: no lock is held while they run.
+  for (auto pool = open.rbegin(); pool != open.rend(); ++pool) {
+    if (pool->filter == nullptr || pool->filter(stream)) {
+      *id = pool->id;
+      return true;
+    }
+  }
+  return false;
+}
+
+Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
+  if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
+  const Lock lock(registry_mutex_);
+  for (const Pool& pool : open_pools_) {
+    if (pool.id == id) {
+      return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
+    }
+  }
+  open_pools_.push_back({std::move(filter), id});
+  ++pool_uses_[id];
+  open_pool_count_.fetch_add(1, std::memory_order_release);
+  return {};
+}
+
+Status Arena::end_pool(PoolId id) {
+  const Lock lock(registry_mutex_);
+  const auto found =
+      std::find_if(open_pools_.begin(), open_pools_.end(), [&](const Pool& pool) { return pool.id == id; });
+  if (found == open_pools_.end()) {
+    return Status::invalid_state(fmt::format("pool {{{}, {}}} is not open", id.first, id.second));
+  }
+  open_pools_.erase(found);
+  open_pool_count_.fetch_sub(1, std::memory_order_release);
+  return {};
+}
+
+Status Arena::release_pool(PoolId id) {
+  const Lock lock(mutex_);
+  {
+    const Lock registry(registry_mutex_);
+    const auto uses = pool_uses_.find(id);
+    if (uses == pool_uses_.end()) {
+      return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
+    }
+    if (--uses->second > 0) return {};
+    for (const Pool& pool : open_pools_) {
+      if (pool.id == id) {
+        ++uses->second;
+        return Status::invalid_state(
+            fmt::format("pool {{{}, {}}} is still open: end it before its release", id.first, id.second));
+      }
+    }
+    pool_uses_.erase(uses);
+  }
+  for (Heap* heap : heaps()) {
+    if (heap->key.pool != id) continue;
+    const Lock heap_lock(heap->mutex);
+    heap->pool_is_open = false;
+  }
+  return {};
+}
+
+// ---- Allocate and free
+// -----------------------------------------------------------------------------------------------
+
+Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
+  *out = nullptr;
+  if (bytes == 0) return {};
+  if (bytes > kLargestRequestBytes) {
+    return Status::out_of_memory(
+        fmt::format("{} bytes were asked for; no device has more than {}", bytes, kLargestRequestBytes));
+  }
+  try {
+    Heap* heap = heap_for(stream);
+    return bytes <= options_.small_limit_bytes ? allocate_small(*heap, bytes, out)
+                                               : allocate_large(*heap, bytes, out);
+  } catch (const std::bad_alloc&) {
+    return no_host_memory();
+  }
+}
+
+Status Arena::allocate_large(Heap& heap, uint64_t bytes, void** out) {
+  heap.mutex.lock();
+  const Request request = heap.large_request(bytes);
+  Place* place = heap.take_predicted(request);
+  if (place == nullptr) {
+    heap.mutex.unlock();
+    Result<Place*> climbed = climb(heap, {request, bytes, false, 0});
+    if (!climbed.ok()) return climbed.take_status();
+    place = climbed.value();
+  }
+  const bool entered = heap.make_live(*place, bytes);
+  if (entered) *out = reinterpret_cast<void*>(place->va);
+  heap.mutex.unlock();
+  return entered ? Status() : no_host_memory();
+}
+
+Status Arena::allocate_small(Heap& heap, uint64_t bytes, void** out) {
+  const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
+  heap.mutex.lock();
+  *out = heap.allocate_small(size_class, bytes);
+  if (*out == nullptr) {
+    const Request request = heap.slab_request(size_class);
+    Place* place = heap.take_predicted(request);
+    if (place == nullptr) {
+      heap.mutex.unlock();
+      Result<Place*> climbed = climb(heap, {request, bytes, true, size_class});
+      if (!climbed.ok()) return climbed.take_status();
+      place = climbed.value();
+    }
+    if (!heap.open_slab(*place, size_class)) {
+      heap.mutex.unlock();
+      return no_host_memory();
+    }
+    *out = heap.allocate_small(size_class, bytes);
+  }
+  heap.mutex.unlock();
+  return {};
+}
+
+Status Arena::free(void* pointer) {
+  if (pointer == nullptr) return {};
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  Place* place = AddressMap::instance().find(va);
+  if (place == nullptr) {
+    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  }
+  Heap& heap = *place->heap;
+  const Lock lock(heap.mutex);
+  return heap.free(*place, va);
+}
+
+Status Arena::record_stream(void* pointer, CUstream stream) {
+  if (pointer == nullptr) return {};
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  Place* place = AddressMap::instance().find(va);
+  if (place == nullptr) {
+    return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
+  }
+  Heap& heap = *place->heap;
+  const Lock lock(heap.mutex);
+  return heap.record_stream(*place, va, stream);
+}
+
+// ---- Giving back
+// -----------------------------------------------------------------------------------------------------
+
+Status Arena::trim() {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const std::vector<Heap*> all = heaps();
+  for (Heap* heap : all) {
+    if (is_capturing(heap->key.stream)) {
+      return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
+    }
+  }
+  if (Status status = synchronize(all); !status.ok()) return status;
+  // Frees that were pending are stamped as they complete, after the wait; the device is idle by now, so
+  // waiting again for them costs nothing.
+  size_t completed = 0;
+  for (Heap* heap : all) {
+    const Lock heap_lock(heap->mutex);
+    completed += heap->complete_finished_frees() + heap->release_empty_slabs();
+  }
+  if (completed > 0) {
+    if (Status status = synchronize(all); !status.ok()) return status;
+  }
+  const Lock lock(mutex_);
+  return release_vacant_pages();
+}
+
+Status Arena::synchronize(const std::vector<Heap*>& all) {
+  for (Heap* heap : all) {
+    const Lock lock(heap->mutex);
+    heap->begin_sharing();
+    heap->timeline.begin_wait();
+  }
+  counters_.on_driver_call(DriverCall::kSynchronize);
+  counters_.on_host_wait();
+  counters_.on_sync_all_streams();
+  if (Status status = driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); !status.ok())
+    return status;
+  for (Heap* heap : all) {
+    const Lock lock(heap->mutex);
+    heap->timeline.end_wait();
+  }
+  return {};
+}
+
+Status Arena::release_vacant_pages() {
+  for (Heap* heap : heaps()) {
+    const Lock heap_lock(heap->mutex);
+    if (heap->pool_is_open) continue;
+    if (!store_->uses_vmm()) {
+      Status status = store_->release_segments(
+          [&](PageId first, uint32_t count) {
+            for (PageId id = first; id < first + count; ++id) {
+              if (!heap->is_vacant(id) || !heap->timeline.is_complete(heap->last_use(id))) return false;
+            }
+            return true;
+          },
+          [&](PageId first, uint32_t count) { heap->drop_vacant(first, count); });
+      if (!status.ok()) return status;
+      continue;
+    }
+    std::vector<PageId> pages;
+    heap->choose_vacant(heap->vacant_pages(), pages);
+    for (const PageId id : pages) {
+      // Freed since the wait: its users may still be at work.
+      if (!heap->timeline.is_complete(heap->last_use(id))) continue;
+      heap->drop_vacant(id, 1);
+      if (Status status = store_->release_page(id); !status.ok()) {
+        if (store_->backed(id)) heap->add_vacant(id, 1);
+        return status;
+      }
+    }
+  }
+  return {};
+}
+
+// ---- Statistics
+// ------------------------------------------------------------------------------------------------------
+
+DeviceStats Arena::stats() const {
+  DeviceStats stats = counters_.snapshot();
+  const uint64_t limit_bytes = limit();
+  stats.limit_bytes = limit_bytes > INT64_MAX ? INT64_MAX : static_cast<int64_t>(limit_bytes);
+  uint64_t largest = 0;
+  for (Heap* heap : heaps()) {
+    const Lock lock(heap->mutex);
+    largest = std::max(largest, heap->largest_free_bytes());
+  }
+  stats.largest_free_bytes = static_cast<int64_t>(largest);
+  return stats;
+}
+
+std::string Arena::oom_text(uint64_t requested_bytes) const {
+  const DeviceStats stats = this->stats();
+  return fmt::format(
+      "CUDA out of memory. Tried to allocate {} bytes on device {}. reserved {} = active {} + inactive split "
+      "{} + cached "
+      "free {} (largest free range {}), limit {}",
+      requested_bytes, device_, stats.reserved_bytes.all.current, stats.active_bytes.all.current,
+      stats.inactive_split_bytes.all.current, stats.cached_free_bytes, stats.largest_free_bytes,
+      store_->most_pages() * kPageBytes);
+}
+
+}  // namespace spillway

@@ -1,0 +1,142 @@
+// An arena: all the memory of one device. Requests go to the heap of their stream (and of the pool that is
+// open for it); what a heap cannot serve by itself climbs the ladder (ladder.cpp): views over its own free
+// pages, new pages while the limit leaves room, other streams' free pages behind a device-side wait, waits on
+// the host, and at last a clear error.
+//
+// Thread-safe. A hit takes one lock, the heap's. Locks are taken in this order: arena, heaps (more than one
+// only under the arena's), registry of heaps. No lock is held while the host waits for the device.
+//
+// Sizes are bytes. A block begins at a multiple of 512 B. Streams are those of the arena's context; the
+// caller's thread needs no current context. Errors leave everything as it was.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/heap.h"
+#include "allocator/mutex.h"
+#include "allocator/page_store.h"
+#include "driver/context.h"
+#include "driver/driver.h"
+#include "stats/counters.h"
+#include "stats/device_stats.h"
+#include "stats/segment_row.h"
+
+namespace spillway {
+
+struct ArenaOptions {
+  uint64_t limit_bytes = UINT64_MAX;   // of physical memory held from the driver
+  uint64_t reserve_bytes = 0;          // left to others on the device, whatever the limit
+  bool use_vmm = true;                 // false: cuMemAlloc segments
+  bool share_edges = true;             // false: blocks of a page and more share no page
+  uint64_t small_limit_bytes = 16384;  // requests up to this go to slabs; at most kLargestSmallBytes
+};
+
+class Arena {
+ public:
+  // Errors: invalid_argument (no such device), invalid_state (it has no context yet), unsupported, driver.
+  static Result<std::unique_ptr<Arena>> create(std::shared_ptr<const Driver> driver, int device,
+                                               const ArenaOptions& options);
+  ~Arena();
+
+  // bytes 0: *out is null, and ok. Errors: out_of_memory, invalid_argument (an absurd size), driver.
+  Status allocate(size_t bytes, CUstream stream, void** out);
+  // Null is ok. Of whichever arena the block is. Errors: invalid_pointer (foreign, already freed, inside a
+  // block).
+  static Status free(void* pointer);
+  // The block is also used on `stream`: after its free it waits for the work enqueued there until then.
+  static Status record_stream(void* pointer, CUstream stream);
+
+  // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
+  // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
+  // pool and cannot be opened.
+  Status begin_pool(PoolId id, std::function<bool(CUstream)> filter);
+  Status end_pool(PoolId id);
+  Status release_pool(PoolId id);
+
+  // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
+  // invalid_state (a stream is being captured), driver.
+  Status trim();
+
+  // A limit below what is held refuses new pages until enough was given back; it takes nothing away.
+  Status set_limit(uint64_t bytes);
+  uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+
+  int device() const { return device_; }
+  DeviceStats stats() const;
+  void reset_peaks() { counters_.reset_peaks(); }
+  void reset_accumulated() { counters_.reset_accumulated(); }
+  // Re-derives every counter by walking everything, and compares. Errors: internal, with the first
+  // difference.
+  Status validate() const;
+  std::vector<SegmentRow> segments() const;
+
+ private:
+  Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
+
+  struct Pool {
+    std::function<bool(CUstream)> filter;
+    PoolId id;
+  };
+  // The two kinds of place that a request can end in.
+  struct Wanted {
+    Request request;
+    uint64_t requested_bytes = 0;
+    bool is_slab = false;
+    uint32_t size_class = 0;
+  };
+
+  Heap* heap_for(CUstream stream);
+  Heap* find_heap(const HeapKey& key);
+  bool pool_for(CUstream stream, PoolId* id);
+
+  Status allocate_large(Heap& heap, uint64_t bytes, void** out);
+  Status allocate_small(Heap& heap, uint64_t bytes, void** out);
+
+  // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held.
+  Result<Place*> climb(Heap& heap, const Wanted& wanted);
+  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request);
+  Place* borrow_predicted(Heap& heap, const Request& request);
+  uint32_t borrow(Heap& heap, uint32_t wanted);
+  uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages);
+  bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch);
+  bool wait_for_frees(Heap& heap);
+  bool wait_for_device();
+  // Waits for everything enqueued in the context, holding no lock; what was freed before is then
+  // complete.
+  Status synchronize(const std::vector<Heap*>& all);
+  bool is_capturing(CUstream stream) const;
+  Status out_of_memory(const Wanted& wanted);
+
+  std::string oom_text(uint64_t requested_bytes) const;
+  void update_most_pages();
+  Status release_vacant_pages();
+  std::vector<Heap*> heaps() const;
+
+  std::shared_ptr<const Driver> driver_;
+  const int device_;
+  const ArenaOptions options_;
+  const uint64_t id_;
+  RetainedContext context_;
+  DeviceCounters counters_;
+  EventPool events_;
+
+  mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
+  std::unique_ptr<PageStore> store_;
+  std::atomic<uint64_t> limit_;
+
+  mutable Mutex registry_mutex_;
+  std::map<HeapKey, std::unique_ptr<Heap>> heaps_;
+  std::vector<Pool> open_pools_;
+  std::map<PoolId, uint32_t> pool_uses_;
+  std::atomic<uint32_t> open_pool_count_{0};
+};
+
+}  // namespace spillway

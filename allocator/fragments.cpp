@@ -1,0 +1,100 @@
+#include "allocator/fragments.h"
+
+#include <bit>
+
+namespace spillway {
+
+uint32_t FragmentIndex::size_of(Fragment kind, PageId page) const {
+  const LineSet& free_lines = pages_[page].free_lines;
+  switch (kind) {
+    case kPrefix:
+      return free_lines.prefix();
+    case kSuffix:
+      return free_lines.suffix();
+    case kMiddle:
+      return free_lines.largest_middle().lines();
+  }
+  return 0;
+}
+
+void FragmentIndex::update(PageId page) {
+  for (const Fragment kind : {kPrefix, kSuffix, kMiddle}) {
+    const uint32_t lines = size_of(kind, page);
+    const uint32_t bin = lines == 0 ? 0 : lines / kBinLines + 1;
+    if (pages_[page].links[kind].bin == bin) continue;
+    unlink(kind, page);
+    if (lines != 0) link(kind, page, lines);
+  }
+}
+
+void FragmentIndex::remove(PageId page) {
+  for (const Fragment kind : {kPrefix, kSuffix, kMiddle}) unlink(kind, page);
+}
+
+void FragmentIndex::link(Fragment kind, PageId page, uint32_t lines) {
+  const uint32_t bin = lines / kBinLines;
+  FragmentLink& links = pages_[page].links[kind];
+  links.bin = static_cast<uint16_t>(bin + 1);
+  links.previous = 0;
+  links.next = heads_[kind][bin];
+  if (links.next != 0) pages_[links.next - 1].links[kind].previous = page + 1;
+  heads_[kind][bin] = page + 1;
+  used_bins_[kind][bin / 64] |= uint64_t{1} << (bin % 64);
+  ++counts_[kind];
+}
+
+void FragmentIndex::unlink(Fragment kind, PageId page) {
+  FragmentLink& links = pages_[page].links[kind];
+  if (links.bin == 0) return;
+  const uint32_t bin = links.bin - 1u;
+  if (links.next != 0) pages_[links.next - 1].links[kind].previous = links.previous;
+  if (links.previous != 0) {
+    pages_[links.previous - 1].links[kind].next = links.next;
+  } else {
+    heads_[kind][bin] = links.next;
+    if (links.next == 0) used_bins_[kind][bin / 64] &= ~(uint64_t{1} << (bin % 64));
+  }
+  links = {};
+  --counts_[kind];
+}
+
+uint32_t FragmentIndex::next_bin(Fragment kind, uint32_t from) const {
+  for (uint32_t word = from / 64; word < kBins / 64; ++word) {
+    uint64_t bits = used_bins_[kind][word];
+    if (word == from / 64) bits &= ~uint64_t{0} << (from % 64);
+    if (bits != 0) return word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+  }
+  return kBins;
+}
+
+PageId FragmentIndex::find(Fragment kind, uint32_t lines) const {
+  const uint32_t first_bin = lines / kBinLines;
+  PageId best = kNoPage;
+  uint32_t best_lines = ~0u;
+  for (uint32_t bin = next_bin(kind, first_bin); bin < kBins; bin = next_bin(kind, bin + 1)) {
+    int tries = 0;
+    for (PageId link = heads_[kind][bin]; link != 0 && tries < kMostTries;
+         link = pages_[link - 1].links[kind].next, ++tries) {
+      const uint32_t size = size_of(kind, link - 1);
+      if (size >= lines && size < best_lines) {
+        best = link - 1;
+        best_lines = size;
+        if (size == lines) return best;
+      }
+    }
+    if (best != kNoPage) break;
+  }
+  return best;
+}
+
+PageId FragmentIndex::find_largest(Fragment kind) const {
+  for (uint32_t word = kBins / 64; word-- > 0;) {
+    const uint64_t bits = used_bins_[kind][word];
+    if (bits == 0) continue;
+    const uint32_t bin = word * 64 + 63 - static_cast<uint32_t>(std::countl_zero(bits));
+    return heads_[kind][bin] - 1;
+  }
+  return kNoPage;
+}
+
+}  // namespace spillway

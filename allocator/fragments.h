@@ -1,0 +1,57 @@
+// Index of the free space inside the partly used pages of one heap, by kind (a page's prefix, its suffix, the
+// largest piece in its middle) and size: 128 bins of 16 KiB each, a bitmap of the bins in use. Insert and
+// remove are O(1); a search looks at no more than kMostTries pages of the first bin and one of the next.
+// Guarded by the heap's lock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "allocator/page.h"
+
+namespace spillway {
+
+class FragmentIndex {
+ public:
+  explicit FragmentIndex(Page* pages) : pages_(pages) {}
+
+  // Makes the index agree with page.free_lines; a vacant or full page leaves the index.
+  void update(PageId page);
+  void remove(PageId page);
+
+  // The page with about the smallest fragment of this kind with at least `lines` (1 to kPageLines); kNoPage
+  // if none.
+  PageId find(Fragment kind, uint32_t lines) const;
+  // A page with about the largest fragment of this kind; kNoPage if there is none.
+  PageId find_largest(Fragment kind) const;
+  // Calls visit(page) for pages with a fragment of at least `lines`, smallest bins first, while it answers
+  // true.
+  template <typename Visit>
+  void for_each(Fragment kind, uint32_t lines, Visit visit) const {
+    for (uint32_t bin = next_bin(kind, lines / kBinLines); bin < kBins; bin = next_bin(kind, bin + 1)) {
+      for (PageId link = heads_[kind][bin]; link != 0; link = pages_[link - 1].links[kind].next) {
+        if (size_of(kind, link - 1) >= lines && !visit(link - 1)) return;
+      }
+    }
+  }
+
+  uint32_t size_of(Fragment kind, PageId page) const;
+  // How many pages have a fragment of this kind.
+  uint32_t count(Fragment kind) const { return counts_[kind]; }
+
+ private:
+  static constexpr uint32_t kBinLines = 32;
+  static constexpr uint32_t kBins = kPageLines / kBinLines;
+  static constexpr int kMostTries = 16;
+
+  uint32_t next_bin(Fragment kind, uint32_t from) const;
+  void link(Fragment kind, PageId page, uint32_t lines);
+  void unlink(Fragment kind, PageId page);
+
+  Page* pages_;
+  std::array<std::array<PageId, kBins>, kFragmentKinds> heads_{};
+  std::array<std::array<uint64_t, kBins / 64>, kFragmentKinds> used_bins_{};
+  std::array<uint32_t, kFragmentKinds> counts_{};
+};
+
+}  // namespace spillway

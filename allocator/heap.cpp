@@ -1,0 +1,495 @@
+#include "allocator/heap.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "allocator/address_map.h"
+#include "driver/context.h"
+
+namespace spillway {
+namespace {
+
+// Dead places of the home view that a heap remembers before it recycles the least recently used.
+constexpr size_t kMostPlaces = 1u << 15;
+constexpr int kFewTries = 8;
+constexpr int kManyTries = 512;
+
+}  // namespace
+
+Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events, const Driver& driver,
+           CUcontext context, const HeapKey& heap_key, bool share_edges)
+    : counters(device_counters),
+      key(heap_key),
+      store_(store),
+      events_(events),
+      driver_(driver),
+      context_(context),
+      device_counters_(device_counters),
+      share_edges_(share_edges),
+      vacant_(store.id_capacity()),
+      fragments_(store.pages()) {}
+
+Heap::~Heap() {
+  AddressMap& map = AddressMap::instance();
+  for (const std::unique_ptr<Place>& place : places_) {
+    const uint32_t units = place->slab != nullptr ? kSlabBytes / kUnitBytes : 1;
+    for (uint32_t unit = 0; unit < units; ++unit) {
+      const uint64_t va = place->va + unit * kUnitBytes;
+      if (map.find(va) == place.get()) map.clear(va, 1);
+    }
+  }
+}
+
+// ---- Bytes of places
+// -------------------------------------------------------------------------------------------------
+
+bool Heap::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
+  if (vacant_.test(id)) return true;
+  const Page& page = store_.page(id);
+  return page.owner == this && page.free_lines.contains(begin, end);
+}
+
+bool Heap::fits(const Place& place) const {
+  if (place.state != BlockState::kFree) return false;
+  if (place.view != nullptr && place.view->generation != 0) return false;
+  for (const PageRun& run : place.runs) {
+    if (!vacant_.all_set(run.first, run.count)) return false;
+  }
+  if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end))
+    return false;
+  return place.tail_page == kNoPage || piece_is_free(place.tail_page, 0, place.tail_end);
+}
+
+void Heap::take_piece(PageId id, uint32_t begin, uint32_t end, Change& change) {
+  LineSet& free_lines = store_.page(id).free_lines;
+  const uint32_t pieces = free_lines.size();
+  if (vacant_.test(id)) {
+    vacant_.clear(id);
+    ++change.pages;
+    if (begin > 0) free_lines.give(0, begin);
+    if (end < kPageLines) free_lines.give(end, kPageLines);
+  } else {
+    free_lines.take(begin, end);
+  }
+  change.fragments += static_cast<int64_t>(free_lines.size()) - pieces;
+  mark_dirty(id);
+}
+
+void Heap::give_piece(PageId id, uint32_t begin, uint32_t end, Change& change) {
+  Page& page = store_.page(id);
+  const uint32_t pieces = page.free_lines.size();
+  page.free_lines.give(begin, end);
+  if (page.free_lines.is_whole_page()) {
+    page.free_lines.take(0, kPageLines);
+    vacant_.set(id);
+    ++change.pages;
+    page.last_use = timeline.epoch();
+  }
+  change.fragments += static_cast<int64_t>(page.free_lines.size()) - pieces;
+  mark_dirty(id);
+}
+
+void Heap::take(Place& place) {
+  Change change;
+  for (const PageRun& run : place.runs) {
+    vacant_.clear(run.first, run.count);
+    change.pages += run.count;
+  }
+  if (place.head_page != kNoPage) take_piece(place.head_page, place.head_begin, place.head_end, change);
+  if (place.tail_page != kNoPage) take_piece(place.tail_page, 0, place.tail_end, change);
+  vacant_count_ -= static_cast<uint32_t>(change.pages);
+  place.state = BlockState::kLive;
+  taken_pages_ = change.pages;
+  if (change.fragments != 0) counters.on_fragments(change.fragments);
+}
+
+uint64_t Heap::give(Place& place) {
+  Change change;
+  for (const PageRun& run : place.runs) {
+    vacant_.set(run.first, run.count);
+    change.pages += run.count;
+    if (shared_from_ != 0) {
+      for (uint32_t i = 0; i < run.count; ++i) store_.page(run.first + i).last_use = timeline.epoch();
+    }
+  }
+  if (place.head_page != kNoPage) give_piece(place.head_page, place.head_begin, place.head_end, change);
+  if (place.tail_page != kNoPage) give_piece(place.tail_page, 0, place.tail_end, change);
+  vacant_count_ += static_cast<uint32_t>(change.pages);
+  place.state = BlockState::kFree;
+  if (change.fragments != 0) counters.on_fragments(change.fragments);
+  return static_cast<uint64_t>(change.pages) * kPageBytes;
+}
+
+void Heap::reindex() {
+  for (const PageId id : dirty_) {
+    Page& page = store_.page(id);
+    page.dirty = false;
+    fragments_.update(id);
+  }
+  dirty_.clear();
+}
+
+// ---- Places
+// ----------------------------------------------------------------------------------------------------------
+
+void Heap::index_by_size(Place& place) {
+  Place*& newest = newest_by_size_[place.lines];
+  place.older_same_size = newest;
+  place.newer_same_size = nullptr;
+  if (newest != nullptr) newest->newer_same_size = &place;
+  newest = &place;
+}
+
+void Heap::unindex_by_size(Place& place) {
+  if (place.older_same_size != nullptr) place.older_same_size->newer_same_size = place.newer_same_size;
+  if (place.newer_same_size != nullptr) {
+    place.newer_same_size->older_same_size = place.older_same_size;
+  } else if (place.older_same_size != nullptr) {
+    newest_by_size_[place.lines] = place.older_same_size;
+  } else {
+    newest_by_size_.erase(place.lines);
+  }
+}
+
+Place* Heap::oldest_dead_place() {
+  // One turn of a clock over all places: good enough for the least recently used.
+  Place* oldest = nullptr;
+  for (int tries = 0; tries < 64; ++tries) {
+    Place& place = *places_[recycle_hand_++ % places_.size()];
+    if (place.state != BlockState::kFree || place.view != nullptr) continue;
+    if (oldest == nullptr || place.last_use < oldest->last_use) oldest = &place;
+  }
+  return oldest;
+}
+
+Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
+  Place* place = places_.size() < kMostPlaces ? nullptr : oldest_dead_place();
+  if (place != nullptr) {
+    unindex_by_size(*place);
+    ++place->generation;
+    place->head_page = place->tail_page = kNoPage;
+    place->runs.assign({});
+  } else {
+    places_.push_back(std::make_unique<Place>());
+    place = places_.back().get();
+    place->heap = this;
+  }
+  place->va = va;
+  place->lines = lines;
+  place->view = view;
+  index_by_size(*place);
+  return place;
+}
+
+Place* Heap::placed(const Request& request, Place* place) {
+  place->last_use = misses_;
+  request.journal->append(request.lines, place);
+  return place;
+}
+
+Request Heap::large_request(uint64_t bytes) {
+  uint64_t lines = bytes_to_lines(bytes);
+  if (!share_edges_ && lines >= kPageLines) lines = bytes_to_pages(bytes) * kPageLines;
+  return {static_cast<uint32_t>(lines), 1, &journal_};
+}
+
+Place* Heap::take_predicted(const Request& request) {
+  Place* place = request.journal->predict(request.lines);
+  if (place == nullptr || !fits(*place)) return nullptr;
+  take(*place);
+  request.journal->append(request.lines, place);
+  return place;
+}
+
+Place* Heap::take_same_size(const Request& request, int most_tries) {
+  const auto found = newest_by_size_.find(request.lines);
+  if (found == newest_by_size_.end()) return nullptr;
+  int tries = 0;
+  for (Place* place = found->second; place != nullptr && tries < most_tries;
+       place = place->older_same_size, ++tries) {
+    if (!fits(*place) || place->va % (request.align_lines * kLineBytes) != 0) continue;
+    take(*place);
+    return placed(request, place);
+  }
+  return nullptr;
+}
+
+Place* Heap::take_found(const Request& request, bool frugal) {
+  ++misses_;
+  if (Place* place = request.journal->predict_by_context(request.lines); place != nullptr && fits(*place)) {
+    take(*place);
+    return placed(request, place);
+  }
+  if (Place* place = take_same_size(request, kFewTries)) return place;
+  reindex();
+  if (request.lines < kPageLines) {
+    if (Place* place = take_fragment(request)) return place;
+  }
+  if (Place* place = take_hole(request, frugal)) return place;
+  return take_same_size(request, kManyTries);
+}
+
+bool Heap::make_live(Place& place, uint64_t requested_bytes) {
+  AddressMap& map = AddressMap::instance();
+  if (map.find(place.va) != &place && !map.set(place.va, 1, &place)) {
+    const uint64_t emptied = give(place);
+    counters.on_cached(static_cast<int64_t>(emptied) - taken_pages_ * static_cast<int64_t>(kPageBytes));
+    return false;
+  }
+  place.requested_bytes = requested_bytes;
+  counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes(),
+                       static_cast<uint64_t>(taken_pages_) * kPageBytes);
+  return true;
+}
+
+// ---- Frees
+// -----------------------------------------------------------------------------------------------------------
+
+Status Heap::free(Place& place, uint64_t va) {
+  if (place.state != BlockState::kLive || place.heap != this) {
+    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  }
+  uint32_t slot = kMostSlots;
+  if (Slab* slab = place.slab; slab != nullptr) {
+    slot = slab->slot_at(va);
+    if (slot == kMostSlots || !slab->is_live(slot)) {
+      return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+    }
+    if (!Slab::test(slab->stream_uses, slot)) {
+      slot_freed(*slab, slot, false);
+      return {};
+    }
+  } else {
+    if (place.va != va) {
+      return Status::invalid_pointer(
+          fmt::format("free of {:#x}: it lies inside the block that begins at {:#x}", va, place.va));
+    }
+    if (!place.has_stream_uses) {
+      const uint64_t emptied = give(place);
+      counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), emptied);
+      return {};
+    }
+  }
+  return free_after_streams(place, va, slot);
+}
+
+Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
+  bool live = place.state == BlockState::kLive && place.heap == this;
+  uint32_t slot = kMostSlots;
+  if (live && place.slab != nullptr) {
+    slot = place.slab->slot_at(va);
+    live = slot != kMostSlots && place.slab->is_live(slot);
+  } else {
+    live = live && place.va == va;
+  }
+  if (!live) {
+    return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
+  }
+  if (stream == key.stream) return {};
+  std::vector<CUstream>& streams = stream_uses_[va];
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  if (place.slab != nullptr) {
+    Slab::set(place.slab->stream_uses, slot);
+  } else {
+    place.has_stream_uses = true;
+  }
+  return {};
+}
+
+Status Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
+  std::vector<CUstream> streams = std::move(stream_uses_[va]);
+  stream_uses_.erase(va);
+  if (place.slab != nullptr) {
+    Slab::clear(place.slab->stream_uses, slot);
+    Slab::set(place.slab->pending_slots, slot);
+    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes());
+  } else {
+    place.has_stream_uses = false;
+    place.state = BlockState::kPendingFree;
+    counters.on_free_requested(SizePool::kLarge, place.bytes());
+  }
+  PendingFree pending{&place, slot, std::move(streams), {}};
+  const ScopedContext context(driver_, context_);
+  record_events(pending);
+  pending_.push_back(std::move(pending));
+  return {};
+}
+
+void Heap::record_events(PendingFree& pending) {
+  // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and
+  // tries again.
+  for (size_t i = 0; i < pending.streams.size();) {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (driver_.cuStreamIsCapturing(pending.streams[i], &capture) != CUDA_SUCCESS ||
+        capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+      ++i;
+      continue;
+    }
+    Result<Event> event = events_.acquire();
+    if (!event.ok()) return;
+    device_counters_.on_driver_call(DriverCall::kEventRecord);
+    if (!event->record(pending.streams[i]).ok()) {
+      ++i;
+      continue;
+    }
+    pending.events.push_back(std::move(event.value()));
+    pending.streams.erase(pending.streams.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+size_t Heap::complete_finished_frees() {
+  size_t completed = 0;
+  for (size_t i = 0; i < pending_.size();) {
+    PendingFree& pending = pending_[i];
+    record_events(pending);
+    while (!pending.events.empty()) {
+      device_counters_.on_driver_call(DriverCall::kEventQuery);
+      const Result<bool> done = pending.events.back().completed();
+      if (!done.ok() || !done.value()) break;
+      events_.give_back(std::move(pending.events.back()));
+      pending.events.pop_back();
+    }
+    if (!pending.events.empty() || !pending.streams.empty()) {
+      ++i;
+      continue;
+    }
+    complete_pending(i);
+    ++completed;
+  }
+  return completed;
+}
+
+Result<size_t> Heap::complete_frees_behind_stream(uint32_t enough_lines) {
+  size_t completed = 0;
+  uint64_t lines = 0;
+  for (size_t i = 0; i < pending_.size() && lines < enough_lines;) {
+    PendingFree& pending = pending_[i];
+    if (!pending.streams.empty()) {
+      ++i;
+      continue;
+    }
+    for (const Event& event : pending.events) {
+      device_counters_.on_driver_call(DriverCall::kStreamWait);
+      if (Status status = event.make_wait(key.stream); !status.ok()) return status;
+    }
+    for (Event& event : pending.events) events_.give_back(std::move(event));
+    lines += pending.slot == kMostSlots ? pending.place->lines : 0;
+    complete_pending(i);
+    ++completed;
+  }
+  return completed;
+}
+
+void Heap::list_pending_events(std::vector<CUevent>& out) const {
+  for (const PendingFree& pending : pending_) {
+    for (const Event& event : pending.events) out.push_back(event.get());
+  }
+}
+
+void Heap::complete_pending(size_t at) {
+  Place& place = *pending_[at].place;
+  const uint32_t slot = pending_[at].slot;
+  pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(at));
+  if (place.slab != nullptr) {
+    Slab::clear(place.slab->pending_slots, slot);
+    slot_freed(*place.slab, slot, true);
+    return;
+  }
+  const uint64_t emptied = give(place);
+  counters.on_free_completed(SizePool::kLarge, place.requested_bytes, place.bytes(), emptied);
+}
+
+// ---- Pages that come and go
+// ------------------------------------------------------------------------------------------
+
+void Heap::pages_missing_from(const Place& place, std::vector<PageId>& missing) const {
+  missing.clear();
+  if (place.state != BlockState::kFree || (place.view != nullptr && place.view->generation != 0)) return;
+  const auto add = [&](PageId id) {
+    if (!vacant_.test(id)) missing.push_back(id);
+  };
+  for (const PageRun& run : place.runs) {
+    for (uint32_t i = 0; i < run.count; ++i) add(run.first + i);
+  }
+  if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end)) {
+    missing.push_back(place.head_page);
+  }
+  if (place.tail_page != kNoPage && !piece_is_free(place.tail_page, 0, place.tail_end)) {
+    missing.push_back(place.tail_page);
+  }
+}
+
+void Heap::choose_vacant(uint32_t most, std::vector<PageId>& out) const {
+  std::vector<PageRun> runs;
+  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
+    const PageId last = vacant_.next_clear(first);
+    runs.push_back({first, last - first});
+    first = vacant_.next_set(last);
+  }
+  std::sort(runs.begin(), runs.end(), [](const PageRun& a, const PageRun& b) {
+    return a.count != b.count ? a.count > b.count : a.first < b.first;
+  });
+  // Longest runs first, so that few remain in pieces; the last one is the shortest that still suffices.
+  for (size_t i = 0; i < runs.size() && most > 0; ++i) {
+    size_t pick = i;
+    if (runs[i].count > most) {
+      while (pick + 1 < runs.size() && runs[pick + 1].count >= most) ++pick;
+    }
+    const uint32_t count = std::min(runs[pick].count, most);
+    for (uint32_t k = 0; k < count; ++k) out.push_back(runs[pick].first + k);
+    most -= count;
+  }
+}
+
+void Heap::receive(Heap& from, const std::vector<PageId>& pages) {
+  from.reindex();
+  const int64_t bytes = static_cast<int64_t>(pages.size() * kPageBytes);
+  for (const PageId id : pages) {
+    from.vacant_.clear(id);
+    vacant_.set(id);
+    Page& page = store_.page(id);
+    page.owner = this;
+    page.last_use = timeline.epoch();
+  }
+  from.vacant_count_ -= static_cast<uint32_t>(pages.size());
+  vacant_count_ += static_cast<uint32_t>(pages.size());
+  from.owned_count_ -= static_cast<uint32_t>(pages.size());
+  owned_count_ += static_cast<uint32_t>(pages.size());
+  counters.on_transfer(from.counters, bytes);
+}
+
+void Heap::add_vacant(PageId first, uint32_t count) {
+  vacant_.set(first, count);
+  vacant_count_ += count;
+  owned_count_ += count;
+  for (uint32_t i = 0; i < count; ++i) store_.page(first + i).last_use = 0;
+  counters.on_pages(static_cast<int64_t>(count * kPageBytes));
+}
+
+void Heap::drop_vacant(PageId first, uint32_t count) {
+  reindex();
+  vacant_.clear(first, count);
+  vacant_count_ -= count;
+  owned_count_ -= count;
+  counters.on_pages(-static_cast<int64_t>(count * kPageBytes));
+}
+
+uint64_t Heap::largest_free_bytes() const {
+  uint32_t longest = 0;
+  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
+    const PageId last = vacant_.next_clear(first);
+    longest = std::max(longest, last - first);
+    first = vacant_.next_set(last);
+  }
+  return longest * kPageBytes;
+}
+
+uint64_t Heap::metadata_bytes() const {
+  uint64_t bytes = sizeof(Heap) + places_.size() * (sizeof(Place) + 64) + slabs_.size() * sizeof(Slab) +
+                   vacant_.end() / 8 + journal_.metadata_bytes();
+  for (const ClassState& state : classes_) bytes += state.journal.metadata_bytes();
+  return bytes;
+}
+
+}  // namespace spillway

@@ -1,0 +1,234 @@
+// A heap: the memory of one stream in one pool. It knows which of its pages are vacant (a bitmap), what is
+// free inside the partly used ones (an index of fragments), which places its blocks have had (by size, and in
+// the order of requests: the journal), and its slabs.
+//
+// A request is served, cheapest first: by the journal; by a place of the same size; by a hole of the home
+// view (a run of vacant pages with what is free at its two ends), the hole that consumes the fewest whole
+// pages first; and, when the arena calls plan() for it, by an aliasing view over scattered pages or by new
+// pages. Everything but the last makes no driver call.
+//
+// Every method needs the heap's `mutex`; those under "slow path" need the arena's lock as well.
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "allocator/fragments.h"
+#include "allocator/journal.h"
+#include "allocator/mutex.h"
+#include "allocator/page_store.h"
+#include "allocator/place.h"
+#include "allocator/slab.h"
+#include "allocator/timeline.h"
+#include "driver/event.h"
+#include "stats/counters.h"
+#include "stats/segment_row.h"
+
+namespace spillway {
+
+struct PoolId {
+  uint64_t first = 0;
+  uint64_t second = 0;
+  auto operator<=>(const PoolId&) const = default;
+};
+
+struct HeapKey {
+  CUstream stream = nullptr;
+  uint64_t thread = 0;  // tells per-thread default streams apart; 0 for all others
+  PoolId pool;
+  auto operator<=>(const HeapKey&) const = default;
+};
+
+// How a request may be served by pages that no place covers yet.
+struct Plan {
+  enum class Kind : uint8_t { kNone, kExtend, kView, kSegment };
+  Kind kind = Kind::kNone;
+  uint32_t new_pages = 0;  // to be created
+  PageId head_page = kNoPage;
+  uint32_t head_lines = 0;  // taken from the end of head_page
+  PageId tail_page = kNoPage;
+  uint32_t tail_lines = 0;  // taken from the beginning of tail_page
+  uint32_t full_pages = 0;  // whole pages between the two; of a broken last page only the beginning is used
+  PageId first_page = kNoPage;  // kExtend: the first whole page; kNoPage: at the store's choice
+};
+
+// What is looked for: so many lines in a row, beginning at a multiple of `align_lines`, noted in `journal`.
+struct Request {
+  uint32_t lines = 0;
+  uint32_t align_lines = 1;
+  Journal* journal = nullptr;
+};
+
+class Heap {
+ public:
+  Heap(PageStore& store, DeviceCounters& counters, EventPool& events, const Driver& driver, CUcontext context,
+       const HeapKey& key, bool share_edges);
+  ~Heap();
+
+  Mutex mutex;
+  HeapCounters counters;
+  Timeline timeline;
+  const HeapKey key;
+  bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
+
+  // Small requests: a slot of the class, or null when the heap has to find room for a slab first.
+  void* allocate_small(uint32_t size_class, uint64_t requested_bytes);
+  // What to ask of the methods below to open a slab, and what to do with the place.
+  Request slab_request(uint32_t size_class);
+  // False, with the place given back, when host memory has run out; so does make_live().
+  bool open_slab(Place& place, uint32_t size_class);
+
+  Request large_request(uint64_t bytes);
+  // The place that the journal names, taken; null when it is not free.
+  Place* take_predicted(const Request& request);
+  // Any place that needs no driver call, taken. With `frugal`, holes that break a page that a view would
+  // spare are passed over.
+  Place* take_found(const Request& request, bool frugal);
+  bool make_live(Place& place, uint64_t requested_bytes);
+
+  // Frees the block at `va`, which the address map says may lie in `place`.
+  Status free(Place& place, uint64_t va);
+  Status record_stream(Place& place, uint64_t va, CUstream stream);
+
+  // Frees whose other streams are done are completed; answers how many blocks that was.
+  size_t complete_finished_frees();
+  bool has_pending_frees() const { return !pending_.empty(); }
+  // The heap's stream waits on the device for pending frees, oldest first, until blocks of `enough_lines` are
+  // complete in its order. Not while the stream is captured.
+  Result<size_t> complete_frees_behind_stream(uint32_t enough_lines);
+  // The events of pending frees, for a wait without locks.
+  void list_pending_events(std::vector<CUevent>& out) const;
+  // Slabs without a live slot give their place back; answers how many.
+  size_t release_empty_slabs();
+
+  // Slow path.
+  Plan plan(const Request& request);
+  Result<Place*> take_planned(const Request& request, const Plan& plan);
+  // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
+  void pages_missing_from(const Place& place, std::vector<PageId>& missing) const;
+  uint32_t vacant_pages() const { return vacant_count_; }
+  bool is_vacant(PageId page) const { return vacant_.test(page); }
+  // Vacant pages, those of the longest runs first; at most `most`.
+  void choose_vacant(uint32_t most, std::vector<PageId>& out) const;
+  // From now on every page notes when it was last used; before, the heap was alone and saved the stores.
+  void begin_sharing() {
+    if (shared_from_ == 0) shared_from_ = timeline.epoch();
+  }
+  // The epoch after which a vacant page may be used by another stream.
+  uint64_t last_use(PageId page) const { return std::max(store_.page(page).last_use, shared_from_); }
+  uint64_t largest_free_bytes() const;
+  // Moves vacant pages of `from` here; the caller has ordered the streams.
+  void receive(Heap& from, const std::vector<PageId>& pages);
+  // New pages, or pages taken out before their release.
+  void add_vacant(PageId first, uint32_t count);
+  void drop_vacant(PageId first, uint32_t count);
+
+  // Re-derives what the heap knows of its pages and compares; see walk.cpp.
+  Status validate() const;
+  template <typename Visit>
+  void for_each_place(Visit visit) const {
+    for (const std::unique_ptr<Place>& place : places_) visit(*place);
+  }
+  uint64_t metadata_bytes() const;
+  // Blocks of all kinds, the free ones included, in no order.
+  void list_blocks(std::vector<BlockRow>& rows) const;
+
+ private:
+  // A block that the program freed and other streams still use: an event for each of those streams, or the
+  // stream itself while it could not record one.
+  struct PendingFree {
+    Place* place;
+    uint32_t slot;  // kMostSlots for a large block
+    std::vector<CUstream> streams;
+    std::vector<Event> events;
+  };
+  // The net effect of taking or giving a place on the counters.
+  struct Change {
+    int64_t pages = 0;
+    int64_t fragments = 0;
+  };
+
+  bool fits(const Place& place) const;
+  bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
+  // Taking leaves the number of pages that were vacant before in taken_pages_; giving answers the bytes of
+  // pages that are vacant now.
+  void take(Place& place);
+  uint64_t give(Place& place);
+  void take_piece(PageId id, uint32_t begin, uint32_t end, Change& change);
+  void give_piece(PageId id, uint32_t begin, uint32_t end, Change& change);
+  void mark_dirty(PageId id) {
+    Page& page = store_.page(id);
+    if (!page.dirty) {
+      page.dirty = true;
+      dirty_.push_back(id);
+    }
+  }
+  // Brings the fragment index up to date with the pages touched since the last search.
+  void reindex();
+
+  Place* take_same_size(const Request& request, int most_tries);
+  Place* take_fragment(const Request& request);
+  Place* take_hole(const Request& request, bool frugal);
+  Place* new_place(uint32_t lines, uint64_t va, View* view);
+  Place* oldest_dead_place();
+  void index_by_size(Place& place);
+  void unindex_by_size(Place& place);
+  Place* placed(const Request& request, Place* place);
+  // Describes the block that begins with `head_lines` at the end of head_page (if any) and goes on from page
+  // `first`.
+  static void lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first);
+  static void fill_from_view(Place& place, const Plan& plan, const std::vector<PageId>& pages);
+  Plan plan_extension(uint32_t lines) const;
+  Plan plan_view(const Request& request) const;
+
+  Status free_after_streams(Place& place, uint64_t va, uint32_t slot);
+  void record_events(PendingFree& pending);
+  void complete_pending(size_t at);
+  void slot_freed(Slab& slab, uint32_t slot, bool was_pending);
+  void list(Slab& slab);
+  void unlist(Slab& slab);
+  void release_slab(Slab& slab);
+  uint64_t va_of(PageId page, uint32_t line) const { return store_.page(page).va + line * kLineBytes; }
+
+  PageStore& store_;
+  EventPool& events_;
+  const Driver& driver_;
+  const CUcontext context_;
+  DeviceCounters& device_counters_;
+  const bool share_edges_;
+
+  Bitmap vacant_;
+  uint32_t vacant_count_ = 0;
+  uint32_t owned_count_ = 0;
+  FragmentIndex fragments_;
+  std::vector<PageId> dirty_;
+
+  std::vector<std::unique_ptr<Place>> places_;
+  std::unordered_map<uint32_t, Place*> newest_by_size_;
+  size_t recycle_hand_ = 0;
+  uint64_t misses_ = 0;
+  int64_t taken_pages_ = 0;
+  uint64_t shared_from_ = 0;
+  Journal journal_;
+
+  struct ClassState {
+    Slab* with_room = nullptr;
+    Slab* empty =
+        nullptr;  // one slab without live slots is kept, so that a lone slot does not carve and give back
+    Journal journal;
+  };
+  std::array<ClassState, kClassCount> classes_;
+  std::vector<std::unique_ptr<Slab>> slabs_;
+  std::vector<Slab*> spare_slabs_;
+
+  std::deque<PendingFree> pending_;
+  std::unordered_map<uint64_t, std::vector<CUstream>> stream_uses_;
+};
+
+}  // namespace spillway

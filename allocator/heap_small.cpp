@@ -1,0 +1,116 @@
+// Small requests of a heap: slabs and their slots.
+
+#include <algorithm>
+
+#include "allocator/address_map.h"
+#include "allocator/heap.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint32_t kSlabUnits = kSlabBytes / kUnitBytes;
+constexpr uint32_t kUnitLines = kUnitBytes / kLineBytes;
+
+}  // namespace
+
+void Heap::list(Slab& slab) {
+  Slab*& head = classes_[slab.size_class].with_room;
+  slab.previous = nullptr;
+  slab.next = head;
+  if (head != nullptr) head->previous = &slab;
+  head = &slab;
+  slab.listed = true;
+}
+
+void Heap::unlist(Slab& slab) {
+  if (slab.next != nullptr) slab.next->previous = slab.previous;
+  if (slab.previous != nullptr) {
+    slab.previous->next = slab.next;
+  } else {
+    classes_[slab.size_class].with_room = slab.next;
+  }
+  slab.listed = false;
+}
+
+void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
+  ClassState& state = classes_[size_class];
+  Slab* slab = state.with_room;
+  if (slab == nullptr) return nullptr;
+  if (slab == state.empty) state.empty = nullptr;
+  const uint32_t slot = slab->take_slot(requested_bytes);
+  if (slab->full()) {
+    unlist(*slab);
+    counters.on_fragments(-1, SizePool::kSmall);
+  }
+  counters.on_allocate(SizePool::kSmall, requested_bytes, slab->slot_bytes());
+  return reinterpret_cast<void*>(slab->va_of(slot));
+}
+
+Request Heap::slab_request(uint32_t size_class) {
+  return {kSlabLines, kUnitLines, &classes_[size_class].journal};
+}
+
+bool Heap::open_slab(Place& place, uint32_t size_class) {
+  AddressMap& map = AddressMap::instance();
+  if (!map.set(place.va, kSlabUnits, &place)) {
+    give(place);
+    return false;
+  }
+  if (spare_slabs_.empty()) {
+    slabs_.push_back(std::make_unique<Slab>());
+    spare_slabs_.push_back(slabs_.back().get());
+  }
+  Slab* slab = spare_slabs_.back();
+  spare_slabs_.pop_back();
+  slab->open(&place, size_class);
+  place.slab = slab;
+  list(*slab);
+  counters.on_cached(-taken_pages_ * static_cast<int64_t>(kPageBytes));
+  counters.on_slabs(static_cast<int64_t>(kSlabBytes));
+  counters.on_fragments(1, SizePool::kSmall);
+  return true;
+}
+
+void Heap::slot_freed(Slab& slab, uint32_t slot, bool was_pending) {
+  const uint64_t requested = slab.requested[slot];
+  const bool was_full = slab.full();
+  slab.give_slot(slot);
+  if (was_pending) {
+    counters.on_free_completed(SizePool::kSmall, requested, slab.slot_bytes());
+  } else {
+    counters.on_free(SizePool::kSmall, requested, slab.slot_bytes());
+  }
+  if (was_full) {
+    list(slab);
+    counters.on_fragments(1, SizePool::kSmall);
+  }
+  if (slab.used > 0) return;
+  ClassState& state = classes_[slab.size_class];
+  if (state.empty != nullptr && state.empty != &slab) release_slab(*state.empty);
+  state.empty = &slab;
+}
+
+void Heap::release_slab(Slab& slab) {
+  unlist(slab);
+  Place& place = *slab.place;
+  ClassState& state = classes_[slab.size_class];
+  if (state.empty == &slab) state.empty = nullptr;
+  place.slab = nullptr;
+  spare_slabs_.push_back(&slab);
+  const uint64_t emptied = give(place);
+  counters.on_slabs(-static_cast<int64_t>(kSlabBytes));
+  counters.on_fragments(-1, SizePool::kSmall);
+  counters.on_cached(static_cast<int64_t>(emptied));
+}
+
+size_t Heap::release_empty_slabs() {
+  size_t released = 0;
+  for (ClassState& state : classes_) {
+    if (state.empty == nullptr) continue;
+    release_slab(*state.empty);
+    ++released;
+  }
+  return released;
+}
+
+}  // namespace spillway

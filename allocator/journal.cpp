@@ -1,0 +1,32 @@
+#include "allocator/journal.h"
+
+#include <algorithm>
+
+namespace spillway {
+
+void Journal::make_room() {
+  const size_t size = entries_.size();
+  if (size >= kMostEntries) {
+    // The ring is full: the oldest entry makes way.
+    ++first_;
+    return;
+  }
+  const size_t bigger = std::max<size_t>(kFewestEntries, size * 2);
+  std::vector<Entry> entries(bigger);
+  std::vector<uint64_t> seen(bigger, kNever);
+  for (uint64_t position = first_; position < end_; ++position) {
+    entries[position & (bigger - 1)] = entries_[position & (size - 1)];
+  }
+  entries_.swap(entries);
+  seen_.swap(seen);
+  uint32_t a = 0;
+  uint32_t b = 0;
+  for (uint64_t position = first_; position < end_; ++position) {
+    const uint32_t key = at(position).key;
+    seen_[slot(key, b, a)] = position;
+    a = b;
+    b = key;
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,281 @@
+// The ladder: what happens when a heap cannot serve a request from its own free bytes. Cheapest rung first,
+// each counted and timed, the heap searched again after each.
+//
+//   completed frees -> a view over own free pages -> new pages while the limit leaves room
+//   -> other streams' free pages, and own pending frees, behind a wait on the device
+//   -> a wait on the host for pending frees and for pools that were released -> out of memory
+//
+// A stream under capture takes only own pages and new ones: ordering it after other streams would end the
+// capture, and what was allocated under capture belongs to its pool.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "allocator/arena.h"
+
+namespace spillway {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Counts a rung when it has been tried.
+class RungTimer {
+ public:
+  RungTimer(DeviceCounters& counters, Rung rung) : counters_(counters), rung_(rung), start_ns_(now_ns()) {}
+  void finish(bool served) const { counters_.on_rung(rung_, served, now_ns() - start_ns_); }
+
+ private:
+  DeviceCounters& counters_;
+  const Rung rung_;
+  const int64_t start_ns_;
+};
+
+// While it lives, driver calls that a capture of this thread would forbid are allowed: creating and mapping
+// memory.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
+    exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
+  ~RelaxedCapture() {
+    if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_ = false;
+};
+
+}  // namespace
+
+bool Arena::is_capturing(CUstream stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream answers with an error while another stream captures: then it cannot be ordered either.
+  return driver_->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
+  {
+    std::unique_lock<Mutex> lock(heap.mutex);
+    // The commonest miss: the heap has room, only not where it was expected.
+    if (Place* place = heap.take_found(wanted.request, true); place != nullptr) {
+      lock.release();
+      return place;
+    }
+  }
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  bool may_wait_for_frees = true;
+  bool may_wait_for_device = true;
+  for (;;) {
+    {
+      const Lock arena_lock(mutex_);
+      std::unique_lock<Mutex> lock(heap.mutex);
+      Result<Place*> climbed = climb_without_host_wait(heap, wanted.request);
+      if (!climbed.ok()) return climbed;
+      if (climbed.value() != nullptr) {
+        lock.release();
+        return climbed;
+      }
+    }
+    const RungTimer timer(counters_, Rung::kHostWait);
+    if (may_wait_for_frees && wait_for_frees(heap)) {
+      may_wait_for_frees = false;
+      timer.finish(true);
+      continue;
+    }
+    if (!may_wait_for_device || !wait_for_device()) break;
+    may_wait_for_frees = false;
+    may_wait_for_device = false;
+    timer.finish(true);
+  }
+  return out_of_memory(wanted);
+}
+
+Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request) {
+  if (heap.has_pending_frees()) {
+    const RungTimer timer(counters_, Rung::kCompletedFrees);
+    if (heap.complete_finished_frees() > 0) {
+      Place* place = heap.take_predicted(request);
+      if (place == nullptr) place = heap.take_found(request, true);
+      timer.finish(place != nullptr);
+      if (place != nullptr) return place;
+    }
+  }
+  if (heap.release_empty_slabs() > 0) {
+    if (Place* place = heap.take_found(request, true); place != nullptr) return place;
+  }
+  for (bool ordered = false;;) {
+    Plan plan = heap.plan(request);
+    if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
+      // A view would not spare a page: any hole will do.
+      if (Place* place = heap.take_found(request, false); place != nullptr) return place;
+    }
+    uint64_t room = store_->room_pages();
+    if (plan.new_pages <= room) {
+      const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
+      const RelaxedCapture relaxed(*driver_);
+      Result<Place*> place = heap.take_planned(request, plan);
+      timer.finish(place.ok());
+      if (place.ok() || place.status().code() != SPW_ERROR_OUT_OF_MEMORY) return place;
+      // The device is full although the limit is not reached: others use it too.
+      plan = heap.plan(request);
+      room = 0;
+    }
+    if (ordered || is_capturing(heap.key.stream)) return nullptr;
+    ordered = true;
+    const RungTimer timer(counters_, Rung::kDeviceWait);
+    Place* place = borrow_predicted(heap, request);
+    if (place == nullptr) {
+      const uint32_t shortfall =
+          plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
+      bool progress = borrow(heap, shortfall) > 0;
+      if (heap.has_pending_frees()) {
+        const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
+        progress = progress || (completed.ok() && completed.value() > 0);
+      }
+      if (progress) place = heap.take_predicted(request);
+      if (progress && place == nullptr) place = heap.take_found(request, true);
+      timer.finish(progress);
+      if (!progress) return nullptr;
+    } else {
+      timer.finish(true);
+    }
+    if (place != nullptr) return place;
+  }
+}
+
+// ---- Other streams' pages
+// --------------------------------------------------------------------------------------------
+
+bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
+  Timeline& timeline = earlier.timeline;
+  if (timeline.is_complete(epoch) || waiter.timeline.has_waited(&timeline, epoch)) return true;
+  // What a pool's memory was used by (replays on any stream) and another thread's default stream cannot be
+  // reached by an event from here: only a wait for the whole device orders them.
+  if (earlier.key.pool != PoolId{}) return false;
+  if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
+  if (is_capturing(earlier.key.stream)) return false;
+  bool recorded = false;
+  Status closed = timeline.close(*driver_, earlier.key.stream, epoch, &recorded);
+  if (recorded) counters_.on_driver_call(DriverCall::kEventRecord);
+  if (!closed.ok()) return false;
+  counters_.on_driver_call(DriverCall::kStreamWait);
+  if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;
+  waiter.timeline.note_wait(&timeline, timeline.recorded());
+  return true;
+}
+
+Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
+  Place* place = request.journal->predict(request.lines);
+  if (place == nullptr) place = request.journal->predict_by_context(request.lines);
+  if (place == nullptr) return nullptr;
+  std::vector<PageId> missing;
+  heap.pages_missing_from(*place, missing);
+  if (missing.empty()) return nullptr;
+  std::map<Heap*, std::vector<PageId>> by_owner;
+  for (const PageId id : missing) {
+    Heap* owner = store_->page(id).owner;
+    if (owner == nullptr || owner == &heap) return nullptr;
+    by_owner[owner].push_back(id);
+  }
+  for (const auto& [owner, pages] : by_owner) {
+    const Lock lock(owner->mutex);
+    if (owner->pool_is_open) return nullptr;
+    for (const PageId id : pages) {
+      if (!owner->is_vacant(id)) return nullptr;
+    }
+  }
+  // Another thread may take what was just seen vacant: what is left is lent, and the request searched for
+  // again.
+  for (auto& [owner, pages] : by_owner) {
+    const Lock lock(owner->mutex);
+    std::erase_if(pages, [&, lender = owner](PageId id) { return !lender->is_vacant(id); });
+    lend(*owner, heap, pages);
+  }
+  return heap.take_predicted(request);
+}
+
+uint32_t Arena::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {
+  lender.begin_sharing();
+  uint64_t epoch = 0;
+  for (const PageId id : pages) epoch = std::max(epoch, lender.last_use(id));
+  if (pages.empty() || !order_after(heap, lender, epoch)) return 0;
+  heap.receive(lender, pages);
+  return static_cast<uint32_t>(pages.size());
+}
+
+uint32_t Arena::borrow(Heap& heap, uint32_t wanted) {
+  uint32_t borrowed = 0;
+  for (Heap* lender : heaps()) {
+    if (borrowed >= wanted) break;
+    if (lender == &heap) continue;
+    const Lock lock(lender->mutex);
+    if (lender->pool_is_open) continue;
+    if (lender->has_pending_frees()) lender->complete_finished_frees();
+    lender->release_empty_slabs();
+    std::vector<PageId> pages;
+    lender->choose_vacant(wanted - borrowed, pages);
+    borrowed += lend(*lender, heap, pages);
+  }
+  return borrowed;
+}
+
+// ---- Waits on the host
+// -----------------------------------------------------------------------------------------------
+
+bool Arena::wait_for_frees(Heap& heap) {
+  std::vector<CUevent> events;
+  {
+    const Lock lock(heap.mutex);
+    heap.list_pending_events(events);
+  }
+  if (events.empty() || is_capturing(heap.key.stream)) return false;
+  for (const CUevent event : events) {
+    counters_.on_driver_call(DriverCall::kSynchronize);
+    counters_.on_host_wait();
+    if (driver_->cuEventSynchronize(event) != CUDA_SUCCESS) return false;
+  }
+  return true;
+}
+
+bool Arena::wait_for_device() {
+  const std::vector<Heap*> all = heaps();
+  bool helps = !store_->uses_vmm();
+  for (Heap* heap : all) {
+    if (is_capturing(heap->key.stream)) return false;
+    const Lock lock(heap->mutex);
+    helps = helps || heap->has_pending_frees() || (all.size() > 1 && heap->vacant_pages() > 0);
+  }
+  if (!helps) return false;
+  if (!synchronize(all).ok()) return false;
+  if (!store_->uses_vmm()) {
+    // Segments cannot be pieced together: empty ones go back, and the request gets one of its own.
+    const Lock lock(mutex_);
+    for (Heap* heap : all) {
+      const Lock heap_lock(heap->mutex);
+      heap->complete_finished_frees();
+      heap->release_empty_slabs();
+    }
+    (void)release_vacant_pages();
+  }
+  return true;
+}
+
+Status Arena::out_of_memory(const Wanted& wanted) {
+  counters_.on_rung(Rung::kOutOfMemory, true, 0);
+  return Status::out_of_memory(oom_text(wanted.requested_bytes));
+}
+
+}  // namespace spillway

@@ -1,0 +1,142 @@
+// The free lines of one partly used page: sorted, disjoint, non-adjacent intervals. Most pages have one or
+// two, kept inside the object; more go to the heap. All bits zero is a valid empty set, so pages may live in
+// zeroed memory; that memory's owner calls reset() before it goes. Operations are linear in the number of
+// intervals. Not thread-safe.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "allocator/units.h"
+
+namespace spillway {
+
+struct LineInterval {
+  uint16_t begin;
+  uint16_t end;
+  uint32_t lines() const { return static_cast<uint32_t>(end - begin); }
+};
+
+class LineSet {
+ public:
+  uint32_t size() const { return count_; }
+  bool empty() const { return count_ == 0; }
+  const LineInterval* begin() const { return data(); }
+  const LineInterval* end() const { return data() + count_; }
+
+  bool is_whole_page() const { return count_ == 1 && data()[0].begin == 0 && data()[0].end == kPageLines; }
+  uint32_t prefix() const { return count_ > 0 && data()[0].begin == 0 ? data()[0].end : 0; }
+  uint32_t suffix() const {
+    if (count_ == 0) return 0;
+    const LineInterval last = data()[count_ - 1];
+    return last.end == kPageLines ? last.lines() : 0;
+  }
+  // The largest interval that touches neither end of the page; {0, 0} if there is none.
+  LineInterval largest_middle() const {
+    LineInterval best{0, 0};
+    for (const LineInterval& interval : *this) {
+      if (interval.begin != 0 && interval.end != kPageLines && interval.lines() > best.lines())
+        best = interval;
+    }
+    return best;
+  }
+  uint32_t total_lines() const {
+    uint32_t total = 0;
+    for (const LineInterval& interval : *this) total += interval.lines();
+    return total;
+  }
+
+  bool contains(uint32_t first, uint32_t last) const {
+    for (const LineInterval& interval : *this) {
+      if (last <= interval.end) return first >= interval.begin;
+    }
+    return false;
+  }
+
+  // Takes [first, last) out; the caller knows that the set contains it.
+  void take(uint32_t first, uint32_t last) {
+    LineInterval* items = data();
+    uint32_t at = 0;
+    while (items[at].end < last) ++at;
+    assert(at < count_ && items[at].begin <= first);
+    const bool at_begin = items[at].begin == first;
+    const bool at_end = items[at].end == last;
+    if (at_begin && at_end) {
+      erase(at);
+    } else if (at_begin) {
+      items[at].begin = static_cast<uint16_t>(last);
+    } else if (at_end) {
+      items[at].end = static_cast<uint16_t>(first);
+    } else {
+      const uint16_t old_end = items[at].end;
+      items[at].end = static_cast<uint16_t>(first);
+      insert(at + 1, {static_cast<uint16_t>(last), old_end});
+    }
+  }
+
+  // Puts [first, last) in; the caller knows that no line of it is in the set.
+  void give(uint32_t first, uint32_t last) {
+    LineInterval* items = data();
+    uint32_t at = 0;
+    while (at < count_ && items[at].end < first) ++at;
+    const bool joins_left = at < count_ && items[at].end == first;
+    const uint32_t right = joins_left ? at + 1 : at;
+    const bool joins_right = right < count_ && items[right].begin == last;
+    if (joins_left && joins_right) {
+      items[at].end = items[right].end;
+      erase(right);
+    } else if (joins_left) {
+      items[at].end = static_cast<uint16_t>(last);
+    } else if (joins_right) {
+      items[right].begin = static_cast<uint16_t>(first);
+    } else {
+      insert(at, {static_cast<uint16_t>(first), static_cast<uint16_t>(last)});
+    }
+  }
+
+  void reset() {
+    if (capacity_ != 0) std::free(spilled_);
+    count_ = 0;
+    capacity_ = 0;
+  }
+
+ private:
+  static constexpr uint16_t kInline = 4;
+
+  LineInterval* data() { return capacity_ == 0 ? inline_ : spilled_; }
+  const LineInterval* data() const { return capacity_ == 0 ? inline_ : spilled_; }
+
+  void erase(uint32_t at) {
+    LineInterval* items = data();
+    std::memmove(items + at, items + at + 1, (count_ - at - 1) * sizeof(LineInterval));
+    --count_;
+  }
+  void insert(uint32_t at, LineInterval interval) {
+    if (count_ == (capacity_ == 0 ? kInline : capacity_)) grow();
+    LineInterval* items = data();
+    std::memmove(items + at + 1, items + at, (count_ - at) * sizeof(LineInterval));
+    items[at] = interval;
+    ++count_;
+  }
+  void grow() {
+    const uint16_t bigger = static_cast<uint16_t>(capacity_ == 0 ? 4 * kInline : 2 * capacity_);
+    auto* memory = static_cast<LineInterval*>(std::malloc(bigger * sizeof(LineInterval)));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memcpy(memory, data(), count_ * sizeof(LineInterval));
+    if (capacity_ != 0) std::free(spilled_);
+    spilled_ = memory;
+    capacity_ = bigger;
+  }
+
+  union {
+    LineInterval inline_[kInline];
+    LineInterval* spilled_;
+  };
+  uint16_t count_;
+  uint16_t capacity_;  // 0: the intervals are inline
+};
+
+}  // namespace spillway

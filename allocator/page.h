@@ -1,0 +1,49 @@
+// One page of physical memory and what is known of its bytes. The truth is split for speed:
+//   vacant (no byte used): its bit is set in its owner's bitmap, `free_lines` is empty;
+//   full:                  bit clear, `free_lines` empty;
+//   partly used:           bit clear, `free_lines` lists the rest.
+// A partly used page serves only its owner. Guarded by the owner heap's lock; `owner` changes only under the
+// arena lock with both heaps locked. Lives in zeroed memory: all zero is "no page here".
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "allocator/line_set.h"
+#include "allocator/units.h"
+
+namespace spillway {
+
+class Heap;
+struct View;
+
+// Where a page appears in an aliasing view.
+struct Alias {
+  View* view;
+  uint32_t slot;
+  Alias* next;
+};
+
+// The three kinds of free space inside a partly used page, each with its own index of sizes.
+enum Fragment : uint8_t { kPrefix, kSuffix, kMiddle };
+constexpr int kFragmentKinds = 3;
+
+struct FragmentLink {
+  PageId next;  // page id + 1, 0 for none
+  PageId previous;
+  uint16_t bin;  // bin + 1, 0 when not indexed
+};
+
+struct Page {
+  uint64_t va;  // in the home view
+  Heap* owner;  // null: no physical memory
+  CUmemGenericAllocationHandle handle;
+  Alias* aliases;
+  uint64_t last_use;  // epoch of the owner's stream in which the bytes were last freed
+  LineSet free_lines;
+  FragmentLink links[kFragmentKinds];
+  bool dirty;  // the fragment index does not reflect free_lines yet
+};
+
+}  // namespace spillway

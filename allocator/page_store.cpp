@@ -1,0 +1,267 @@
+#include "allocator/page_store.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kAliasChunkBytes = uint64_t{64} << 30;
+// Ids beyond what the device can back, so that gaps between segments do not exhaust them.
+constexpr uint64_t kSpareIds = 1024;
+
+Page* map_page_table(PageId ids) {
+  void* memory = mmap(nullptr, ids * sizeof(Page), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<Page*>(memory);
+}
+
+}  // namespace
+
+PageStore::PageStore(std::shared_ptr<const Driver> driver, int device, DeviceCounters& counters,
+                     PageId id_capacity)
+    : driver_(std::move(driver)),
+      counters_(counters),
+      device_(device),
+      id_capacity_(id_capacity),
+      pages_(map_page_table(id_capacity)),
+      backed_(id_capacity) {}
+
+Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Driver> driver, int device,
+                                                     const DeviceProperties& properties, bool use_vmm,
+                                                     DeviceCounters& counters) {
+  const uint64_t device_pages = properties.total_bytes / kPageBytes;
+  const uint64_t ids = 2 * device_pages + kSpareIds;
+  if (device_pages == 0 || ids >= kNoPage) {
+    return Status::unsupported(fmt::format("device {}: {} bytes of memory; allowed are 2 MiB to 4 PiB",
+                                           device, properties.total_bytes));
+  }
+  std::unique_ptr<PageStore> store(
+      new PageStore(std::move(driver), device, counters, static_cast<PageId>(ids)));
+  store->device_bytes_ = properties.total_bytes;
+  store->vmm_ = use_vmm && properties.vmm_supported && kPageBytes % properties.granularity_bytes == 0;
+  if (store->vmm_) {
+    Result<AddressRange> home = AddressRange::reserve(*store->driver_, ids * kPageBytes, kPageBytes);
+    store->count(DriverCall::kReserve);
+    if (!home.ok()) return home.take_status();
+    store->home_ = std::move(home.value());
+  }
+  return store;
+}
+
+PageStore::~PageStore() {
+  // Everything is given back without looking at answers: the driver may be gone at this point.
+  for (const std::unique_ptr<View>& view : views_) {
+    for (uint32_t slot = 0; slot < view->pages.size(); ++slot) {
+      if (view->pages[slot] != kNoPage) (void)unmap(*driver_, view->va + slot * kPageBytes, kPageBytes);
+    }
+  }
+  for (PageId id = 0; id < backed_.end(); ++id) {
+    Page& page = pages_[id];
+    for (Alias* alias = page.aliases; alias != nullptr;) delete std::exchange(alias, alias->next);
+    page.free_lines.reset();
+    if (vmm_ && backed_.test(id)) {
+      (void)unmap(*driver_, page.va, kPageBytes);
+      (void)driver_->cuMemRelease(page.handle);
+    }
+  }
+  munmap(pages_, id_capacity_ * sizeof(Page));
+}
+
+PageId PageStore::find_unbacked(uint32_t wanted) const {
+  for (PageId id = 0; id < backed_.end();) {
+    const PageId first = backed_.next_clear(id);
+    const PageId last = backed_.next_set(first);
+    if (last >= backed_.end()) break;
+    if (last - first >= wanted) return first;
+    id = last;
+  }
+  PageId end = backed_.end();
+  while (end > 0 && !backed_.test(end - 1)) --end;
+  return uint64_t{end} + wanted <= id_capacity_ ? end : kNoPage;
+}
+
+void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle) {
+  Page& page = pages_[id];
+  page.va = va;
+  page.owner = owner;
+  page.handle = handle;
+  page.last_use = 0;
+  backed_.set(id);
+  ++page_count_;
+  ++live_mappings_;
+}
+
+void PageStore::note_released_page(PageId id) {
+  Page& page = pages_[id];
+  page.owner = nullptr;
+  page.handle = 0;
+  backed_.clear(id);
+  --page_count_;
+  --live_mappings_;
+  counters_.on_reserve(-static_cast<int64_t>(kPageBytes), -1);
+}
+
+Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint32_t* created) {
+  *created = 0;
+  const uint64_t va = home_.base() + uint64_t{first} * kPageBytes;
+  std::vector<CUmemGenericAllocationHandle> handles;
+  handles.reserve(wanted);
+  Status status;
+  while (handles.size() < wanted) {
+    Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes);
+    count(DriverCall::kCreate);
+    if (!handle.ok()) {
+      status = handle.take_status();
+      break;
+    }
+    count(DriverCall::kMap);
+    status = map(*driver_, va + handles.size() * kPageBytes, handle.value());
+    if (!status.ok()) break;
+    handles.push_back(handle->detach());
+  }
+  if (handles.empty()) return status;
+  count(DriverCall::kSetAccess);
+  if (Status access = set_access(*driver_, va, handles.size() * kPageBytes, device_); !access.ok()) {
+    // Nobody has used them: they can go without a wait.
+    count(DriverCall::kUnmap);
+    (void)unmap(*driver_, va, handles.size() * kPageBytes);
+    for (const CUmemGenericAllocationHandle handle : handles) {
+      count(DriverCall::kRelease);
+      (void)driver_->cuMemRelease(handle);
+    }
+    return access;
+  }
+  for (uint32_t i = 0; i < handles.size(); ++i) {
+    note_new_page(first + i, va + i * kPageBytes, owner, handles[i]);
+  }
+  *created = static_cast<uint32_t>(handles.size());
+  counters_.on_reserve(static_cast<int64_t>(handles.size() * kPageBytes),
+                       static_cast<int64_t>(handles.size()));
+  return status;
+}
+
+Status PageStore::create_segment(uint32_t wanted, Heap* owner, PageId* first) {
+  if (uint64_t{next_segment_id_} + wanted + 1 > id_capacity_) {
+    return Status::out_of_memory("page ids have run out: too many segments were created and released");
+  }
+  count(DriverCall::kMemAlloc);
+  Result<DeviceBlock> block = DeviceBlock::allocate(*driver_, wanted * kPageBytes);
+  if (!block.ok()) return block.take_status();
+  *first = next_segment_id_;
+  next_segment_id_ += wanted + 1;
+  for (uint32_t i = 0; i < wanted; ++i) {
+    note_new_page(*first + i, block->base() + i * kPageBytes, owner, 0);
+  }
+  counters_.on_reserve(static_cast<int64_t>(wanted * kPageBytes), wanted);
+  segments_.push_back({*first, wanted, std::move(block.value())});
+  return {};
+}
+
+Result<uint64_t> PageStore::reserve_alias_range(uint64_t bytes) {
+  if (auto found = free_alias_ranges_.find(bytes); found != free_alias_ranges_.end()) {
+    const uint64_t va = found->second;
+    free_alias_ranges_.erase(found);
+    return va;
+  }
+  if (alias_end_ - alias_next_ < bytes) {
+    const uint64_t chunk = std::max(kAliasChunkBytes, bytes);
+    count(DriverCall::kReserve);
+    Result<AddressRange> range = AddressRange::reserve(*driver_, chunk, kPageBytes);
+    if (!range.ok()) return range.take_status();
+    alias_next_ = range->base();
+    alias_end_ = alias_next_ + chunk;
+    alias_chunks_.push_back(std::move(range.value()));
+  }
+  const uint64_t va = alias_next_;
+  alias_next_ += bytes;
+  return va;
+}
+
+void PageStore::give_back_alias_range(uint64_t va, uint64_t bytes) {
+  free_alias_ranges_.emplace(bytes, va);
+}
+
+Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
+  const uint64_t bytes = pages.size() * kPageBytes;
+  Result<uint64_t> range = reserve_alias_range(bytes);
+  if (!range.ok()) return range.take_status();
+  const uint64_t va = range.value();
+  uint32_t mapped = 0;
+  Status status;
+  for (; mapped < pages.size(); ++mapped) {
+    count(DriverCall::kMap);
+    status = map(*driver_, va + mapped * kPageBytes, kPageBytes, pages_[pages[mapped]].handle);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) {
+    count(DriverCall::kSetAccess);
+    status = set_access(*driver_, va, bytes, device_);
+  }
+  if (!status.ok()) {
+    if (mapped > 0) {
+      count(DriverCall::kUnmap);
+      (void)unmap(*driver_, va, mapped * kPageBytes);
+    }
+    give_back_alias_range(va, bytes);
+    return status;
+  }
+  auto view = std::make_unique<View>();
+  view->va = va;
+  view->pages = pages;
+  view->mapped = mapped;
+  live_mappings_ += mapped;
+  for (uint32_t slot = 0; slot < mapped; ++slot) {
+    Page& page = pages_[pages[slot]];
+    page.aliases = new Alias{view.get(), slot, page.aliases};
+  }
+  views_.push_back(std::move(view));
+  return views_.back().get();
+}
+
+Status PageStore::unmap_alias(const Alias& alias) {
+  count(DriverCall::kUnmap);
+  if (Status status = unmap(*driver_, alias.view->va + alias.slot * kPageBytes, kPageBytes); !status.ok()) {
+    return status;
+  }
+  alias.view->pages[alias.slot] = kNoPage;
+  --alias.view->mapped;
+  ++alias.view->generation;
+  --live_mappings_;
+  return {};
+}
+
+Status PageStore::release_page(PageId id) {
+  Page& page = pages_[id];
+  while (page.aliases != nullptr) {
+    Alias* alias = page.aliases;
+    if (Status status = unmap_alias(*alias); !status.ok()) return status;
+    if (alias->view->mapped == 0) {
+      give_back_alias_range(alias->view->va, alias->view->pages.size() * kPageBytes);
+      // The object stays: places of the heap may still name it, and learn from its generation that they are
+      // lost.
+      alias->view->pages = {};
+    }
+    page.aliases = alias->next;
+    delete alias;
+  }
+  count(DriverCall::kUnmap);
+  if (Status status = unmap(*driver_, page.va, kPageBytes); !status.ok()) return status;
+  count(DriverCall::kRelease);
+  Status released = driver_->check(driver_->cuMemRelease(page.handle), "cuMemRelease");
+  note_released_page(id);
+  return released;
+}
+
+uint64_t PageStore::metadata_bytes() const {
+  uint64_t bytes = uint64_t{backed_.end()} * sizeof(Page) + backed_.end() / 8;
+  for (const std::unique_ptr<View>& view : views_) {
+    bytes += sizeof(View) + view->pages.capacity() * sizeof(PageId) + view->mapped * sizeof(Alias);
+  }
+  return bytes;
+}
+
+}  // namespace spillway

@@ -1,0 +1,148 @@
+// The physical memory of one device and the address ranges over it.
+//
+// Every page is mapped once in the *home view*, one large reservation in which page id i lies at base + i * 2
+// MiB, for as long as the page exists; whichever heap owns the page may use it there. Scattered pages are
+// made contiguous by an *aliasing view*: another range onto which the same pages are mapped. Mapping needs no
+// wait; a page is released only when it is unmapped everywhere, after all its users.
+//
+// Without virtual memory management (or with backend:malloc) pages come in *segments* of cuMemAlloc: runs of
+// consecutive ids, one unused id between two segments, and there are no aliasing views.
+//
+// Every method needs the arena's lock unless it says otherwise. Page fields other than `owner`, `va`,
+// `handle` and `aliases` belong to the owner's heap.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "allocator/bitmap.h"
+#include "allocator/page.h"
+#include "driver/context.h"
+#include "driver/driver.h"
+#include "driver/memory.h"
+#include "stats/counters.h"
+
+namespace spillway {
+
+// An aliasing view: slot i of the range shows page pages[i]. A slot whose page was released holds kNoPage,
+// and places that need it are lost; the range goes when no slot is left.
+struct View {
+  uint64_t va = 0;
+  std::vector<PageId> pages;
+  uint32_t mapped = 0;
+  uint32_t generation = 0;  // counts slots lost
+};
+
+class PageStore {
+ public:
+  static Result<std::unique_ptr<PageStore>> create(std::shared_ptr<const Driver> driver, int device,
+                                                   const DeviceProperties& properties, bool use_vmm,
+                                                   DeviceCounters& counters);
+  ~PageStore();
+
+  bool uses_vmm() const { return vmm_; }
+  int device() const { return device_; }
+  uint64_t device_bytes() const { return device_bytes_; }
+
+  // Stable for the life of the store; see page.h for who may touch which field.
+  Page* pages() const { return pages_; }
+  Page& page(PageId id) const { return pages_[id]; }
+  PageId id_capacity() const { return id_capacity_; }
+  // One past the highest id that has memory.
+  PageId home_end() const { return backed_.end(); }
+  bool backed(PageId id) const { return backed_.test(id); }
+
+  uint64_t reserved_bytes() const { return uint64_t{page_count_} * kPageBytes; }
+  uint32_t page_count() const { return page_count_; }
+  // No more than this many pages are created; lowering it below page_count() releases nothing.
+  void set_most_pages(uint64_t pages) { most_pages_ = pages; }
+  uint64_t most_pages() const { return most_pages_; }
+  uint64_t room_pages() const { return most_pages_ > page_count_ ? most_pages_ - page_count_ : 0; }
+  uint32_t live_mappings() const { return live_mappings_; }
+
+  // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.
+  PageId find_unbacked(uint32_t count) const;
+
+  // Creates pages [first, first + count) for `owner` and maps them at home. Stops at the first failure;
+  // `created` says how many exist then, all usable. Their bytes are vacant; the caller tells the owner's
+  // heap.
+  Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created);
+  // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
+  Status create_segment(uint32_t count, Heap* owner, PageId* first);
+
+  // Maps the pages, each at most once, into a new range.
+  Result<View*> map_view(const std::vector<PageId>& pages);
+
+  // Releases a page that has no live byte and whose users are all done: unmaps it from every view. Without
+  // VMM a page goes only with its whole segment: release_segments().
+  Status release_page(PageId id);
+  // Without VMM: releases every segment of which `vacant(first, count)` answers true.
+  template <typename Vacant, typename Released>
+  Status release_segments(Vacant vacant, Released released);
+
+  // Bytes of host memory that the tables take.
+  uint64_t metadata_bytes() const;
+  template <typename Visit>
+  void for_each_view(Visit visit) const {
+    for (const std::unique_ptr<View>& view : views_) visit(*view);
+  }
+
+ private:
+  PageStore(std::shared_ptr<const Driver> driver, int device, DeviceCounters& counters, PageId id_capacity);
+
+  struct Segment {
+    PageId first;
+    uint32_t count;
+    DeviceBlock block;
+  };
+
+  Result<uint64_t> reserve_alias_range(uint64_t bytes);
+  void give_back_alias_range(uint64_t va, uint64_t bytes);
+  void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
+  void note_released_page(PageId id);
+  Status unmap_alias(const Alias& alias);
+  void count(DriverCall call) { counters_.on_driver_call(call); }
+
+  std::shared_ptr<const Driver> driver_;
+  DeviceCounters& counters_;
+  const int device_;
+  const PageId id_capacity_;
+  bool vmm_ = true;
+  uint64_t device_bytes_ = 0;
+
+  Page* pages_ = nullptr;
+  Bitmap backed_;
+  uint32_t page_count_ = 0;
+  uint64_t most_pages_ = ~uint64_t{0};
+  uint32_t live_mappings_ = 0;
+
+  AddressRange home_;
+  std::vector<AddressRange> alias_chunks_;
+  uint64_t alias_next_ = 0;
+  uint64_t alias_end_ = 0;
+  std::multimap<uint64_t, uint64_t> free_alias_ranges_;  // bytes -> va
+  std::vector<std::unique_ptr<View>> views_;
+  std::vector<Segment> segments_;
+  PageId next_segment_id_ = 0;
+};
+
+template <typename Vacant, typename Released>
+Status PageStore::release_segments(Vacant vacant, Released released) {
+  for (size_t i = 0; i < segments_.size();) {
+    Segment& segment = segments_[i];
+    if (!vacant(segment.first, segment.count)) {
+      ++i;
+      continue;
+    }
+    count(DriverCall::kMemFree);
+    if (Status status = segment.block.release(); !status.ok()) return status;
+    released(segment.first, segment.count);
+    for (uint32_t page = 0; page < segment.count; ++page) note_released_page(segment.first + page);
+    segments_[i] = std::move(segments_.back());
+    segments_.pop_back();
+  }
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,84 @@
+// A place: one virtual range that a large block or a slab has occupied, with the physical bytes under it.
+// Places outlive their blocks: a freed place is remembered and taken again when its bytes are free, without
+// any search or driver call.
+//
+// The bytes are, in address order: `head`, some lines of one page; `runs`, whole pages; `tail`, the first
+// lines of one page. A place inside a single page has a head only. Pages are named by id, so a place is
+// checked and taken by a few bitmap words and at most two interval sets, however large it is.
+//
+// Owned by its heap, guarded by the heap's lock. Memory of places is recycled, never returned, so a stale
+// pointer (from the address map, the journal) is safe to read and is told apart by `generation`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "allocator/units.h"
+
+namespace spillway {
+
+class Heap;
+struct Slab;
+struct View;
+
+struct PageRun {
+  PageId first;
+  uint32_t count;
+};
+
+// A list of page runs that is written once. One run, by far the commonest, is kept in place.
+class RunList {
+ public:
+  void assign(const std::vector<PageRun>& runs) {
+    count_ = static_cast<uint32_t>(runs.size());
+    more_.reset();
+    if (count_ == 1) one_ = runs[0];
+    if (count_ > 1) {
+      more_ = std::make_unique<PageRun[]>(count_);
+      for (uint32_t i = 0; i < count_; ++i) more_[i] = runs[i];
+    }
+  }
+  const PageRun* begin() const { return count_ > 1 ? more_.get() : &one_; }
+  const PageRun* end() const { return begin() + count_; }
+  uint32_t pages() const {
+    uint32_t total = 0;
+    for (const PageRun& run : *this) total += run.count;
+    return total;
+  }
+
+ private:
+  PageRun one_{};
+  uint32_t count_ = 0;
+  std::unique_ptr<PageRun[]> more_;
+};
+
+enum class BlockState : uint8_t { kFree, kLive, kPendingFree };
+
+struct Place {
+  uint64_t va = 0;
+  uint32_t lines = 0;
+  uint32_t generation = 0;  // counts reuses of this object for another place
+
+  BlockState state = BlockState::kFree;
+  bool has_stream_uses = false;
+  uint16_t head_begin = 0;  // lines [head_begin, head_end) of head_page
+  uint16_t head_end = 0;
+  uint16_t tail_end = 0;  // lines [0, tail_end) of tail_page
+  PageId head_page = kNoPage;
+  PageId tail_page = kNoPage;
+  RunList runs;
+
+  Heap* heap = nullptr;
+  View* view = nullptr;  // the aliasing view the range lies in; null for the home view
+  Slab* slab = nullptr;  // set while the block is a slab
+  uint64_t requested_bytes = 0;
+  uint64_t last_use = 0;  // the heap's count of misses when it was taken, for recycling the oldest
+  Place* newer_same_size = nullptr;
+  Place* older_same_size = nullptr;
+
+  uint64_t bytes() const { return uint64_t{lines} * kLineBytes; }
+};
+
+}  // namespace spillway

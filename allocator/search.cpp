@@ -1,0 +1,367 @@
+// Finding bytes for a request that no remembered place serves: fragments of partly used pages, holes of the
+// home view, and plans for views and new pages.
+//
+// A request of k whole pages and r lines more (r < kPageLines) needs at least k whole pages; where its r
+// lines come from is what separates a tight heap from a loose one. Taken from a fragment they cost nothing;
+// broken off another vacant page they leave that page partly used. So every choice here is first by pages to
+// be created, then by vacant pages consumed, then by driver calls.
+
+#include <algorithm>
+#include <tuple>
+
+#include "allocator/heap.h"
+
+namespace spillway {
+namespace {
+
+// Views are built to spare a page only for blocks below 32 MiB (above, the page is a small part) and only
+// while vacant pages are scarce; otherwise a hole that breaks a page costs no driver call and loses nothing.
+constexpr uint32_t kMostFrugalPages = 16;
+constexpr uint32_t kScarceVacantDivisor = 5;
+constexpr int kMostPairs = 32;
+
+}  // namespace
+
+Place* Heap::take_fragment(const Request& request) {
+  const uint32_t lines = request.lines;
+  const uint32_t align = request.align_lines;
+  const uint32_t wanted = lines + align - 1;
+  PageId best = kNoPage;
+  Fragment best_kind = kMiddle;
+  uint32_t best_size = ~0u;
+  for (const Fragment kind : {kMiddle, kPrefix, kSuffix}) {
+    if (wanted >= kPageLines) break;
+    const PageId page = fragments_.find(kind, wanted);
+    if (page == kNoPage) continue;
+    const uint32_t size = fragments_.size_of(kind, page);
+    if (size < best_size) {
+      best = page;
+      best_kind = kind;
+      best_size = size;
+    }
+  }
+  if (best == kNoPage) return nullptr;
+  const LineSet& free_lines = store_.page(best).free_lines;
+  uint32_t begin = 0;
+  switch (best_kind) {
+    case kPrefix:  // what remains stays a prefix
+      begin = (best_size - lines) / align * align;
+      break;
+    case kSuffix:
+      begin = (kPageLines - best_size + align - 1) / align * align;
+      break;
+    case kMiddle:
+      begin = (free_lines.largest_middle().begin + align - 1) / align * align;
+      break;
+  }
+  Place* place = new_place(lines, va_of(best, begin), nullptr);
+  place->head_page = best;
+  place->head_begin = static_cast<uint16_t>(begin);
+  place->head_end = static_cast<uint16_t>(begin + lines);
+  take(*place);
+  return placed(request, place);
+}
+
+namespace {
+
+// A maximal free range of the home view: the end of one page, whole pages, the beginning of another.
+struct Hole {
+  uint32_t head_lines = 0;  // at the end of page first - 1
+  PageId first = 0;
+  uint32_t pages = 0;
+  uint32_t tail_lines = 0;  // at the beginning of page first + pages
+};
+
+// A block inside a hole.
+struct Fit {
+  uint32_t consumed = ~0u;  // vacant pages taken, broken ones included
+  uint32_t leftover = ~0u;  // lines left over inside a fragment, away from both ends of its page
+  uint32_t hole_pages = ~0u;
+  PageId head_page = kNoPage;  // page of the first line when it is not a page boundary
+  uint32_t head_lines = 0;
+  PageId first = 0;  // first page that begins inside the block
+  auto rank() const { return std::tie(consumed, hole_pages, leftover); }
+};
+
+}  // namespace
+
+// Compares the ways to lay a request into holes and keeps the best.
+class HoleSearch {
+ public:
+  HoleSearch(uint32_t lines, bool leave_prefix)
+      : lines_(lines), whole_(lines / kPageLines), rest_(lines % kPageLines), leave_prefix_(leave_prefix) {}
+
+  const Fit& best() const { return best_; }
+
+  void consider(const Hole& hole) {
+    if (hole.head_lines + uint64_t{hole.pages} * kPageLines + hole.tail_lines < lines_) return;
+    if (rest_ == 0) {
+      if (hole.pages >= whole_) offer(hole, hole.first, 0, whole_, 0);
+      // A run one page short, with what its two ends have, still holds whole_ pages' worth of lines.
+    } else if (hole.pages >= whole_) {
+      if (hole.head_lines >= rest_) offer(hole, hole.first, rest_, whole_, hole.head_lines - rest_);
+      if (hole.tail_lines >= rest_) {
+        offer(hole, hole.first + hole.pages - whole_, 0, whole_, hole.tail_lines - rest_);
+      }
+      if (hole.pages > whole_) {
+        // Break a page, at the end that leaves the kind of fragment the heap has less of.
+        const uint32_t head = std::min(hole.head_lines, lines_);
+        const uint32_t tail = std::min(hole.tail_lines, lines_);
+        const uint32_t left_pages = pages_for(lines_ - head);
+        const uint32_t right_pages = pages_for(lines_ - tail);
+        if (left_pages <= hole.pages) offer(hole, hole.first, head, left_pages, leave_prefix_ ? 1 : 0);
+        if (right_pages <= hole.pages) {
+          const PageId end = hole.first + hole.pages;
+          const uint32_t in_pages = lines_ - tail;
+          const uint32_t head_lines = in_pages % kPageLines;
+          offer(hole, end - in_pages / kPageLines, head_lines, right_pages, leave_prefix_ ? 0 : 1);
+        }
+      }
+    }
+    // The whole run with something of both ends.
+    const uint64_t run_lines = uint64_t{hole.pages} * kPageLines;
+    if (run_lines < lines_ && hole.head_lines > 0 && hole.tail_lines > 0 &&
+        lines_ - run_lines > hole.head_lines) {
+      const uint32_t tail = static_cast<uint32_t>(lines_ - run_lines) - hole.head_lines;
+      offer(hole, hole.first, hole.head_lines, hole.pages, hole.tail_lines - tail);
+    }
+  }
+
+ private:
+  static uint32_t pages_for(uint32_t lines) { return (lines + kPageLines - 1) / kPageLines; }
+
+  void offer(const Hole& hole, PageId first, uint32_t head_lines, uint32_t consumed, uint32_t leftover) {
+    Fit fit;
+    fit.consumed = consumed;
+    fit.leftover = leftover;
+    fit.hole_pages = hole.pages;
+    fit.head_page = head_lines > 0 ? first - 1 : kNoPage;
+    fit.head_lines = head_lines;
+    fit.first = first;
+    if (fit.rank() < best_.rank()) best_ = fit;
+  }
+
+  const uint32_t lines_;
+  const uint32_t whole_;
+  const uint32_t rest_;
+  const bool leave_prefix_;
+  Fit best_;
+};
+
+Place* Heap::take_hole(const Request& request, bool frugal) {
+  const uint32_t lines = request.lines;
+  HoleSearch search(lines, fragments_.count(kPrefix) < fragments_.count(kSuffix));
+  const auto own_partial = [this](PageId id) { return store_.page(id).owner == this && !vacant_.test(id); };
+  const bool aligned = request.align_lines > 1;
+  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
+    const PageId last = vacant_.next_clear(first);
+    Hole hole{0, first, last - first, 0};
+    if (!aligned) {
+      if (first > 0 && own_partial(first - 1)) hole.head_lines = store_.page(first - 1).free_lines.suffix();
+      if (last < store_.id_capacity() && own_partial(last))
+        hole.tail_lines = store_.page(last).free_lines.prefix();
+    }
+    search.consider(hole);
+    first = vacant_.next_set(last);
+  }
+  if (!aligned && lines < 2 * kPageLines) {
+    // Two partly used neighbours: the end of one and the beginning of the next.
+    int pairs = 0;
+    fragments_.for_each(kSuffix, lines > kPageLines ? lines - kPageLines : 1, [&](PageId page) {
+      const uint32_t suffix = store_.page(page).free_lines.suffix();
+      if (suffix < lines && page + 1 < store_.id_capacity() && own_partial(page + 1)) {
+        search.consider({suffix, page + 1, 0, store_.page(page + 1).free_lines.prefix()});
+      }
+      return ++pairs < kMostPairs;
+    });
+  }
+  const Fit& fit = search.best();
+  if (fit.consumed == ~0u) return nullptr;
+  if (frugal && fit.consumed > lines / kPageLines && lines < kMostFrugalPages * kPageLines &&
+      vacant_count_ * kScarceVacantDivisor <= owned_count_) {
+    return nullptr;
+  }
+  const uint64_t va =
+      fit.head_page != kNoPage ? va_of(fit.head_page, kPageLines - fit.head_lines) : va_of(fit.first, 0);
+  Place* place = new_place(lines, va, nullptr);
+  lay_out(*place, fit.head_page, fit.head_lines, fit.first);
+  take(*place);
+  return placed(request, place);
+}
+
+void Heap::lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first) {
+  uint32_t rest = place.lines - head_lines;
+  if (head_page != kNoPage) {
+    place.head_page = head_page;
+    place.head_begin = static_cast<uint16_t>(kPageLines - head_lines);
+    place.head_end = kPageLines;
+  }
+  if (const uint32_t whole = rest / kPageLines; whole > 0) {
+    place.runs.assign({{first, whole}});
+    first += whole;
+    rest -= whole * kPageLines;
+  }
+  if (rest > 0) {
+    place.tail_page = first;
+    place.tail_end = static_cast<uint16_t>(rest);
+  }
+}
+
+// ---- Plans
+// -----------------------------------------------------------------------------------------------------------
+
+Plan Heap::plan_extension(uint32_t lines) const {
+  // The home view's free end: what is free of its last page, vacant pages, then pages yet to be created.
+  Plan plan;
+  plan.kind = Plan::Kind::kExtend;
+  PageId end = store_.home_end();
+  while (end > 0 && !store_.backed(end - 1)) --end;
+  PageId first = end;
+  while (first > 0 && vacant_.test(first - 1)) --first;
+  uint32_t head = 0;
+  if (first > 0 && store_.page(first - 1).owner == this && !vacant_.test(first - 1)) {
+    head = std::min(store_.page(first - 1).free_lines.suffix(), lines);
+  }
+  const uint32_t pages = (lines - head + kPageLines - 1) / kPageLines;
+  const uint32_t vacant = end - first;
+  if (pages <= vacant || uint64_t{first} + pages > store_.id_capacity()) return {};
+  plan.new_pages = pages - vacant;
+  plan.full_pages = pages;
+  plan.first_page = first;
+  if (head > 0) {
+    plan.head_page = first - 1;
+    plan.head_lines = head;
+  }
+  return plan;
+}
+
+Plan Heap::plan_view(const Request& request) const {
+  const uint32_t lines = request.lines;
+  const uint32_t whole = lines / kPageLines;
+  const uint32_t rest = lines % kPageLines;
+  Plan best;
+  uint64_t best_score = ~uint64_t{0};
+  const auto offer = [&](PageId head_page, uint32_t head_lines, PageId tail_page, uint32_t tail_lines,
+                         uint32_t full) {
+    const uint32_t created = full > vacant_count_ ? full - vacant_count_ : 0;
+    const uint32_t maps = full + (head_page != kNoPage) + (tail_page != kNoPage);
+    const uint64_t score = uint64_t{created} * 10'000 + uint64_t{full} * 8 + maps + created;
+    if (score >= best_score) return;
+    best_score = score;
+    best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage};
+  };
+  offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
+  if (request.align_lines > 1 || rest == 0) return best;
+  if (const PageId page = fragments_.find(kPrefix, rest); page != kNoPage)
+    offer(kNoPage, 0, page, rest, whole);
+  if (const PageId page = fragments_.find(kSuffix, rest); page != kNoPage)
+    offer(page, rest, kNoPage, 0, whole);
+  // Two fragments together: the largest suffix, and a prefix of another page that completes the rest, or the
+  // rest and a page more.
+  if (const PageId head = fragments_.find_largest(kSuffix); head != kNoPage) {
+    const uint32_t suffix = fragments_.size_of(kSuffix, head);
+    const auto pair = [&](uint32_t together, uint32_t full) {
+      if (together <= suffix) return;
+      const uint32_t needed = together - suffix;
+      if (needed >= kPageLines) return;
+      int tries = 0;
+      fragments_.for_each(kPrefix, needed, [&](PageId tail) {
+        if (tail == head) return ++tries < kMostPairs;
+        offer(head, suffix, tail, needed, full);
+        return false;
+      });
+    };
+    if (suffix < rest) pair(rest, whole);
+    if (whole > 0) pair(rest + kPageLines, whole - 1);
+  }
+  return best;
+}
+
+Plan Heap::plan(const Request& request) {
+  reindex();
+  if (!store_.uses_vmm()) {
+    return {Plan::Kind::kSegment,
+            (request.lines + kPageLines - 1) / kPageLines,
+            kNoPage,
+            0,
+            kNoPage,
+            0,
+            0,
+            kNoPage};
+  }
+  const Plan view = plan_view(request);
+  if (request.align_lines > 1) return view;
+  const Plan extension = plan_extension(request.lines);
+  if (extension.kind == Plan::Kind::kNone || extension.new_pages > view.new_pages) return view;
+  return extension;
+}
+
+Result<Place*> Heap::take_planned(const Request& request, const Plan& plan) {
+  Plan done = plan;
+  std::vector<PageId> pages;
+  if (plan.kind == Plan::Kind::kSegment) {
+    PageId first = kNoPage;
+    Status status = store_.create_segment(plan.new_pages, this, &first);
+    if (!status.ok()) return status;
+    add_vacant(first, plan.new_pages);
+    done.first_page = first;
+  } else if (plan.new_pages > 0) {
+    const PageId first = plan.kind == Plan::Kind::kExtend ? plan.first_page + plan.full_pages - plan.new_pages
+                                                          : store_.find_unbacked(plan.new_pages);
+    if (first == kNoPage) return Status::out_of_memory("no address left for new pages");
+    uint32_t created = 0;
+    Status status = store_.create_pages(first, plan.new_pages, this, &created);
+    if (created > 0) add_vacant(first, created);
+    if (!status.ok()) return status;
+    if (plan.kind == Plan::Kind::kView && plan.full_pages == plan.new_pages && plan.head_page == kNoPage &&
+        plan.tail_page == kNoPage) {
+      done.kind = Plan::Kind::kExtend;  // all new and in a row: the home view serves
+      done.first_page = first;
+    }
+  }
+  if (done.kind != Plan::Kind::kView) {
+    const uint64_t va = done.head_page != kNoPage ? va_of(done.head_page, kPageLines - done.head_lines)
+                                                  : va_of(done.first_page, 0);
+    Place* place = new_place(request.lines, va, nullptr);
+    lay_out(*place, done.head_page, done.head_lines, done.first_page);
+    take(*place);
+    return placed(request, place);
+  }
+
+  if (plan.head_page != kNoPage) pages.push_back(plan.head_page);
+  choose_vacant(plan.full_pages, pages);
+  if (plan.tail_page != kNoPage) pages.push_back(plan.tail_page);
+  Result<View*> view = store_.map_view(pages);
+  if (!view.ok()) return view.take_status();
+  const uint64_t offset = plan.head_page != kNoPage ? (kPageLines - plan.head_lines) * kLineBytes : 0;
+  Place* place = new_place(request.lines, view.value()->va + offset, view.value());
+  fill_from_view(*place, plan, pages);
+  take(*place);
+  return placed(request, place);
+}
+
+void Heap::fill_from_view(Place& place, const Plan& plan, const std::vector<PageId>& pages) {
+  size_t at = 0;
+  uint32_t rest = place.lines;
+  if (plan.head_page != kNoPage) {
+    place.head_page = pages[at++];
+    place.head_begin = static_cast<uint16_t>(kPageLines - plan.head_lines);
+    place.head_end = kPageLines;
+    rest -= plan.head_lines;
+  }
+  std::vector<PageRun> runs;
+  for (; rest >= kPageLines; rest -= kPageLines, ++at) {
+    if (!runs.empty() && runs.back().first + runs.back().count == pages[at]) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({pages[at], 1});
+    }
+  }
+  place.runs.assign(runs);
+  if (rest > 0) {
+    place.tail_page = pages[at];
+    place.tail_end = static_cast<uint16_t>(rest);
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,66 @@
+// The order of one stream's work, as far as the allocator needs it. A free stamps the stream's current epoch
+// on the pages it leaves vacant, which costs a store; an event is recorded only when another stream wants
+// those pages, and closes the epoch. Waiting for that event orders everything stamped up to it, so the next
+// transfer within it costs nothing.
+//
+// Guarded by the lock of the heap it belongs to; `waited` of the waiting heap by the waiter's lock.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "driver/event.h"
+
+namespace spillway {
+
+class Timeline {
+ public:
+  // Frees from now on are stamped with this.
+  uint64_t epoch() const { return epoch_; }
+
+  // Records an event after all work enqueued so far unless an event already covers `epoch`. Errors: driver.
+  // `recorded` says whether an event was recorded.
+  Status close(const Driver& driver, CUstream stream, uint64_t epoch, bool* recorded) {
+    *recorded = false;
+    if (epoch < recorded_) return {};
+    if (!event_) {
+      Result<Event> event = Event::create(driver);
+      if (!event.ok()) return event.take_status();
+      event_ = std::move(event.value());
+    }
+    Status status = event_.record(stream);
+    if (!status.ok()) return status;
+    *recorded = true;
+    recorded_ = ++epoch_;
+    return {};
+  }
+  const Event& event() const { return event_; }
+  // All epochs below this are covered by the event.
+  uint64_t recorded() const { return recorded_; }
+
+  // Around a wait of the host for the whole device: everything stamped before begin_wait() is complete after
+  // end_wait().
+  void begin_wait() { awaited_ = ++epoch_; }
+  void end_wait() { complete_ = awaited_ > complete_ ? awaited_ : complete_; }
+  bool is_complete(uint64_t epoch) const { return epoch < complete_; }
+
+  // Whether this timeline's stream already waits for all of `other` up to and including `epoch`.
+  bool has_waited(const Timeline* other, uint64_t epoch) const {
+    const auto found = waited_.find(other);
+    return found != waited_.end() && found->second > epoch;
+  }
+  void note_wait(const Timeline* other, uint64_t end_epoch) {
+    uint64_t& waited = waited_[other];
+    if (end_epoch > waited) waited = end_epoch;
+  }
+
+ private:
+  uint64_t epoch_ = 1;
+  uint64_t recorded_ = 1;  // the event covers all epochs below this
+  uint64_t awaited_ = 0;
+  uint64_t complete_ = 0;  // all epochs below are complete
+  Event event_;
+  std::unordered_map<const Timeline*, uint64_t> waited_;  // all epochs below the number are waited for
+};
+
+}  // namespace spillway

@@ -1,0 +1,256 @@
+// Walks everything a heap and an arena hold: to check every counter against a count made from scratch, and to
+// list segments and blocks for dumps.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "allocator/arena.h"
+
+namespace spillway {
+namespace {
+
+struct UsedLines {
+  uint32_t begin;
+  uint32_t end;
+};
+
+// Calls visit(page, begin, end) for the lines of every page that the place covers.
+template <typename Visit>
+void for_each_piece(const Place& place, Visit visit) {
+  if (place.head_page != kNoPage)
+    visit(place.head_page, uint32_t{place.head_begin}, uint32_t{place.head_end});
+  for (const PageRun& run : place.runs) {
+    for (uint32_t i = 0; i < run.count; ++i) visit(run.first + i, 0u, kPageLines);
+  }
+  if (place.tail_page != kNoPage) visit(place.tail_page, 0u, uint32_t{place.tail_end});
+}
+
+Status broken(std::string what) {
+  return Status::internal("validate: " + std::move(what));
+}
+
+}  // namespace
+
+Status Heap::validate() const {
+  std::map<PageId, std::vector<UsedLines>> used;
+  int64_t active = 0;
+  int64_t requested = 0;
+  int64_t pending_bytes = 0;
+  for (const std::unique_ptr<Place>& place : places_) {
+    if (place->state == BlockState::kFree) continue;
+    uint64_t lines = 0;
+    for_each_piece(*place, [&](PageId page, uint32_t begin, uint32_t end) {
+      used[page].push_back({begin, end});
+      lines += end - begin;
+    });
+    if (lines != place->lines) {
+      return broken(
+          fmt::format("the block at {:#x} covers {} lines, not its {}", place->va, lines, place->lines));
+    }
+    if (const Slab* slab = place->slab; slab != nullptr) {
+      uint32_t live = 0;
+      for (uint32_t slot = 0; slot < slab->slots; ++slot) {
+        if (Slab::test(slab->free_slots, slot)) continue;
+        ++live;
+        active += static_cast<int64_t>(slab->slot_bytes());
+        requested += slab->requested[slot];
+        if (Slab::test(slab->pending_slots, slot)) pending_bytes += static_cast<int64_t>(slab->slot_bytes());
+      }
+      if (live != slab->used) {
+        return broken(
+            fmt::format("the slab at {:#x} has {} used slots and counts {}", place->va, live, slab->used));
+      }
+    } else {
+      active += static_cast<int64_t>(place->bytes());
+      requested += static_cast<int64_t>(place->requested_bytes);
+      if (place->state == BlockState::kPendingFree) pending_bytes += static_cast<int64_t>(place->bytes());
+    }
+  }
+
+  uint32_t owned = 0;
+  uint32_t vacant = 0;
+  for (PageId id = 0; id < store_.home_end(); ++id) {
+    const Page& page = store_.page(id);
+    const bool mine = page.owner == this;
+    if (!mine) {
+      if (vacant_.test(id))
+        return broken(fmt::format("page {} is vacant in a heap that does not own it", id));
+      if (used.count(id) != 0)
+        return broken(fmt::format("page {} has blocks of a heap that does not own it", id));
+      continue;
+    }
+    ++owned;
+    std::vector<UsedLines> pieces = used.count(id) != 0 ? used[id] : std::vector<UsedLines>();
+    std::sort(pieces.begin(), pieces.end(),
+              [](const UsedLines& a, const UsedLines& b) { return a.begin < b.begin; });
+    uint32_t used_lines = 0;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (i > 0 && pieces[i].begin < pieces[i - 1].end)
+        return broken(fmt::format("two blocks share a line of page {}", id));
+      if (!page.free_lines.empty()) {
+        for (const LineInterval& interval : page.free_lines) {
+          if (interval.begin < pieces[i].end && pieces[i].begin < interval.end) {
+            return broken(fmt::format("page {} calls used lines free", id));
+          }
+        }
+      }
+      used_lines += pieces[i].end - pieces[i].begin;
+    }
+    if (vacant_.test(id)) {
+      ++vacant;
+      if (used_lines != 0 || !page.free_lines.empty())
+        return broken(fmt::format("page {} is not vacant", id));
+    } else if (used_lines == 0 || used_lines + page.free_lines.total_lines() != kPageLines) {
+      return broken(fmt::format("page {}: {} lines used and {} free do not make a page", id, used_lines,
+                                page.free_lines.total_lines()));
+    }
+  }
+  if (owned != owned_count_ || vacant != vacant_count_) {
+    return broken(fmt::format("{} pages and {} vacant ones are counted as {} and {}", owned, vacant,
+                              owned_count_, vacant_count_));
+  }
+
+  const HeapStats counted = counters.snapshot();
+  const auto differs = [&](const char* name, int64_t walked, int64_t count) {
+    return walked == count ? Status()
+                           : broken(fmt::format("{}: {} by walking, {} counted", name, walked, count));
+  };
+  const auto page_bytes = [](uint32_t pages) { return static_cast<int64_t>(pages * kPageBytes); };
+  if (Status status = differs("active bytes", active, counted.active_bytes); !status.ok()) return status;
+  if (Status status = differs("requested bytes", requested, counted.requested_bytes); !status.ok())
+    return status;
+  if (Status status = differs("pending bytes", pending_bytes, counted.pending_bytes); !status.ok())
+    return status;
+  if (Status status = differs("owned bytes", page_bytes(owned), counted.owned_bytes); !status.ok())
+    return status;
+  if (Status status = differs("cached free bytes", page_bytes(vacant), counted.cached_free_bytes);
+      !status.ok()) {
+    return status;
+  }
+  return differs("inactive split bytes", page_bytes(owned - vacant) - active, counted.inactive_split_bytes);
+}
+
+namespace {
+
+// Every heap's lock, in the registry's order; the arena's lock makes that safe.
+class AllLocked {
+ public:
+  explicit AllLocked(const std::vector<Heap*>& heaps) {
+    locks_.reserve(heaps.size());
+    for (Heap* heap : heaps) locks_.emplace_back(heap->mutex);
+  }
+
+ private:
+  std::vector<std::unique_lock<Mutex>> locks_;
+};
+
+}  // namespace
+
+Status Arena::validate() const {
+  const Lock lock(mutex_);
+  const std::vector<Heap*> all = heaps();
+  const AllLocked locked(all);
+  int64_t active = 0;
+  int64_t owned = 0;
+  int64_t cached = 0;
+  for (const Heap* heap : all) {
+    if (Status status = heap->validate(); !status.ok()) return status;
+    const HeapStats stats = heap->counters.snapshot();
+    active += stats.active_bytes;
+    owned += stats.owned_bytes;
+    cached += stats.cached_free_bytes;
+  }
+  const DeviceStats stats = counters_.snapshot();
+  const auto reserved = static_cast<int64_t>(store_->reserved_bytes());
+  if (owned != reserved || stats.reserved_bytes.all.current != reserved) {
+    return broken(fmt::format("{} bytes owned by heaps, {} held, {} counted as reserved", owned, reserved,
+                              stats.reserved_bytes.all.current));
+  }
+  if (stats.active_bytes.all.current != active || stats.cached_free_bytes != cached ||
+      stats.inactive_split_bytes.all.current != reserved - active - cached) {
+    return broken(fmt::format("reserved {} = active {} + inactive split {} + cached free {} does not hold",
+                              reserved, stats.active_bytes.all.current,
+                              stats.inactive_split_bytes.all.current, stats.cached_free_bytes));
+  }
+  if (stats.requested_bytes.all.current > active || stats.allocated_bytes.all.current > active ||
+      active > reserved) {
+    return broken("requested, allocated <= active <= reserved does not hold");
+  }
+  return {};
+}
+
+void Heap::list_blocks(std::vector<BlockRow>& rows) const {
+  for (const std::unique_ptr<Place>& place : places_) {
+    if (place->state == BlockState::kFree) continue;
+    if (const Slab* slab = place->slab; slab != nullptr) {
+      for (uint32_t slot = 0; slot < slab->slots; ++slot) {
+        const bool free_slot = Slab::test(slab->free_slots, slot);
+        const BlockKind kind = free_slot                               ? BlockKind::kInactive
+                               : Slab::test(slab->pending_slots, slot) ? BlockKind::kActivePendingFree
+                                                                       : BlockKind::kActiveAllocated;
+        rows.push_back({slab->va_of(slot), slab->slot_bytes(), free_slot ? 0u : slab->requested[slot], kind});
+      }
+      const uint64_t slots_bytes = slab->slots * slab->slot_bytes();
+      if (slots_bytes < kSlabBytes)
+        rows.push_back({place->va + slots_bytes, kSlabBytes - slots_bytes, 0, {}});
+      rows.back().kind = slots_bytes < kSlabBytes ? BlockKind::kInactive : rows.back().kind;
+    } else {
+      const bool pending = place->state == BlockState::kPendingFree;
+      rows.push_back({place->va, place->bytes(), place->requested_bytes,
+                      pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated});
+    }
+  }
+  for (PageId id = 0; id < store_.home_end(); ++id) {
+    const Page& page = store_.page(id);
+    if (page.owner != this) continue;
+    if (vacant_.test(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
+    for (const LineInterval& interval : page.free_lines) {
+      rows.push_back(
+          {page.va + interval.begin * kLineBytes, interval.lines() * kLineBytes, 0, BlockKind::kInactive});
+    }
+  }
+}
+
+std::vector<SegmentRow> Arena::segments() const {
+  const Lock lock(mutex_);
+  std::vector<SegmentRow> segments;
+  for (const Heap* heap : heaps()) {
+    std::vector<BlockRow> rows;
+    {
+      const Lock heap_lock(const_cast<Heap*>(heap)->mutex);
+      heap->list_blocks(rows);
+    }
+    std::sort(rows.begin(), rows.end(),
+              [](const BlockRow& a, const BlockRow& b) { return a.address < b.address; });
+    uint64_t end = 0;
+    for (const BlockRow& row : rows) {
+      if (segments.empty() || end != row.address) {
+        SegmentRow segment;
+        segment.address = row.address;
+        segment.stream = reinterpret_cast<uint64_t>(heap->key.stream);
+        segment.pool_first = heap->key.pool.first;
+        segment.pool_second = heap->key.pool.second;
+        segments.push_back(std::move(segment));
+      }
+      SegmentRow& segment = segments.back();
+      const bool joins = row.kind == BlockKind::kInactive && !segment.blocks.empty() &&
+                         segment.blocks.back().kind == BlockKind::kInactive;
+      if (joins) {
+        segment.blocks.back().bytes += row.bytes;
+      } else {
+        segment.blocks.push_back(row);
+      }
+      segment.total_bytes += row.bytes;
+      if (row.kind != BlockKind::kInactive) segment.active_bytes += row.bytes;
+      if (row.kind == BlockKind::kActiveAllocated) segment.allocated_bytes += row.bytes;
+      segment.requested_bytes += row.requested_bytes;
+      end = row.address + row.bytes;
+    }
+  }
+  return segments;
+}
+
+}  // namespace spillway

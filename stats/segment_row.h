@@ -1,0 +1,33 @@
+// What dumps show of the device's memory: segments, runs of owned bytes that are contiguous in addresses, and
+// the blocks they are divided into. A page that several views show is counted once: its used bytes at the
+// address where they are used, its free bytes at its own address in the home view. So the sum of total_bytes
+// is the reserved memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace spillway {
+
+enum class BlockKind : uint8_t { kActiveAllocated, kActivePendingFree, kInactive };
+
+struct BlockRow {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint64_t requested_bytes = 0;
+  BlockKind kind = BlockKind::kInactive;
+};
+
+struct SegmentRow {
+  uint64_t address = 0;
+  uint64_t total_bytes = 0;
+  uint64_t allocated_bytes = 0;
+  uint64_t active_bytes = 0;
+  uint64_t requested_bytes = 0;
+  uint64_t stream = 0;  // the handle's value
+  uint64_t pool_first = 0;
+  uint64_t pool_second = 0;
+  std::vector<BlockRow> blocks;  // ascending, covering the segment without gaps
+};
+
+}  // namespace spillway
