@@ -67,6 +67,10 @@ class SnapshotReader {
     if (error_.ok()) build();
     if (!error_.ok()) return std::move(error_);
     trace_.peak_live_bytes = peak_live_bytes(trace_);
+    if (trace_.peak_live_bytes > static_cast<uint64_t>(kMaxBlockBytes)) {
+      return Status::invalid_argument(fmt::format("{} bytes are live at once; allowed: up to {}",
+                                                  trace_.peak_live_bytes, kMaxBlockBytes));
+    }
     return std::move(trace_);
   }
 

@@ -1,0 +1,52 @@
+// The spillway command: finds the subcommand and turns every complaint into one line on stderr and exit
+// code 1.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/output.h"
+#include "cli/replay/command.h"
+
+namespace {
+
+int complain(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::fprintf(stderr, "spillway: %s (see spillway --help)\n", text.c_str());
+  return 1;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Spillway, a caching allocator for CUDA device memory", "spillway");
+  app.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
+  app.require_subcommand(1);
+  const std::function<int()> replay = spillway::add_replay_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const auto chosen = app.get_subcommands();
+    return spillway::write_stdout(chosen.empty() ? app.help() : chosen.front()->help("spillway")).ok() ? 0
+                                                                                                       : 1;
+  } catch (const CLI::CallForVersion&) {
+    return spillway::write_stdout("spillway " SPILLWAY_VERSION "\n").ok() ? 0 : 1;
+  } catch (const CLI::ParseError& error) {
+    return complain(error.what());
+  }
+  return replay();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A closed pipe is an error of write(), not the silent end of the program.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    return complain(error.what());
+  }
+}

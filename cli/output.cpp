@@ -1,0 +1,52 @@
+#include "cli/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace spillway {
+
+namespace {
+
+// 0, or the errno of what failed.
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t done = ::write(fd, text.data(), text.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return errno;
+    text.remove_prefix(static_cast<size_t>(done));
+  }
+  return 0;
+}
+
+Status output_error(std::string_view where, int error) {
+  return Status::io(fmt::format("{}: {}", where, std::strerror(error)));
+}
+
+}  // namespace
+
+Status write_stdout(std::string_view text) {
+  const int error = write_all(STDOUT_FILENO, text);
+  return error == 0 ? Status() : output_error("stdout", error);
+}
+
+Status write_file(const std::string& path, std::string_view text) {
+  struct stat info {};
+  const bool in_place = ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  const std::string name = in_place ? path : fmt::format("{}.{}.tmp", path, getpid());
+  const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return output_error(path, errno);
+  int error = write_all(fd, text);
+  if (::close(fd) != 0 && error == 0) error = errno;
+  if (error == 0 && !in_place && std::rename(name.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0 && !in_place) ::unlink(name.c_str());
+  return error == 0 ? Status() : output_error(path, error);
+}
+
+}  // namespace spillway

@@ -1,0 +1,18 @@
+// Where a command's answer goes: all of it or an error, never half of it without one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "driver/status.h"
+
+namespace spillway {
+
+// To stdout; a full disk or a closed pipe is an error.
+Status write_stdout(std::string_view text);
+
+// To a file, through a temporary name beside it that is renamed at the end; straight into what is not a
+// regular file.
+Status write_file(const std::string& path, std::string_view text);
+
+}  // namespace spillway

@@ -1,0 +1,345 @@
+#include "cli/replay/command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "cli/output.h"
+#include "cli/replay/capacity_search.h"
+#include "cli/replay/report.h"
+#include "cli/size.h"
+#include "cli/trace/snapshot.h"
+
+namespace spillway {
+
+namespace {
+
+// Passes that a comparison takes to reach the steady state, and that its counters are read in.
+constexpr uint32_t kSteadyRepeats = 10;
+
+struct Options {
+  std::vector<std::string> traces;
+  std::string capacity = "unlimited";
+  std::string allocator = "spillway";
+  std::string completion = "instant";
+  std::string set_access_cost = "per-call";
+  std::string output;
+  uint32_t repeats = 1;
+  int device = -1;
+  unsigned jobs = 0;
+  bool json = false;
+  bool compare = false;
+};
+
+enum class CapacityMode : uint8_t { kUnlimited, kMinimum, kBytes, kShare };
+
+struct Capacity {
+  CapacityMode mode = CapacityMode::kUnlimited;
+  uint64_t bytes = 0;
+  double share = 0;  // of peak live
+};
+
+Result<Capacity> parse_capacity(const std::string& text) {
+  Capacity capacity;
+  if (text == "unlimited") return capacity;
+  if (text == "min") {
+    capacity.mode = CapacityMode::kMinimum;
+    return capacity;
+  }
+  if (!text.empty() && text.back() == '%') {
+    // A percentage reads like a number of bytes.
+    const auto hundredths = parse_size(text.substr(0, text.size() - 1) + "K");
+    const double share = hundredths ? static_cast<double>(*hundredths) / 102400 : 0;
+    if (text.find_first_not_of("0123456789.%") == std::string::npos && share > 0 && share <= 1000) {
+      capacity.mode = CapacityMode::kShare;
+      capacity.share = share;
+      return capacity;
+    }
+  } else if (const auto bytes = parse_size(text)) {
+    capacity.mode = CapacityMode::kBytes;
+    capacity.bytes = *bytes;
+    return capacity;
+  }
+  return Status::invalid_argument(fmt::format(
+      "--capacity {}: allowed: min, unlimited, a size such as 24GiB, or a share of peak live such as 101%",
+      text));
+}
+
+// A line on stderr that rewrites itself, where stderr is a terminal.
+class Progress {
+ public:
+  ~Progress() { clear(); }
+
+  void show(const std::string& text) {
+    if (!on_) return;
+    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+    std::fflush(stderr);
+    shown_ = true;
+  }
+  void bar(const std::string& text, uint64_t done, uint64_t total) {
+    constexpr uint64_t kWidth = 30;
+    const uint64_t full = total == 0 ? kWidth : std::min(kWidth, kWidth * done / total);
+    show(fmt::format("{} [{:<{}}] {}/{}", text, std::string(full, '#'), kWidth, done, total));
+  }
+  void clear() {
+    if (shown_) std::fputs("\r\x1b[K", stderr);
+    shown_ = false;
+  }
+
+ private:
+  bool on_ = isatty(STDERR_FILENO) == 1;
+  bool shown_ = false;
+};
+
+// Everything that is asked about one trace and one allocator.
+class TraceReplay {
+ public:
+  TraceReplay(const Options& options, const Trace& trace, const ReplayProgram& program,
+              AllocatorKind allocator, Progress& progress)
+      : options_(options), program_(program), progress_(progress) {
+    base_.allocator = allocator;
+    base_.completion = options.completion == "run-ahead" ? Completion::kRunAhead : Completion::kInstant;
+    base_.set_access_cost =
+        options.set_access_cost == "per-mapping" ? SetAccessCost::kPerMapping : SetAccessCost::kPerCall;
+    base_.repeats = options.repeats;
+    // Room for the worst of the peers, which reserves less than half again as much as is live.
+    base_.capacity_bytes = 4 * program.peak_live_bytes + (uint64_t{4} << 30);
+    jobs_ = options.jobs != 0 ? options.jobs : std::clamp(std::thread::hardware_concurrency(), 1u, 8u);
+    row_.trace = trace.path;
+    row_.device = trace.device;
+    row_.devices_with_events = trace.devices_with_events;
+    row_.allocator = allocator;
+    row_.completion = base_.completion;
+    row_.repeats = base_.repeats;
+    row_.events = program.calls_per_pass;
+    row_.peak_live_bytes = program.peak_live_bytes;
+  }
+
+  Result<ReplayRow> run(const Capacity& capacity) {
+    Status status = capacity.mode == CapacityMode::kMinimum ? search() : at_capacity(capacity);
+    if (status.ok()) status = measure_time();
+    if (!status.ok()) return status;
+    return row_;
+  }
+
+ private:
+  std::string label() const {
+    return fmt::format("{} {}", std::filesystem::path(row_.trace).filename().string(),
+                       name_of(row_.allocator));
+  }
+
+  Status one(const RunRequest& request, RunResult* out) {
+    auto result = run_in_worker(program_, request);
+    if (!result.ok()) return result.take_status();
+    *out = result.value();
+    return {};
+  }
+
+  Status at_capacity(const Capacity& capacity) {
+    progress_.show(label());
+    RunRequest request = base_;
+    if (capacity.mode == CapacityMode::kBytes) request.capacity_bytes = capacity.bytes;
+    if (capacity.mode == CapacityMode::kShare) {
+      request.capacity_bytes = std::max<uint64_t>(
+          1, static_cast<uint64_t>(capacity.share * static_cast<double>(row_.peak_live_bytes)));
+    }
+    if (capacity.mode != CapacityMode::kUnlimited) row_.capacity_bytes = request.capacity_bytes;
+    return one(request, &row_.run);
+  }
+
+  // The smallest capacity at which runs in this mode complete, with no host wait where that is asked.
+  Status smallest(Completion completion, bool stall_free, RunResult* unlimited,
+                  std::optional<uint64_t>* out) {
+    RunRequest request = base_;
+    request.completion = completion;
+    const auto good = [&](const RunResult& run) {
+      return run.completed && (!stall_free || run.host_waits == 0);
+    };
+    const std::string what = fmt::format("{}: {} capacity", label(), stall_free ? "stall-free" : "minimum");
+    progress_.show(what);
+    if (Status status = one(request, unlimited); !status.ok()) return status;
+    if (!good(*unlimited)) return {};
+
+    const CapacityGrid grid{program_.peak_live_bytes};
+    const uint64_t held = std::max(unlimited->peak_physical_bytes, unlimited->peak_reserved_bytes);
+    const uint64_t points = grid.first_from(held) + 1;
+    uint64_t done = 0;
+    const auto probe = [&](const std::vector<uint64_t>& capacities) -> Result<std::vector<bool>> {
+      progress_.bar(what, done, points);
+      std::vector<RunRequest> requests;
+      for (const uint64_t capacity : capacities) {
+        requests.push_back(request);
+        requests.back().capacity_bytes = capacity;
+      }
+      auto results = run_in_workers(program_, requests, jobs_);
+      if (!results.ok()) return results.take_status();
+      std::vector<bool> outcomes;
+      for (const RunResult& run : results.value()) outcomes.push_back(good(run));
+      done += capacities.size();
+      return outcomes;
+    };
+    auto found = smallest_capacity(grid, held, jobs_, probe);
+    if (!found.ok()) return found.take_status();
+    *out = found.value();
+    return {};
+  }
+
+  Status search() {
+    row_.searched = true;
+    RunResult unlimited;
+    RunResult unlimited_run_ahead;
+    Status status = smallest(Completion::kInstant, false, &unlimited, &row_.min_capacity_bytes);
+    if (status.ok()) {
+      status = smallest(Completion::kRunAhead, true, &unlimited_run_ahead, &row_.stall_free_capacity_bytes);
+    }
+    RunRequest request = base_;
+    if (row_.min_capacity_bytes) request.capacity_bytes = *row_.min_capacity_bytes;
+    row_.capacity_bytes = row_.min_capacity_bytes;
+    if (status.ok()) status = one(request, &row_.run);
+    request = base_;
+    if (status.ok()) status = one(request, &unlimited);
+    row_.unlimited_peak_reserved_bytes = unlimited.peak_reserved_bytes;
+    row_.unlimited_driver_calls = unlimited.driver_calls;
+    request.repeats = std::max(kSteadyRepeats, request.repeats);
+    if (status.ok()) status = one(request, &unlimited);
+    row_.unlimited_steady_driver_calls = unlimited.last_pass_driver_calls;
+    return status;
+  }
+
+  Status measure_time() {
+    progress_.show(label() + ": time per event");
+    RunRequest request = base_;
+    request.measure_time = true;
+    RunResult result;
+    if (Status status = one(request, &result); !status.ok()) return status;
+    row_.ns_per_event = result.ns_per_event;
+    return {};
+  }
+
+  const Options& options_;
+  const ReplayProgram& program_;
+  Progress& progress_;
+  unsigned jobs_ = 1;
+  RunRequest base_;
+  ReplayRow row_;
+};
+
+std::vector<AllocatorKind> allocators(const Options& options) {
+  if (options.compare) return {AllocatorKind::kSpillway, AllocatorKind::kNative, AllocatorKind::kExpandable};
+  if (options.allocator == "native") return {AllocatorKind::kNative};
+  if (options.allocator == "expandable") return {AllocatorKind::kExpandable};
+  return {AllocatorKind::kSpillway};
+}
+
+std::string command_text(const Options& options) {
+  std::string text = "spillway replay --compare";
+  if (options.repeats > 1) text += fmt::format(" --repeat {}", options.repeats);
+  if (options.set_access_cost != "per-call") text += " --set-access-cost " + options.set_access_cost;
+  for (const std::string& path : options.traces) text += " " + path;
+  return text;
+}
+
+Result<std::vector<ReplayRow>> replay_all(const Options& options) {
+  auto capacity = parse_capacity(options.compare ? "min" : options.capacity);
+  if (!capacity.ok()) return capacity.take_status();
+  // All input is read before anything runs, so that a bad file at the end of a list costs no waiting.
+  std::vector<Trace> traces;
+  for (const std::string& path : options.traces) {
+    auto trace = read_snapshot(path, {options.device});
+    if (!trace.ok()) return trace.take_status();
+    traces.push_back(std::move(trace.value()));
+  }
+  Progress progress;
+  std::vector<ReplayRow> rows;
+  for (const Trace& trace : traces) {
+    const ReplayProgram program = compile(trace);
+    for (const AllocatorKind allocator : allocators(options)) {
+      auto row = TraceReplay(options, trace, program, allocator, progress).run(capacity.value());
+      if (!row.ok()) {
+        return Status(row.status().code(), fmt::format("{}: {}", trace.path, row.status().text()));
+      }
+      rows.push_back(std::move(row.value()));
+    }
+  }
+  return rows;
+}
+
+// One line, whatever the text holds.
+int report_error(const Status& status) {
+  std::string text = status.text();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::fprintf(stderr, "spillway replay: %s\n", text.c_str());
+  return 1;
+}
+
+int run_replay(const Options& options) {
+  auto rows = replay_all(options);
+  if (!rows.ok()) return report_error(rows.status());
+  const std::string text = options.json      ? to_json(rows.value())
+                           : options.compare ? to_markdown(rows.value(), command_text(options))
+                                             : to_text(rows.value());
+  const Status written = options.output.empty() ? write_stdout(text) : write_file(options.output, text);
+  if (!written.ok()) return report_error(written);
+  const bool out_of_memory = std::any_of(rows->begin(), rows->end(), [](const ReplayRow& row) {
+    return row.run.ooms > 0 || (row.searched && !row.min_capacity_bytes);
+  });
+  return out_of_memory ? 2 : 0;
+}
+
+}  // namespace
+
+std::function<int()> add_replay_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "replay",
+      "Run recorded memory traces through an allocator on a simulated device and report what it took");
+  command->add_option("TRACE", options->traces, "PyTorch memory snapshots (.pickle, .pickle.gz)")->required();
+  command
+      ->add_option(
+          "--capacity", options->capacity,
+          "Device memory: unlimited, a size (24GiB), a share of peak live (101%), or min: search for the "
+          "smallest (exit code 2 where a trace runs out of memory)")
+      ->capture_default_str();
+  command->add_option("--repeat", options->repeats, "Run the trace this many times in a loop")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--allocator", options->allocator,
+                   "Spillway, or PyTorch's own without or with expandable segments")
+      ->check(CLI::IsMember({"spillway", "native", "expandable"}))
+      ->capture_default_str();
+  command
+      ->add_option("--completion", options->completion,
+                   "When enqueued work completes: at once, or not before the host waits for it")
+      ->check(CLI::IsMember({"instant", "run-ahead"}))
+      ->capture_default_str();
+  command
+      ->add_option("--set-access-cost", options->set_access_cost,
+                   "Reading of the published cost of cuMemSetAccess in virtual_driver_ns")
+      ->check(CLI::IsMember({"per-call", "per-mapping"}))
+      ->capture_default_str();
+  command
+      ->add_option("--device", options->device,
+                   "Device of the snapshot; the one with the most events unless told")
+      ->check(CLI::Range(0, 1023));
+  command
+      ->add_option("--jobs", options->jobs,
+                   "Replays at a time in a capacity search; one for each processor unless told")
+      ->check(CLI::Range(1, 256));
+  command->add_option("--output", options->output, "Write the answer to this file instead of stdout");
+  command->add_flag("--compare", options->compare,
+                    "Spillway, native and expandable side by side as a Markdown table, with --capacity min");
+  command->add_flag("--json", options->json, "An array with one object for each trace");
+  return [options] { return run_replay(*options); };
+}
+
+}  // namespace spillway

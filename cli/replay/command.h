@@ -1,0 +1,16 @@
+// `spillway replay TRACE...`
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace spillway {
+
+// Adds the subcommand. The returned function runs it after parsing and returns the exit code: 0, 1 for an
+// error in input or environment (one line on stderr), 2 where a trace ran out of memory.
+std::function<int()> add_replay_command(CLI::App& app);
+
+}  // namespace spillway

@@ -1,0 +1,181 @@
+#include "cli/replay/report.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/size.h"
+
+namespace spillway {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ratio(uint64_t bytes, uint64_t peak_live) {
+  return peak_live == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(peak_live);
+}
+
+std::string ratio_text(std::optional<uint64_t> bytes, uint64_t peak_live) {
+  return bytes ? fmt::format("{:.4f}", ratio(*bytes, peak_live)) : "none";
+}
+
+Json capacity(std::optional<uint64_t> bytes) {
+  return bytes ? Json(*bytes) : Json();
+}
+
+Json capacity_ratio(std::optional<uint64_t> bytes, uint64_t peak_live) {
+  return bytes ? Json(ratio(*bytes, peak_live)) : Json();
+}
+
+Json row_json(const ReplayRow& row) {
+  Json json;
+  json["trace"] = row.trace;
+  json["device"] = row.device;
+  json["allocator"] = name_of(row.allocator);
+  json["completion"] = row.completion == Completion::kRunAhead ? "run-ahead" : "instant";
+  json["repeats"] = row.repeats;
+  json["events"] = row.events;
+  json["peak_live_bytes"] = row.peak_live_bytes;
+  json["capacity_bytes"] = capacity(row.capacity_bytes);
+  json["peak_reserved_bytes"] = row.run.peak_reserved_bytes;
+  if (row.searched) {
+    json["min_capacity_bytes"] = capacity(row.min_capacity_bytes);
+    json["min_capacity_ratio"] = capacity_ratio(row.min_capacity_bytes, row.peak_live_bytes);
+    json["stall_free_capacity_bytes"] = capacity(row.stall_free_capacity_bytes);
+    json["stall_free_capacity_ratio"] = capacity_ratio(row.stall_free_capacity_bytes, row.peak_live_bytes);
+    json["unlimited_peak_reserved_bytes"] = row.unlimited_peak_reserved_bytes;
+    json["unlimited_driver_calls"] = row.unlimited_driver_calls;
+    json["unlimited_steady_driver_calls_per_repeat"] = row.unlimited_steady_driver_calls;
+  }
+  json["driver_calls"] = row.run.driver_calls;
+  Json& kinds = json["driver_calls_by_kind"];
+  for (size_t i = 0; i < row.run.calls_by_kind.size(); ++i) {
+    kinds[name_of(static_cast<CallKind>(i))] = row.run.calls_by_kind[i];
+  }
+  json["steady_driver_calls_per_repeat"] = row.run.last_pass_driver_calls;
+  json["host_waits"] = row.run.host_waits;
+  json["steady_host_waits_per_repeat"] = row.run.last_pass_host_waits;
+  json["stream_waits"] = row.run.stream_waits;
+  json["virtual_driver_ns"] = row.run.virtual_driver_ns;
+  json["peak_mappings"] = row.run.peak_mappings;
+  json["ns_per_event"] = row.ns_per_event;
+  json["ooms"] = row.run.ooms;
+  return json;
+}
+
+// Columns as wide as their widest cell; the first is left-aligned, the others right.
+std::string aligned(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<size_t> widths;
+  for (const auto& line : lines) {
+    widths.resize(std::max(widths.size(), line.size()), 0);
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string out;
+  for (const auto& line : lines) {
+    std::string text;
+    for (size_t i = 0; i < line.size(); ++i) {
+      text +=
+          i == 0 ? fmt::format("{:<{}}", line[i], widths[i]) : fmt::format("  {:>{}}", line[i], widths[i]);
+    }
+    out += text + '\n';
+  }
+  return out;
+}
+
+std::string short_name(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  for (const std::string suffix : {".gz", ".pickle"}) {
+    if (name.size() > suffix.size() && name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+  }
+  return name;
+}
+
+std::string markdown_cell(std::string text) {
+  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.replace(at, 1, "\\|");
+  return text;
+}
+
+}  // namespace
+
+std::string to_json(const std::vector<ReplayRow>& rows) {
+  Json json = Json::array();
+  for (const ReplayRow& row : rows) json.push_back(row_json(row));
+  // A path need not be UTF-8: what is not is replaced.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string to_text(const std::vector<ReplayRow>& rows) {
+  const bool searched =
+      std::any_of(rows.begin(), rows.end(), [](const ReplayRow& row) { return row.searched; });
+  std::vector<std::vector<std::string>> lines;
+  std::vector<std::string> head = {"trace", "allocator", "events", "peak live", "reserved"};
+  if (searched) head.insert(head.end(), {"minimum", "stall-free"});
+  head.insert(head.end(), {"driver calls", "in last pass", "host waits", "stream waits", "ns/event"});
+  lines.push_back(std::move(head));
+  std::string notes;
+  for (const ReplayRow& row : rows) {
+    std::vector<std::string> line = {short_name(row.trace), name_of(row.allocator),
+                                     fmt::format("{}", row.events), format_size(row.peak_live_bytes),
+                                     ratio_text(row.run.peak_reserved_bytes, row.peak_live_bytes)};
+    if (searched) {
+      line.push_back(ratio_text(row.min_capacity_bytes, row.peak_live_bytes));
+      line.push_back(ratio_text(row.stall_free_capacity_bytes, row.peak_live_bytes));
+    }
+    line.push_back(fmt::format("{}", row.run.driver_calls));
+    line.push_back(fmt::format("{}", row.run.last_pass_driver_calls));
+    line.push_back(fmt::format("{}", row.run.host_waits));
+    line.push_back(fmt::format("{}", row.run.stream_waits));
+    line.push_back(fmt::format("{:.0f}", row.ns_per_event));
+    lines.push_back(std::move(line));
+    if (row.devices_with_events > 1) {
+      notes += fmt::format("{}: {} devices have events, replayed device {}\n", short_name(row.trace),
+                           row.devices_with_events, row.device);
+    }
+    if (row.run.ooms > 0) {
+      notes +=
+          fmt::format("{}: out of memory on {} in pass {}, for {} with {} reserved\n", short_name(row.trace),
+                      format_size(row.capacity_bytes.value_or(0)), row.run.oom_pass + 1,
+                      format_size(row.run.oom_bytes), format_size(row.run.peak_reserved_bytes));
+    }
+  }
+  std::string out = aligned(lines);
+  out += searched ? "reserved, minimum, stall-free: times peak live requested bytes; counters: at the "
+                    "minimum capacity\n"
+                  : "reserved: peak, times peak live requested bytes\n";
+  return out + notes;
+}
+
+std::string to_markdown(const std::vector<ReplayRow>& rows, const std::string& command) {
+  std::string out = fmt::format("Printed by `{}`.\n\n", command);
+  out +=
+      "| trace | peak live | allocator | stall-free | minimum | reserved, unlimited | host waits at minimum |"
+      " driver calls, first pass | driver calls per pass, steady | ns/event |\n";
+  out += "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|\n";
+  std::string previous;
+  for (const ReplayRow& row : rows) {
+    const bool same = row.trace == previous;
+    previous = row.trace;
+    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.0f} |\n",
+                       same ? "" : markdown_cell(short_name(row.trace)),
+                       same ? "" : format_size(row.peak_live_bytes), name_of(row.allocator),
+                       ratio_text(row.stall_free_capacity_bytes, row.peak_live_bytes),
+                       ratio_text(row.min_capacity_bytes, row.peak_live_bytes),
+                       ratio_text(row.unlimited_peak_reserved_bytes, row.peak_live_bytes),
+                       row.min_capacity_bytes ? fmt::format("{}", row.run.host_waits) : "",
+                       row.unlimited_driver_calls, row.unlimited_steady_driver_calls, row.ns_per_event);
+  }
+  out +=
+      "\nStall-free, minimum and reserved are times peak live requested bytes. Minimum: every capacity from "
+      "there to"
+      " 1.1 completes, streams complete at once. Stall-free: the same without a host wait, nothing completes "
+      "before"
+      " the host waits. Driver calls with unlimited memory; ns/event: host time of an allocation or a free "
+      "in a"
+      " looped replay that has reached its steady state.\n";
+  return out;
+}
+
+}  // namespace spillway
