@@ -99,21 +99,22 @@ void HeapCounters::refresh_limits() {
   }
 }
 
-void HeapCounters::close_window() {
+// The line between two samples stands for what was held between them.
+void HeapCounters::sample(int64_t active_bytes, int64_t requested_bytes) {
   const int64_t now = now_ns();
-  const auto elapsed = static_cast<double>(now - window_since_ns_);
-  if (window_ != 0) {
-    const double halves = 2.0 * window_;
-    active_byte_ns_ += static_cast<double>(window_active_) / halves * elapsed;
-    requested_byte_ns_ += static_cast<double>(window_requested_) / halves * elapsed;
-  } else {
-    active_byte_ns_ += static_cast<double>(pools_[0].bytes + pools_[1].bytes) * elapsed;
-    requested_byte_ns_ += static_cast<double>(pools_[0].requested + pools_[1].requested) * elapsed;
-  }
-  window_ = 0;
-  window_active_ = 0;
-  window_requested_ = 0;
-  window_since_ns_ = now;
+  const double half_elapsed = static_cast<double>(now - sampled_ns_) / 2;
+  active_byte_ns_ += static_cast<double>(sampled_active_ + active_bytes) * half_elapsed;
+  requested_byte_ns_ += static_cast<double>(sampled_requested_ + requested_bytes) * half_elapsed;
+  sampled_ns_ = now;
+  sampled_active_ = active_bytes;
+  sampled_requested_ = requested_bytes;
+}
+
+void HeapCounters::sample(PoolCounts& counts, uint64_t requested_bytes, uint64_t block_bytes) {
+  // Uneven steps, so that a program that repeats itself is not always seen at the same point.
+  counts.sample_at = counts.blocks_came + 64 + (counts.blocks_came * 37) % 128;
+  sample(pools_[0].bytes + pools_[1].bytes - signed_bytes(block_bytes) / 2,
+         pools_[0].requested + pools_[1].requested - signed_bytes(requested_bytes) / 2);
 }
 
 void HeapCounters::on_cached(int64_t delta_bytes) {
@@ -237,7 +238,7 @@ void DeviceCounters::settle_passed_ceiling(HeapCounters& heap) {
 void DeviceCounters::add_heap(HeapCounters& heap) {
   const std::lock_guard lock(mutex_);
   stop();
-  heap.window_since_ns_ = now_ns();
+  heap.sampled_ns_ = now_ns();
   heaps_.push_back(&heap);
   resume();
 }
@@ -245,7 +246,7 @@ void DeviceCounters::add_heap(HeapCounters& heap) {
 void DeviceCounters::remove_heap(HeapCounters& heap) {
   const std::lock_guard lock(mutex_);
   stop();
-  heap.close_window();
+  heap.sample_now();
   gone_active_byte_ns_ += heap.active_byte_ns_;
   gone_requested_byte_ns_ += heap.requested_byte_ns_;
   add(own_, heap.gauges());
@@ -311,7 +312,7 @@ DeviceStats DeviceCounters::snapshot() const {
   double active_byte_ns = gone_active_byte_ns_;
   double requested_byte_ns = gone_requested_byte_ns_;
   for (HeapCounters* heap : heaps_) {
-    heap->close_window();
+    heap->sample_now();
     active_byte_ns += heap->active_byte_ns_;
     requested_byte_ns += heap->requested_byte_ns_;
   }
@@ -348,7 +349,7 @@ void DeviceCounters::reset_peaks() {
   stop();
   peaks_ = sums_;
   for (HeapCounters* heap : heaps_) {
-    heap->close_window();
+    heap->sample_now();
     heap->active_byte_ns_ = 0;
     heap->requested_byte_ns_ = 0;
   }

@@ -164,17 +164,13 @@ class HeapCounters {
           counts.blocks_came += 1;
           counts.bytes_came += signed_bytes(block_bytes);
           counts.requested_came += signed_bytes(requested_bytes);
-          // Twice the middle of before and after, so that a block that is always there and always gone
-          // averages to half.
-          window_active_ += 2 * (pools_[0].bytes + pools_[1].bytes) - signed_bytes(block_bytes);
-          window_requested_ +=
-              2 * (pools_[0].requested + pools_[1].requested) - signed_bytes(requested_bytes);
           if (first_used_page_bytes != 0) [[unlikely]] {
             used_page_bytes_ += signed_bytes(first_used_page_bytes);
             used_page_bytes_came_ += signed_bytes(first_used_page_bytes);
           }
-          if (++window_ == kWindow) [[unlikely]]
-            close_window();
+          if (counts.blocks_came >= counts.sample_at) [[unlikely]] {
+            sample(counts, requested_bytes, block_bytes);
+          }
         },
         [&] {
           const PoolCounts& counts = pools_[index(pool)];
@@ -257,17 +253,26 @@ class HeapCounters {
  private:
   friend class DeviceCounters;
 
+  // Numbers that one operation changes together are kept apart: side by side, compilers change them as
+  // vectors, and a vector load that follows narrower stores waits for them to reach the cache (half the cost
+  // of an operation).
   struct PoolCounts {
-    int64_t blocks = 0, bytes = 0, requested = 0;                 // active
-    int64_t blocks_came = 0, bytes_came = 0, requested_came = 0;  // running totals of the same
-    int64_t pending_blocks = 0, pending_bytes = 0;                // freed, still active
-    int64_t fragments = 0, fragments_came = 0;
+    int64_t blocks = 0;  // active
+    int64_t pending_blocks = 0;
+    int64_t bytes = 0;
+    int64_t pending_bytes = 0;  // freed, still active
+    int64_t requested = 0;
+    int64_t fragments = 0;
+    int64_t blocks_came = 0;  // running totals
+    int64_t sample_at = 0;    // of blocks_came: when the means look next
+    int64_t bytes_came = 0;
+    int64_t fragments_came = 0;
+    int64_t requested_came = 0;
   };
   // What active may reach before a ceiling is passed. Allocated = active - pending, so one limit serves both.
   struct Limits {
     int64_t blocks = 0, bytes = 0, requested = 0;
   };
-  static constexpr uint32_t kWindow = 256;
 
   static constexpr size_t index(SizePool pool) { return static_cast<size_t>(pool); }
   static constexpr Row row(SizePool pool) { return pool == SizePool::kSmall ? Row::kSmall : Row::kLarge; }
@@ -324,21 +329,22 @@ class HeapCounters {
   bool passed() const;    // whether any gauge is above its ceiling
   void raise_ceilings();  // to the gauges, where those are above
   void refresh_limits();  // from ceilings and pending
-  void close_window();    // of the means
+  // Of the means: looks now; or halfway through the allocation that is being counted.
+  void sample(int64_t active_bytes, int64_t requested_bytes);
+  void sample_now() { sample(pools_[0].bytes + pools_[1].bytes, pools_[0].requested + pools_[1].requested); }
+  void sample(PoolCounts& counts, uint64_t requested_bytes, uint64_t block_bytes);
 
   DeviceCounters& device_;
   std::atomic<bool> busy_{false};  // an operation is counting without the mutex
   std::atomic<bool> stop_{true};   // count under the device's mutex instead
   const bool fence_;
   bool alone_ = false;  // the device has no other heap
-  uint32_t window_ = 0;
   std::array<PoolCounts, 2> pools_{};
   std::array<Limits, static_cast<size_t>(Row::kCount)> limits_{};
   int64_t slab_bytes_ = 0, slab_bytes_came_ = 0;
   int64_t used_page_bytes_ = 0, used_page_bytes_came_ = 0;
   int64_t owned_bytes_ = 0;
-  int64_t window_active_ = 0, window_requested_ = 0;  // sums over the window, doubled
-  int64_t window_since_ns_ = 0;
+  int64_t sampled_ns_ = 0, sampled_active_ = 0, sampled_requested_ = 0;
   double active_byte_ns_ = 0, requested_byte_ns_ = 0;
   Gauges ceilings_{};
   Gauges seen_{};  // this heap's part of the device's sums, while stopped
