@@ -1,0 +1,72 @@
+#include "sim/cuda/backing.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <iterator>
+
+namespace spillway::sim {
+namespace {
+constexpr uint64_t kSpanOverCapacity = 8;
+}
+
+bool Backing::open(uint64_t capacity_bytes) {
+  close_all();
+  span_ = capacity_bytes * kSpanOverCapacity;
+  file_ = memfd_create("spillway-sim", MFD_CLOEXEC);
+  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(span_)) != 0) {
+    close_all();
+    return false;
+  }
+  // Past the C library: sanitizers would prepare shadow memory for a window that is nearly all holes.
+  void* window = reinterpret_cast<void*>(
+      syscall(SYS_mmap, nullptr, span_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0));
+  if (window == MAP_FAILED) {
+    close_all();
+    return false;
+  }
+  window_ = static_cast<char*>(window);
+  free_ = {{0, span_}};
+  return true;
+}
+
+void Backing::close_all() {
+  if (window_ != nullptr) syscall(SYS_munmap, window_, span_);
+  if (file_ >= 0) ::close(file_);
+  window_ = nullptr;
+  file_ = -1;
+  free_.clear();
+}
+
+uint64_t Backing::allocate(uint64_t bytes) {
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    if (it->second < bytes) continue;
+    const auto [offset, size] = *it;
+    free_.erase(it);
+    if (size > bytes) free_.emplace(offset + bytes, size - bytes);
+    return offset;
+  }
+  return UINT64_MAX;
+}
+
+void Backing::free(uint64_t offset, uint64_t bytes) {
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + bytes) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += bytes;
+      return;
+    }
+  }
+  free_.emplace_hint(next, offset, bytes);
+}
+
+}  // namespace spillway::sim

@@ -1,0 +1,25 @@
+#include "sim/cuda/call.h"
+
+namespace spillway::sim {
+
+Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state_.mutex) {
+  if (this_thread().in_host_function) {
+    result_ = CUDA_ERROR_NOT_PERMITTED;
+    return;
+  }
+  const int fault = state_.calls.enter(entry);
+  if (fault != 0) {
+    result_ = static_cast<CUresult>(fault);
+  } else if (!state_.initialized && (needs & kBeforeInit) == 0) {
+    result_ = CUDA_ERROR_NOT_INITIALIZED;
+  } else if ((needs & kNeedsContext) != 0 && current_context(state_) == nullptr) {
+    result_ = CUDA_ERROR_INVALID_CONTEXT;
+  }
+}
+
+CUresult fail(CUresult result, std::string text) {
+  this_thread().last_error = std::move(text);
+  return result;
+}
+
+}  // namespace spillway::sim

@@ -1,0 +1,39 @@
+// The frame of every entry point: takes the lock, counts the call, and decides whether it may go on.
+//
+//   CUresult cuMemMap(...) {
+//     Call call(EntryPoint::k_cuMemMap, kUnsafeInCapture);
+//     if (call.refused()) return call.result();
+//     State& state = call.state();
+#pragma once
+
+#include "sim/cuda/state.h"
+
+namespace spillway::sim {
+
+enum CallNeeds : unsigned {
+  kNeedsNothing = 0,
+  kNeedsContext = 1,     // CUDA_ERROR_INVALID_CONTEXT unless one is current
+  kUnsafeInCapture = 2,  // refused, and ends the captures it disturbs, unless the thread's mode permits
+  kBeforeInit = 4,       // allowed before cuInit
+};
+
+class Call {
+ public:
+  explicit Call(EntryPoint entry, unsigned needs = kNeedsNothing);
+
+  bool refused() const { return result_ != CUDA_SUCCESS; }
+  CUresult result() const { return result_; }
+  State& state() { return state_; }
+  Lock& lock() { return lock_; }
+  Context* context() { return current_context(state_); }
+
+ private:
+  State& state_;
+  Lock lock_;
+  CUresult result_ = CUDA_SUCCESS;
+};
+
+// Fails with a line for spwSimLastError.
+CUresult fail(CUresult result, std::string text);
+
+}  // namespace spillway::sim

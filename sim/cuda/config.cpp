@@ -1,0 +1,180 @@
+#include "sim/cuda/config.h"
+
+#include <cctype>
+#include <charconv>
+#include <string_view>
+
+namespace spillway::sim {
+namespace {
+
+struct Parsed {
+  Config* config;
+  std::string_view value;
+};
+
+bool parse_number(std::string_view text, uint64_t low, uint64_t high, uint64_t* out) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return false;
+  if (value < low || value > high) return false;
+  *out = value;
+  return true;
+}
+
+bool parse_size(std::string_view text, uint64_t* out) {
+  size_t digits = 0;
+  while (digits < text.size() && std::isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
+  const std::string_view unit = text.substr(digits);
+  int shift = -1;
+  if (unit.empty() || unit == "B") shift = 0;
+  if (unit == "KiB") shift = 10;
+  if (unit == "MiB") shift = 20;
+  if (unit == "GiB") shift = 30;
+  if (unit == "TiB") shift = 40;
+  constexpr uint64_t kMost = uint64_t{16} << 40;
+  uint64_t count = 0;
+  if (shift < 0 || !parse_number(text.substr(0, digits), 1, kMost >> shift, &count)) return false;
+  *out = count << shift;
+  return true;
+}
+
+// One of the words in "a|b|c"; its index, or -1.
+int parse_choice(std::string_view text, std::string_view allowed) {
+  for (int index = 0;; ++index) {
+    const size_t bar = allowed.find('|');
+    if (allowed.substr(0, bar) == text) return index;
+    if (bar == std::string_view::npos) return -1;
+    allowed.remove_prefix(bar + 1);
+  }
+}
+
+bool set_capacity(Parsed in) {
+  return parse_size(in.value, &in.config->capacity_bytes);
+}
+bool set_granularity(Parsed in) {
+  uint64_t bytes = 0;
+  if (!parse_size(in.value, &bytes)) return false;
+  if ((bytes & (bytes - 1)) != 0 || bytes < (64 << 10) || bytes > (uint64_t{1} << 30)) return false;
+  in.config->granularity_bytes = bytes;
+  return true;
+}
+bool set_devices(Parsed in) {
+  uint64_t count = 0;
+  if (!parse_number(in.value, 1, kMaxDevices, &count)) return false;
+  in.config->devices = static_cast<int>(count);
+  return true;
+}
+bool set_backing(Parsed in) {
+  const int choice = parse_choice(in.value, "none|memfd");
+  in.config->backed = choice == 1;
+  return choice >= 0;
+}
+bool set_completion(Parsed in) {
+  const int choice = parse_choice(in.value, "instant|late|run-ahead");
+  in.config->completion = static_cast<Completion>(choice < 0 ? 0 : choice);
+  return choice >= 0;
+}
+bool set_seed(Parsed in) {
+  return parse_number(in.value, 0, UINT64_MAX, &in.config->seed);
+}
+bool set_access_cost(Parsed in) {
+  const int choice = parse_choice(in.value, "per-call|per-mapping");
+  in.config->access_cost_per_mapping = choice == 1;
+  return choice >= 0;
+}
+bool set_costs(Parsed in) {
+  in.config->costs_file = std::string(in.value);
+  return !in.value.empty();
+}
+bool set_vmm(Parsed in) {
+  const int choice = parse_choice(in.value, "off|on");
+  in.config->vmm = choice == 1;
+  return choice >= 0;
+}
+bool set_races(Parsed in) {
+  const int choice = parse_choice(in.value, "off|on");
+  in.config->races = choice == 1;
+  return choice >= 0;
+}
+bool set_version(Parsed in) {
+  uint64_t version = 0;
+  if (!parse_number(in.value, 2000, 99999, &version)) return false;
+  in.config->version = static_cast<int>(version);
+  return true;
+}
+bool set_mappings(Parsed in) {
+  return parse_number(in.value, 1, UINT64_MAX, &in.config->max_mappings);
+}
+bool set_fault(Parsed in) {
+  FaultRule rule;
+  const size_t at = in.value.find('@');
+  if (at == std::string_view::npos || at == 0) return false;
+  rule.name = std::string(in.value.substr(0, at));
+  std::string_view rest = in.value.substr(at + 1);
+  const size_t equals = rest.find('=');
+  uint64_t result = 2;
+  if (equals != std::string_view::npos && !parse_number(rest.substr(equals + 1), 1, 999, &result))
+    return false;
+  if (!parse_number(rest.substr(0, equals), 1, UINT64_MAX, &rule.nth)) return false;
+  rule.result = static_cast<int>(result);
+  in.config->faults.push_back(rule);
+  return true;
+}
+
+struct Key {
+  std::string_view name;
+  const char* allowed;
+  bool (*set)(Parsed);
+};
+
+constexpr Key kKeys[] = {
+    {"capacity", "a size such as 16GiB, at most 16TiB", set_capacity},
+    {"devices", "1 to 16", set_devices},
+    {"granularity", "a power of two from 64KiB to 1GiB", set_granularity},
+    {"backing", "memfd or none", set_backing},
+    {"completion", "instant, late or run-ahead", set_completion},
+    {"seed", "a number", set_seed},
+    {"set_access_cost", "per-call or per-mapping", set_access_cost},
+    {"costs", "the name of a JSON file", set_costs},
+    {"vmm", "on or off", set_vmm},
+    {"version", "1000*major + 10*minor, 2000 to 99999", set_version},
+    {"races", "on or off", set_races},
+    {"mappings", "a number from 1", set_mappings},
+    {"fault", "ENTRY_POINT@N or ENTRY_POINT@N=CUresult, N from 1, CUresult 1 to 999", set_fault},
+};
+
+std::string apply(std::string_view item, Config* config) {
+  const size_t colon = item.find(':');
+  const std::string_view name = item.substr(0, colon);
+  for (const Key& key : kKeys) {
+    if (key.name != name) continue;
+    const std::string_view value = colon == std::string_view::npos ? "" : item.substr(colon + 1);
+    if (key.set({config, value})) return "";
+    return "key '" + std::string(name) + "', value '" + std::string(value) + "'; allowed: " + key.allowed;
+  }
+  std::string names;
+  for (const Key& key : kKeys) names += (names.empty() ? "" : ", ") + std::string(key.name);
+  return "unknown key '" + std::string(name) + "'; allowed: " + names;
+}
+
+}  // namespace
+
+std::string parse_config(const char* text, Config* config) {
+  Config parsed;
+  std::string_view rest = text == nullptr ? "" : text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string problem = apply(rest.substr(0, comma), &parsed);
+    if (!problem.empty()) return problem;
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (parsed.capacity_bytes % parsed.granularity_bytes != 0) {
+    parsed.capacity_bytes -= parsed.capacity_bytes % parsed.granularity_bytes;
+  }
+  if (parsed.capacity_bytes == 0) return "key 'capacity' is less than the granularity";
+  *config = std::move(parsed);
+  return "";
+}
+
+}  // namespace spillway::sim

@@ -1,0 +1,190 @@
+#include "sim/cuda/call.h"
+#include "sim/cuda/work.h"
+
+using namespace spillway::sim;
+
+namespace {
+
+// The control functions are no calls of the driver: they count as nothing and are never refused.
+struct Control {
+  State& state = State::get();
+  Lock lock{state.mutex};
+};
+
+std::vector<RangeAccess> accesses_of(const SpwSimRange* ranges, size_t count, unsigned flags) {
+  std::vector<RangeAccess> accesses;
+  accesses.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const unsigned access = ranges[i].access != 0 ? ranges[i].access : flags;
+    accesses.push_back({ranges[i].ptr, ranges[i].bytes, (access & SPW_SIM_WRITE) != 0, false});
+  }
+  return accesses;
+}
+
+}  // namespace
+
+extern "C" {
+
+int spwSimConfigure(const char* text) {
+  Control control;
+  const std::string problem = control.state.configure(text);
+  if (problem.empty()) return CUDA_SUCCESS;
+  return fail(CUDA_ERROR_INVALID_VALUE, "SPILLWAY_SIM: " + problem);
+}
+
+const char* spwSimLastError() {
+  return this_thread().last_error.c_str();
+}
+
+int spwSimTouch(CUstream handle, const SpwSimRange* ranges, size_t count, unsigned flags) {
+  Control control;
+  State& state = control.state;
+  if (!state.initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  Stream* stream = find_stream(state, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<RangeAccess> accesses = accesses_of(ranges, count, flags);
+  WorkPtr work;
+  if (state.config.backed) {
+    for (size_t i = 0; i < count; ++i) {
+      if (!accesses[i].write) continue;
+      if (work == nullptr) work.reset(new Work);
+      work->ranges.push_back(ranges[i]);
+    }
+    if (work != nullptr) {
+      work->kind = Work::Kind::kTouch;
+      work->value = static_cast<uint32_t>(state.enqueues & 0xff) | 1;
+    }
+  }
+  return enqueue(state, stream, std::move(work), std::move(accesses), "grid", control.lock);
+}
+
+int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags) {
+  Control control;
+  if (!control.state.initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  control.state.detector.host_access(control.state.memory, reinterpret_cast<uint64_t>(ptr), bytes,
+                                     (flags & SPW_SIM_WRITE) != 0);
+  return CUDA_SUCCESS;
+}
+
+uint64_t spwSimMark(CUstream handle) {
+  Control control;
+  const Stream* stream = find_stream(control.state, handle);
+  return stream == nullptr ? 0 : control.state.scheduler.enqueued(stream->timeline);
+}
+
+int spwSimCompleteTo(CUstream handle, uint64_t mark) {
+  Control control;
+  State& state = control.state;
+  const Stream* stream = find_stream(state, handle);
+  if (stream == nullptr) return CUDA_SUCCESS;
+  const TimelineId timeline = stream->timeline;
+  if (mark > state.scheduler.enqueued(timeline)) return CUDA_ERROR_INVALID_VALUE;
+  state.scheduler.force(timeline, mark, control.lock);
+  return CUDA_SUCCESS;
+}
+
+int spwSimIsComplete(CUstream handle, uint64_t mark) {
+  Control control;
+  const Stream* stream = find_stream(control.state, handle);
+  return stream == nullptr || control.state.scheduler.complete(stream->timeline, mark) ? 1 : 0;
+}
+
+void spwSimNoteAlloc(uint64_t ptr, uint64_t bytes, CUstream handle) {
+  Control control;
+  const Stream* stream = find_stream(control.state, handle);
+  control.state.detector.note_alloc(ptr, bytes, stream == nullptr ? 0 : stream->id);
+}
+
+void spwSimNoteFree(uint64_t ptr) {
+  Control control;
+  control.state.detector.note_free(ptr);
+}
+
+size_t spwSimReportCount() {
+  Control control;
+  return control.state.detector.count();
+}
+const char* spwSimReport(size_t index) {
+  Control control;
+  return control.state.detector.text(index);
+}
+void spwSimClearReports() {
+  Control control;
+  control.state.detector.clear_reports();
+}
+
+int spwSimInjectFault(const char* name, uint64_t nth, int result) {
+  Control control;
+  const EntryPoint entry = name == nullptr ? EntryPoint::kCount : find_entry_point(name);
+  if (entry == EntryPoint::kCount || nth == 0 || result <= 0) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "spwSimInjectFault: no entry point '" +
+                                              std::string(name ? name : "") +
+                                              "', call 0, or a result that is no failure");
+  }
+  control.state.calls.inject(entry, nth, result);
+  return CUDA_SUCCESS;
+}
+void spwSimClearFaults() {
+  Control control;
+  control.state.calls.clear_faults();
+}
+
+uint64_t spwSimCalls(const char* name) {
+  Control control;
+  const EntryPoint entry = name == nullptr ? EntryPoint::kCount : find_entry_point(name);
+  return entry == EntryPoint::kCount ? 0 : control.state.calls.count(entry);
+}
+uint64_t spwSimTotalCalls() {
+  Control control;
+  return control.state.calls.total();
+}
+const char* spwSimEntryPoint(size_t index) {
+  return index < kEntryPoints ? entry_point_name(static_cast<EntryPoint>(index)) : nullptr;
+}
+void spwSimResetCounters() {
+  Control control;
+  control.state.calls.reset_counters();
+  control.state.memory.reset_peaks();
+  control.state.host_waits = 0;
+  control.state.stream_waits = 0;
+}
+uint64_t spwSimHostWaits() {
+  Control control;
+  return control.state.host_waits;
+}
+uint64_t spwSimStreamWaits() {
+  Control control;
+  return control.state.stream_waits;
+}
+uint64_t spwSimVirtualNs() {
+  Control control;
+  const State& state = control.state;
+  return state.config.access_cost_per_mapping ? state.calls.virtual_ns_per_mapping()
+                                              : state.calls.virtual_ns();
+}
+uint64_t spwSimVirtualNsPerMapping() {
+  Control control;
+  return control.state.calls.virtual_ns_per_mapping();
+}
+uint64_t spwSimLiveMappings() {
+  Control control;
+  return control.state.memory.live_mappings();
+}
+uint64_t spwSimPeakMappings() {
+  Control control;
+  return control.state.memory.peak_mappings();
+}
+uint64_t spwSimPhysicalBytes(int device) {
+  Control control;
+  return device < 0 || device >= kMaxDevices ? 0 : control.state.memory.used_bytes(device);
+}
+uint64_t spwSimPeakPhysicalBytes(int device) {
+  Control control;
+  return device < 0 || device >= kMaxDevices ? 0 : control.state.memory.peak_bytes(device);
+}
+uint64_t spwSimLiveHandles() {
+  Control control;
+  return control.state.memory.live_handles();
+}
+
+}  // extern "C"

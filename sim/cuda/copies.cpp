@@ -1,0 +1,157 @@
+#include "sim/cuda/copies.h"
+
+#include <cstring>
+
+#include "sim/cuda/work.h"
+
+namespace spillway::sim {
+namespace {
+
+bool device_visible(State& state, uint64_t address) {
+  return state.memory.find(address) != nullptr;
+}
+
+// Where the bytes at an address are; ordinary host memory is where it is.
+char* locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous) {
+  if (pageable) {
+    *contiguous = UINT64_MAX;
+    return reinterpret_cast<char*>(address);
+  }
+  return state.memory.bytes_at(address, contiguous);
+}
+
+void run_copy(State& state, Work& work) {
+  const bool to_pageable = work.value != 0;
+  for (uint64_t done = 0; done < work.bytes;) {
+    uint64_t to_left = 0;
+    uint64_t from_left = 0;
+    char* to = locate(state, work.to + done, to_pageable, &to_left);
+    char* from =
+        work.staged.empty() ? locate(state, work.from + done, false, &from_left) : work.staged.data() + done;
+    if (!work.staged.empty()) from_left = work.staged.size() - done;
+    if (to == nullptr || from == nullptr) return;  // unmapped by now (reported), or nothing is backed
+    const uint64_t part = std::min({work.bytes - done, to_left, from_left});
+    std::memmove(to, from, part);
+    done += part;
+  }
+}
+
+void run_fill(State& state, uint64_t start, uint64_t bytes, uint32_t value, uint32_t width) {
+  for (uint64_t done = 0; done < bytes;) {
+    uint64_t left = 0;
+    char* to = state.memory.bytes_at(start + done, &left);
+    if (to == nullptr) return;
+    const uint64_t part = std::min(bytes - done, left);
+    if (width == 1) {
+      std::memset(to, static_cast<int>(value & 0xff), part);
+    } else {
+      for (uint64_t i = 0; i + width <= part; i += width) std::memcpy(to + i, &value, width);
+    }
+    done += part;
+  }
+}
+
+void run_on_host(Work& work, Lock& lock) {
+  lock.unlock();
+  this_thread().in_host_function = true;
+  if (work.kind == Work::Kind::kCallback) {
+    work.callback(work.stream, CUDA_SUCCESS, work.argument);
+  } else {
+    work.function(work.argument);
+  }
+  this_thread().in_host_function = false;
+  lock.lock();
+}
+
+// The side must be known to the device, or be ordinary host memory where that is allowed.
+bool side_is_valid(State& state, uint64_t address, CopySide side, bool* pageable) {
+  *pageable = !device_visible(state, address);
+  return !*pageable || side != CopySide::kDevice;
+}
+
+}  // namespace
+
+void run_work(Work& work, Lock& lock) {
+  State& state = State::get();
+  switch (work.kind) {
+    case Work::Kind::kCopy:
+      run_copy(state, work);
+      break;
+    case Work::Kind::kFill:
+      run_fill(state, work.to, work.bytes, work.value, work.width);
+      break;
+    case Work::Kind::kTouch:
+      for (const SpwSimRange& range : work.ranges) run_fill(state, range.ptr, range.bytes, work.value, 1);
+      break;
+    case Work::Kind::kHostFunction:
+    case Work::Kind::kCallback:
+      run_on_host(work, lock);
+      break;
+  }
+}
+
+CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
+  Call call(copy.entry, kNeedsContext | (synchronous ? kUnsafeInCapture : 0u));
+  if (call.refused()) return call.result();
+  State& state = call.state();
+  Stream* stream = find_stream(state, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (copy.bytes == 0) return CUDA_SUCCESS;
+  bool to_pageable = false;
+  bool from_pageable = false;
+  if (!side_is_valid(state, copy.to, copy.to_side, &to_pageable) ||
+      !side_is_valid(state, copy.from, copy.from_side, &from_pageable)) {
+    state.detector.report(std::string(entry_point_name(copy.entry)) +
+                          " with an address that is not device memory");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  WorkPtr work(new Work);
+  work->kind = Work::Kind::kCopy;
+  work->to = copy.to;
+  work->from = copy.from;
+  work->bytes = copy.bytes;
+  work->value = to_pageable ? 1 : 0;
+  const bool capturing = stream->capture != nullptr;
+  // Ordinary host memory is read before the call returns: the program may change it at once.
+  if (from_pageable && !capturing) {
+    const char* source = reinterpret_cast<const char*>(copy.from);
+    work->staged.assign(source, source + copy.bytes);
+  }
+  std::vector<RangeAccess> accesses{{copy.to, copy.bytes, true, to_pageable},
+                                    {copy.from, copy.bytes, false, from_pageable}};
+  const CUresult result =
+      enqueue(state, stream, std::move(work), std::move(accesses), entry_point_name(copy.entry), call.lock());
+  if (result != CUDA_SUCCESS) return result;
+  // A copy to ordinary host memory has happened when the call returns.
+  if ((synchronous || to_pageable) && !capturing) wait_stream(state, stream, call.lock());
+  return CUDA_SUCCESS;
+}
+
+CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, uint64_t count,
+                 CUstream handle) {
+  Call call(entry, kNeedsContext);
+  if (call.refused()) return call.result();
+  State& state = call.state();
+  Stream* stream = find_stream(state, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (to % width != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0) return CUDA_SUCCESS;
+  if (!device_visible(state, to)) {
+    state.detector.report(std::string(entry_point_name(entry)) +
+                          " with an address that is not device memory");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  WorkPtr work;
+  if (state.config.backed) {
+    work.reset(new Work);
+    work->kind = Work::Kind::kFill;
+    work->to = to;
+    work->bytes = count * width;
+    work->value = value;
+    work->width = width;
+  }
+  return enqueue(state, stream, std::move(work), {{to, count * width, true, false}}, entry_point_name(entry),
+                 call.lock());
+}
+
+}  // namespace spillway::sim

@@ -1,0 +1,24 @@
+// Copies and fills on streams, for the entry points of both default-stream conventions.
+#pragma once
+
+#include "sim/cuda/call.h"
+
+namespace spillway::sim {
+
+enum class CopySide { kAny, kDevice, kHost };
+
+struct Copy {
+  EntryPoint entry;
+  uint64_t to;
+  uint64_t from;
+  uint64_t bytes;
+  CopySide to_side;
+  CopySide from_side;
+};
+
+// `synchronous` calls wait for the copy (and only those: a stream that is not ordered before it goes on).
+CUresult copy_on(const Copy& copy, CUstream stream, bool synchronous);
+CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, uint64_t count,
+                 CUstream stream);
+
+}  // namespace spillway::sim

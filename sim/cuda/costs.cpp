@@ -1,0 +1,59 @@
+#include "sim/cuda/costs.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace spillway::sim {
+namespace {
+
+struct Cost {
+  EntryPoint entry;
+  uint64_t ns;
+};
+
+// Reserve to Unmap: bench_vmm on an A100 80G, second run, 4096 x 2 MiB. Release: vAttention, A100. The rest
+// has no published figure; these are orders of magnitude until the driver probe has run on a device.
+constexpr Cost kDefaults[] = {
+    {EntryPoint::k_cuMemAddressReserve, 9000}, {EntryPoint::k_cuMemAddressFree, 3000},
+    {EntryPoint::k_cuMemCreate, 7600},         {EntryPoint::k_cuMemMap, 1050},
+    {EntryPoint::k_cuMemSetAccess, 20800},     {EntryPoint::k_cuMemUnmap, 11500},
+    {EntryPoint::k_cuMemRelease, 23000},       {EntryPoint::k_cuMemAlloc, 100000},
+    {EntryPoint::k_cuMemFree, 100000},         {EntryPoint::k_cuMemHostAlloc, 300000},
+    {EntryPoint::k_cuMemAllocHost, 300000},    {EntryPoint::k_cuMemFreeHost, 200000},
+    {EntryPoint::k_cuMemGetInfo, 5000},        {EntryPoint::k_cuEventCreate, 500},
+    {EntryPoint::k_cuEventDestroy, 300},       {EntryPoint::k_cuEventRecord, 1000},
+    {EntryPoint::k_cuEventQuery, 500},         {EntryPoint::k_cuEventSynchronize, 2000},
+    {EntryPoint::k_cuStreamWaitEvent, 800},    {EntryPoint::k_cuStreamQuery, 700},
+    {EntryPoint::k_cuStreamSynchronize, 2000}, {EntryPoint::k_cuCtxSynchronize, 3000},
+    {EntryPoint::k_cuLaunchKernel, 2500},      {EntryPoint::k_cuMemcpyAsync, 2500},
+    {EntryPoint::k_cuMemsetD8Async, 2500},
+};
+
+}  // namespace
+
+std::string load_costs(const std::string& file, std::array<uint64_t, kEntryPoints>* costs_ns) {
+  costs_ns->fill(0);
+  for (const Cost& cost : kDefaults) (*costs_ns)[static_cast<size_t>(cost.entry)] = cost.ns;
+  if (file.empty()) return "";
+
+  const std::string where = "key 'costs', value '" + file + "': ";
+  std::ifstream in(file);
+  if (!in) return where + "the file cannot be read";
+  const nlohmann::json json = nlohmann::json::parse(in, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) return where + "the file is not a JSON object";
+  const auto table = json.find("costs_ns");
+  if (table == json.end() || !table->is_object()) return where + "the file has no object \"costs_ns\"";
+  for (const auto& [name, value] : table->items()) {
+    const EntryPoint entry = find_entry_point(name);
+    if (entry == EntryPoint::kCount)
+      return where + "\"costs_ns\" has no entry point of the name '" + name + "'";
+    // A second at most: more is a mistake of units, and sums stay far from overflow.
+    if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > 1e9) {
+      return where + "'" + name + "' is not a number of nanoseconds from 0 to 1e9";
+    }
+    (*costs_ns)[static_cast<size_t>(entry)] = static_cast<uint64_t>(value.get<double>());
+  }
+  return "";
+}
+
+}  // namespace spillway::sim

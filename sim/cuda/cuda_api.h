@@ -1,0 +1,23 @@
+// cuda.h as the simulated driver uses it. The names that cuda.h turns into versioned ones stay so turned: a
+// definition of cuMemAlloc here is cuMemAlloc_v2 in the library. The few names whose version depends on the
+// header are defined by their full names.
+#pragma once
+
+#include <cuda.h>
+
+#undef cuCtxCreate
+#undef cuEventElapsedTime
+#undef cuStreamGetCaptureInfo
+#undef cuGetProcAddress
+#undef cuDeviceGetUuid
+#undef cuCtxDestroy
+#undef cuCtxPushCurrent
+#undef cuCtxPopCurrent
+#undef cuStreamDestroy
+#undef cuEventDestroy
+#undef cuMemHostRegister
+#undef cuStreamBeginCapture
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+#undef cuDevicePrimaryCtxSetFlags
+#undef cuGraphInstantiate

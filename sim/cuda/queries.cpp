@@ -1,0 +1,85 @@
+#include "sim/cuda/queries.h"
+
+namespace spillway::sim {
+namespace {
+
+// So many answers "not ready" about one thing with nothing enqueued in between are a loop that waits for it.
+constexpr uint64_t kPollingLoop = 64;
+// In Completion::kLate, one query in so many finds that the work has just completed.
+constexpr uint64_t kLateOdds = 3;
+
+// Whether this query, of work that is not complete, finds it complete.
+template <typename Asked>
+bool completes_now(State& state, Asked* asked) {
+  if (asked->fruitless_since != state.enqueues) asked->fruitless_queries = 0;
+  asked->fruitless_since = state.enqueues;
+  if (++asked->fruitless_queries >= kPollingLoop) {
+    asked->fruitless_queries = 0;
+    ++state.host_waits;
+    return true;
+  }
+  return state.scheduler.completion() == Completion::kLate && state.scheduler.draw(kLateOdds) == 0;
+}
+
+template <typename Asked>
+CUresult query(State& state, Asked* asked, TimelineId timeline, uint64_t position, const VectorClock& clock,
+               Lock& lock) {
+  Scheduler& scheduler = state.scheduler;
+  if (!scheduler.complete(timeline, position)) {
+    if (!completes_now(state, asked)) return CUDA_ERROR_NOT_READY;
+    const VectorClock kept = clock;  // the stream may go on while a host function runs
+    scheduler.force(timeline, position, lock);
+    scheduler.host_learns(kept);
+    return CUDA_SUCCESS;
+  }
+  scheduler.host_learns(clock);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult query_stream(State& state, Stream* stream, Lock& lock) {
+  const TimelineId timeline = stream->timeline;
+  if (stream->legacy) {
+    // The default stream is idle only when the blocking streams of its context are.
+    for (Stream* other : stream->context->streams) {
+      if (!other->blocking || other == stream) continue;
+      const CUresult result = query(state, other, other->timeline, state.scheduler.enqueued(other->timeline),
+                                    state.scheduler.clock(other->timeline), lock);
+      if (result != CUDA_SUCCESS) return result;
+    }
+  }
+  return query(state, stream, timeline, state.scheduler.enqueued(timeline), state.scheduler.clock(timeline),
+               lock);
+}
+
+CUresult query_event(State& state, Event* event, Lock& lock) {
+  if (!event->recorded) return CUDA_SUCCESS;
+  return query(state, event, event->timeline, event->position, event->clock, lock);
+}
+
+CUresult record_event(State& state, Event* event, Stream* stream, Lock& lock) {
+  const CUresult result = enqueue(state, stream, nullptr, {}, "cuEventRecord", lock);
+  if (result != CUDA_SUCCESS) return result;
+  event->recorded = true;
+  event->timeline = stream->timeline;
+  event->position = state.scheduler.enqueued(stream->timeline);
+  event->clock = state.scheduler.clock(stream->timeline);
+  event->virtual_ns = state.calls.virtual_ns();
+  return CUDA_SUCCESS;
+}
+
+CUresult wait_event(State& state, Stream* stream, Event* event, Lock& lock) {
+  if (!event->recorded) return CUDA_SUCCESS;
+  state.scheduler.order_after(stream->timeline, event->timeline, event->position, event->clock);
+  return enqueue(state, stream, nullptr, {}, "cuStreamWaitEvent", lock);
+}
+
+void synchronize_event(State& state, Event* event, Lock& lock) {
+  if (!event->recorded) return;
+  const VectorClock clock = event->clock;
+  state.scheduler.force(event->timeline, event->position, lock);
+  state.scheduler.host_learns(clock);
+}
+
+}  // namespace spillway::sim

@@ -1,0 +1,94 @@
+// When enqueued work runs. Each stream has a timeline: positions 1, 2, 3 ... of the work enqueued on it. Work
+// runs only when something forces a position (a host wait, a query that comes out true, spwSimCompleteTo):
+// then that position and everything it depends on runs, in a seeded random order among the legal ones, and
+// nothing else does. So work runs as late as the program permits. In Completion::kInstant it runs when it is
+// enqueued.
+//
+// A position without bytes to move costs a counter; only copies, fills, host functions and waits for other
+// timelines that are not complete are stored, so millions of positions take no memory.
+//
+// Order is tracked beside execution and whatever the completion mode: each timeline has a vector clock of
+// what comes before its next work, and host() is what the host has learnt to be complete by waiting and
+// asking. A new piece of work comes after all that the host knew when it was enqueued. Guarded by State's
+// lock, which force() gives up only while a host function runs.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "sim/cuda/clock.h"
+#include "sim/cuda/config.h"
+
+namespace spillway::sim {
+
+struct Work;
+struct WorkDeleter {
+  void operator()(Work* work) const;
+};
+using WorkPtr = std::unique_ptr<Work, WorkDeleter>;
+using Lock = std::unique_lock<std::mutex>;
+
+class Scheduler {
+ public:
+  // Runs the work. If it must be run without the lock, gives it up and takes it again.
+  using Run = void (*)(Work& work, Lock& lock);
+
+  void reset(Completion completion, uint64_t seed, Run run);
+
+  TimelineId open();
+  void close(TimelineId id);
+
+  // Adds work (null: only a position) to the end of the timeline and returns its position.
+  uint64_t enqueue(TimelineId id, WorkPtr work, Lock& lock);
+  // What the timeline does next comes after this point of another one, of which `clock` is what came before
+  // it.
+  void order_after(TimelineId id, TimelineId other, uint64_t position, const VectorClock& clock);
+
+  uint64_t enqueued(TimelineId id) const { return timelines_[id].enqueued; }
+  bool complete(TimelineId id, uint64_t position) const { return timelines_[id].completed >= position; }
+  void force(TimelineId id, uint64_t position, Lock& lock);
+
+  // What came before the timeline's next work, the host's knowledge at the last enqueue included.
+  const VectorClock& clock(TimelineId id) const { return timelines_[id].clock; }
+  const VectorClock& host() const { return host_; }
+  void host_learns(const VectorClock& clock) { host_version_ += host_.join(clock) ? 1 : 0; }
+
+  Completion completion() const { return completion_; }
+  // Uniform in [0, count), from the seed.
+  uint64_t draw(uint64_t count) { return random_() % count; }
+
+ private:
+  struct Item {
+    uint64_t position;
+    TimelineId after;  // kNoTimeline: this is work
+    uint64_t after_position;
+    WorkPtr work;
+    bool running;
+  };
+  struct Timeline {
+    uint64_t enqueued = 0;
+    uint64_t completed = 0;
+    uint64_t host_version = 0;
+    VectorClock clock;
+    std::deque<Item> pending;
+  };
+
+  bool step(TimelineId id, uint64_t until, Lock& lock);
+  std::vector<uint64_t> closure(TimelineId id, uint64_t position) const;
+
+  Completion completion_ = Completion::kInstant;
+  Run run_ = nullptr;
+  std::mt19937_64 random_;
+  std::deque<Timeline> timelines_;
+  std::vector<TimelineId> closed_;
+  VectorClock host_;
+  uint64_t host_version_ = 1;
+  std::condition_variable ran_;
+};
+
+}  // namespace spillway::sim

@@ -1,0 +1,114 @@
+/* Control of the simulated CUDA driver (libcuda.so.1 built in sim/cuda): configuration, device progress,
+ * faults, counters, ownership notes and the reports of its race detector.
+ *
+ * Plain C and no CUDA header, so that anything may include it. Every function is exported by the library: a
+ * program that opened it finds them with dlsym. Streams are CUstream values, device pointers are CUdeviceptr
+ * values. All functions may be called from any thread; none aborts. Functions that return int return a
+ * CUresult.
+ *
+ * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure:
+ *   capacity:SIZE          device memory, 16GiB; sizes take B, KiB, MiB, GiB, TiB
+ *   devices:N              1 to 16, 1
+ *   granularity:SIZE       of cuMemCreate and cuMemMap, a power of two from 64KiB, 2MiB
+ *   backing:memfd|none     none keeps accounts only: no bytes exist and copies move nothing
+ *   completion:instant|late|run-ahead
+ *                          when enqueued work is complete: at once; as late as a seeded legal order lets it
+ * be; not before the host waits for it or spwSimCompleteTo says so seed:N                 of the order and of
+ * the answers to queries, 1 set_access_cost:per-call|per-mapping   the reading that spwSimVirtualNs gives,
+ * per-call costs:FILE             JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
+ *   vmm:on|off             whether the device has virtual memory management, on
+ *   version:N              what cuDriverGetVersion answers; newer entry points are not found, 13000
+ *   races:on|off           the race detector, on
+ *   mappings:N             live mappings at which cuMemSetAccess is out of memory, 520000
+ *   fault:NAME@N[=CUresult]   the Nth call of NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told;
+ * repeatable */
+#ifndef SPILLWAY_SIM_CONTROL_H
+#define SPILLWAY_SIM_CONTROL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+enum { SPW_SIM_READ = 1, SPW_SIM_WRITE = 2, SPW_SIM_READ_WRITE = 3 };
+
+/* A range of device addresses that one grid touches. access 0 takes the flags of the call. */
+typedef struct SpwSimRange {
+  uint64_t ptr;
+  uint64_t bytes;
+  uint32_t access;
+  uint32_t reserved;
+} SpwSimRange;
+
+/* As a fresh process with this configuration would be: every context, stream, handle and mapping is gone,
+ * counters and reports are zero. The driver is initialised afterwards. NULL or "" is the default
+ * configuration. A malformed text changes nothing, returns CUDA_ERROR_INVALID_VALUE, and spwSimLastError says
+ * why. */
+int spwSimConfigure(const char* text);
+/* One line about the last failure in this thread that has more to say than its code; "" if none. */
+const char* spwSimLastError(void);
+
+/* Enqueues one grid that touches the ranges. Writes fill them with a value of their own where memory is
+ * backed. */
+int spwSimTouch(struct CUstream_st* stream, const SpwSimRange* ranges, size_t count, unsigned flags);
+/* The host reads or writes pinned or host-located memory now: reported if the device may still be using it.
+ */
+int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags);
+
+/* The stream's position now. With spwSimCompleteTo, work up to that position and all it depends on is
+ * complete; the host learns of it only when it asks. A position of a destroyed stream is complete. */
+uint64_t spwSimMark(struct CUstream_st* stream);
+int spwSimCompleteTo(struct CUstream_st* stream, uint64_t mark);
+/* 1 if work up to the mark is complete; counts as nothing, teaches the host nothing. */
+int spwSimIsComplete(struct CUstream_st* stream, uint64_t mark);
+
+/* Ownership, for allocators under test: touching noted memory after its free note is reported until it is
+ * noted as allocated again. The stream is kept for the text of reports. */
+void spwSimNoteAlloc(uint64_t ptr, uint64_t bytes, struct CUstream_st* stream);
+void spwSimNoteFree(uint64_t ptr);
+
+/* Reports of the detector, oldest first; a text stays valid until spwSimClearReports or spwSimConfigure. At
+ * most 1000 are kept, all are counted. */
+size_t spwSimReportCount(void);
+const char* spwSimReport(size_t index);
+void spwSimClearReports(void);
+
+/* The nth call of the entry point from now fails with this CUresult, once. Base names: "cuMemMap",
+ * "cuMemAlloc". */
+int spwSimInjectFault(const char* name, uint64_t nth, int result);
+void spwSimClearFaults(void);
+
+/* Counters since the configuration or spwSimResetCounters. Calls are counted by base name, refused calls too.
+ */
+uint64_t spwSimCalls(const char* name);
+uint64_t spwSimTotalCalls(void);
+/* Name of entry point i, NULL past the last: to list all counters. */
+const char* spwSimEntryPoint(size_t index);
+void spwSimResetCounters(void);
+/* Synchronise calls of streams, events and contexts, cuMemUnmap, cuMemFree, and polling loops: 64 answers
+ * "not ready" about one event or stream with nothing enqueued in between, which then completes. */
+uint64_t spwSimHostWaits(void);
+/* cuStreamWaitEvent calls. */
+uint64_t spwSimStreamWaits(void);
+/* Time the calls so far would have taken, from the cost table. */
+uint64_t spwSimVirtualNs(void);
+uint64_t spwSimVirtualNsPerMapping(void);
+
+/* Mappings made by cuMemMap that are live, and the most since the counters were reset. */
+uint64_t spwSimLiveMappings(void);
+uint64_t spwSimPeakMappings(void);
+/* Device memory in use, and the most since the counters were reset. */
+uint64_t spwSimPhysicalBytes(int device);
+uint64_t spwSimPeakPhysicalBytes(int device);
+/* Handles of cuMemCreate whose memory still exists, on all devices and the host. */
+uint64_t spwSimLiveHandles(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,194 @@
+#include "sim/cuda/state.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace spillway::sim {
+
+State& State::get() {
+  // Never destroyed: other libraries call the driver from their own destructors.
+  static State* const kState = new State;
+  return *kState;
+}
+
+ThreadState& this_thread() {
+  static std::atomic<uint64_t> next{1};
+  thread_local ThreadState state;
+  if (state.id == 0) state.id = next.fetch_add(1);
+  return state;
+}
+
+std::string State::configure(const char* text) {
+  Config parsed;
+  std::string problem = parse_config(text, &parsed);
+  if (!problem.empty()) return problem;
+  Calls fresh;
+  problem = fresh.reset(parsed);
+  if (!problem.empty()) return problem;
+
+  calls = std::move(fresh);
+  config = std::move(parsed);
+  ++generation;
+  contexts.drop_all();
+  streams.drop_all();
+  events.drop_all();
+  primary.fill(nullptr);
+  primary_flags.fill(0);
+  peers.clear();
+  captures.clear();
+  abandoned.clear();
+  scheduler.reset(config.completion, config.seed, run_work);
+  detector.reset(config.races, &scheduler.host());
+  enqueues = host_waits = stream_waits = 0;
+  if (!memory.reset(config)) return "key 'backing', value 'memfd': the kernel refuses memory for the device";
+  initialized = true;
+  return "";
+}
+
+Context* current_context(State& state) {
+  ThreadState& thread = this_thread();
+  if (thread.generation != state.generation) {
+    thread.current.clear();
+    thread.generation = state.generation;
+  }
+  if (thread.current.empty()) return nullptr;
+  Context* context = thread.current.back();
+  return Slots<Context>::is_alive(context) ? context : nullptr;
+}
+
+Context* make_context(State& state, int device, bool primary, unsigned flags) {
+  Context* context = state.contexts.make();
+  context->primary = primary;
+  context->device = device;
+  context->flags = flags;
+  context->id = state.next_id++;
+  context->legacy = make_stream(state, context, 0, 0);
+  context->legacy->legacy = true;
+  return context;
+}
+
+void destroy_context(State& state, Context* context, Lock& lock) {
+  wait_context(state, context, lock);
+  for (Mapping* mapping : state.memory.allocations_of(handle_of(context))) free_allocation(state, mapping);
+  state.events.drop_if([&](const Event& event) { return event.context == context; });
+  for (Stream* stream : context->streams) {
+    state.scheduler.close(stream->timeline);
+    state.streams.drop(stream);
+  }
+  state.contexts.drop(context);
+}
+
+Stream* make_stream(State& state, Context* context, unsigned flags, int priority) {
+  Stream* stream = state.streams.make();
+  stream->context = context;
+  stream->flags = flags;
+  stream->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+  stream->priority = priority;
+  stream->id = state.next_id++;
+  stream->timeline = state.scheduler.open();
+  state.detector.name_timeline(stream->timeline, stream->id);
+  context->streams.push_back(stream);
+  return stream;
+}
+
+Stream* find_stream(State& state, CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) {
+    Context* context = current_context(state);
+    return context == nullptr ? nullptr : context->legacy;
+  }
+  if (handle == CU_STREAM_PER_THREAD) {
+    Context* context = current_context(state);
+    if (context == nullptr) return nullptr;
+    Stream*& stream = context->per_thread[this_thread().id];
+    if (stream == nullptr) stream = make_stream(state, context, 0, 0);
+    return stream;
+  }
+  auto* stream = reinterpret_cast<Stream*>(handle);
+  return Slots<Stream>::is_alive(stream) ? stream : nullptr;
+}
+
+Context* find_context(CUcontext handle) {
+  auto* context = reinterpret_cast<Context*>(handle);
+  return Slots<Context>::is_alive(context) ? context : nullptr;
+}
+
+Event* find_event(CUevent handle) {
+  auto* event = reinterpret_cast<Event*>(handle);
+  return Slots<Event>::is_alive(event) ? event : nullptr;
+}
+
+namespace {
+
+// The legacy default stream waits for all earlier work of the blocking streams of its context, and they for
+// its.
+void order_by_legacy_rules(State& state, Stream* stream) {
+  if (!stream->blocking) return;
+  Scheduler& scheduler = state.scheduler;
+  const auto after = [&](const Stream* other) {
+    scheduler.order_after(stream->timeline, other->timeline, scheduler.enqueued(other->timeline),
+                          scheduler.clock(other->timeline));
+  };
+  if (!stream->legacy) {
+    after(stream->context->legacy);
+    return;
+  }
+  for (const Stream* other : stream->context->streams) {
+    if (other->blocking && other != stream) after(other);
+  }
+}
+
+}  // namespace
+
+CUresult enqueue(State& state, Stream* stream, WorkPtr work, std::vector<RangeAccess> accesses,
+                 const char* what, Lock& lock) {
+  ++state.enqueues;
+  order_by_legacy_rules(state, stream);
+  Scheduler& scheduler = state.scheduler;
+  if (!accesses.empty() && state.detector.enabled()) {
+    // Checked before the work is enqueued, which may run it: what it will be is known.
+    VectorClock clock = scheduler.clock(stream->timeline);
+    clock.join(scheduler.host());
+    const Actor actor{stream->timeline, scheduler.enqueued(stream->timeline) + 1, stream->context->device,
+                      stream->id, what};
+    state.detector.grid(state.memory, state.peers, accesses, actor, clock);
+  }
+  scheduler.enqueue(stream->timeline, std::move(work), lock);
+  return CUDA_SUCCESS;
+}
+
+void wait_stream(State& state, Stream* stream, Lock& lock) {
+  Scheduler& scheduler = state.scheduler;
+  const TimelineId timeline = stream->timeline;
+  // Waiting for the legacy default stream waits for the blocking streams of its context too.
+  if (stream->legacy) {
+    order_by_legacy_rules(state, stream);
+    scheduler.enqueue(timeline, nullptr, lock);
+  }
+  const uint64_t position = scheduler.enqueued(timeline);
+  const VectorClock clock = scheduler.clock(timeline);
+  scheduler.force(timeline, position, lock);
+  scheduler.host_learns(clock);
+}
+
+void wait_context(State& state, Context* context, Lock& lock) {
+  const std::vector<Stream*> streams = context->streams;
+  for (Stream* stream : streams) wait_stream(state, stream, lock);
+  const auto abandoned = state.abandoned;
+  for (const auto& [owner, timeline] : abandoned) {
+    if (owner != context) continue;
+    const VectorClock clock = state.scheduler.clock(timeline);
+    state.scheduler.force(timeline, state.scheduler.enqueued(timeline), lock);
+    state.scheduler.host_learns(clock);
+  }
+  std::erase_if(state.abandoned, [&](const auto& entry) {
+    return state.scheduler.host().reached(entry.second, state.scheduler.enqueued(entry.second));
+  });
+}
+
+void free_allocation(State& state, Mapping* mapping) {
+  const auto [start, bytes] = state.memory.reservation_of(mapping->start);
+  state.memory.unmap(mapping);
+  state.memory.unreserve(start, bytes);
+}
+
+}  // namespace spillway::sim

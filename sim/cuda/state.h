@@ -1,0 +1,142 @@
+// The whole simulated driver of the process: one object, one lock. Entry points take the lock for their whole
+// body through Call (call.h); it is given up only while a host function of the program runs. The parts
+// (memory, scheduler, detector, capture, calls) know nothing of each other; the functions here and the
+// api_*.cpp files join them.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sim/cuda/calls.h"
+#include "sim/cuda/config.h"
+#include "sim/cuda/cuda_api.h"
+#include "sim/cuda/detector.h"
+#include "sim/cuda/memory.h"
+#include "sim/cuda/scheduler.h"
+#include "sim/cuda/slots.h"
+
+namespace spillway::sim {
+
+struct Context;
+struct Capture;
+
+struct Stream {
+  bool alive = false;
+  bool blocking = true;  // ordered against the legacy default stream
+  bool legacy = false;
+  Context* context = nullptr;
+  TimelineId timeline = kNoTimeline;
+  uint64_t id = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  uint64_t fruitless_queries = 0;
+  uint64_t fruitless_since = 0;  // State::enqueues at the last one
+  std::shared_ptr<Capture> capture;
+  std::vector<size_t> capture_tail;  // nodes that the next captured node depends on
+};
+
+struct Event {
+  bool alive = false;
+  bool recorded = false;
+  Context* context = nullptr;
+  unsigned flags = 0;
+  TimelineId timeline = kNoTimeline;
+  uint64_t position = 0;
+  uint64_t virtual_ns = 0;
+  uint64_t fruitless_queries = 0;
+  uint64_t fruitless_since = 0;
+  VectorClock clock;                 // what came before the record, itself included
+  std::shared_ptr<Capture> capture;  // recorded under capture last
+  std::vector<size_t> capture_nodes;
+};
+
+struct Context {
+  bool alive = false;
+  bool primary = false;
+  int device = 0;
+  unsigned flags = 0;
+  unsigned retained = 0;
+  uint64_t id = 0;
+  Stream* legacy = nullptr;
+  std::map<uint64_t, Stream*> per_thread;
+  std::vector<Stream*> streams;  // all of them
+};
+
+struct State {
+  std::mutex mutex;
+  bool initialized = false;
+  uint64_t generation = 1;  // of the configuration: thread-local contexts of an older one are void
+  Config config;
+  Calls calls;
+  Memory memory;
+  Scheduler scheduler;
+  Detector detector;
+  Slots<Context> contexts;
+  Slots<Stream> streams;
+  Slots<Event> events;
+  std::array<Context*, kMaxDevices> primary{};
+  std::array<unsigned, kMaxDevices> primary_flags{};
+  std::set<std::pair<int, int>> peers;  // device that may access, device accessed
+  std::vector<Capture*> captures;       // in progress
+  // Timelines of destroyed streams whose work may not be over: a wait for the context includes them.
+  std::vector<std::pair<Context*, TimelineId>> abandoned;
+  uint64_t next_id = 1;
+  uint64_t enqueues = 0;
+  uint64_t host_waits = 0;
+  uint64_t stream_waits = 0;
+
+  static State& get();
+  // "" or one line; on failure nothing has changed.
+  std::string configure(const char* text);
+};
+
+// Thread-local: the text of spwSimLastError, the contexts made current, whether a host function is running.
+struct ThreadState {
+  std::string last_error;
+  std::vector<Context*> current;
+  uint64_t generation = 0;
+  uint64_t id = 0;
+  bool in_host_function = false;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+ThreadState& this_thread();
+
+// The context current in this thread, or null.
+Context* current_context(State& state);
+Context* make_context(State& state, int device, bool primary, unsigned flags);
+// Completes its work and destroys its streams, events and cuMemAlloc memory.
+void destroy_context(State& state, Context* context, Lock& lock);
+Stream* make_stream(State& state, Context* context, unsigned flags, int priority);
+// The stream behind a handle: null and CU_STREAM_LEGACY are the current context's default stream,
+// CU_STREAM_PER_THREAD is this thread's. Null if there is none.
+Stream* find_stream(State& state, CUstream handle);
+Context* find_context(CUcontext handle);
+Event* find_event(CUevent handle);
+
+inline CUstream handle_of(Stream* stream) {
+  return reinterpret_cast<CUstream>(stream);
+}
+inline CUcontext handle_of(Context* context) {
+  return reinterpret_cast<CUcontext>(context);
+}
+inline CUevent handle_of(Event* event) {
+  return reinterpret_cast<CUevent>(event);
+}
+
+// Puts work at the end of the stream, after whatever the legacy default stream's rules order it. `accesses`
+// are what it reads and writes, for the detector. Under capture it becomes a node instead.
+CUresult enqueue(State& state, Stream* stream, WorkPtr work, std::vector<RangeAccess> accesses,
+                 const char* what, Lock& lock);
+// The host waits for everything enqueued on the stream, or in the context.
+void wait_stream(State& state, Stream* stream, Lock& lock);
+void wait_context(State& state, Context* context, Lock& lock);
+// Frees a block of cuMemAlloc and its addresses.
+void free_allocation(State& state, Mapping* mapping);
+void run_work(Work& work, Lock& lock);
+
+}  // namespace spillway::sim

@@ -1,0 +1,30 @@
+// One piece of enqueued work that does something when it runs: moves bytes or calls the host. Addresses are
+// resolved when it runs, as on a device: what is mapped there by then is what it touches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sim/cuda/cuda_api.h"
+#include "sim/cuda/sim_control.h"
+
+namespace spillway::sim {
+
+struct Work {
+  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback };
+  Kind kind = Kind::kCopy;
+  uint64_t to = 0;
+  uint64_t from = 0;
+  uint64_t bytes = 0;
+  uint32_t value = 0;               // kFill, kTouch
+  uint32_t width = 1;               // kFill: bytes of the value
+  std::vector<char> staged;         // kCopy: the source, taken at the call from pageable memory
+  std::vector<SpwSimRange> ranges;  // kTouch: what is written
+  CUhostFn function = nullptr;      // kHostFunction
+  CUstreamCallback callback = nullptr;
+  CUstream stream = nullptr;  // kCallback
+  void* argument = nullptr;
+};
+
+}  // namespace spillway::sim
