@@ -168,6 +168,7 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
   if (place != nullptr) {
     unindex_by_size(*place);
     ++place->generation;
+    place->journal_position = Place::kNeverUsed;
     place->head_page = place->tail_page = kNoPage;
     place->runs.assign({});
   } else {
@@ -195,7 +196,7 @@ Request Heap::large_request(uint64_t bytes) {
 }
 
 Place* Heap::take_predicted(const Request& request) {
-  Place* place = request.journal->predict(request.lines);
+  Place* place = request.journal->guess(0, request.lines);
   if (place == nullptr || !fits(*place)) return nullptr;
   take(*place);
   request.journal->append(request.lines, place);
@@ -217,7 +218,9 @@ Place* Heap::take_same_size(const Request& request, int most_tries) {
 
 Place* Heap::take_found(const Request& request, bool frugal) {
   ++misses_;
-  if (Place* place = request.journal->predict_by_context(request.lines); place != nullptr && fits(*place)) {
+  for (int which = 0; which < Journal::kGuesses; ++which) {
+    Place* place = request.journal->guess(which, request.lines);
+    if (place == nullptr || !fits(*place)) continue;
     take(*place);
     return placed(request, place);
   }

@@ -178,11 +178,11 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
 }
 
 Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
-  Place* place = request.journal->predict(request.lines);
-  if (place == nullptr) place = request.journal->predict_by_context(request.lines);
-  if (place == nullptr) return nullptr;
   std::vector<PageId> missing;
-  heap.pages_missing_from(*place, missing);
+  for (int which = 0; which < Journal::kGuesses && missing.empty(); ++which) {
+    Place* place = request.journal->guess(which, request.lines);
+    if (place != nullptr) heap.pages_missing_from(*place, missing);
+  }
   if (missing.empty()) return nullptr;
   std::map<Heap*, std::vector<PageId>> by_owner;
   for (const PageId id : missing) {
@@ -204,7 +204,7 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
     std::erase_if(pages, [&, lender = owner](PageId id) { return !lender->is_vacant(id); });
     lend(*owner, heap, pages);
   }
-  return heap.take_predicted(request);
+  return heap.take_found(request, true);
 }
 
 uint32_t Arena::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {

@@ -1,0 +1,294 @@
+// The arena as its callers see it, on one stream.
+
+#include <set>
+#include <thread>
+
+#include "tests/allocator/device.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+int64_t reserved(const Arena& arena) {
+  return arena.stats().reserved_bytes.all.current;
+}
+
+TEST(Arena, SizeZeroIsNullAndFreeOfNullIsFine) {
+  Device device;
+  const auto arena = device.arena();
+  void* pointer = &pointer;
+  SPW_EXPECT_OK(arena->allocate(0, nullptr, &pointer));
+  EXPECT_EQ(pointer, nullptr);
+  SPW_EXPECT_OK(Arena::free(nullptr));
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Arena, BlocksAreAlignedDisjointAndCounted) {
+  Device device;
+  const auto arena = device.arena();
+  std::vector<std::pair<uint64_t, size_t>> blocks;
+  int64_t requested = 0;
+  for (const size_t bytes : {size_t{1}, size_t{512}, size_t{513}, size_t{16384}, size_t{16385}, size_t{65536},
+                             kMiB - 1, 2 * kMiB, 2 * kMiB + 1, 7 * kMiB + 12345, 40 * kMiB}) {
+    void* pointer = must_allocate(*arena, bytes, nullptr);
+    const auto va = reinterpret_cast<uint64_t>(pointer);
+    EXPECT_EQ(va % 512, 0u);
+    for (const auto& [other, size] : blocks) EXPECT_TRUE(va + bytes <= other || other + size <= va);
+    blocks.emplace_back(va, bytes);
+    device.touch(nullptr, pointer, bytes);
+    requested += static_cast<int64_t>(bytes);
+    SPW_EXPECT_OK(arena->validate());
+  }
+  const DeviceStats stats = arena->stats();
+  EXPECT_EQ(stats.requested_bytes.all.current, requested);
+  EXPECT_EQ(stats.allocation.all.current, static_cast<int64_t>(blocks.size()));
+  EXPECT_GE(stats.active_bytes.all.current, requested);
+  EXPECT_EQ(
+      stats.reserved_bytes.all.current,
+      stats.active_bytes.all.current + stats.inactive_split_bytes.all.current + stats.cached_free_bytes);
+  for (const auto& [va, bytes] : blocks) SPW_EXPECT_OK(Arena::free(reinterpret_cast<void*>(va)));
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Arena, NeighboursShareTheirEdgePages) {
+  Device device;
+  const auto arena = device.arena();
+  // Ten blocks of 2.5 pages fill 25 pages exactly.
+  for (int i = 0; i < 10; ++i) must_allocate(*arena, 5 * kMiB, nullptr);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(50 * kMiB));
+}
+
+TEST(Arena, WithoutSharedEdgesEveryLargeBlockHasItsOwnPages) {
+  Device device;
+  ArenaOptions options;
+  options.share_edges = false;
+  const auto arena = device.arena(options);
+  for (int i = 0; i < 10; ++i) must_allocate(*arena, 5 * kMiB, nullptr);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(60 * kMiB));
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Arena, ScatteredFreePagesServeALargeBlockThroughAView) {
+  Device device;
+  const auto arena = device.arena();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 40; ++i) blocks.push_back(must_allocate(*arena, 4 * kMiB, nullptr));
+  const int64_t before = reserved(*arena);
+  for (size_t i = 0; i < blocks.size(); i += 2) SPW_EXPECT_OK(Arena::free(blocks[i]));
+  void* large = must_allocate(*arena, 80 * kMiB, nullptr);
+  EXPECT_EQ(reserved(*arena), before);
+  EXPECT_EQ(arena->stats().rungs.view.hits, 1);
+  device.touch(nullptr, large, 80 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  SPW_EXPECT_OK(Arena::free(large));
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Arena, ARepeatedProgramMakesNoDriverCallAfterItsFirstPass) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "driver calls are counted by the simulated driver";
+  const auto arena = device.arena();
+  std::vector<void*> kept;
+  uint64_t calls_after_two = 0;
+  for (int pass = 0; pass < 6; ++pass) {
+    if (pass == 2) calls_after_two = device.total_calls();
+    for (size_t i = 1; i < 60; ++i) {
+      kept.push_back(must_allocate(*arena, (i * i * 7919) % (9 * kMiB) + 1, nullptr));
+      if (i % 3 == 0) {
+        SPW_EXPECT_OK(Arena::free(kept[kept.size() / 2]));
+        kept.erase(kept.begin() + static_cast<ptrdiff_t>(kept.size() / 2));
+      }
+    }
+    for (void* pointer : kept) SPW_EXPECT_OK(Arena::free(pointer));
+    kept.clear();
+  }
+  EXPECT_EQ(device.total_calls(), calls_after_two);
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Arena, WrongFreesAreRefusedAndChangeNothing) {
+  Device device;
+  const auto arena = device.arena();
+  auto* small = static_cast<char*>(must_allocate(*arena, 1000, nullptr));
+  auto* large = static_cast<char*>(must_allocate(*arena, 3 * kMiB, nullptr));
+  int on_the_host = 0;
+  const DeviceStats before = arena->stats();
+  for (void* wrong :
+       {static_cast<void*>(&on_the_host), static_cast<void*>(small + 512), static_cast<void*>(large + 512),
+        static_cast<void*>(large + 2 * kMiB), reinterpret_cast<void*>(~uintptr_t{0})}) {
+    EXPECT_EQ(Arena::free(wrong).code(), SPW_ERROR_INVALID_POINTER);
+    EXPECT_EQ(Arena::record_stream(wrong, nullptr).code(), SPW_ERROR_INVALID_POINTER);
+  }
+  EXPECT_EQ(arena->stats().active_bytes.all.current, before.active_bytes.all.current);
+  SPW_EXPECT_OK(Arena::free(small));
+  SPW_EXPECT_OK(Arena::free(large));
+  EXPECT_EQ(Arena::free(small).code(), SPW_ERROR_INVALID_POINTER);
+  const Status twice = Arena::free(large);
+  EXPECT_EQ(twice.code(), SPW_ERROR_INVALID_POINTER);
+  EXPECT_NE(twice.text().find("no live block"), std::string::npos) << twice.text();
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Arena, AbsurdSizesAreOutOfMemoryAndChangeNothing) {
+  Device device("capacity:64MiB");
+  const auto arena = device.arena();
+  void* pointer = nullptr;
+  for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 511, size_t{1} << 62, size_t{1} << 46, size_t{65} << 20}) {
+    const Status status = arena->allocate(bytes, nullptr, &pointer);
+    EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY) << bytes << ": " << status.text();
+    EXPECT_EQ(pointer, nullptr);
+    SPW_EXPECT_OK(arena->validate());
+  }
+  if (device.simulated()) {
+    SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 64 * kMiB, nullptr)));
+  }
+}
+
+TEST(Arena, ADeviceThatDoesNotExistIsNamed) {
+  Device device;
+  const auto arena = Arena::create(device.driver, 99, {});
+  ASSERT_FALSE(arena.ok());
+  EXPECT_EQ(arena.status().code(), SPW_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(arena.status().text().find("99"), std::string::npos);
+}
+
+TEST(Arena, TheLimitHoldsAndCanBeMoved) {
+  Device device;
+  ArenaOptions options;
+  options.limit_bytes = 16 * kMiB;
+  const auto arena = device.arena(options);
+  void* first = must_allocate(*arena, 16 * kMiB, nullptr);
+  void* second = nullptr;
+  EXPECT_EQ(arena->allocate(2 * kMiB, nullptr, &second).code(), SPW_ERROR_OUT_OF_MEMORY);
+  SPW_EXPECT_OK(arena->set_limit(18 * kMiB));
+  second = must_allocate(*arena, 2 * kMiB, nullptr);
+  SPW_EXPECT_OK(arena->set_limit(4 * kMiB));
+  SPW_EXPECT_OK(Arena::free(first));
+  must_allocate(*arena, 16 * kMiB, nullptr);  // what is held may be used
+  EXPECT_EQ(arena->stats().num_ooms, 1);
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Arena, TrimGivesBackEverythingThatIsFree) {
+  Device device;
+  const auto arena = device.arena();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 20; ++i) blocks.push_back(must_allocate(*arena, 4 * kMiB, nullptr));
+  for (size_t i = 0; i < blocks.size(); i += 2) SPW_EXPECT_OK(Arena::free(blocks[i]));
+  void* view = must_allocate(*arena, 30 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(view));
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(40 * kMiB));
+  SPW_EXPECT_OK(arena->validate());
+  for (size_t i = 1; i < blocks.size(); i += 2) SPW_EXPECT_OK(Arena::free(blocks[i]));
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(reserved(*arena), 0);
+  if (device.simulated()) {
+    EXPECT_EQ(device.live_handles(), 0u);
+    EXPECT_EQ(device.live_mappings(), 0u);
+  }
+  void* again = must_allocate(*arena, 30 * kMiB, nullptr);
+  device.touch(nullptr, again, 30 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Arena, EverythingGoesBackWithTheArena) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "handles are counted by the simulated driver";
+  {
+    const auto arena = device.arena();
+    for (int i = 0; i < 10; ++i) must_allocate(*arena, 3 * kMiB, nullptr);
+  }
+  EXPECT_EQ(device.live_handles(), 0u);
+  EXPECT_EQ(device.live_mappings(), 0u);
+}
+
+TEST(Arena, WithoutVmmSegmentsServe) {
+  for (const char* configuration : {"capacity:256MiB,vmm:off", "capacity:256MiB"}) {
+    Device device(configuration);
+    ArenaOptions options;
+    options.use_vmm = false;
+    const auto arena = device.arena(options);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 30; ++i) blocks.push_back(must_allocate(*arena, 5 * kMiB, nullptr));
+    for (void* block : blocks) {
+      device.touch(nullptr, block, 5 * kMiB);
+      SPW_EXPECT_OK(Arena::free(block));
+    }
+    SPW_EXPECT_OK(arena->validate());
+    // Nothing contiguous is that large: the empty segments are given back first.
+    void* large = must_allocate(*arena, 200 * kMiB, nullptr);
+    device.touch(nullptr, large, 200 * kMiB);
+    SPW_EXPECT_OK(arena->validate());
+    SPW_EXPECT_OK(Arena::free(large));
+    SPW_EXPECT_OK(arena->trim());
+    EXPECT_EQ(reserved(*arena), 0);
+    EXPECT_EQ(device.reports(), "");
+  }
+}
+
+TEST(Arena, SegmentsAddUpToReserved) {
+  Device device;
+  const auto arena = device.arena();
+  std::vector<void*> blocks;
+  for (size_t i = 1; i < 100; ++i)
+    blocks.push_back(must_allocate(*arena, i * 37'123 % (6 * kMiB) + 1, nullptr));
+  for (size_t i = 0; i < blocks.size(); i += 3) SPW_EXPECT_OK(Arena::free(blocks[i]));
+  must_allocate(*arena, 33 * kMiB, nullptr);
+  uint64_t total = 0;
+  uint64_t active = 0;
+  uint64_t requested = 0;
+  for (const SegmentRow& segment : arena->segments()) {
+    uint64_t end = segment.address;
+    for (const BlockRow& block : segment.blocks) {
+      EXPECT_EQ(block.address, end);
+      end += block.bytes;
+    }
+    EXPECT_EQ(end, segment.address + segment.total_bytes);
+    total += segment.total_bytes;
+    active += segment.active_bytes;
+    requested += segment.requested_bytes;
+  }
+  const DeviceStats stats = arena->stats();
+  EXPECT_EQ(static_cast<int64_t>(total), stats.reserved_bytes.all.current);
+  EXPECT_EQ(static_cast<int64_t>(active), stats.active_bytes.all.current);
+  EXPECT_EQ(static_cast<int64_t>(requested), stats.requested_bytes.all.current);
+}
+
+TEST(Arena, ThreadsOnOneStreamAndOnTheirOwn) {
+  Device device;
+  const auto arena = device.arena();
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 2; ++i) streams.push_back(device.stream());
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      device.driver->cuCtxSetCurrent(device.context);
+      std::vector<void*> mine;
+      for (size_t i = 0; i < 400; ++i) {
+        void* pointer = nullptr;
+        const Status status =
+            arena->allocate((i * 7919 + t * 104729) % (3 * kMiB) + 1, streams[t % 2], &pointer);
+        ASSERT_TRUE(status.ok()) << status.text();
+        mine.push_back(pointer);
+        if (mine.size() > 20) {
+          const size_t victim = (i * 31) % mine.size();
+          ASSERT_TRUE(Arena::free(mine[victim]).ok());
+          mine.erase(mine.begin() + static_cast<ptrdiff_t>(victim));
+        }
+      }
+      for (void* pointer : mine) ASSERT_TRUE(Arena::free(pointer).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,122 @@
+// The device that allocator tests run on: the simulated driver, freshly configured, with its controls and
+// race detector; or a real one, where the controls are absent and only what needs none of them is checked.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "allocator/arena.h"
+#include "driver/driver.h"
+#include "sim/cuda/sim_control.h"
+
+namespace spillway::test {
+
+class Device {
+ public:
+  explicit Device(const std::string& configuration = "capacity:1GiB") {
+    Result<std::shared_ptr<const Driver>> opened = Driver::open();
+    if (!opened.ok()) throw std::runtime_error(opened.status().text());
+    driver = opened.value();
+    bind(configure, "spwSimConfigure");
+    bind(touch_ranges, "spwSimTouch");
+    bind(report_count, "spwSimReportCount");
+    bind(report, "spwSimReport");
+    bind(calls, "spwSimCalls");
+    bind(total_calls, "spwSimTotalCalls");
+    bind(host_waits, "spwSimHostWaits");
+    bind(stream_waits, "spwSimStreamWaits");
+    bind(inject_fault, "spwSimInjectFault");
+    bind(clear_faults, "spwSimClearFaults");
+    bind(live_handles, "spwSimLiveHandles");
+    bind(live_mappings, "spwSimLiveMappings");
+    bind(note_alloc, "spwSimNoteAlloc");
+    bind(note_free, "spwSimNoteFree");
+    if (simulated() && configure(configuration.c_str()) != CUDA_SUCCESS) {
+      throw std::runtime_error("the simulated device refused: " + configuration);
+    }
+    CUdevice device = 0;
+    driver->cuDeviceGet(&device, 0);
+    driver->cuDevicePrimaryCtxRetain(&context, device);
+    driver->cuCtxSetCurrent(context);
+  }
+  ~Device() {
+    driver->cuCtxSynchronize();
+    for (CUstream stream : streams_) driver->cuStreamDestroy(stream);
+    driver->cuCtxSetCurrent(nullptr);
+    driver->cuDevicePrimaryCtxRelease(0);
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  bool simulated() const { return configure != nullptr; }
+
+  std::unique_ptr<Arena> arena(const ArenaOptions& options = {}) const {
+    Result<std::unique_ptr<Arena>> arena = Arena::create(driver, 0, options);
+    if (!arena.ok()) throw std::runtime_error(arena.status().text());
+    return std::move(arena.value());
+  }
+  CUstream stream() {
+    CUstream created = nullptr;
+    driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
+    streams_.push_back(created);
+    return created;
+  }
+  // Work on the device that reads and writes the whole range.
+  void touch(CUstream on, void* pointer, size_t bytes) const {
+    if (!simulated()) {
+      driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(pointer), 0x5a, bytes, on);
+      return;
+    }
+    const SpwSimRange range{reinterpret_cast<uint64_t>(pointer), bytes, 0, 0};
+    touch_ranges(on, &range, 1, SPW_SIM_READ_WRITE);
+  }
+  // What the race detector has to say; empty is good.
+  std::string reports() const {
+    std::string all;
+    for (size_t i = 0; simulated() && i < report_count() && i < 5; ++i) all += std::string(report(i)) + "\n";
+    return all;
+  }
+
+  std::shared_ptr<const Driver> driver;
+  CUcontext context = nullptr;
+  decltype(&spwSimConfigure) configure = nullptr;
+  decltype(&spwSimTouch) touch_ranges = nullptr;
+  decltype(&spwSimReportCount) report_count = nullptr;
+  decltype(&spwSimReport) report = nullptr;
+  decltype(&spwSimCalls) calls = nullptr;
+  decltype(&spwSimTotalCalls) total_calls = nullptr;
+  decltype(&spwSimHostWaits) host_waits = nullptr;
+  decltype(&spwSimStreamWaits) stream_waits = nullptr;
+  decltype(&spwSimInjectFault) inject_fault = nullptr;
+  decltype(&spwSimClearFaults) clear_faults = nullptr;
+  decltype(&spwSimLiveHandles) live_handles = nullptr;
+  decltype(&spwSimLiveMappings) live_mappings = nullptr;
+  decltype(&spwSimNoteAlloc) note_alloc = nullptr;
+  decltype(&spwSimNoteFree) note_free = nullptr;
+
+ private:
+  template <typename Function>
+  void bind(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(driver->find(name));
+  }
+
+  std::vector<CUstream> streams_;
+};
+
+inline void* must_allocate(Arena& arena, size_t bytes, CUstream stream) {
+  void* pointer = nullptr;
+  const Status status = arena.allocate(bytes, stream, &pointer);
+  EXPECT_TRUE(status.ok()) << status.text();
+  return pointer;
+}
+
+#define SPW_EXPECT_OK(expression)                    \
+  do {                                               \
+    const ::spillway::Status checked = (expression); \
+    EXPECT_TRUE(checked.ok()) << checked.text();     \
+  } while (false)
+
+}  // namespace spillway::test

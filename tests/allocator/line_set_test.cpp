@@ -1,0 +1,76 @@
+#include "allocator/line_set.h"
+
+#include <gtest/gtest.h>
+
+#include <bitset>
+
+namespace spillway {
+namespace {
+
+// Seeded numbers; the high bits of a linear congruential generator.
+struct Random {
+  uint32_t state;
+  explicit Random(uint32_t seed) : state(seed * 2654435761u + 1) {}
+  uint32_t operator()() {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  }
+};
+
+TEST(LineSet, JoinsNeighboursAndSplitsInside) {
+  LineSet set{};
+  set.give(100, 200);
+  set.give(300, 400);
+  EXPECT_EQ(set.size(), 2u);
+  set.give(200, 300);
+  ASSERT_EQ(set.size(), 1u);
+  EXPECT_TRUE(set.contains(100, 400));
+  EXPECT_FALSE(set.contains(99, 101));
+  set.take(150, 160);
+  EXPECT_EQ(set.size(), 2u);
+  EXPECT_FALSE(set.contains(140, 155));
+  EXPECT_TRUE(set.contains(160, 400));
+  set.reset();
+}
+
+TEST(LineSet, KnowsPrefixSuffixAndMiddle) {
+  LineSet set{};
+  set.give(0, 10);
+  set.give(20, 25);
+  set.give(40, 60);
+  set.give(kPageLines - 7, kPageLines);
+  EXPECT_EQ(set.prefix(), 10u);
+  EXPECT_EQ(set.suffix(), 7u);
+  EXPECT_EQ(set.largest_middle().begin, 40);
+  EXPECT_EQ(set.largest_middle().lines(), 20u);
+  set.reset();
+}
+
+// Against a plain set of bits, over seeded random operations that stay legal.
+TEST(LineSet, AgreesWithBits) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    LineSet set{};
+    std::bitset<kPageLines> bits;
+    for (int step = 0; step < 2000; ++step) {
+      const uint32_t begin = random() % kPageLines;
+      const uint32_t end = std::min<uint32_t>(kPageLines, begin + 1 + random() % 200);
+      bool all = true;
+      bool none = true;
+      for (uint32_t line = begin; line < end; ++line) (bits[line] ? none : all) = false;
+      ASSERT_EQ(set.contains(begin, end), all) << "seed " << seed << " step " << step;
+      if (all) {
+        set.take(begin, end);
+        for (uint32_t line = begin; line < end; ++line) bits[line] = false;
+      } else if (none) {
+        set.give(begin, end);
+        for (uint32_t line = begin; line < end; ++line) bits[line] = true;
+      }
+      ASSERT_EQ(set.total_lines(), bits.count());
+    }
+    set.reset();
+  }
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,231 @@
+// Several streams: reuse is ordered, waits are counted, pools keep what is theirs. The simulated device runs
+// everything as late as it may, and its race detector reports any reuse that was not ordered.
+
+#include "tests/allocator/device.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+const char* const kLate = "capacity:64MiB,completion:late";
+
+TEST(Streams, MemoryFreedOnAStreamIsReusedOnItAtOnce) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  for (int i = 0; i < 50; ++i) {
+    void* block = must_allocate(*arena, 40 * kMiB, stream);
+    device.touch(stream, block, 40 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  EXPECT_EQ(arena->stats().host_waits, 0);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Streams, AnotherStreamTakesFreePagesBehindADeviceWait) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream first = device.stream();
+  const CUstream second = device.stream();
+  for (int i = 0; i < 6; ++i) {
+    const CUstream stream = i % 2 == 0 ? first : second;
+    void* block = must_allocate(*arena, 30 * kMiB, stream);
+    device.touch(stream, block, 30 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+    SPW_EXPECT_OK(arena->validate());
+  }
+  const DeviceStats stats = arena->stats();
+  EXPECT_EQ(stats.host_waits, 0);
+  EXPECT_GE(stats.stream_waits, 1);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Streams, NoWaitIsTakenWhileThereIsRoomForNewPages) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  const CUstream first = device.stream();
+  const CUstream second = device.stream();
+  for (const CUstream stream : {first, second, first, second}) {
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    device.touch(stream, block, 20 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  const DeviceStats stats = arena->stats();
+  EXPECT_EQ(stats.stream_waits, 0);
+  EXPECT_EQ(stats.host_waits, 0);
+  EXPECT_EQ(stats.reserved_bytes.all.current, static_cast<int64_t>(40 * kMiB));
+}
+
+TEST(Streams, ARecordedStreamDelaysReuse) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  const auto arena = device.arena();
+  const CUstream owner = device.stream();
+  const CUstream user = device.stream();
+  void* block = must_allocate(*arena, 20 * kMiB, owner);
+  device.touch(owner, block, 20 * kMiB);
+  CUevent ready = nullptr;
+  device.driver->cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING);
+  device.driver->cuEventRecord(ready, owner);
+  device.driver->cuStreamWaitEvent(user, ready, 0);
+  device.touch(user, block, 20 * kMiB);
+  SPW_EXPECT_OK(Arena::record_stream(block, user));
+  SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(Arena::free(block).code(), SPW_ERROR_INVALID_POINTER);
+  EXPECT_EQ(arena->stats().pending_bytes, static_cast<int64_t>(20 * kMiB));
+  void* next = must_allocate(*arena, 20 * kMiB, owner);
+  EXPECT_NE(next, block);
+  device.touch(owner, next, 20 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  // At the limit the stream itself waits, not the host.
+  void* last = must_allocate(*arena, 40 * kMiB, owner);
+  device.touch(owner, last, 40 * kMiB);
+  EXPECT_EQ(arena->stats().pending_bytes, 0);
+  if (device.simulated()) {
+    EXPECT_EQ(device.host_waits(), 0u);
+  }
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+  device.driver->cuEventDestroy(ready);
+}
+
+TEST(Streams, SmallBlocksHaveStreamUsesToo) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  const CUstream owner = device.stream();
+  const CUstream user = device.stream();
+  for (int i = 0; i < 300; ++i) {
+    void* block = must_allocate(*arena, 700, owner);
+    device.touch(owner, block, 700);
+    CUevent ready = nullptr;
+    device.driver->cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING);
+    device.driver->cuEventRecord(ready, owner);
+    device.driver->cuStreamWaitEvent(user, ready, 0);
+    device.driver->cuEventDestroy(ready);
+    device.touch(user, block, 700);
+    SPW_EXPECT_OK(Arena::record_stream(block, user));
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+}
+
+TEST(Streams, RecordingTheOwnStreamChangesNothing) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  void* block = must_allocate(*arena, 20 * kMiB, stream);
+  SPW_EXPECT_OK(Arena::record_stream(block, stream));
+  SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(arena->stats().pending_bytes, 0);
+}
+
+TEST(Streams, ManyStreamsNearTheLimitStayOrdered) {
+  for (int seed = 1; seed <= 5; ++seed) {
+    Device device(std::string(kLate) + ",seed:" + std::to_string(seed));
+    const auto arena = device.arena();
+    std::vector<CUstream> streams;
+    for (int i = 0; i < 4; ++i) streams.push_back(device.stream());
+    uint32_t random = static_cast<uint32_t>(seed) * 7919;
+    struct Block {
+      void* pointer;
+      size_t bytes;
+      CUstream stream;
+    };
+    std::vector<Block> live;
+    size_t live_bytes = 0;
+    for (int step = 0; step < 400; ++step) {
+      random = random * 1664525 + 1013904223;
+      const size_t bytes = (random >> 8) % (6 * kMiB) + 1;
+      const CUstream stream = streams[(random >> 4) % 4];
+      while (live_bytes + bytes > 40 * kMiB) {
+        const size_t victim = random % live.size();
+        device.touch(live[victim].stream, live[victim].pointer, live[victim].bytes);
+        SPW_EXPECT_OK(Arena::free(live[victim].pointer));
+        live_bytes -= live[victim].bytes;
+        live.erase(live.begin() + static_cast<ptrdiff_t>(victim));
+      }
+      void* pointer = nullptr;
+      if (!arena->allocate(bytes, stream, &pointer).ok())
+        continue;  // other streams' parts of pages may stand in the way
+      device.touch(stream, pointer, bytes);
+      live.push_back({pointer, bytes, stream});
+      live_bytes += bytes;
+    }
+    SPW_EXPECT_OK(arena->validate());
+    EXPECT_EQ(device.reports(), "") << "seed " << seed;
+  }
+}
+
+TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
+  Device device;
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream stream = device.stream();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
+  void* in_pool = must_allocate(*arena, 30 * kMiB, stream);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(in_pool));
+  void* other = nullptr;
+  EXPECT_EQ(arena->allocate(30 * kMiB, stream, &other).code(), SPW_ERROR_OUT_OF_MEMORY);
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(30 * kMiB));
+  // The pool itself serves again.
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+  EXPECT_EQ(must_allocate(*arena, 30 * kMiB, stream), in_pool);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(in_pool));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  other = must_allocate(*arena, 30 * kMiB, stream);
+  device.touch(stream, other, 30 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Pools, MismatchedCallsAreRefused) {
+  Device device;
+  const auto arena = device.arena();
+  EXPECT_EQ(arena->begin_pool({}, nullptr).code(), SPW_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(arena->end_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+  EXPECT_EQ(arena->begin_pool({1, 0}, nullptr).code(), SPW_ERROR_INVALID_STATE);
+  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+}
+
+TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
+  Device device;
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  void* block = must_allocate(*arena, 20 * kMiB, stream);
+  SPW_EXPECT_OK(Arena::free(block));
+  void* same = must_allocate(*arena, 20 * kMiB, stream);
+  EXPECT_EQ(same, block);
+  void* with_user = must_allocate(*arena, 1 * kMiB, stream);
+  SPW_EXPECT_OK(Arena::record_stream(with_user, nullptr));
+  SPW_EXPECT_OK(Arena::free(with_user));
+  EXPECT_EQ(arena->trim().code(), SPW_ERROR_INVALID_STATE);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_NE(graph, nullptr);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(same));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+  SPW_EXPECT_OK(arena->validate());
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+}
+
+}  // namespace
+}  // namespace spillway::test

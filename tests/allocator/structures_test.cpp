@@ -1,0 +1,217 @@
+// The small structures of the heap, each against a plain model.
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "allocator/address_map.h"
+#include "allocator/bitmap.h"
+#include "allocator/fragments.h"
+#include "allocator/journal.h"
+#include "allocator/mutex.h"
+#include "allocator/size_classes.h"
+#include "allocator/slab.h"
+
+namespace spillway {
+namespace {
+
+// Seeded numbers; the high bits of a linear congruential generator.
+struct Random {
+  uint32_t state;
+  explicit Random(uint32_t seed) : state(seed * 2654435761u + 1) {}
+  uint32_t operator()() {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  }
+};
+
+TEST(SizeClasses, EachRequestGetsTheSmallestClassThatHoldsIt) {
+  for (uint64_t bytes = 1; bytes <= kLargestSmallBytes; ++bytes) {
+    const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
+    ASSERT_GE(kClassBytes[size_class], bytes);
+    if (size_class > 0) {
+      ASSERT_LT(kClassBytes[size_class - 1], bytes);
+    }
+  }
+}
+
+TEST(Bitmap, AgreesWithASet) {
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    Random random(seed);
+    Bitmap bitmap(1000);
+    std::set<PageId> model;
+    for (int step = 0; step < 2000; ++step) {
+      const PageId first = random() % 900;
+      const uint32_t count = 1 + random() % 100;
+      if (random() % 2 == 0) {
+        bitmap.set(first, count);
+        for (PageId id = first; id < first + count; ++id) model.insert(id);
+      } else {
+        bitmap.clear(first, count);
+        for (PageId id = first; id < first + count; ++id) model.erase(id);
+      }
+      const PageId from = random() % 1000;
+      bool all = true;
+      for (PageId id = from; id < std::min<PageId>(1000, from + count); ++id)
+        all = all && model.count(id) != 0;
+      if (from + count <= 1000) {
+        ASSERT_EQ(bitmap.all_set(from, count), all);
+      }
+      const auto next = model.lower_bound(from);
+      ASSERT_EQ(bitmap.next_set(from), next == model.end() ? bitmap.end() : *next);
+      PageId clear = from;
+      while (model.count(clear) != 0) ++clear;
+      ASSERT_EQ(bitmap.next_clear(from), std::min(clear, bitmap.end()));
+    }
+  }
+}
+
+TEST(FragmentIndex, FindsAFittingFragmentWheneverThereIsOne) {
+  Random random(7);
+  std::vector<Page> pages(200, Page{});
+  FragmentIndex index(pages.data());
+  std::vector<uint32_t> prefix(pages.size(), 0);
+  for (int step = 0; step < 5000; ++step) {
+    const PageId page = random() % static_cast<PageId>(pages.size());
+    LineSet& lines = pages[page].free_lines;
+    lines.reset();
+    prefix[page] = random() % 3 == 0 ? 0 : random() % (kPageLines - 1);
+    if (prefix[page] > 0) lines.give(0, prefix[page]);
+    index.update(page);
+    const uint32_t wanted = 1 + random() % kPageLines;
+    uint32_t smallest = ~0u;
+    for (const uint32_t size : prefix) {
+      if (size >= wanted) smallest = std::min(smallest, size);
+    }
+    const PageId found = index.find(kPrefix, wanted);
+    if (smallest == ~0u) {
+      ASSERT_EQ(found, kNoPage);
+    } else {
+      // Bins are 32 lines wide and only their first pages are looked at: about the smallest, never too small.
+      ASSERT_NE(found, kNoPage);
+      ASSERT_GE(prefix[found], wanted);
+    }
+    ASSERT_EQ(index.count(kSuffix), 0u);
+  }
+  for (Page& page : pages) page.free_lines.reset();
+}
+
+Place* first_guess(const Journal& journal, uint32_t key) {
+  for (int which = 0; which < Journal::kGuesses; ++which) {
+    if (Place* place = journal.guess(which, key)) return place;
+  }
+  return nullptr;
+}
+
+TEST(Journal, ARepeatedSequenceIsPredictedFromItsSecondPass) {
+  std::vector<Place> places(500);
+  Journal journal;
+  for (int pass = 0; pass < 3; ++pass) {
+    int predicted = 0;
+    for (uint32_t i = 0; i < places.size(); ++i) {
+      const uint32_t key = 100 + i * i % 37;
+      Place* place = first_guess(journal, key);
+      if (place == &places[i]) ++predicted;
+      journal.append(key, &places[i]);
+    }
+    if (pass > 0) {
+      EXPECT_GE(predicted, 490) << "pass " << pass;
+    }
+  }
+}
+
+TEST(Journal, AnInsertedRequestCostsFewPredictions) {
+  std::vector<Place> places(300);
+  Place extra;
+  Journal journal;
+  for (int pass = 0; pass < 4; ++pass) {
+    int wrong = 0;
+    for (uint32_t i = 0; i < places.size(); ++i) {
+      if (pass == 3 && i == 150) journal.append(9999, &extra);
+      const uint32_t key = 1 + i;
+      Place* place = first_guess(journal, key);
+      wrong += place != &places[i];
+      journal.append(key, &places[i]);
+    }
+    if (pass == 3) {
+      EXPECT_LE(wrong, 6);
+    }
+  }
+}
+
+TEST(Journal, ARecycledPlaceIsNotPredicted) {
+  Place place;
+  Journal journal;
+  for (int i = 0; i < 10; ++i) journal.append(5, &place);
+  ASSERT_EQ(journal.guess(0, 5), &place);
+  ++place.generation;
+  EXPECT_EQ(first_guess(journal, 5), nullptr);
+}
+
+TEST(Journal, KeepsARingOfBoundedSize) {
+  Place place;
+  Journal journal;
+  for (uint64_t i = 0; i < 3 * uint64_t{Journal::kMostEntries}; ++i) {
+    journal.append(static_cast<uint32_t>(i % 1000), &place);
+  }
+  EXPECT_EQ(first_guess(journal, (3 * Journal::kMostEntries) % 1000), &place);
+  EXPECT_LE(journal.metadata_bytes(), uint64_t{Journal::kMostEntries} * 32);
+}
+
+TEST(Slab, EverySlotOnceAndFoundAgain) {
+  for (uint32_t size_class = 0; size_class < kClassCount; ++size_class) {
+    Place place;
+    place.va = uint64_t{1} << 32;
+    Slab slab;
+    slab.open(&place, size_class);
+    std::set<uint32_t> slots;
+    while (!slab.full()) {
+      const uint32_t slot = slab.take_slot(1);
+      ASSERT_TRUE(slots.insert(slot).second);
+      ASSERT_EQ(slab.slot_at(slab.va_of(slot)), slot);
+      ASSERT_EQ(slab.slot_at(slab.va_of(slot) + 1), kMostSlots);
+      ASSERT_LE(slab.va_of(slot) + slab.slot_bytes(), place.va + kSlabBytes);
+    }
+    EXPECT_EQ(slots.size(), slots_of_class(size_class));
+    EXPECT_EQ(slab.slot_at(place.va - kLineBytes), kMostSlots);
+  }
+}
+
+TEST(AddressMap, AnswersNullForWhatWasNeverEntered) {
+  const AddressMap& map = AddressMap::instance();
+  EXPECT_EQ(map.find(0), nullptr);
+  EXPECT_EQ(map.find(~uint64_t{0}), nullptr);
+  EXPECT_EQ(map.find(uint64_t{1} << 47), nullptr);
+}
+
+TEST(AddressMap, EntersAndClearsUnits) {
+  AddressMap& map = AddressMap::instance();
+  Place place;
+  const uint64_t va = uint64_t{77} << 33;
+  ASSERT_TRUE(map.set(va, 4, &place));
+  EXPECT_EQ(map.find(va + 4 * kUnitBytes - 1), &place);
+  EXPECT_EQ(map.find(va + 4 * kUnitBytes), nullptr);
+  map.clear(va, 4);
+  EXPECT_EQ(map.find(va), nullptr);
+}
+
+TEST(Mutex, ExcludesUnderContention) {
+  Mutex mutex;
+  int64_t count = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20000; ++i) {
+        const Lock lock(mutex);
+        ++count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, 80000);
+}
+
+}  // namespace
+}  // namespace spillway
