@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "sim/cuda/call.h"
+#include "sim/cuda/capture.h"
 
 using namespace spillway::sim;
 
@@ -222,6 +223,10 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 CUresult cuCtxSynchronize() {
   Call call(EntryPoint::k_cuCtxSynchronize, kNeedsContext | kUnsafeInCapture);
   if (call.refused()) return call.result();
+  if (const CUresult result = check_context_not_capturing(call.state(), call.context());
+      result != CUDA_SUCCESS) {
+    return result;
+  }
   ++call.state().host_waits;
   wait_context(call.state(), call.context(), call.lock());
   return CUDA_SUCCESS;
@@ -232,6 +237,9 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   if (call.refused()) return call.result();
   Context* context = handle == nullptr ? call.context() : find_context(handle);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult result = check_context_not_capturing(call.state(), context); result != CUDA_SUCCESS) {
+    return result;
+  }
   ++call.state().host_waits;
   wait_context(call.state(), context, call.lock());
   return CUDA_SUCCESS;

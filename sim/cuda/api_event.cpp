@@ -1,5 +1,6 @@
 // Events.
 #include "sim/cuda/call.h"
+#include "sim/cuda/capture.h"
 #include "sim/cuda/queries.h"
 
 using namespace spillway::sim;
@@ -19,6 +20,12 @@ CUresult record(EntryPoint entry, CUevent event_handle, CUstream handle) {
   if (stream == nullptr || event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
   return record_event(state, event, stream, call.lock());
+}
+
+// An event recorded under capture cannot be asked about; asking invalidates the capture.
+CUresult refuse_captured(const Event& event) {
+  event.capture->invalidated = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 }  // namespace
@@ -64,6 +71,7 @@ CUresult cuEventQuery(CUevent handle) {
   if (call.refused()) return call.result();
   Event* event = find_event(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->capture != nullptr) return refuse_captured(*event);
   return query_event(call.state(), event, call.lock());
 }
 
@@ -72,6 +80,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (call.refused()) return call.result();
   Event* event = find_event(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->capture != nullptr) return refuse_captured(*event);
   ++call.state().host_waits;
   synchronize_event(call.state(), event, call.lock());
   return CUDA_SUCCESS;

@@ -1,7 +1,8 @@
-// Streams, host functions and kernels. A kernel is a position on its stream: it computes nothing.
+// Streams, and host functions on them.
 #include <algorithm>
 
 #include "sim/cuda/call.h"
+#include "sim/cuda/capture.h"
 #include "sim/cuda/queries.h"
 #include "sim/cuda/work.h"
 
@@ -18,7 +19,8 @@ struct StreamCall {
   Call call;
   Stream* stream = nullptr;
   CUresult result;
-  StreamCall(EntryPoint entry, CUstream handle) : call(entry), result(call.result()) {
+  StreamCall(EntryPoint entry, CUstream handle, unsigned needs = kNeedsNothing)
+      : call(entry, needs), result(call.result()) {
     if (call.refused()) return;
     stream = find_stream(call.state(), handle);
     if (stream != nullptr) return;
@@ -63,6 +65,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
   StreamCall in(EntryPoint::k_cuStreamDestroy, handle);
   if (in.refused()) return in.result;
   State& state = in.call.state();
+  abandon_capture(state, in.stream);
   // Its work goes on: the timeline stays until it is over and known to be.
   std::erase(in.stream->context->streams, in.stream);
   state.scheduler.close(in.stream->timeline);
@@ -72,14 +75,16 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 }
 
 CUresult cuStreamQuery(CUstream handle) {
-  StreamCall in(EntryPoint::k_cuStreamQuery, handle);
+  StreamCall in(EntryPoint::k_cuStreamQuery, handle, kUnsafeInCapture);
   if (in.refused()) return in.result;
+  if (const CUresult result = check_not_capturing(in.stream); result != CUDA_SUCCESS) return result;
   return query_stream(in.call.state(), in.stream, in.call.lock());
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  StreamCall in(EntryPoint::k_cuStreamSynchronize, handle);
+  StreamCall in(EntryPoint::k_cuStreamSynchronize, handle, kUnsafeInCapture);
   if (in.refused()) return in.result;
+  if (const CUresult result = check_not_capturing(in.stream); result != CUDA_SUCCESS) return result;
   ++in.call.state().host_waits;
   wait_stream(in.call.state(), in.stream, in.call.lock());
   return CUDA_SUCCESS;
@@ -154,13 +159,6 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   return enqueue_host(EntryPoint::k_cuLaunchHostFunc, stream, std::move(work));
 }
 
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        CUstream stream, void**, void**) {
-  StreamCall in(EntryPoint::k_cuLaunchKernel, stream);
-  if (in.refused()) return in.result;
-  return enqueue(in.call.state(), in.stream, nullptr, {}, "cuLaunchKernel", in.call.lock());
-}
-
 CUresult cuStreamQuery_ptsz(CUstream stream) {
   return cuStreamQuery(per_thread(stream));
 }
@@ -190,12 +188,6 @@ CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, vo
 }
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* data) {
   return cuLaunchHostFunc(per_thread(stream), function, data);
-}
-CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                             CUstream stream, void** arguments, void** extra) {
-  return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
-                        per_thread(stream), arguments, extra);
 }
 
 }  // extern "C"

@@ -110,7 +110,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
                      unsigned long long flags) {
-  Call call(EntryPoint::k_cuMemCreate, kUnsafeInCapture);
+  Call call(EntryPoint::k_cuMemCreate, kVmmInCapture);
   if (call.refused()) return call.result();
   State& state = call.state();
   int device = 0;
@@ -134,7 +134,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  Call call(EntryPoint::k_cuMemMap, kUnsafeInCapture);
+  Call call(EntryPoint::k_cuMemMap, kVmmInCapture);
   if (call.refused()) return call.result();
   State& state = call.state();
   Physical* physical = state.memory.find_handle(handle);
@@ -147,7 +147,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  Call call(EntryPoint::k_cuMemUnmap, kUnsafeInCapture);
+  Call call(EntryPoint::k_cuMemUnmap, kVmmInCapture);
   State& state = call.state();
   if (state.initialized) ++state.host_waits;
   if (call.refused()) return call.result();
@@ -162,7 +162,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  Call call(EntryPoint::k_cuMemSetAccess, kUnsafeInCapture);
+  Call call(EntryPoint::k_cuMemSetAccess, kVmmInCapture);
   if (call.refused()) return call.result();
   State& state = call.state();
   if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,15 @@
 #include "sim/cuda/call.h"
 
+#include "sim/cuda/capture.h"
+
 namespace spillway::sim {
+namespace {
+
+bool is_unsafe(const State& state, unsigned needs) {
+  return (needs & kUnsafeInCapture) != 0 || ((needs & kVmmInCapture) != 0 && !state.config.vmm_in_capture);
+}
+
+}  // namespace
 
 Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state_.mutex) {
   if (this_thread().in_host_function) {
@@ -14,6 +23,8 @@ Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state
     result_ = CUDA_ERROR_NOT_INITIALIZED;
   } else if ((needs & kNeedsContext) != 0 && current_context(state_) == nullptr) {
     result_ = CUDA_ERROR_INVALID_CONTEXT;
+  } else if (!state_.captures.empty() && is_unsafe(state_, needs)) {
+    result_ = check_unsafe_call(state_);
   }
 }
 

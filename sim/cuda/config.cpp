@@ -91,6 +91,11 @@ bool set_vmm(Parsed in) {
   in.config->vmm = choice == 1;
   return choice >= 0;
 }
+bool set_vmm_in_capture(Parsed in) {
+  const int choice = parse_choice(in.value, "refuse|allow");
+  in.config->vmm_in_capture = choice == 1;
+  return choice >= 0;
+}
 bool set_races(Parsed in) {
   const int choice = parse_choice(in.value, "off|on");
   in.config->races = choice == 1;
@@ -137,6 +142,7 @@ constexpr Key kKeys[] = {
     {"set_access_cost", "per-call or per-mapping", set_access_cost},
     {"costs", "the name of a JSON file", set_costs},
     {"vmm", "on or off", set_vmm},
+    {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},
     {"races", "on or off", set_races},
     {"mappings", "a number from 1", set_mappings},

@@ -27,6 +27,7 @@ struct Config {
   bool access_cost_per_mapping = false;
   std::string costs_file;
   bool vmm = true;
+  bool vmm_in_capture = false;
   int version = 13000;
   bool races = true;
   uint64_t max_mappings = 520000;

@@ -21,13 +21,12 @@ char* locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous
 }
 
 void run_copy(State& state, Work& work) {
-  const bool to_pageable = work.value != 0;
   for (uint64_t done = 0; done < work.bytes;) {
     uint64_t to_left = 0;
     uint64_t from_left = 0;
-    char* to = locate(state, work.to + done, to_pageable, &to_left);
-    char* from =
-        work.staged.empty() ? locate(state, work.from + done, false, &from_left) : work.staged.data() + done;
+    char* to = locate(state, work.to + done, work.to_pageable, &to_left);
+    char* from = work.staged.empty() ? locate(state, work.from + done, work.from_pageable, &from_left)
+                                     : work.staged.data() + done;
     if (!work.staged.empty()) from_left = work.staged.size() - done;
     if (to == nullptr || from == nullptr) return;  // unmapped by now (reported), or nothing is backed
     const uint64_t part = std::min({work.bytes - done, to_left, from_left});
@@ -110,7 +109,8 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   work->to = copy.to;
   work->from = copy.from;
   work->bytes = copy.bytes;
-  work->value = to_pageable ? 1 : 0;
+  work->to_pageable = to_pageable;
+  work->from_pageable = from_pageable;
   const bool capturing = stream->capture != nullptr;
   // Ordinary host memory is read before the call returns: the program may change it at once.
   if (from_pageable && !capturing) {

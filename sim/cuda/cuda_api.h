@@ -21,3 +21,4 @@
 #undef cuDevicePrimaryCtxReset
 #undef cuDevicePrimaryCtxSetFlags
 #undef cuGraphInstantiate
+#undef cuGraphNodeGetDependencies

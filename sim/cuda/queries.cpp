@@ -1,5 +1,7 @@
 #include "sim/cuda/queries.h"
 
+#include "sim/cuda/capture.h"
+
 namespace spillway::sim {
 namespace {
 
@@ -59,8 +61,14 @@ CUresult query_event(State& state, Event* event, Lock& lock) {
 }
 
 CUresult record_event(State& state, Event* event, Stream* stream, Lock& lock) {
+  if (stream->capture != nullptr) {
+    if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    capture_record(stream, event);
+    return CUDA_SUCCESS;
+  }
   const CUresult result = enqueue(state, stream, nullptr, {}, "cuEventRecord", lock);
   if (result != CUDA_SUCCESS) return result;
+  event->capture.reset();
   event->recorded = true;
   event->timeline = stream->timeline;
   event->position = state.scheduler.enqueued(stream->timeline);
@@ -70,7 +78,9 @@ CUresult record_event(State& state, Event* event, Stream* stream, Lock& lock) {
 }
 
 CUresult wait_event(State& state, Stream* stream, Event* event, Lock& lock) {
+  if (event->capture != nullptr) return capture_wait(stream, event);
   if (!event->recorded) return CUDA_SUCCESS;
+  if (stream->capture != nullptr) return capture_wait(stream, event);
   state.scheduler.order_after(stream->timeline, event->timeline, event->position, event->clock);
   return enqueue(state, stream, nullptr, {}, "cuStreamWaitEvent", lock);
 }

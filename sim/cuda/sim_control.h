@@ -17,11 +17,12 @@
  * the answers to queries, 1 set_access_cost:per-call|per-mapping   the reading that spwSimVirtualNs gives,
  * per-call costs:FILE             JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
  *   vmm:on|off             whether the device has virtual memory management, on
- *   version:N              what cuDriverGetVersion answers; newer entry points are not found, 13000
- *   races:on|off           the race detector, on
- *   mappings:N             live mappings at which cuMemSetAccess is out of memory, 520000
- *   fault:NAME@N[=CUresult]   the Nth call of NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told;
- * repeatable */
+ *   vmm_in_capture:refuse|allow
+ *                          whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
+ * while a stream captures (cuda.h does not say), refuse version:N              what cuDriverGetVersion
+ * answers; newer entry points are not found, 13000 races:on|off           the race detector, on mappings:N
+ * live mappings at which cuMemSetAccess is out of memory, 520000 fault:NAME@N[=CUresult]   the Nth call of
+ * NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told; repeatable */
 #ifndef SPILLWAY_SIM_CONTROL_H
 #define SPILLWAY_SIM_CONTROL_H
 

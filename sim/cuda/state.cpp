@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "sim/cuda/capture.h"
+
 namespace spillway::sim {
 
 State& State::get() {
@@ -29,6 +31,9 @@ std::string State::configure(const char* text) {
   calls = std::move(fresh);
   config = std::move(parsed);
   ++generation;
+  for (Capture* capture : captures) capture->ended = true;
+  graph_slots().drop_all();
+  graph_exec_slots().drop_all();
   contexts.drop_all();
   streams.drop_all();
   events.drop_all();
@@ -72,6 +77,7 @@ void destroy_context(State& state, Context* context, Lock& lock) {
   for (Mapping* mapping : state.memory.allocations_of(handle_of(context))) free_allocation(state, mapping);
   state.events.drop_if([&](const Event& event) { return event.context == context; });
   for (Stream* stream : context->streams) {
+    abandon_capture(state, stream);
     state.scheduler.close(stream->timeline);
     state.streams.drop(stream);
   }
@@ -142,18 +148,26 @@ void order_by_legacy_rules(State& state, Stream* stream) {
 CUresult enqueue(State& state, Stream* stream, WorkPtr work, std::vector<RangeAccess> accesses,
                  const char* what, Lock& lock) {
   ++state.enqueues;
+  if (!state.captures.empty()) {
+    if (stream->capture != nullptr) return capture_node(stream, std::move(work), std::move(accesses), what);
+    if (const CUresult result = check_legacy(state, stream); result != CUDA_SUCCESS) return result;
+  }
   order_by_legacy_rules(state, stream);
+  enqueue_on(state, stream->timeline, *stream, std::move(work), accesses, what, lock);
+  return CUDA_SUCCESS;
+}
+
+void enqueue_on(State& state, TimelineId timeline, const Stream& stream, WorkPtr work,
+                const std::vector<RangeAccess>& accesses, const char* what, Lock& lock) {
   Scheduler& scheduler = state.scheduler;
   if (!accesses.empty() && state.detector.enabled()) {
     // Checked before the work is enqueued, which may run it: what it will be is known.
-    VectorClock clock = scheduler.clock(stream->timeline);
+    VectorClock clock = scheduler.clock(timeline);
     clock.join(scheduler.host());
-    const Actor actor{stream->timeline, scheduler.enqueued(stream->timeline) + 1, stream->context->device,
-                      stream->id, what};
+    const Actor actor{timeline, scheduler.enqueued(timeline) + 1, stream.context->device, stream.id, what};
     state.detector.grid(state.memory, state.peers, accesses, actor, clock);
   }
-  scheduler.enqueue(stream->timeline, std::move(work), lock);
-  return CUDA_SUCCESS;
+  scheduler.enqueue(timeline, std::move(work), lock);
 }
 
 void wait_stream(State& state, Stream* stream, Lock& lock) {

@@ -37,7 +37,8 @@ struct Stream {
   uint64_t fruitless_queries = 0;
   uint64_t fruitless_since = 0;  // State::enqueues at the last one
   std::shared_ptr<Capture> capture;
-  std::vector<size_t> capture_tail;  // nodes that the next captured node depends on
+  std::vector<size_t> capture_tail;               // nodes that the next captured node depends on
+  std::vector<CUgraphNode> capture_dependencies;  // their handles, as last handed out
 };
 
 struct Event {
@@ -132,6 +133,9 @@ inline CUevent handle_of(Event* event) {
 // are what it reads and writes, for the detector. Under capture it becomes a node instead.
 CUresult enqueue(State& state, Stream* stream, WorkPtr work, std::vector<RangeAccess> accesses,
                  const char* what, Lock& lock);
+// As enqueue, on a timeline of its own that belongs to work of the stream.
+void enqueue_on(State& state, TimelineId timeline, const Stream& stream, WorkPtr work,
+                const std::vector<RangeAccess>& accesses, const char* what, Lock& lock);
 // The host waits for everything enqueued on the stream, or in the context.
 void wait_stream(State& state, Stream* stream, Lock& lock);
 void wait_context(State& state, Context* context, Lock& lock);

@@ -17,6 +17,8 @@ struct Work {
   uint64_t to = 0;
   uint64_t from = 0;
   uint64_t bytes = 0;
+  bool to_pageable = false;  // kCopy: ordinary host memory
+  bool from_pageable = false;
   uint32_t value = 0;               // kFill, kTouch
   uint32_t width = 1;               // kFill: bytes of the value
   std::vector<char> staged;         // kCopy: the source, taken at the call from pageable memory
