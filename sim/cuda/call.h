@@ -15,6 +15,7 @@ enum CallNeeds : unsigned {
   kNeedsContext = 1,     // CUDA_ERROR_INVALID_CONTEXT unless one is current
   kUnsafeInCapture = 2,  // refused, and ends the captures it disturbs, unless the thread's mode permits
   kBeforeInit = 4,       // allowed before cuInit
+  kVmmInCapture = 8,     // kUnsafeInCapture, unless configured otherwise
 };
 
 class Call {
