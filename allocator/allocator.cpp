@@ -4,8 +4,8 @@
 
 namespace spillway {
 
-Allocator::Allocator(std::shared_ptr<const Driver> driver, const ArenaOptions& options)
-    : driver_(std::move(driver)), options_(options) {}
+Allocator::Allocator(std::shared_ptr<const Driver> driver, OptionsOf options_of)
+    : driver_(std::move(driver)), options_of_(std::move(options_of)) {}
 
 Allocator::~Allocator() {
   for (std::atomic<Arena*>& arena : arenas_) delete arena.load();
@@ -13,7 +13,12 @@ Allocator::~Allocator() {
 
 Result<std::unique_ptr<Allocator>> Allocator::create(std::shared_ptr<const Driver> driver,
                                                      const ArenaOptions& options) {
-  return std::unique_ptr<Allocator>(new Allocator(std::move(driver), options));
+  return create(std::move(driver), [options](int) -> Result<ArenaOptions> { return options; });
+}
+
+Result<std::unique_ptr<Allocator>> Allocator::create(std::shared_ptr<const Driver> driver,
+                                                     OptionsOf options_of) {
+  return std::unique_ptr<Allocator>(new Allocator(std::move(driver), std::move(options_of)));
 }
 
 Result<Arena*> Allocator::create_arena(int device) {
@@ -23,7 +28,9 @@ Result<Arena*> Allocator::create_arena(int device) {
   const std::lock_guard<std::mutex> lock(create_mutex_);
   std::atomic<Arena*>& slot = arenas_[static_cast<size_t>(device)];
   if (Arena* found = slot.load(std::memory_order_acquire); found != nullptr) return found;
-  Result<std::unique_ptr<Arena>> arena = Arena::create(driver_, device, options_);
+  Result<ArenaOptions> options = options_of_(device);
+  if (!options.ok()) return options.take_status();
+  Result<std::unique_ptr<Arena>> arena = Arena::create(driver_, device, options.value());
   if (!arena.ok()) return arena.take_status();
   slot.store(arena.value().release(), std::memory_order_release);
   return slot.load(std::memory_order_relaxed);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -15,9 +16,14 @@ class Allocator {
  public:
   static constexpr int kMostDevices = 64;
 
+  // What the arena of a device is made with, asked when it is made; an error is arena()'s answer.
+  using OptionsOf = std::function<Result<ArenaOptions>(int device)>;
+
   // Errors: none today; the driver was opened by the caller.
   static Result<std::unique_ptr<Allocator>> create(std::shared_ptr<const Driver> driver,
                                                    const ArenaOptions& options);
+  static Result<std::unique_ptr<Allocator>> create(std::shared_ptr<const Driver> driver,
+                                                   OptionsOf options_of);
   ~Allocator();
 
   // Errors: invalid_argument (no such device), and those of Arena::create.
@@ -46,11 +52,11 @@ class Allocator {
   }
 
  private:
-  Allocator(std::shared_ptr<const Driver> driver, const ArenaOptions& options);
+  Allocator(std::shared_ptr<const Driver> driver, OptionsOf options_of);
   Result<Arena*> create_arena(int device);
 
   std::shared_ptr<const Driver> driver_;
-  const ArenaOptions options_;
+  const OptionsOf options_of_;
   std::mutex create_mutex_;
   std::array<std::atomic<Arena*>, kMostDevices> arenas_{};
 };

@@ -60,9 +60,9 @@ typedef struct spw_pool_stat {
  *   limit_bytes                   what reserved_bytes may reach; INT64_MAX when unlimited
  *   heaps                         number of (stream, pool) heaps
  *   stream_waits, host_waits      device-side waits enqueued, waits that blocked a host thread
- *   mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes exactly; active and
- *                                 requested bytes as the line through samples, taken by each pool of a heap every 64 to
- *                                 191 allocations, halfway through one, and by every reader of these counters */
+ *   mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes exactly;
+ * active and requested bytes as the line through samples, taken by each pool of a heap every 64 to 191
+ * allocations, halfway through one, and by every reader of these counters */
 #define SPW_STATS_VALUES(X) \
   X(num_alloc_retries)      \
   X(num_ooms)               \

@@ -1,0 +1,253 @@
+#include "abi/config.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kLargestSmallSize = 16 << 10;
+constexpr uint64_t kSmallestSmallSize = 512;
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  const size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+// A decimal number without sign or exponent, and what follows it.
+std::optional<double> leading_number(std::string_view text, std::string_view& rest) {
+  const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + end, value);
+  if (end == 0 || error != std::errc() || stop != text.data() + end) return std::nullopt;
+  rest = trim(text.substr(end));
+  return value;
+}
+
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  std::string_view unit;
+  const std::optional<double> number = leading_number(text, unit);
+  if (!number) return std::nullopt;
+  double scale = 1;
+  if (!unit.empty() && unit != "B") {
+    constexpr std::string_view kPrefixes = "KMGT";
+    const size_t prefix = kPrefixes.find(unit.front());
+    const std::string_view suffix = unit.substr(1);
+    if (prefix == std::string_view::npos || (!suffix.empty() && suffix != "iB" && suffix != "B")) {
+      return std::nullopt;
+    }
+    scale = std::pow(1024.0, static_cast<double>(prefix + 1));
+  }
+  const double bytes = *number * scale;
+  if (bytes > std::pow(2.0, 60)) return std::nullopt;
+  return static_cast<uint64_t>(bytes);
+}
+
+bool parse(std::string_view text, MemorySize& out) {
+  std::string_view rest;
+  const std::optional<double> number = leading_number(text, rest);
+  if (number && rest == "%") {
+    if (*number > 100) return false;
+    out.percent = *number;
+    return true;
+  }
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  if (!bytes) return false;
+  out = MemorySize{*bytes, -1};
+  return true;
+}
+
+bool parse(std::string_view text, LimitSize& out) {
+  if (text != "unlimited") return parse(text, static_cast<MemorySize&>(out));
+  out.bytes = LimitSize::kUnlimited;
+  out.percent = -1;
+  return true;
+}
+
+bool parse(std::string_view text, SmallSize& out) {
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  if (!bytes || *bytes < kSmallestSmallSize || *bytes > kLargestSmallSize) return false;
+  out.bytes = *bytes;
+  return true;
+}
+
+bool parse(std::string_view text, Backend& out) {
+  if (text != "vmm" && text != "malloc") return false;
+  out = text == "vmm" ? Backend::kVmm : Backend::kMalloc;
+  return true;
+}
+
+bool parse(std::string_view text, Flag& out) {
+  const bool on = text == "on" || text == "true" || text == "1";
+  if (!on && text != "off" && text != "false" && text != "0") return false;
+  out = on;
+  return true;
+}
+
+std::string print_bytes(uint64_t bytes) {
+  if (bytes == 0) return "0";
+  const char* const units[] = {"", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  while (unit + 1 < std::size(units) && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{}{}", bytes, units[unit]);
+}
+
+std::string print(const MemorySize& value) {
+  return value.percent < 0 ? print_bytes(value.bytes) : fmt::format("{}%", value.percent);
+}
+std::string print(const LimitSize& value) {
+  const bool unlimited = value.percent < 0 && value.bytes == LimitSize::kUnlimited;
+  return unlimited ? "unlimited" : print(static_cast<const MemorySize&>(value));
+}
+std::string print(const SmallSize& value) {
+  return print_bytes(value.bytes);
+}
+std::string print(const Backend& value) {
+  return value == Backend::kVmm ? "vmm" : "malloc";
+}
+std::string print(const Flag& value) {
+  return value ? "on" : "off";
+}
+
+std::string names() {
+  std::string out;
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) \
+  out += out.empty() ? #name : ", " #name;
+#include "abi/options.inc"
+#undef SPW_OPTION
+  return out;
+}
+
+// Applies "option:value"; a complaint if that cannot be done.
+std::optional<std::string> apply_entry(Config& config, std::string_view entry) {
+  const size_t colon = entry.find(':');
+  if (colon == std::string_view::npos) {
+    return fmt::format("'{}' is not of the form option:value", entry);
+  }
+  const std::string_view name = trim(entry.substr(0, colon));
+  const std::string_view value = trim(entry.substr(colon + 1));
+#define SPW_OPTION(option, Type, fallback, allowed, since, run_time, help)                        \
+  if (name == #option) {                                                                          \
+    if (parse(value, config.option)) return std::nullopt;                                         \
+    return fmt::format("{}: '{}' is not allowed; allowed: {}; it stays {}", name, value, allowed, \
+                       print(config.option));                                                     \
+  }
+#include "abi/options.inc"
+#undef SPW_OPTION
+  return fmt::format("unknown option '{}'; allowed: {}", name, names());
+}
+
+}  // namespace
+
+Config::Config() {
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) parse(fallback, name);
+#include "abi/options.inc"
+#undef SPW_OPTION
+}
+
+std::vector<std::string> Config::apply(std::string_view text, const std::string& source) {
+  std::vector<std::string> complaints;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of(",\n"), text.size());
+    const std::string_view entry = trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (entry.empty()) continue;
+    if (auto complaint = apply_entry(*this, entry)) complaints.push_back(source + ": " + *complaint);
+  }
+  return complaints;
+}
+
+Result<std::string> Config::value(std::string_view name) const {
+#define SPW_OPTION(option, Type, fallback, allowed, since, run_time, help) \
+  if (name == #option) return print(option);
+#include "abi/options.inc"
+#undef SPW_OPTION
+  return Status::config(fmt::format("unknown option '{}'; allowed: {}", name, names()));
+}
+
+std::vector<std::pair<std::string, std::string>> Config::values() const {
+  std::vector<std::pair<std::string, std::string>> out;
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) out.emplace_back(#name, print(name));
+#include "abi/options.inc"
+#undef SPW_OPTION
+  return out;
+}
+
+std::vector<std::string> fixed_differences(const Config& before, const Config& after) {
+  std::vector<std::string> out;
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) \
+  if (!(run_time) && print(before.name) != print(after.name)) out.emplace_back(#name);
+#include "abi/options.inc"
+#undef SPW_OPTION
+  return out;
+}
+
+Config config_from_environment(std::vector<std::string>& complaints) {
+  Config config;
+  const auto apply = [&](std::string_view text, const std::string& source) {
+    for (std::string& complaint : config.apply(text, source)) complaints.push_back(std::move(complaint));
+  };
+  if (const char* path = std::getenv("SPILLWAY_CONF_FILE"); path != nullptr && *path != '\0') {
+    std::ifstream file(path);
+    std::string text;
+    for (std::string line; std::getline(file, line);) text += line.substr(0, line.find('#')) + "\n";
+    if (!file.eof()) {
+      complaints.push_back(fmt::format("SPILLWAY_CONF_FILE: '{}' cannot be read; it must name a file", path));
+    } else {
+      apply(text, path);
+    }
+  }
+  if (const char* text = std::getenv("SPILLWAY_CONF"); text != nullptr) apply(text, "SPILLWAY_CONF");
+  return config;
+}
+
+const std::string& configuration_page() {
+  static const std::string kPage = [] {
+    std::string page =
+        "# Configuration\n\n"
+        "Options are read from the file that `SPILLWAY_CONF_FILE` names, then from `SPILLWAY_CONF`, then set "
+        "by "
+        "`spw_conf_set`; the later wins.\n"
+        "They are written `option:value`, separated by commas or, in a file, line ends (`#` begins a "
+        "comment):\n\n"
+        "    SPILLWAY_CONF=\"limit:90%,reserve:2GiB\"\n\n"
+        "Sizes are bytes or take `KiB`, `MiB`, `GiB`, `TiB`; a share of the device's memory is written "
+        "`80%`; on may be "
+        "written `true` or `1`, off `false` or `0`.\n"
+        "A mistake costs one line on stderr and leaves the option as it was, unless `strict:on`.\n\n"
+        "| option | allowed | default | since | changeable later | what it does |\n"
+        "|---|---|---|---|---|---|\n";
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help)                        \
+  page += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", #name, allowed, fallback, since, \
+                      (run_time) ? "yes" : "no", help);
+#include "abi/options.inc"
+#undef SPW_OPTION
+    page +=
+        "\n*Changeable later*: by `spw_conf_set` at any time. The others can be set until a device is first "
+        "used.\n\n"
+        "| environment variable | what it does |\n"
+        "|---|---|\n"
+        "| `SPILLWAY_CONF` | options, as above |\n"
+        "| `SPILLWAY_CONF_FILE` | a file of options |\n"
+        "| `SPILLWAY_STATS` | where to write a dump when the program ends; `%p` becomes the process id, `%r` "
+        "the rank "
+        "(`RANK`), `%d` the device, `%t` the time in seconds |\n"
+        "| `SPILLWAY_LIBCUDA` | the driver library to open instead of `libcuda.so.1` |\n";
+    return page;
+  }();
+  return kPage;
+}
+
+}  // namespace spillway

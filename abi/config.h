@@ -1,0 +1,61 @@
+// The configuration: a value for each row of options.inc, read from text.
+//
+// Text is "option:value" entries separated by commas or line ends; in files, "#" begins a comment. Sizes are
+// written 1048576, 64KiB, 20MiB, 1.5GiB (KB, MB, GB and K, M, G mean the same), shares 80%, flags on/off,
+// true/false, 1/0. Plain values without locks; whoever shares a Config guards it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "driver/status.h"
+
+namespace spillway {
+
+// Bytes, or a share of a device's memory.
+struct MemorySize {
+  uint64_t bytes = 0;
+  double percent = -1;  // negative: `bytes` counts
+
+  uint64_t of(uint64_t total_bytes) const {
+    return percent < 0 ? bytes : static_cast<uint64_t>(static_cast<double>(total_bytes) * percent / 100);
+  }
+};
+struct LimitSize : MemorySize {
+  static constexpr uint64_t kUnlimited = UINT64_MAX;
+};
+struct SmallSize {
+  uint64_t bytes = 0;
+};
+enum class Backend : uint8_t { kVmm, kMalloc };
+using Flag = bool;
+
+struct Config {
+  Config();  // the defaults
+
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) Type name{};
+#include "abi/options.inc"
+#undef SPW_OPTION
+
+  // Applies the entries that are right, and reports the others, each as one line that begins with `source`.
+  std::vector<std::string> apply(std::string_view text, const std::string& source);
+
+  // Errors: config (no such option).
+  Result<std::string> value(std::string_view name) const;
+  // Every option and its value, in table order.
+  std::vector<std::pair<std::string, std::string>> values() const;
+};
+
+// The options that differ and cannot change once memory is in use, by name.
+std::vector<std::string> fixed_differences(const Config& before, const Config& after);
+
+// Reads SPILLWAY_CONF_FILE, then SPILLWAY_CONF over it; complaints are added to `complaints`.
+Config config_from_environment(std::vector<std::string>& complaints);
+
+// docs/configuration.md.
+const std::string& configuration_page();
+
+}  // namespace spillway

@@ -1,0 +1,247 @@
+#include "abi/process.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <utility>
+
+#include "driver/context.h"
+#include "include/spillway/spillway.h"
+#include "stats/dump.h"
+
+namespace spillway {
+namespace {
+
+// The value of %p, %r, %t and %d in a dump's path.
+std::string expand(const std::string& path, int device) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const char letter = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
+    switch (letter) {
+      case 'p':
+        out += fmt::format("{}", getpid());
+        break;
+      case 'r':
+        out += fmt::format("{}", process_rank());
+        break;
+      case 't':
+        out += fmt::format("{}", std::time(nullptr));
+        break;
+      case 'd':
+        out += fmt::format("{}", device);
+        break;
+      case '%':
+        out += '%';
+        break;
+      default:
+        out += path[i];
+        continue;
+    }
+    ++i;
+  }
+  return out;
+}
+
+bool is_per_device(const std::string& path) {
+  return expand(path, 0) != expand(path, 1);
+}
+
+}  // namespace
+
+std::atomic<Allocator*> Process::allocator_{nullptr};
+
+Process& Process::instance() {
+  static Process& process = *new Process;
+  return process;
+}
+
+void Process::load_config() {
+  if (config_loaded_) return;
+  config_loaded_ = true;
+  std::vector<std::string> complaints;
+  config_ = config_from_environment(complaints);
+  for (const std::string& complaint : complaints) {
+    if (!config_.strict) std::fprintf(stderr, "spillway: %s\n", complaint.c_str());
+  }
+  if (config_.strict && !complaints.empty()) strict_error_ = Status::config(complaints.front());
+  const char* path = std::getenv("SPILLWAY_STATS");
+  if (path == nullptr || *path == '\0') return;
+  stats_path_ = path;
+  (void)Status().text();  // what the handler uses must outlive it, so must be made before it is registered
+  std::atexit([] { instance().dump_at_exit(); });
+}
+
+Status Process::open_driver() {
+  load_config();
+  if (!strict_error_.ok()) return Status(strict_error_.code(), strict_error_.text());
+  if (owned_allocator_ != nullptr) return {};
+  Result<std::shared_ptr<const Driver>> driver = Driver::open();
+  if (!driver.ok()) return driver.take_status();
+  driver_ = driver.value();
+  Result<std::unique_ptr<Allocator>> made =
+      Allocator::create(driver_, [this](int device) -> Result<ArenaOptions> {
+        Result<uint64_t> total = total_bytes(device);
+        if (!total.ok()) return total.take_status();
+        return options_for(total.value());
+      });
+  if (!made.ok()) return made.take_status();
+  owned_allocator_ = std::move(made.value());
+  allocator_.store(owned_allocator_.get(), std::memory_order_release);
+  return {};
+}
+
+ArenaOptions Process::options_for(uint64_t total_bytes) const {
+  ArenaOptions options;
+  options.limit_bytes = config_.limit.of(total_bytes);
+  options.reserve_bytes = config_.reserve.of(total_bytes);
+  options.use_vmm = config_.backend == Backend::kVmm;
+  options.share_edges = config_.share_edges;
+  options.small_limit_bytes = config_.max_small_size.bytes;
+  return options;
+}
+
+Result<uint64_t> Process::total_bytes(int device) const {
+  Result<DeviceProperties> properties = query_device(*driver_, device);
+  if (!properties.ok()) return properties.take_status();
+  return uint64_t{properties->total_bytes};
+}
+
+Result<Arena*> Process::arena(int device) {
+  if (Arena* arena = existing(device); arena != nullptr) return arena;
+  const std::lock_guard lock(mutex_);
+  if (Status status = open_driver(); !status.ok()) return status;
+  return owned_allocator_->arena(device);
+}
+
+Result<Arena*> Process::used_arena(int device) {
+  if (Arena* arena = existing(device); arena != nullptr) return arena;
+  const std::lock_guard lock(mutex_);
+  if (Status status = open_driver(); !status.ok()) return status;
+  if (Result<uint64_t> total = total_bytes(device); !total.ok()) return total.take_status();
+  return existing(device);
+}
+
+Result<std::shared_ptr<const Driver>> Process::driver() {
+  const std::lock_guard lock(mutex_);
+  if (Status status = open_driver(); !status.ok()) return status;
+  return driver_;
+}
+
+Config Process::config() {
+  const std::lock_guard lock(mutex_);
+  load_config();
+  return config_;
+}
+
+Status Process::configure(const char* text) {
+  const std::lock_guard lock(mutex_);
+  load_config();
+  Config changed = config_;
+  const std::vector<std::string> complaints = changed.apply(text, "spw_conf_set");
+  if (!complaints.empty()) return Status::config(complaints.front());
+
+  bool in_use = false;
+  if (owned_allocator_ != nullptr) owned_allocator_->for_each([&](Arena&) { in_use = true; });
+  const std::vector<std::string> fixed = fixed_differences(config_, changed);
+  if (in_use && !fixed.empty()) {
+    return Status::invalid_state(
+        fmt::format("option '{}' can be set until a device is first used", fixed.front()));
+  }
+
+  const bool limit_changed = config_.value("limit").value() != changed.value("limit").value();
+  Status status;
+  if (in_use && limit_changed) {
+    owned_allocator_->for_each([&](Arena& arena) {
+      Result<uint64_t> total = total_bytes(arena.device());
+      Status set = total.ok() ? arena.set_limit(changed.limit.of(total.value())) : total.take_status();
+      if (!set.ok() && status.ok()) status = std::move(set);
+    });
+  }
+  if (status.ok()) config_ = changed;
+  return status;
+}
+
+Result<std::string> Process::dump_text(int device) {
+  Dump dump;
+  dump.library_version = spw_version();
+  dump.process_id = getpid();
+  dump.rank = process_rank();
+  dump.time_seconds = std::time(nullptr);
+  dump.config = config_.values();
+  Status status;
+  const auto add = [&](Arena& arena) {
+    if (device >= 0 && arena.device() != device) return;
+    DumpDevice row;
+    row.ordinal = arena.device();
+    if (Result<DeviceProperties> properties = query_device(*driver_, row.ordinal); properties.ok()) {
+      row.name = properties->name;
+      row.uuid = uuid_text(properties->uuid);
+      row.total_bytes = properties->total_bytes;
+    }
+    row.stats = arena.stats();
+    row.segments = arena.segments();
+    dump.devices.push_back(std::move(row));
+  };
+  if (owned_allocator_ != nullptr) owned_allocator_->for_each(add);
+  return dump_to_json(dump);
+}
+
+Status Process::dump(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  load_config();
+  std::vector<int> devices{-1};
+  if (is_per_device(path)) {
+    devices.clear();
+    if (owned_allocator_ != nullptr) {
+      owned_allocator_->for_each([&](Arena& arena) { devices.push_back(arena.device()); });
+    }
+  }
+  for (const int device : devices) {
+    Result<std::string> text = dump_text(device);
+    if (!text.ok()) return text.take_status();
+    if (Status status = write_whole_file(expand(path, device), text.value()); !status.ok()) return status;
+  }
+  return {};
+}
+
+void Process::dump_at_exit() noexcept {
+  try {
+    if (Status status = dump(stats_path_); !status.ok()) {
+      std::fprintf(stderr, "spillway: SPILLWAY_STATS: %s\n", status.text().c_str());
+    }
+  } catch (...) {
+    std::fprintf(stderr, "spillway: SPILLWAY_STATS: no dump was written\n");
+  }
+}
+
+namespace {
+
+std::string& thread_error() {
+  thread_local std::string text;
+  return text;
+}
+
+}  // namespace
+
+spw_status report(Status status) noexcept {
+  if (status.ok()) return SPW_OK;
+  try {
+    thread_error() = status.text();
+  } catch (...) {
+    // The code still says what happened.
+  }
+  return status.code();
+}
+
+const char* last_error() noexcept {
+  try {
+    return thread_error().c_str();
+  } catch (...) {
+    return "";
+  }
+}
+
+}  // namespace spillway

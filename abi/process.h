@@ -1,0 +1,71 @@
+// What the C ABI works on: the one allocator of the process, its configuration, and each thread's last error.
+//
+// The configuration is read from the environment when something first needs it. The driver is opened, and the
+// allocator made, by the first call that needs a device; a failure to do so is reported and tried again by
+// the next call. Nothing is torn down at exit: the driver may be gone by then, and it takes the memory back
+// itself.
+//
+// Thread-safe. The way to an arena that exists takes no lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "abi/config.h"
+#include "allocator/allocator.h"
+#include "driver/driver.h"
+#include "driver/status.h"
+
+namespace spillway {
+
+class Process {
+ public:
+  static Process& instance();
+
+  // Null where the device was not used yet.
+  static Arena* existing(int device) {
+    Allocator* allocator = allocator_.load(std::memory_order_acquire);
+    return allocator == nullptr ? nullptr : allocator->existing(device);
+  }
+  // Created if need be. Errors: config (strict), those of Driver::open and Arena::create.
+  Result<Arena*> arena(int device);
+  // Null where the device was not used yet. Errors: invalid_argument (no such device), those of Driver::open.
+  Result<Arena*> used_arena(int device);
+
+  Result<std::shared_ptr<const Driver>> driver();
+  Status configure(const char* text);
+  Config config();
+
+  // See spw_dump.
+  Status dump(const std::string& path);
+  // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
+  void dump_at_exit() noexcept;
+
+ private:
+  Process() = default;
+  void load_config();  // with the mutex held, like those below
+  Status open_driver();
+  ArenaOptions options_for(uint64_t total_bytes) const;
+  Result<uint64_t> total_bytes(int device) const;
+  Result<std::string> dump_text(int device);  // negative: all devices
+
+  static std::atomic<Allocator*> allocator_;
+
+  std::mutex mutex_;
+  bool config_loaded_ = false;
+  Config config_;
+  Status strict_error_;
+  std::string stats_path_;
+  std::shared_ptr<const Driver> driver_;
+  std::unique_ptr<Allocator> owned_allocator_;
+};
+
+// Keeps the text as the thread's last error, and returns the code. Success passes through.
+spw_status report(Status status) noexcept;
+const char* last_error() noexcept;
+
+}  // namespace spillway

@@ -1,0 +1,279 @@
+// The bodies of the C ABI: arguments are checked here, exceptions end here, and nothing is decided here.
+#include "include/spillway/spillway.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "abi/config.h"
+#include "abi/process.h"
+#include "driver/context.h"
+
+namespace spillway {
+namespace {
+
+// Runs `body`, which answers a Status, and turns whatever it throws into a code.
+template <typename Body>
+spw_status guarded(Body body) noexcept {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    try {
+      return report(Status::out_of_memory("the host has no memory left"));
+    } catch (...) {
+      return SPW_ERROR_OUT_OF_MEMORY;
+    }
+  } catch (const std::exception& error) {
+    try {
+      return report(Status::internal(error.what()));
+    } catch (...) {
+      return SPW_ERROR_INTERNAL;
+    }
+  } catch (...) {
+    return SPW_ERROR_INTERNAL;
+  }
+}
+
+Status is_null(const char* what) {
+  return Status::invalid_argument(fmt::format("{} is NULL", what));
+}
+
+// Runs `body` on the arena of a device, made if need be.
+template <typename Body>
+spw_status with_arena(int device, Body body) noexcept {
+  return guarded([&]() -> Status {
+    Result<Arena*> arena = Process::instance().arena(device);
+    return arena.ok() ? body(*arena.value()) : arena.take_status();
+  });
+}
+
+// Runs `body` on the arena of a device if it was used already; there is nothing to do otherwise.
+template <typename Body>
+spw_status with_used_arena(int device, Body body) noexcept {
+  return guarded([&]() -> Status {
+    Result<Arena*> arena = Process::instance().used_arena(device);
+    if (!arena.ok()) return arena.take_status();
+    return arena.value() == nullptr ? Status() : body(*arena.value());
+  });
+}
+
+Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  Result<std::shared_ptr<const Driver>> driver = Process::instance().driver();
+  if (!driver.ok()) return driver.take_status();
+  Result<RetainedContext> context = RetainedContext::retain(driver.value(), device);
+  if (!context.ok()) return context.take_status();
+  const ScopedContext scope(*driver.value(), context->get());
+  if (!scope.status().ok()) return Status(scope.status().code(), scope.status().text());
+  size_t driver_free = 0;
+  size_t driver_total = 0;
+  const CUresult result = driver.value()->cuMemGetInfo(&driver_free, &driver_total);
+  if (Status status = driver.value()->check(result, "cuMemGetInfo"); !status.ok()) return status;
+
+  uint64_t available = driver_free;
+  if (Arena* arena = Process::existing(device); arena != nullptr) {
+    const DeviceStats stats = arena->stats();
+    const auto cached = static_cast<uint64_t>(stats.cached_free_bytes);
+    const uint64_t in_use = static_cast<uint64_t>(stats.reserved_bytes.all.current) - cached;
+    const uint64_t limit = arena->limit();
+    available = std::min(available + cached, limit > in_use ? limit - in_use : 0);
+  }
+  if (free_bytes != nullptr) *free_bytes = available;
+  if (total_bytes != nullptr) *total_bytes = driver_total;
+  return {};
+}
+
+Status copy_out(const std::string& text, char* buffer, size_t size, size_t* needed) {
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (buffer == nullptr && size == 0 && needed != nullptr) return {};
+  if (buffer == nullptr) return is_null("buffer");
+  if (size <= text.size()) {
+    return Status::invalid_argument(
+        fmt::format("the buffer has {} bytes; needed are {}", size, text.size() + 1));
+  }
+  std::memcpy(buffer, text.c_str(), text.size() + 1);
+  return {};
+}
+
+Status conf_get(const char* name, char* buffer, size_t size, size_t* needed) {
+  const Config config = Process::instance().config();
+  if (name != nullptr) {
+    Result<std::string> value = config.value(name);
+    return value.ok() ? copy_out(value.value(), buffer, size, needed) : value.take_status();
+  }
+  std::string all;
+  for (const auto& [option, value] : config.values()) {
+    all += fmt::format("{}{}:{}", all.empty() ? "" : ",", option, value);
+  }
+  return copy_out(all, buffer, size, needed);
+}
+
+}  // namespace
+}  // namespace spillway
+
+using spillway::Arena;
+using spillway::PoolId;
+using spillway::Process;
+using spillway::Result;
+using spillway::Status;
+
+extern "C" {
+
+spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out) {
+  if (out == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("out"); });
+  }
+  *out = nullptr;
+  if (Arena* arena = Process::existing(device); arena != nullptr) [[likely]] {
+    return spillway::guarded([&] { return arena->allocate(bytes, stream, out); });
+  }
+  return spillway::with_arena(device, [&](Arena& arena) { return arena.allocate(bytes, stream, out); });
+}
+
+spw_status spw_free(void* pointer) {
+  return spillway::guarded([&] { return Arena::free(pointer); });
+}
+
+spw_status spw_record_stream(void* pointer, spw_stream stream) {
+  return spillway::guarded([&] { return Arena::record_stream(pointer, stream); });
+}
+
+spw_status spw_trim(int device) {
+  return spillway::with_used_arena(device, [](Arena& arena) { return arena.trim(); });
+}
+
+spw_status spw_set_limit(int device, uint64_t bytes) {
+  return spillway::with_arena(device, [&](Arena& arena) { return arena.set_limit(bytes); });
+}
+
+spw_status spw_get_limit(int device, uint64_t* bytes) {
+  if (bytes == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("bytes"); });
+  }
+  return spillway::with_arena(device, [&](Arena& arena) {
+    *bytes = arena.limit();
+    return Status();
+  });
+}
+
+spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  return spillway::guarded([&] { return spillway::memory_info(device, free_bytes, total_bytes); });
+}
+
+spw_status spw_pool_begin(int device, spw_pool_id id, spw_pool_filter filter, void* context) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    if (filter == nullptr) return arena.begin_pool(PoolId{id.first, id.second}, nullptr);
+    return arena.begin_pool(PoolId{id.first, id.second},
+                            [filter, context](CUstream stream) { return filter(stream, context) != 0; });
+  });
+}
+
+spw_status spw_pool_end(int device, spw_pool_id id) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    return arena.end_pool(PoolId{id.first, id.second});
+  });
+}
+
+spw_status spw_pool_release(int device, spw_pool_id id) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    return arena.release_pool(PoolId{id.first, id.second});
+  });
+}
+
+spw_status spw_stats_get(int device, spw_stats* stats) {
+  return spillway::guarded([&]() -> Status {
+    if (stats == nullptr) return spillway::is_null("stats");
+    const size_t size = stats->size;
+    constexpr size_t kHeader = offsetof(spw_stats, version) + sizeof(stats->version);
+    if (size < kHeader) {
+      return Status::invalid_argument(fmt::format(
+          "stats->size is {}; it must be set to sizeof(spw_stats), here {}", size, sizeof(spw_stats)));
+    }
+    Result<Arena*> arena = Process::instance().used_arena(device);
+    if (!arena.ok()) return arena.take_status();
+    spillway::DeviceStats all = arena.value() == nullptr ? spillway::DeviceStats() : arena.value()->stats();
+    all.size = static_cast<uint32_t>(std::min(size, sizeof(spw_stats)));
+    std::memcpy(stats, static_cast<const spw_stats*>(&all), all.size);
+    return {};
+  });
+}
+
+spw_status spw_stats_reset_peaks(int device) {
+  return spillway::with_used_arena(device, [](Arena& arena) {
+    arena.reset_peaks();
+    return Status();
+  });
+}
+
+spw_status spw_stats_reset_accumulated(int device) {
+  return spillway::with_used_arena(device, [](Arena& arena) {
+    arena.reset_accumulated();
+    return Status();
+  });
+}
+
+spw_status spw_validate(int device) {
+  return spillway::with_used_arena(device, [](Arena& arena) { return arena.validate(); });
+}
+
+spw_status spw_dump(const char* path, const char* format) {
+  return spillway::guarded([&]() -> Status {
+    if (path == nullptr || *path == '\0') return Status::invalid_argument("path is NULL or empty");
+    if (format != nullptr && std::strcmp(format, "json") != 0) {
+      return Status::invalid_argument(fmt::format("format '{}' is not known; allowed: json", format));
+    }
+    return Process::instance().dump(path);
+  });
+}
+
+spw_status spw_conf_set(const char* text) {
+  return spillway::guarded(
+      [&] { return text == nullptr ? spillway::is_null("text") : Process::instance().configure(text); });
+}
+
+spw_status spw_conf_get(const char* name, char* buffer, size_t size, size_t* needed) {
+  return spillway::guarded([&] { return spillway::conf_get(name, buffer, size, needed); });
+}
+
+const char* spw_conf_describe(void) {
+  try {
+    return spillway::configuration_page().c_str();
+  } catch (...) {
+    return "";
+  }
+}
+
+const char* spw_last_error(void) {
+  return spillway::last_error();
+}
+
+const char* spw_status_name(spw_status status) {
+  switch (status) {
+#define SPW_NAME(name) \
+  case name:           \
+    return #name;
+    SPW_NAME(SPW_OK)
+    SPW_NAME(SPW_ERROR_INVALID_ARGUMENT)
+    SPW_NAME(SPW_ERROR_OUT_OF_MEMORY)
+    SPW_NAME(SPW_ERROR_INVALID_POINTER)
+    SPW_NAME(SPW_ERROR_INVALID_STATE)
+    SPW_NAME(SPW_ERROR_UNSUPPORTED)
+    SPW_NAME(SPW_ERROR_DRIVER)
+    SPW_NAME(SPW_ERROR_IO)
+    SPW_NAME(SPW_ERROR_CONFIG)
+    SPW_NAME(SPW_ERROR_INTERNAL)
+#undef SPW_NAME
+  }
+  return "unknown status";
+}
+
+#define SPW_TEXT_OF(number) #number
+#define SPW_TEXT(number) SPW_TEXT_OF(number)
+const char* spw_version(void) {
+  return SPW_TEXT(SPW_VERSION_MAJOR) "." SPW_TEXT(SPW_VERSION_MINOR) "." SPW_TEXT(SPW_VERSION_PATCH);
+}
+
+}  // extern "C"

@@ -1,0 +1,133 @@
+/* The C ABI of Spillway, a caching allocator for CUDA device memory.
+ *
+ * Every function may be called from any thread at any time, returns a spw_status (or what it says), and never
+ * throws, exits or aborts. An error leaves everything as it was, and its text is spw_last_error() of the same
+ * thread. Device memory is taken from the context that is current in the calling thread or else from the
+ * device's primary context, which the program must have made active; Spillway creates no context.
+ *
+ * Structures begin with their size, filled in by the caller, so that programs built against an older header
+ * keep working. */
+#ifndef SPILLWAY_H
+#define SPILLWAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "spillway/stats.h"
+#include "spillway/status.h"
+
+#define SPW_VERSION_MAJOR 0
+#define SPW_VERSION_MINOR 1
+#define SPW_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define SPW_API __attribute__((visibility("default")))
+#else
+#define SPW_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A CUstream or cudaStream_t. NULL is the legacy default stream. */
+typedef struct CUstream_st* spw_stream;
+
+/* ---- Memory ---- */
+
+/* Allocates `bytes` on a device for use on `stream` first. *out is a multiple of 512, and NULL when bytes is
+ * 0. Errors: SPW_ERROR_OUT_OF_MEMORY, with a report as text; SPW_ERROR_INVALID_ARGUMENT (no such device,
+ * `out` is NULL); SPW_ERROR_INVALID_STATE (the device has no context); SPW_ERROR_DRIVER; SPW_ERROR_CONFIG
+ * (see `strict`). */
+SPW_API spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out);
+
+/* Gives a block back, whichever device it is on. Work already enqueued on its stream may still use it. NULL
+ * is allowed. Errors: SPW_ERROR_INVALID_POINTER (foreign, freed before, or inside a block). */
+SPW_API spw_status spw_free(void* pointer);
+
+/* The block is also used by what is enqueued on `stream` until it is freed: its memory waits for that work
+ * too. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER. */
+SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
+
+/* Gives every page without live bytes back to the driver, after waiting for the device.
+ * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_trim(int device);
+
+/* The most device memory to hold, in bytes. A limit below what is held takes nothing away; it refuses growth.
+ * UINT64_MAX is unlimited. The same as the option `limit`, for one device. */
+SPW_API spw_status spw_set_limit(int device, uint64_t bytes);
+SPW_API spw_status spw_get_limit(int device, uint64_t* bytes);
+
+/* What the device has, and what an allocation could still get: free by the driver's account or held by
+ * Spillway without a byte in use, within the limit. Either pointer may be NULL. */
+SPW_API spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
+
+/* ---- Pools ---- */
+
+/* A pool's memory is its own until the pool is released. {0, 0} is the default pool and cannot be opened. */
+typedef struct spw_pool_id {
+  uint64_t first;
+  uint64_t second;
+} spw_pool_id;
+
+/* Whether a request on this stream belongs to the pool: non-zero if so. Called by the allocating thread, with
+ * no lock held; it must not throw. */
+typedef int (*spw_pool_filter)(spw_stream stream, void* context);
+
+/* From here to spw_pool_end, requests of any thread that `filter` accepts (all, if it is NULL) are served
+ * from the pool. `context` must live until spw_pool_end. Errors: SPW_ERROR_INVALID_ARGUMENT,
+ * SPW_ERROR_INVALID_STATE (already open). */
+SPW_API spw_status spw_pool_begin(int device, spw_pool_id id, spw_pool_filter filter, void* context);
+/* Errors: SPW_ERROR_INVALID_STATE (not open). */
+SPW_API spw_status spw_pool_end(int device, spw_pool_id id);
+/* Undoes one spw_pool_begin's claim on the memory; after the last, what is free serves everyone.
+ * Errors: SPW_ERROR_INVALID_STATE (no such pool, or still open). */
+SPW_API spw_status spw_pool_release(int device, spw_pool_id id);
+
+/* ---- Counters ---- */
+
+/* stats->size must be sizeof(spw_stats) as the caller was compiled; a smaller, older size is filled as far as
+ * it goes. */
+SPW_API spw_status spw_stats_get(int device, spw_stats* stats);
+SPW_API spw_status spw_stats_reset_peaks(int device);
+SPW_API spw_status spw_stats_reset_accumulated(int device);
+
+/* Walks everything, derives every counter again and compares. Slow. Errors: SPW_ERROR_INTERNAL, with the
+ * first difference. */
+SPW_API spw_status spw_validate(int device);
+
+/* Writes counters, segments and blocks of every device used, with the configuration in force. The file
+ * appears whole or not at all. `path`: %p becomes the process id, %r the rank (RANK, else 0), %t the time in
+ * seconds, %d the device, one file each. `format`: "json" or NULL. Errors: SPW_ERROR_INVALID_ARGUMENT,
+ * SPW_ERROR_IO. */
+SPW_API spw_status spw_dump(const char* path, const char* format);
+
+/* ---- Configuration: docs/configuration.md ---- */
+
+/* "option:value,option:value". All of it takes effect or none. Options that are not run-time writable can be
+ * set until the first use of a device. Errors: SPW_ERROR_CONFIG, SPW_ERROR_INVALID_STATE (too late for this
+ * option). */
+SPW_API spw_status spw_conf_set(const char* text);
+
+/* The value in force of one option, or, with name NULL, of all in the form that spw_conf_set reads. Writes at
+ * most `size` bytes, the closing zero included; *needed (may be NULL) is the size that would hold all of it.
+ * Errors: SPW_ERROR_CONFIG (no such option), SPW_ERROR_INVALID_ARGUMENT (buffer too small, nothing written).
+ */
+SPW_API spw_status spw_conf_get(const char* name, char* buffer, size_t size, size_t* needed);
+
+/* The table of options as Markdown: docs/configuration.md. Valid as long as the library is loaded. */
+SPW_API const char* spw_conf_describe(void);
+
+/* ---- This library ---- */
+
+/* The text of the calling thread's last error, "" before the first. Valid until this thread's next call. */
+SPW_API const char* spw_last_error(void);
+/* "SPW_ERROR_OUT_OF_MEMORY", or "unknown status". */
+SPW_API const char* spw_status_name(spw_status status);
+/* "0.1.0". */
+SPW_API const char* spw_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
