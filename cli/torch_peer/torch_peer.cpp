@@ -103,7 +103,7 @@ const char* last_error() {
 }  // namespace spillway
 
 extern "C" __attribute__((visibility("default"))) const spillway::TorchPeer* spw_torch_peer() {
-  static const spillway::TorchPeer kPeer{
+  static constexpr spillway::TorchPeer kPeer{
       .init = spillway::init,
       .allocate = spillway::allocate,
       .free = spillway::free_block,

@@ -92,9 +92,10 @@ cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device, const
                                 int source_device, size_t bytes, cudaStream_t stream) {
   cudaError_t error = cudaSuccess;
   const DriverTable* table = spillway::cudart::driver_with_context(&error);
+  if (table == nullptr) return note(error);
   CUcontext to = nullptr;
   CUcontext from = nullptr;
-  if (table != nullptr) error = spillway::cudart::primary_context(*table, destination_device, &to);
+  error = spillway::cudart::primary_context(*table, destination_device, &to);
   if (error == cudaSuccess) error = spillway::cudart::primary_context(*table, source_device, &from);
   if (error != cudaSuccess) return note(error);
   return call(&DriverTable::copy_peer_async, device_pointer(destination), to, device_pointer(source), from,

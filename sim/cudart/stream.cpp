@@ -3,7 +3,6 @@
 
 using spillway::cudart::call;
 using spillway::cudart::DriverTable;
-using spillway::cudart::note;
 
 static_assert(static_cast<int>(cudaStreamCaptureStatusInvalidated) ==
               static_cast<int>(CU_STREAM_CAPTURE_STATUS_INVALIDATED));
