@@ -8,6 +8,7 @@
 #undef cuCtxCreate
 #undef cuEventElapsedTime
 #undef cuStreamGetCaptureInfo
+#undef cuStreamWriteValue32
 #undef cuGetProcAddress
 #undef cuDeviceGetUuid
 #undef cuCtxDestroy
