@@ -46,8 +46,10 @@ class Replay {
         sim_(sim),
         target_(target),
         run_ahead_(request.completion == Completion::kRunAhead && !request.measure_time),
+        instant_(request.completion == Completion::kInstant && !request.measure_time),
         pointers_(program.blocks.size(), nullptr),
-        marks_(program.blocks.size(), 0) {}
+        marks_(program.blocks.size(), 0),
+        held_(program.blocks.size(), false) {}
 
   Status make_streams() {
     for (const uint64_t name : program_.streams) {
@@ -81,6 +83,10 @@ class Replay {
     if (run_ahead_) {
       for (CUstream_st* helper : helpers_) sim_.complete_to(helper, sim_.mark(helper));
     }
+    for (uint32_t block = 0; instant_ && block < held_.size(); ++block) {
+      const spw_status code = held_[block] ? let_go(block) : SPW_OK;
+      if (code != SPW_OK) return code;
+    }
     return run(program_.wrap);
   }
 
@@ -103,6 +109,10 @@ class Replay {
         if (run_ahead_) sim_.touch(streams_[block.stream], nullptr, 0, 0);
         return target_.free(pointer);
       case ReplayOperation::Kind::kFreePending: {
+        if (instant_) {
+          held_[operation.block] = true;
+          return SPW_OK;
+        }
         CUstream_st* helper = helpers_[operation.helper];
         if (run_ahead_) {
           sim_.touch(streams_[block.stream], nullptr, 0, 0);
@@ -115,18 +125,28 @@ class Replay {
         return code;
       }
       case ReplayOperation::Kind::kComplete:
+        if (instant_) return let_go(operation.block);
         if (run_ahead_) sim_.complete_to(helpers_[operation.helper], marks_[operation.block]);
         return SPW_OK;
     }
     return SPW_ERROR_INTERNAL;
   }
 
+  // Where all work completes at once, no device can hold a block between its two frees: the replay does, and
+  // frees it where the trace says that the work was done.
+  spw_status let_go(uint32_t block) {
+    held_[block] = false;
+    return target_.free(pointers_[block]);
+  }
+
   const ReplayProgram& program_;
   const SimDevice& sim_;
   ReplayTarget& target_;
   const bool run_ahead_;
+  const bool instant_;
   std::vector<void*> pointers_;
   std::vector<uint64_t> marks_;
+  std::vector<bool> held_;  // instant_ only: free requested, not completed
   std::vector<CUstream_st*> streams_;
   std::vector<CUstream_st*> helpers_;
   uint64_t refused_bytes_ = 0;
