@@ -7,6 +7,11 @@
 
 #include <string>
 
+// Exported by libc10_cuda.so for libtorch_cuda.so, in no header.
+namespace c10::cuda::_internal {
+void setHasPrimaryContext(bool (*has_primary_context)(c10::DeviceIndex device));
+}
+
 namespace spillway {
 namespace {
 
@@ -34,7 +39,12 @@ spw_status guarded(Body body) noexcept {
 }
 
 spw_status init(int device_count) {
-  return guarded([&] { torch_cuda::init(device_count); });
+  return guarded([&] {
+    // libtorch_cuda.so would tell c10 which devices have a context. A device that is allocated from has one:
+    // the runtime makes it.
+    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex /*device*/) { return true; });
+    torch_cuda::init(device_count);
+  });
 }
 
 spw_status allocate(uint64_t bytes, CUstream_st* stream, void** out) {
