@@ -47,13 +47,29 @@ void Session::load_kernels() {
   }
   check(driver_->cuModuleGetFunction(&fill_, module_, "spw_fill"), "cuModuleGetFunction");
   check(driver_->cuModuleGetFunction(&copy_, module_, "spw_copy"), "cuModuleGetFunction");
-  check(driver_->cuModuleGetFunction(&spin_, module_, "spw_spin"), "cuModuleGetFunction");
+  CUfunction spin = nullptr;
+  check(driver_->cuModuleGetFunction(&spin, module_, "spw_spin"), "cuModuleGetFunction");
+  if (kernels_compute()) spin_ = spin;
+}
+
+// A simulated device accepts every kernel and runs none.
+bool Session::kernels_compute() const {
+  constexpr uint32_t kMark = 0x5A5A5A5A;
+  check(driver_->cuMemsetD8Async(scratch_.base(), 0, scratch_.bytes(), streams_[0]), "cuMemsetD8Async");
+  launch_fill(scratch_.base(), scratch_.bytes(), kMark, streams_[0]);
+  return mismatches(scratch_.base(), scratch_.bytes(), kMark) == 0;
 }
 
 void Session::launch(CUfunction function, unsigned blocks, void** arguments, CUstream stream) const {
   const unsigned threads = blocks == 1 ? 1 : kThreads;
   check(driver_->cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr),
         "cuLaunchKernel");
+}
+
+void Session::launch_fill(CUdeviceptr dst, size_t bytes, uint32_t value, CUstream stream) const {
+  uint64_t words = bytes / sizeof(uint32_t);
+  void* arguments[] = {&dst, &words, &value};
+  launch(fill_, kBlocks, arguments, stream);
 }
 
 void Session::occupy(unsigned milliseconds) {
@@ -68,9 +84,7 @@ void Session::occupy(unsigned milliseconds) {
 
 void Session::fill(CUdeviceptr dst, size_t bytes, uint32_t value, CUstream stream) const {
   if (has_kernels()) {
-    uint64_t words = bytes / sizeof(uint32_t);
-    void* arguments[] = {&dst, &words, &value};
-    launch(fill_, kBlocks, arguments, stream);
+    launch_fill(dst, bytes, value, stream);
     return;
   }
   // Repeats the low byte; callers that check use values whose bytes are equal.

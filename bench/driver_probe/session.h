@@ -57,8 +57,8 @@ class Session {
   }
   int device() const { return properties_.ordinal; }
   CUstream stream(int which) const { return streams_[which]; }
-  // False where the driver takes no PTX: fill and copy are then the driver's own, and occupy gives short
-  // work.
+  // False where the driver takes no PTX or runs none: fill and copy are then the driver's own, and occupy
+  // gives short work.
   bool has_kernels() const { return spin_ != nullptr; }
 
   void check(CUresult result, const char* call) const { require(driver_->check(result, call)); }
@@ -74,7 +74,9 @@ class Session {
 
  private:
   void launch(CUfunction function, unsigned blocks, void** arguments, CUstream stream) const;
+  void launch_fill(CUdeviceptr dst, size_t bytes, uint32_t value, CUstream stream) const;
   void load_kernels();
+  bool kernels_compute() const;
 
   Options options_;
   std::shared_ptr<const Driver> driver_;
