@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -20,11 +21,25 @@ int complain(std::string text) {
   return 1;
 }
 
+std::vector<std::string> names(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    out.push_back(command->get_name());
+  }
+  return out;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Spillway, a caching allocator for CUDA device memory", "spillway");
   app.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
   app.require_subcommand(1);
   const std::function<int()> replay = spillway::add_replay_command(app);
+  const std::vector<std::string> commands = names(app);
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
+    return complain(std::string("no command '") + argv[1] +
+                    "'; allowed: " + CLI::detail::join(commands, ", "));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
