@@ -45,7 +45,7 @@ Result<std::string> inflate_gzip(const std::string& packed) {
   z_stream stream{};
   if (inflateInit2(&stream, 15 + 16) != Z_OK) return Status::internal("zlib refused to start");
   std::string out;
-  std::string chunk(1 << 20, '\0');
+  std::string chunk(1 << 16, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
   uint64_t left = packed.size();
   Status error;
