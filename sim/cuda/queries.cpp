@@ -66,6 +66,8 @@ CUresult record_event(State& state, Event* event, Stream* stream, Lock& lock) {
     capture_record(stream, event);
     return CUDA_SUCCESS;
   }
+  Scheduler& scheduler = state.scheduler;
+  const bool idle = scheduler.complete(stream->timeline, scheduler.enqueued(stream->timeline));
   const CUresult result = enqueue(state, stream, nullptr, {}, "cuEventRecord", lock);
   if (result != CUDA_SUCCESS) return result;
   event->capture.reset();
@@ -74,6 +76,11 @@ CUresult record_event(State& state, Event* event, Stream* stream, Lock& lock) {
   event->position = state.scheduler.enqueued(stream->timeline);
   event->clock = state.scheduler.clock(stream->timeline);
   event->virtual_ns = state.calls.virtual_ns();
+  // An event is no work: on a stream that has nothing left to do it is complete, and no host has to wait for
+  // it.
+  if (idle && !scheduler.waits(event->timeline) && scheduler.completion() == Completion::kRunAhead) {
+    scheduler.force(event->timeline, event->position, lock);
+  }
   return CUDA_SUCCESS;
 }
 

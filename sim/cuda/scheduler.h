@@ -51,6 +51,8 @@ class Scheduler {
 
   uint64_t enqueued(TimelineId id) const { return timelines_[id].enqueued; }
   bool complete(TimelineId id, uint64_t position) const { return timelines_[id].completed >= position; }
+  // Whether anything on the timeline has bytes to move or another timeline to wait for.
+  bool waits(TimelineId id) const { return !timelines_[id].pending.empty(); }
   void force(TimelineId id, uint64_t position, Lock& lock);
 
   // What came before the timeline's next work, the host's knowledge at the last enqueue included.
