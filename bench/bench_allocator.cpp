@@ -94,6 +94,7 @@ void initialize_library(const Options& options) {
       fmt::format("--benchmark_min_time={}", options.smoke ? 0.001 : options.seconds),
       "--benchmark_enable_random_interleaving=true"};
   std::vector<char*> arguments;
+  arguments.reserve(words.size());
   for (std::string& word : words) arguments.push_back(word.data());
   int count = static_cast<int>(arguments.size());
   benchmark::Initialize(&count, arguments.data());

@@ -47,7 +47,7 @@ bool release(benchmark::State& state, const Contender& contender, void* block) {
 }
 
 void pairs(benchmark::State& state, const Contender& contender, CUstream stream, uint64_t bytes) {
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     void* block = nullptr;
     if (!allocate(state, contender, bytes, stream, &block)) break;
     benchmark::DoNotOptimize(block);
@@ -80,7 +80,7 @@ constexpr size_t kLiveBlocks = 512;
 
 // One fixed sequence for all contenders, long enough that each slot sees several sizes.
 const std::vector<Replacement>& replacements() {
-  static const std::vector<Replacement> sequence = [] {
+  static const std::vector<Replacement> kSequence = [] {
     std::mt19937_64 random(20240229);
     std::vector<Replacement> sequence(4096);
     for (Replacement& next : sequence) {
@@ -89,7 +89,7 @@ const std::vector<Replacement>& replacements() {
     }
     return sequence;
   }();
-  return sequence;
+  return kSequence;
 }
 
 void mixed(benchmark::State& state, const Contender& contender, CUstream stream) {
@@ -107,7 +107,7 @@ void mixed(benchmark::State& state, const Contender& contender, CUstream stream)
     if (blocks[i] == nullptr) ready = allocate(state, contender, 512, stream, &blocks[i]);
   }
   size_t at = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const Replacement& next = sequence[at];
     at = (at + 1) % sequence.size();
     void*& block = blocks[next.slot];

@@ -9,8 +9,9 @@
 
 // Exported by libc10_cuda.so for libtorch_cuda.so, in no header.
 namespace c10::cuda::_internal {
+// NOLINTNEXTLINE(readability-identifier-naming): its name.
 void setHasPrimaryContext(bool (*has_primary_context)(c10::DeviceIndex device));
-}
+}  // namespace c10::cuda::_internal
 
 namespace spillway {
 namespace {

@@ -37,8 +37,8 @@ bool load(DriverTable* table) {
 
 const DriverTable* driver() {
   static DriverTable table;
-  static const bool loaded = load(&table);
-  return loaded ? &table : nullptr;
+  static const bool kLoaded = load(&table);
+  return kLoaded ? &table : nullptr;
 }
 
 }  // namespace spillway::cudart

@@ -14,6 +14,12 @@ CUdeviceptr device_pointer(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
+// Where the driver stores an address for the caller: both are one 64-bit word.
+CUdeviceptr* address_of(void** pointer) {
+  static_assert(sizeof(CUdeviceptr) == sizeof(void*));
+  return reinterpret_cast<CUdeviceptr*>(pointer);
+}
+
 }  // namespace
 
 extern "C" {
@@ -22,10 +28,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (pointer == nullptr) return note(cudaErrorInvalidValue);
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  CUdeviceptr address = 0;
-  const cudaError_t error = call(&DriverTable::mem_alloc, &address, bytes);
-  if (error == cudaSuccess) *pointer = reinterpret_cast<void*>(address);
-  return error;
+  return call(&DriverTable::mem_alloc, address_of(pointer), bytes);
 }
 
 cudaError_t cudaFree(void* pointer) {
@@ -38,10 +41,7 @@ cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (pointer == nullptr) return note(cudaErrorInvalidValue);
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  CUdeviceptr address = 0;
-  const cudaError_t error = call(&DriverTable::mem_alloc_async, &address, bytes, stream);
-  if (error == cudaSuccess) *pointer = reinterpret_cast<void*>(address);
-  return error;
+  return call(&DriverTable::mem_alloc_async, address_of(pointer), bytes, stream);
 }
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
@@ -112,10 +112,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   if (pointer == nullptr) return note(cudaErrorInvalidValue);
   CUipcMemHandle driver_handle{};
   std::memcpy(&driver_handle, &handle, sizeof handle);
-  CUdeviceptr address = 0;
-  const cudaError_t error = call(&DriverTable::ipc_open_mem_handle, &address, driver_handle, flags);
-  if (error == cudaSuccess) *pointer = reinterpret_cast<void*>(address);
-  return error;
+  return call(&DriverTable::ipc_open_mem_handle, address_of(pointer), driver_handle, flags);
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {

@@ -30,13 +30,13 @@ cudaError_t note(cudaError_t error) {
 }
 
 const DriverTable* initialised_driver(cudaError_t* error) {
-  static const cudaError_t initialised = [] {
+  static const cudaError_t kInitialised = [] {
     const DriverTable* table = driver();
     if (table == nullptr || table->init == nullptr) return cudaErrorInsufficientDriver;
     return static_cast<cudaError_t>(table->init(0));
   }();
-  *error = initialised;
-  return initialised == cudaSuccess ? driver() : nullptr;
+  *error = kInitialised;
+  return kInitialised == cudaSuccess ? driver() : nullptr;
 }
 
 cudaError_t primary_context(const DriverTable& driver, int device, CUcontext* out) {

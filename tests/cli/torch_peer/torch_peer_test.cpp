@@ -32,8 +32,11 @@ struct Figures {
   double expandable_minimum;
 };
 
-// The name of a case in a list of tests.
-void PrintTo(const Figures& figures, std::ostream* out) { *out << figures.name; }
+// The name of a case in a list of tests; GoogleTest looks for this function.
+// NOLINTNEXTLINE(readability-identifier-naming)
+void PrintTo(const Figures& figures, std::ostream* out) {
+  *out << figures.name;
+}
 
 constexpr Figures kTraces[] = {
     {"ctx128_forward", "snapshots/lm_2p7b_ctx128_forward.pickle", 1.0157, 1.0157, 1.0016, 1.0016},
