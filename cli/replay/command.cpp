@@ -201,6 +201,13 @@ class TraceReplay {
     if (status.ok()) {
       status = smallest(Completion::kRunAhead, true, &unlimited_run_ahead, &row_.stall_free_capacity_bytes);
     }
+    // With work still running a block changes hands at its free, behind a device-side wait, before it is
+    // complete, so that run-ahead can take less memory than it takes to complete at once. A capacity counts
+    // only where both complete.
+    if (!row_.min_capacity_bytes) row_.stall_free_capacity_bytes.reset();
+    if (row_.stall_free_capacity_bytes) {
+      row_.stall_free_capacity_bytes = std::max(*row_.stall_free_capacity_bytes, *row_.min_capacity_bytes);
+    }
     RunRequest request = base_;
     if (row_.min_capacity_bytes) request.capacity_bytes = *row_.min_capacity_bytes;
     row_.capacity_bytes = row_.min_capacity_bytes;

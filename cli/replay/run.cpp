@@ -168,26 +168,41 @@ CallCounts counts_by_kind(const SimDevice& sim, uint64_t total) {
   return counts;
 }
 
-// Passes until the clock has something to measure; the median pass counts.
-Result<double> time_passes(Replay& replay, const ReplayProgram& program, ReplayTarget& target) {
+uint64_t memory_calls(const SimDevice& sim) {
+  uint64_t sum = 0;
+  for (const KindRow& row : kinds()) {
+    if (row.kind <= CallKind::kMemFree) sum += sim.calls(row.entry_points);
+  }
+  return sum;
+}
+
+// Loops until a pass no longer calls the driver for memory, or kMostWarmUp times, then for as long as the
+// clock needs; the median pass counts.
+Result<double> time_passes(Replay& replay, const ReplayProgram& program, const SimDevice& sim,
+                           ReplayTarget& target) {
   using Clock = std::chrono::steady_clock;
-  constexpr int kWarmUp = 3;
+  constexpr int kLeastWarmUp = 3;
+  constexpr int kMostWarmUp = 30;
   constexpr size_t kLeast = 7;
   constexpr size_t kMost = 101;
   constexpr auto kEnough = std::chrono::milliseconds(200);
   spw_status code = replay.run(program.start);
   if (code == SPW_OK) code = replay.run(program.pass);
-  for (int i = 0; code == SPW_OK && i < kWarmUp; ++i) {
-    code = replay.wrap();
+  const auto loop = [&] {
+    if (code == SPW_OK) code = replay.wrap();
     if (code == SPW_OK) code = replay.run(program.pass);
+  };
+  for (int i = 0; i < kMostWarmUp; ++i) {
+    const uint64_t before = memory_calls(sim);
+    loop();
+    if (i + 1 >= kLeastWarmUp && memory_calls(sim) == before) break;
   }
   std::vector<double> passes;
   const auto begin = Clock::now();
   while (code == SPW_OK && passes.size() < kMost &&
          (passes.size() < kLeast || Clock::now() - begin < kEnough)) {
     const auto start = Clock::now();
-    code = replay.wrap();
-    if (code == SPW_OK) code = replay.run(program.pass);
+    loop();
     passes.push_back(std::chrono::duration<double, std::nano>(Clock::now() - start).count());
   }
   if (code != SPW_OK) return failure(target, code);
@@ -222,7 +237,7 @@ Result<RunResult> run_program(const ReplayProgram& program, const RunRequest& re
 
   RunResult result;
   if (request.measure_time) {
-    auto time = time_passes(replay, program, target);
+    auto time = time_passes(replay, program, sim, target);
     if (!time.ok()) return time.take_status();
     result.ns_per_event = time.value();
   } else {

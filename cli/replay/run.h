@@ -23,8 +23,8 @@ enum class SetAccessCost : uint8_t { kPerCall, kPerMapping };
 
 const char* name_of(AllocatorKind kind);
 
-// Calls of the driver by kind; the names are the keys of "driver_calls_by_kind". What belongs to no kind is
-// "other".
+// Calls of the driver by kind, those for memory first; the names are the keys of "driver_calls_by_kind". What
+// belongs to no kind is "other".
 enum class CallKind : uint8_t {
   kCreate,
   kRelease,

@@ -92,5 +92,112 @@ TEST_F(CommandTest, HelpAndVersionGoToStdout) {
   EXPECT_EQ(run_command({"--help"}, {.out_path = "/dev/full"}).code, 1);
 }
 
+json only_row(const CommandResult& result) {
+  EXPECT_THAT(result.err, IsEmpty());
+  const json rows = json::parse(result.out, nullptr, false);
+  EXPECT_TRUE(rows.is_array() && rows.size() == 1) << result.out;
+  return rows.is_array() && rows.size() == 1 ? rows[0] : json::object();
+}
+
+TEST_F(CommandTest, ReplayAnswersWithTheKeysOfItsContract) {
+  const CommandResult result = run_command({"replay", small_trace(), "--json", "--repeat", "3"});
+  EXPECT_EQ(result.code, 0);
+  const json row = only_row(result);
+  EXPECT_EQ(row.at("trace"), (folder_ / "small.pickle").string());
+  EXPECT_EQ(row.at("events"), 5);
+  EXPECT_EQ(row.at("peak_live_bytes"), 200 * kMiB);
+  EXPECT_EQ(row.at("ooms"), 0);
+  EXPECT_GE(row.at("peak_reserved_bytes"), row.at("peak_live_bytes"));
+  EXPECT_GT(row.at("driver_calls"), 0);
+  for (const char* key : {"steady_driver_calls_per_repeat", "host_waits", "stream_waits", "virtual_driver_ns",
+                          "ns_per_event"}) {
+    EXPECT_TRUE(row.at(key).is_number()) << key;
+  }
+  int64_t sum = 0;
+  for (const auto& [kind, count] : row.at("driver_calls_by_kind").items()) sum += count.get<int64_t>();
+  EXPECT_EQ(sum, row.at("driver_calls").get<int64_t>());
+  EXPECT_FALSE(row.contains("min_capacity_bytes"));
+}
+
+TEST_F(CommandTest, TheMinimumIsACapacityAtWhichItRunsAndBelowWhichItDoesNot) {
+  const std::string trace = small_trace();
+  const CommandResult result = run_command({"replay", trace, "--json", "--capacity", "min", "--jobs", "2"});
+  EXPECT_EQ(result.code, 0);
+  const json row = only_row(result);
+  const int64_t minimum = row.at("min_capacity_bytes");
+  EXPECT_LE(minimum, row.at("stall_free_capacity_bytes").get<int64_t>());
+  EXPECT_NEAR(row.at("min_capacity_ratio").get<double>(), static_cast<double>(minimum) / (200.0 * kMiB),
+              1e-9);
+  EXPECT_EQ(run_command({"replay", trace, "--capacity", std::to_string(minimum)}).code, 0);
+  EXPECT_EQ(run_command({"replay", trace, "--capacity", std::to_string(200 * kMiB - 2 * kMiB)}).code, 2);
+}
+
+TEST_F(CommandTest, RunningOutOfMemoryIsAnAnswerNotAnError) {
+  const CommandResult result = run_command({"replay", small_trace(), "--json", "--capacity", "50%"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(only_row(result).at("ooms"), 1);
+  const CommandResult text = run_command({"replay", small_trace(), "--capacity", "100MiB"});
+  EXPECT_EQ(text.code, 2);
+  EXPECT_THAT(text.out, HasSubstr("out of memory on 100.000 MiB"));
+}
+
+TEST_F(CommandTest, OneObjectForEachTrace) {
+  const CommandResult result =
+      run_command({"replay", small_trace(), small_trace(), "--json", "--completion", "run-ahead"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(json::parse(result.out).size(), 2u);
+  // One bad file among good ones: nothing is answered.
+  expect_one_line_error(run_command({"replay", small_trace(), "/no/such/file", "--json"}), "/no/such/file");
+}
+
+TEST_F(CommandTest, TheUsersOwnSettingsDoNotDisturbIt) {
+  const std::string trace = small_trace();
+  const json plain = only_row(run_command({"replay", trace, "--json"}));
+  const std::string stats = folder_ / "stats-%p.json";
+  const CommandResult disturbed =
+      run_command({"replay", trace, "--json"}, {.environment = {{"SPILLWAY_CONF", "limit:1MiB,strict:true"},
+                                                                {"SPILLWAY_SIM", "capacity:1MiB,banana"},
+                                                                {"SPILLWAY_LIBCUDA", "/no/such/library"},
+                                                                {"SPILLWAY_STATS", stats},
+                                                                {"CUDA_VISIBLE_DEVICES", ""}}});
+  EXPECT_EQ(disturbed.code, 0);
+  const json row = only_row(disturbed);
+  EXPECT_EQ(row.at("driver_calls"), plain.at("driver_calls"));
+  EXPECT_EQ(row.at("peak_reserved_bytes"), plain.at("peak_reserved_bytes"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("stats-")));
+  }
+}
+
+TEST_F(CommandTest, AnAnswerThatCannotBeWrittenIsAnError) {
+  const std::string trace = small_trace();
+  const CommandResult full = run_command({"replay", trace}, {.out_path = "/dev/full"});
+  EXPECT_EQ(full.code, 1);
+  EXPECT_EQ(full.error_lines(), 1);
+  EXPECT_THAT(full.err, HasSubstr("stdout: No space left"));
+  expect_one_line_error(run_command({"replay", trace, "--output", "/no/such/folder/file"}),
+                        "/no/such/folder/file");
+  expect_one_line_error(run_command({"replay", trace, "--output", "/dev/full"}), "/dev/full: No space left");
+  const std::string path = folder_ / "answer.json";
+  const CommandResult written = run_command({"replay", trace, "--json", "--output", path});
+  EXPECT_EQ(written.code, 0);
+  EXPECT_THAT(written.out, IsEmpty());
+  std::ifstream file(path);
+  EXPECT_EQ(json::parse(file).size(), 1u);
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    files += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(files, 2u) << "the trace and the answer, no temporary file";
+}
+
+TEST_F(CommandTest, TheExampleTraceOfTheRepositoryReplays) {
+  const std::string trace = SPILLWAY_EXAMPLE_TRACE;
+  const json row =
+      only_row(run_command({"replay", trace, "--json", "--completion", "run-ahead", "--repeat", "2"}));
+  EXPECT_EQ(row.at("ooms"), 0);
+  EXPECT_GT(row.at("events"), 3000);
+  EXPECT_EQ(row.at("host_waits"), 0);
+}
+
 }  // namespace
 }  // namespace spillway
