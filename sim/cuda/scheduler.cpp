@@ -89,15 +89,16 @@ bool Scheduler::step(TimelineId id, uint64_t until, Lock& lock) {
     return true;
   }
   Item& item = timeline.pending.front();
-  if (item.running) return false;
+  // Positions before the item have nothing left to do, whatever holds the item up.
+  const bool moved = timeline.completed < item.position - 1;
+  timeline.completed = std::max(timeline.completed, item.position - 1);
+  if (item.running) return moved;
   if (item.after != kNoTimeline) {
-    if (timelines_[item.after].completed < item.after_position) return false;
-    timeline.completed = std::max(timeline.completed, item.position - 1);
+    if (timelines_[item.after].completed < item.after_position) return moved;
     timeline.pending.pop_front();
     return true;
   }
   item.running = true;
-  timeline.completed = std::max(timeline.completed, item.position - 1);
   run_(*item.work, lock);
   timeline.completed = std::max(timeline.completed, item.position);
   timeline.pending.pop_front();

@@ -1,0 +1,133 @@
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <fstream>
+
+#include "tests/sim/device.h"
+
+namespace spillway::sim_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ConfigTest : public DeviceTest {};
+
+struct BadConfig {
+  const char* text;
+  const char* key;
+  const char* allowed;
+};
+
+constexpr BadConfig kBad[] = {
+    {"capacity:banana", "'capacity', value 'banana'", "16GiB"},
+    {"capacity:", "'capacity', value ''", "size"},
+    {"capacity", "'capacity'", "size"},
+    {"capacity:1GB", "'1GB'", "size"},
+    {"capacity:17TiB", "'17TiB'", "at most 16TiB"},
+    {"capacity:99999999999999999999999", "'capacity'", "size"},
+    {"capacity:1MiB", "'capacity'", "granularity"},
+    {"devices:0", "'devices', value '0'", "1 to 16"},
+    {"devices:17", "'devices', value '17'", "1 to 16"},
+    {"granularity:3MiB", "'granularity', value '3MiB'", "power of two"},
+    {"backing:disk", "'backing', value 'disk'", "memfd or none"},
+    {"completion:soon", "'completion', value 'soon'", "instant, late or run-ahead"},
+    {"seed:-1", "'seed', value '-1'", "number"},
+    {"set_access_cost:cheap", "'set_access_cost'", "per-call or per-mapping"},
+    {"costs:/nonexistent/costs.json", "'costs', value '/nonexistent/costs.json'", "cannot be read"},
+    {"vmm:maybe", "'vmm', value 'maybe'", "on or off"},
+    {"version:12.8", "'version', value '12.8'", "1000*major"},
+    {"races:1", "'races', value '1'", "on or off"},
+    {"fault:cuMemMap", "'fault', value 'cuMemMap'", "ENTRY_POINT@N"},
+    {"fault:cuMemMap@0", "'fault', value 'cuMemMap@0'", "N from 1"},
+    {"fault:cuMemMap@1=0", "'fault', value 'cuMemMap@1=0'", "CUresult 1 to 999"},
+    {"fault:cuMemNap@1", "'cuMemNap'", "entry point"},
+    {"colour:red", "unknown key 'colour'", "capacity, devices"},
+    {"capacity:1GiB,,devices:2", "unknown key ''", "capacity"},
+};
+
+TEST_F(ConfigTest, EachMistakeIsOneLineWithKeyValueAndWhatIsAllowed) {
+  alloc();
+  for (const BadConfig& bad : kBad) {
+    EXPECT_EQ(spwSimConfigure(bad.text), CUDA_ERROR_INVALID_VALUE) << bad.text;
+    EXPECT_THAT(spwSimLastError(), AllOf(HasSubstr("SPILLWAY_SIM: "), HasSubstr(bad.key),
+                                         HasSubstr(bad.allowed), Not(HasSubstr("\n"))));
+  }
+  EXPECT_EQ(spwSimPhysicalBytes(0), kPage) << "a malformed configuration changes nothing";
+}
+
+TEST_F(ConfigTest, ValuesAreTaken) {
+  start("capacity:64MiB,devices:3,granularity:64KiB,version:12080,seed:7,completion:late");
+  int count = 0;
+  SIM_OK(cuDeviceGetCount(&count));
+  EXPECT_EQ(count, 3);
+  size_t bytes = 0;
+  SIM_OK(cuDeviceTotalMem(&bytes, 2));
+  EXPECT_EQ(bytes, 64 * kMiB);
+  EXPECT_EQ(cuDeviceTotalMem(&bytes, 3), CUDA_ERROR_INVALID_DEVICE);
+  const CUmemAllocationProp prop = device_memory();
+  SIM_OK(cuMemGetAllocationGranularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  EXPECT_EQ(bytes, size_t{64} << 10);
+  int version = 0;
+  SIM_OK(cuDriverGetVersion(&version));
+  EXPECT_EQ(version, 12080);
+}
+
+TEST_F(ConfigTest, AConfigurationIsAFreshProcess) {
+  const CUdeviceptr block = alloc();
+  const CUstream work = stream();
+  const CUmemGenericAllocationHandle handle = create();
+  ASSERT_EQ(spwSimConfigure(nullptr), CUDA_SUCCESS);
+  CUcontext current = reinterpret_cast<CUcontext>(1);
+  SIM_OK(cuCtxGetCurrent(&current));
+  EXPECT_EQ(current, nullptr);
+  EXPECT_EQ(cuStreamQuery(work), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemGetAddressRange(nullptr, nullptr, block), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(spwSimPhysicalBytes(0), 0u);
+}
+
+TEST_F(ConfigTest, CostFilesReplaceRows) {
+  const std::string path = ::testing::TempDir() + "spillway_sim_costs.json";
+  const auto configure = [&](const char* text) {
+    std::ofstream(path) << text;
+    return spwSimConfigure(("costs:" + path).c_str());
+  };
+  ASSERT_EQ(configure(R"({"costs_ns": {"cuDriverGetVersion": 123.0}, "other": 1})"), CUDA_SUCCESS);
+  int version = 0;
+  const uint64_t before = spwSimVirtualNs();
+  SIM_OK(cuDriverGetVersion(&version));
+  EXPECT_EQ(spwSimVirtualNs() - before, 123u);
+  EXPECT_EQ(configure("{"), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(configure("[]"), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(configure("{}"), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_THAT(spwSimLastError(), HasSubstr("costs_ns"));
+  EXPECT_EQ(configure(R"({"costs_ns": {"cuNothing": 1}})"), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_THAT(spwSimLastError(), HasSubstr("cuNothing"));
+  EXPECT_EQ(configure(R"({"costs_ns": {"cuMemMap": -1}})"), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(configure(R"({"costs_ns": {"cuMemMap": "fast"}})"), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_THAT(spwSimLastError(), HasSubstr("cuMemMap"));
+  std::remove(path.c_str());
+}
+
+// cuInit reads the environment once in a process, so each of these runs in a process of its own.
+void init_under(const char* text) {
+  setenv("SPILLWAY_SIM", text, 1);
+  const CUresult first = cuInit(0);
+  const CUresult second = cuInit(0);
+  int count = -1;
+  const CUresult asked = cuDeviceGetCount(&count);
+  _exit(first == CUDA_ERROR_INVALID_VALUE && second == first && asked == CUDA_ERROR_NOT_INITIALIZED ? 3
+                                                                                                    : count);
+}
+
+TEST(ConfigDeathTest, InitReadsTheEnvironment) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(init_under("devices:5"), ::testing::ExitedWithCode(5), "");
+  EXPECT_EXIT(init_under("devices:many"), ::testing::ExitedWithCode(3),
+              "SPILLWAY_SIM: key 'devices', value 'many'; allowed: 1 to 16");
+}
+
+}  // namespace
+}  // namespace spillway::sim_test

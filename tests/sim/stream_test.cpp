@@ -1,0 +1,371 @@
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/sim/device.h"
+
+namespace spillway::sim_test {
+namespace {
+
+using ::testing::IsEmpty;
+
+class StreamTest : public DeviceTest {
+ protected:
+  static unsigned byte_at(CUdeviceptr at) {
+    unsigned char got = 0;
+    EXPECT_EQ(cuMemcpyDtoH(&got, at, 1), CUDA_SUCCESS);
+    return got;
+  }
+};
+
+TEST_F(StreamTest, InstantWorkIsCompleteWhenEnqueued) {
+  const CUstream work = stream();
+  const CUevent done = event();
+  SIM_OK(cuMemsetD8Async(alloc(), 1, 16, work));
+  SIM_OK(cuEventRecord(done, work));
+  SIM_EXPECT_OK(cuEventQuery(done));
+  SIM_EXPECT_OK(cuStreamQuery(work));
+}
+
+TEST_F(StreamTest, RunAheadCompletesOnlyWhatTheHostWaitsFor) {
+  start("completion:run-ahead");
+  const CUstream first = stream();
+  const CUstream second = stream();
+  const CUevent done = event();
+  SIM_OK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, first, nullptr, nullptr));
+  SIM_OK(cuEventRecord(done, first));
+  SIM_OK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, second, nullptr, nullptr));
+  EXPECT_EQ(cuEventQuery(done), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  SIM_OK(cuEventSynchronize(done));
+  SIM_EXPECT_OK(cuEventQuery(done));
+  EXPECT_EQ(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  SIM_OK(cuCtxSynchronize());
+  SIM_EXPECT_OK(cuStreamQuery(second));
+}
+
+TEST_F(StreamTest, MarksCompleteWithWhatTheyDependOn) {
+  start("completion:run-ahead");
+  const CUstream first = stream();
+  const CUstream second = stream();
+  const CUstream third = stream();
+  const CUevent done = event();
+  SIM_OK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, first, nullptr, nullptr));
+  SIM_OK(cuEventRecord(done, first));
+  const uint64_t first_mark = spwSimMark(first);
+  SIM_OK(cuStreamWaitEvent(second, done, 0));
+  const uint64_t mark = spwSimMark(second);
+  SIM_OK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, second, nullptr, nullptr));
+  touch(third, alloc(), 16);
+  ASSERT_EQ(spwSimCompleteTo(second, mark), CUDA_SUCCESS);
+  EXPECT_EQ(spwSimIsComplete(first, first_mark), 1);
+  EXPECT_EQ(spwSimIsComplete(second, mark), 1);
+  EXPECT_EQ(spwSimIsComplete(second, mark + 1), 0);
+  EXPECT_EQ(spwSimIsComplete(third, spwSimMark(third)), 0);
+  EXPECT_EQ(spwSimCompleteTo(second, mark + 100), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(spwSimHostWaits(), 0u);
+  EXPECT_EQ(spwSimStreamWaits(), 1u);
+}
+
+TEST_F(StreamTest, LateWorkRunsWhenForcedAndNotBefore) {
+  start("completion:late");
+  const CUdeviceptr block = alloc();
+  const CUstream first = stream();
+  const CUstream second = stream();
+  void* pinned = nullptr;
+  SIM_OK(cuMemHostAlloc(&pinned, 2, 0));
+  auto* bytes = static_cast<unsigned char*>(pinned);
+  bytes[0] = 0;
+  bytes[1] = 0;
+  SIM_OK(cuMemsetD8Async(block, 7, 2, first));
+  SIM_OK(cuMemcpyDtoHAsync(pinned, block, 1, first));
+  const CUevent done = event();
+  SIM_OK(cuEventRecord(done, first));
+  SIM_OK(cuStreamWaitEvent(second, done, 0));
+  SIM_OK(cuMemcpyDtoHAsync(bytes + 1, block + 1, 1, second));
+  EXPECT_EQ(bytes[0], 0);
+  SIM_OK(cuEventSynchronize(done));
+  EXPECT_EQ(bytes[0], 7);
+  EXPECT_EQ(bytes[1], 0);
+  SIM_OK(cuStreamSynchronize(second));
+  EXPECT_EQ(bytes[1], 7);
+  EXPECT_THAT(reports(), IsEmpty());
+}
+
+TEST_F(StreamTest, LateStreamsWithoutOrderRunInEitherOrder) {
+  bool first_won = false;
+  bool second_won = false;
+  for (int seed = 0; seed < 40 && !(first_won && second_won); ++seed) {
+    start(("completion:late,races:off,seed:" + std::to_string(seed)).c_str());
+    const CUdeviceptr block = alloc();
+    const CUstream first = stream();
+    const CUstream second = stream();
+    SIM_OK(cuMemsetD8Async(block, 1, 1, first));
+    SIM_OK(cuMemsetD8Async(block, 2, 1, second));
+    const CUevent both[2] = {event(), event()};
+    SIM_OK(cuEventRecord(both[0], first));
+    SIM_OK(cuEventRecord(both[1], second));
+    const CUstream third = stream();
+    SIM_OK(cuStreamWaitEvent(third, both[0], 0));
+    SIM_OK(cuStreamWaitEvent(third, both[1], 0));
+    SIM_OK(cuStreamSynchronize(third));
+    (byte_at(block) == 1 ? first_won : second_won) = true;
+  }
+  EXPECT_TRUE(first_won);
+  EXPECT_TRUE(second_won);
+}
+
+TEST_F(StreamTest, LateOrderRespectsEveryDependency) {
+  for (int seed = 0; seed < 20; ++seed) {
+    start(("completion:late,seed:" + std::to_string(seed)).c_str());
+    const CUdeviceptr block = alloc();
+    const CUstream streams[3] = {stream(), stream(), stream()};
+    const CUevent done = event();
+    // A chain over three streams; each step writes its number over the last.
+    for (unsigned char step = 1; step <= 30; ++step) {
+      const CUstream on = streams[(step * 7) % 3];
+      SIM_OK(cuStreamWaitEvent(on, done, 0));
+      SIM_OK(cuMemsetD8Async(block, step, 64, on));
+      SIM_OK(cuEventRecord(done, on));
+    }
+    SIM_OK(cuEventSynchronize(done));
+    ASSERT_EQ(byte_at(block + 63), 30u);
+    ASSERT_THAT(reports(), IsEmpty());
+  }
+}
+
+TEST_F(StreamTest, LateQueriesComeTrueInTheEnd) {
+  start("completion:late");
+  const CUstream work = stream();
+  const CUevent done = event();
+  bool ever_not_ready = false;
+  for (int i = 0; i < 20; ++i) {
+    touch(work, alloc(), 16);
+    SIM_OK(cuEventRecord(done, work));
+    int asked = 0;
+    while (cuEventQuery(done) == CUDA_ERROR_NOT_READY) {
+      ever_not_ready = true;
+      ASSERT_LT(++asked, 64);
+    }
+  }
+  EXPECT_TRUE(ever_not_ready);
+}
+
+TEST_F(StreamTest, APollingLoopIsOneHostWait) {
+  start("completion:run-ahead");
+  const CUstream work = stream();
+  const CUevent done = event();
+  SIM_OK(cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, work, nullptr, nullptr));
+  SIM_OK(cuEventRecord(done, work));
+  int asked = 0;
+  while (cuEventQuery(done) == CUDA_ERROR_NOT_READY) ASSERT_LT(++asked, 1000);
+  EXPECT_EQ(spwSimHostWaits(), 1u);
+  // Asking now and then between other work is no loop.
+  for (int i = 0; i < 1000; ++i) {
+    SIM_OK(cuEventRecord(done, work));
+    ASSERT_EQ(cuEventQuery(done), CUDA_ERROR_NOT_READY);
+  }
+  EXPECT_EQ(spwSimHostWaits(), 1u);
+}
+
+TEST_F(StreamTest, HostWaitsAreCounted) {
+  const CUstream work = stream();
+  const CUevent done = event();
+  SIM_OK(cuStreamSynchronize(work));
+  SIM_OK(cuEventSynchronize(done));
+  SIM_OK(cuCtxSynchronize());
+  SIM_OK(cuMemFree(alloc()));
+  SIM_OK(cuMemUnmap(map_new(), kPage));
+  SIM_OK(cuStreamWaitEvent(work, done, 0));
+  EXPECT_EQ(spwSimHostWaits(), 5u);
+  EXPECT_EQ(spwSimStreamWaits(), 1u);
+}
+
+TEST_F(StreamTest, TheLegacyStreamIsOrderedWithBlockingStreamsOnly) {
+  start("completion:run-ahead");
+  const CUstream blocking = stream(CU_STREAM_DEFAULT);
+  const CUstream free = stream(CU_STREAM_NON_BLOCKING);
+  const CUdeviceptr block = alloc(3);
+  touch(blocking, block, 1);
+  touch(free, block + 1, 1);
+  touch(nullptr, block, 1);  // after `blocking`
+  EXPECT_THAT(reports(), IsEmpty());
+  touch(nullptr, block + 1, 1);  // not after `free`
+  EXPECT_EQ(spwSimReportCount(), 1u);
+  spwSimClearReports();
+  touch(nullptr, block + 2, 1);
+  touch(blocking, block + 2, 1);  // after the legacy stream
+  EXPECT_THAT(reports(), IsEmpty());
+  const uint64_t before = spwSimMark(blocking);
+  SIM_OK(cuStreamSynchronize(nullptr));
+  EXPECT_EQ(spwSimIsComplete(blocking, before), 1);
+  EXPECT_EQ(spwSimIsComplete(free, spwSimMark(free)), 0);
+}
+
+TEST_F(StreamTest, SynchronousCopiesDoNotWaitForNonBlockingStreams) {
+  start("completion:run-ahead");
+  const CUdeviceptr block = alloc();
+  const CUstream free = stream(CU_STREAM_NON_BLOCKING);
+  touch(free, block, 16);
+  char got[16];
+  SIM_OK(cuMemcpyDtoH(got, block, sizeof got));
+  EXPECT_EQ(spwSimReportCount(), 1u);
+  EXPECT_EQ(spwSimIsComplete(free, spwSimMark(free)), 0);
+}
+
+TEST_F(StreamTest, EachThreadHasItsOwnDefaultStream) {
+  CUcontext context = nullptr;
+  SIM_OK(cuCtxGetCurrent(&context));
+  unsigned long long mine = 0;
+  unsigned long long theirs = 0;
+  unsigned long long legacy = 0;
+  SIM_OK(cuStreamGetId(CU_STREAM_PER_THREAD, &mine));
+  SIM_OK(cuStreamGetId(nullptr, &legacy));
+  std::thread other([&] {
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamGetId(CU_STREAM_PER_THREAD, &theirs), CUDA_SUCCESS);
+  });
+  other.join();
+  EXPECT_NE(mine, theirs);
+  EXPECT_NE(mine, legacy);
+}
+
+TEST_F(StreamTest, HandlesAreRecycledButIdsAreNot) {
+  const CUstream first = stream();
+  unsigned long long first_id = 0;
+  SIM_OK(cuStreamGetId(first, &first_id));
+  SIM_OK(cuStreamDestroy(first));
+  EXPECT_EQ(cuStreamQuery(first), CUDA_ERROR_INVALID_HANDLE);
+  const CUstream second = stream();
+  EXPECT_EQ(second, first);
+  unsigned long long second_id = 0;
+  SIM_OK(cuStreamGetId(second, &second_id));
+  EXPECT_NE(second_id, first_id);
+}
+
+TEST_F(StreamTest, WorkOfADestroyedStreamIsNotOrderedBeforeItsSuccessors) {
+  start("completion:run-ahead");
+  const CUdeviceptr block = alloc();
+  const CUstream first = stream();
+  touch(first, block, 16);
+  SIM_OK(cuStreamDestroy(first));
+  const CUstream second = stream();
+  ASSERT_EQ(second, first);
+  touch(second, block, 16);
+  EXPECT_EQ(spwSimReportCount(), 1u);
+  // A wait for the context covers it.
+  SIM_OK(cuCtxSynchronize());
+  touch(stream(), block, 16);
+  EXPECT_EQ(spwSimReportCount(), 1u);
+}
+
+TEST_F(StreamTest, HostFunctionsRunInOrderAndMayNotCallTheDriver) {
+  start("completion:late");
+  const CUstream work = stream();
+  std::vector<int> order;
+  struct Step {
+    std::vector<int>* order;
+    int number;
+  } steps[2] = {{&order, 1}, {&order, 2}};
+  const CUhostFn run = [](void* data) {
+    auto* step = static_cast<Step*>(data);
+    step->order->push_back(step->number);
+    CUdeviceptr block = 0;
+    EXPECT_EQ(cuMemAlloc(&block, 1), CUDA_ERROR_NOT_PERMITTED);
+  };
+  SIM_OK(cuLaunchHostFunc(work, run, &steps[0]));
+  SIM_OK(cuLaunchHostFunc(work, run, &steps[1]));
+  EXPECT_THAT(order, IsEmpty());
+  SIM_OK(cuStreamSynchronize(work));
+  EXPECT_THAT(order, ::testing::ElementsAre(1, 2));
+}
+
+TEST_F(StreamTest, TwoThreadsMayWaitForOneHostFunction) {
+  start("completion:late");
+  const CUstream work = stream();
+  CUcontext context = nullptr;
+  SIM_OK(cuCtxGetCurrent(&context));
+  struct Gate {
+    std::atomic<int> entered{0};
+    std::atomic<bool> open{false};
+  } gate;
+  SIM_OK(cuLaunchHostFunc(
+      work,
+      [](void* data) {
+        auto* gate = static_cast<Gate*>(data);
+        gate->entered.fetch_add(1);
+        while (!gate->open.load()) std::this_thread::yield();
+      },
+      &gate));
+  const auto wait = [&] {
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(work), CUDA_SUCCESS);
+    EXPECT_TRUE(gate.open.load());
+  };
+  std::thread first(wait);
+  std::thread second(wait);
+  while (gate.entered.load() == 0) std::this_thread::yield();
+  // The driver serves other threads meanwhile.
+  alloc();
+  gate.open.store(true);
+  first.join();
+  second.join();
+  EXPECT_EQ(gate.entered.load(), 1);
+}
+
+TEST_F(StreamTest, LongQueuesOfWaitsComplete) {
+  start("completion:run-ahead,backing:none");
+  const CUstream work = stream();
+  const CUstream other = stream();
+  const CUevent done = event();
+  for (int i = 0; i < 300000; ++i) {
+    SIM_OK(cuEventRecord(done, work));
+    if (i % 3 != 0) continue;
+    SIM_OK(cuStreamWaitEvent(other, done, 0));
+  }
+  EXPECT_EQ(spwSimIsComplete(work, 1), 0);
+  SIM_OK(cuStreamSynchronize(other));
+  EXPECT_EQ(spwSimIsComplete(work, 299998), 1);
+  EXPECT_EQ(spwSimIsComplete(work, 300000), 0);
+}
+
+TEST_F(StreamTest, ThreadsShareTheDevice) {
+  start("completion:late,backing:none");
+  CUcontext context = nullptr;
+  SIM_OK(cuCtxGetCurrent(&context));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      const CUstream work = stream();
+      const CUevent done = event();
+      for (int i = 0; i < 200; ++i) {
+        const CUdeviceptr block = alloc();
+        touch(work, block, kPage);
+        EXPECT_EQ(cuEventRecord(done, work), CUDA_SUCCESS);
+        EXPECT_EQ(cuEventSynchronize(done), CUDA_SUCCESS);
+        EXPECT_EQ(cuMemFree(block), CUDA_SUCCESS);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_THAT(reports(), IsEmpty());
+  EXPECT_EQ(spwSimPhysicalBytes(0), 0u);
+}
+
+TEST_F(StreamTest, ElapsedTimeNeedsTimingEvents) {
+  CUevent from = nullptr;
+  CUevent to = nullptr;
+  SIM_OK(cuEventCreate(&from, CU_EVENT_DEFAULT));
+  SIM_OK(cuEventCreate(&to, CU_EVENT_DEFAULT));
+  SIM_OK(cuEventRecord(from, nullptr));
+  SIM_OK(cuEventRecord(to, nullptr));
+  float milliseconds = -1;
+  SIM_OK(cuEventElapsedTime(&milliseconds, from, to));
+  EXPECT_GE(milliseconds, 0);
+  EXPECT_EQ(cuEventElapsedTime(&milliseconds, from, event()), CUDA_ERROR_INVALID_HANDLE);
+}
+
+}  // namespace
+}  // namespace spillway::sim_test
