@@ -138,12 +138,15 @@ SPWSIM_EXPORT cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUs
 SPWSIM_EXPORT cuMemsetD32Async_ptsz(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
   return cuMemsetD32Async(to, value, count, per_thread(stream));
 }
-SPWSIM_EXPORT cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned /*flags*/) {
+SPWSIM_EXPORT cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                   unsigned /*flags*/) {
   return fill_on(EntryPoint::k_cuStreamWriteValue32, address, value, 4, 1, stream);
 }
-SPWSIM_EXPORT cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+SPWSIM_EXPORT cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                      unsigned flags) {
   return cuStreamWriteValue32(stream, address, value, flags);
 }
-SPWSIM_EXPORT cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+SPWSIM_EXPORT cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                           unsigned flags) {
   return cuStreamWriteValue32(per_thread(stream), address, value, flags);
 }

@@ -45,6 +45,17 @@ TEST_F(StreamTest, RunAheadCompletesOnlyWhatTheHostWaitsFor) {
   SIM_EXPECT_OK(cuStreamQuery(second));
 }
 
+TEST_F(StreamTest, AnEventOnAnIdleStreamIsComplete) {
+  start("completion:run-ahead");
+  const CUstream work = stream();
+  const CUevent done = event();
+  SIM_OK(cuEventRecord(done, work));
+  SIM_EXPECT_OK(cuEventQuery(done));
+  touch(work, 4096, 0);
+  SIM_OK(cuEventRecord(done, work));
+  EXPECT_EQ(cuEventQuery(done), CUDA_ERROR_NOT_READY);
+}
+
 TEST_F(StreamTest, MarksCompleteWithWhatTheyDependOn) {
   start("completion:run-ahead");
   const CUstream first = stream();
@@ -163,6 +174,7 @@ TEST_F(StreamTest, APollingLoopIsOneHostWait) {
   EXPECT_EQ(spwSimHostWaits(), 1u);
   // Asking now and then between other work is no loop.
   for (int i = 0; i < 1000; ++i) {
+    touch(work, 4096, 0);
     SIM_OK(cuEventRecord(done, work));
     ASSERT_EQ(cuEventQuery(done), CUDA_ERROR_NOT_READY);
   }
@@ -319,7 +331,8 @@ TEST_F(StreamTest, LongQueuesOfWaitsComplete) {
   const CUstream work = stream();
   const CUstream other = stream();
   const CUevent done = event();
-  for (int i = 0; i < 300000; ++i) {
+  touch(work, 4096, 0);
+  for (int i = 1; i < 300000; ++i) {
     SIM_OK(cuEventRecord(done, work));
     if (i % 3 != 0) continue;
     SIM_OK(cuStreamWaitEvent(other, done, 0));
