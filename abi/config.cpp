@@ -13,9 +13,6 @@
 namespace spillway {
 namespace {
 
-constexpr uint64_t kLargestSmallSize = 16 << 10;
-constexpr uint64_t kSmallestSmallSize = 512;
-
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
   const size_t first = text.find_first_not_of(kSpace);
@@ -75,7 +72,7 @@ bool parse(std::string_view text, LimitSize& out) {
 
 bool parse(std::string_view text, SmallSize& out) {
   const std::optional<uint64_t> bytes = parse_bytes(text);
-  if (!bytes || *bytes < kSmallestSmallSize || *bytes > kLargestSmallSize) return false;
+  if (!bytes || *bytes < SmallSize::kSmallest || *bytes > SmallSize::kLargest) return false;
   out.bytes = *bytes;
   return true;
 }

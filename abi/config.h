@@ -28,6 +28,8 @@ struct LimitSize : MemorySize {
   static constexpr uint64_t kUnlimited = UINT64_MAX;
 };
 struct SmallSize {
+  static constexpr uint64_t kSmallest = 512;
+  static constexpr uint64_t kLargest = 16 << 10;
   uint64_t bytes = 0;
 };
 enum class Backend : uint8_t { kVmm, kMalloc };

@@ -8,12 +8,15 @@
 #include <ctime>
 #include <utility>
 
+#include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
 #include "stats/dump.h"
 
 namespace spillway {
 namespace {
+
+static_assert(SmallSize::kLargest == kLargestSmallBytes);
 
 // The value of %p, %r, %t and %d in a dump's path.
 std::string expand(const std::string& path, int device) {
@@ -51,7 +54,7 @@ bool is_per_device(const std::string& path) {
 
 }  // namespace
 
-std::atomic<Allocator*> Process::allocator_{nullptr};
+std::atomic<Allocator*> Process::published{nullptr};
 
 Process& Process::instance() {
   static Process& process = *new Process;
@@ -89,7 +92,7 @@ Status Process::open_driver() {
       });
   if (!made.ok()) return made.take_status();
   owned_allocator_ = std::move(made.value());
-  allocator_.store(owned_allocator_.get(), std::memory_order_release);
+  published.store(owned_allocator_.get(), std::memory_order_release);
   return {};
 }
 

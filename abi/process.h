@@ -28,7 +28,7 @@ class Process {
 
   // Null where the device was not used yet.
   static Arena* existing(int device) {
-    Allocator* allocator = allocator_.load(std::memory_order_acquire);
+    Allocator* allocator = published.load(std::memory_order_acquire);
     return allocator == nullptr ? nullptr : allocator->existing(device);
   }
   // Created if need be. Errors: config (strict), those of Driver::open and Arena::create.
@@ -53,7 +53,7 @@ class Process {
   Result<uint64_t> total_bytes(int device) const;
   Result<std::string> dump_text(int device);  // negative: all devices
 
-  static std::atomic<Allocator*> allocator_;
+  static std::atomic<Allocator*> published;  // owned_allocator_, for those without the mutex
 
   std::mutex mutex_;
   bool config_loaded_ = false;

@@ -61,10 +61,10 @@ enum class Metric : uint8_t {
 #define SPW_STATS_MEMBER(name) name,
   SPW_STATS_POOLED(SPW_STATS_MEMBER)
 #undef SPW_STATS_MEMBER
-      count
+      kCount
 };
 enum class Row : uint8_t { kAll, kSmall, kLarge, kCount };
-inline constexpr size_t kGauges = static_cast<size_t>(Metric::count) * static_cast<size_t>(Row::kCount);
+inline constexpr size_t kGauges = static_cast<size_t>(Metric::kCount) * static_cast<size_t>(Row::kCount);
 using Gauges = std::array<int64_t, kGauges>;
 constexpr size_t gauge(Metric metric, Row row) {
   return static_cast<size_t>(metric) * static_cast<size_t>(Row::kCount) + static_cast<size_t>(row);

@@ -101,21 +101,32 @@ Json object_of(Json properties) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
 }
 
-Json stats_schema() {
-  const Json stat = object_of(
+Json reference(const char* name) {
+  return {{"$ref", std::string("#/$defs/") + name}};
+}
+
+Json definitions() {
+  Json out;
+  out["stat"] = object_of(
       {{"current", integer()}, {"peak", integer()}, {"allocated", integer()}, {"freed", integer()}});
-  const Json pooled = object_of({{"all", stat}, {"small_pool", stat}, {"large_pool", stat}});
+  out["pool_stat"] = object_of(
+      {{"all", reference("stat")}, {"small_pool", reference("stat")}, {"large_pool", reference("stat")}});
+  out["rung"] = object_of({{"hits", count()}, {"time_ns", count()}});
+  return out;
+}
+
+Json stats_schema() {
   Json out = Json::object();
-#define SPW_STATS_MEMBER(name) out[#name] = pooled;
+#define SPW_STATS_MEMBER(name) out[#name] = reference("pool_stat");
   SPW_STATS_POOLED(SPW_STATS_MEMBER)
 #undef SPW_STATS_MEMBER
-  out["oversize_allocations"] = stat;
-  out["oversize_segments"] = stat;
+  out["oversize_allocations"] = reference("stat");
+  out["oversize_segments"] = reference("stat");
 #define SPW_STATS_MEMBER(name) out[#name] = integer();
   SPW_STATS_VALUES(SPW_STATS_MEMBER)
 #undef SPW_STATS_MEMBER
   Json rungs = Json::object();
-#define SPW_STATS_MEMBER(name, Name) rungs[#name] = object_of({{"hits", count()}, {"time_ns", count()}});
+#define SPW_STATS_MEMBER(name, Name) rungs[#name] = reference("rung");
   SPW_STATS_RUNGS(SPW_STATS_MEMBER)
 #undef SPW_STATS_MEMBER
   Json calls = Json::object();
@@ -183,6 +194,7 @@ std::string dump_schema() {
                         {"time_seconds", count()},
                         {"config", {{"type", "object"}, {"additionalProperties", text()}}},
                         {"devices", list_of(device)}}));
+  out["$defs"] = definitions();
   return out.dump(1) + "\n";
 }
 

@@ -234,6 +234,7 @@ TEST_P(RandomPrograms, EqualTheModelWhateverTheNumberOfHeaps) {
     Model model;
     Program program(device, model);
     std::vector<std::unique_ptr<Heap>> all;
+    all.reserve(static_cast<size_t>(heaps));
     for (int i = 0; i < heaps; ++i) all.push_back(std::make_unique<Heap>(device));
     for (int step = 0; step < 4000; ++step) {
       program.step(*all[random() % all.size()], random);
@@ -262,6 +263,7 @@ TEST(CountersThreads, EqualTheModelInTheOrderOfTheOperations) {
   Program program(device, model);
   std::mutex order;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(static_cast<uint64_t>(t) + 77);
@@ -293,9 +295,11 @@ TEST(CountersThreads, NoPeakThatNeverWas) {
   DeviceCounters device;
   std::array<std::mutex, kHeaps> locks;
   std::vector<std::unique_ptr<HeapCounters>> heaps;
+  heaps.reserve(static_cast<size_t>(kHeaps));
   for (int i = 0; i < kHeaps; ++i) heaps.push_back(std::make_unique<HeapCounters>(device));
   std::barrier everyone(kThreads);
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(static_cast<uint64_t>(t) + 5);
@@ -335,6 +339,7 @@ TEST(CountersThreads, NoPeakMissed) {
   std::barrier everyone(kThreads);
   std::atomic<int64_t> expected{0};
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       HeapCounters heap(device);
@@ -362,6 +367,7 @@ TEST(CountersThreads, SnapshotsAreConsistentWhileOthersCount) {
   std::atomic<bool> done{false};
   std::barrier started(4);
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
       HeapCounters heap(device);

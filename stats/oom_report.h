@@ -1,0 +1,22 @@
+// The text of an out-of-memory error: what was asked for, who holds the memory, and what was tried. Its
+// figures are those of a dump, in exact bytes, and each block of lines adds up to its first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stats/device_stats.h"
+
+namespace spillway {
+
+struct OomRequest {
+  uint64_t requested_bytes = 0;
+  int device = 0;
+  uint64_t most_reserved_bytes =
+      0;  // what reserved memory may reach now: limit, device, and what others left
+};
+
+// Begins "CUDA out of memory. Tried to allocate", which programs search for.
+std::string oom_report(const OomRequest& request, const DeviceStats& stats);
+
+}  // namespace spillway

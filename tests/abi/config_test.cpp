@@ -1,0 +1,345 @@
+// The configuration: what is read from where, and that a mistake never takes a program down unless it asked
+// for that.
+#include "abi/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/abi/child.h"
+
+namespace spillway::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "spillway-conf-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for files");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+    return file(name);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      out.push_back(entry.path().filename());
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string value_of(const char* name) {
+  char buffer[256];
+  SPW_CHECK(spw_conf_get(name, buffer, sizeof buffer, nullptr) == SPW_OK);
+  return buffer;
+}
+
+TEST(ConfigText, ReadsSizesSharesAndFlags) {
+  Config config;
+  EXPECT_THAT(
+      config.apply(" limit : 1.5GiB ,reserve:512M,, share_edges:false,backend:malloc,max_small_size:4K", "t"),
+      IsEmpty());
+  EXPECT_EQ(config.limit.of(0), kGiB * 3 / 2);
+  EXPECT_EQ(config.reserve.of(0), 512 * kMiB);
+  EXPECT_FALSE(config.share_edges);
+  EXPECT_EQ(config.backend, Backend::kMalloc);
+  EXPECT_EQ(config.max_small_size.bytes, 4096U);
+  EXPECT_THAT(config.apply("limit:80%", "t"), IsEmpty());
+  EXPECT_EQ(config.limit.of(10 * kGiB), 8 * kGiB);
+  EXPECT_THAT(config.apply("limit:unlimited", "t"), IsEmpty());
+  EXPECT_EQ(config.limit.of(10 * kGiB), UINT64_MAX);
+}
+
+TEST(ConfigText, EveryMistakeIsOneLineThatSaysWhatIsAllowed) {
+  const std::vector<std::string> wrong = {"limit:12x",
+                                          "limit:",
+                                          "limit:-1",
+                                          "limit:101%",
+                                          "limit:1e9",
+                                          "limit:1.2.3GiB",
+                                          "limit:2000000TiB",
+                                          "limit:%",
+                                          "limit:GiB",
+                                          "limit:nan",
+                                          "limit:unlimited1",
+                                          "reserve:unlimited",
+                                          "backend:cuda",
+                                          "share_edges:maybe",
+                                          "max_small_size:100",
+                                          "max_small_size:1MiB",
+                                          "strict:2",
+                                          "limits:1GiB",
+                                          "limit",
+                                          ":5",
+                                          "limit 1GiB"};
+  for (const std::string& text : wrong) {
+    Config config;
+    const std::vector<std::string> complaints = config.apply(text, "HERE");
+    ASSERT_EQ(complaints.size(), 1U) << text;
+    EXPECT_THAT(complaints[0], StartsWith("HERE: "));
+    EXPECT_EQ(complaints[0].find('\n'), std::string::npos);
+    EXPECT_TRUE(complaints[0].find("allowed") != std::string::npos ||
+                complaints[0].find("form") != std::string::npos)
+        << complaints[0];
+    EXPECT_THAT(config.values(), Config().values()) << text;
+  }
+}
+
+TEST(ConfigText, WhatIsRightNextToAMistakeCounts) {
+  Config config;
+  EXPECT_EQ(config.apply("limit:1GiB,nonsense:1,reserve:1MiB", "t").size(), 1U);
+  EXPECT_EQ(config.limit.of(0), kGiB);
+  EXPECT_EQ(config.reserve.of(0), kMiB);
+}
+
+TEST(ConfigText, PrintedValuesReadBackTheSame) {
+  for (const char* text :
+       {"", "limit:3MiB,reserve:10%", "limit:12345,backend:malloc,strict:on", "limit:33.3%"}) {
+    Config config;
+    ASSERT_THAT(config.apply(text, "t"), IsEmpty());
+    std::string printed;
+    for (const auto& [name, value] : config.values())
+      printed.append(name).append(":").append(value).append(",");
+    Config again;
+    ASSERT_THAT(again.apply(printed, "t"), IsEmpty()) << printed;
+    EXPECT_EQ(again.values(), config.values());
+  }
+}
+
+TEST(ConfigText, RandomTextIsRefusedNotFollowed) {
+  std::mt19937 random(3);
+  const std::string alphabet = "limtresv:,.%0123456789GiBK#\n\t\\ \x01\xff";
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (size_t length = random() % 40; text.size() < length;) text += alphabet[random() % alphabet.size()];
+    Config config;
+    config.apply(text, "t");
+    EXPECT_EQ(config.values().size(), Config().values().size());
+  }
+}
+
+TEST(Conf, AMistakeInTheEnvironmentCostsOneLine) {
+  in_child(
+      {{"SPILLWAY_CONF", "limit:much,reserve:1MiB"}},
+      [] {
+        const auto driver = start_device();
+        for (int i = 0; i < 3; ++i) {
+          void* block = nullptr;
+          SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_OK);
+        }
+        SPW_CHECK(value_of("limit") == "unlimited" && value_of("reserve") == "1MiB");
+        std::fflush(stderr);
+        std::fprintf(stderr, "END\n");
+      },
+      "spillway: SPILLWAY_CONF: limit: 'much' is not allowed; allowed: a size, a share of the device, or "
+      "unlimited; it stays unlimited\nEND\n");
+}
+
+TEST(Conf, StrictMakesItAnErrorOfEveryCallThatNeedsMemory) {
+  in_child({{"SPILLWAY_CONF", "strict:true,limit:much"}}, [] {
+    const auto driver = start_device();
+    for (int i = 0; i < 2; ++i) {
+      void* block = nullptr;
+      SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_ERROR_CONFIG && block == nullptr);
+      SPW_CHECK(std::string(spw_last_error()).find("'much'") != std::string::npos);
+    }
+  });
+}
+
+TEST(Conf, FileThenEnvironmentThenCall) {
+  const Folder folder;
+  const std::string file = folder.write(
+      "spillway.conf", "# comment: not an option\nlimit:1GiB  # one\n\nreserve:2MiB,share_edges:off\n");
+  in_child({{"SPILLWAY_CONF_FILE", file}, {"SPILLWAY_CONF", "reserve:3MiB"}}, [] {
+    SPW_CHECK(value_of("limit") == "1GiB" && value_of("reserve") == "3MiB" &&
+              value_of("share_edges") == "off");
+    SPW_CHECK(spw_conf_set("reserve:4MiB") == SPW_OK);
+    SPW_CHECK(value_of("reserve") == "4MiB");
+    SPW_CHECK(value_of(nullptr) ==
+              "limit:1GiB,reserve:4MiB,backend:vmm,share_edges:off,max_small_size:16KiB,strict:off");
+  });
+}
+
+TEST(Conf, AFileThatCannotBeReadIsAMistake) {
+  const Folder folder;
+  for (const std::string& path : {folder.file("missing"), folder.file("")}) {
+    in_child(
+        {{"SPILLWAY_CONF_FILE", path}}, [] { SPW_CHECK(value_of("limit") == "unlimited"); },
+        "spillway: SPILLWAY_CONF_FILE: '" + path + "'");
+  }
+  in_child({{"SPILLWAY_CONF_FILE", folder.file("missing")}, {"SPILLWAY_CONF", "strict:on"}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_ERROR_CONFIG);
+  });
+}
+
+TEST(Conf, SetTakesAllOrNothing) {
+  in_child({}, [] {
+    SPW_CHECK(spw_conf_set("limit:1GiB,reserve:nothing") == SPW_ERROR_CONFIG);
+    SPW_CHECK(std::string(spw_last_error()).find("spw_conf_set: reserve: 'nothing'") == 0);
+    SPW_CHECK(value_of("limit") == "unlimited");
+    SPW_CHECK(spw_conf_set("unknown:1") == SPW_ERROR_CONFIG);
+    SPW_CHECK(spw_conf_set("") == SPW_OK);
+  });
+}
+
+TEST(Conf, SomeOptionsAreFixedOnceADeviceIsUsed) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    SPW_CHECK(spw_conf_set("max_small_size:2KiB") == SPW_OK);
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(4096, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(stats_of(0).allocation.small_pool.current == 0);
+    SPW_CHECK(spw_conf_set("limit:1GiB,max_small_size:4KiB") == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(std::string(spw_last_error()).find("max_small_size") != std::string::npos);
+    SPW_CHECK(value_of("limit") == "unlimited");
+    SPW_CHECK(spw_conf_set("max_small_size:2KiB,limit:1GiB") == SPW_OK);
+    uint64_t limit = 0;
+    SPW_CHECK(spw_get_limit(0, &limit) == SPW_OK && limit == kGiB);
+  });
+}
+
+TEST(Conf, LimitMayBeAShareOfTheDevice) {
+  in_child({{"SPILLWAY_CONF", "limit:50%"}}, [] {
+    const auto driver = start_device();
+    uint64_t limit = 0;
+    uint64_t total = 0;
+    SPW_CHECK(spw_memory_info(0, nullptr, &total) == SPW_OK);
+    SPW_CHECK(spw_get_limit(0, &limit) == SPW_OK);
+    // The driver's two answers about the size of a device differ by what it keeps for itself.
+    SPW_CHECK(limit > total / 2 - total / 20 && limit < total / 2 + total / 20);
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(total / 2 + total / 10, 0, nullptr, &block) == SPW_ERROR_OUT_OF_MEMORY);
+  });
+}
+
+TEST(Conf, BackendMallocServesToo) {
+  in_child({{"SPILLWAY_CONF", "backend:malloc"}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(3 * kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(stats_of(0).driver_calls.mem_alloc > 0 && stats_of(0).driver_calls.create == 0);
+    SPW_CHECK(spw_free(block) == SPW_OK && spw_validate(0) == SPW_OK);
+  });
+}
+
+TEST(Conf, GetNeverWritesBeyondTheBuffer) {
+  in_child({}, [] {
+    char buffer[8];
+    std::memset(buffer, 'x', sizeof buffer);
+    size_t needed = 0;
+    SPW_CHECK(spw_conf_get("limit", buffer, 5, &needed) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(needed == sizeof "unlimited");
+    for (const char letter : buffer) SPW_CHECK(letter == 'x');
+    SPW_CHECK(spw_conf_get("backend", buffer, 4, nullptr) == SPW_OK);
+    SPW_CHECK(std::string(buffer) == "vmm" && buffer[4] == 'x');
+    SPW_CHECK(spw_conf_get(nullptr, nullptr, 0, &needed) == SPW_OK && needed > 20);
+    SPW_CHECK(spw_conf_get("nonsense", buffer, sizeof buffer, nullptr) == SPW_ERROR_CONFIG);
+  });
+}
+
+TEST(Conf, ThePageNamesEveryOption) {
+  const std::string page = spw_conf_describe();
+  for (const auto& [name, value] : Config().values()) {
+    EXPECT_THAT(page, HasSubstr("| `" + name + "` |"));
+    EXPECT_THAT(page, HasSubstr("`" + value + "`"));
+  }
+}
+
+nlohmann::json read_json(const std::string& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file, nullptr, false);
+}
+
+TEST(DumpFile, SumsToTheCounters) {
+  const Folder folder;
+  const std::string path = folder.file("dump.json");
+  in_child({}, [&] {
+    const auto driver = start_device();
+    std::vector<void*> blocks(20);
+    for (size_t i = 0; i < blocks.size(); ++i)
+      SPW_CHECK(spw_alloc(1 + i * 300000, 0, nullptr, &blocks[i]) == SPW_OK);
+    for (size_t i = 0; i < blocks.size(); i += 3) SPW_CHECK(spw_free(blocks[i]) == SPW_OK);
+    SPW_CHECK(spw_dump(path.c_str(), "json") == SPW_OK);
+    SPW_CHECK(spw_dump(path.c_str(), "pickle") == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump((path + "/inside").c_str(), nullptr) == SPW_ERROR_IO);
+  });
+  EXPECT_THAT(folder.names(), ElementsAre("dump.json"));
+  const auto dump = read_json(path);
+  ASSERT_EQ(dump["devices"].size(), 1U);
+  const auto& device = dump["devices"][0];
+  int64_t total = 0;
+  int64_t active = 0;
+  int64_t requested = 0;
+  for (const auto& segment : device["segments"]) {
+    int64_t blocks = 0;
+    for (const auto& block : segment["blocks"]) blocks += block["size"].get<int64_t>();
+    EXPECT_EQ(blocks, segment["total_size"].get<int64_t>());
+    total += segment["total_size"].get<int64_t>();
+    active += segment["active_size"].get<int64_t>();
+    requested += segment["requested_size"].get<int64_t>();
+  }
+  const auto& stats = device["stats"];
+  EXPECT_EQ(total, stats["reserved_bytes"]["all"]["current"].get<int64_t>());
+  EXPECT_EQ(active, stats["active_bytes"]["all"]["current"].get<int64_t>());
+  EXPECT_EQ(requested, stats["requested_bytes"]["all"]["current"].get<int64_t>());
+  EXPECT_EQ(dump["config"]["backend"], "vmm");
+}
+
+TEST(DumpFile, ComesAtExitWhereTheEnvironmentAsksForIt) {
+  const Folder folder;
+  in_child({{"SPILLWAY_STATS", folder.file("r%r-d%d.%%.json")}, {"RANK", "3"}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(kMiB, 0, nullptr, &block) == SPW_OK);
+  });
+  ASSERT_THAT(folder.names(), ElementsAre("r3-d0.%.json"));
+  const auto dump = read_json(folder.file("r3-d0.%.json"));
+  EXPECT_EQ(dump["rank"], 3);
+  EXPECT_EQ(dump["devices"][0]["stats"]["allocation"]["all"]["current"], 1);
+}
+
+TEST(DumpFile, ThatCannotBeWrittenAtExitCostsOneLine) {
+  in_child(
+      {{"SPILLWAY_STATS", "/nowhere/at/all.json"}},
+      [] {
+        const auto driver = start_device();
+        void* block = nullptr;
+        SPW_CHECK(spw_alloc(kMiB, 0, nullptr, &block) == SPW_OK);
+      },
+      "spillway: SPILLWAY_STATS: /nowhere/at/all.json: cannot");
+}
+
+}  // namespace
+}  // namespace spillway::test
