@@ -16,7 +16,8 @@ constexpr uint32_t kPageLines = kPageBytes / kLineBytes;
 constexpr uint64_t kUnitBytes = uint64_t{16} << 10;
 constexpr uint64_t kSlabBytes = uint64_t{64} << 10;
 constexpr uint32_t kSlabLines = kSlabBytes / kLineBytes;
-// 1 TiB: no device has more; larger requests are refused before any arithmetic on them. Lines of a request fit 32 bits.
+// 1 TiB: no device has more; larger requests are refused before any arithmetic on them. Lines of a request
+// fit 32 bits.
 constexpr uint64_t kLargestRequestBytes = uint64_t{1} << 40;
 
 using PageId = uint32_t;

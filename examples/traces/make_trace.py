@@ -2,9 +2,9 @@
 """Writes small_transformer.pickle.gz: a synthetic trace in the form of torch.cuda.memory._dump_snapshot().
 
 No model ran. The script imitates the order and sizes of the allocations of a few training steps of a small decoder-only
-transformer (bf16 weights, AdamW states created in the first step, batches of varying length, gradients reduced in buckets
-on a second stream, recorded after the weights were loaded). It is small enough for a repository and shaped like a
-recorded one: blocks that are live before the first event, blocks that outlive the last, and frees that another stream
+transformer (bf16 weights, AdamW states created in the first step, batches of varying length, gradients reduced in
+buckets on a second stream, recorded after the weights were loaded). It is small enough for a repository and shaped
+like a recorded one: blocks that are live before the first event, blocks that outlive the last, and frees that another stream
 holds back. Same seed, same bytes.
 
 usage: make_trace.py [--output FILE] [--steps N] [--seed N]
@@ -18,6 +18,7 @@ import io
 import pathlib
 import pickle
 import random
+from typing import Any
 
 HIDDEN, HEADS, FEED_FORWARD, LAYERS, VOCABULARY, BATCH = 1024, 16, 2816, 8, 32000, 4
 COMPUTE, COMMUNICATION = 0, 7
@@ -31,7 +32,7 @@ class Device:
         self.next_address = 0x7F0000000000
         self.live: dict[int, tuple[int, int]] = {}
         self.held: list[int] = []
-        self.events: list[dict] = []
+        self.events: list[dict[str, Any]] = []
         self.recording = False
 
     def note(self, action: str, address: int, size: int, stream: int) -> None:
@@ -65,7 +66,7 @@ class Device:
         while len(self.held) > keep:
             self.complete(self.held.pop(0))
 
-    def segments(self) -> list[dict]:
+    def segments(self) -> list[dict[str, Any]]:
         rows = []
         for address, (size, stream) in sorted(self.live.items()):
             total = (size + 511) // 512 * 512
@@ -184,7 +185,7 @@ class Model:
             device.free(block)
 
 
-def trace(steps: int, seed: int) -> dict:
+def trace(steps: int, seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
     device = Device()
     model = Model(device)

@@ -25,9 +25,7 @@ def main() -> int:
     if not declared:
         complaints.append(f"no declaration was found in {header}")
     complaints += [
-        f"not of a version: {symbol}"
-        for symbol in symbols
-        if symbol.startswith("spw_") and "@@SPILLWAY_" not in symbol
+        f"not of a version: {symbol}" for symbol in symbols if symbol.startswith("spw_") and "@@SPILLWAY_" not in symbol
     ]
     if f"[{soname}]" not in output(readelf, "-d", library):
         complaints.append(f"the SONAME is not {soname}")

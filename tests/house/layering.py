@@ -110,9 +110,7 @@ def self_test() -> list[str]:
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
                 (root / file).write_text(content)
             if bool(violations(root)) != breaks:
-                wrong.append(
-                    f"self-test: {path} with {text!r} should {'break' if breaks else 'keep'} the law"
-                )
+                wrong.append(f"self-test: {path} with {text!r} should {'break' if breaks else 'keep'} the law")
     return wrong
 
 

@@ -2,4 +2,6 @@
 int cudaMalloc(void);
 int cudaNoSuchThing(void);
 int spillway_uncovered(void);
-int spillway_uncovered(void) { return cudaMalloc() + cudaNoSuchThing(); }
+int spillway_uncovered(void) {
+  return cudaMalloc() + cudaNoSuchThing();
+}
