@@ -306,26 +306,30 @@ Status Arena::synchronize(const std::vector<Heap*>& all) {
 }
 
 Status Arena::release_vacant_pages() {
-  for (Heap* heap : heaps()) {
+  const std::vector<Heap*> all = heaps();
+  // Freed since the wait: its users may still be at work.
+  const auto may_go = [](const Heap& heap, PageId id) {
+    return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
+  };
+  if (!store_->uses_vmm()) {
+    const AllLocked locked(all);
+    return store_->release_segments(
+        [&](PageId first, uint32_t count) {
+          for (PageId id = first; id < first + count; ++id) {
+            if (!may_go(*store_->page(id).owner, id)) return false;
+          }
+          return true;
+        },
+        [&](PageId first, uint32_t count) {
+          for (PageId id = first; id < first + count; ++id) store_->page(id).owner->drop_vacant(id, 1);
+        });
+  }
+  for (Heap* heap : all) {
     const Lock heap_lock(heap->mutex);
-    if (heap->pool_is_open) continue;
-    if (!store_->uses_vmm()) {
-      Status status = store_->release_segments(
-          [&](PageId first, uint32_t count) {
-            for (PageId id = first; id < first + count; ++id) {
-              if (!heap->is_vacant(id) || !heap->timeline.is_complete(heap->last_use(id))) return false;
-            }
-            return true;
-          },
-          [&](PageId first, uint32_t count) { heap->drop_vacant(first, count); });
-      if (!status.ok()) return status;
-      continue;
-    }
     std::vector<PageId> pages;
     heap->choose_vacant(heap->vacant_pages(), pages);
     for (const PageId id : pages) {
-      // Freed since the wait: its users may still be at work.
-      if (!heap->timeline.is_complete(heap->last_use(id))) continue;
+      if (!may_go(*heap, id)) continue;
       heap->drop_vacant(id, 1);
       if (Status status = store_->release_page(id); !status.ok()) {
         if (store_->backed(id)) heap->add_vacant(id, 1);

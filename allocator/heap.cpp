@@ -31,13 +31,15 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       fragments_(store.pages()) {}
 
 Heap::~Heap() {
+  for (const std::unique_ptr<Place>& place : places_) leave_address_map(*place);
+}
+
+void Heap::leave_address_map(const Place& place) {
   AddressMap& map = AddressMap::instance();
-  for (const std::unique_ptr<Place>& place : places_) {
-    const uint32_t units = place->slab != nullptr ? kSlabBytes / kUnitBytes : 1;
-    for (uint32_t unit = 0; unit < units; ++unit) {
-      const uint64_t va = place->va + unit * kUnitBytes;
-      if (map.find(va) == place.get()) map.clear(va, 1);
-    }
+  const uint64_t units = place.lines == kSlabLines ? kSlabBytes / kUnitBytes : 1;
+  for (uint64_t unit = 0; unit < units; ++unit) {
+    const uint64_t va = place.va + unit * kUnitBytes;
+    if (map.find(va) == &place) map.clear(va, 1);
   }
 }
 
@@ -166,6 +168,7 @@ Place* Heap::oldest_dead_place() {
 Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
   Place* place = places_.size() < kMostPlaces ? nullptr : oldest_dead_place();
   if (place != nullptr) {
+    leave_address_map(*place);
     unindex_by_size(*place);
     ++place->generation;
     place->journal_position = Place::kNeverUsed;

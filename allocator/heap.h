@@ -16,6 +16,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -177,6 +178,9 @@ class Heap {
   Place* take_hole(const Request& request, bool frugal);
   Place* new_place(uint32_t lines, uint64_t va, View* view);
   Place* oldest_dead_place();
+  // Entries of blocks that are gone stay until others replace them, so those of a place that goes are
+  // cleared.
+  static void leave_address_map(const Place& place);
   void index_by_size(Place& place);
   void unindex_by_size(Place& place);
   Place* placed(const Request& request, Place* place);
@@ -229,6 +233,18 @@ class Heap {
 
   std::deque<PendingFree> pending_;
   std::unordered_map<uint64_t, std::vector<CUstream>> stream_uses_;
+};
+
+// Holds the locks of several heaps; only under the arena's lock, or two threads could wait for each other.
+class AllLocked {
+ public:
+  explicit AllLocked(const std::vector<Heap*>& heaps) {
+    locks_.reserve(heaps.size());
+    for (Heap* heap : heaps) locks_.emplace_back(heap->mutex);
+  }
+
+ private:
+  std::vector<std::unique_lock<Mutex>> locks_;
 };
 
 }  // namespace spillway

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include "allocator/arena.h"
 
@@ -132,22 +131,6 @@ Status Heap::validate() const {
   }
   return differs("inactive split bytes", page_bytes(owned - vacant) - active, counted.inactive_split_bytes);
 }
-
-namespace {
-
-// Every heap's lock, in the registry's order; the arena's lock makes that safe.
-class AllLocked {
- public:
-  explicit AllLocked(const std::vector<Heap*>& heaps) {
-    locks_.reserve(heaps.size());
-    for (Heap* heap : heaps) locks_.emplace_back(heap->mutex);
-  }
-
- private:
-  std::vector<std::unique_lock<Mutex>> locks_;
-};
-
-}  // namespace
 
 Status Arena::validate() const {
   const Lock lock(mutex_);
