@@ -4,8 +4,8 @@
 No model ran. The script imitates the order and sizes of the allocations of a few training steps of a small decoder-only
 transformer (bf16 weights, AdamW states created in the first step, batches of varying length, gradients reduced in
 buckets on a second stream, recorded after the weights were loaded). It is small enough for a repository and shaped
-like a recorded one: blocks that are live before the first event, blocks that outlive the last, and frees that another stream
-holds back. Same seed, same bytes.
+like a recorded one: blocks that are live before the first event, blocks that outlive the last, and frees that another
+stream holds back. Same seed, same bytes.
 
 usage: make_trace.py [--output FILE] [--steps N] [--seed N]
 """
