@@ -82,7 +82,7 @@ constexpr size_t kLiveBlocks = 512;
 const std::vector<Replacement>& replacements() {
   static const std::vector<Replacement> kSequence = [] {
     std::mt19937_64 random(20240229);
-    std::vector<Replacement> sequence(4096);
+    std::vector<Replacement> sequence(2048);
     for (Replacement& next : sequence) {
       const double octaves = static_cast<double>(random() >> 11) / static_cast<double>(1ULL << 53) * 17.0;
       next = {random() % kLiveBlocks, static_cast<uint64_t>(512.0 * std::exp2(octaves))};
