@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "allocator/address_map.h"
+#include "stats/oom_report.h"
 
 namespace spillway {
 namespace {
@@ -186,7 +187,8 @@ Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
   if (bytes == 0) return {};
   if (bytes > kLargestRequestBytes) {
     return Status::out_of_memory(
-        fmt::format("{} bytes were asked for; no device has more than {}", bytes, kLargestRequestBytes));
+        fmt::format("CUDA out of memory. Tried to allocate {} bytes; no device has more than {}", bytes,
+                    kLargestRequestBytes));
   }
   try {
     Heap* heap = heap_for(stream);
@@ -357,14 +359,7 @@ DeviceStats Arena::stats() const {
 }
 
 std::string Arena::oom_text(uint64_t requested_bytes) const {
-  const DeviceStats stats = this->stats();
-  return fmt::format(
-      "CUDA out of memory. Tried to allocate {} bytes on device {}. reserved {} = active {} + inactive split "
-      "{} + cached "
-      "free {} (largest free range {}), limit {}",
-      requested_bytes, device_, stats.reserved_bytes.all.current, stats.active_bytes.all.current,
-      stats.inactive_split_bytes.all.current, stats.cached_free_bytes, stats.largest_free_bytes,
-      store_->most_pages() * kPageBytes);
+  return oom_report({requested_bytes, device_, store_->most_pages() * kPageBytes}, stats());
 }
 
 }  // namespace spillway

@@ -121,7 +121,7 @@ TEST(Abi, AbsurdSizesAreOutOfMemory) {
       for (const size_t less : {size_t{0}, size_t{1}}) {
         void* block = &block;
         SPW_CHECK(spw_alloc((size_t{1} << shift) - less, 0, nullptr, &block) == SPW_ERROR_OUT_OF_MEMORY);
-        SPW_CHECK(block == nullptr);
+        SPW_CHECK(block == nullptr && last_error_has("CUDA out of memory. Tried to allocate"));
       }
     }
     void* block = nullptr;

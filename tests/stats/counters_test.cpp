@@ -383,7 +383,7 @@ TEST(CountersThreads, SnapshotsAreConsistentWhileOthersCount) {
   }
   started.arrive_and_wait();
   int64_t held_at_reset = 0;
-  for (int i = 0; i < 2000 && !HasFailure(); ++i) {
+  for (int i = 0; i < 500 && !HasFailure(); ++i) {
     const DeviceStats stats = device.snapshot();
     EXPECT_EQ(stats.requested_bytes.all.current, stats.active_bytes.all.current - stats.active.all.current);
     EXPECT_LE(stats.allocated_bytes.all.current, stats.active_bytes.all.current);
@@ -391,13 +391,13 @@ TEST(CountersThreads, SnapshotsAreConsistentWhileOthersCount) {
     EXPECT_EQ(stats.active_bytes.all.current + stats.inactive_split_bytes.all.current,
               stats.active.all.current * kPage);
     EXPECT_EQ(stats.pending_blocks, stats.active.all.current - stats.allocation.all.current);
-    if (i == 1000) {
+    if (i == 250) {
       device.reset_accumulated();
       const spw_stat active = device.snapshot().active.all;
       held_at_reset = active.current - (active.allocated - active.freed);
     }
     EXPECT_EQ(stats.active.all.allocated - stats.active.all.freed,
-              stats.active.all.current - (i > 1000 ? held_at_reset : 0));
+              stats.active.all.current - (i > 250 ? held_at_reset : 0));
     std::this_thread::yield();
   }
   done.store(true);
