@@ -9,7 +9,7 @@
 
 namespace spillway::sim {
 namespace {
-constexpr uint64_t kSpanOverCapacity = 8;
+constexpr uint64_t kSpanOverCapacity = 4;
 }
 
 bool Backing::open(uint64_t capacity_bytes) {

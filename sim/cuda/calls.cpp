@@ -25,7 +25,7 @@ EntryPoint find_entry_point(std::string_view name) {
 
 std::string Calls::reset(const Config& config) {
   Calls fresh;
-  const std::string problem = load_costs(config.costs_file, &fresh.costs_ns_);
+  std::string problem = load_costs(config.costs_file, &fresh.costs_ns_);
   if (!problem.empty()) return problem;
   for (const FaultRule& rule : config.faults) {
     const EntryPoint entry = find_entry_point(rule.name);

@@ -170,7 +170,7 @@ std::string parse_config(const char* text, Config* config) {
   std::string_view rest = text == nullptr ? "" : text;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
-    const std::string problem = apply(rest.substr(0, comma), &parsed);
+    std::string problem = apply(rest.substr(0, comma), &parsed);
     if (!problem.empty()) return problem;
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);

@@ -10,7 +10,7 @@
 namespace spillway::sim {
 namespace {
 
-constexpr uint64_t kHostCapacity = uint64_t{64} << 30;
+constexpr uint64_t kHostCapacity = uint64_t{16} << 30;
 constexpr size_t kFatesKept = 4096;
 
 void* raw_mmap(uint64_t hint, uint64_t bytes, int protection, int flags, int file, uint64_t offset) {
@@ -246,7 +246,7 @@ char* Memory::bytes_at(uint64_t address, uint64_t* contiguous) {
 int Memory::file_of(const Physical& physical) const {
   return physical.data == nullptr || physical.foreign_bytes != 0
              ? -1
-             : backings_[static_cast<size_t>(physical.device + 1)].file();
+             : backings_[backing_index(physical.device)].file();
 }
 
 void Memory::note_fate(const Mapping& mapping) {

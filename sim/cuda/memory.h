@@ -108,12 +108,17 @@ class Memory {
  private:
   void clear();
   void destroy_if_unused(Physical* physical);
-  Backing& backing_of(int device) { return backings_[static_cast<size_t>(device + 1)]; }
+  // The host's comes first.
+  static size_t backing_index(int device) {
+    const int index = device - kHostDevice;
+    return static_cast<size_t>(index);
+  }
+  Backing& backing_of(int device) { return backings_[backing_index(device)]; }
   void note_fate(const Mapping& mapping);
 
   uint64_t capacity_bytes_ = 0;
   bool backed_ = false;
-  std::array<Backing, kMaxDevices + 1> backings_;  // the host's first
+  std::array<Backing, kMaxDevices + 1> backings_;
   std::array<uint64_t, kMaxDevices> used_{};
   std::array<uint64_t, kMaxDevices> peak_{};
   std::unordered_map<uint64_t, std::unique_ptr<Physical>> physicals_;
