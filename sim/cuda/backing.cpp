@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <bit>
 #include <iterator>
 
 namespace spillway::sim {
@@ -21,7 +22,7 @@ bool Backing::open(uint64_t capacity_bytes) {
     return false;
   }
   // Past the C library: sanitizers would prepare shadow memory for a window that is nearly all holes.
-  void* window = reinterpret_cast<void*>(
+  void* window = std::bit_cast<void*>(
       syscall(SYS_mmap, nullptr, span_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_, 0));
   if (window == MAP_FAILED) {
     close_all();

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "sim/cuda/addresses.h"
 #include "sim/cuda/work.h"
 
 namespace spillway::sim {
@@ -15,7 +16,7 @@ bool device_visible(State& state, uint64_t address) {
 char* locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous) {
   if (pageable) {
     *contiguous = UINT64_MAX;
-    return reinterpret_cast<char*>(address);
+    return pointer_to(address);
   }
   return state.memory.bytes_at(address, contiguous);
 }
@@ -114,7 +115,7 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   const bool capturing = stream->capture != nullptr;
   // Ordinary host memory is read before the call returns: the program may change it at once.
   if (from_pageable && !capturing) {
-    const char* source = reinterpret_cast<const char*>(copy.from);
+    const char* source = pointer_to(copy.from);
     work->staged.assign(source, source + copy.bytes);
   }
   std::vector<RangeAccess> accesses{{copy.to, copy.bytes, true, to_pageable},

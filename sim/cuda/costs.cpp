@@ -36,7 +36,7 @@ std::string load_costs(const std::string& file, std::array<uint64_t, kEntryPoint
   for (const Cost& cost : kDefaults) (*costs_ns)[static_cast<size_t>(cost.entry)] = cost.ns;
   if (file.empty()) return "";
 
-  const std::string where = "key 'costs', value '" + file + "': ";
+  std::string where = "key 'costs', value '" + file + "': ";
   std::ifstream in(file);
   if (!in) return where + "the file cannot be read";
   const nlohmann::json json = nlohmann::json::parse(in, nullptr, false);
@@ -46,10 +46,10 @@ std::string load_costs(const std::string& file, std::array<uint64_t, kEntryPoint
   for (const auto& [name, value] : table->items()) {
     const EntryPoint entry = find_entry_point(name);
     if (entry == EntryPoint::kCount)
-      return where + "\"costs_ns\" has no entry point of the name '" + name + "'";
+      return where.append("\"costs_ns\" has no entry point of the name '").append(name).append("'");
     // A second at most: more is a mistake of units, and sums stay far from overflow.
     if (!value.is_number() || value.get<double>() < 0 || value.get<double>() > 1e9) {
-      return where + "'" + name + "' is not a number of nanoseconds from 0 to 1e9";
+      return where.append("'").append(name).append("' is not a number of nanoseconds from 0 to 1e9");
     }
     (*costs_ns)[static_cast<size_t>(entry)] = static_cast<uint64_t>(value.get<double>());
   }

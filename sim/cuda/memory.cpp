@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
+
+#include "sim/cuda/addresses.h"
 
 namespace spillway::sim {
 namespace {
@@ -14,7 +17,7 @@ constexpr uint64_t kHostCapacity = uint64_t{16} << 30;
 constexpr size_t kFatesKept = 4096;
 
 void* raw_mmap(uint64_t hint, uint64_t bytes, int protection, int flags, int file, uint64_t offset) {
-  return reinterpret_cast<void*>(syscall(SYS_mmap, hint, bytes, protection, flags, file, offset));
+  return std::bit_cast<void*>(syscall(SYS_mmap, hint, bytes, protection, flags, file, offset));
 }
 void raw_munmap(uint64_t start, uint64_t bytes) {
   syscall(SYS_munmap, start, bytes);
@@ -238,7 +241,7 @@ char* Memory::bytes_at(uint64_t address, uint64_t* contiguous) {
   Mapping* mapping = find(address);
   if (mapping == nullptr) return nullptr;
   *contiguous = mapping->end() - address;
-  if (mapping->physical->kind == Physical::Kind::kPinned) return reinterpret_cast<char*>(address);
+  if (mapping->physical->kind == Physical::Kind::kPinned) return pointer_to(address);
   if (mapping->physical->data == nullptr) return nullptr;
   return mapping->physical->data + (address - mapping->start);
 }

@@ -29,7 +29,8 @@ CUresult query(State& state, Asked* asked, TimelineId timeline, uint64_t positio
   Scheduler& scheduler = state.scheduler;
   if (!scheduler.complete(timeline, position)) {
     if (!completes_now(state, asked)) return CUDA_ERROR_NOT_READY;
-    const VectorClock kept = clock;  // the stream may go on while a host function runs
+    VectorClock kept;  // the stream may go on while a host function runs
+    kept.join(clock);
     scheduler.force(timeline, position, lock);
     scheduler.host_learns(kept);
     return CUDA_SUCCESS;
