@@ -31,7 +31,7 @@ class CommandTest : public ::testing::Test {
   ~CommandTest() override { std::filesystem::remove_all(folder_); }
 
   std::string write(const std::string& name, const std::string& data) const {
-    const std::string path = folder_ / name;
+    std::string path = folder_ / name;
     std::ofstream(path, std::ios::binary) << data;
     return path;
   }

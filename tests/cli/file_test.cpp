@@ -38,7 +38,7 @@ class FileTest : public ::testing::Test {
   ~FileTest() override { std::filesystem::remove_all(folder_); }
 
   std::string write(const std::string& data) const {
-    const std::string path = folder_ / "data";
+    std::string path = folder_ / "data";
     std::ofstream(path, std::ios::binary) << data;
     return path;
   }
