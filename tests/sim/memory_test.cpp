@@ -8,7 +8,6 @@ namespace spillway::sim_test {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class MemoryTest : public DeviceTest {};
