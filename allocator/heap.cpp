@@ -12,8 +12,7 @@ namespace {
 
 // Dead places of the home view that a heap remembers before it recycles the least recently used.
 constexpr size_t kMostPlaces = 1u << 15;
-constexpr int kFewTries = 8;
-constexpr int kManyTries = 512;
+constexpr int kMostTries = 512;
 
 }  // namespace
 
@@ -171,7 +170,6 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
     leave_address_map(*place);
     unindex_by_size(*place);
     ++place->generation;
-    place->journal_position = Place::kNeverUsed;
     place->head_page = place->tail_page = kNoPage;
     place->runs.assign({});
   } else {
@@ -187,7 +185,6 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
 }
 
 Place* Heap::placed(const Request& request, Place* place) {
-  place->last_use = misses_;
   request.journal->append(request.lines, place);
   return place;
 }
@@ -199,41 +196,42 @@ Request Heap::large_request(uint64_t bytes) {
 }
 
 Place* Heap::take_predicted(const Request& request) {
-  Place* place = request.journal->guess(0, request.lines);
+  Place* place = request.journal->guess(request.lines);
   if (place == nullptr || !fits(*place)) return nullptr;
   take(*place);
   request.journal->append(request.lines, place);
   return place;
 }
 
-Place* Heap::take_same_size(const Request& request, int most_tries) {
+Place* Heap::take_same_size(const Request& request) {
+  // In a program that repeats itself, the place used last is the one wanted again last.
   const auto found = newest_by_size_.find(request.lines);
   if (found == newest_by_size_.end()) return nullptr;
+  Place* best = nullptr;
   int tries = 0;
-  for (Place* place = found->second; place != nullptr && tries < most_tries;
+  for (Place* place = found->second; place != nullptr && tries < kMostTries;
        place = place->older_same_size, ++tries) {
-    if (!fits(*place) || place->va % (request.align_lines * kLineBytes) != 0) continue;
-    take(*place);
-    return placed(request, place);
+    if (best != nullptr && place->last_use <= best->last_use) continue;
+    if (place->va % (request.align_lines * kLineBytes) == 0 && fits(*place)) best = place;
   }
-  return nullptr;
+  if (best == nullptr) return nullptr;
+  take(*best);
+  return placed(request, best);
 }
 
 Place* Heap::take_found(const Request& request, bool frugal) {
-  ++misses_;
-  for (int which = 0; which < Journal::kGuesses; ++which) {
-    Place* place = request.journal->guess(which, request.lines);
-    if (place == nullptr || !fits(*place)) continue;
-    take(*place);
-    return placed(request, place);
+  if (Place* place = take_predicted(request)) return place;
+  Place* earlier = request.journal->search(request.lines, [this](const Place& place) { return fits(place); });
+  if (earlier != nullptr) {
+    take(*earlier);
+    return placed(request, earlier);
   }
-  if (Place* place = take_same_size(request, kFewTries)) return place;
+  if (Place* place = take_same_size(request)) return place;
   reindex();
   if (request.lines < kPageLines) {
     if (Place* place = take_fragment(request)) return place;
   }
-  if (Place* place = take_hole(request, frugal)) return place;
-  return take_same_size(request, kManyTries);
+  return take_hole(request, frugal);
 }
 
 bool Heap::make_live(Place& place, uint64_t requested_bytes) {

@@ -173,7 +173,7 @@ class Heap {
   // Brings the fragment index up to date with the pages touched since the last search.
   void reindex();
 
-  Place* take_same_size(const Request& request, int most_tries);
+  Place* take_same_size(const Request& request);
   Place* take_fragment(const Request& request);
   Place* take_hole(const Request& request, bool frugal);
   Place* new_place(uint32_t lines, uint64_t va, View* view);
@@ -216,7 +216,6 @@ class Heap {
   std::vector<std::unique_ptr<Place>> places_;
   std::unordered_map<uint32_t, Place*> newest_by_size_;
   size_t recycle_hand_ = 0;
-  uint64_t misses_ = 0;
   int64_t taken_pages_ = 0;
   uint64_t shared_from_ = 0;
   Journal journal_;

@@ -22,10 +22,12 @@ void Journal::make_room() {
   uint32_t a = 0;
   uint32_t b = 0;
   for (uint64_t position = first_; position < end_; ++position) {
-    const uint32_t key = at(position).key;
-    seen_[slot(key, b, a)] = position;
+    Entry& entry = entries_[position & (bigger - 1)];
+    uint64_t& last = seen_[slot(entry.key, b, a)];
+    entry.back = last == kNever ? 0 : static_cast<uint32_t>(position - last);
+    last = position;
     a = b;
-    b = key;
+    b = entry.key;
   }
 }
 

@@ -179,10 +179,9 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
 
 Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   std::vector<PageId> missing;
-  for (int which = 0; which < Journal::kGuesses && missing.empty(); ++which) {
-    Place* place = request.journal->guess(which, request.lines);
-    if (place != nullptr) heap.pages_missing_from(*place, missing);
-  }
+  Place* expected = request.journal->best_candidate();
+  if (expected == nullptr) expected = request.journal->guess(request.lines);
+  if (expected != nullptr && expected->lines == request.lines) heap.pages_missing_from(*expected, missing);
   if (missing.empty()) return nullptr;
   std::map<Heap*, std::vector<PageId>> by_owner;
   for (const PageId id : missing) {

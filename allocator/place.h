@@ -74,9 +74,7 @@ struct Place {
   View* view = nullptr;  // the aliasing view the range lies in; null for the home view
   Slab* slab = nullptr;  // set while the block is a slab
   uint64_t requested_bytes = 0;
-  static constexpr uint64_t kNeverUsed = ~uint64_t{0};
-  uint64_t journal_position = kNeverUsed;  // of its last use, in the journal of its heap or size class
-  uint64_t last_use = 0;  // the heap's count of misses when it was taken, for recycling the oldest
+  uint64_t last_use = 0;  // position in its journal
   Place* newer_same_size = nullptr;
   Place* older_same_size = nullptr;
 
