@@ -292,7 +292,6 @@ Status Arena::trim() {
 Status Arena::synchronize(const std::vector<Heap*>& all) {
   for (Heap* heap : all) {
     const Lock lock(heap->mutex);
-    heap->begin_sharing();
     heap->timeline.begin_wait();
   }
   counters_.on_driver_call(DriverCall::kSynchronize);
@@ -318,12 +317,12 @@ Status Arena::release_vacant_pages() {
     return store_->release_segments(
         [&](PageId first, uint32_t count) {
           for (PageId id = first; id < first + count; ++id) {
-            if (!may_go(*store_->page(id).owner, id)) return false;
+            if (!may_go(*store_->page(id).owner.load(), id)) return false;
           }
           return true;
         },
         [&](PageId first, uint32_t count) {
-          for (PageId id = first; id < first + count; ++id) store_->page(id).owner->drop_vacant(id, 1);
+          for (PageId id = first; id < first + count; ++id) store_->page(id).owner.load()->drop_vacant(id, 1);
         });
   }
   for (Heap* heap : all) {

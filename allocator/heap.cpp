@@ -27,7 +27,8 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       device_counters_(device_counters),
       share_edges_(share_edges),
       vacant_(store.id_capacity()),
-      fragments_(store.pages()) {}
+      fragments_(store.pages()),
+      epochs_(store.id_capacity() / kEpochPages + 1, 0) {}
 
 Heap::~Heap() {
   for (const std::unique_ptr<Place>& place : places_) leave_address_map(*place);
@@ -48,7 +49,7 @@ void Heap::leave_address_map(const Place& place) {
 bool Heap::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
   if (vacant_.test(id)) return true;
   const Page& page = store_.page(id);
-  return page.owner == this && page.free_lines.contains(begin, end);
+  return owns(page) && page.free_lines.contains(begin, end);
 }
 
 bool Heap::fits(const Place& place) const {
@@ -85,7 +86,7 @@ void Heap::give_piece(PageId id, uint32_t begin, uint32_t end, Change& change) {
     page.free_lines.take(0, kPageLines);
     vacant_.set(id);
     ++change.pages;
-    page.last_use = timeline.epoch();
+    stamp(id, 1);
   }
   change.fragments += static_cast<int64_t>(page.free_lines.size()) - pieces;
   mark_dirty(id);
@@ -101,25 +102,21 @@ void Heap::take(Place& place) {
   if (place.tail_page != kNoPage) take_piece(place.tail_page, 0, place.tail_end, change);
   vacant_count_ -= static_cast<uint32_t>(change.pages);
   place.state = BlockState::kLive;
-  taken_pages_ = change.pages;
-  if (change.fragments != 0) counters.on_fragments(change.fragments);
+  taken_ = change;
 }
 
-uint64_t Heap::give(Place& place) {
+Heap::Change Heap::give(Place& place) {
   Change change;
   for (const PageRun& run : place.runs) {
     vacant_.set(run.first, run.count);
     change.pages += run.count;
-    if (shared_from_ != 0) {
-      for (uint32_t i = 0; i < run.count; ++i) store_.page(run.first + i).last_use = timeline.epoch();
-    }
+    stamp(run.first, run.count);
   }
   if (place.head_page != kNoPage) give_piece(place.head_page, place.head_begin, place.head_end, change);
   if (place.tail_page != kNoPage) give_piece(place.tail_page, 0, place.tail_end, change);
   vacant_count_ += static_cast<uint32_t>(change.pages);
   place.state = BlockState::kFree;
-  if (change.fragments != 0) counters.on_fragments(change.fragments);
-  return static_cast<uint64_t>(change.pages) * kPageBytes;
+  return change;
 }
 
 void Heap::reindex() {
@@ -237,13 +234,14 @@ Place* Heap::take_found(const Request& request, bool frugal) {
 bool Heap::make_live(Place& place, uint64_t requested_bytes) {
   AddressMap& map = AddressMap::instance();
   if (map.find(place.va) != &place && !map.set(place.va, 1, &place)) {
-    const uint64_t emptied = give(place);
-    counters.on_cached(static_cast<int64_t>(emptied) - taken_pages_ * static_cast<int64_t>(kPageBytes));
+    const Change undone = give(place);
+    counters.on_cached(static_cast<int64_t>(undone.page_bytes() - taken_.page_bytes()));
+    counters.on_fragments(undone.fragments + taken_.fragments);
     return false;
   }
   place.requested_bytes = requested_bytes;
-  counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes(),
-                       static_cast<uint64_t>(taken_pages_) * kPageBytes);
+  counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes(), taken_.page_bytes(),
+                       taken_.fragments);
   return true;
 }
 
@@ -270,8 +268,9 @@ Status Heap::free(Place& place, uint64_t va) {
           fmt::format("free of {:#x}: it lies inside the block that begins at {:#x}", va, place.va));
     }
     if (!place.has_stream_uses) {
-      const uint64_t emptied = give(place);
-      counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), emptied);
+      const Change given = give(place);
+      counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
+                       given.fragments);
       return {};
     }
   }
@@ -400,8 +399,9 @@ void Heap::complete_pending(size_t at) {
     slot_freed(*place.slab, slot, true);
     return;
   }
-  const uint64_t emptied = give(place);
-  counters.on_free_completed(SizePool::kLarge, place.requested_bytes, place.bytes(), emptied);
+  const Change given = give(place);
+  counters.on_free_completed(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
+                             given.fragments);
 }
 
 // ---- Pages that come and go
@@ -453,8 +453,8 @@ void Heap::receive(Heap& from, const std::vector<PageId>& pages) {
     from.vacant_.clear(id);
     vacant_.set(id);
     Page& page = store_.page(id);
-    page.owner = this;
-    page.last_use = timeline.epoch();
+    page.owner.store(this, std::memory_order_relaxed);
+    stamp(id, 1);
   }
   from.vacant_count_ -= static_cast<uint32_t>(pages.size());
   vacant_count_ += static_cast<uint32_t>(pages.size());
@@ -467,7 +467,6 @@ void Heap::add_vacant(PageId first, uint32_t count) {
   vacant_.set(first, count);
   vacant_count_ += count;
   owned_count_ += count;
-  for (uint32_t i = 0; i < count; ++i) store_.page(first + i).last_use = 0;
   counters.on_pages(static_cast<int64_t>(count * kPageBytes));
 }
 

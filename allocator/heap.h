@@ -117,12 +117,10 @@ class Heap {
   bool is_vacant(PageId page) const { return vacant_.test(page); }
   // Vacant pages, those of the longest runs first; at most `most`.
   void choose_vacant(uint32_t most, std::vector<PageId>& out) const;
-  // From now on every page notes when it was last used; before, the heap was alone and saved the stores.
-  void begin_sharing() {
-    if (shared_from_ == 0) shared_from_ = timeline.epoch();
-  }
-  // The epoch after which a vacant page may be used by another stream.
-  uint64_t last_use(PageId page) const { return std::max(store_.page(page).last_use, shared_from_); }
+  // The epoch after which a vacant page may be used by another stream; kept for every kEpochPages pages
+  // together, so that the free of a large block stores little, which may name a later epoch than needed,
+  // never an earlier.
+  uint64_t last_use(PageId page) const { return epochs_[page / kEpochPages]; }
   uint64_t largest_free_bytes() const;
   // Moves vacant pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages);
@@ -141,6 +139,14 @@ class Heap {
   void list_blocks(std::vector<BlockRow>& rows) const;
 
  private:
+  static constexpr uint32_t kEpochPages = 16;
+
+  bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == this; }
+  void stamp(PageId first, uint32_t count) {
+    std::fill(epochs_.begin() + first / kEpochPages, epochs_.begin() + (first + count - 1) / kEpochPages + 1,
+              timeline.epoch());
+  }
+
   // A block that the program freed and other streams still use: an event for each of those streams, or the
   // stream itself while it could not record one.
   struct PendingFree {
@@ -151,16 +157,16 @@ class Heap {
   };
   // The net effect of taking or giving a place on the counters.
   struct Change {
-    int64_t pages = 0;
-    int64_t fragments = 0;
+    int64_t pages = 0;      // vacant ones that are used now, or the reverse
+    int64_t fragments = 0;  // pieces of free space that appeared in partly used pages
+    uint64_t page_bytes() const { return static_cast<uint64_t>(pages) * kPageBytes; }
   };
 
   bool fits(const Place& place) const;
   bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
-  // Taking leaves the number of pages that were vacant before in taken_pages_; giving answers the bytes of
-  // pages that are vacant now.
+  // Taking leaves its effect in taken_, until the counters are told.
   void take(Place& place);
-  uint64_t give(Place& place);
+  Change give(Place& place);
   void take_piece(PageId id, uint32_t begin, uint32_t end, Change& change);
   void give_piece(PageId id, uint32_t begin, uint32_t end, Change& change);
   void mark_dirty(PageId id) {
@@ -216,8 +222,8 @@ class Heap {
   std::vector<std::unique_ptr<Place>> places_;
   std::unordered_map<uint32_t, Place*> newest_by_size_;
   size_t recycle_hand_ = 0;
-  int64_t taken_pages_ = 0;
-  uint64_t shared_from_ = 0;
+  Change taken_;
+  std::vector<uint64_t> epochs_;  // zero pages until used
   Journal journal_;
 
   struct ClassState {

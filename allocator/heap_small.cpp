@@ -53,7 +53,9 @@ Request Heap::slab_request(uint32_t size_class) {
 bool Heap::open_slab(Place& place, uint32_t size_class) {
   AddressMap& map = AddressMap::instance();
   if (!map.set(place.va, kSlabUnits, &place)) {
-    give(place);
+    const Change undone = give(place);
+    counters.on_cached(static_cast<int64_t>(undone.page_bytes() - taken_.page_bytes()));
+    counters.on_fragments(undone.fragments + taken_.fragments);
     return false;
   }
   if (spare_slabs_.empty()) {
@@ -65,7 +67,8 @@ bool Heap::open_slab(Place& place, uint32_t size_class) {
   slab->open(&place, size_class);
   place.slab = slab;
   list(*slab);
-  counters.on_cached(-taken_pages_ * static_cast<int64_t>(kPageBytes));
+  counters.on_cached(-static_cast<int64_t>(taken_.page_bytes()));
+  if (taken_.fragments != 0) counters.on_fragments(taken_.fragments);
   counters.on_slabs(static_cast<int64_t>(kSlabBytes));
   counters.on_fragments(1, SizePool::kSmall);
   return true;
@@ -97,10 +100,11 @@ void Heap::release_slab(Slab& slab) {
   if (state.empty == &slab) state.empty = nullptr;
   place.slab = nullptr;
   spare_slabs_.push_back(&slab);
-  const uint64_t emptied = give(place);
+  const Change given = give(place);
   counters.on_slabs(-static_cast<int64_t>(kSlabBytes));
   counters.on_fragments(-1, SizePool::kSmall);
-  counters.on_cached(static_cast<int64_t>(emptied));
+  counters.on_cached(static_cast<int64_t>(given.page_bytes()));
+  if (given.fragments != 0) counters.on_fragments(given.fragments);
 }
 
 size_t Heap::release_empty_slabs() {

@@ -185,7 +185,7 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   if (missing.empty()) return nullptr;
   std::map<Heap*, std::vector<PageId>> by_owner;
   for (const PageId id : missing) {
-    Heap* owner = store_->page(id).owner;
+    Heap* owner = store_->page(id).owner.load(std::memory_order_relaxed);
     if (owner == nullptr || owner == &heap) return nullptr;
     by_owner[owner].push_back(id);
   }
@@ -207,7 +207,6 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
 }
 
 uint32_t Arena::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {
-  lender.begin_sharing();
   uint64_t epoch = 0;
   for (const PageId id : pages) epoch = std::max(epoch, lender.last_use(id));
   if (pages.empty() || !order_after(heap, lender, epoch)) return 0;

@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "allocator/line_set.h"
@@ -37,10 +38,9 @@ struct FragmentLink {
 
 struct Page {
   uint64_t va;  // in the home view
-  Heap* owner;  // null: no physical memory
+  std::atomic<Heap*> owner;  // null: no physical memory; without a lock it only tells "not mine"
   CUmemGenericAllocationHandle handle;
   Alias* aliases;
-  uint64_t last_use;  // epoch of the owner's stream in which the bytes were last freed
   LineSet free_lines;
   FragmentLink links[kFragmentKinds];
   bool dirty;  // the fragment index does not reflect free_lines yet

@@ -5,6 +5,11 @@
 
 #include <algorithm>
 
+// Only pages' tables point to some small blocks, and a leak checker does not look into mappings of ours
+// unless told.
+extern "C" __attribute__((weak)) void __lsan_register_root_region(const void* begin, size_t size);
+extern "C" __attribute__((weak)) void __lsan_unregister_root_region(const void* begin, size_t size);
+
 namespace spillway {
 namespace {
 
@@ -16,6 +21,7 @@ Page* map_page_table(PageId ids) {
   void* memory = mmap(nullptr, ids * sizeof(Page), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
+  if (__lsan_register_root_region != nullptr) __lsan_register_root_region(memory, ids * sizeof(Page));
   return static_cast<Page*>(memory);
 }
 
@@ -68,6 +74,9 @@ PageStore::~PageStore() {
       (void)driver_->cuMemRelease(page.handle);
     }
   }
+  if (__lsan_unregister_root_region != nullptr) {
+    __lsan_unregister_root_region(pages_, id_capacity_ * sizeof(Page));
+  }
   munmap(pages_, id_capacity_ * sizeof(Page));
 }
 
@@ -87,9 +96,8 @@ PageId PageStore::find_unbacked(uint32_t wanted) const {
 void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle) {
   Page& page = pages_[id];
   page.va = va;
-  page.owner = owner;
+  page.owner.store(owner, std::memory_order_relaxed);
   page.handle = handle;
-  page.last_use = 0;
   backed_.set(id);
   ++page_count_;
   ++live_mappings_;
@@ -97,7 +105,7 @@ void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericA
 
 void PageStore::note_released_page(PageId id) {
   Page& page = pages_[id];
-  page.owner = nullptr;
+  page.owner.store(nullptr, std::memory_order_relaxed);
   page.handle = 0;
   backed_.clear(id);
   --page_count_;

@@ -151,7 +151,7 @@ class HoleSearch {
 Place* Heap::take_hole(const Request& request, bool frugal) {
   const uint32_t lines = request.lines;
   HoleSearch search(lines, fragments_.count(kPrefix) < fragments_.count(kSuffix));
-  const auto own_partial = [this](PageId id) { return store_.page(id).owner == this && !vacant_.test(id); };
+  const auto own_partial = [this](PageId id) { return owns(store_.page(id)) && !vacant_.test(id); };
   const bool aligned = request.align_lines > 1;
   for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
     const PageId last = vacant_.next_clear(first);
@@ -219,7 +219,7 @@ Plan Heap::plan_extension(uint32_t lines) const {
   PageId first = end;
   while (first > 0 && vacant_.test(first - 1)) --first;
   uint32_t head = 0;
-  if (first > 0 && store_.page(first - 1).owner == this && !vacant_.test(first - 1)) {
+  if (first > 0 && owns(store_.page(first - 1)) && !vacant_.test(first - 1)) {
     head = std::min(store_.page(first - 1).free_lines.suffix(), lines);
   }
   const uint32_t pages = (lines - head + kPageLines - 1) / kPageLines;

@@ -73,7 +73,7 @@ Status Heap::validate() const {
   uint32_t vacant = 0;
   for (PageId id = 0; id < store_.home_end(); ++id) {
     const Page& page = store_.page(id);
-    const bool mine = page.owner == this;
+    const bool mine = owns(page);
     if (!mine) {
       if (vacant_.test(id))
         return broken(fmt::format("page {} is vacant in a heap that does not own it", id));
@@ -188,7 +188,7 @@ void Heap::list_blocks(std::vector<BlockRow>& rows) const {
   }
   for (PageId id = 0; id < store_.home_end(); ++id) {
     const Page& page = store_.page(id);
-    if (page.owner != this) continue;
+    if (!owns(page)) continue;
     if (vacant_.test(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
     for (const LineInterval& interval : page.free_lines) {
       rows.push_back(

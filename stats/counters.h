@@ -154,10 +154,11 @@ class HeapCounters {
 
   // A block was handed out. first_used_page_bytes: the pages that had no byte in use before it.
   void on_allocate(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
-                   uint64_t first_used_page_bytes = 0) {
+                   uint64_t first_used_page_bytes = 0, int64_t fragments = 0) {
     mutate(
         [&] {
           PoolCounts& counts = pools_[index(pool)];
+          apply_fragments(counts, fragments);
           counts.blocks += 1;
           counts.bytes += signed_bytes(block_bytes);
           counts.requested += signed_bytes(requested_bytes);
@@ -181,7 +182,10 @@ class HeapCounters {
                                (all.blocks - pools_[0].blocks - pools_[1].blocks) |
                                (all.bytes - pools_[0].bytes - pools_[1].bytes) |
                                (all.requested - pools_[0].requested - pools_[1].requested);
-          return over < 0 || (first_used_page_bytes != 0 && passed());
+          return over < 0 ||
+                 (first_used_page_bytes != 0 &&
+                  (pool == SizePool::kLarge ? passed_by_inactive(pool) : passed())) ||
+                 (fragments > 0 && passed_by_fragments(pool));
         });
   }
 
@@ -198,23 +202,28 @@ class HeapCounters {
 
   // They no longer do. emptied_page_bytes: the pages that have no byte in use after it.
   void on_free_completed(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
-                         uint64_t emptied_page_bytes = 0) {
+                         uint64_t emptied_page_bytes = 0, int64_t fragments = 0) {
     mutate(
         [&] {
           PoolCounts& counts = pools_[index(pool)];
+          apply_fragments(counts, fragments);
           counts.pending_blocks -= 1;
           counts.pending_bytes -= signed_bytes(block_bytes);
           apply_free(counts, requested_bytes, block_bytes, emptied_page_bytes);
           refresh_limits();
         },
-        [&] { return passed_by_free(pool); });
+        [&] { return passed_by_inactive(pool) || (fragments > 0 && passed_by_fragments(pool)); });
   }
 
   // Both at once: no other stream used the block.
-  void on_free(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
-               uint64_t emptied_page_bytes = 0) {
-    mutate([&] { apply_free(pools_[index(pool)], requested_bytes, block_bytes, emptied_page_bytes); },
-           [&] { return passed_by_free(pool); });
+  void on_free(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes, uint64_t emptied_page_bytes = 0,
+               int64_t fragments = 0) {
+    mutate(
+        [&] {
+          apply_fragments(pools_[index(pool)], fragments);
+          apply_free(pools_[index(pool)], requested_bytes, block_bytes, emptied_page_bytes);
+        },
+        [&] { return passed_by_inactive(pool) || (fragments > 0 && passed_by_fragments(pool)); });
   }
 
   // Pages without a byte in use (positive), or no longer so (negative), for a change that no allocate or free
@@ -225,18 +234,9 @@ class HeapCounters {
   // Slabs were carved (positive) or given back.
   void on_slabs(int64_t delta_bytes);
 
-  // Inactive split pieces appeared or went.
+  // Inactive split pieces appeared or went, where no allocate or free reports it.
   void on_fragments(int64_t delta, SizePool pool = SizePool::kLarge) {
-    mutate(
-        [&] {
-          pools_[index(pool)].fragments += delta;
-          if (delta > 0) pools_[index(pool)].fragments_came += delta;
-        },
-        [&] {
-          return pools_[index(pool)].fragments > ceilings_[gauge(Metric::inactive_split, row(pool))] ||
-                 pools_[0].fragments + pools_[1].fragments >
-                     ceilings_[gauge(Metric::inactive_split, Row::kAll)];
-        });
+    mutate([&] { apply_fragments(pools_[index(pool)], delta); }, [&] { return passed_by_fragments(pool); });
   }
 
   // Pages without a byte in use enter or leave this heap. Device totals do not change, so neither do peaks.
@@ -278,6 +278,14 @@ class HeapCounters {
   static constexpr Row row(SizePool pool) { return pool == SizePool::kSmall ? Row::kSmall : Row::kLarge; }
   static constexpr int64_t signed_bytes(uint64_t bytes) { return static_cast<int64_t>(bytes); }
 
+  static void apply_fragments(PoolCounts& counts, int64_t delta) {
+    counts.fragments += delta;
+    if (delta > 0) counts.fragments_came += delta;
+  }
+  bool passed_by_fragments(SizePool pool) const {
+    return pools_[index(pool)].fragments > ceilings_[gauge(Metric::inactive_split, row(pool))] ||
+           pools_[0].fragments + pools_[1].fragments > ceilings_[gauge(Metric::inactive_split, Row::kAll)];
+  }
   void apply_free(PoolCounts& counts, uint64_t requested_bytes, uint64_t block_bytes,
                   uint64_t emptied_page_bytes) {
     counts.blocks -= 1;
@@ -286,8 +294,9 @@ class HeapCounters {
     used_page_bytes_ -= signed_bytes(emptied_page_bytes);
   }
 
-  // A free raises nothing but the inactive bytes of its pool and of all.
-  bool passed_by_free(SizePool pool) const {
+  // A free, and an allocation that breaks a page, raise nothing else but the inactive bytes of its pool and
+  // of all.
+  bool passed_by_inactive(SizePool pool) const {
     const int64_t all = used_page_bytes_ - pools_[0].bytes - pools_[1].bytes;
     const int64_t own = pool == SizePool::kSmall ? slab_bytes_ - pools_[0].bytes
                                                  : used_page_bytes_ - slab_bytes_ - pools_[1].bytes;

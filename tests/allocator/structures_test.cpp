@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <thread>
 #include <vector>
@@ -70,11 +71,12 @@ TEST(Bitmap, AgreesWithASet) {
 
 TEST(FragmentIndex, FindsAFittingFragmentWheneverThereIsOne) {
   Random random(7);
-  std::vector<Page> pages(200, Page{});
-  FragmentIndex index(pages.data());
-  std::vector<uint32_t> prefix(pages.size(), 0);
+  constexpr PageId kPages = 200;
+  const auto pages = std::make_unique<Page[]>(kPages);
+  FragmentIndex index(pages.get());
+  std::vector<uint32_t> prefix(kPages, 0);
   for (int step = 0; step < 5000; ++step) {
-    const PageId page = random() % static_cast<PageId>(pages.size());
+    const PageId page = random() % kPages;
     LineSet& lines = pages[page].free_lines;
     lines.reset();
     prefix[page] = random() % 3 == 0 ? 0 : random() % (kPageLines - 1);
@@ -95,7 +97,7 @@ TEST(FragmentIndex, FindsAFittingFragmentWheneverThereIsOne) {
     }
     ASSERT_EQ(index.count(kSuffix), 0u);
   }
-  for (Page& page : pages) page.free_lines.reset();
+  for (PageId page = 0; page < kPages; ++page) pages[page].free_lines.reset();
 }
 
 Place* first_guess(Journal& journal, uint32_t key) {
