@@ -18,7 +18,8 @@ struct LastHeap {
   CUstream stream = nullptr;
   Heap* heap = nullptr;
 };
-thread_local LastHeap last_heap;
+// A few bytes of static TLS: a hit makes no call to find them.
+thread_local LastHeap last_heap __attribute__((tls_model("initial-exec")));
 
 // A number of the calling thread, for streams that mean another queue in every thread.
 uint64_t thread_number() {

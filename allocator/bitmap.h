@@ -35,15 +35,29 @@ class Bitmap {
   void clear(PageId bit) { words_[bit / 64] &= ~(uint64_t{1} << (bit % 64)); }
 
   bool all_set(PageId first, uint32_t count) const {
-    return for_each_word(first, count,
-                         [this](uint32_t word, uint64_t mask) { return (words_[word] & mask) == mask; });
+    const Span span(first, count);
+    if (span.first_word == span.last_word)
+      return (words_[span.first_word] & span.first_mask) == span.first_mask;
+    uint64_t all = (words_[span.first_word] | ~span.first_mask) & (words_[span.last_word] | ~span.last_mask);
+    for (uint32_t word = span.first_word + 1; word < span.last_word; ++word) all &= words_[word];
+    return all == ~uint64_t{0};
   }
   void set(PageId first, uint32_t count) {
-    for_each_word(first, count, [this](uint32_t word, uint64_t mask) { return words_[word] |= mask, true; });
+    const Span span(first, count);
+    words_[span.first_word] |= span.first_mask;
+    if (span.first_word != span.last_word) {
+      for (uint32_t word = span.first_word + 1; word < span.last_word; ++word) words_[word] = ~uint64_t{0};
+      words_[span.last_word] |= span.last_mask;
+    }
     end_ = std::max(end_, first + count);
   }
   void clear(PageId first, uint32_t count) {
-    for_each_word(first, count, [this](uint32_t word, uint64_t mask) { return words_[word] &= ~mask, true; });
+    const Span span(first, count);
+    words_[span.first_word] &= ~span.first_mask;
+    if (span.first_word != span.last_word) {
+      for (uint32_t word = span.first_word + 1; word < span.last_word; ++word) words_[word] = 0;
+      words_[span.last_word] &= ~span.last_mask;
+    }
   }
 
   // The first set bit at or after `from`, or end().
@@ -68,22 +82,20 @@ class Bitmap {
   PageId end() const { return end_; }
 
  private:
-  // Calls `visit(word, mask)` for the words of [first, first + count) while it answers true; false if it
-  // stopped.
-  template <typename Visit>
-  static bool for_each_word(PageId first, uint32_t count, Visit visit) {
-    uint32_t word = first / 64;
-    uint32_t shift = first % 64;
-    while (count > 0) {
-      const uint32_t in_word = std::min(count, 64 - shift);
-      const uint64_t mask = (in_word == 64 ? ~uint64_t{0} : (uint64_t{1} << in_word) - 1) << shift;
-      if (!visit(word, mask)) return false;
-      count -= in_word;
-      shift = 0;
-      ++word;
+  // The words of [first, first + count), count > 0, and which bits of the first and the last belong to it.
+  struct Span {
+    Span(PageId first, uint32_t count)
+        : first_word(first / 64),
+          last_word((first + count - 1) / 64),
+          first_mask(~uint64_t{0} << (first % 64)),
+          last_mask(~uint64_t{0} >> (63 - (first + count - 1) % 64)) {
+      if (first_word == last_word) first_mask &= last_mask;
     }
-    return true;
-  }
+    uint32_t first_word;
+    uint32_t last_word;
+    uint64_t first_mask;
+    uint64_t last_mask;
+  };
 
   uint64_t* words_ = nullptr;
   size_t words_count_;

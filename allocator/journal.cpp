@@ -4,13 +4,8 @@
 
 namespace spillway {
 
-void Journal::make_room() {
+void Journal::grow() {
   const size_t size = entries_.size();
-  if (size >= kMostEntries) {
-    // The ring is full: the oldest entry makes way.
-    ++first_;
-    return;
-  }
   const size_t bigger = std::max<size_t>(kFewestEntries, size * 2);
   std::vector<Entry> entries(bigger);
   std::vector<uint64_t> seen(bigger, kNever);

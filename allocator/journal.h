@@ -40,7 +40,12 @@ class Journal {
 
   // Notes that `key` was served by `place`, and moves the guess on.
   void append(uint32_t key, Place* place) {
-    if (end_ - first_ >= entries_.size()) make_room();
+    if (end_ - first_ >= entries_.size()) {
+      if (entries_.size() < kMostEntries)
+        grow();
+      else
+        ++first_;
+    }
     if (found_ != kNever) {
       next_ = found_ + 1;
       found_ = kNever;
@@ -89,7 +94,7 @@ class Journal {
     hash = (hash ^ c) * 0x94D049BB133111EBu;
     return static_cast<size_t>(hash >> 32) & (seen_.size() - 1);
   }
-  void make_room();
+  void grow();
 
   std::vector<Entry> entries_;
   std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them

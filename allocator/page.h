@@ -37,7 +37,7 @@ struct FragmentLink {
 };
 
 struct Page {
-  uint64_t va;  // in the home view
+  uint64_t va;               // in the home view
   std::atomic<Heap*> owner;  // null: no physical memory; without a lock it only tells "not mine"
   CUmemGenericAllocationHandle handle;
   Alias* aliases;
