@@ -69,8 +69,7 @@ void Heap::take_piece(PageId id, uint32_t begin, uint32_t end, Change& change) {
   if (vacant_.test(id)) {
     vacant_.clear(id);
     ++change.pages;
-    if (begin > 0) free_lines.give(0, begin);
-    if (end < kPageLines) free_lines.give(end, kPageLines);
+    free_lines.fill_outside(begin, end);
   } else {
     free_lines.take(begin, end);
   }
@@ -81,12 +80,13 @@ void Heap::take_piece(PageId id, uint32_t begin, uint32_t end, Change& change) {
 void Heap::give_piece(PageId id, uint32_t begin, uint32_t end, Change& change) {
   Page& page = store_.page(id);
   const uint32_t pieces = page.free_lines.size();
-  page.free_lines.give(begin, end);
-  if (page.free_lines.is_whole_page()) {
-    page.free_lines.take(0, kPageLines);
+  if (page.free_lines.is_all_outside(begin, end)) {
+    page.free_lines.clear();
     vacant_.set(id);
     ++change.pages;
     stamp(id, 1);
+  } else {
+    page.free_lines.give(begin, end);
   }
   change.fragments += static_cast<int64_t>(page.free_lines.size()) - pieces;
   mark_dirty(id);

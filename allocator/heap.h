@@ -139,12 +139,13 @@ class Heap {
   void list_blocks(std::vector<BlockRow>& rows) const;
 
  private:
-  static constexpr uint32_t kEpochPages = 16;
+  static constexpr uint32_t kEpochPages = 64;
 
   bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == this; }
   void stamp(PageId first, uint32_t count) {
-    std::fill(epochs_.begin() + first / kEpochPages, epochs_.begin() + (first + count - 1) / kEpochPages + 1,
-              timeline.epoch());
+    const uint64_t epoch = timeline.epoch();
+    const PageId last = (first + count - 1) / kEpochPages;
+    for (PageId group = first / kEpochPages; group <= last; ++group) epochs_[group] = epoch;
   }
 
   // A block that the program freed and other streams still use: an event for each of those streams, or the

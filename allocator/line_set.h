@@ -27,7 +27,6 @@ class LineSet {
   const LineInterval* begin() const { return data(); }
   const LineInterval* end() const { return data() + count_; }
 
-  bool is_whole_page() const { return count_ == 1 && data()[0].begin == 0 && data()[0].end == kPageLines; }
   uint32_t prefix() const { return count_ > 0 && data()[0].begin == 0 ? data()[0].end : 0; }
   uint32_t suffix() const {
     if (count_ == 0) return 0;
@@ -96,6 +95,23 @@ class LineSet {
       insert(at, {static_cast<uint16_t>(first), static_cast<uint16_t>(last)});
     }
   }
+
+  // Makes an empty set everything outside [first, last).
+  void fill_outside(uint32_t first, uint32_t last) {
+    LineInterval* items = data();
+    if (first > 0) items[count_++] = {0, static_cast<uint16_t>(first)};
+    if (last < kPageLines) items[count_++] = {static_cast<uint16_t>(last), kPageLines};
+  }
+  // Whether the set together with [first, last) is the whole page.
+  bool is_all_outside(uint32_t first, uint32_t last) const {
+    const LineInterval* items = data();
+    const uint32_t before = first > 0;
+    const uint32_t after = last < kPageLines;
+    if (count_ != before + after) return false;
+    if (before != 0 && (items[0].begin != 0 || items[0].end != first)) return false;
+    return after == 0 || (items[before].begin == last && items[before].end == kPageLines);
+  }
+  void clear() { count_ = 0; }
 
   void reset() {
     if (capacity_ != 0) std::free(spilled_);

@@ -83,8 +83,6 @@ struct Fit {
   auto rank() const { return std::tie(consumed, hole_pages, leftover); }
 };
 
-}  // namespace
-
 // Compares the ways to lay a request into holes and keeps the best.
 class HoleSearch {
  public:
@@ -147,6 +145,8 @@ class HoleSearch {
   const bool leave_prefix_;
   Fit best_;
 };
+
+}  // namespace
 
 Place* Heap::take_hole(const Request& request, bool frugal) {
   const uint32_t lines = request.lines;

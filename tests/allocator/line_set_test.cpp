@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bitset>
+#include <utility>
 
 namespace spillway {
 namespace {
@@ -44,6 +45,20 @@ TEST(LineSet, KnowsPrefixSuffixAndMiddle) {
   EXPECT_EQ(set.largest_middle().begin, 40);
   EXPECT_EQ(set.largest_middle().lines(), 20u);
   set.reset();
+}
+
+TEST(LineSet, OutsideOfABlockIsTheRestOfThePage) {
+  for (const auto& [first, last] : {std::pair{0u, 10u}, {10u, 20u}, {4000u, kPageLines}, {0u, kPageLines}}) {
+    LineSet set{};
+    set.fill_outside(first, last);
+    EXPECT_EQ(set.total_lines(), kPageLines - (last - first));
+    EXPECT_TRUE(set.is_all_outside(first, last));
+    EXPECT_FALSE(set.is_all_outside(first, last - 1));
+    EXPECT_FALSE(set.is_all_outside(first + 1, last));
+    set.clear();
+    EXPECT_TRUE(set.empty());
+    set.reset();
+  }
 }
 
 // Against a plain set of bits, over seeded random operations that stay legal.
