@@ -56,7 +56,8 @@ struct Plan {
   PageId tail_page = kNoPage;
   uint32_t tail_lines = 0;  // taken from the beginning of tail_page
   uint32_t full_pages = 0;  // whole pages between the two; of a broken last page only the beginning is used
-  PageId first_page = kNoPage;  // kExtend: the first whole page; kNoPage: at the store's choice
+  PageId first_page = kNoPage;  // kExtend: the first whole page
+  PageId first_new = kNoPage;   // kExtend: the first page to be created
 };
 
 // What is looked for: so many lines in a row, beginning at a multiple of `align_lines`, noted in `journal`.
@@ -196,6 +197,7 @@ class Heap {
   static void lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first);
   static void fill_from_view(Place& place, const Plan& plan, const std::vector<PageId>& pages);
   Plan plan_extension(uint32_t lines) const;
+  void leave_scarcer_end(Plan& plan, uint32_t lines) const;
   Plan plan_view(const Request& request) const;
 
   Status free_after_streams(Place& place, uint64_t va, uint32_t slot);

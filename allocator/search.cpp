@@ -228,11 +228,22 @@ Plan Heap::plan_extension(uint32_t lines) const {
   plan.new_pages = pages - vacant;
   plan.full_pages = pages;
   plan.first_page = first;
+  plan.first_new = end;
   if (head > 0) {
     plan.head_page = first - 1;
     plan.head_lines = head;
+  } else {
+    leave_scarcer_end(plan, lines);
   }
   return plan;
+}
+
+void Heap::leave_scarcer_end(Plan& plan, uint32_t lines) const {
+  // A block that breaks a page leaves the kind of fragment the heap has less of: pairs need one of each.
+  const uint32_t rest = lines % kPageLines;
+  if (rest == 0 || fragments_.count(kPrefix) >= fragments_.count(kSuffix)) return;
+  plan.head_page = plan.first_page++;
+  plan.head_lines = rest;
 }
 
 Plan Heap::plan_view(const Request& request) const {
@@ -248,7 +259,7 @@ Plan Heap::plan_view(const Request& request) const {
     const uint64_t score = uint64_t{created} * 10'000 + uint64_t{full} * 8 + maps + created;
     if (score >= best_score) return;
     best_score = score;
-    best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage};
+    best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage, kNoPage};
   };
   offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
   if (request.align_lines > 1 || rest == 0) return best;
@@ -280,14 +291,10 @@ Plan Heap::plan_view(const Request& request) const {
 Plan Heap::plan(const Request& request) {
   reindex();
   if (!store_.uses_vmm()) {
-    return {Plan::Kind::kSegment,
-            (request.lines + kPageLines - 1) / kPageLines,
-            kNoPage,
-            0,
-            kNoPage,
-            0,
-            0,
-            kNoPage};
+    Plan segment;
+    segment.kind = Plan::Kind::kSegment;
+    segment.new_pages = (request.lines + kPageLines - 1) / kPageLines;
+    return segment;
   }
   const Plan view = plan_view(request);
   if (request.align_lines > 1) return view;
@@ -306,8 +313,8 @@ Result<Place*> Heap::take_planned(const Request& request, const Plan& plan) {
     add_vacant(first, plan.new_pages);
     done.first_page = first;
   } else if (plan.new_pages > 0) {
-    const PageId first = plan.kind == Plan::Kind::kExtend ? plan.first_page + plan.full_pages - plan.new_pages
-                                                          : store_.find_unbacked(plan.new_pages);
+    const PageId first =
+        plan.kind == Plan::Kind::kExtend ? plan.first_new : store_.find_unbacked(plan.new_pages);
     if (first == kNoPage) return Status::out_of_memory("no address left for new pages");
     uint32_t created = 0;
     Status status = store_.create_pages(first, plan.new_pages, this, &created);
@@ -317,6 +324,7 @@ Result<Place*> Heap::take_planned(const Request& request, const Plan& plan) {
         plan.tail_page == kNoPage) {
       done.kind = Plan::Kind::kExtend;  // all new and in a row: the home view serves
       done.first_page = first;
+      if (request.align_lines == 1) leave_scarcer_end(done, request.lines);
     }
   }
   if (done.kind != Plan::Kind::kView) {

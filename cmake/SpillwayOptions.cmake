@@ -3,6 +3,14 @@
 set(SPILLWAY_SANITIZE "" CACHE STRING "address (with undefined) or thread; empty for none")
 option(SPILLWAY_COVERAGE "Count lines for gcov" OFF)
 
+# Off where tools read the project one file at a time, and where speed is not the point.
+set(tuned OFF)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT SPILLWAY_SANITIZE AND NOT SPILLWAY_COVERAGE AND
+   NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(tuned ON)
+endif()
+option(SPILLWAY_TUNED "Compile the library for speed, with GCC's own options" ${tuned})
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})

@@ -96,12 +96,13 @@ install_all() {
   install_cmake
 }
 
-# configure PRESET: cmake's own output is shown only where it fails.
+# configure PRESET [FOLDER [OPTION...]]: cmake's own output is shown only where it fails.
 configure() {
-  mkdir -p "build/$1"
-  local log="build/$1/configure.log"
-  if ! cmake --preset "$1" >"$log" 2>&1; then
+  local preset="$1" dir="${2:-build/$1}"
+  mkdir -p "$dir"
+  local log="$dir/configure.log"
+  if ! cmake --preset "$preset" -B "$dir" "${@:3}" >"$log" 2>&1; then
     tail -n 30 "$log" >&2
-    die "cmake --preset $1 failed (its output ends above; all of it is in $log)"
+    die "cmake --preset $preset failed (its output ends above; all of it is in $log)"
   fi
 }
