@@ -24,7 +24,7 @@ thread_local LastHeap last_heap __attribute__((tls_model("initial-exec")));
 // A number of the calling thread, for streams that mean another queue in every thread.
 uint64_t thread_number() {
   static std::atomic<uint64_t> next{1};
-  thread_local const uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
+  thread_local uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
   return number;
 }
 
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   std::unique_ptr<Arena> arena(new Arena(driver, device, options));
   arena->context_ = std::move(context.value());
   Result<std::unique_ptr<PageStore>> store =
-      PageStore::create(driver, device, properties.value(), options.use_vmm, arena->counters_);
+      PageStore::create(std::move(driver), device, properties.value(), options.use_vmm, arena->counters_);
   if (!store.ok()) return store.take_status();
   arena->store_ = std::move(store.value());
   arena->update_most_pages();

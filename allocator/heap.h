@@ -17,6 +17,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -36,14 +37,19 @@ namespace spillway {
 struct PoolId {
   uint64_t first = 0;
   uint64_t second = 0;
-  auto operator<=>(const PoolId&) const = default;
+  bool operator==(const PoolId&) const = default;
+  bool operator<(const PoolId& other) const {
+    return std::tie(first, second) < std::tie(other.first, other.second);
+  }
 };
 
 struct HeapKey {
   CUstream stream = nullptr;
   uint64_t thread = 0;  // tells per-thread default streams apart; 0 for all others
   PoolId pool;
-  auto operator<=>(const HeapKey&) const = default;
+  bool operator<(const HeapKey& other) const {
+    return std::tie(stream, thread, pool) < std::tie(other.stream, other.thread, other.pool);
+  }
 };
 
 // How a request may be served by pages that no place covers yet.

@@ -7,8 +7,11 @@
 
 // Only pages' tables point to some small blocks, and a leak checker does not look into mappings of ours
 // unless told.
+// The names are the leak checker's.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" __attribute__((weak)) void __lsan_register_root_region(const void* begin, size_t size);
 extern "C" __attribute__((weak)) void __lsan_unregister_root_region(const void* begin, size_t size);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace spillway {
 namespace {

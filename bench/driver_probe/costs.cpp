@@ -168,7 +168,7 @@ Json measure_ranges(const Session& session) {
 
   // A cost that grows with the mappings is paid per mapping, one that does not is paid per call.
   Json growth = Json::array();
-  for (const size_t count : {1, 4, 16, 64, 256}) {
+  for (const size_t count : {size_t{1}, size_t{4}, size_t{16}, size_t{64}, size_t{256}}) {
     Round round;
     for (int i = 0; i < 5; ++i) run_round(session, count, granule, round);
     growth.push_back(
