@@ -22,8 +22,6 @@
 #include "cli/replay/run.h"
 #include "cli/replay/sim_device.h"
 
-extern "C" char** environ;
-
 namespace spillway {
 
 namespace {
@@ -191,7 +189,7 @@ class Worker {
     std::string last;
     for (size_t at = 0; at < text.size();) {
       const size_t end = std::min(text.find('\n', at), text.size());
-      const std::string line = text.substr(at, end - at);
+      std::string line = text.substr(at, end - at);
       at = end + 1;
       if (!line.empty()) last = line;
       if (line.find("rror") != std::string::npos || line.find("ERROR") != std::string::npos) return line;
