@@ -313,13 +313,15 @@ Status Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
     counters.on_free_requested(SizePool::kLarge, place.bytes());
   }
   PendingFree pending{&place, slot, std::move(streams), {}};
-  const ScopedContext context(driver_, context_);
   record_events(pending);
   pending_.push_back(std::move(pending));
   return {};
 }
 
 void Heap::record_events(PendingFree& pending) {
+  if (pending.streams.empty()) return;
+  const ScopedContext context(driver_, context_);
+  if (!context.status().ok()) return;
   // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and
   // tries again.
   for (size_t i = 0; i < pending.streams.size();) {

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 
 #include "allocator/arena.h"
 
@@ -68,14 +69,14 @@ bool Arena::is_capturing(CUstream stream) const {
 Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   {
     std::unique_lock<Mutex> lock(heap.mutex);
-    // The commonest miss: the heap has room, only not where it was expected.
-    if (Place* place = heap.take_found(wanted.request, true); place != nullptr) {
+    // The commonest miss: the heap has room, only not where it was expected, or in slabs kept for later.
+    Place* place = heap.take_found(wanted.request, true);
+    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_found(wanted.request, true);
+    if (place != nullptr) {
       lock.release();
       return place;
     }
   }
-  const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   bool may_wait_for_frees = true;
   bool may_wait_for_device = true;
   for (;;) {
@@ -89,6 +90,8 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
         return climbed;
       }
     }
+    const ScopedContext context(*driver_, context_.get());
+    if (!context.status().ok()) return Status(context.status().code(), context.status().text());
     const RungTimer timer(counters_, Rung::kHostWait);
     if (may_wait_for_frees && wait_for_frees(heap)) {
       may_wait_for_frees = false;
@@ -113,14 +116,17 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       if (place != nullptr) return place;
     }
   }
-  if (heap.release_empty_slabs() > 0) {
-    if (Place* place = heap.take_found(request, true); place != nullptr) return place;
-  }
+  // From here on the driver is called, which is for the arena's context.
+  std::optional<ScopedContext> context;
   for (bool ordered = false;;) {
     Plan plan = heap.plan(request);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
       // A view would not spare a page: any hole will do.
       if (Place* place = heap.take_found(request, false); place != nullptr) return place;
+    }
+    if (!context.has_value()) {
+      context.emplace(*driver_, context_.get());
+      if (!context->status().ok()) return Status(context->status().code(), context->status().text());
     }
     uint64_t room = store_->room_pages();
     if (plan.new_pages <= room) {
