@@ -188,7 +188,7 @@ TEST_F(DeviceTest, MemoryComesBackWhenItsHandleIsReleased) {
   ASSERT_EQ(driver_->cuMemGetInfo(&during, &total), CUDA_SUCCESS);
   EXPECT_LE(during + bytes, before);
   PhysicalHandle moved = std::move(memory);
-  EXPECT_FALSE(memory);
+  EXPECT_FALSE(memory);  // NOLINT(bugprone-use-after-move): what is left behind is the subject
   EXPECT_OK(moved.release());
   EXPECT_FALSE(moved);
   EXPECT_OK(moved.release());
