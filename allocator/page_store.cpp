@@ -138,11 +138,18 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
   count(DriverCall::kSetAccess);
   if (Status access = set_access(*driver_, va, handles.size() * kPageBytes, device_); !access.ok()) {
     // Nobody has used them: they can go without a wait.
-    count(DriverCall::kUnmap);
-    (void)unmap(*driver_, va, handles.size() * kPageBytes);
-    for (const CUmemGenericAllocationHandle handle : handles) {
-      count(DriverCall::kRelease);
-      (void)driver_->cuMemRelease(handle);
+    const bool unmapped = undo_mapping(va, handles.size() * kPageBytes);
+    for (uint32_t i = 0; i < handles.size(); ++i) {
+      if (unmapped) {
+        count(DriverCall::kRelease);
+        (void)driver_->cuMemRelease(handles[i]);
+      } else {
+        // The driver holds on to them: their ids are not used again, and the end of the store tries once
+        // more.
+        pages_[first + i].va = va + i * kPageBytes;
+        pages_[first + i].handle = handles[i];
+        backed_.set(first + i);
+      }
     }
     return access;
   }
@@ -212,11 +219,8 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
     count(DriverCall::kSetAccess);
     status = set_access(*driver_, va, bytes, device_);
   }
-  if (!status.ok()) {
-    if (mapped > 0) {
-      count(DriverCall::kUnmap);
-      (void)unmap(*driver_, va, mapped * kPageBytes);
-    }
+  const bool undone = !status.ok() && (mapped == 0 || undo_mapping(va, mapped * kPageBytes));
+  if (undone) {
     give_back_alias_range(va, bytes);
     return status;
   }
@@ -224,13 +228,25 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   view->va = va;
   view->pages = pages;
   view->mapped = mapped;
+  // What could not be undone stays known, so that its pages are unmapped before they go, but serves nobody.
+  if (!status.ok()) ++view->generation;
   live_mappings_ += mapped;
   for (uint32_t slot = 0; slot < mapped; ++slot) {
     Page& page = pages_[pages[slot]];
     page.aliases = new Alias{view.get(), slot, page.aliases};
   }
+  std::fill(view->pages.begin() + mapped, view->pages.end(), kNoPage);
   views_.push_back(std::move(view));
+  if (!status.ok()) return status;
   return views_.back().get();
+}
+
+bool PageStore::undo_mapping(uint64_t va, uint64_t bytes) {
+  for (int tries = 0; tries < 2; ++tries) {
+    count(DriverCall::kUnmap);
+    if (unmap(*driver_, va, bytes).ok()) return true;
+  }
+  return false;
 }
 
 Status PageStore::unmap_alias(const Alias& alias) {

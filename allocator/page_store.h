@@ -102,6 +102,8 @@ class PageStore {
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
   void note_released_page(PageId id);
   Status unmap_alias(const Alias& alias);
+  // Unmaps what was mapped a moment ago and never used; false if the driver refuses twice.
+  bool undo_mapping(uint64_t va, uint64_t bytes);
   void count(DriverCall call) { counters_.on_driver_call(call); }
 
   std::shared_ptr<const Driver> driver_;
