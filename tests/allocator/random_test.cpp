@@ -27,7 +27,9 @@ struct Block {
 class RandomProgram {
  public:
   RandomProgram(uint32_t seed, const ArenaOptions& options)
-      : device_("capacity:96MiB,completion:late,seed:" + std::to_string(seed)), random_(seed), seed_(seed) {
+      : device_("capacity:96MiB,backing:none,completion:late,seed:" + std::to_string(seed)),
+        random_(seed),
+        seed_(seed) {
     arena_ = device_.arena(options);
     for (int i = 0; i < 3; ++i) streams_.push_back(device_.stream());
     streams_.push_back(nullptr);
