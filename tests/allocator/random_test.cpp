@@ -171,7 +171,7 @@ class RandomProgram {
 
 void run_seeds(const ArenaOptions& options) {
   const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 3);
-  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 1500);
+  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 4000);
   for (uint32_t seed = 1; seed <= seeds; ++seed) {
     RandomProgram program(seed, options);
     program.run(steps);
