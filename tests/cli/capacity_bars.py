@@ -7,6 +7,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 GIB = 1 << 30
 # Traces with a peak over 10 GiB may need at most this much without a host wait; smaller ones have coarser pages.
@@ -18,12 +19,13 @@ MOST_MINIMUM_SMALL = 1.009
 SEVERAL_STREAMS = {"gather_free_prefetch"}
 
 
-def replay(spillway: str, allocator: str, traces: list[str]) -> list[dict]:
+def replay(spillway: str, allocator: str, traces: list[str]) -> list[dict[str, Any]]:
     command = [spillway, "replay", "--json", "--capacity", "min", "--allocator", allocator, *traces]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{allocator}: exit {done.returncode}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
 
 
 def main() -> int:
