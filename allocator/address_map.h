@@ -39,12 +39,14 @@ class AddressMap {
     }
     return true;
   }
-  void clear(uint64_t va, uint32_t units) {
-    for (uint32_t unit = 0; unit < units; ++unit) {
-      const uint64_t at = va + unit * kUnitBytes;
-      Entry* leaf = leaves_[at >> kLeafShift].load(std::memory_order_relaxed);
-      leaf[(at >> kUnitShift) & (kLeafEntries - 1)].store(nullptr, std::memory_order_release);
-    }
+  // Clears the entry of `va` if it still names `place`: another heap may have entered a block of its own
+  // there.
+  void clear_if(uint64_t va, const Place* place) {
+    Entry* leaf = leaves_[va >> kLeafShift].load(std::memory_order_acquire);
+    if (leaf == nullptr) return;
+    auto* expected = const_cast<Place*>(place);
+    leaf[(va >> kUnitShift) & (kLeafEntries - 1)].compare_exchange_strong(expected, nullptr,
+                                                                          std::memory_order_acq_rel);
   }
 
  private:

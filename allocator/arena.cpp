@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "allocator/address_map.h"
 #include "stats/oom_report.h"
@@ -100,7 +101,7 @@ Heap* Arena::find_heap(const HeapKey& key) {
   if (heap == nullptr) {
     heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key,
                                   options_.share_edges);
-    heap->pool_is_open = key.pool != PoolId{};
+    heap->pool_is_open = pool_uses_.count(key.pool) != 0;
   }
   return heap.get();
 }
@@ -130,6 +131,13 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
 
 Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
+  const Lock arena_lock(mutex_);
+  // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
+  for (Heap* heap : heaps()) {
+    if (heap->key.pool != id) continue;
+    const Lock heap_lock(heap->mutex);
+    heap->pool_is_open = true;
+  }
   const Lock lock(registry_mutex_);
   for (const Pool& pool : open_pools_) {
     if (pool.id == id) {
@@ -176,6 +184,8 @@ Status Arena::release_pool(PoolId id) {
     if (heap->key.pool != id) continue;
     const Lock heap_lock(heap->mutex);
     heap->pool_is_open = false;
+    // Replays of a graph stamp nothing: only a wait from now on says that they are over.
+    heap->stamp_all();
   }
   return {};
 }
@@ -201,41 +211,37 @@ Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
 }
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, void** out) {
-  heap.mutex.lock();
+  std::unique_lock<Mutex> lock(heap.mutex);
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    heap.mutex.unlock();
-    Result<Place*> climbed = climb(heap, {request, bytes, false, 0});
+    lock.unlock();
+    Result<Place*> climbed = climb(heap, {request, bytes});
     if (!climbed.ok()) return climbed.take_status();
+    lock = std::unique_lock<Mutex>(heap.mutex, std::adopt_lock);
     place = climbed.value();
   }
-  const bool entered = heap.make_live(*place, bytes);
-  if (entered) *out = reinterpret_cast<void*>(place->va);
-  heap.mutex.unlock();
-  return entered ? Status() : no_host_memory();
+  if (!heap.make_live(*place, bytes)) return no_host_memory();
+  *out = reinterpret_cast<void*>(place->va);
+  return {};
 }
 
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, void** out) {
   const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
-  heap.mutex.lock();
+  std::unique_lock<Mutex> lock(heap.mutex);
   *out = heap.allocate_small(size_class, bytes);
-  if (*out == nullptr) {
-    const Request request = heap.slab_request(size_class);
-    Place* place = heap.take_predicted(request);
-    if (place == nullptr) {
-      heap.mutex.unlock();
-      Result<Place*> climbed = climb(heap, {request, bytes, true, size_class});
-      if (!climbed.ok()) return climbed.take_status();
-      place = climbed.value();
-    }
-    if (!heap.open_slab(*place, size_class)) {
-      heap.mutex.unlock();
-      return no_host_memory();
-    }
-    *out = heap.allocate_small(size_class, bytes);
+  if (*out != nullptr) return {};
+  const Request request = heap.slab_request(size_class);
+  Place* place = heap.take_predicted(request);
+  if (place == nullptr) {
+    lock.unlock();
+    Result<Place*> climbed = climb(heap, {request, bytes});
+    if (!climbed.ok()) return climbed.take_status();
+    lock = std::unique_lock<Mutex>(heap.mutex, std::adopt_lock);
+    place = climbed.value();
   }
-  heap.mutex.unlock();
+  if (!heap.open_slab(*place, size_class)) return no_host_memory();
+  *out = heap.allocate_small(size_class, bytes);
   return {};
 }
 
@@ -259,6 +265,8 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
     return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
   }
   Heap& heap = *place->heap;
+  if (stream == CU_STREAM_PER_THREAD && heap.key.stream == stream && heap.key.thread == thread_number())
+    return {};
   const Lock lock(heap.mutex);
   return heap.record_stream(*place, va, stream);
 }
@@ -291,18 +299,19 @@ Status Arena::trim() {
 }
 
 Status Arena::synchronize(const std::vector<Heap*>& all) {
+  std::vector<uint64_t> awaited;
   for (Heap* heap : all) {
     const Lock lock(heap->mutex);
-    heap->timeline.begin_wait();
+    awaited.push_back(heap->timeline.begin_wait());
   }
   counters_.on_driver_call(DriverCall::kSynchronize);
   counters_.on_host_wait();
   counters_.on_sync_all_streams();
   if (Status status = driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); !status.ok())
     return status;
-  for (Heap* heap : all) {
-    const Lock lock(heap->mutex);
-    heap->timeline.end_wait();
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Lock lock(all[i]->mutex);
+    all[i]->timeline.end_wait(awaited[i]);
   }
   return {};
 }

@@ -85,12 +85,10 @@ class Arena {
     std::function<bool(CUstream)> filter;
     PoolId id;
   };
-  // The two kinds of place that a request can end in.
+  // What is looked for, and what the program asked for.
   struct Wanted {
     Request request;
     uint64_t requested_bytes = 0;
-    bool is_slab = false;
-    uint32_t size_class = 0;
   };
 
   Heap* heap_for(CUstream stream);

@@ -38,8 +38,7 @@ void Heap::leave_address_map(const Place& place) {
   AddressMap& map = AddressMap::instance();
   const uint64_t units = place.lines == kSlabLines ? kSlabBytes / kUnitBytes : 1;
   for (uint64_t unit = 0; unit < units; ++unit) {
-    const uint64_t va = place.va + unit * kUnitBytes;
-    if (map.find(va) == &place) map.clear(va, 1);
+    map.clear_if(place.va + unit * kUnitBytes, &place);
   }
 }
 
@@ -187,7 +186,8 @@ Place* Heap::placed(const Request& request, Place* place) {
 }
 
 Request Heap::large_request(uint64_t bytes) {
-  uint64_t lines = bytes_to_lines(bytes);
+  // At least a unit: the address map has one entry for each, whatever the limit of small requests.
+  uint64_t lines = std::max(bytes_to_lines(bytes), kUnitBytes / kLineBytes);
   if (!share_edges_ && lines >= kPageLines) lines = bytes_to_pages(bytes) * kPageLines;
   return {static_cast<uint32_t>(lines), 1, &journal_};
 }
@@ -289,7 +289,7 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
   if (!live) {
     return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
   }
-  if (stream == key.stream) return {};
+  if (stream == key.stream && stream != CU_STREAM_PER_THREAD) return {};
   std::vector<CUstream>& streams = stream_uses_[va];
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
   if (place.slab != nullptr) {
@@ -312,7 +312,7 @@ Status Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
     place.state = BlockState::kPendingFree;
     counters.on_free_requested(SizePool::kLarge, place.bytes());
   }
-  PendingFree pending{&place, slot, std::move(streams), {}};
+  PendingFree pending{&place, slot, std::move(streams), {}, timeline.epoch()};
   record_events(pending);
   pending_.push_back(std::move(pending));
   return {};
@@ -325,6 +325,11 @@ void Heap::record_events(PendingFree& pending) {
   // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and
   // tries again.
   for (size_t i = 0; i < pending.streams.size();) {
+    // Another thread's default stream cannot be reached from here: such a free waits for the device.
+    if (pending.streams[i] == CU_STREAM_PER_THREAD) {
+      ++i;
+      continue;
+    }
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     if (driver_.cuStreamIsCapturing(pending.streams[i], &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -347,6 +352,13 @@ size_t Heap::complete_finished_frees() {
   size_t completed = 0;
   for (size_t i = 0; i < pending_.size();) {
     PendingFree& pending = pending_[i];
+    if (timeline.is_complete(pending.epoch)) {
+      // The host has waited for the whole device since: also for streams that take no event, or are gone.
+      for (Event& event : pending.events) events_.give_back(std::move(event));
+      complete_pending(i);
+      ++completed;
+      continue;
+    }
     record_events(pending);
     while (!pending.events.empty()) {
       device_counters_.on_driver_call(DriverCall::kEventQuery);

@@ -128,6 +128,8 @@ class Heap {
   // together, so that the free of a large block stores little, which may name a later epoch than needed,
   // never an earlier.
   uint64_t last_use(PageId page) const { return epochs_[page / kEpochPages]; }
+  // As if everything vacant had been used just now.
+  void stamp_all() { std::fill(epochs_.begin(), epochs_.end(), timeline.epoch()); }
   uint64_t largest_free_bytes() const;
   // Moves vacant pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages);
@@ -162,6 +164,8 @@ class Heap {
     uint32_t slot;  // kMostSlots for a large block
     std::vector<CUstream> streams;
     std::vector<Event> events;
+    uint64_t epoch;  // of the heap's stream at the free: complete after a wait of the host for the device
+                     // from then on
   };
   // The net effect of taking or giving a place on the counters.
   struct Change {

@@ -107,6 +107,8 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
 }
 
 Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request) {
+  // Queries of events, too, would end another stream's capture.
+  const RelaxedCapture relaxed(*driver_);
   if (heap.has_pending_frees()) {
     const RungTimer timer(counters_, Rung::kCompletedFrees);
     if (heap.complete_finished_frees() > 0) {
@@ -131,7 +133,6 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     uint64_t room = store_->room_pages();
     if (plan.new_pages <= room) {
       const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
-      const RelaxedCapture relaxed(*driver_);
       Result<Place*> place = heap.take_planned(request, plan);
       timer.finish(place.ok());
       if (place.ok() || place.status().code() != SPW_ERROR_OUT_OF_MEMORY) return place;
@@ -147,7 +148,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       const uint32_t shortfall =
           plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
       bool progress = borrow(heap, shortfall) > 0;
-      if (heap.has_pending_frees()) {
+      if (heap.has_pending_frees() && heap.key.pool == PoolId{}) {
         const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
         progress = progress || (completed.ok() && completed.value() > 0);
       }
@@ -167,7 +168,10 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
 
 bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
-  if (timeline.is_complete(epoch) || waiter.timeline.has_waited(&timeline, epoch)) return true;
+  if (timeline.is_complete(epoch)) return true;
+  // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
+  if (waiter.key.pool != PoolId{}) return false;
+  if (waiter.timeline.has_waited(&timeline, epoch)) return true;
   // What a pool's memory was used by (replays on any stream) and another thread's default stream cannot be
   // reached by an event from here: only a wait for the whole device orders them.
   if (earlier.key.pool != PoolId{}) return false;

@@ -12,6 +12,7 @@
 // `handle` and `aliases` belong to the owner's heap.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -57,8 +58,11 @@ class PageStore {
   uint32_t page_count() const { return page_count_; }
   // No more than this many pages are created; lowering it below page_count() releases nothing.
   void set_most_pages(uint64_t pages) { most_pages_ = pages; }
-  uint64_t most_pages() const { return most_pages_; }
-  uint64_t room_pages() const { return most_pages_ > page_count_ ? most_pages_ - page_count_ : 0; }
+  uint64_t most_pages() const { return most_pages_.load(std::memory_order_relaxed); }
+  uint64_t room_pages() const {
+    const uint64_t most = most_pages();
+    return most > page_count_ ? most - page_count_ : 0;
+  }
   uint32_t live_mappings() const { return live_mappings_; }
 
   // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.
@@ -116,7 +120,7 @@ class PageStore {
   Page* pages_ = nullptr;
   Bitmap backed_;
   uint32_t page_count_ = 0;
-  uint64_t most_pages_ = ~uint64_t{0};
+  std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
   uint32_t live_mappings_ = 0;
 
   AddressRange home_;

@@ -40,8 +40,9 @@ class Timeline {
 
   // Around a wait of the host for the whole device: everything stamped before begin_wait() is complete after
   // end_wait().
-  void begin_wait() { awaited_ = ++epoch_; }
-  void end_wait() { complete_ = awaited_ > complete_ ? awaited_ : complete_; }
+  // Several threads may wait at a time: each hands back what its own begin_wait() answered.
+  uint64_t begin_wait() { return ++epoch_; }
+  void end_wait(uint64_t awaited) { complete_ = awaited > complete_ ? awaited : complete_; }
   bool is_complete(uint64_t epoch) const { return epoch < complete_; }
 
   // Whether this timeline's stream already waits for all of `other` up to and including `epoch`.
@@ -57,7 +58,6 @@ class Timeline {
  private:
   uint64_t epoch_ = 1;
   uint64_t recorded_ = 1;  // the event covers all epochs below this
-  uint64_t awaited_ = 0;
   uint64_t complete_ = 0;  // all epochs below are complete
   Event event_;
   std::unordered_map<const Timeline*, uint64_t> waited_;  // all epochs below the number are waited for

@@ -113,6 +113,22 @@ TEST(Streams, SmallBlocksHaveStreamUsesToo) {
   EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
 }
 
+TEST(Streams, AUseOnAThreadsDefaultStreamEndsWithAWaitForTheDevice) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  void* block = must_allocate(*arena, 20 * kMiB, stream);
+  SPW_EXPECT_OK(Arena::record_stream(block, CU_STREAM_PER_THREAD));
+  SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(arena->stats().pending_bytes, static_cast<int64_t>(20 * kMiB));
+  void* next = must_allocate(*arena, 60 * kMiB, stream);
+  device.touch(stream, next, 60 * kMiB);
+  EXPECT_EQ(arena->stats().pending_bytes, 0);
+  EXPECT_GE(arena->stats().host_waits, 1);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Streams, RecordingTheOwnStreamChangesNothing) {
   Device device(kLate);
   const auto arena = device.arena();
@@ -185,6 +201,23 @@ TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
   device.touch(stream, other, 30 * kMiB);
   SPW_EXPECT_OK(arena->validate());
   EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Pools, APoolOpenedAgainIsProtectedAgain) {
+  Device device;
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  for (int round = 0; round < 2; ++round) {
+    SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    SPW_EXPECT_OK(arena->end_pool({1, 0}));
+    SPW_EXPECT_OK(Arena::free(block));
+    SPW_EXPECT_OK(arena->trim());
+    EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
+    SPW_EXPECT_OK(arena->release_pool({1, 0}));
+    SPW_EXPECT_OK(arena->trim());
+    EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+  }
 }
 
 TEST(Pools, MismatchedCallsAreRefused) {

@@ -193,7 +193,10 @@ TEST(AddressMap, EntersAndClearsUnits) {
   ASSERT_TRUE(map.set(va, 4, &place));
   EXPECT_EQ(map.find(va + 4 * kUnitBytes - 1), &place);
   EXPECT_EQ(map.find(va + 4 * kUnitBytes), nullptr);
-  map.clear(va, 4);
+  const Place other;
+  map.clear_if(va, &other);
+  EXPECT_EQ(map.find(va), &place);
+  for (uint64_t unit = 0; unit < 4; ++unit) map.clear_if(va + unit * kUnitBytes, &place);
   EXPECT_EQ(map.find(va), nullptr);
 }
 
