@@ -211,14 +211,14 @@ Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
 }
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, void** out) {
-  std::unique_lock<Mutex> lock(heap.mutex);
+  std::unique_lock<BiasedMutex> lock(heap.mutex);
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
     lock.unlock();
     Result<Place*> climbed = climb(heap, {request, bytes});
     if (!climbed.ok()) return climbed.take_status();
-    lock = std::unique_lock<Mutex>(heap.mutex, std::adopt_lock);
+    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
     place = climbed.value();
   }
   if (!heap.make_live(*place, bytes)) return no_host_memory();
@@ -228,7 +228,7 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, void** out) {
 
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, void** out) {
   const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
-  std::unique_lock<Mutex> lock(heap.mutex);
+  std::unique_lock<BiasedMutex> lock(heap.mutex);
   *out = heap.allocate_small(size_class, bytes);
   if (*out != nullptr) return {};
   const Request request = heap.slab_request(size_class);
@@ -237,7 +237,7 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, void** out) {
     lock.unlock();
     Result<Place*> climbed = climb(heap, {request, bytes});
     if (!climbed.ok()) return climbed.take_status();
-    lock = std::unique_lock<Mutex>(heap.mutex, std::adopt_lock);
+    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
     place = climbed.value();
   }
   if (!heap.open_slab(*place, size_class)) return no_host_memory();

@@ -60,6 +60,26 @@ class Bitmap {
     }
   }
 
+  // Clears the bits if all of them are set, in one pass; otherwise leaves all as they were.
+  bool clear_if_all_set(PageId first, uint32_t count) {
+    const Span span(first, count);
+    uint64_t& first_word = words_[span.first_word];
+    if ((first_word & span.first_mask) != span.first_mask) return false;
+    if (span.first_word != span.last_word) {
+      if ((words_[span.last_word] & span.last_mask) != span.last_mask) return false;
+      for (uint32_t word = span.first_word + 1; word < span.last_word; ++word) {
+        if (words_[word] != ~uint64_t{0}) {
+          while (--word > span.first_word) words_[word] = ~uint64_t{0};
+          return false;
+        }
+        words_[word] = 0;
+      }
+      words_[span.last_word] &= ~span.last_mask;
+    }
+    first_word &= ~span.first_mask;
+    return true;
+  }
+
   // The first set bit at or after `from`, or end().
   PageId next_set(PageId from) const {
     for (uint32_t word = from / 64; word * 64 < end_; ++word) {

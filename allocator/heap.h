@@ -79,7 +79,7 @@ class Heap {
        const HeapKey& key, bool share_edges);
   ~Heap();
 
-  Mutex mutex;
+  BiasedMutex mutex;
   HeapCounters counters;
   Timeline timeline;
   const HeapKey key;
@@ -174,10 +174,12 @@ class Heap {
     uint64_t page_bytes() const { return static_cast<uint64_t>(pages) * kPageBytes; }
   };
 
+  // Whether the place could be taken now; of ends_fit() only its head and tail are free.
   bool fits(const Place& place) const;
+  bool ends_fit(const Place& place) const;
   bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
-  // Taking leaves its effect in taken_, until the counters are told.
-  void take(Place& place);
+  // Takes the place if it fits. Leaves the effect in taken_, until the counters are told.
+  bool take(Place& place);
   Change give(Place& place);
   void take_piece(PageId id, uint32_t begin, uint32_t end, Change& change);
   void give_piece(PageId id, uint32_t begin, uint32_t end, Change& change);
@@ -262,7 +264,7 @@ class AllLocked {
   }
 
  private:
-  std::vector<std::unique_lock<Mutex>> locks_;
+  std::vector<std::unique_lock<BiasedMutex>> locks_;
 };
 
 }  // namespace spillway

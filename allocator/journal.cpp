@@ -5,15 +5,15 @@
 namespace spillway {
 
 void Journal::grow() {
-  const size_t size = entries_.size();
-  const size_t bigger = std::max<size_t>(kFewestEntries, size * 2);
+  const size_t bigger = std::max<size_t>(kFewestEntries, 2 * size_);
   std::vector<Entry> entries(bigger);
   std::vector<uint64_t> seen(bigger, kNever);
   for (uint64_t position = first_; position < end_; ++position) {
-    entries[position & (bigger - 1)] = entries_[position & (size - 1)];
+    entries[position & (bigger - 1)] = at(position);
   }
   entries_.swap(entries);
   seen_.swap(seen);
+  size_ = bigger;
   uint32_t a = 0;
   uint32_t b = 0;
   for (uint64_t position = first_; position < end_; ++position) {

@@ -40,8 +40,8 @@ class Journal {
 
   // Notes that `key` was served by `place`, and moves the guess on.
   void append(uint32_t key, Place* place) {
-    if (end_ - first_ >= entries_.size()) {
-      if (entries_.size() < kMostEntries)
+    if (end_ - first_ >= size_) [[unlikely]] {
+      if (size_ < kMostEntries)
         grow();
       else
         ++first_;
@@ -55,8 +55,8 @@ class Journal {
     uint64_t& seen = seen_[slot(key, previous_, before_previous_)];
     const uint64_t back = seen == kNever ? 0 : end_ - seen;
     seen = end_;
-    entries_[end_ & (entries_.size() - 1)] = {place, key, place->generation,
-                                              back > UINT32_MAX ? 0 : static_cast<uint32_t>(back)};
+    entries_[end_ & (size_ - 1)] = {place, key, place->generation,
+                                    back > UINT32_MAX ? 0 : static_cast<uint32_t>(back)};
     place->last_use = end_++;
     before_previous_ = previous_;
     previous_ = key;
@@ -87,17 +87,18 @@ class Journal {
     }
     return agreed;
   }
-  const Entry& at(uint64_t position) const { return entries_[position & (entries_.size() - 1)]; }
+  const Entry& at(uint64_t position) const { return entries_[position & (size_ - 1)]; }
   size_t slot(uint32_t a, uint32_t b, uint32_t c) const {
     uint64_t hash = a * 0x9E3779B97F4A7C15u;
     hash = (hash ^ b) * 0xBF58476D1CE4E5B9u;
     hash = (hash ^ c) * 0x94D049BB133111EBu;
-    return static_cast<size_t>(hash >> 32) & (seen_.size() - 1);
+    return static_cast<size_t>(hash >> 32) & (size_ - 1);
   }
   void grow();
 
   std::vector<Entry> entries_;
   std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them
+  size_t size_ = 0;             // of both: zero, or a power of two
   uint64_t first_ = 0;          // oldest position kept
   uint64_t end_ = 0;
   uint64_t next_ = kNever;   // the guess

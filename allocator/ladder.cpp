@@ -68,7 +68,7 @@ bool Arena::is_capturing(CUstream stream) const {
 
 Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   {
-    std::unique_lock<Mutex> lock(heap.mutex);
+    std::unique_lock<BiasedMutex> lock(heap.mutex);
     // The commonest miss: the heap has room, only not where it was expected, or in slabs kept for later.
     Place* place = heap.take_found(wanted.request, true);
     if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_found(wanted.request, true);
@@ -82,7 +82,7 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   for (;;) {
     {
       const Lock arena_lock(mutex_);
-      std::unique_lock<Mutex> lock(heap.mutex);
+      std::unique_lock<BiasedMutex> lock(heap.mutex);
       Result<Place*> climbed = climb_without_host_wait(heap, wanted.request);
       if (!climbed.ok()) return climbed;
       if (climbed.value() != nullptr) {

@@ -18,13 +18,11 @@ void pause_processor() {
 #endif
 }
 
-}  // namespace
-
-void Mutex::lock_contended() {
+// Until `free` answers true: spins, then yields, then sleeps.
+template <typename Free>
+void wait_until(Free free) {
   std::chrono::microseconds sleep = kShortestSleep;
-  for (int tries = 0;; ++tries) {
-    // Looking costs less than exchanging: the word stays shared until it is free.
-    if (!held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire)) return;
+  for (int tries = 0; !free(); ++tries) {
     if (tries < kSpins) {
       pause_processor();
     } else if (tries < kSpins + kYields) {
@@ -34,6 +32,35 @@ void Mutex::lock_contended() {
       sleep = std::min(2 * sleep, kLongestSleep);
     }
   }
+}
+
+}  // namespace
+
+void Mutex::lock_contended() {
+  // Looking costs less than exchanging: the word stays shared until it is free.
+  wait_until([this] {
+    return !held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire);
+  });
+}
+
+void BiasedMutex::lock_without_bias(const void* self) {
+  mutex_.lock();
+  if (owner_.load(std::memory_order_relaxed) != nullptr) {
+    // Either the owner sees that it is none any more, or this thread sees that it is inside.
+    owner_.store(nullptr, std::memory_order_relaxed);
+    heavy_barrier();
+    wait_until([this] { return !busy_.load(std::memory_order_acquire); });
+    turns_for_bias_ = std::clamp(2 * turns_for_bias_, kFewestTurns, kMostTurns);
+  }
+  by_bias_ = false;
+  turns_ = last_ == self ? turns_ + 1 : 1;
+  last_ = self;
+  if (turns_ < turns_for_bias_ || light_barrier_needs_fence()) return;
+  turns_ = 0;
+  busy_.store(true, std::memory_order_relaxed);
+  by_bias_ = true;
+  owner_.store(self, std::memory_order_relaxed);
+  mutex_.unlock();
 }
 
 }  // namespace spillway

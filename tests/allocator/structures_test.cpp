@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <set>
 #include <thread>
@@ -200,20 +202,54 @@ TEST(AddressMap, EntersAndClearsUnits) {
   EXPECT_EQ(map.find(va), nullptr);
 }
 
-TEST(Mutex, ExcludesUnderContention) {
-  Mutex mutex;
+// Threads that take the lock in bursts, so that a bias is given and taken away again and again.
+template <typename AnyMutex>
+void expect_exclusion() {
+  AnyMutex mutex;
   int64_t count = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 20000; ++i) {
-        const Lock lock(mutex);
-        ++count;
+    threads.emplace_back([&, t] {
+      for (int burst = 0; burst < 20; ++burst) {
+        for (int i = 0; i < 1000; ++i) {
+          const Lock lock(mutex);
+          ++count;
+        }
+        if (burst % 4 == t) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(count, 80000);
+}
+
+TEST(Mutex, ExcludesUnderContention) {
+  expect_exclusion<Mutex>();
+}
+
+TEST(BiasedMutex, ExcludesUnderContention) {
+  expect_exclusion<BiasedMutex>();
+}
+
+TEST(BiasedMutex, GoesBackAndForthBetweenTwoThreads) {
+  // As a stream used by a forward pass on one thread and a backward pass on another.
+  BiasedMutex mutex;
+  int64_t count = 0;
+  std::atomic<int> turn{0};
+  const auto work = [&](int mine) {
+    for (int pass = 0; pass < 20; ++pass) {
+      while (turn.load() % 2 != mine) std::this_thread::yield();
+      for (int i = 0; i < 5000; ++i) {
+        const Lock lock(mutex);
+        ++count;
+      }
+      turn.fetch_add(1);
+    }
+  };
+  std::thread other(work, 1);
+  work(0);
+  other.join();
+  EXPECT_EQ(count, 200000);
 }
 
 }  // namespace
