@@ -79,6 +79,9 @@ class Arena {
   std::vector<SegmentRow> segments() const;
 
  private:
+  // Below 200,000, where drivers' limits are far and their tables small.
+  static constexpr uint32_t kMostMappings = 190'000;
+
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
 
   struct Pool {
@@ -100,13 +103,17 @@ class Arena {
 
   // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held.
   Result<Place*> climb(Heap& heap, const Wanted& wanted);
-  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request);
+  // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
+  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
   Place* borrow_predicted(Heap& heap, const Request& request);
   uint32_t borrow(Heap& heap, uint32_t wanted);
   uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages);
   bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch);
   bool wait_for_frees(Heap& heap);
   bool wait_for_device();
+  // Retires the views that lie unused, least recently used first, down to half of those that may be; waits
+  // for the device in between. False while a stream is captured, or when there are none.
+  bool retire_views();
   // Waits for everything enqueued in the context, holding no lock; what was freed before is then
   // complete.
   Status synchronize(const std::vector<Heap*>& all);
@@ -128,6 +135,8 @@ class Arena {
 
   mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
+  uint32_t most_mappings_ =
+      kMostMappings;  // live ones beyond which views are retired before another is mapped
   std::atomic<uint64_t> limit_;
 
   mutable Mutex registry_mutex_;

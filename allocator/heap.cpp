@@ -53,7 +53,7 @@ bool Heap::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
 
 bool Heap::ends_fit(const Place& place) const {
   if (place.state != BlockState::kFree) return false;
-  if (place.view != nullptr && place.view->generation != 0) return false;
+  if (is_lost(place)) return false;
   if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end))
     return false;
   return place.tail_page == kNoPage || piece_is_free(place.tail_page, 0, place.tail_end);
@@ -168,7 +168,8 @@ Place* Heap::oldest_dead_place() {
   Place* oldest = nullptr;
   for (int tries = 0; tries < 64; ++tries) {
     Place& place = *places_[recycle_hand_++ % places_.size()];
-    if (place.state != BlockState::kFree || place.view != nullptr) continue;
+    if (place.state != BlockState::kFree) continue;
+    if (is_lost(place)) return &place;
     if (oldest == nullptr || place.last_use < oldest->last_use) oldest = &place;
   }
   return oldest;
@@ -190,6 +191,7 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
   place->va = va;
   place->lines = lines;
   place->view = view;
+  place->view_generation = view == nullptr ? 0 : view->generation.load(std::memory_order_relaxed);
   index_by_size(*place);
   return place;
 }
@@ -436,7 +438,7 @@ void Heap::complete_pending(size_t at) {
 
 void Heap::pages_missing_from(const Place& place, std::vector<PageId>& missing) const {
   missing.clear();
-  if (place.state != BlockState::kFree || (place.view != nullptr && place.view->generation != 0)) return;
+  if (place.state != BlockState::kFree || is_lost(place)) return;
   const auto add = [&](PageId id) {
     if (!vacant_.test(id)) missing.push_back(id);
   };

@@ -116,6 +116,9 @@ class Heap {
   size_t release_empty_slabs();
 
   // Slow path.
+  // A place of at most `most_pages` vacant pages inside an aliasing view that exists already; null if none
+  // was found.
+  Place* take_window(const Request& request, uint32_t most_pages);
   Plan plan(const Request& request);
   Result<Place*> take_planned(const Request& request, const Plan& plan);
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
@@ -136,6 +139,17 @@ class Heap {
   // New pages, or pages taken out before their release.
   void add_vacant(PageId first, uint32_t count);
   void drop_vacant(PageId first, uint32_t count);
+
+  // Calls visit(view, age) for the views that places of this heap lie in: the age counts requests since the
+  // place was taken last, and is 0 for one that is in use, or may be by a graph that is replayed.
+  template <typename Visit>
+  void for_each_view_used(Visit visit) const {
+    for (const std::unique_ptr<Place>& place : places_) {
+      if (place->view == nullptr || is_lost(*place)) continue;
+      const bool in_use = place->state != BlockState::kFree || pool_is_open;
+      visit(place->view, in_use ? 0 : journal_.end() - place->last_use);
+    }
+  }
 
   // Re-derives what the heap knows of its pages and compares; see walk.cpp.
   Status validate() const;
@@ -197,6 +211,11 @@ class Heap {
   Place* take_fragment(const Request& request);
   Place* take_hole(const Request& request, bool frugal);
   Place* new_place(uint32_t lines, uint64_t va, View* view);
+  // Its view lost a page or is retired: the bytes under its address are not the place's any more.
+  static bool is_lost(const Place& place) {
+    return place.view != nullptr &&
+           place.view->generation.load(std::memory_order_relaxed) != place.view_generation;
+  }
   Place* oldest_dead_place();
   // Entries of blocks that are gone stay until others replace them, so those of a place that goes are
   // cleared.
@@ -207,7 +226,8 @@ class Heap {
   // Describes the block that begins with `head_lines` at the end of head_page (if any) and goes on from page
   // `first`.
   static void lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first);
-  static void fill_from_view(Place& place, const Plan& plan, const std::vector<PageId>& pages);
+  // The same for slots of a view: slots[0] is the head page if there is one.
+  static void lay_out_in_view(Place& place, uint32_t head_lines, const PageId* slots);
   Plan plan_extension(uint32_t lines) const;
   void leave_scarcer_end(Plan& plan, uint32_t lines) const;
   Plan plan_view(const Request& request) const;

@@ -62,6 +62,9 @@ class Journal {
     previous_ = key;
   }
 
+  // Requests noted since the beginning.
+  uint64_t end() const { return end_; }
+
   uint64_t metadata_bytes() const { return entries_.capacity() * sizeof(Entry) + seen_.capacity() * 8; }
 
  private:

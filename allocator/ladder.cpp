@@ -14,6 +14,7 @@
 #include <chrono>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "allocator/arena.h"
 
@@ -77,13 +78,15 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       return place;
     }
   }
+  bool may_retire = true;
   bool may_wait_for_frees = true;
   bool may_wait_for_device = true;
   for (;;) {
+    bool crowded = false;
     {
       const Lock arena_lock(mutex_);
       std::unique_lock<BiasedMutex> lock(heap.mutex);
-      Result<Place*> climbed = climb_without_host_wait(heap, wanted.request);
+      Result<Place*> climbed = climb_without_host_wait(heap, wanted.request, may_retire ? &crowded : nullptr);
       if (!climbed.ok()) return climbed;
       if (climbed.value() != nullptr) {
         lock.release();
@@ -93,6 +96,11 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
     const ScopedContext context(*driver_, context_.get());
     if (!context.status().ok()) return Status(context.status().code(), context.status().text());
     const RungTimer timer(counters_, Rung::kHostWait);
+    if (crowded) {
+      may_retire = false;
+      timer.finish(retire_views());
+      continue;
+    }
     if (may_wait_for_frees && wait_for_frees(heap)) {
       may_wait_for_frees = false;
       timer.finish(true);
@@ -106,7 +114,7 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   return out_of_memory(wanted);
 }
 
-Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request) {
+Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
   if (heap.has_pending_frees()) {
@@ -125,6 +133,15 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
       // A view would not spare a page: any hole will do.
       if (Place* place = heap.take_found(request, false); place != nullptr) return place;
+    }
+    if (plan.kind != Plan::Kind::kSegment) {
+      const uint32_t most_pages = plan.new_pages > 0 ? ~0u : plan.full_pages;
+      if (Place* place = heap.take_window(request, most_pages); place != nullptr) return place;
+    }
+    if (crowded != nullptr && plan.kind == Plan::Kind::kView &&
+        store_->live_mappings() + plan.new_pages + plan.full_pages > most_mappings_) {
+      *crowded = true;
+      return nullptr;
     }
     if (!context.has_value()) {
       context.emplace(*driver_, context_.get());
@@ -279,6 +296,45 @@ bool Arena::wait_for_device() {
     (void)release_vacant_pages();
   }
   return true;
+}
+
+bool Arena::retire_views() {
+  const std::vector<Heap*> all = heaps();
+  for (const Heap* heap : all) {
+    if (is_capturing(heap->key.stream)) return false;
+  }
+  {
+    const Lock lock(mutex_);
+    const AllLocked locked(all);
+    std::unordered_map<const View*, uint64_t> ages;
+    for (const Heap* heap : all) {
+      heap->for_each_view_used([&](const View* view, uint64_t age) {
+        const auto [found, is_new] = ages.emplace(view, age);
+        if (!is_new) found->second = std::min(found->second, age);
+      });
+    }
+    std::vector<std::pair<uint64_t, View*>> unused;
+    store_->for_each_view([&](View& view) {
+      const auto found = ages.find(&view);
+      const uint64_t age = found == ages.end() ? UINT64_MAX : found->second;
+      if (age > 0) unused.emplace_back(age, &view);
+    });
+    std::sort(unused.begin(), unused.end(), std::greater<>());
+    const uint32_t home = store_->page_count();
+    const uint32_t enough = home + (std::max(most_mappings_, home) - home) / 2;
+    uint32_t left = store_->live_mappings();
+    for (const auto& [age, view] : unused) {
+      if (left <= enough) break;
+      left -= view->mapped;
+      view->retired = true;
+      view->lose_places();
+    }
+    // Views that are all in use: no further wait before there are many more.
+    most_mappings_ = std::max(most_mappings_, left + kMostMappings / 8);
+  }
+  if (!synchronize(all).ok()) return false;
+  const Lock lock(mutex_);
+  return store_->unmap_retired().ok();
 }
 
 Status Arena::out_of_memory(const Wanted& wanted) {

@@ -180,27 +180,40 @@ Status PageStore::create_segment(uint32_t wanted, Heap* owner, PageId* first) {
 }
 
 Result<uint64_t> PageStore::reserve_alias_range(uint64_t bytes) {
-  if (auto found = free_alias_ranges_.find(bytes); found != free_alias_ranges_.end()) {
-    const uint64_t va = found->second;
-    free_alias_ranges_.erase(found);
+  // The lowest that fits: the tables by address stay small.
+  for (auto range = free_alias_ranges_.begin(); range != free_alias_ranges_.end(); ++range) {
+    const auto [va, free_bytes] = *range;
+    if (free_bytes < bytes) continue;
+    free_alias_ranges_.erase(range);
+    if (free_bytes > bytes) free_alias_ranges_.emplace(va + bytes, free_bytes - bytes);
     return va;
   }
-  if (alias_end_ - alias_next_ < bytes) {
-    const uint64_t chunk = std::max(kAliasChunkBytes, bytes);
-    count(DriverCall::kReserve);
-    Result<AddressRange> range = AddressRange::reserve(*driver_, chunk, kPageBytes);
-    if (!range.ok()) return range.take_status();
-    alias_next_ = range->base();
-    alias_end_ = alias_next_ + chunk;
-    alias_chunks_.push_back(std::move(range.value()));
-  }
-  const uint64_t va = alias_next_;
-  alias_next_ += bytes;
+  // Its last page is never used, so that ranges of two reservations do not join.
+  const uint64_t chunk = std::max(kAliasChunkBytes, bytes + kPageBytes);
+  count(DriverCall::kReserve);
+  Result<AddressRange> range = AddressRange::reserve(*driver_, chunk, kPageBytes);
+  if (!range.ok()) return range.take_status();
+  const uint64_t va = range->base();
+  alias_chunks_.push_back(std::move(range.value()));
+  give_back_alias_range(va + bytes, chunk - kPageBytes - bytes);
   return va;
 }
 
 void PageStore::give_back_alias_range(uint64_t va, uint64_t bytes) {
-  free_alias_ranges_.emplace(bytes, va);
+  if (bytes == 0) return;
+  auto after = free_alias_ranges_.lower_bound(va);
+  if (after != free_alias_ranges_.end() && after->first == va + bytes) {
+    bytes += after->second;
+    after = free_alias_ranges_.erase(after);
+  }
+  if (after != free_alias_ranges_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == va) {
+      before->second += bytes;
+      return;
+    }
+  }
+  free_alias_ranges_.emplace_hint(after, va, bytes);
 }
 
 Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
@@ -224,21 +237,83 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
     give_back_alias_range(va, bytes);
     return status;
   }
-  auto view = std::make_unique<View>();
+  if (spare_views_.empty()) {
+    views_.push_back(std::make_unique<View>());
+    spare_views_.push_back(views_.back().get());
+  }
+  View* view = spare_views_.back();
+  spare_views_.pop_back();
   view->va = va;
   view->pages = pages;
   view->mapped = mapped;
   // What could not be undone stays known, so that its pages are unmapped before they go, but serves nobody.
-  if (!status.ok()) ++view->generation;
+  view->retired = !status.ok();
   live_mappings_ += mapped;
   for (uint32_t slot = 0; slot < mapped; ++slot) {
     Page& page = pages_[pages[slot]];
-    page.aliases = new Alias{view.get(), slot, page.aliases};
+    page.aliases = new Alias{view, slot, page.aliases};
   }
   std::fill(view->pages.begin() + mapped, view->pages.end(), kNoPage);
-  views_.push_back(std::move(view));
   if (!status.ok()) return status;
-  return views_.back().get();
+  return view;
+}
+
+void PageStore::drop(View& view) {
+  view.lose_places();
+  give_back_alias_range(view.va, view.pages.size() * kPageBytes);
+  view.pages.clear();
+  view.mapped = 0;
+  spare_views_.push_back(&view);
+}
+
+void PageStore::forget_alias(Page& page, const View* view) {
+  Alias** link = &page.aliases;
+  while ((*link)->view != view) link = &(*link)->next;
+  delete std::exchange(*link, (*link)->next);
+}
+
+Status PageStore::unmap_retired() {
+  std::vector<View*> views;
+  for_each_view([&](View& view) {
+    if (view.retired) views.push_back(&view);
+  });
+  std::sort(views.begin(), views.end(), [](const View* a, const View* b) { return a->va < b->va; });
+  // A stretch of mapped slots, which may go on from one view into the next.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  size_t first_view = 0;
+  const auto unmap_stretch = [&](size_t last_view) -> Status {
+    if (begin == end) return {};
+    count(DriverCall::kUnmap);
+    if (Status status = unmap(*driver_, begin, end - begin); !status.ok()) return status;
+    for (size_t i = first_view; i <= last_view; ++i) {
+      View& view = *views[i];
+      for (uint32_t slot = 0; slot < view.pages.size(); ++slot) {
+        const uint64_t va = view.va + slot * kPageBytes;
+        if (view.pages[slot] == kNoPage || va < begin || va >= end) continue;
+        forget_alias(pages_[view.pages[slot]], &view);
+        view.pages[slot] = kNoPage;
+        --view.mapped;
+        --live_mappings_;
+      }
+      if (view.mapped == 0 && !view.pages.empty()) drop(view);
+    }
+    return {};
+  };
+  for (size_t i = 0; i < views.size(); ++i) {
+    const uint64_t va = views[i]->va;
+    const auto slots = static_cast<uint32_t>(views[i]->pages.size());
+    for (uint32_t slot = 0; slot < slots; ++slot) {
+      if (views[i]->pages[slot] == kNoPage) continue;
+      if (va + slot * kPageBytes != end) {
+        if (Status status = unmap_stretch(i); !status.ok()) return status;
+        begin = va + slot * kPageBytes;
+        first_view = i;
+      }
+      end = va + (slot + 1) * kPageBytes;
+    }
+  }
+  return views.empty() ? Status() : unmap_stretch(views.size() - 1);
 }
 
 bool PageStore::undo_mapping(uint64_t va, uint64_t bytes) {
@@ -256,7 +331,7 @@ Status PageStore::unmap_alias(const Alias& alias) {
   }
   alias.view->pages[alias.slot] = kNoPage;
   --alias.view->mapped;
-  ++alias.view->generation;
+  alias.view->lose_places();
   --live_mappings_;
   return {};
 }
@@ -266,12 +341,7 @@ Status PageStore::release_page(PageId id) {
   while (page.aliases != nullptr) {
     Alias* alias = page.aliases;
     if (Status status = unmap_alias(*alias); !status.ok()) return status;
-    if (alias->view->mapped == 0) {
-      give_back_alias_range(alias->view->va, alias->view->pages.size() * kPageBytes);
-      // The object stays: places of the heap may still name it, and learn from its generation that they are
-      // lost.
-      alias->view->pages = {};
-    }
+    if (alias->view->mapped == 0) drop(*alias->view);
     page.aliases = alias->next;
     delete alias;
   }

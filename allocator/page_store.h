@@ -26,13 +26,17 @@
 
 namespace spillway {
 
-// An aliasing view: slot i of the range shows page pages[i]. A slot whose page was released holds kNoPage,
-// and places that need it are lost; the range goes when no slot is left.
+// An aliasing view: slot i of the range shows page pages[i]. A slot whose page was released holds kNoPage. A
+// view that is retired, or whose last slot is gone, gives its range back; the object serves again.
 struct View {
   uint64_t va = 0;
   std::vector<PageId> pages;
   uint32_t mapped = 0;
-  uint32_t generation = 0;  // counts slots lost
+  bool retired = false;  // no place may be made in it
+  // Counts what its places cannot outlive: a slot lost, a retirement. Read under any heap's lock.
+  std::atomic<uint32_t> generation{0};
+
+  void lose_places() { generation.fetch_add(1, std::memory_order_relaxed); }
 };
 
 class PageStore {
@@ -78,6 +82,10 @@ class PageStore {
   // Maps the pages, each at most once, into a new range.
   Result<View*> map_view(const std::vector<PageId>& pages);
 
+  // Unmaps views that lost their places (View::lose_places, retired) and that no work uses any more,
+  // neighbours in one call. Stops at the first error; what is left stays retired.
+  Status unmap_retired();
+
   // Releases a page that has no live byte and whose users are all done: unmaps it from every view. Without
   // VMM a page goes only with its whole segment: release_segments().
   Status release_page(PageId id);
@@ -89,7 +97,9 @@ class PageStore {
   uint64_t metadata_bytes() const;
   template <typename Visit>
   void for_each_view(Visit visit) const {
-    for (const std::unique_ptr<View>& view : views_) visit(*view);
+    for (const std::unique_ptr<View>& view : views_) {
+      if (view->mapped > 0) visit(*view);
+    }
   }
 
  private:
@@ -103,6 +113,8 @@ class PageStore {
 
   Result<uint64_t> reserve_alias_range(uint64_t bytes);
   void give_back_alias_range(uint64_t va, uint64_t bytes);
+  void forget_alias(Page& page, const View* view);
+  void drop(View& view);
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
   void note_released_page(PageId id);
   Status unmap_alias(const Alias& alias);
@@ -125,10 +137,9 @@ class PageStore {
 
   AddressRange home_;
   std::vector<AddressRange> alias_chunks_;
-  uint64_t alias_next_ = 0;
-  uint64_t alias_end_ = 0;
-  std::multimap<uint64_t, uint64_t> free_alias_ranges_;  // bytes -> va
+  std::map<uint64_t, uint64_t> free_alias_ranges_;  // va -> bytes, no two adjacent
   std::vector<std::unique_ptr<View>> views_;
+  std::vector<View*> spare_views_;
   std::vector<Segment> segments_;
   PageId next_segment_id_ = 0;
 };

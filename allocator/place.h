@@ -59,7 +59,8 @@ enum class BlockState : uint8_t { kFree, kLive, kPendingFree };
 struct Place {
   uint64_t va = 0;
   uint32_t lines = 0;
-  uint32_t generation = 0;  // counts reuses of this object for another place
+  uint32_t generation = 0;       // counts reuses of this object for another place
+  uint32_t view_generation = 0;  // of `view` when the place was made in it
 
   BlockState state = BlockState::kFree;
   bool has_stream_uses = false;

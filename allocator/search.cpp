@@ -19,6 +19,8 @@ namespace {
 constexpr uint32_t kMostFrugalPages = 16;
 constexpr uint32_t kScarceVacantDivisor = 5;
 constexpr int kMostPairs = 32;
+// Slots of views that one search for a window looks at: tens of microseconds, as a few mappings cost.
+constexpr uint32_t kMostWindowLooks = 20'000;
 
 }  // namespace
 
@@ -189,6 +191,56 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
   return placed(request, place);
 }
 
+Place* Heap::take_window(const Request& request, uint32_t most_pages) {
+  const uint32_t lines = request.lines;
+  if (lines <= kPageLines) return nullptr;  // any vacant page serves it at home
+  const bool aligned = request.align_lines > 1;
+  // A run of vacant pages shorter than this holds no such request, whatever is free at its two ends.
+  const uint32_t fewest = std::max(1u, lines / kPageLines - (aligned || lines < 2 * kPageLines ? 0 : 1));
+  const bool leave_prefix = fragments_.count(kPrefix) < fragments_.count(kSuffix);
+  const auto own_partial = [this](PageId id) {
+    return id != kNoPage && owns(store_.page(id)) && !vacant_.test(id);
+  };
+  Fit best;
+  View* best_view = nullptr;
+  uint32_t looks = kMostWindowLooks;
+  store_.for_each_view([&](View& view) {
+    if (view.retired || looks == 0) return;
+    const std::vector<PageId>& pages = view.pages;
+    const auto slots = static_cast<uint32_t>(pages.size());
+    const auto vacant = [&](uint32_t slot) { return pages[slot] != kNoPage && vacant_.test(pages[slot]); };
+    HoleSearch search(lines, leave_prefix);
+    // Every run of so many pages covers one of these slots.
+    for (uint32_t slot = fewest - 1; slot < slots && looks > 0; slot += fewest) {
+      --looks;
+      if (!vacant(slot)) continue;
+      uint32_t first = slot;
+      while (first > 0 && vacant(first - 1)) --first;
+      uint32_t last = slot + 1;
+      while (last < slots && vacant(last)) ++last;
+      Hole hole{0, first, last - first, 0};
+      if (!aligned) {
+        if (first > 0 && own_partial(pages[first - 1]))
+          hole.head_lines = store_.page(pages[first - 1]).free_lines.suffix();
+        if (last < slots && own_partial(pages[last]))
+          hole.tail_lines = store_.page(pages[last]).free_lines.prefix();
+      }
+      search.consider(hole);
+      slot = last;
+    }
+    if (search.best().consumed <= most_pages && search.best().rank() < best.rank()) {
+      best = search.best();
+      best_view = &view;
+    }
+  });
+  if (best_view == nullptr) return nullptr;
+  const uint64_t begin = best.first * kPageBytes - best.head_lines * kLineBytes;
+  Place* place = new_place(lines, best_view->va + begin, best_view);
+  lay_out_in_view(*place, best.head_lines, best_view->pages.data() + best.first - (best.head_lines > 0));
+  take(*place);
+  return placed(request, place);
+}
+
 void Heap::lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first) {
   uint32_t rest = place.lines - head_lines;
   if (head_page != kNoPage) {
@@ -343,31 +395,29 @@ Result<Place*> Heap::take_planned(const Request& request, const Plan& plan) {
   if (!view.ok()) return view.take_status();
   const uint64_t offset = plan.head_page != kNoPage ? (kPageLines - plan.head_lines) * kLineBytes : 0;
   Place* place = new_place(request.lines, view.value()->va + offset, view.value());
-  fill_from_view(*place, plan, pages);
+  lay_out_in_view(*place, plan.head_lines, pages.data());
   take(*place);
   return placed(request, place);
 }
 
-void Heap::fill_from_view(Place& place, const Plan& plan, const std::vector<PageId>& pages) {
-  size_t at = 0;
-  uint32_t rest = place.lines;
-  if (plan.head_page != kNoPage) {
-    place.head_page = pages[at++];
-    place.head_begin = static_cast<uint16_t>(kPageLines - plan.head_lines);
+void Heap::lay_out_in_view(Place& place, uint32_t head_lines, const PageId* slots) {
+  uint32_t rest = place.lines - head_lines;
+  if (head_lines > 0) {
+    place.head_page = *slots++;
+    place.head_begin = static_cast<uint16_t>(kPageLines - head_lines);
     place.head_end = kPageLines;
-    rest -= plan.head_lines;
   }
   std::vector<PageRun> runs;
-  for (; rest >= kPageLines; rest -= kPageLines, ++at) {
-    if (!runs.empty() && runs.back().first + runs.back().count == pages[at]) {
+  for (; rest >= kPageLines; rest -= kPageLines, ++slots) {
+    if (!runs.empty() && runs.back().first + runs.back().count == *slots) {
       ++runs.back().count;
     } else {
-      runs.push_back({pages[at], 1});
+      runs.push_back({*slots, 1});
     }
   }
   place.runs.assign(runs);
   if (rest > 0) {
-    place.tail_page = pages[at];
+    place.tail_page = *slots;
     place.tail_end = static_cast<uint16_t>(rest);
   }
 }

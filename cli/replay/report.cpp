@@ -172,7 +172,7 @@ Stall-free, minimum and reserved are times peak live requested bytes, capacities
 larger capacity up to 1.1 completes as well, with streams that complete at once. Stall-free: the same without a host wait,
 where nothing completes before the host waits. Driver calls: with unlimited memory, steady in the tenth pass. ns/event: host
 time of an allocation or a free, median pass of a loop that was warmed up until it no longer called the driver for memory,
-or for 30 passes.
+or for 30 passes or 5 seconds.
 )";
   return out;
 }

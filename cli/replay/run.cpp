@@ -177,7 +177,8 @@ uint64_t memory_calls(const SimDevice& sim) {
 }
 
 // Loops until a pass no longer calls the driver for memory, or kMostWarmUp times, then for as long as the
-// clock needs; the median pass counts.
+// clock needs; the median pass counts. A program that never settles is not waited for: both parts end after
+// some seconds.
 Result<double> time_passes(Replay& replay, const ReplayProgram& program, const SimDevice& sim,
                            ReplayTarget& target) {
   using Clock = std::chrono::steady_clock;
@@ -186,21 +187,24 @@ Result<double> time_passes(Replay& replay, const ReplayProgram& program, const S
   constexpr size_t kLeast = 7;
   constexpr size_t kMost = 101;
   constexpr auto kEnough = std::chrono::milliseconds(200);
+  constexpr auto kLongest = std::chrono::seconds(5);
   spw_status code = replay.run(program.start);
   if (code == SPW_OK) code = replay.run(program.pass);
   const auto loop = [&] {
     if (code == SPW_OK) code = replay.wrap();
     if (code == SPW_OK) code = replay.run(program.pass);
   };
-  for (int i = 0; i < kMostWarmUp; ++i) {
+  auto begin = Clock::now();
+  for (int i = 0; i < kMostWarmUp && Clock::now() - begin < kLongest; ++i) {
     const uint64_t before = memory_calls(sim);
     loop();
     if (i + 1 >= kLeastWarmUp && memory_calls(sim) == before) break;
   }
   std::vector<double> passes;
-  const auto begin = Clock::now();
+  begin = Clock::now();
   while (code == SPW_OK && passes.size() < kMost &&
-         (passes.size() < kLeast || Clock::now() - begin < kEnough)) {
+         (passes.size() < kLeast || Clock::now() - begin < kEnough) &&
+         (passes.empty() || Clock::now() - begin < kLongest)) {
     const auto start = Clock::now();
     loop();
     passes.push_back(std::chrono::duration<double, std::nano>(Clock::now() - start).count());
