@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "allocator/fragments.h"
+#include "allocator/index_set.h"
 #include "allocator/journal.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
@@ -262,14 +263,21 @@ class Heap {
   Journal journal_;
 
   struct ClassState {
-    Slab* with_room = nullptr;
-    Slab* empty =
-        nullptr;  // one slab without live slots is kept, so that a lone slot does not carve and give back
+    // Slots come from the first of the slabs with room, in an order that never changes: which slots are taken
+    // then depends on what is live, not on what was before, and a program that repeats itself opens and
+    // closes the same slabs in every pass.
+    IndexSet room;  // by slab number
+    uint32_t room_count = 0;
+    Slab* with_room = nullptr;  // the first of them
+    // A slab without live slots that is kept because no other has room, so that a lone slot does not carve
+    // and give back.
+    Slab* empty = nullptr;
     Journal journal;
   };
   std::array<ClassState, kClassCount> classes_;
   std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<Slab*> spare_slabs_;
+  std::vector<Place*> slab_places_;  // by slab number
 
   std::deque<PendingFree> pending_;
   std::unordered_map<uint64_t, std::vector<CUstream>> stream_uses_;

@@ -14,22 +14,21 @@ constexpr uint32_t kUnitLines = kUnitBytes / kLineBytes;
 }  // namespace
 
 void Heap::list(Slab& slab) {
-  Slab*& head = classes_[slab.size_class].with_room;
-  slab.previous = nullptr;
-  slab.next = head;
-  if (head != nullptr) head->previous = &slab;
-  head = &slab;
-  slab.listed = true;
+  ClassState& state = classes_[slab.size_class];
+  const uint32_t number = slab.place->slab_number;
+  state.room.insert(number);
+  ++state.room_count;
+  if (state.with_room == nullptr || number < state.with_room->place->slab_number) state.with_room = &slab;
 }
 
 void Heap::unlist(Slab& slab) {
-  if (slab.next != nullptr) slab.next->previous = slab.previous;
-  if (slab.previous != nullptr) {
-    slab.previous->next = slab.next;
-  } else {
-    classes_[slab.size_class].with_room = slab.next;
+  ClassState& state = classes_[slab.size_class];
+  state.room.erase(slab.place->slab_number);
+  --state.room_count;
+  if (state.with_room == &slab) {
+    const uint32_t first = state.room.least();
+    state.with_room = first == IndexSet::kNone ? nullptr : slab_places_[first]->slab;
   }
-  slab.listed = false;
 }
 
 void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
@@ -62,6 +61,10 @@ bool Heap::open_slab(Place& place, uint32_t size_class) {
     slabs_.push_back(std::make_unique<Slab>());
     spare_slabs_.push_back(slabs_.back().get());
   }
+  if (place.slab_number == IndexSet::kNone) {
+    place.slab_number = static_cast<uint32_t>(slab_places_.size());
+    slab_places_.push_back(&place);
+  }
   Slab* slab = spare_slabs_.back();
   spare_slabs_.pop_back();
   slab->open(&place, size_class);
@@ -83,14 +86,18 @@ void Heap::slot_freed(Slab& slab, uint32_t slot, bool was_pending) {
   } else {
     counters.on_free(SizePool::kSmall, requested, slab.slot_bytes());
   }
+  ClassState& state = classes_[slab.size_class];
   if (was_full) {
     list(slab);
     counters.on_fragments(1, SizePool::kSmall);
+    if (state.empty != nullptr) release_slab(*state.empty);
   }
   if (slab.used > 0) return;
-  ClassState& state = classes_[slab.size_class];
-  if (state.empty != nullptr && state.empty != &slab) release_slab(*state.empty);
-  state.empty = &slab;
+  if (state.room_count > 1) {
+    release_slab(slab);
+  } else {
+    state.empty = &slab;
+  }
 }
 
 void Heap::release_slab(Slab& slab) {

@@ -117,6 +117,12 @@ Place* Journal::search(uint32_t key, Fits fits) {
   Place* fitting = nullptr;
   int fitting_agreement = -1;
   int best_agreement = -1;
+  if (holds(next_) && at(next_).key == key) {
+    // The program is where it was expected, only the place is taken: no other position is better without
+    // agreeing more.
+    found_ = next_;
+    best_agreement = fitting_agreement = static_cast<int>(agreement(next_));
+  }
   uint64_t position = seen_[slot(key, previous_, before_previous_)];
   for (int tries = 0; tries < kMostCandidates && holds(position); ++tries) {
     const Entry& entry = at(position);

@@ -72,8 +72,9 @@ struct Place {
   RunList runs;
 
   Heap* heap = nullptr;
-  View* view = nullptr;  // the aliasing view the range lies in; null for the home view
-  Slab* slab = nullptr;  // set while the block is a slab
+  View* view = nullptr;                 // the aliasing view the range lies in; null for the home view
+  Slab* slab = nullptr;                 // set while the block is a slab
+  uint32_t slab_number = ~uint32_t{0};  // among the places of its heap that have been slabs
   uint64_t requested_bytes = 0;
   uint64_t last_use = 0;  // position in its journal
   Place* newer_same_size = nullptr;

@@ -16,9 +16,6 @@ struct Slab {
   uint8_t slots = 0;
   uint8_t used = 0;
   uint8_t pending = 0;  // of those used: freed by the program, still in use by other streams
-  bool listed = false;  // in its heap's list of slabs with a free slot
-  Slab* next = nullptr;
-  Slab* previous = nullptr;
   uint64_t free_slots[2] = {};
   uint64_t pending_slots[2] = {};
   uint64_t stream_uses[2] = {};  // slots that other streams were said to use
