@@ -105,6 +105,9 @@ class Arena {
   Result<Place*> climb(Heap& heap, const Wanted& wanted);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
   Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
+  // Whether the place expected for the request is only held up by other streams, which still use it or own
+  // pages of it, and the limit leaves no room to make up for it.
+  bool wants_back(const Heap& heap, const Request& request) const;
   Place* borrow_predicted(Heap& heap, const Request& request);
   uint32_t borrow(Heap& heap, uint32_t wanted);
   uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages);

@@ -196,23 +196,23 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
   return place;
 }
 
-Place* Heap::placed(const Request& request, Place* place) {
-  request.journal->append(request.lines, place);
-  return place;
-}
-
 Request Heap::large_request(uint64_t bytes) {
   // At least a unit: the address map has one entry for each, whatever the limit of small requests.
   uint64_t lines = std::max(bytes_to_lines(bytes), kUnitBytes / kLineBytes);
   if (!share_edges_ && lines >= kPageLines) lines = bytes_to_pages(bytes) * kPageLines;
-  return {static_cast<uint32_t>(lines), 1, &journal_};
+  return {static_cast<uint32_t>(lines), 1, nullptr};
 }
 
 Place* Heap::take_predicted(const Request& request) {
-  Place* place = request.journal->guess(request.lines);
-  if (place == nullptr || !take(*place)) return nullptr;
-  request.journal->append(request.lines, place);
-  return place;
+  Place* place =
+      request.openings == nullptr ? journal_.guess(request.lines) : request.openings->guess(journal_);
+  return place != nullptr && take(*place) ? placed(request, place) : nullptr;
+}
+
+Place* Heap::expected(const Request& request) const {
+  if (request.openings != nullptr) return request.openings->guess(journal_);
+  Place* place = journal_.best_candidate();
+  return place != nullptr && place->lines == request.lines ? place : journal_.guess(request.lines);
 }
 
 Place* Heap::take_same_size(const Request& request) {
@@ -233,10 +233,12 @@ Place* Heap::take_same_size(const Request& request) {
 
 Place* Heap::take_found(const Request& request, bool frugal) {
   if (Place* place = take_predicted(request)) return place;
-  Place* earlier = request.journal->search(request.lines, [this](const Place& place) { return fits(place); });
-  if (earlier != nullptr) {
-    take(*earlier);
-    return placed(request, earlier);
+  if (request.openings == nullptr) {
+    Place* earlier = journal_.search(request.lines, [this](const Place& place) { return fits(place); });
+    if (earlier != nullptr) {
+      take(*earlier);
+      return placed(request, earlier);
+    }
   }
   if (Place* place = take_same_size(request)) return place;
   reindex();
@@ -392,6 +394,15 @@ size_t Heap::complete_finished_frees() {
   return completed;
 }
 
+Status Heap::wait_behind_stream(PendingFree& pending) {
+  for (const Event& event : pending.events) {
+    device_counters_.on_driver_call(DriverCall::kStreamWait);
+    if (Status status = event.make_wait(key.stream); !status.ok()) return status;
+  }
+  for (Event& event : pending.events) events_.give_back(std::move(event));
+  return {};
+}
+
 Result<size_t> Heap::complete_frees_behind_stream(uint32_t enough_lines) {
   size_t completed = 0;
   uint64_t lines = 0;
@@ -401,16 +412,22 @@ Result<size_t> Heap::complete_frees_behind_stream(uint32_t enough_lines) {
       ++i;
       continue;
     }
-    for (const Event& event : pending.events) {
-      device_counters_.on_driver_call(DriverCall::kStreamWait);
-      if (Status status = event.make_wait(key.stream); !status.ok()) return status;
-    }
-    for (Event& event : pending.events) events_.give_back(std::move(event));
+    if (Status status = wait_behind_stream(pending); !status.ok()) return status;
     lines += pending.slot == kMostSlots ? pending.place->lines : 0;
     complete_pending(i);
     ++completed;
   }
   return completed;
+}
+
+bool Heap::complete_free_behind_stream(const Place& place) {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    if (pending_[i].place != &place || pending_[i].slot != kMostSlots) continue;
+    if (!pending_[i].streams.empty() || !wait_behind_stream(pending_[i]).ok()) return false;
+    complete_pending(i);
+    return true;
+  }
+  return false;
 }
 
 void Heap::list_pending_events(std::vector<CUevent>& out) const {
@@ -520,7 +537,7 @@ uint64_t Heap::largest_free_bytes() const {
 uint64_t Heap::metadata_bytes() const {
   uint64_t bytes = sizeof(Heap) + places_.size() * (sizeof(Place) + 64) + slabs_.size() * sizeof(Slab) +
                    vacant_.end() / 8 + journal_.metadata_bytes();
-  for (const ClassState& state : classes_) bytes += state.journal.metadata_bytes();
+  for (const ClassState& state : classes_) bytes += state.openings.metadata_bytes();
   return bytes;
 }
 

@@ -25,6 +25,7 @@
 #include "allocator/index_set.h"
 #include "allocator/journal.h"
 #include "allocator/mutex.h"
+#include "allocator/openings.h"
 #include "allocator/page_store.h"
 #include "allocator/place.h"
 #include "allocator/slab.h"
@@ -67,11 +68,12 @@ struct Plan {
   PageId first_new = kNoPage;   // kExtend: the first page to be created
 };
 
-// What is looked for: so many lines in a row, beginning at a multiple of `align_lines`, noted in `journal`.
+// What is looked for: so many lines in a row, beginning at a multiple of `align_lines`. For a slab, where
+// those of its class were opened; what serves other requests is noted in the heap's journal.
 struct Request {
   uint32_t lines = 0;
   uint32_t align_lines = 1;
-  Journal* journal = nullptr;
+  Openings* openings = nullptr;
 };
 
 class Heap {
@@ -94,7 +96,9 @@ class Heap {
   bool open_slab(Place& place, uint32_t size_class);
 
   Request large_request(uint64_t bytes);
-  // The place that the journal names, taken; null when it is not free.
+  // The place that served this request when the program was last here, as far as is known, free or not.
+  Place* expected(const Request& request) const;
+  // That place, taken; null when it is not free.
   Place* take_predicted(const Request& request);
   // Any place that needs no driver call, taken. With `frugal`, holes that break a page that a view would
   // spare are passed over.
@@ -111,6 +115,8 @@ class Heap {
   // The heap's stream waits on the device for pending frees, oldest first, until blocks of `enough_lines` are
   // complete in its order. Not while the stream is captured.
   Result<size_t> complete_frees_behind_stream(uint32_t enough_lines);
+  // The same for the free of one place; false if there is none, or it has no event to wait for.
+  bool complete_free_behind_stream(const Place& place);
   // The events of pending frees, for a wait without locks.
   void list_pending_events(std::vector<CUevent>& out) const;
   // Slabs without a live slot give their place back; answers how many.
@@ -223,7 +229,15 @@ class Heap {
   static void leave_address_map(const Place& place);
   void index_by_size(Place& place);
   void unindex_by_size(Place& place);
-  Place* placed(const Request& request, Place* place);
+  // Notes that the place serves the request.
+  Place* placed(const Request& request, Place* place) {
+    if (request.openings == nullptr) [[likely]] {
+      journal_.append(request.lines, place);
+    } else {
+      request.openings->append(journal_, place);
+    }
+    return place;
+  }
   // Describes the block that begins with `head_lines` at the end of head_page (if any) and goes on from page
   // `first`.
   static void lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first);
@@ -236,6 +250,7 @@ class Heap {
   Status free_after_streams(Place& place, uint64_t va, uint32_t slot);
   void record_events(PendingFree& pending);
   void complete_pending(size_t at);
+  Status wait_behind_stream(PendingFree& pending);
   void slot_freed(Slab& slab, uint32_t slot, bool was_pending);
   void list(Slab& slab);
   void unlist(Slab& slab);
@@ -272,7 +287,7 @@ class Heap {
     // A slab without live slots that is kept because no other has room, so that a lone slot does not carve
     // and give back.
     Slab* empty = nullptr;
-    Journal journal;
+    Openings openings;
   };
   std::array<ClassState, kClassCount> classes_;
   std::vector<std::unique_ptr<Slab>> slabs_;

@@ -46,7 +46,7 @@ void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
 }
 
 Request Heap::slab_request(uint32_t size_class) {
-  return {kSlabLines, kUnitLines, &classes_[size_class].journal};
+  return {kSlabLines, kUnitLines, &classes_[size_class].openings};
 }
 
 bool Heap::open_slab(Place& place, uint32_t size_class) {

@@ -22,6 +22,7 @@ class Journal {
  public:
   static constexpr uint32_t kFewestEntries = 1u << 10;
   static constexpr uint32_t kMostEntries = 1u << 18;
+  static constexpr uint64_t kNever = ~uint64_t{0};
 
   // The place that followed last time, if it served this size; null otherwise.
   Place* guess(uint32_t key) const {
@@ -62,8 +63,9 @@ class Journal {
     previous_ = key;
   }
 
-  // Requests noted since the beginning.
+  // Requests noted since the beginning, and which of them the guess names; kNever without one.
   uint64_t end() const { return end_; }
+  uint64_t position_of_guess() const { return holds(next_) ? next_ : kNever; }
 
   uint64_t metadata_bytes() const { return entries_.capacity() * sizeof(Entry) + seen_.capacity() * 8; }
 
@@ -74,7 +76,6 @@ class Journal {
     uint32_t generation;
     uint32_t back;  // to the last entry before with the same three sizes (or hash of them); 0 for none
   };
-  static constexpr uint64_t kNever = ~uint64_t{0};
   static constexpr uint32_t kContext = 8;
   static constexpr int kMostCandidates = 256;
 

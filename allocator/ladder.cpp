@@ -70,12 +70,19 @@ bool Arena::is_capturing(CUstream stream) const {
 Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   {
     std::unique_lock<BiasedMutex> lock(heap.mutex);
-    // The commonest miss: the heap has room, only not where it was expected, or in slabs kept for later.
-    Place* place = heap.take_found(wanted.request, true);
-    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_found(wanted.request, true);
-    if (place != nullptr) {
-      lock.release();
-      return place;
+    if (heap.has_pending_frees()) {
+      const RelaxedCapture relaxed(*driver_);
+      const RungTimer timer(counters_, Rung::kCompletedFrees);
+      timer.finish(heap.complete_finished_frees() > 0);
+    }
+    if (!wants_back(heap, wanted.request)) {
+      // The commonest miss: the heap has room, only not where it was expected, or in slabs kept for later.
+      Place* place = heap.take_found(wanted.request, true);
+      if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_found(wanted.request, true);
+      if (place != nullptr) {
+        lock.release();
+        return place;
+      }
     }
   }
   bool may_retire = true;
@@ -117,17 +124,31 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
 Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
-  if (heap.has_pending_frees()) {
-    const RungTimer timer(counters_, Rung::kCompletedFrees);
-    if (heap.complete_finished_frees() > 0) {
-      Place* place = heap.take_predicted(request);
-      if (place == nullptr) place = heap.take_found(request, true);
-      timer.finish(place != nullptr);
-      if (place != nullptr) return place;
-    }
+  if (heap.has_pending_frees() && heap.complete_finished_frees() > 0) {
+    Place* place = heap.take_predicted(request);
+    if (place == nullptr) place = heap.take_found(request, true);
+    if (place != nullptr) return place;
   }
   // From here on the driver is called, which is for the arena's context.
   std::optional<ScopedContext> context;
+  const auto enter_context = [&]() -> Status {
+    if (!context.has_value()) context.emplace(*driver_, context_.get());
+    return context->status().ok() ? Status() : Status(context->status().code(), context->status().text());
+  };
+  // A program that repeats itself gets back what other streams took of its place meanwhile, before the
+  // request settles elsewhere, displaces others, and nothing ever repeats.
+  if (wants_back(heap, request)) {
+    if (Status status = enter_context(); !status.ok()) return status;
+    if (!is_capturing(heap.key.stream)) {
+      const RungTimer timer(counters_, Rung::kDeviceWait);
+      Place* place = nullptr;
+      if (heap.complete_free_behind_stream(*heap.expected(request))) place = heap.take_predicted(request);
+      if (place == nullptr) place = borrow_predicted(heap, request);
+      timer.finish(place != nullptr);
+      if (place != nullptr) return place;
+    }
+    if (Place* place = heap.take_found(request, true); place != nullptr) return place;
+  }
   for (bool ordered = false;;) {
     Plan plan = heap.plan(request);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
@@ -143,10 +164,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       *crowded = true;
       return nullptr;
     }
-    if (!context.has_value()) {
-      context.emplace(*driver_, context_.get());
-      if (!context->status().ok()) return Status(context->status().code(), context->status().text());
-    }
+    if (Status status = enter_context(); !status.ok()) return status;
     uint64_t room = store_->room_pages();
     if (plan.new_pages <= room) {
       const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
@@ -160,23 +178,17 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     if (ordered || is_capturing(heap.key.stream)) return nullptr;
     ordered = true;
     const RungTimer timer(counters_, Rung::kDeviceWait);
-    Place* place = borrow_predicted(heap, request);
-    if (place == nullptr) {
-      const uint32_t shortfall =
-          plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
-      bool progress = borrow(heap, shortfall) > 0;
-      if (heap.has_pending_frees() && heap.key.pool == PoolId{}) {
-        const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
-        progress = progress || (completed.ok() && completed.value() > 0);
-      }
-      if (progress) place = heap.take_predicted(request);
-      if (progress && place == nullptr) place = heap.take_found(request, true);
-      timer.finish(progress);
-      if (!progress) return nullptr;
-    } else {
-      timer.finish(true);
+    const uint32_t shortfall =
+        plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
+    bool progress = borrow(heap, shortfall) > 0;
+    if (heap.has_pending_frees() && heap.key.pool == PoolId{}) {
+      const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
+      progress = progress || (completed.ok() && completed.value() > 0);
     }
-    if (place != nullptr) return place;
+    Place* place = progress ? heap.take_predicted(request) : nullptr;
+    if (progress && place == nullptr) place = heap.take_found(request, true);
+    timer.finish(progress);
+    if (!progress || place != nullptr) return place;
   }
 }
 
@@ -204,11 +216,22 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   return true;
 }
 
+bool Arena::wants_back(const Heap& heap, const Request& request) const {
+  const Place* expected = heap.expected(request);
+  if (expected == nullptr || store_->may_have_room(bytes_to_pages(expected->bytes()))) return false;
+  if (expected->state == BlockState::kPendingFree) return heap.key.pool == PoolId{};
+  std::vector<PageId> missing;
+  heap.pages_missing_from(*expected, missing);
+  return !missing.empty() && std::all_of(missing.begin(), missing.end(), [&](PageId id) {
+    const Heap* owner = store_->page(id).owner.load(std::memory_order_relaxed);
+    return owner != nullptr && owner != &heap;
+  });
+}
+
 Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   std::vector<PageId> missing;
-  Place* expected = request.journal->best_candidate();
-  if (expected == nullptr) expected = request.journal->guess(request.lines);
-  if (expected != nullptr && expected->lines == request.lines) heap.pages_missing_from(*expected, missing);
+  const Place* expected = heap.expected(request);
+  if (expected != nullptr) heap.pages_missing_from(*expected, missing);
   if (missing.empty()) return nullptr;
   std::map<Heap*, std::vector<PageId>> by_owner;
   for (const PageId id : missing) {

@@ -102,7 +102,7 @@ void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericA
   page.owner.store(owner, std::memory_order_relaxed);
   page.handle = handle;
   backed_.set(id);
-  ++page_count_;
+  page_count_.fetch_add(1, std::memory_order_relaxed);
   ++live_mappings_;
 }
 
@@ -111,7 +111,7 @@ void PageStore::note_released_page(PageId id) {
   page.owner.store(nullptr, std::memory_order_relaxed);
   page.handle = 0;
   backed_.clear(id);
-  --page_count_;
+  page_count_.fetch_sub(1, std::memory_order_relaxed);
   --live_mappings_;
   counters_.on_reserve(-static_cast<int64_t>(kPageBytes), -1);
 }
@@ -134,6 +134,7 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
     if (!status.ok()) break;
     handles.push_back(handle->detach());
   }
+  device_is_full_.store(status.code() == SPW_ERROR_OUT_OF_MEMORY, std::memory_order_relaxed);
   if (handles.empty()) return status;
   count(DriverCall::kSetAccess);
   if (Status access = set_access(*driver_, va, handles.size() * kPageBytes, device_); !access.ok()) {

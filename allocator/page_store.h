@@ -58,14 +58,20 @@ class PageStore {
   PageId home_end() const { return backed_.end(); }
   bool backed(PageId id) const { return backed_.test(id); }
 
-  uint64_t reserved_bytes() const { return uint64_t{page_count_} * kPageBytes; }
-  uint32_t page_count() const { return page_count_; }
+  uint64_t reserved_bytes() const { return uint64_t{page_count()} * kPageBytes; }
+  uint32_t page_count() const { return page_count_.load(std::memory_order_relaxed); }
   // No more than this many pages are created; lowering it below page_count() releases nothing.
   void set_most_pages(uint64_t pages) { most_pages_ = pages; }
   uint64_t most_pages() const { return most_pages_.load(std::memory_order_relaxed); }
   uint64_t room_pages() const {
     const uint64_t most = most_pages();
-    return most > page_count_ ? most - page_count_ : 0;
+    const uint32_t count = page_count();
+    return most > count ? most - count : 0;
+  }
+  // Room for so many pages more, as far as is known without trying: others may have filled the device. Needs
+  // no lock.
+  bool may_have_room(uint64_t pages) const {
+    return !device_is_full_.load(std::memory_order_relaxed) && room_pages() >= pages;
   }
   uint32_t live_mappings() const { return live_mappings_; }
 
@@ -131,7 +137,8 @@ class PageStore {
 
   Page* pages_ = nullptr;
   Bitmap backed_;
-  uint32_t page_count_ = 0;
+  std::atomic<uint32_t> page_count_{0};  // changed under the lock
+  std::atomic<bool> device_is_full_{false};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
   uint32_t live_mappings_ = 0;
 
