@@ -234,11 +234,8 @@ Place* Heap::take_same_size(const Request& request) {
 Place* Heap::take_found(const Request& request, bool frugal) {
   if (Place* place = take_predicted(request)) return place;
   if (request.openings == nullptr) {
-    Place* earlier = journal_.search(request.lines, [this](const Place& place) { return fits(place); });
-    if (earlier != nullptr) {
-      take(*earlier);
-      return placed(request, earlier);
-    }
+    Place* earlier = journal_.search(request.lines);
+    if (earlier != nullptr && take(*earlier)) return placed(request, earlier);
   }
   if (Place* place = take_same_size(request)) return place;
   reindex();

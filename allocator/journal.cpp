@@ -4,6 +4,37 @@
 
 namespace spillway {
 
+Place* Journal::search(uint32_t key) {
+  found_ = kNever;
+  if (seen_.empty()) return nullptr;
+  uint32_t best = 0;
+  if (holds(next_) && at(next_).key == key) {
+    if (followed_ >= kTrusted) return nullptr;
+    found_ = next_;
+    best = agreement(next_);
+  }
+  uint32_t comparisons = best;
+  uint64_t position = seen_[slot(key, previous_, before_previous_)];
+  for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position); ++tries) {
+    const Entry& entry = at(position);
+    if (entry.key == key) {
+      const uint32_t agreed = agreement(position);
+      comparisons += agreed;
+      if (found_ == kNever || agreed > best) {
+        best = agreed;
+        found_ = position;
+      }
+      if (agreed == kMostAgreed) break;
+    }
+    if (entry.back == 0 || entry.back > position) break;
+    position -= entry.back;
+  }
+  found_agreed_ = best;
+  if (found_ == kNever) return nullptr;
+  const Entry& found = at(found_);
+  return found.place->generation == found.generation ? found.place : nullptr;
+}
+
 void Journal::grow() {
   const size_t bigger = std::max<size_t>(kFewestEntries, 2 * size_);
   std::vector<Entry> entries(bigger);

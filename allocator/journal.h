@@ -2,10 +2,12 @@
 // the same sizes in the same order, so the entry after the one followed last names the place that will be
 // free now: a hit costs a comparison and makes no driver call.
 //
-// When that guess fails, the journal is searched for where the program is. Every earlier position at which
-// the same three sizes were asked for in a row is a candidate; programs of many equal layers have many. The
-// candidate whose last kContext requests were served by the same places as the last kContext requests now is
-// the best: equal layers ask for the same sizes, but their blocks lie at places of their own.
+// When the guess names another size, the journal is searched for where the program is. Every earlier position
+// at which the same three sizes were asked for in a row is a candidate; programs of many equal layers have
+// many. The one before which the most requests in a row were as they are now is the best, of equals the
+// latest: the same place one period ago agrees for the whole period, another layer only to its first
+// difference. A guess that has named the right size for a while is followed even where its place is taken:
+// the program is there, only its memory is not yet.
 //
 // A ring of the last entries, a power of two of them, which grows up to kMostEntries while requests keep
 // coming. Guarded by the heap's lock.
@@ -31,12 +33,10 @@ class Journal {
     return entry.key == key && entry.place->generation == entry.generation ? entry.place : nullptr;
   }
 
-  // Looks for where the program is. Answers the place of the best candidate that `fits(place)` accepts, null
-  // if none does; the best candidate of all becomes the position after which append() reads on. Looks at
-  // kMostCandidates at most.
-  template <typename Fits>
-  Place* search(uint32_t key, Fits fits);
-  // The place of the best candidate of the last search(), whether it fitted or not; null if there was none.
+  // Looks for where the program is: the best candidate becomes the position after which append() reads on.
+  // Answers its place, free or not; null if there is none, or if the guess is to be trusted.
+  Place* search(uint32_t key);
+  // The place of the best candidate of the last search(); null if there was none.
   Place* best_candidate() const { return holds(found_) ? at(found_).place : nullptr; }
 
   // Notes that `key` was served by `place`, and moves the guess on.
@@ -49,9 +49,14 @@ class Journal {
     }
     if (found_ != kNever) {
       next_ = found_ + 1;
+      followed_ = found_agreed_ + 1;
       found_ = kNever;
+    } else if (holds(next_) && at(next_).key == key) {
+      ++next_;
+      ++followed_;
     } else {
-      next_ = holds(next_) && at(next_).key == key ? next_ + 1 : kNever;
+      next_ = kNever;
+      followed_ = 0;
     }
     uint64_t& seen = seen_[slot(key, previous_, before_previous_)];
     const uint64_t back = seen == kNever ? 0 : end_ - seen;
@@ -76,18 +81,18 @@ class Journal {
     uint32_t generation;
     uint32_t back;  // to the last entry before with the same three sizes (or hash of them); 0 for none
   };
-  static constexpr uint32_t kContext = 8;
+  static constexpr uint32_t kTrusted = 32;
+  static constexpr uint32_t kMostAgreed = 4096;
   static constexpr int kMostCandidates = 256;
+  static constexpr uint32_t kMostComparisons = 1u << 14;  // of one search: some microseconds
 
   bool holds(uint64_t position) const { return position >= first_ && position < end_; }
-  // How many of the requests before `position` were served as the latest requests were.
+  // How many requests in a row before `position` were for the same sizes as the latest; kMostAgreed at most.
   uint32_t agreement(uint64_t position) const {
     uint32_t agreed = 0;
-    for (uint32_t i = 1; i <= kContext && position >= first_ + i; ++i) {
-      const Entry& then = at(position - i);
-      const Entry& now = at(end_ - i);
-      if (then.key != now.key) break;
-      agreed += then.place == now.place;
+    while (agreed < kMostAgreed && position > first_ + agreed &&
+           at(position - 1 - agreed).key == at(end_ - 1 - agreed).key) {
+      ++agreed;
     }
     return agreed;
   }
@@ -106,43 +111,11 @@ class Journal {
   uint64_t first_ = 0;          // oldest position kept
   uint64_t end_ = 0;
   uint64_t next_ = kNever;   // the guess
+  uint32_t followed_ = 0;    // requests in a row that were as the guess said
   uint64_t found_ = kNever;  // the best candidate of a search since the last append
+  uint32_t found_agreed_ = 0;
   uint32_t previous_ = 0;
   uint32_t before_previous_ = 0;
 };
-
-template <typename Fits>
-Place* Journal::search(uint32_t key, Fits fits) {
-  found_ = kNever;
-  if (seen_.empty()) return nullptr;
-  Place* fitting = nullptr;
-  int fitting_agreement = -1;
-  int best_agreement = -1;
-  if (holds(next_) && at(next_).key == key) {
-    // The program is where it was expected, only the place is taken: no other position is better without
-    // agreeing more.
-    found_ = next_;
-    best_agreement = fitting_agreement = static_cast<int>(agreement(next_));
-  }
-  uint64_t position = seen_[slot(key, previous_, before_previous_)];
-  for (int tries = 0; tries < kMostCandidates && holds(position); ++tries) {
-    const Entry& entry = at(position);
-    if (entry.key == key) {
-      const int agreed = static_cast<int>(agreement(position));
-      if (agreed > best_agreement) {
-        best_agreement = agreed;
-        found_ = position;
-      }
-      if (agreed > fitting_agreement && entry.place->generation == entry.generation && fits(*entry.place)) {
-        fitting_agreement = agreed;
-        fitting = entry.place;
-      }
-      if (fitting_agreement == static_cast<int>(kContext)) break;
-    }
-    if (entry.back == 0 || entry.back > position) break;
-    position -= entry.back;
-  }
-  return fitting;
-}
 
 }  // namespace spillway
