@@ -427,6 +427,24 @@ bool Heap::complete_free_behind_stream(const Place& place) {
   return false;
 }
 
+void Heap::complete_frees_on_pages(const std::vector<PageId>& pages) {
+  const auto wanted = [&](PageId id) { return std::find(pages.begin(), pages.end(), id) != pages.end(); };
+  for (size_t i = 0; i < pending_.size();) {
+    const Place& place = *pending_[i].place;
+    bool covers = wanted(place.head_page) || wanted(place.tail_page);
+    for (const PageRun& run : place.runs) {
+      covers = covers || std::any_of(pages.begin(), pages.end(), [&](PageId id) {
+                 return id >= run.first && id < run.first + run.count;
+               });
+    }
+    if (covers && pending_[i].streams.empty() && wait_behind_stream(pending_[i]).ok()) {
+      complete_pending(i);
+    } else {
+      ++i;
+    }
+  }
+}
+
 void Heap::list_pending_events(std::vector<CUevent>& out) const {
   for (const PendingFree& pending : pending_) {
     for (const Event& event : pending.events) out.push_back(event.get());

@@ -117,6 +117,8 @@ class Heap {
   Result<size_t> complete_frees_behind_stream(uint32_t enough_lines);
   // The same for the free of one place; false if there is none, or it has no event to wait for.
   bool complete_free_behind_stream(const Place& place);
+  // The same for all frees of blocks that lie on one of these pages.
+  void complete_frees_on_pages(const std::vector<PageId>& pages);
   // The events of pending frees, for a wait without locks.
   void list_pending_events(std::vector<CUevent>& out) const;
   // Slabs without a live slot give their place back; answers how many.

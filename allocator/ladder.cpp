@@ -242,9 +242,14 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   for (const auto& [owner, pages] : by_owner) {
     const Lock lock(owner->mutex);
     if (owner->pool_is_open) return nullptr;
-    for (const PageId id : pages) {
-      if (!owner->is_vacant(id)) return nullptr;
+    const auto vacant = [&, lender = owner](PageId id) { return lender->is_vacant(id); };
+    if (std::all_of(pages.begin(), pages.end(), vacant)) continue;
+    // Its frees are looked at only when it needs memory itself.
+    if (owner->has_pending_frees()) {
+      owner->complete_finished_frees();
+      if (!is_capturing(owner->key.stream)) owner->complete_frees_on_pages(pages);
     }
+    if (!std::all_of(pages.begin(), pages.end(), vacant)) return nullptr;
   }
   // Another thread may take what was just seen vacant: what is left is lent, and the request searched for
   // again.
