@@ -99,7 +99,7 @@ Heap* Arena::find_heap(const HeapKey& key) {
   const Lock lock(registry_mutex_);
   std::unique_ptr<Heap>& heap = heaps_[key];
   if (heap == nullptr) {
-    heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key,
+    heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key, leader_,
                                   options_.share_edges);
     heap->pool_is_open = pool_uses_.count(key.pool) != 0;
   }

@@ -142,6 +142,8 @@ class Arena {
       kMostMappings;  // live ones beyond which views are retired before another is mapped
   std::atomic<uint64_t> limit_;
 
+  std::atomic<const Journal*> leader_{nullptr};  // see journal.h
+
   mutable Mutex registry_mutex_;
   std::map<HeapKey, std::unique_ptr<Heap>> heaps_;
   std::vector<Pool> open_pools_;

@@ -13,11 +13,13 @@ namespace {
 // Dead places of the home view that a heap remembers before it recycles the least recently used.
 constexpr size_t kMostPlaces = 1u << 15;
 constexpr int kMostTries = 512;
+// Requests by which a heap must be ahead to be the leader: what others noted by the old one's time is lost.
+constexpr uint64_t kLeastLead = 1024;
 
 }  // namespace
 
 Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events, const Driver& driver,
-           CUcontext context, const HeapKey& heap_key, bool share_edges)
+           CUcontext context, const HeapKey& heap_key, std::atomic<const Journal*>& leader, bool share_edges)
     : counters(device_counters),
       key(heap_key),
       store_(store),
@@ -28,6 +30,7 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       share_edges_(share_edges),
       vacant_(store.id_capacity()),
       fragments_(store.pages()),
+      leader_(leader),
       epochs_(store.id_capacity() / kEpochPages + 1, 0) {}
 
 Heap::~Heap() {
@@ -231,12 +234,19 @@ Place* Heap::take_same_size(const Request& request) {
   return placed(request, best);
 }
 
-Place* Heap::take_found(const Request& request, bool frugal) {
+Place* Heap::take_located(const Request& request) {
   if (Place* place = take_predicted(request)) return place;
-  if (request.openings == nullptr) {
-    Place* earlier = journal_.search(request.lines);
-    if (earlier != nullptr && take(*earlier)) return placed(request, earlier);
+  if (request.openings != nullptr) return nullptr;
+  const Journal* leader = leader_.load(std::memory_order_relaxed);
+  if (leader == nullptr || journal_.now() > 2 * leader->now() + kLeastLead) {
+    leader_.store(leader = &journal_, std::memory_order_relaxed);
   }
+  Place* place = journal_.search(request.lines, leader);
+  return place != nullptr && take(*place) ? placed(request, place) : nullptr;
+}
+
+Place* Heap::take_found(const Request& request, bool frugal) {
+  if (Place* place = take_located(request)) return place;
   if (Place* place = take_same_size(request)) return place;
   reindex();
   if (request.lines < kPageLines) {

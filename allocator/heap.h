@@ -79,7 +79,7 @@ struct Request {
 class Heap {
  public:
   Heap(PageStore& store, DeviceCounters& counters, EventPool& events, const Driver& driver, CUcontext context,
-       const HeapKey& key, bool share_edges);
+       const HeapKey& key, std::atomic<const Journal*>& leader, bool share_edges);
   ~Heap();
 
   BiasedMutex mutex;
@@ -100,6 +100,8 @@ class Heap {
   Place* expected(const Request& request) const;
   // That place, taken; null when it is not free.
   Place* take_predicted(const Request& request);
+  // Looks for where the program is, so that expected() is the best guess, and takes that place if it is free.
+  Place* take_located(const Request& request);
   // Any place that needs no driver call, taken. With `frugal`, holes that break a page that a view would
   // spare are passed over.
   Place* take_found(const Request& request, bool frugal);
@@ -156,7 +158,7 @@ class Heap {
     for (const std::unique_ptr<Place>& place : places_) {
       if (place->view == nullptr || is_lost(*place)) continue;
       const bool in_use = place->state != BlockState::kFree || pool_is_open;
-      visit(place->view, in_use ? 0 : journal_.end() - place->last_use);
+      visit(place->view, in_use ? 0 : journal_.now() - place->last_use);
     }
   }
 
@@ -234,7 +236,7 @@ class Heap {
   // Notes that the place serves the request.
   Place* placed(const Request& request, Place* place) {
     if (request.openings == nullptr) [[likely]] {
-      journal_.append(request.lines, place);
+      journal_.append(request.lines, place, leader_.load(std::memory_order_relaxed));
     } else {
       request.openings->append(journal_, place);
     }
@@ -270,6 +272,7 @@ class Heap {
   uint32_t vacant_count_ = 0;
   uint32_t owned_count_ = 0;
   FragmentIndex fragments_;
+  std::atomic<const Journal*>& leader_;  // the arena's: the journal of its busiest heap
   std::vector<PageId> dirty_;
 
   std::vector<std::unique_ptr<Place>> places_;

@@ -4,42 +4,82 @@
 
 namespace spillway {
 
-Place* Journal::search(uint32_t key) {
+Place* Journal::search(uint32_t key, const Journal* leader) {
   found_ = kNever;
   if (seen_.empty()) return nullptr;
-  uint32_t best = 0;
-  if (holds(next_) && at(next_).key == key) {
-    if (followed_ >= kTrusted) return nullptr;
-    found_ = next_;
-    best = agreement(next_);
-  }
-  uint32_t comparisons = best;
-  uint64_t position = seen_[slot(key, previous_, before_previous_)];
-  for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position); ++tries) {
-    const Entry& entry = at(position);
-    if (entry.key == key) {
-      const uint32_t agreed = agreement(position);
-      comparisons += agreed;
-      if (found_ == kNever || agreed > best) {
-        best = agreed;
-        found_ = position;
-      }
-      if (agreed == kMostAgreed) break;
+  const bool led = leader != nullptr && leader != this;
+  if (led) found_ = search_by_time(key, *leader);
+  if (found_ != kNever) {
+    found_agreed_ = kTrusted;
+  } else {
+    uint32_t best = 0;
+    if (holds(then()) && at(then()).key == key) {
+      if (followed_ >= kTrusted && !led) return nullptr;
+      found_ = then();
+      best = agreement(found_);
     }
-    if (entry.back == 0 || entry.back > position) break;
-    position -= entry.back;
+    uint32_t comparisons = best;
+    uint64_t position = seen_[slot(key, previous_, before_previous_)];
+    for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position);
+         ++tries) {
+      const Entry& entry = at(position);
+      if (entry.key == key) {
+        const uint32_t agreed = agreement(position);
+        comparisons += agreed;
+        if (found_ == kNever || agreed > best) {
+          best = agreed;
+          found_ = position;
+        }
+        if (agreed == kMostAgreed) break;
+      }
+      if (entry.back == 0 || entry.back > position) break;
+      position -= entry.back;
+    }
+    found_agreed_ = best;
+    if (found_ == kNever) return nullptr;
   }
-  found_agreed_ = best;
-  if (found_ == kNever) return nullptr;
   const Entry& found = at(found_);
   return found.place->generation == found.generation ? found.place : nullptr;
+}
+
+uint64_t Journal::search_by_time(uint32_t key, const Journal& leader) const {
+  if (leader.then() == kNever) return kNever;
+  // Times are compared by their difference, which survives the wrap of 32 bits.
+  const auto wanted = static_cast<uint32_t>(leader.then());
+  const auto distance = [&](uint64_t position) { return static_cast<int32_t>(at(position).when - wanted); };
+  uint64_t low = first_;
+  for (uint64_t high = now(); low < high;) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (distance(middle) < 0) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  // Of several at one time, the one after as many as were noted since the leader moved.
+  const auto moved = static_cast<uint32_t>(leader.now());
+  uint64_t since = 0;
+  while (since < kMostNear && now() - since > first_ && at(now() - since - 1).when == moved) ++since;
+  uint64_t best = kNever;
+  for (uint64_t position = low + since; position < now() && position < low + since + kMostNear; ++position) {
+    if (at(position).key != key) continue;
+    best = position;
+    break;
+  }
+  for (uint64_t position = low + since; position > first_ && position + kMostNear > low + since; --position) {
+    const uint64_t before = position - 1;
+    if (before >= now() || at(before).key != key) continue;
+    if (best == kNever || -distance(before) < distance(best)) best = before;
+    break;
+  }
+  return best;
 }
 
 void Journal::grow() {
   const size_t bigger = std::max<size_t>(kFewestEntries, 2 * size_);
   std::vector<Entry> entries(bigger);
   std::vector<uint64_t> seen(bigger, kNever);
-  for (uint64_t position = first_; position < end_; ++position) {
+  for (uint64_t position = first_; position < now(); ++position) {
     entries[position & (bigger - 1)] = at(position);
   }
   entries_.swap(entries);
@@ -47,7 +87,7 @@ void Journal::grow() {
   size_ = bigger;
   uint32_t a = 0;
   uint32_t b = 0;
-  for (uint64_t position = first_; position < end_; ++position) {
+  for (uint64_t position = first_; position < now(); ++position) {
     Entry& entry = entries_[position & (bigger - 1)];
     uint64_t& last = seen_[slot(entry.key, b, a)];
     entry.back = last == kNever ? 0 : static_cast<uint32_t>(position - last);

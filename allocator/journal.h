@@ -9,10 +9,15 @@
 // difference. A guess that has named the right size for a while is followed even where its place is taken:
 // the program is there, only its memory is not yet.
 //
+// A stream that asks for few sizes does not tell where the program is: then the journal of the busiest heap,
+// the *leader*, does. Each entry notes how far the leader was, and the entry wanted is the one noted where
+// the leader's guess is now.
+//
 // A ring of the last entries, a power of two of them, which grows up to kMostEntries while requests keep
 // coming. Guarded by the heap's lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -28,49 +33,57 @@ class Journal {
 
   // The place that followed last time, if it served this size; null otherwise.
   Place* guess(uint32_t key) const {
-    if (!holds(next_)) return nullptr;
-    const Entry& entry = at(next_);
+    const uint64_t next = then();
+    if (!holds(next)) return nullptr;
+    const Entry& entry = at(next);
     return entry.key == key && entry.place->generation == entry.generation ? entry.place : nullptr;
   }
 
   // Looks for where the program is: the best candidate becomes the position after which append() reads on.
   // Answers its place, free or not; null if there is none, or if the guess is to be trusted.
-  Place* search(uint32_t key);
+  // `leader` may be null, or this journal.
+  Place* search(uint32_t key, const Journal* leader);
   // The place of the best candidate of the last search(); null if there was none.
   Place* best_candidate() const { return holds(found_) ? at(found_).place : nullptr; }
 
   // Notes that `key` was served by `place`, and moves the guess on.
-  void append(uint32_t key, Place* place) {
-    if (end_ - first_ >= size_) [[unlikely]] {
+  void append(uint32_t key, Place* place, const Journal* leader) {
+    const uint64_t end = now();
+    uint64_t next = then();
+    if (end - first_ >= size_) [[unlikely]] {
       if (size_ < kMostEntries)
         grow();
       else
         ++first_;
     }
     if (found_ != kNever) {
-      next_ = found_ + 1;
+      next = found_ + 1;
       followed_ = found_agreed_ + 1;
       found_ = kNever;
-    } else if (holds(next_) && at(next_).key == key) {
-      ++next_;
+    } else if (holds(next) && at(next).key == key) {
+      ++next;
       ++followed_;
     } else {
-      next_ = kNever;
+      next = kNever;
       followed_ = 0;
     }
+    next_.store(next, std::memory_order_relaxed);
     uint64_t& seen = seen_[slot(key, previous_, before_previous_)];
-    const uint64_t back = seen == kNever ? 0 : end_ - seen;
-    seen = end_;
-    entries_[end_ & (size_ - 1)] = {place, key, place->generation,
-                                    back > UINT32_MAX ? 0 : static_cast<uint32_t>(back)};
-    place->last_use = end_++;
+    const uint64_t back = seen == kNever ? 0 : end - seen;
+    seen = end;
+    entries_[end & (size_ - 1)] = {
+        place, key, place->generation, back > UINT32_MAX ? 0 : static_cast<uint32_t>(back),
+        leader == nullptr || leader == this ? 0 : static_cast<uint32_t>(leader->now())};
+    place->last_use = end;
+    end_.store(end + 1, std::memory_order_relaxed);
     before_previous_ = previous_;
     previous_ = key;
   }
 
-  // Requests noted since the beginning, and which of them the guess names; kNever without one.
-  uint64_t end() const { return end_; }
-  uint64_t position_of_guess() const { return holds(next_) ? next_ : kNever; }
+  // The time as the leader tells it: requests noted since the beginning, and which of them the guess names,
+  // kNever without one. From any thread; then they are a moment old.
+  uint64_t now() const { return end_.load(std::memory_order_relaxed); }
+  uint64_t then() const { return next_.load(std::memory_order_relaxed); }
 
   uint64_t metadata_bytes() const { return entries_.capacity() * sizeof(Entry) + seen_.capacity() * 8; }
 
@@ -80,18 +93,20 @@ class Journal {
     uint32_t key;
     uint32_t generation;
     uint32_t back;  // to the last entry before with the same three sizes (or hash of them); 0 for none
+    uint32_t when;  // how far the leader was
   };
   static constexpr uint32_t kTrusted = 32;
   static constexpr uint32_t kMostAgreed = 4096;
   static constexpr int kMostCandidates = 256;
+  static constexpr uint64_t kMostNear = 64;
   static constexpr uint32_t kMostComparisons = 1u << 14;  // of one search: some microseconds
 
-  bool holds(uint64_t position) const { return position >= first_ && position < end_; }
+  bool holds(uint64_t position) const { return position >= first_ && position < now(); }
   // How many requests in a row before `position` were for the same sizes as the latest; kMostAgreed at most.
   uint32_t agreement(uint64_t position) const {
     uint32_t agreed = 0;
     while (agreed < kMostAgreed && position > first_ + agreed &&
-           at(position - 1 - agreed).key == at(end_ - 1 - agreed).key) {
+           at(position - 1 - agreed).key == at(now() - 1 - agreed).key) {
       ++agreed;
     }
     return agreed;
@@ -103,16 +118,18 @@ class Journal {
     hash = (hash ^ c) * 0x94D049BB133111EBu;
     return static_cast<size_t>(hash >> 32) & (size_ - 1);
   }
+  // The entry for `key` noted nearest to where the leader's guess is now; kNever if none is near.
+  uint64_t search_by_time(uint32_t key, const Journal& leader) const;
   void grow();
 
   std::vector<Entry> entries_;
   std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them
   size_t size_ = 0;             // of both: zero, or a power of two
   uint64_t first_ = 0;          // oldest position kept
-  uint64_t end_ = 0;
-  uint64_t next_ = kNever;   // the guess
-  uint32_t followed_ = 0;    // requests in a row that were as the guess said
-  uint64_t found_ = kNever;  // the best candidate of a search since the last append
+  std::atomic<uint64_t> end_{0};
+  std::atomic<uint64_t> next_{kNever};  // the guess
+  uint32_t followed_ = 0;               // requests in a row that were as the guess said
+  uint64_t found_ = kNever;             // the best candidate of a search since the last append
   uint32_t found_agreed_ = 0;
   uint32_t previous_ = 0;
   uint32_t before_previous_ = 0;

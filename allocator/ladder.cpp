@@ -75,6 +75,10 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       const RungTimer timer(counters_, Rung::kCompletedFrees);
       timer.finish(heap.complete_finished_frees() > 0);
     }
+    if (Place* place = heap.take_located(wanted.request); place != nullptr) {
+      lock.release();
+      return place;
+    }
     if (!wants_back(heap, wanted.request)) {
       // The commonest miss: the heap has room, only not where it was expected, or in slabs kept for later.
       Place* place = heap.take_found(wanted.request, true);
@@ -142,7 +146,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     if (!is_capturing(heap.key.stream)) {
       const RungTimer timer(counters_, Rung::kDeviceWait);
       Place* place = nullptr;
-      if (heap.complete_free_behind_stream(*heap.expected(request))) place = heap.take_predicted(request);
+      if (heap.complete_free_behind_stream(*heap.expected(request))) place = heap.take_located(request);
       if (place == nullptr) place = borrow_predicted(heap, request);
       timer.finish(place != nullptr);
       if (place != nullptr) return place;

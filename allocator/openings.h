@@ -20,11 +20,11 @@ class Openings {
 
   // The place opened when the program was last where it is now; null when that is not known.
   Place* guess(const Journal& journal) const {
-    const uint64_t then = journal.position_of_guess();
+    const uint64_t then = journal.then();
     if (then == Journal::kNever || ring_.empty()) return nullptr;
     // Several may have been opened between two large requests: as many as were opened since the last one now.
     uint64_t since = 0;
-    while (since < count() && at(end_ - 1 - since).when == journal.end()) ++since;
+    while (since < count() && at(end_ - 1 - since).when == journal.now()) ++since;
     uint64_t low = end_ - count();
     for (uint64_t high = end_; low < high;) {
       const uint64_t middle = low + (high - low) / 2;
@@ -40,14 +40,14 @@ class Openings {
   }
 
   void append(const Journal& journal, Place* place) {
-    const Opening opening{place, place->generation, journal.end()};
+    const Opening opening{place, place->generation, journal.now()};
     if (ring_.size() < kMost) {
       ring_.push_back(opening);
     } else {
       ring_[end_ % kMost] = opening;
     }
     ++end_;
-    place->last_use = journal.end();
+    place->last_use = journal.now();
   }
 
   uint64_t metadata_bytes() const { return ring_.capacity() * sizeof(Opening); }

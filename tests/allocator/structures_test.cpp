@@ -104,7 +104,7 @@ TEST(FragmentIndex, FindsAFittingFragmentWheneverThereIsOne) {
 
 Place* first_guess(Journal& journal, uint32_t key) {
   if (Place* place = journal.guess(key)) return place;
-  return journal.search(key, [](const Place&) { return true; });
+  return journal.search(key, nullptr);
 }
 
 TEST(Journal, ARepeatedSequenceIsPredictedFromItsSecondPass) {
@@ -116,7 +116,7 @@ TEST(Journal, ARepeatedSequenceIsPredictedFromItsSecondPass) {
       const uint32_t key = 100 + i * i % 37;
       Place* place = first_guess(journal, key);
       if (place == &places[i]) ++predicted;
-      journal.append(key, &places[i]);
+      journal.append(key, &places[i], nullptr);
     }
     if (pass > 0) {
       EXPECT_GE(predicted, 490) << "pass " << pass;
@@ -131,11 +131,11 @@ TEST(Journal, AnInsertedRequestCostsFewPredictions) {
   for (int pass = 0; pass < 4; ++pass) {
     int wrong = 0;
     for (uint32_t i = 0; i < places.size(); ++i) {
-      if (pass == 3 && i == 150) journal.append(9999, &extra);
+      if (pass == 3 && i == 150) journal.append(9999, &extra, nullptr);
       const uint32_t key = 1 + i;
       Place* place = first_guess(journal, key);
       wrong += place != &places[i];
-      journal.append(key, &places[i]);
+      journal.append(key, &places[i], nullptr);
     }
     if (pass == 3) {
       EXPECT_LE(wrong, 6);
@@ -146,7 +146,7 @@ TEST(Journal, AnInsertedRequestCostsFewPredictions) {
 TEST(Journal, ARecycledPlaceIsNotPredicted) {
   Place place;
   Journal journal;
-  for (int i = 0; i < 10; ++i) first_guess(journal, 5), journal.append(5, &place);
+  for (int i = 0; i < 10; ++i) first_guess(journal, 5), journal.append(5, &place, nullptr);
   ASSERT_EQ(journal.guess(5), &place);
   ++place.generation;
   EXPECT_EQ(first_guess(journal, 5), nullptr);
@@ -156,7 +156,7 @@ TEST(Journal, KeepsARingOfBoundedSize) {
   Place place;
   Journal journal;
   for (uint64_t i = 0; i < 3 * uint64_t{Journal::kMostEntries}; ++i) {
-    journal.append(static_cast<uint32_t>(i % 1000), &place);
+    journal.append(static_cast<uint32_t>(i % 1000), &place, nullptr);
   }
   EXPECT_EQ(first_guess(journal, (3 * Journal::kMostEntries) % 1000), &place);
   EXPECT_LE(journal.metadata_bytes(), uint64_t{Journal::kMostEntries} * 32);
