@@ -20,7 +20,7 @@ uint32_t FragmentIndex::size_of(Fragment kind, PageId page) const {
 void FragmentIndex::update(PageId page) {
   for (const Fragment kind : {kPrefix, kSuffix, kMiddle}) {
     const uint32_t lines = size_of(kind, page);
-    const uint32_t bin = lines == 0 ? 0 : lines / kBinLines + 1;
+    const uint32_t bin = lines == 0 ? 0 : bin_of(lines) + 1;
     if (pages_[page].links[kind].bin == bin) continue;
     unlink(kind, page);
     if (lines != 0) link(kind, page, lines);
@@ -32,7 +32,7 @@ void FragmentIndex::remove(PageId page) {
 }
 
 void FragmentIndex::link(Fragment kind, PageId page, uint32_t lines) {
-  const uint32_t bin = lines / kBinLines;
+  const uint32_t bin = bin_of(lines);
   FragmentLink& links = pages_[page].links[kind];
   links.bin = static_cast<uint16_t>(bin + 1);
   links.previous = 0;
@@ -68,7 +68,7 @@ uint32_t FragmentIndex::next_bin(Fragment kind, uint32_t from) const {
 }
 
 PageId FragmentIndex::find(Fragment kind, uint32_t lines) const {
-  const uint32_t first_bin = lines / kBinLines;
+  const uint32_t first_bin = bin_of(lines);
   PageId best = kNoPage;
   uint32_t best_lines = ~0u;
   for (uint32_t bin = next_bin(kind, first_bin); bin < kBins; bin = next_bin(kind, bin + 1)) {

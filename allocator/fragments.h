@@ -1,10 +1,11 @@
 // Index of the free space inside the partly used pages of one heap, by kind (a page's prefix, its suffix, the
-// largest piece in its middle) and size: 128 bins of 16 KiB each, a bitmap of the bins in use. Insert and
-// remove are O(1); a search looks at no more than kMostTries pages of the first bin and one of the next.
-// Guarded by the heap's lock.
+// largest piece in its middle) and size: bins of one line up to 64 KiB, of a sixteenth of the size above, and
+// a bitmap of the bins in use. Insert and remove are O(1); a search looks at no more than kMostTries pages of
+// each bin. Guarded by the heap's lock.
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "allocator/page.h"
@@ -28,7 +29,7 @@ class FragmentIndex {
   // true.
   template <typename Visit>
   void for_each(Fragment kind, uint32_t lines, Visit visit) const {
-    for (uint32_t bin = next_bin(kind, lines / kBinLines); bin < kBins; bin = next_bin(kind, bin + 1)) {
+    for (uint32_t bin = next_bin(kind, bin_of(lines)); bin < kBins; bin = next_bin(kind, bin + 1)) {
       for (PageId link = heads_[kind][bin]; link != 0; link = pages_[link - 1].links[kind].next) {
         if (size_of(kind, link - 1) >= lines && !visit(link - 1)) return;
       }
@@ -40,9 +41,15 @@ class FragmentIndex {
   uint32_t count(Fragment kind) const { return counts_[kind]; }
 
  private:
-  static constexpr uint32_t kBinLines = 32;
-  static constexpr uint32_t kBins = kPageLines / kBinLines;
+  static constexpr uint32_t kExactLines = 128;
+  static constexpr uint32_t kBins = 256;
   static constexpr int kMostTries = 16;
+
+  static constexpr uint32_t bin_of(uint32_t lines) {
+    if (lines < kExactLines) return lines;
+    const auto power = static_cast<uint32_t>(std::bit_width(lines)) - 1;
+    return kExactLines + (power - 7) * 16 + ((lines >> (power - 4)) & 15);
+  }
 
   uint32_t next_bin(Fragment kind, uint32_t from) const;
   void link(Fragment kind, PageId page, uint32_t lines);

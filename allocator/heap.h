@@ -128,8 +128,8 @@ class Heap {
 
   // Slow path.
   // A place of at most `most_pages` vacant pages inside an aliasing view that exists already; null if none
-  // was found.
-  Place* take_window(const Request& request, uint32_t most_pages);
+  // was found. Blocks below 32 MiB go there only to spare mappings: for them a view of their own wastes less.
+  Place* take_window(const Request& request, uint32_t most_pages, bool spare_mappings);
   Plan plan(const Request& request);
   Result<Place*> take_planned(const Request& request, const Plan& plan);
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.

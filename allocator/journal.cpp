@@ -12,30 +12,29 @@ Place* Journal::search(uint32_t key, const Journal* leader) {
   if (found_ != kNever) {
     found_agreed_ = kTrusted;
   } else {
-    uint32_t best = 0;
     if (holds(then()) && at(then()).key == key) {
       if (followed_ >= kTrusted && !led) return nullptr;
       found_ = then();
-      best = agreement(found_);
     }
-    uint32_t comparisons = best;
+    Agreement best = found_ == kNever ? Agreement() : agreement(found_);
+    uint32_t comparisons = best.keys;
     uint64_t position = seen_[slot(key, previous_, before_previous_)];
     for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position);
          ++tries) {
       const Entry& entry = at(position);
       if (entry.key == key) {
-        const uint32_t agreed = agreement(position);
-        comparisons += agreed;
-        if (found_ == kNever || agreed > best) {
+        const Agreement agreed = agreement(position);
+        comparisons += agreed.keys;
+        if (found_ == kNever || agreed.rank() > best.rank()) {
           best = agreed;
           found_ = position;
         }
-        if (agreed == kMostAgreed) break;
+        if (agreed.keys == kMostAgreed) break;
       }
       if (entry.back == 0 || entry.back > position) break;
       position -= entry.back;
     }
-    found_agreed_ = best;
+    found_agreed_ = best.keys;
     if (found_ == kNever) return nullptr;
   }
   const Entry& found = at(found_);

@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "allocator/place.h"
@@ -97,17 +98,29 @@ class Journal {
   };
   static constexpr uint32_t kTrusted = 32;
   static constexpr uint32_t kMostAgreed = 4096;
+  static constexpr uint32_t kContext = 8;
   static constexpr int kMostCandidates = 256;
   static constexpr uint64_t kMostNear = 64;
   static constexpr uint32_t kMostComparisons = 1u << 14;  // of one search: some microseconds
 
   bool holds(uint64_t position) const { return position >= first_ && position < now(); }
-  // How many requests in a row before `position` were for the same sizes as the latest; kMostAgreed at most.
-  uint32_t agreement(uint64_t position) const {
-    uint32_t agreed = 0;
-    while (agreed < kMostAgreed && position > first_ + agreed &&
-           at(position - 1 - agreed).key == at(now() - 1 - agreed).key) {
-      ++agreed;
+  // How the requests before `position` compare with the latest: how many in a row were for the same sizes,
+  // kMostAgreed at most, and how many of the last kContext of those were served by the same places.
+  struct Agreement {
+    uint32_t keys = 0;
+    uint32_t places = 0;
+    // A long run is proof; of short ones places tell more, as long as requests are served where they were
+    // before.
+    std::pair<uint32_t, uint32_t> rank() const { return {keys < kTrusted ? 0 : keys, places}; }
+  };
+  Agreement agreement(uint64_t position) const {
+    Agreement agreed;
+    while (agreed.keys < kMostAgreed && position > first_ + agreed.keys) {
+      const Entry& then = at(position - 1 - agreed.keys);
+      const Entry& now = at(this->now() - 1 - agreed.keys);
+      if (then.key != now.key) break;
+      if (agreed.keys < kContext) agreed.places += then.place == now.place;
+      ++agreed.keys;
     }
     return agreed;
   }

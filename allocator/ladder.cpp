@@ -21,6 +21,9 @@
 namespace spillway {
 namespace {
 
+// From this share of the mappings that may live on, small blocks spare them.
+constexpr uint32_t kManyMappingsDivisor = 4;
+
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -160,8 +163,9 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       if (Place* place = heap.take_found(request, false); place != nullptr) return place;
     }
     if (plan.kind != Plan::Kind::kSegment) {
-      const uint32_t most_pages = plan.new_pages > 0 ? ~0u : plan.full_pages;
-      if (Place* place = heap.take_window(request, most_pages); place != nullptr) return place;
+      const bool spare_mappings = store_->live_mappings() > most_mappings_ / kManyMappingsDivisor;
+      Place* place = heap.take_window(request, plan.full_pages, spare_mappings);
+      if (place != nullptr) return place;
     }
     if (crowded != nullptr && plan.kind == Plan::Kind::kView &&
         store_->live_mappings() + plan.new_pages + plan.full_pages > most_mappings_) {

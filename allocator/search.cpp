@@ -191,9 +191,10 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
   return placed(request, place);
 }
 
-Place* Heap::take_window(const Request& request, uint32_t most_pages) {
+Place* Heap::take_window(const Request& request, uint32_t most_pages, bool spare_mappings) {
   const uint32_t lines = request.lines;
   if (lines <= kPageLines) return nullptr;  // any vacant page serves it at home
+  if (lines < kMostFrugalPages * kPageLines && !spare_mappings) return nullptr;
   const bool aligned = request.align_lines > 1;
   // A run of vacant pages shorter than this holds no such request, whatever is free at its two ends.
   const uint32_t fewest = std::max(1u, lines / kPageLines - (aligned || lines < 2 * kPageLines ? 0 : 1));
