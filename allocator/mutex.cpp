@@ -43,23 +43,34 @@ void Mutex::lock_contended() {
   });
 }
 
+BiasedMutex::Seat* BiasedMutex::seat_of(const void* self) {
+  for (Seat& seat : seats_) {
+    const void* thread = seat.thread.load(std::memory_order_relaxed);
+    if (thread == nullptr) seat.thread.store(self, std::memory_order_relaxed);
+    if (thread == nullptr || thread == self) return &seat;
+  }
+  return nullptr;
+}
+
 void BiasedMutex::lock_without_bias(const void* self) {
   mutex_.lock();
-  if (owner_.load(std::memory_order_relaxed) != nullptr) {
+  if (Seat* owner = bias_.load(std::memory_order_relaxed)) {
     // Either the owner sees that it is none any more, or this thread sees that it is inside.
-    owner_.store(nullptr, std::memory_order_relaxed);
+    bias_.store(nullptr, std::memory_order_relaxed);
     heavy_barrier();
-    wait_until([this] { return !busy_.load(std::memory_order_acquire); });
+    wait_until([owner] { return !owner->busy.load(std::memory_order_acquire); });
     turns_for_bias_ = std::clamp(2 * turns_for_bias_, kFewestTurns, kMostTurns);
   }
-  by_bias_ = false;
+  by_bias_ = nullptr;
   turns_ = last_ == self ? turns_ + 1 : 1;
   last_ = self;
   if (turns_ < turns_for_bias_ || light_barrier_needs_fence()) return;
   turns_ = 0;
-  busy_.store(true, std::memory_order_relaxed);
-  by_bias_ = true;
-  owner_.store(self, std::memory_order_relaxed);
+  Seat* seat = seat_of(self);
+  if (seat == nullptr) return;
+  seat->busy.store(true, std::memory_order_relaxed);
+  by_bias_ = seat;
+  bias_.store(seat, std::memory_order_relaxed);
   mutex_.unlock();
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "stats/barrier.h"
@@ -50,20 +51,21 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
  public:
   void lock() SPW_ACQUIRE() {
     const void* self = this_thread();
-    if (owner_.load(std::memory_order_relaxed) == self) [[likely]] {
-      busy_.store(true, std::memory_order_relaxed);
+    Seat* seat = bias_.load(std::memory_order_relaxed);
+    if (seat != nullptr && seat->thread.load(std::memory_order_relaxed) == self) [[likely]] {
+      seat->busy.store(true, std::memory_order_relaxed);
       light_barrier(false);  // a bias is given only where this suffices
-      if (owner_.load(std::memory_order_relaxed) == self) [[likely]] {
-        by_bias_ = true;
+      if (bias_.load(std::memory_order_relaxed) == seat) [[likely]] {
+        by_bias_ = seat;
         return;
       }
-      busy_.store(false, std::memory_order_release);
+      seat->busy.store(false, std::memory_order_release);
     }
     lock_without_bias(self);
   }
   void unlock() SPW_RELEASE() {
-    if (by_bias_) [[likely]] {
-      busy_.store(false, std::memory_order_release);
+    if (by_bias_ != nullptr) [[likely]] {
+      by_bias_->busy.store(false, std::memory_order_release);
     } else {
       mutex_.unlock();
     }
@@ -72,18 +74,27 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
  private:
   static constexpr uint32_t kFewestTurns = 64;
   static constexpr uint32_t kMostTurns = 4096;
+  static constexpr size_t kSeats = 8;
+
+  // Of one thread for good: a thread that lost the bias long ago, and finds out only now, must not
+  // write what says whether its successor is inside.
+  struct Seat {
+    std::atomic<const void*> thread{nullptr};
+    std::atomic<bool> busy{false};  // the thread is inside by its bias, or looks whether it may be
+  };
 
   static const void* this_thread();
   void lock_without_bias(const void* self);
+  Seat* seat_of(const void* self);
 
-  std::atomic<const void*> owner_{nullptr};  // of the bias; changed only under mutex_
-  std::atomic<bool> busy_{false};            // the owner is inside, or looks whether it may be
-  bool by_bias_ = false;                     // how the present holder came in; the holder's
+  std::atomic<Seat*> bias_{nullptr};  // changed only under mutex_, to a seat only by its thread
+  Seat* by_bias_ = nullptr;           // how the present holder came in; the holder's
   Mutex mutex_;
   // Guarded by this lock.
   const void* last_ = nullptr;
   uint32_t turns_ = 0;           // of last_ in a row
   uint32_t turns_for_bias_ = 1;  // doubles each time a bias is taken away
+  Seat seats_[kSeats];
 };
 
 inline const void* BiasedMutex::this_thread() {
