@@ -74,6 +74,10 @@ bool Heap::open_slab(Place& place, uint32_t size_class) {
   if (taken_.fragments != 0) counters.on_fragments(taken_.fragments);
   counters.on_slabs(static_cast<int64_t>(kSlabBytes));
   counters.on_fragments(1, SizePool::kSmall);
+  // A free that completed meanwhile may serve the request after all: then this one stays empty.
+  ClassState& state = classes_[size_class];
+  if (state.empty != nullptr) release_slab(*state.empty);
+  state.empty = slab;
   return true;
 }
 
