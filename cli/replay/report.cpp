@@ -51,9 +51,10 @@ Json row_json(const ReplayRow& row) {
     json["unlimited_steady_driver_calls_per_repeat"] = row.unlimited_steady_driver_calls;
   }
   json["driver_calls"] = row.run.driver_calls;
-  Json& kinds = json["driver_calls_by_kind"];
   for (size_t i = 0; i < row.run.calls_by_kind.size(); ++i) {
-    kinds[name_of(static_cast<CallKind>(i))] = row.run.calls_by_kind[i];
+    const auto kind = static_cast<CallKind>(i);
+    Json& kinds = json[kind <= CallKind::kSynchronize ? "driver_calls_by_kind" : "ordering_calls_by_kind"];
+    kinds[name_of(kind)] = row.run.calls_by_kind[i];
   }
   json["steady_driver_calls_per_repeat"] = row.run.last_pass_driver_calls;
   json["host_waits"] = row.run.host_waits;
@@ -170,7 +171,8 @@ std::string to_markdown(const std::vector<ReplayRow>& rows, const std::string& c
   out += R"(
 Stall-free, minimum and reserved are times peak live requested bytes, capacities on a grid of 0.0005. Minimum: every
 larger capacity up to 1.1 completes as well, with streams that complete at once. Stall-free: the same without a host wait,
-where nothing completes before the host waits. Driver calls: with unlimited memory, steady in the tenth pass. ns/event: host
+where nothing completes before the host waits. Driver calls: those that manage memory
+or wait on the host, with unlimited memory, steady in the tenth pass. ns/event: host
 time of an allocation or a free, median pass of a loop that was warmed up until it no longer called the driver for memory,
 or for 30 passes or 5 seconds.
 )";

@@ -27,12 +27,12 @@ const std::vector<KindRow>& kinds() {
       {CallKind::kReserve, "reserve", {"cuMemAddressReserve", "cuMemAddressFree"}},
       {CallKind::kMemAlloc, "mem_alloc", {"cuMemAlloc"}},
       {CallKind::kMemFree, "mem_free", {"cuMemFree"}},
-      {CallKind::kEventRecord, "event_record", {"cuEventRecord", "cuEventRecordWithFlags"}},
-      {CallKind::kEventQuery, "event_query", {"cuEventQuery", "cuStreamQuery"}},
-      {CallKind::kStreamWait, "stream_wait", {"cuStreamWaitEvent"}},
       {CallKind::kSynchronize,
        "synchronize",
        {"cuEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize"}},
+      {CallKind::kEventRecord, "event_record", {"cuEventRecord", "cuEventRecordWithFlags"}},
+      {CallKind::kEventQuery, "event_query", {"cuEventQuery", "cuStreamQuery"}},
+      {CallKind::kStreamWait, "stream_wait", {"cuStreamWaitEvent"}},
       {CallKind::kOther, "other", {}},
   };
   return kRows;
@@ -168,10 +168,10 @@ CallCounts counts_by_kind(const SimDevice& sim, uint64_t total) {
   return counts;
 }
 
-uint64_t memory_calls(const SimDevice& sim) {
+uint64_t driver_calls(const SimDevice& sim) {
   uint64_t sum = 0;
   for (const KindRow& row : kinds()) {
-    if (row.kind <= CallKind::kMemFree) sum += sim.calls(row.entry_points);
+    if (row.kind <= CallKind::kSynchronize) sum += sim.calls(row.entry_points);
   }
   return sum;
 }
@@ -196,9 +196,9 @@ Result<double> time_passes(Replay& replay, const ReplayProgram& program, const S
   };
   auto begin = Clock::now();
   for (int i = 0; i < kMostWarmUp && Clock::now() - begin < kLongest; ++i) {
-    const uint64_t before = memory_calls(sim);
+    const uint64_t before = driver_calls(sim);
     loop();
-    if (i + 1 >= kLeastWarmUp && memory_calls(sim) == before) break;
+    if (i + 1 >= kLeastWarmUp && driver_calls(sim) == before) break;
   }
   std::vector<double> passes;
   begin = Clock::now();
@@ -250,7 +250,7 @@ Result<RunResult> run_program(const ReplayProgram& program, const RunRequest& re
     uint64_t waits_before = 0;
     for (uint32_t pass = 0; code == SPW_OK && pass < std::max(1u, request.repeats); ++pass) {
       result.oom_pass = pass;
-      calls_before = pass == 0 ? 0 : sim.total_calls();
+      calls_before = pass == 0 ? 0 : driver_calls(sim);
       waits_before = pass == 0 ? 0 : sim.host_waits();
       if (pass > 0) code = replay.wrap();
       if (code == SPW_OK) code = replay.run(program.pass);
@@ -261,15 +261,15 @@ Result<RunResult> run_program(const ReplayProgram& program, const RunRequest& re
     } else if (code != SPW_OK) {
       return failure(target, code);
     }
-    result.last_pass_driver_calls = sim.total_calls() - calls_before;
+    result.last_pass_driver_calls = driver_calls(sim) - calls_before;
     result.last_pass_host_waits = sim.host_waits() - waits_before;
   }
   result.completed = result.ooms == 0;
   result.peak_reserved_bytes = target.peak_reserved_bytes();
   result.peak_physical_bytes = sim.peak_physical_bytes(0);
   result.peak_mappings = sim.peak_mappings();
-  result.driver_calls = sim.total_calls();
-  result.calls_by_kind = counts_by_kind(sim, result.driver_calls);
+  result.driver_calls = driver_calls(sim);
+  result.calls_by_kind = counts_by_kind(sim, sim.total_calls());
   result.host_waits = sim.host_waits();
   result.stream_waits = sim.stream_waits();
   result.virtual_driver_ns = sim.virtual_ns();

@@ -23,8 +23,9 @@ enum class SetAccessCost : uint8_t { kPerCall, kPerMapping };
 
 const char* name_of(AllocatorKind kind);
 
-// Calls of the driver by kind, those for memory first; the names are the keys of "driver_calls_by_kind". What
-// belongs to no kind is "other".
+// Calls by kind. Up to kSynchronize they manage memory or wait on the host: what is reported as driver calls.
+// The rest orders streams and asks for state, which costs little and which work on several streams needs
+// whatever the allocator does; it is reported apart. What belongs to no kind is "other".
 enum class CallKind : uint8_t {
   kCreate,
   kRelease,
@@ -34,10 +35,10 @@ enum class CallKind : uint8_t {
   kReserve,
   kMemAlloc,
   kMemFree,
+  kSynchronize,
   kEventRecord,
   kEventQuery,
   kStreamWait,
-  kSynchronize,
   kOther,
   kCount
 };
@@ -63,7 +64,7 @@ struct RunResult {
   uint64_t peak_reserved_bytes = 0;
   uint64_t peak_physical_bytes = 0;
   uint64_t peak_mappings = 0;
-  uint64_t driver_calls = 0;
+  uint64_t driver_calls = 0;  // those up to kSynchronize; so is last_pass_driver_calls
   CallCounts calls_by_kind{};
   uint64_t last_pass_driver_calls = 0;  // the last pass with the wrap before it
   uint64_t host_waits = 0;
