@@ -219,14 +219,20 @@ Place* Heap::expected(const Request& request) const {
 }
 
 Place* Heap::take_same_size(const Request& request) {
-  // In a program that repeats itself, the place used last is the one wanted again last.
   const auto found = newest_by_size_.find(request.lines);
   if (found == newest_by_size_.end()) return nullptr;
+  // Best is a place that nobody expects to take soon, of these the one used last: in a program that repeats
+  // itself it is wanted again last. Else the one expected last, so that few others are displaced in turn.
+  const uint64_t now = journal_.mark_expected();
+  const auto rank = [&](const Place& place) {
+    const bool expected = place.expected_at >= now && place.expected_at - now < Journal::kHorizon;
+    return std::pair<bool, uint64_t>(!expected, expected ? place.expected_at : place.last_use);
+  };
   Place* best = nullptr;
   int tries = 0;
   for (Place* place = found->second; place != nullptr && tries < kMostTries;
        place = place->older_same_size, ++tries) {
-    if (best != nullptr && place->last_use <= best->last_use) continue;
+    if (best != nullptr && rank(*place) <= rank(*best)) continue;
     if (place->va % (request.align_lines * kLineBytes) == 0 && fits(*place)) best = place;
   }
   if (best == nullptr) return nullptr;

@@ -41,6 +41,16 @@ Place* Journal::search(uint32_t key, const Journal* leader) {
   return found.place->generation == found.generation ? found.place : nullptr;
 }
 
+uint64_t Journal::mark_expected() {
+  const uint64_t next = then();
+  if (!holds(next)) return kNever;
+  // The one that names the request at hand is not to come. The nearest mark of a place stays.
+  for (uint64_t position = std::min(next + kHorizon, now() - 1); position > next; --position) {
+    at(position).place->expected_at = position;
+  }
+  return next + 1;
+}
+
 uint64_t Journal::search_by_time(uint32_t key, const Journal& leader) const {
   if (leader.then() == kNever) return kNever;
   // Times are compared by their difference, which survives the wrap of 32 bits.

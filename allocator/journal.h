@@ -47,6 +47,11 @@ class Journal {
   // The place of the best candidate of the last search(); null if there was none.
   Place* best_candidate() const { return holds(found_) ? at(found_).place : nullptr; }
 
+  // Marks the places that the next kHorizon requests are expected to take; answers the position from which on
+  // marks are of now.
+  uint64_t mark_expected();
+  static constexpr uint64_t kHorizon = 256;
+
   // Notes that `key` was served by `place`, and moves the guess on.
   void append(uint32_t key, Place* place, const Journal* leader) {
     const uint64_t end = now();

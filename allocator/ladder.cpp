@@ -78,14 +78,16 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       const RungTimer timer(counters_, Rung::kCompletedFrees);
       timer.finish(heap.complete_finished_frees() > 0);
     }
-    if (Place* place = heap.take_located(wanted.request); place != nullptr) {
+    Place* place = heap.take_located(wanted.request);
+    // A slab kept for later must not displace what is expected now.
+    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(wanted.request);
+    if (place != nullptr) {
       lock.release();
       return place;
     }
     if (!wants_back(heap, wanted.request)) {
-      // The commonest miss: the heap has room, only not where it was expected, or in slabs kept for later.
-      Place* place = heap.take_found(wanted.request, true);
-      if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_found(wanted.request, true);
+      // The commonest miss: the heap has room, only not where it was expected.
+      place = heap.take_found(wanted.request, true);
       if (place != nullptr) {
         lock.release();
         return place;

@@ -76,7 +76,9 @@ struct Place {
   Slab* slab = nullptr;                 // set while the block is a slab
   uint32_t slab_number = ~uint32_t{0};  // among the places of its heap that have been slabs
   uint64_t requested_bytes = 0;
-  uint64_t last_use = 0;  // position in its journal
+  uint64_t last_use = 0;  // position in its heap's journal
+  uint64_t expected_at =
+      0;  // position in the journal at which it was last expected again, see Journal::mark_expected
   Place* newer_same_size = nullptr;
   Place* older_same_size = nullptr;
 
