@@ -248,12 +248,19 @@ Place* Heap::take_located(const Request& request) {
     leader_.store(leader = &journal_, std::memory_order_relaxed);
   }
   Place* place = journal_.search(request.lines, leader);
+  if (request.lines < kPageLines && !journal_.is_sure()) return nullptr;
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
 
 Place* Heap::take_found(const Request& request, bool frugal) {
   if (Place* place = take_located(request)) return place;
-  if (Place* place = take_same_size(request)) return place;
+  // Of a program that is not known to repeat itself, the remembered place of a small block says nothing: the
+  // best fit keeps free bytes together. For large blocks it spares a view.
+  const bool small = request.lines < kPageLines;
+  const bool repeats = journal_.then() != Journal::kNever;
+  if (!small || repeats) {
+    if (Place* place = take_same_size(request)) return place;
+  }
   reindex();
   if (request.lines < kPageLines) {
     if (Place* place = take_fragment(request)) return place;

@@ -52,6 +52,9 @@ class Journal {
   uint64_t mark_expected();
   static constexpr uint64_t kHorizon = 256;
 
+  // Whether the last search() found more than a chance likeness.
+  bool is_sure() const { return found_agreed_ >= kContext; }
+
   // Notes that `key` was served by `place`, and moves the guess on.
   void append(uint32_t key, Place* place, const Journal* leader) {
     const uint64_t end = now();
