@@ -15,6 +15,9 @@ constexpr size_t kMostPlaces = 1u << 15;
 constexpr int kMostTries = 512;
 // Requests by which a heap must be ahead to be the leader: what others noted by the old one's time is lost.
 constexpr uint64_t kLeastLead = 1024;
+// A heap follows the leader while that serves more than so many requests for each of its own.
+constexpr uint64_t kMuchBusier = 4;
+constexpr uint64_t kFewestToReview = 64;
 
 }  // namespace
 
@@ -243,13 +246,26 @@ Place* Heap::take_same_size(const Request& request) {
 Place* Heap::take_located(const Request& request) {
   if (Place* place = take_predicted(request)) return place;
   if (request.openings != nullptr) return nullptr;
+  review_leader();
+  Place* place = journal_.search(request.lines, led_by_);
+  if (request.lines < kPageLines && !journal_.is_sure()) return nullptr;
+  return place != nullptr && take(*place) ? placed(request, place) : nullptr;
+}
+
+void Heap::review_leader() {
   const Journal* leader = leader_.load(std::memory_order_relaxed);
   if (leader == nullptr || journal_.now() > 2 * leader->now() + kLeastLead) {
     leader_.store(leader = &journal_, std::memory_order_relaxed);
   }
-  Place* place = journal_.search(request.lines, leader);
-  if (request.lines < kPageLines && !journal_.is_sure()) return nullptr;
-  return place != nullptr && take(*place) ? placed(request, place) : nullptr;
+  const uint64_t own = journal_.now() - reviewed_own_;
+  const uint64_t others = leader->now() - reviewed_leader_;
+  if (leader != &journal_ && own < kFewestToReview) {
+    if (led_by_ == nullptr && reviewed_own_ == 0) led_by_ = leader;
+    return;
+  }
+  led_by_ = leader != &journal_ && own * kMuchBusier < others ? leader : nullptr;
+  reviewed_own_ = journal_.now();
+  reviewed_leader_ = leader->now();
 }
 
 Place* Heap::take_found(const Request& request, bool frugal) {

@@ -174,6 +174,7 @@ class Heap {
 
  private:
   static constexpr uint32_t kEpochPages = 64;
+  static constexpr uint64_t kRequestsToReview = 1024;
 
   bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == this; }
   void stamp(PageId first, uint32_t count) {
@@ -236,12 +237,17 @@ class Heap {
   // Notes that the place serves the request.
   Place* placed(const Request& request, Place* place) {
     if (request.openings == nullptr) [[likely]] {
-      journal_.append(request.lines, place, leader_.load(std::memory_order_relaxed));
+      journal_.append(request.lines, place, led_by_);
+      if (journal_.now() % kRequestsToReview == 0) [[unlikely]]
+        review_leader();
     } else {
       request.openings->append(journal_, place);
     }
     return place;
   }
+  // Whether another heap's journal should tell this one the time: only while it is much busier. Two busy
+  // threads would else pass its cache line to and fro with every request.
+  void review_leader();
   // Describes the block that begins with `head_lines` at the end of head_page (if any) and goes on from page
   // `first`.
   static void lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first);
@@ -281,6 +287,9 @@ class Heap {
   Change taken_;
   std::vector<uint64_t> epochs_;  // zero pages until used
   Journal journal_;
+  const Journal* led_by_ = nullptr;
+  uint64_t reviewed_own_ = 0;  // requests noted here and by the leader at the last review
+  uint64_t reviewed_leader_ = 0;
 
   struct ClassState {
     // Slots come from the first of the slabs with room, in an order that never changes: which slots are taken
