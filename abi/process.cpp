@@ -99,6 +99,7 @@ Status Process::open_driver() {
 ArenaOptions Process::options_for(uint64_t total_bytes) const {
   ArenaOptions options;
   options.limit_bytes = config_.limit.of(total_bytes);
+  options.soft_limit_bytes = config_.soft_limit.of(total_bytes);
   options.reserve_bytes = config_.reserve.of(total_bytes);
   options.use_vmm = config_.backend == Backend::kVmm;
   options.share_edges = config_.share_edges;
@@ -154,12 +155,16 @@ Status Process::configure(const char* text) {
         fmt::format("option '{}' can be set until a device is first used", fixed.front()));
   }
 
-  const bool limit_changed = config_.value("limit").value() != changed.value("limit").value();
+  const auto differs = [&](const char* option) {
+    return config_.value(option).value() != changed.value(option).value();
+  };
   Status status;
-  if (in_use && limit_changed) {
+  if (in_use) {
     owned_allocator_->for_each([&](Arena& arena) {
       Result<uint64_t> total = total_bytes(arena.device());
-      Status set = total.ok() ? arena.set_limit(changed.limit.of(total.value())) : total.take_status();
+      Status set = total.ok() ? Status() : total.take_status();
+      if (set.ok() && differs("limit")) set = arena.set_limit(changed.limit.of(total.value()));
+      if (set.ok() && differs("soft_limit")) set = arena.set_soft_limit(changed.soft_limit.of(total.value()));
       if (!set.ok() && status.ok()) status = std::move(set);
     });
   }

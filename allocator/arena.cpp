@@ -56,6 +56,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   if (!store.ok()) return store.take_status();
   arena->store_ = std::move(store.value());
   arena->update_most_pages();
+  (void)arena->set_soft_limit(options.soft_limit_bytes);
   return arena;
 }
 
@@ -77,6 +78,12 @@ Status Arena::set_limit(uint64_t bytes) {
   const Lock lock(mutex_);
   limit_.store(bytes, std::memory_order_relaxed);
   update_most_pages();
+  return {};
+}
+
+Status Arena::set_soft_limit(uint64_t bytes) {
+  const Lock lock(mutex_);
+  store_->set_soft_most_pages(bytes / kPageBytes);
   return {};
 }
 

@@ -32,11 +32,12 @@
 namespace spillway {
 
 struct ArenaOptions {
-  uint64_t limit_bytes = UINT64_MAX;   // of physical memory held from the driver
-  uint64_t reserve_bytes = 0;          // left to others on the device, whatever the limit
-  bool use_vmm = true;                 // false: cuMemAlloc segments
-  bool share_edges = true;             // false: blocks of a page and more share no page
-  uint64_t small_limit_bytes = 16384;  // requests up to this go to slabs; at most kLargestSmallBytes
+  uint64_t limit_bytes = UINT64_MAX;       // of physical memory held from the driver
+  uint64_t soft_limit_bytes = UINT64_MAX;  // exceeded only where nothing else serves without a host wait
+  uint64_t reserve_bytes = 0;              // left to others on the device, whatever the limit
+  bool use_vmm = true;                     // false: cuMemAlloc segments
+  bool share_edges = true;                 // false: blocks of a page and more share no page
+  uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
 };
 
 class Arena {
@@ -67,6 +68,9 @@ class Arena {
 
   // A limit below what is held refuses new pages until enough was given back; it takes nothing away.
   Status set_limit(uint64_t bytes);
+  // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
+  // serve behind waits on the device.
+  Status set_soft_limit(uint64_t bytes);
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   int device() const { return device_; }

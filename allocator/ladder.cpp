@@ -94,6 +94,7 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       }
     }
   }
+  bool waited = false;
   bool may_retire = true;
   bool may_wait_for_frees = true;
   bool may_wait_for_device = true;
@@ -105,6 +106,7 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       Result<Place*> climbed = climb_without_host_wait(heap, wanted.request, may_retire ? &crowded : nullptr);
       if (!climbed.ok()) return climbed;
       if (climbed.value() != nullptr) {
+        if (waited) counters_.on_alloc_retry();
         lock.release();
         return climbed;
       }
@@ -119,12 +121,14 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
     }
     if (may_wait_for_frees && wait_for_frees(heap)) {
       may_wait_for_frees = false;
+      waited = true;
       timer.finish(true);
       continue;
     }
     if (!may_wait_for_device || !wait_for_device()) break;
     may_wait_for_frees = false;
     may_wait_for_device = false;
+    waited = true;
     timer.finish(true);
   }
   return out_of_memory(wanted);
@@ -175,7 +179,9 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       return nullptr;
     }
     if (Status status = enter_context(); !status.ok()) return status;
-    uint64_t room = store_->room_pages();
+    const uint64_t hard_room = store_->room_pages();
+    uint64_t room = ordered ? hard_room : store_->easy_room_pages();
+    bool device_is_full = false;
     if (plan.new_pages <= room) {
       const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
       Result<Place*> place = heap.take_planned(request, plan);
@@ -184,9 +190,15 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       // The device is full although the limit is not reached: others use it too.
       plan = heap.plan(request);
       room = 0;
+      device_is_full = true;
     }
-    if (ordered || is_capturing(heap.key.stream)) return nullptr;
+    if (ordered) return nullptr;
     ordered = true;
+    const bool may_exceed = room < hard_room && !device_is_full;
+    if (is_capturing(heap.key.stream)) {
+      if (may_exceed) continue;
+      return nullptr;
+    }
     const RungTimer timer(counters_, Rung::kDeviceWait);
     const uint32_t shortfall =
         plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
@@ -198,7 +210,8 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     Place* place = progress ? heap.take_predicted(request) : nullptr;
     if (progress && place == nullptr) place = heap.take_found(request, true);
     timer.finish(progress);
-    if (!progress || place != nullptr) return place;
+    if (place != nullptr) return place;
+    if (!progress && !may_exceed) return nullptr;
   }
 }
 

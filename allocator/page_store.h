@@ -12,6 +12,7 @@
 // `handle` and `aliases` belong to the owner's heap.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -62,16 +63,24 @@ class PageStore {
   uint32_t page_count() const { return page_count_.load(std::memory_order_relaxed); }
   // No more than this many pages are created; lowering it below page_count() releases nothing.
   void set_most_pages(uint64_t pages) { most_pages_ = pages; }
+  // Above so many pages more are created only for what nothing else serves without a host wait.
+  void set_soft_most_pages(uint64_t pages) { soft_most_pages_ = pages; }
   uint64_t most_pages() const { return most_pages_.load(std::memory_order_relaxed); }
   uint64_t room_pages() const {
     const uint64_t most = most_pages();
     const uint32_t count = page_count();
     return most > count ? most - count : 0;
   }
-  // Room for so many pages more, as far as is known without trying: others may have filled the device. Needs
-  // no lock.
+  // The same within the soft limit.
+  uint64_t easy_room_pages() const {
+    const uint64_t most = soft_most_pages_.load(std::memory_order_relaxed);
+    const uint32_t count = page_count();
+    return std::min(room_pages(), most > count ? most - count : 0);
+  }
+  // Easy room for so many pages more, as far as is known without trying: others may have filled the device.
+  // Needs no lock.
   bool may_have_room(uint64_t pages) const {
-    return !device_is_full_.load(std::memory_order_relaxed) && room_pages() >= pages;
+    return !device_is_full_.load(std::memory_order_relaxed) && easy_room_pages() >= pages;
   }
   uint32_t live_mappings() const { return live_mappings_; }
 
@@ -139,6 +148,7 @@ class PageStore {
   Bitmap backed_;
   std::atomic<uint32_t> page_count_{0};  // changed under the lock
   std::atomic<bool> device_is_full_{false};
+  std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
   uint32_t live_mappings_ = 0;
 

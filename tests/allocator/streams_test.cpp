@@ -42,6 +42,34 @@ TEST(Streams, AnotherStreamTakesFreePagesBehindADeviceWait) {
   EXPECT_EQ(device.reports(), "");
 }
 
+TEST(Streams, AboveTheSoftLimitOtherStreamsMemoryComesBeforeNewPages) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.soft_limit_bytes = 20 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream first = device.stream();
+  const CUstream second = device.stream();
+  for (const CUstream stream : {first, second, first, second}) {
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    device.touch(stream, block, 20 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
+  EXPECT_GE(arena->stats().stream_waits, 1);
+  // What nobody can lend is taken from the driver all the same, without a wait of the host.
+  void* one = must_allocate(*arena, 20 * kMiB, first);
+  void* more = must_allocate(*arena, 10 * kMiB, second);
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(30 * kMiB));
+  EXPECT_EQ(arena->stats().host_waits, 0);
+  SPW_EXPECT_OK(arena->set_soft_limit(60 * kMiB));
+  SPW_EXPECT_OK(Arena::free(one));
+  must_allocate(*arena, 20 * kMiB, second);
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(50 * kMiB));
+  SPW_EXPECT_OK(Arena::free(more));
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Streams, NoWaitIsTakenWhileThereIsRoomForNewPages) {
   Device device(kLate);
   const auto arena = device.arena();
