@@ -366,9 +366,16 @@ DeviceStats Arena::stats() const {
   const uint64_t limit_bytes = limit();
   stats.limit_bytes = limit_bytes > INT64_MAX ? INT64_MAX : static_cast<int64_t>(limit_bytes);
   uint64_t largest = 0;
+  uint64_t metadata = 0;
   for (Heap* heap : heaps()) {
     const Lock lock(heap->mutex);
     largest = std::max(largest, heap->largest_free_bytes());
+    metadata += heap->metadata_bytes();
+  }
+  {
+    const Lock lock(mutex_);
+    stats.live_mappings = store_->live_mappings();
+    stats.metadata_bytes = static_cast<int64_t>(metadata + store_->metadata_bytes());
   }
   stats.largest_free_bytes = static_cast<int64_t>(largest);
   return stats;

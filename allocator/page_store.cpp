@@ -246,6 +246,7 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   spare_views_.pop_back();
   view->va = va;
   view->pages = pages;
+  view_slots_ += pages.size();
   view->mapped = mapped;
   // What could not be undone stays known, so that its pages are unmapped before they go, but serves nobody.
   view->retired = !status.ok();
@@ -262,6 +263,7 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
 void PageStore::drop(View& view) {
   view.lose_places();
   give_back_alias_range(view.va, view.pages.size() * kPageBytes);
+  view_slots_ -= view.pages.size();
   view.pages.clear();
   view.mapped = 0;
   spare_views_.push_back(&view);
@@ -355,11 +357,8 @@ Status PageStore::release_page(PageId id) {
 }
 
 uint64_t PageStore::metadata_bytes() const {
-  uint64_t bytes = uint64_t{backed_.end()} * sizeof(Page) + backed_.end() / 8;
-  for (const std::unique_ptr<View>& view : views_) {
-    bytes += sizeof(View) + view->pages.capacity() * sizeof(PageId) + view->mapped * sizeof(Alias);
-  }
-  return bytes;
+  return uint64_t{backed_.end()} * sizeof(Page) + backed_.end() / 8 + views_.size() * sizeof(View) +
+         view_slots_ * sizeof(PageId) + (live_mappings_ - page_count()) * sizeof(Alias);
 }
 
 }  // namespace spillway

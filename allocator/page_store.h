@@ -151,6 +151,7 @@ class PageStore {
   std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
   uint32_t live_mappings_ = 0;
+  uint64_t view_slots_ = 0;
 
   AddressRange home_;
   std::vector<AddressRange> alias_chunks_;

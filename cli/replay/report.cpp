@@ -62,6 +62,7 @@ Json row_json(const ReplayRow& row) {
   json["stream_waits"] = row.run.stream_waits;
   json["virtual_driver_ns"] = row.run.virtual_driver_ns;
   json["peak_mappings"] = row.run.peak_mappings;
+  json["metadata_bytes"] = row.run.metadata_bytes;
   json["ns_per_event"] = row.ns_per_event;
   json["ooms"] = row.run.ooms;
   return json;

@@ -267,6 +267,7 @@ Result<RunResult> run_program(const ReplayProgram& program, const RunRequest& re
   result.completed = result.ooms == 0;
   result.peak_reserved_bytes = target.peak_reserved_bytes();
   result.peak_physical_bytes = sim.peak_physical_bytes(0);
+  result.metadata_bytes = target.metadata_bytes();
   result.peak_mappings = sim.peak_mappings();
   result.driver_calls = driver_calls(sim);
   result.calls_by_kind = counts_by_kind(sim, sim.total_calls());

@@ -19,16 +19,21 @@ class SpillwayTarget final : public ReplayTarget {
     return spw_record_stream(block, stream);
   }
 
-  uint64_t peak_reserved_bytes() override {
-    spw_stats stats{};
-    stats.size = sizeof stats;
-    return spw_stats_get(kDevice, &stats) == SPW_OK ? static_cast<uint64_t>(stats.reserved_bytes.all.peak)
-                                                    : 0;
-  }
+  uint64_t peak_reserved_bytes() override { return static_cast<uint64_t>(stats().reserved_bytes.all.peak); }
+  uint64_t metadata_bytes() override { return static_cast<uint64_t>(stats().metadata_bytes); }
   std::string last_error() override { return spw_last_error(); }
   Status validate() override {
     const spw_status code = spw_validate(kDevice);
     return code == SPW_OK ? Status() : Status(code, spw_last_error());
+  }
+
+ private:
+  // All zero where there are none.
+  static spw_stats stats() {
+    spw_stats stats{};
+    stats.size = sizeof stats;
+    if (spw_stats_get(kDevice, &stats) != SPW_OK) stats = {};
+    return stats;
   }
 };
 

@@ -37,6 +37,8 @@ class ReplayTarget {
 
   // The most device memory the allocator ever held, by its own account.
   virtual uint64_t peak_reserved_bytes() = 0;
+  // Host memory of the allocator's tables; 0 where it does not tell.
+  virtual uint64_t metadata_bytes() { return 0; }
 
   // The text of the last failure, for the one-line error of the command.
   virtual std::string last_error() = 0;

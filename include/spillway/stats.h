@@ -60,9 +60,11 @@ typedef struct spw_pool_stat {
  *   limit_bytes                   what reserved_bytes may reach; INT64_MAX when unlimited
  *   heaps                         number of (stream, pool) heaps
  *   stream_waits, host_waits      device-side waits enqueued, waits that blocked a host thread
- *   mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes exactly;
- * active and requested bytes as the line through samples, taken by each pool of a heap every 64 to 191
- * allocations, halfway through one, and by every reader of these counters */
+ *   live_mappings                 pages mapped, once at home and once for every view they appear in
+ *   metadata_bytes                host memory of the tables, but for the process-wide one from addresses to
+ * blocks mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes
+ * exactly; active and requested bytes as the line through samples, taken by each pool of a heap every 64 to
+ * 191 allocations, halfway through one, and by every reader of these counters */
 #define SPW_STATS_VALUES(X) \
   X(num_alloc_retries)      \
   X(num_ooms)               \
@@ -78,6 +80,8 @@ typedef struct spw_pool_stat {
   X(heaps)                  \
   X(stream_waits)           \
   X(host_waits)             \
+  X(live_mappings)          \
+  X(metadata_bytes)         \
   X(mean_active_bytes)      \
   X(mean_requested_bytes)   \
   X(mean_reserved_bytes)
