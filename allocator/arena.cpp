@@ -33,6 +33,12 @@ Status no_host_memory() {
   return Status::out_of_memory("host memory for the allocator's tables has run out");
 }
 
+Status absurd_request(uint64_t bytes) {
+  return Status::out_of_memory(
+      fmt::format("CUDA out of memory. Tried to allocate {} bytes; no device has more than {}", bytes,
+                  kLargestRequestBytes));
+}
+
 }  // namespace
 
 Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options)
@@ -120,6 +126,12 @@ std::vector<Heap*> Arena::heaps() const {
   return all;
 }
 
+std::vector<CUstream> Arena::streams() const {
+  std::vector<CUstream> all;
+  for (const Heap* heap : heaps()) all.push_back(heap->key.stream);
+  return all;
+}
+
 bool Arena::pool_for(CUstream stream, PoolId* id) {
   std::vector<Pool> open;
   {
@@ -200,55 +212,63 @@ Status Arena::release_pool(PoolId id) {
 // ---- Allocate and free
 // -----------------------------------------------------------------------------------------------
 
-Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
-  *out = nullptr;
-  if (bytes == 0) return {};
-  if (bytes > kLargestRequestBytes) {
-    return Status::out_of_memory(
-        fmt::format("CUDA out of memory. Tried to allocate {} bytes; no device has more than {}", bytes,
-                    kLargestRequestBytes));
-  }
+inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64_t requested_bytes,
+                                                          CUstream stream, void** out) {
   try {
     Heap* heap = heap_for(stream);
-    return bytes <= options_.small_limit_bytes ? allocate_small(*heap, bytes, out)
-                                               : allocate_large(*heap, bytes, out);
+    return bytes <= options_.small_limit_bytes ? allocate_small(*heap, bytes, requested_bytes, out)
+                                               : allocate_large(*heap, bytes, requested_bytes, out);
   } catch (const std::bad_alloc&) {
     return no_host_memory();
   }
 }
 
-Status Arena::allocate_large(Heap& heap, uint64_t bytes, void** out) {
+Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
+  *out = nullptr;
+  if (bytes == 0) return {};
+  if (bytes > kLargestRequestBytes) return absurd_request(bytes);
+  return serve(bytes, bytes, stream, out);
+}
+
+Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, void** out) {
+  *out = nullptr;
+  if (bytes == 0) return {};
+  if (bytes > kLargestRequestBytes || padding > kLargestRequestBytes - bytes) return absurd_request(bytes);
+  return serve(bytes + padding, bytes, stream, out);
+}
+
+Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   std::unique_lock<BiasedMutex> lock(heap.mutex);
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
     lock.unlock();
-    Result<Place*> climbed = climb(heap, {request, bytes});
+    Result<Place*> climbed = climb(heap, {request, requested_bytes});
     if (!climbed.ok()) return climbed.take_status();
     lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
     place = climbed.value();
   }
-  if (!heap.make_live(*place, bytes)) return no_host_memory();
+  if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
   return {};
 }
 
-Status Arena::allocate_small(Heap& heap, uint64_t bytes, void** out) {
+Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
   std::unique_lock<BiasedMutex> lock(heap.mutex);
-  *out = heap.allocate_small(size_class, bytes);
+  *out = heap.allocate_small(size_class, requested_bytes);
   if (*out != nullptr) return {};
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
     lock.unlock();
-    Result<Place*> climbed = climb(heap, {request, bytes});
+    Result<Place*> climbed = climb(heap, {request, requested_bytes});
     if (!climbed.ok()) return climbed.take_status();
     lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
     place = climbed.value();
   }
   if (!heap.open_slab(*place, size_class)) return no_host_memory();
-  *out = heap.allocate_small(size_class, bytes);
+  *out = heap.allocate_small(size_class, requested_bytes);
   return {};
 }
 
@@ -276,6 +296,28 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
     return {};
   const Lock lock(heap.mutex);
   return heap.record_stream(*place, va, stream);
+}
+
+Status Arena::withhold(void* pointer) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  Place* place = AddressMap::instance().find(va);
+  if (place == nullptr) {
+    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  }
+  Heap& heap = *place->heap;
+  const Lock lock(heap.mutex);
+  return heap.withhold(*place, va);
+}
+
+Status Arena::release_withheld(void* pointer) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  Place* place = AddressMap::instance().find(va);
+  if (place == nullptr) {
+    return Status::invalid_pointer(fmt::format("release of {:#x}: no block begins there", va));
+  }
+  Heap& heap = *place->heap;
+  const Lock lock(heap.mutex);
+  return heap.release_withheld(*place, va);
 }
 
 // ---- Giving back

@@ -49,11 +49,20 @@ class Arena {
 
   // bytes 0: *out is null, and ok. Errors: out_of_memory, invalid_argument (an absurd size), driver.
   Status allocate(size_t bytes, CUstream stream, void** out);
+  // The same with `padding` bytes more than the program asked for, which requested_bytes does not count.
+  Status allocate_padded(size_t bytes, size_t padding, CUstream stream, void** out);
   // Null is ok. Of whichever arena the block is. Errors: invalid_pointer (foreign, already freed, inside a
   // block).
   static Status free(void* pointer);
   // The block is also used on `stream`: after its free it waits for the work enqueued there until then.
   static Status record_stream(void* pointer, CUstream stream);
+  // A free in two parts: from withhold() on, the block counts as freed by the program and pending, and nobody
+  // gets its memory; release_withheld() frees it as free() would have. Errors: invalid_pointer.
+  static Status withhold(void* pointer);
+  static Status release_withheld(void* pointer);
+  // Called, by any thread and with no lock held, when a request has nothing else left to try; answers whether
+  // it freed something. Set before the arena is used.
+  void set_last_resort(std::function<bool()> last_resort) { last_resort_ = std::move(last_resort); }
 
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
@@ -74,6 +83,9 @@ class Arena {
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   int device() const { return device_; }
+  CUcontext context() const { return context_.get(); }
+  // Those that memory was asked for on.
+  std::vector<CUstream> streams() const;
   DeviceStats stats() const;
   void reset_peaks() { counters_.reset_peaks(); }
   void reset_accumulated() { counters_.reset_accumulated(); }
@@ -102,8 +114,10 @@ class Arena {
   Heap* find_heap(const HeapKey& key);
   bool pool_for(CUstream stream, PoolId* id);
 
-  Status allocate_large(Heap& heap, uint64_t bytes, void** out);
-  Status allocate_small(Heap& heap, uint64_t bytes, void** out);
+  // `bytes` are found room for, `requested_bytes` counted as the program's.
+  Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
+  Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
+  Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 
   // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held.
   Result<Place*> climb(Heap& heap, const Wanted& wanted);
@@ -145,6 +159,7 @@ class Arena {
   uint32_t most_mappings_ =
       kMostMappings;  // live ones beyond which views are retired before another is mapped
   std::atomic<uint64_t> limit_;
+  std::function<bool()> last_resort_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h
 

@@ -327,19 +327,22 @@ Status Heap::free(Place& place, uint64_t va) {
       return {};
     }
   }
-  return free_after_streams(place, va, slot);
+  mark_pending(place, slot);
+  free_after_streams(place, va, slot);
+  return {};
+}
+
+bool Heap::begins_live(const Place& place, uint64_t va, uint32_t* slot) const {
+  *slot = kMostSlots;
+  if (place.state != BlockState::kLive || place.heap != this) return false;
+  if (place.slab == nullptr) return place.va == va;
+  *slot = place.slab->slot_at(va);
+  return *slot != kMostSlots && place.slab->is_live(*slot);
 }
 
 Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
-  bool live = place.state == BlockState::kLive && place.heap == this;
   uint32_t slot = kMostSlots;
-  if (live && place.slab != nullptr) {
-    slot = place.slab->slot_at(va);
-    live = slot != kMostSlots && place.slab->is_live(slot);
-  } else {
-    live = live && place.va == va;
-  }
-  if (!live) {
+  if (!begins_live(place, va, &slot)) {
     return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
   }
   if (stream == key.stream && stream != CU_STREAM_PER_THREAD) return {};
@@ -353,22 +356,52 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
   return {};
 }
 
-Status Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
+Status Heap::withhold(Place& place, uint64_t va) {
+  uint32_t slot = kMostSlots;
+  if (!begins_live(place, va, &slot)) {
+    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  }
+  mark_pending(place, slot);
+  return {};
+}
+
+Status Heap::release_withheld(Place& place, uint64_t va) {
+  Slab* slab = place.heap == this ? place.slab : nullptr;
+  const uint32_t slot = slab == nullptr ? kMostSlots : slab->slot_at(va);
+  const bool withheld = slab != nullptr
+                            ? slot != kMostSlots && Slab::test(slab->pending_slots, slot)
+                            : place.heap == this && place.state == BlockState::kPendingFree && place.va == va;
+  if (!withheld)
+    return Status::invalid_pointer(fmt::format("release of {:#x}: no block is withheld there", va));
+  if (slab != nullptr ? Slab::test(slab->stream_uses, slot) : place.has_stream_uses) {
+    free_after_streams(place, va, slot);
+  } else {
+    complete_free(place, slot);
+  }
+  return {};
+}
+
+void Heap::mark_pending(Place& place, uint32_t slot) {
+  if (place.slab != nullptr) {
+    Slab::set(place.slab->pending_slots, slot);
+    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes());
+  } else {
+    place.state = BlockState::kPendingFree;
+    counters.on_free_requested(SizePool::kLarge, place.bytes());
+  }
+}
+
+void Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
   std::vector<CUstream> streams = std::move(stream_uses_[va]);
   stream_uses_.erase(va);
   if (place.slab != nullptr) {
     Slab::clear(place.slab->stream_uses, slot);
-    Slab::set(place.slab->pending_slots, slot);
-    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes());
   } else {
     place.has_stream_uses = false;
-    place.state = BlockState::kPendingFree;
-    counters.on_free_requested(SizePool::kLarge, place.bytes());
   }
   PendingFree pending{&place, slot, std::move(streams), {}, timeline.epoch()};
   record_events(pending);
   pending_.push_back(std::move(pending));
-  return {};
 }
 
 void Heap::record_events(PendingFree& pending) {
@@ -494,6 +527,10 @@ void Heap::complete_pending(size_t at) {
   Place& place = *pending_[at].place;
   const uint32_t slot = pending_[at].slot;
   pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(at));
+  complete_free(place, slot);
+}
+
+void Heap::complete_free(Place& place, uint32_t slot) {
   if (place.slab != nullptr) {
     Slab::clear(place.slab->pending_slots, slot);
     slot_freed(*place.slab, slot, true);

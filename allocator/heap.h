@@ -110,6 +110,9 @@ class Heap {
   // Frees the block at `va`, which the address map says may lie in `place`.
   Status free(Place& place, uint64_t va);
   Status record_stream(Place& place, uint64_t va, CUstream stream);
+  // A free in two parts, see Arena::withhold.
+  Status withhold(Place& place, uint64_t va);
+  Status release_withheld(Place& place, uint64_t va);
 
   // Frees whose other streams are done are completed; answers how many blocks that was.
   size_t complete_finished_frees();
@@ -257,9 +260,13 @@ class Heap {
   void leave_scarcer_end(Plan& plan, uint32_t lines) const;
   Plan plan_view(const Request& request) const;
 
-  Status free_after_streams(Place& place, uint64_t va, uint32_t slot);
+  // Whether a live block begins at `va`; *slot is kMostSlots where it is no slot of a slab.
+  bool begins_live(const Place& place, uint64_t va, uint32_t* slot) const;
+  void mark_pending(Place& place, uint32_t slot);
+  void free_after_streams(Place& place, uint64_t va, uint32_t slot);
   void record_events(PendingFree& pending);
   void complete_pending(size_t at);
+  void complete_free(Place& place, uint32_t slot);
   Status wait_behind_stream(PendingFree& pending);
   void slot_freed(Slab& slab, uint32_t slot, bool was_pending);
   void list(Slab& slab);

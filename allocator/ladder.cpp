@@ -3,7 +3,8 @@
 //
 //   completed frees -> a view over own free pages -> new pages while the limit leaves room
 //   -> other streams' free pages, and own pending frees, behind a wait on the device
-//   -> a wait on the host for pending frees and for pools that were released -> out of memory
+//   -> a wait on the host for pending frees and for pools that were released
+//   -> what the last resort gives back, where there is one -> out of memory
 //
 // A stream under capture takes only own pages and new ones: ordering it after other streams would end the
 // capture, and what was allocated under capture belongs to its pool.
@@ -17,6 +18,7 @@
 #include <unordered_map>
 
 #include "allocator/arena.h"
+#include "driver/capture.h"
 
 namespace spillway {
 namespace {
@@ -42,32 +44,10 @@ class RungTimer {
   const int64_t start_ns_;
 };
 
-// While it lives, driver calls that a capture of this thread would forbid are allowed: creating and mapping
-// memory.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
-    exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
-  }
-  ~RelaxedCapture() {
-    if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const Driver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool exchanged_ = false;
-};
-
 }  // namespace
 
 bool Arena::is_capturing(CUstream stream) const {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // The legacy stream answers with an error while another stream captures: then it cannot be ordered either.
-  return driver_->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return spillway::is_capturing(*driver_, stream);
 }
 
 Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
@@ -98,6 +78,7 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   bool may_retire = true;
   bool may_wait_for_frees = true;
   bool may_wait_for_device = true;
+  bool may_ask = last_resort_ != nullptr;
   for (;;) {
     bool crowded = false;
     {
@@ -125,11 +106,22 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       timer.finish(true);
       continue;
     }
-    if (!may_wait_for_device || !wait_for_device()) break;
-    may_wait_for_frees = false;
-    may_wait_for_device = false;
+    if (may_wait_for_device && wait_for_device()) {
+      may_wait_for_frees = false;
+      may_wait_for_device = false;
+      waited = true;
+      timer.finish(true);
+      continue;
+    }
+    if (!may_ask) break;
+    may_ask = false;
+    const RungTimer callback_timer(counters_, Rung::kCallback);
+    const bool gave = last_resort_();
+    callback_timer.finish(gave);
+    if (!gave) break;
     waited = true;
-    timer.finish(true);
+    // What was given back may still be in use by other streams.
+    may_wait_for_frees = may_wait_for_device = true;
   }
   return out_of_memory(wanted);
 }
