@@ -1,5 +1,7 @@
 #include "sim/cuda/state.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -15,9 +17,20 @@ State& State::get() {
 
 ThreadState& this_thread() {
   static std::atomic<uint64_t> next{1};
-  thread_local ThreadState state;
-  if (state.id == 0) state.id = next.fetch_add(1);
-  return state;
+  // Deleted with its thread, but not at exit: handlers there, which run after the destructors of
+  // thread-local objects, call the driver too.
+  static const pthread_key_t kOwner = [] {
+    pthread_key_t key = 0;
+    pthread_key_create(&key, [](void* state) { delete static_cast<ThreadState*>(state); });
+    return key;
+  }();
+  thread_local ThreadState* state = nullptr;
+  if (state == nullptr) {
+    state = new ThreadState;
+    state->id = next.fetch_add(1);
+    pthread_setspecific(kOwner, state);
+  }
+  return *state;
 }
 
 std::string State::configure(const char* text) {
