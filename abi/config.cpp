@@ -83,6 +83,12 @@ bool parse(std::string_view text, Backend& out) {
   return true;
 }
 
+bool parse(std::string_view text, Debug& out) {
+  if (text != "off" && text != "guard") return false;
+  out = text == "off" ? Debug::kOff : Debug::kGuard;
+  return true;
+}
+
 bool parse(std::string_view text, Flag& out) {
   const bool on = text == "on" || text == "true" || text == "1";
   if (!on && text != "off" && text != "false" && text != "0") return false;
@@ -113,6 +119,9 @@ std::string print(const SmallSize& value) {
 }
 std::string print(const Backend& value) {
   return value == Backend::kVmm ? "vmm" : "malloc";
+}
+std::string print(const Debug& value) {
+  return value == Debug::kOff ? "off" : "guard";
 }
 std::string print(const Flag& value) {
   return value ? "on" : "off";

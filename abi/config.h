@@ -33,6 +33,7 @@ struct SmallSize {
   uint64_t bytes = 0;
 };
 enum class Backend : uint8_t { kVmm, kMalloc };
+enum class Debug : uint8_t { kOff, kGuard };
 using Flag = bool;
 
 struct Config {

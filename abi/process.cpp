@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -55,6 +56,8 @@ bool is_per_device(const std::string& path) {
 }  // namespace
 
 std::atomic<Allocator*> Process::published{nullptr};
+std::atomic<bool> Process::guarded{false};
+std::array<std::atomic<Guard*>, Allocator::kMostDevices> Process::guards{};
 
 Process& Process::instance() {
   static Process& process = *new Process;
@@ -116,8 +119,76 @@ Result<uint64_t> Process::total_bytes(int device) const {
 Result<Arena*> Process::arena(int device) {
   if (Arena* arena = existing(device); arena != nullptr) return arena;
   const std::lock_guard lock(mutex_);
+  return create_arena(device);
+}
+
+Result<Arena*> Process::create_arena(int device) {
   if (Status status = open_driver(); !status.ok()) return status;
+  // Fixed once there is an arena: see configure().
+  guarded.store(config_.debug == Debug::kGuard, std::memory_order_relaxed);
   return owned_allocator_->arena(device);
+}
+
+Guard* Process::existing_guard(int device) {
+  if (device < 0 || device >= Allocator::kMostDevices) return nullptr;
+  return guards[static_cast<size_t>(device)].load(std::memory_order_acquire);
+}
+
+Result<Guard*> Process::guard(int device) {
+  if (Guard* guard = existing_guard(device); guard != nullptr) return guard;
+  const std::lock_guard lock(mutex_);
+  return create_guard(device);
+}
+
+Result<Guard*> Process::create_guard(int device) {
+  Result<Arena*> arena = create_arena(device);
+  if (!arena.ok()) return arena.take_status();
+  if (!is_guarded()) return nullptr;
+  if (Guard* guard = existing_guard(device); guard != nullptr) return guard;
+  Result<uint64_t> total = total_bytes(device);
+  if (!total.ok()) return total.take_status();
+  const auto print = [](const std::string& text) {
+    (void)std::fwrite(text.data(), 1, text.size(), stderr);
+    (void)std::fflush(stderr);
+  };
+  const bool is_first = std::none_of(
+      guards.begin(), guards.end(), [](const std::atomic<Guard*>& guard) { return guard.load() != nullptr; });
+  auto made =
+      std::make_unique<Guard>(driver_, *arena.value(), Guard::default_quarantine_bytes(total.value()), print);
+  std::atomic<Guard*>& slot = guards[static_cast<size_t>(device)];
+  slot.store(made.release(), std::memory_order_release);
+  if (is_first) {
+    (void)Status().text();  // as for the dump
+    // A child of fork has the memory of its parent, and no device.
+    static const pid_t kProcess = getpid();
+    std::atexit([] {
+      if (getpid() == kProcess) instance().check_guards_at_exit();
+    });
+  }
+  return slot.load(std::memory_order_relaxed);
+}
+
+Guard* Process::guard_of(const void* pointer) {
+  for (const std::atomic<Guard*>& slot : guards) {
+    if (Guard* guard = slot.load(std::memory_order_acquire); guard != nullptr && guard->holds(pointer))
+      return guard;
+  }
+  for (const std::atomic<Guard*>& slot : guards) {
+    if (Guard* guard = slot.load(std::memory_order_acquire); guard != nullptr && guard->remembers(pointer))
+      return guard;
+  }
+  return nullptr;
+}
+
+void Process::check_guards_at_exit() noexcept {
+  for (const std::atomic<Guard*>& slot : guards) {
+    try {
+      // The program may have taken the device down already: then there is nothing left to check.
+      if (Guard* guard = slot.load(std::memory_order_acquire); guard != nullptr) (void)guard->check();
+    } catch (...) {
+      std::fprintf(stderr, "spillway: guard: no check at the end of the program\n");
+    }
+  }
 }
 
 Result<Arena*> Process::used_arena(int device) {

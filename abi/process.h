@@ -5,9 +5,12 @@
 // the next call. Nothing is torn down at exit: the driver may be gone by then, and it takes the memory back
 // itself.
 //
+// With debug:guard, each arena has a guard, and the program's memory comes from that.
+//
 // Thread-safe. The way to an arena that exists takes no lock.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -17,6 +20,7 @@
 
 #include "abi/config.h"
 #include "allocator/allocator.h"
+#include "allocator/guard.h"
 #include "driver/driver.h"
 #include "driver/status.h"
 
@@ -36,6 +40,15 @@ class Process {
   // Null where the device was not used yet. Errors: invalid_argument (no such device), those of Driver::open.
   Result<Arena*> used_arena(int device);
 
+  // Whether memory comes from guards. To be asked after existing(): an arena appears after this is known.
+  static bool is_guarded() { return guarded.load(std::memory_order_relaxed); }
+  // The guard of a device, made if need be with its arena; null without debug:guard. Errors: as arena().
+  Result<Guard*> guard(int device);
+  // Null where there is none.
+  static Guard* existing_guard(int device);
+  // The guard that knows the address: of a live block or one in quarantine, or else of one that was; or null.
+  static Guard* guard_of(const void* pointer);
+
   Result<std::shared_ptr<const Driver>> driver();
   Status configure(const char* text);
   Config config();
@@ -44,16 +57,21 @@ class Process {
   Status dump(const std::string& path);
   // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
   void dump_at_exit() noexcept;
+  void check_guards_at_exit() noexcept;
 
  private:
   Process() = default;
   void load_config();  // with the mutex held, like those below
   Status open_driver();
+  Result<Arena*> create_arena(int device);
+  Result<Guard*> create_guard(int device);
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
   Result<std::string> dump_text(int device);  // negative: all devices
 
   static std::atomic<Allocator*> published;  // owned_allocator_, for those without the mutex
+  static std::atomic<bool> guarded;
+  static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 
   std::mutex mutex_;
   bool config_loaded_ = false;

@@ -61,6 +61,54 @@ spw_status with_used_arena(int device, Body body) noexcept {
   });
 }
 
+// With debug:guard, memory comes from the device's guard. `caller` is where the program called. Kept out of
+// line: the path without a guard is not to pay for them.
+[[gnu::noinline, gnu::cold]] spw_status guard_alloc(size_t bytes, int device, spw_stream stream,
+                                                    const void* caller, void** out) noexcept {
+  return guarded([&]() -> Status {
+    Result<Guard*> guard = Process::instance().guard(device);
+    if (!guard.ok()) return guard.take_status();
+    return guard.value()->allocate(bytes, stream, caller, out);
+  });
+}
+
+[[gnu::noinline, gnu::cold]] spw_status guard_free(void* pointer, const void* caller) noexcept {
+  return guarded([&]() -> Status {
+    Guard* guard = pointer == nullptr ? nullptr : Process::guard_of(pointer);
+    return guard == nullptr ? Arena::free(pointer) : guard->free(pointer, caller);
+  });
+}
+
+[[gnu::noinline, gnu::cold]] spw_status guard_record_stream(void* pointer, spw_stream stream) noexcept {
+  return guarded([&]() -> Status {
+    Guard* guard = pointer == nullptr ? nullptr : Process::guard_of(pointer);
+    return guard == nullptr ? Arena::record_stream(pointer, stream) : guard->record_stream(pointer, stream);
+  });
+}
+
+// The first use of a device.
+[[gnu::noinline, gnu::cold]] spw_status first_alloc(size_t bytes, int device, spw_stream stream,
+                                                    const void* caller, void** out) noexcept {
+  const spw_status made = with_arena(device, [](Arena&) { return Status(); });
+  if (made != SPW_OK) return made;
+  if (Process::is_guarded()) return guard_alloc(bytes, device, stream, caller, out);
+  return with_arena(device, [&](Arena& arena) { return arena.allocate(bytes, stream, out); });
+}
+
+Status guard_check(int device, uint64_t* findings) {
+  if (findings != nullptr) *findings = 0;
+  Result<Arena*> arena = Process::instance().used_arena(device);
+  if (!arena.ok()) return arena.take_status();
+  if (Process::instance().config().debug != Debug::kGuard) {
+    return Status::invalid_state("nothing is guarded: set debug:guard before a device is first used");
+  }
+  Guard* guard = Process::existing_guard(device);
+  if (guard == nullptr) return {};
+  Status status = guard->check();
+  if (findings != nullptr) *findings = guard->findings();
+  return status;
+}
+
 Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   Result<std::shared_ptr<const Driver>> driver = Process::instance().driver();
   if (!driver.ok()) return driver.take_status();
@@ -115,6 +163,7 @@ Status conf_get(const char* name, char* buffer, size_t size, size_t* needed) {
 }  // namespace spillway
 
 using spillway::Arena;
+using spillway::Guard;
 using spillway::PoolId;
 using spillway::Process;
 using spillway::Result;
@@ -128,21 +177,30 @@ spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out) {
   }
   *out = nullptr;
   if (Arena* arena = Process::existing(device); arena != nullptr) [[likely]] {
+    if (Process::is_guarded()) [[unlikely]]
+      return spillway::guard_alloc(bytes, device, stream, __builtin_return_address(0), out);
     return spillway::guarded([&] { return arena->allocate(bytes, stream, out); });
   }
-  return spillway::with_arena(device, [&](Arena& arena) { return arena.allocate(bytes, stream, out); });
+  return spillway::first_alloc(bytes, device, stream, __builtin_return_address(0), out);
 }
 
 spw_status spw_free(void* pointer) {
+  if (Process::is_guarded()) [[unlikely]]
+    return spillway::guard_free(pointer, __builtin_return_address(0));
   return spillway::guarded([&] { return Arena::free(pointer); });
 }
 
 spw_status spw_record_stream(void* pointer, spw_stream stream) {
+  if (Process::is_guarded()) [[unlikely]]
+    return spillway::guard_record_stream(pointer, stream);
   return spillway::guarded([&] { return Arena::record_stream(pointer, stream); });
 }
 
 spw_status spw_trim(int device) {
-  return spillway::with_used_arena(device, [](Arena& arena) { return arena.trim(); });
+  return spillway::with_used_arena(device, [](Arena& arena) {
+    Guard* guard = Process::existing_guard(arena.device());
+    return guard == nullptr ? arena.trim() : guard->trim();
+  });
 }
 
 spw_status spw_set_limit(int device, uint64_t bytes) {
@@ -217,6 +275,10 @@ spw_status spw_stats_reset_accumulated(int device) {
 
 spw_status spw_validate(int device) {
   return spillway::with_used_arena(device, [](Arena& arena) { return arena.validate(); });
+}
+
+spw_status spw_guard_check(int device, uint64_t* findings) {
+  return spillway::guarded([&] { return spillway::guard_check(device, findings); });
 }
 
 spw_status spw_dump(const char* path, const char* format) {

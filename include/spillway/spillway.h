@@ -96,6 +96,12 @@ SPW_API spw_status spw_stats_reset_accumulated(int device);
  * first difference. */
 SPW_API spw_status spw_validate(int device);
 
+/* With the option debug:guard: waits for the device, and checks every block in use or in quarantine for
+ * writes outside of it and after its free. Each finding is reported on stderr when it is made. *findings (may
+ * be NULL) is how many there were on this device since the program began, wrong frees included. Slow. Errors:
+ * SPW_ERROR_INVALID_STATE (no debug:guard, or a stream is being captured), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_guard_check(int device, uint64_t* findings);
+
 /* Writes counters, segments and blocks of every device used, with the configuration in force. The file
  * appears whole or not at all. `path`: %p becomes the process id, %r the rank (RANK, else 0), %t the time in
  * seconds, %d the device, one file each. `format`: "json" or NULL. Errors: SPW_ERROR_INVALID_ARGUMENT,

@@ -98,6 +98,8 @@ TEST(ConfigText, EveryMistakeIsOneLineThatSaysWhatIsAllowed) {
                                           "max_small_size:100",
                                           "max_small_size:1MiB",
                                           "strict:2",
+                                          "debug:on",
+                                          "debug:guards",
                                           "limits:1GiB",
                                           "limit",
                                           ":5",
@@ -187,7 +189,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(value_of("reserve") == "4MiB");
     SPW_CHECK(value_of(nullptr) ==
               "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,max_small_size:16KiB,"
-              "strict:off");
+              "strict:off,debug:off");
   });
 }
 
