@@ -47,6 +47,7 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       options_(options),
       id_(next_arena_id.fetch_add(1)),
       events_(*driver_),
+      most_mappings_(options.most_mappings),
       limit_(options.limit_bytes) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> driver, int device,

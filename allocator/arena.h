@@ -31,6 +31,10 @@
 
 namespace spillway {
 
+// Live mappings beyond which views are retired before another is mapped: below 200,000, where drivers' limits
+// are far and their tables small.
+constexpr uint32_t kMostMappings = 190'000;
+
 struct ArenaOptions {
   uint64_t limit_bytes = UINT64_MAX;       // of physical memory held from the driver
   uint64_t soft_limit_bytes = UINT64_MAX;  // exceeded only where nothing else serves without a host wait
@@ -38,6 +42,7 @@ struct ArenaOptions {
   bool use_vmm = true;                     // false: cuMemAlloc segments
   bool share_edges = true;                 // false: blocks of a page and more share no page
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
+  uint32_t most_mappings = kMostMappings;
 };
 
 class Arena {
@@ -95,9 +100,6 @@ class Arena {
   std::vector<SegmentRow> segments() const;
 
  private:
-  // Below 200,000, where drivers' limits are far and their tables small.
-  static constexpr uint32_t kMostMappings = 190'000;
-
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
 
   struct Pool {
@@ -156,8 +158,7 @@ class Arena {
 
   mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
-  uint32_t most_mappings_ =
-      kMostMappings;  // live ones beyond which views are retired before another is mapped
+  uint32_t most_mappings_;  // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
   std::function<bool()> last_resort_;
 

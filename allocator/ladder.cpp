@@ -373,7 +373,7 @@ bool Arena::retire_views() {
       view->lose_places();
     }
     // Views that are all in use: no further wait before there are many more.
-    most_mappings_ = std::max(most_mappings_, left + kMostMappings / 8);
+    most_mappings_ = std::max(most_mappings_, left + options_.most_mappings / 8);
   }
   if (!synchronize(all).ok()) return false;
   const Lock lock(mutex_);
