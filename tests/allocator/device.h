@@ -20,6 +20,9 @@ class Device {
     Result<std::shared_ptr<const Driver>> opened = Driver::open();
     if (!opened.ok()) throw std::runtime_error(opened.status().text());
     driver = opened.value();
+    bind(graph_instantiate, "cuGraphInstantiateWithFlags");
+    bind(graph_launch, "cuGraphLaunch");
+    bind(graph_exec_destroy, "cuGraphExecDestroy");
     bind(configure, "spwSimConfigure");
     bind(touch_ranges, "spwSimTouch");
     bind(report_count, "spwSimReportCount");
@@ -71,7 +74,15 @@ class Device {
       return;
     }
     const SpwSimRange range{reinterpret_cast<uint64_t>(pointer), bytes, 0, 0};
-    touch_ranges(on, &range, 1, SPW_SIM_READ_WRITE);
+    EXPECT_EQ(touch_ranges(on, &range, 1, SPW_SIM_READ_WRITE), CUDA_SUCCESS);
+  }
+  // What `later` does from now on comes after what `earlier` has been told so far.
+  void order(CUstream earlier, CUstream later) const {
+    CUevent edge = nullptr;
+    EXPECT_EQ(driver->cuEventCreate(&edge, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuEventRecord(edge, earlier), CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuStreamWaitEvent(later, edge, 0), CUDA_SUCCESS);
+    EXPECT_EQ(driver->cuEventDestroy(edge), CUDA_SUCCESS);
   }
   // What the race detector has to say; empty is good.
   std::string reports() const {
@@ -82,6 +93,10 @@ class Device {
 
   std::shared_ptr<const Driver> driver;
   CUcontext context = nullptr;
+  // Graphs, which the allocator does not use; null where the driver lacks them.
+  decltype(&cuGraphInstantiateWithFlags) graph_instantiate = nullptr;
+  decltype(&cuGraphLaunch) graph_launch = nullptr;
+  decltype(&cuGraphExecDestroy) graph_exec_destroy = nullptr;
   decltype(&spwSimConfigure) configure = nullptr;
   decltype(&spwSimTouch) touch_ranges = nullptr;
   decltype(&spwSimReportCount) report_count = nullptr;

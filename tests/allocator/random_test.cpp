@@ -2,33 +2,16 @@
 // re-derives its counters. SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS make it long; a failure names the
 // seed.
 
-#include <cstdlib>
-#include <map>
-#include <random>
-
-#include "tests/allocator/device.h"
+#include "tests/allocator/model.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
-
-uint64_t from_environment(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr || *text == 0 ? fallback : std::strtoull(text, nullptr, 10);
-}
-
-struct Block {
-  uint64_t va;
-  size_t bytes;
-  CUstream stream;
-};
 
 class RandomProgram {
  public:
   RandomProgram(uint32_t seed, const ArenaOptions& options)
       : device_("capacity:96MiB,backing:none,completion:late,seed:" + std::to_string(seed)),
-        random_(seed),
+        dice_(seed),
         seed_(seed) {
     arena_ = device_.arena(options);
     for (int i = 0; i < 3; ++i) streams_.push_back(device_.stream());
@@ -48,7 +31,7 @@ class RandomProgram {
       }
     }
     device_.clear_faults();
-    for (const auto& [va, block] : live_) SPW_EXPECT_OK(Arena::free(reinterpret_cast<void*>(va)));
+    for (const auto& [va, block] : live_) SPW_EXPECT_OK(Arena::free(block.pointer()));
     live_.clear();
     SPW_EXPECT_OK(arena_->validate());
     SPW_EXPECT_OK(arena_->trim());
@@ -59,32 +42,8 @@ class RandomProgram {
   }
 
  private:
-  uint32_t pick(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
-
-  size_t pick_size() {
-    switch (pick(6)) {
-      case 0:
-        return 1 + pick(2048);
-      case 1:
-        return 1 + pick(64 << 10);
-      case 2:
-        return 1 + pick(2 * kMiB);
-      case 3:
-        return (1 + pick(8)) * 2 * kMiB;
-      default:
-        return 1 + pick(24 * kMiB);
-    }
-  }
-
-  std::map<uint64_t, Block>::iterator pick_block() {
-    auto block = live_.lower_bound(pick(1u << 31) | (uint64_t{pick(1u << 16)} << 31));
-    if (block == live_.end()) block = live_.begin();
-    std::advance(block, pick(static_cast<uint32_t>(live_.size())) % 4);
-    return block == live_.end() ? live_.begin() : block;
-  }
-
   void one_step() {
-    const uint32_t kind = pick(100);
+    const uint32_t kind = dice_.pick(100);
     if (kind < 50 || live_.empty()) {
       allocate();
     } else if (kind < 88) {
@@ -94,20 +53,17 @@ class RandomProgram {
     } else if (kind < 92) {
       (void)arena_->trim();
     } else if (kind < 93) {
-      SPW_EXPECT_OK(arena_->set_limit((32 + pick(80)) * kMiB));
+      SPW_EXPECT_OK(arena_->set_limit((32 + dice_.pick(80)) * kMiB));
     } else if (kind < 95) {
-      const char* const names[] = {"cuMemCreate",   "cuMemMap",     "cuMemSetAccess",    "cuMemUnmap",
-                                   "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent", "cuEventCreate"};
-      device_.inject_fault(names[pick(8)], 1 + pick(5),
-                           pick(2) == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN);
+      dice_.inject_fault(device_);
     } else {
       wrong_free();
     }
   }
 
   void allocate() {
-    const size_t bytes = pick_size();
-    const CUstream stream = streams_[pick(static_cast<uint32_t>(streams_.size()))];
+    const size_t bytes = dice_.pick_size();
+    const CUstream stream = dice_.pick(streams_);
     void* pointer = nullptr;
     const Status status = arena_->allocate(bytes, stream, &pointer);
     if (!status.ok()) {
@@ -116,57 +72,44 @@ class RandomProgram {
           << status.text();
       return;
     }
-    const auto va = reinterpret_cast<uint64_t>(pointer);
-    EXPECT_EQ(va % 512, 0u);
-    const auto next = live_.lower_bound(va);
-    if (next != live_.end()) {
-      EXPECT_LE(va + bytes, next->first) << "overlaps the next block";
-    }
-    if (next != live_.begin()) {
-      EXPECT_LE(std::prev(next)->first + std::prev(next)->second.bytes, va) << "overlaps the block before";
-    }
-    live_[va] = {va, bytes, stream};
+    live_.add({reinterpret_cast<uint64_t>(pointer), bytes, stream, stream});
     device_.touch(stream, pointer, bytes);
     EXPECT_EQ(arena_->stats().allocation.all.current, static_cast<int64_t>(live_.size()));
   }
 
   void free_one() {
-    const auto block = pick_block();
-    device_.touch(block->second.stream, reinterpret_cast<void*>(block->first), block->second.bytes);
-    SPW_EXPECT_OK(Arena::free(reinterpret_cast<void*>(block->first)));
-    live_.erase(block);
+    const auto block = live_.pick(dice_);
+    device_.touch(block->second.stream, block->second.pointer(), block->second.bytes);
+    SPW_EXPECT_OK(Arena::free(block->second.pointer()));
+    live_.remove(block);
     EXPECT_EQ(arena_->stats().allocation.all.current, static_cast<int64_t>(live_.size()));
   }
 
   void use_elsewhere() {
-    const auto block = pick_block();
-    const CUstream user = streams_[pick(static_cast<uint32_t>(streams_.size()))];
-    CUevent ready = nullptr;
-    const Driver& driver = *device_.driver;
+    const auto picked = live_.pick(dice_);
+    const Block& block = picked->second;
+    const CUstream user = dice_.pick(streams_);
     device_.clear_faults();
-    driver.cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING);
-    driver.cuEventRecord(ready, block->second.stream);
-    driver.cuStreamWaitEvent(user, ready, 0);
-    driver.cuEventDestroy(ready);
-    device_.touch(user, reinterpret_cast<void*>(block->first), block->second.bytes);
-    SPW_EXPECT_OK(Arena::record_stream(reinterpret_cast<void*>(block->first), user));
+    device_.order(block.stream, user);
+    device_.touch(user, block.pointer(), block.bytes);
+    SPW_EXPECT_OK(Arena::record_stream(block.pointer(), user));
     // Freed right away: the owner does not touch it again, so no edge back is needed.
-    SPW_EXPECT_OK(Arena::free(reinterpret_cast<void*>(block->first)));
-    live_.erase(block);
+    SPW_EXPECT_OK(Arena::free(block.pointer()));
+    live_.remove(picked);
   }
 
   void wrong_free() {
-    const uint64_t wrong = pick_block()->first + 512 * (1 + pick(100));
-    if (live_.count(wrong) != 0) return;
+    const uint64_t wrong = live_.pick(dice_)->first + 512 * (1 + dice_.pick(100));
+    if (live_.begins_at(wrong)) return;
     EXPECT_EQ(Arena::free(reinterpret_cast<void*>(wrong)).code(), SPW_ERROR_INVALID_POINTER);
   }
 
   Device device_;
   std::unique_ptr<Arena> arena_;
   std::vector<CUstream> streams_;
-  std::mt19937 random_;
+  Dice dice_;
   const uint32_t seed_;
-  std::map<uint64_t, Block> live_;
+  LiveBlocks live_;
 };
 
 void run_seeds(const ArenaOptions& options) {

@@ -93,10 +93,7 @@ TEST(Streams, ARecordedStreamDelaysReuse) {
   const CUstream user = device.stream();
   void* block = must_allocate(*arena, 20 * kMiB, owner);
   device.touch(owner, block, 20 * kMiB);
-  CUevent ready = nullptr;
-  device.driver->cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING);
-  device.driver->cuEventRecord(ready, owner);
-  device.driver->cuStreamWaitEvent(user, ready, 0);
+  device.order(owner, user);
   device.touch(user, block, 20 * kMiB);
   SPW_EXPECT_OK(Arena::record_stream(block, user));
   SPW_EXPECT_OK(Arena::free(block));
@@ -115,7 +112,6 @@ TEST(Streams, ARecordedStreamDelaysReuse) {
   }
   SPW_EXPECT_OK(arena->validate());
   EXPECT_EQ(device.reports(), "");
-  device.driver->cuEventDestroy(ready);
 }
 
 TEST(Streams, SmallBlocksHaveStreamUsesToo) {
@@ -126,11 +122,7 @@ TEST(Streams, SmallBlocksHaveStreamUsesToo) {
   for (int i = 0; i < 300; ++i) {
     void* block = must_allocate(*arena, 700, owner);
     device.touch(owner, block, 700);
-    CUevent ready = nullptr;
-    device.driver->cuEventCreate(&ready, CU_EVENT_DISABLE_TIMING);
-    device.driver->cuEventRecord(ready, owner);
-    device.driver->cuStreamWaitEvent(user, ready, 0);
-    device.driver->cuEventDestroy(ready);
+    device.order(owner, user);
     device.touch(user, block, 700);
     SPW_EXPECT_OK(Arena::record_stream(block, user));
     SPW_EXPECT_OK(Arena::free(block));
