@@ -310,6 +310,8 @@ bool Arena::wait_for_frees(Heap& heap) {
     heap.list_pending_events(events);
   }
   if (events.empty() || is_capturing(heap.key.stream)) return false;
+  // Waiting, too, would end another stream's capture.
+  const RelaxedCapture relaxed(*driver_);
   for (const CUevent event : events) {
     counters_.on_driver_call(DriverCall::kSynchronize);
     counters_.on_host_wait();

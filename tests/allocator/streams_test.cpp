@@ -280,5 +280,29 @@ TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
   if (graph != nullptr) device.driver->cuGraphDestroy(graph);
 }
 
+TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  ArenaOptions options;
+  options.limit_bytes = 64 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream owner = device.stream();
+  const CUstream user = device.stream();
+  const CUstream captured = device.stream();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == owner; }));
+  void* block = must_allocate(*arena, 60 * kMiB, owner);
+  device.order(owner, user);
+  device.touch(user, block, 60 * kMiB);
+  SPW_EXPECT_OK(Arena::record_stream(block, user));
+  SPW_EXPECT_OK(Arena::free(block));
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  block = must_allocate(*arena, 60 * kMiB, owner);
+  EXPECT_EQ(arena->stats().host_waits, 1);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  device.touch(owner, block, 60 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
 }  // namespace
 }  // namespace spillway::test
