@@ -159,8 +159,10 @@ class Heap {
   template <typename Visit>
   void for_each_view_used(Visit visit) const {
     for (const std::unique_ptr<Place>& place : places_) {
-      if (place->view == nullptr || is_lost(*place)) continue;
+      if (place->view == nullptr) continue;
+      // A block outlives the loss of another slot of its view.
       const bool in_use = place->state != BlockState::kFree || pool_is_open;
+      if (is_lost(*place) && !in_use) continue;
       visit(place->view, in_use ? 0 : journal_.now() - place->last_use);
     }
   }

@@ -196,6 +196,36 @@ TEST(Streams, ManyStreamsNearTheLimitStayOrdered) {
   }
 }
 
+TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
+  Device device;
+  ArenaOptions options;
+  options.limit_bytes = 16 * kMiB;
+  options.most_mappings = 20;
+  const auto arena = device.arena(options);
+  const auto every_second_of_four = [&] {
+    void* blocks[4];
+    for (void*& block : blocks) block = must_allocate(*arena, 4 * kMiB, nullptr);
+    SPW_EXPECT_OK(Arena::free(blocks[0]));
+    SPW_EXPECT_OK(Arena::free(blocks[2]));
+  };
+  every_second_of_four();
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 8 * kMiB, nullptr)));
+  // It lies in three slots of the view of the block before; the fourth goes.
+  void* block = must_allocate(*arena, 6 * kMiB, nullptr);
+  EXPECT_EQ(arena->stats().rungs.view.hits, 1);
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(14 * kMiB));
+  // Another view is one mapping too many.
+  SPW_EXPECT_OK(arena->set_limit(30 * kMiB));
+  every_second_of_four();
+  const int64_t host_waits = arena->stats().host_waits;
+  EXPECT_NE(must_allocate(*arena, 8 * kMiB, nullptr), block);
+  EXPECT_EQ(arena->stats().host_waits, host_waits + 1);
+  device.touch(nullptr, block, 6 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+  SPW_EXPECT_OK(arena->validate());
+}
+
 TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
   Device device;
   ArenaOptions options;
