@@ -58,7 +58,7 @@ class Timeline {
  private:
   uint64_t epoch_ = 1;
   uint64_t recorded_ = 1;  // the event covers all epochs below this
-  uint64_t complete_ = 0;  // all epochs below are complete
+  uint64_t complete_ = 1;  // all epochs below are complete; 0 is that of pages that were never used
   Event event_;
   std::unordered_map<const Timeline*, uint64_t> waited_;  // all epochs below the number are waited for
 };

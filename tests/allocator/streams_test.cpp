@@ -196,6 +196,25 @@ TEST(Streams, ManyStreamsNearTheLimitStayOrdered) {
   }
 }
 
+TEST(Streams, PagesThatWereNeverUsedPassOnWithoutAWait) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "the failure is injected into the simulated driver";
+  ArenaOptions options;
+  options.limit_bytes = 4 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream first = device.stream();
+  const CUstream second = device.stream();
+  // One of two pages comes to be, and stays with the heap that asked.
+  device.inject_fault("cuMemCreate", 2, CUDA_ERROR_UNKNOWN);
+  void* block = nullptr;
+  EXPECT_EQ(arena->allocate(4 * kMiB, first, &block).code(), SPW_ERROR_DRIVER);
+  block = must_allocate(*arena, 4 * kMiB, second);
+  device.touch(second, block, 4 * kMiB);
+  EXPECT_EQ(arena->stats().stream_waits, 0);
+  EXPECT_EQ(arena->stats().host_waits, 0);
+  SPW_EXPECT_OK(arena->validate());
+}
+
 TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   Device device;
   ArenaOptions options;
