@@ -262,7 +262,9 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
     // Its frees are looked at only when it needs memory itself.
     if (owner->has_pending_frees()) {
       owner->complete_finished_frees();
-      if (!is_capturing(owner->key.stream)) owner->complete_frees_on_pages(pages);
+      // Another thread's default stream cannot be told from here to wait.
+      const bool reachable = owner->key.thread == 0 || owner->key.thread == heap.key.thread;
+      if (reachable && !is_capturing(owner->key.stream)) owner->complete_frees_on_pages(pages);
     }
     if (!std::all_of(pages.begin(), pages.end(), vacant)) return nullptr;
   }

@@ -1,6 +1,8 @@
 // Several streams: reuse is ordered, waits are counted, pools keep what is theirs. The simulated device runs
 // everything as late as it may, and its race detector reports any reuse that was not ordered.
 
+#include <thread>
+
 #include "tests/allocator/device.h"
 
 namespace spillway::test {
@@ -243,6 +245,38 @@ TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   device.touch(nullptr, block, 6 * kMiB);
   EXPECT_EQ(device.reports(), "");
   SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Streams, AnotherThreadDoesNotWaitInPlaceOfADefaultStream) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream user = device.stream();
+  const CUstream wants_back = device.stream();
+  const CUstream lender = device.stream();
+  const auto use = [&](CUstream stream) {
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    device.touch(stream, block, 20 * kMiB);
+    return block;
+  };
+  for (int i = 0; i < 3; ++i) SPW_EXPECT_OK(Arena::free(use(wants_back)));
+  void* other = use(lender);
+  void* block = use(CU_STREAM_PER_THREAD);
+  SPW_EXPECT_OK(Arena::free(other));
+  device.order(CU_STREAM_PER_THREAD, user);
+  device.touch(user, block, 20 * kMiB);
+  SPW_EXPECT_OK(Arena::record_stream(block, user));
+  SPW_EXPECT_OK(Arena::free(block));
+  // Its old place is held up by the pending free of a stream that only this thread can speak for.
+  std::thread([&] {
+    device.driver->cuCtxSetCurrent(device.context);
+    use(wants_back);
+  }).join();
+  EXPECT_EQ(arena->stats().host_waits, 0);
+  use(CU_STREAM_PER_THREAD);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
 }
 
 TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
