@@ -217,6 +217,60 @@ TEST(Streams, PagesThatWereNeverUsedPassOnWithoutAWait) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST(Streams, PagesBorrowedInVainStillComeAfterTheirLastUse) {
+  Device device(kLate);
+  if (!device.simulated()) GTEST_SKIP() << "the failure is injected into the simulated driver";
+  ArenaOptions options;
+  options.limit_bytes = 12 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream user = device.stream();
+  const CUstream between = device.stream();
+  const CUstream last = device.stream();
+  void* blocks[3];
+  for (void*& block : blocks) {
+    block = must_allocate(*arena, 4 * kMiB, user);
+    device.touch(user, block, 4 * kMiB);
+  }
+  SPW_EXPECT_OK(Arena::free(blocks[0]));
+  SPW_EXPECT_OK(Arena::free(blocks[2]));
+  // The pages are lent, and then cannot be mapped in a row.
+  device.inject_fault("cuMemMap", 1, CUDA_ERROR_UNKNOWN);
+  void* in_vain = nullptr;
+  EXPECT_EQ(arena->allocate(8 * kMiB, between, &in_vain).code(), SPW_ERROR_DRIVER);
+  void* block = must_allocate(*arena, 4 * kMiB, last);
+  device.touch(last, block, 4 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsPages) {
+  Device device(kLate);
+  if (!device.simulated()) GTEST_SKIP() << "on a real device a host function may enqueue nothing";
+  const auto arena = device.arena();
+  struct Free {
+    Device* device;
+    CUstream stream;
+    void* block;
+  } free{&device, device.stream(), nullptr};
+  const CUstream waited_for = device.stream();
+  free.block = must_allocate(*arena, 20 * kMiB, free.stream);
+  // Runs within the wait, as another thread might.
+  device.driver->cuLaunchHostFunc(
+      waited_for,
+      [](void* argument) {
+        const Free& freed = *static_cast<Free*>(argument);
+        freed.device->touch(freed.stream, freed.block, 20 * kMiB);
+        SPW_EXPECT_OK(Arena::free(freed.block));
+      },
+      &free);
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
+  EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
+  EXPECT_EQ(device.reports(), "");
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   Device device;
   ArenaOptions options;
@@ -245,6 +299,26 @@ TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   device.touch(nullptr, block, 6 * kMiB);
   EXPECT_EQ(device.reports(), "");
   SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Streams, AnotherThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  std::thread([&] {
+    device.driver->cuCtxSetCurrent(device.context);
+    void* block = must_allocate(*arena, 30 * kMiB, CU_STREAM_PER_THREAD);
+    device.touch(CU_STREAM_PER_THREAD, block, 30 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }).join();
+  for (const CUstream stream : {device.stream(), CU_STREAM_PER_THREAD}) {
+    void* block = must_allocate(*arena, 30 * kMiB, stream);
+    device.touch(stream, block, 30 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  EXPECT_GE(arena->stats().host_waits, 1);
+  EXPECT_EQ(device.reports(), "");
 }
 
 TEST(Streams, AnotherThreadDoesNotWaitInPlaceOfADefaultStream) {
@@ -384,6 +458,32 @@ TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
   EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
   if (graph != nullptr) device.driver->cuGraphDestroy(graph);
   device.touch(owner, block, 60 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Pools, ACapturedStreamTakesNothingFromOthersNorTheyFromIt) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream captured = device.stream();
+  const CUstream other = device.stream();
+  for (const CUstream stream : {captured, other}) {
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    device.touch(stream, block, 20 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  for (const CUstream stream : {captured, other}) {
+    void* block = nullptr;
+    EXPECT_EQ(arena->allocate(30 * kMiB, stream, &block).code(), SPW_ERROR_OUT_OF_MEMORY);
+  }
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  void* block = must_allocate(*arena, 30 * kMiB, other);
+  device.touch(other, block, 30 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
   EXPECT_EQ(device.reports(), "");
 }
 
