@@ -1,0 +1,230 @@
+"""The mutants: every wait and every order that the allocator keeps, removed or falsified one at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """`old` occurs once in `file`; `new` takes its place."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+TIMELINE = "allocator/timeline.h"
+LADDER = "allocator/ladder.cpp"
+ARENA = "allocator/arena.cpp"
+HEAP = "allocator/heap.cpp"
+HEAP_H = "allocator/heap.h"
+STORE = "allocator/page_store.cpp"
+
+MUTANTS = [
+    # ---- Epochs
+    Mutant("an epoch is closed without an event", TIMELINE, "Status status = event_.record(stream);", "Status status;"),
+    Mutant(
+        "an event covers the epoch after it",
+        TIMELINE,
+        "if (epoch < recorded_) return {};",
+        "if (event_ && epoch <= recorded_) return {};",
+    ),
+    Mutant("an event opens no new epoch", TIMELINE, "recorded_ = ++epoch_;", "recorded_ = epoch_ + 1;"),
+    Mutant("a host wait opens no new epoch", TIMELINE, "return ++epoch_;", "return epoch_ + 1;"),
+    Mutant("a host wait completes an epoch too many", TIMELINE, "epoch < complete_;", "epoch <= complete_;"),
+    Mutant("a wait covers the epoch after it", TIMELINE, "found->second > epoch;", "found->second >= epoch;"),
+    Mutant("a wait is noted for an epoch too many", TIMELINE, "waited = end_epoch;", "waited = end_epoch + 1;"),
+    # ---- Pages of other heaps
+    Mutant(
+        "a borrower does not wait",
+        LADDER,
+        "if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;",
+        "",
+    ),
+    Mutant("a lender counts as complete", LADDER, "if (timeline.is_complete(epoch)) return true;", "return true;"),
+    Mutant("one wait serves for ever", LADDER, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
+    Mutant("a pool borrows behind its stream", LADDER, "if (waiter.key.pool != PoolId{}) return false;", ""),
+    Mutant("a pool lends behind its stream", LADDER, "if (earlier.key.pool != PoolId{}) return false;", ""),
+    Mutant(
+        "another thread's default stream is waited for",
+        LADDER,
+        "if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;",
+        "",
+    ),
+    Mutant("a captured stream is waited for", LADDER, "if (is_capturing(earlier.key.stream)) return false;", ""),
+    Mutant(
+        "a captured stream borrows",
+        LADDER,
+        "if (ordered || is_capturing(heap.key.stream)) return nullptr;",
+        "if (ordered) return nullptr;",
+    ),
+    Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap.key.stream)) {", "{"),
+    Mutant("an open pool lends", LADDER, "if (lender->pool_is_open) continue;", ""),
+    Mutant("an open pool gives places back", LADDER, "if (owner->pool_is_open) return nullptr;", ""),
+    Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(owner->key.stream))", "if (reachable)"),
+    Mutant(
+        "a thread waits for another's default stream",
+        LADDER,
+        "if (reachable && !is_capturing(owner->key.stream))",
+        "if (!is_capturing(owner->key.stream))",
+    ),
+    # ---- The stamp of a free
+    Mutant("whole pages are not stamped", HEAP, "    stamp(run.first, run.count);\n", ""),
+    Mutant("edge pages are not stamped", HEAP, "    stamp(id, 1);\n  } else {", "  } else {"),
+    Mutant("received pages are not stamped", HEAP, "    stamp(id, 1);\n  }\n  from.", "  }\n  from."),
+    Mutant("a released pool is not stamped", ARENA, "    heap->stamp_all();\n", ""),
+    # ---- Frees that wait for other streams
+    Mutant("a large free forgets other streams", HEAP, "if (!place.has_stream_uses) {", "if (true) {"),
+    Mutant("a small free forgets other streams", HEAP, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"),
+    Mutant(
+        "only the last stream is remembered",
+        HEAP,
+        "if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);",
+        "streams = {stream};",
+    ),
+    Mutant("a pending free bears no epoch", HEAP, "{}, timeline.epoch()};", "{}, 0};"),
+    Mutant(
+        "a default stream of a thread takes an event",
+        HEAP,
+        "if (pending.streams[i] == CU_STREAM_PER_THREAD) {",
+        "if (false) {",
+    ),
+    Mutant(
+        "a captured stream takes an event",
+        HEAP,
+        "capture != CU_STREAM_CAPTURE_STATUS_NONE) {",
+        "false) {",
+    ),
+    Mutant(
+        "an event that was not recorded counts",
+        HEAP,
+        "if (!event->record(pending.streams[i]).ok()) {",
+        "if (!event->record(pending.streams[i]).ok() && false) {",
+    ),
+    Mutant("pending frees count as complete", HEAP, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
+    Mutant("an event not reached counts", HEAP, "if (!done.ok() || !done.value()) break;", "if (!done.ok()) break;"),
+    Mutant(
+        "a query that fails says yes",
+        HEAP,
+        "if (!done.ok() || !done.value()) break;",
+        "if (done.ok() && !done.value()) break;",
+    ),
+    Mutant(
+        "streams without an event count as done",
+        HEAP,
+        "if (!pending.events.empty() || !pending.streams.empty()) {",
+        "if (!pending.events.empty()) {",
+    ),
+    Mutant(
+        "the owner does not wait for other streams",
+        HEAP,
+        "if (Status status = event.make_wait(key.stream); !status.ok()) return status;",
+        "(void)event;",
+    ),
+    Mutant(
+        "the owner waits for the streams with events only",
+        HEAP,
+        "    if (!pending.streams.empty()) {\n      ++i;\n      continue;\n    }\n    if (Status",
+        "    if (Status",
+    ),
+    Mutant(
+        "the owner of a place waits for the streams with events only",
+        HEAP,
+        "if (!pending_[i].streams.empty() || !wait_behind_stream",
+        "if (!wait_behind_stream",
+    ),
+    Mutant(
+        "a lender waits for the streams with events only",
+        HEAP,
+        "if (covers && pending_[i].streams.empty() && wait_behind_stream",
+        "if (covers && wait_behind_stream",
+    ),
+    Mutant(
+        "a pool's pending frees complete behind its stream",
+        LADDER,
+        "if (heap.has_pending_frees() && heap.key.pool == PoolId{}) {",
+        "if (heap.has_pending_frees()) {",
+    ),
+    Mutant(
+        "a pool's places complete behind its stream",
+        LADDER,
+        "if (expected->state == BlockState::kPendingFree) return heap.key.pool == PoolId{};",
+        "if (expected->state == BlockState::kPendingFree) return true;",
+    ),
+    # ---- Waits of the host, and what goes after them
+    Mutant(
+        "a wait for the device does not wait",
+        ARENA,
+        'driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize")',
+        "Status()",
+    ),
+    Mutant(
+        "trim does not wait",
+        ARENA,
+        "  if (Status status = synchronize(all); !status.ok()) return status;\n  // Frees",
+        "  // Frees",
+    ),
+    Mutant(
+        "trim does not wait again",
+        ARENA,
+        "    if (Status status = synchronize(all); !status.ok()) return status;\n  }",
+        "  }",
+    ),
+    Mutant("pages go before they are complete", ARENA, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
+    Mutant("pages of an open pool go", ARENA, "return !heap.pool_is_open && heap.is_vacant", "return heap.is_vacant"),
+    Mutant("a pool opened again is not protected", ARENA, "    heap->pool_is_open = true;\n", ""),
+    Mutant(
+        "a heap of an open pool is not protected",
+        ARENA,
+        "heap->pool_is_open = pool_uses_.count(key.pool) != 0;",
+        "",
+    ),
+    Mutant(
+        "trim does not ask for captures",
+        ARENA,
+        "if (is_capturing(heap->key.stream)) {",
+        "if (false) {",
+    ),
+    Mutant(
+        "the last rung does not wait",
+        LADDER,
+        "  if (!synchronize(all).ok()) return false;\n  if (!store_->uses_vmm()) {",
+        "  if (!store_->uses_vmm()) {",
+    ),
+    Mutant(
+        "the last rung does not ask for captures",
+        LADDER,
+        "    if (is_capturing(heap->key.stream)) return false;\n    const Lock",
+        "    const Lock",
+    ),
+    Mutant(
+        "a wait for events ends other captures",
+        LADDER,
+        "  const RelaxedCapture relaxed(*driver_);\n  for (const CUevent",
+        "  for (const CUevent",
+    ),
+    # ---- Views that go
+    Mutant(
+        "views are retired without a wait",
+        LADDER,
+        "  if (!synchronize(all).ok()) return false;\n  const Lock lock(mutex_);\n  return",
+        "  const Lock lock(mutex_);\n  return",
+    ),
+    Mutant("views in use are retired", LADDER, "if (age > 0) unused", "unused"),
+    Mutant(
+        "views are retired during a capture",
+        LADDER,
+        "    if (is_capturing(heap->key.stream)) return false;\n  }\n  {",
+        "  }\n  {",
+    ),
+    Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || pool_is_open;", "BlockState::kFree;"),
+    Mutant(
+        "views with a lost slot are retired under a block",
+        HEAP_H,
+        "if (is_lost(*place) && !in_use) continue;",
+        "if (is_lost(*place)) continue;",
+    ),
+    Mutant("places in lost slots are taken", HEAP, "  if (is_lost(place)) return false;\n", ""),
+    Mutant("a view that lost a slot keeps its places", STORE, "  alias.view->lose_places();\n", ""),
+]

@@ -1,0 +1,158 @@
+"""Demands of the allocator's tests that they notice each missing wait.
+
+Each mutant of mutants.py is built in a copy of the sources, and the tests of streams run on it. A mutant that no
+test fails on is an error, and so is one whose text is not in the sources any more.
+
+usage: mutation.py SOURCE WORK LIBCUDA CUDA_HEADERS [NAME_PART]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mutants import MUTANTS, Mutant
+
+COPIED = ("CMakeLists.txt", "cmake", "include", "driver", "stats", "allocator", "abi", "sim", "cli", "bench", "tests")
+# Cheapest first: a mutant is dead after its first failed test.
+PROGRAMS = (
+    ("allocator_arena_test", "Streams.*:Pools.*:Captures.*"),
+    ("allocator_random_test", "RandomStreams.*"),
+)
+TEST_TIMEOUT_S = 300
+
+
+def copy_sources(source: Path, to: Path) -> None:
+    """Files that did not change keep their age, so that a second run builds only mutants."""
+    wanted: set[Path] = set()
+    for name in COPIED:
+        root = source / name
+        for file in [root] if root.is_file() else sorted(root.rglob("*")):
+            if not file.is_file() or "__pycache__" in file.parts:
+                continue
+            copy = to / file.relative_to(source)
+            wanted.add(copy)
+            if copy.is_file() and copy.read_bytes() == file.read_bytes():
+                continue
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+    for file in to.rglob("*"):
+        if file.is_file() and file not in wanted:
+            file.unlink()
+
+
+def problem_of(mutant: Mutant, source: Path) -> str | None:
+    count = (source / mutant.file).read_text().count(mutant.old)
+    if count == 1:
+        return None
+    return f"{mutant.name}: its text occurs {count} times in {mutant.file}; once is needed"
+
+
+class Workshop:
+    """A copy of the sources, its build, and the simulated driver that tests run on."""
+
+    def __init__(self, source: Path, work: Path, libcuda: Path, headers: Path) -> None:
+        self.copy = work / "source"
+        self.build_folder = work / "build"
+        self.objects = self.build_folder / "allocator/CMakeFiles/spillway_allocator.dir"
+        self.stale: set[Path] = set()  # built of a mutant
+        self.environment = {**os.environ, "SPILLWAY_LIBCUDA": str(libcuda)}
+        # What these are elsewhere makes programs longer, not sharper.
+        for name in ("SPILLWAY_TEST_SEEDS", "SPILLWAY_TEST_STEPS"):
+            self.environment.pop(name, None)
+        # What an interrupted run left of its last mutant.
+        shutil.rmtree(self.objects, ignore_errors=True)
+        copy_sources(source, self.copy)
+        configured = subprocess.run(
+            ["cmake", "-S", str(self.copy), "-B", str(self.build_folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
+             "-DCMAKE_CXX_FLAGS=-w", "-DCMAKE_CXX_FLAGS_DEBUG=-O0",
+             f"-DSPILLWAY_CUDA_INCLUDE_DIR={headers}"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if configured.returncode != 0:
+            sys.exit(f"error: cmake failed:\n{configured.stdout}{configured.stderr}")
+
+    def build(self) -> str | None:
+        """The compiler's complaint; None where there is none."""
+        targets = [program for program, _ in PROGRAMS]
+        done = subprocess.run(
+            ["cmake", "--build", str(self.build_folder), "--target", *targets], capture_output=True, text=True
+        )
+        return None if done.returncode == 0 else done.stdout
+
+    def killer(self) -> str | None:
+        """The first test that fails; None where all pass."""
+        for program, chosen in PROGRAMS:
+            command = [str(self.build_folder / "bin" / program), f"--gtest_filter={chosen}", "--gtest_fail_fast"]
+            try:
+                done = subprocess.run(
+                    command, env=self.environment, capture_output=True, text=True, timeout=TEST_TIMEOUT_S
+                )
+            except subprocess.TimeoutExpired:
+                return f"{program} (does not end)"
+            if done.returncode == 0:
+                continue
+            begun: list[str] = re.findall(r"^\[ RUN +\] (\S+)", done.stdout, re.MULTILINE)
+            failed = re.search(r"^\[  FAILED  \] (\S+) ", done.stdout, re.MULTILINE)
+            if failed is not None:
+                return failed.group(1)
+            return f"{begun[-1] if begun else program} (ends with {done.returncode})"
+        return None
+
+    def result(self, mutant: Mutant) -> tuple[bool, str]:
+        """Whether it died, and of what."""
+        file = self.copy / mutant.file
+        original = file.read_text()
+        age = file.stat()
+        # Only the allocator is built again, not the tests that include its headers: no mutant changes a layout.
+        affected = file.name + ".o" if file.suffix == ".cpp" else "*.o"
+        objects = set(self.objects.glob(affected))
+        for stale in self.stale | objects:
+            stale.unlink(missing_ok=True)
+        self.stale = objects
+        try:
+            file.write_text(original.replace(mutant.old, mutant.new))
+            os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
+            complaint = self.build()
+            if complaint is not None:
+                return False, f"does not build\n{complaint[-2000:]}"
+            killer = self.killer()
+            return killer is not None, killer or "SURVIVED"
+        finally:
+            file.write_text(original)
+            os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
+
+
+def main() -> int:
+    if len(sys.argv) not in (5, 6):
+        sys.exit(__doc__)
+    source, work, libcuda, headers = (Path(argument).resolve() for argument in sys.argv[1:5])
+    chosen = [mutant for mutant in MUTANTS if len(sys.argv) == 5 or sys.argv[5] in mutant.name]
+    problems = [problem for mutant in chosen if (problem := problem_of(mutant, source)) is not None]
+    for problem in problems:
+        print(f"error: {problem}")
+    if problems:
+        return 1
+    workshop = Workshop(source, work, libcuda, headers)
+    complaint = workshop.build()
+    if complaint is not None:
+        sys.exit(f"error: the sources do not build without a mutation:\n{complaint}")
+    if (killer := workshop.killer()) is not None:
+        sys.exit(f"error: {killer} fails without a mutation")
+    failed = 0
+    for mutant in chosen:
+        started = time.monotonic()
+        died, what = workshop.result(mutant)
+        failed += not died
+        print(f"{'' if died else 'error: '}{mutant.name}: {what} ({time.monotonic() - started:.0f} s)", flush=True)
+    print(f"{len(chosen) - failed} of {len(chosen)} mutants were noticed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
