@@ -11,12 +11,12 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kBytes = 30 * kMiB;
 constexpr PoolId kPool{1, 0};
 
-// Room for one block and a third.
+// Room for one block.
 class Captures : public testing::Test {
  protected:
   static ArenaOptions options() {
     ArenaOptions options;
-    options.limit_bytes = 40 * kMiB;
+    options.limit_bytes = kBytes;
     return options;
   }
 

@@ -162,7 +162,24 @@ class StreamsProgram {
     Block& block = picked->second;
     const CUstream user = dice_.one_in(20) ? CU_STREAM_PER_THREAD : dice_.pick(streams_);
     if (!use(block, user)) return;
+    if (dice_.one_in(4)) return read_and_free(picked);
     if (dice_.one_in(2)) free(picked);
+  }
+
+  // Several streams read at once, and none waits for the others.
+  void read_and_free(LiveBlocks::Iterator picked) {
+    const Block& block = picked->second;
+    if (is_capturing(block.used_on) || is_graph_pool(block.pool)) return;
+    for (int readers = 0; readers < 3; ++readers) {
+      const CUstream reader = dice_.pick(streams_);
+      if (is_capturing(reader)) continue;
+      device_.clear_faults();
+      if (reader != block.used_on) device_.order(block.used_on, reader);
+      const SpwSimRange range{block.va, block.bytes, 0, 0};
+      EXPECT_EQ(device_.touch_ranges(reader, &range, 1, SPW_SIM_READ), CUDA_SUCCESS);
+      SPW_EXPECT_OK(Arena::record_stream(block.pointer(), reader));
+    }
+    free(picked);
   }
 
   // One grid over several blocks: bytes that two of them share would be seen through two addresses.
@@ -194,8 +211,8 @@ class StreamsProgram {
   }
 
   void set_limit() {
-    const uint64_t percent = 25 + dice_.pick(100);
-    SPW_EXPECT_OK(arena_->set_limit(profile_.capacity_bytes * percent / 100));
+    const uint64_t bytes = profile_.capacity_bytes * (25 + dice_.pick(100)) / 100;
+    SPW_EXPECT_OK(dice_.one_in(2) ? arena_->set_limit(bytes) : arena_->set_soft_limit(bytes));
   }
 
   // A pool without graphs: like the default pool, only that nothing leaves it.

@@ -116,6 +116,40 @@ TEST(Streams, ARecordedStreamDelaysReuse) {
   EXPECT_EQ(device.reports(), "");
 }
 
+TEST(Streams, AFreeWaitsForEachStreamThatUsesTheBlock) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 20 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream owner = device.stream();
+  char* block = static_cast<char*>(must_allocate(*arena, 20 * kMiB, owner));
+  for (size_t part = 0; part < 4; ++part) {
+    const CUstream user = device.stream();
+    device.touch(user, block + part * 5 * kMiB, 5 * kMiB);
+    SPW_EXPECT_OK(Arena::record_stream(block, user));
+  }
+  SPW_EXPECT_OK(Arena::free(block));
+  device.touch(owner, must_allocate(*arena, 20 * kMiB, owner), 20 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Streams, AFreeWhoseEventFailsIsNotForgotten) {
+  Device device(kLate);
+  if (!device.simulated()) GTEST_SKIP() << "the failure is injected into the simulated driver";
+  ArenaOptions options;
+  options.limit_bytes = 20 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream owner = device.stream();
+  const CUstream user = device.stream();
+  void* block = must_allocate(*arena, 20 * kMiB, owner);
+  device.touch(user, block, 20 * kMiB);
+  SPW_EXPECT_OK(Arena::record_stream(block, user));
+  device.inject_fault("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
+  SPW_EXPECT_OK(Arena::free(block));
+  device.touch(owner, must_allocate(*arena, 20 * kMiB, owner), 20 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Streams, SmallBlocksHaveStreamUsesToo) {
   Device device(kLate);
   const auto arena = device.arena();

@@ -56,8 +56,8 @@ MUTANTS = [
     Mutant(
         "a captured stream borrows",
         LADDER,
-        "if (ordered || is_capturing(heap.key.stream)) return nullptr;",
-        "if (ordered) return nullptr;",
+        "    if (is_capturing(heap.key.stream)) {\n      if (may_exceed) continue;\n      return nullptr;\n    }\n",
+        "",
     ),
     Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap.key.stream)) {", "{"),
     Mutant("an open pool lends", LADDER, "if (lender->pool_is_open) continue;", ""),
