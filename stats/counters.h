@@ -93,7 +93,8 @@ class DeviceCounters {
   void on_alloc_retry() { alloc_retries_.fetch_add(1, std::memory_order_relaxed); }
   void on_sync_all_streams() { sync_all_streams_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Every counter at one moment, the identities included. Not filled here: largest_free_bytes, limit_bytes, live_mappings, metadata_bytes.
+  // Every counter at one moment, the identities included. Not filled here: largest_free_bytes, limit_bytes,
+  // live_mappings, metadata_bytes.
   DeviceStats snapshot() const;
   void reset_peaks();        // peaks start again from the current values, means from now
   void reset_accumulated();  // running totals and event counts start again from zero

@@ -65,7 +65,7 @@ struct RunResult {
   uint64_t peak_physical_bytes = 0;
   uint64_t peak_mappings = 0;
   uint64_t metadata_bytes = 0;  // at the end; 0 where the allocator does not tell
-  uint64_t driver_calls = 0;  // those up to kSynchronize; so is last_pass_driver_calls
+  uint64_t driver_calls = 0;    // those up to kSynchronize; so is last_pass_driver_calls
   CallCounts calls_by_kind{};
   uint64_t last_pass_driver_calls = 0;  // the last pass with the wrap before it
   uint64_t host_waits = 0;
