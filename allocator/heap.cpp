@@ -626,7 +626,7 @@ uint64_t Heap::largest_free_bytes() const {
 }
 
 uint64_t Heap::metadata_bytes() const {
-  uint64_t bytes = sizeof(Heap) + places_.size() * (sizeof(Place) + sizeof(Place*)) +
+  uint64_t bytes = sizeof(Heap) + places_.size() * (sizeof(Place) + sizeof(std::unique_ptr<Place>)) +
                    newest_by_size_.size() * 32 + slabs_.size() * sizeof(Slab) + vacant_.end() / 8 +
                    journal_.metadata_bytes();
   for (const ClassState& state : classes_) bytes += state.openings.metadata_bytes();
