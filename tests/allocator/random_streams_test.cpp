@@ -62,6 +62,7 @@ class StreamsProgram {
         arena_(device_.arena(profile.options)),
         dice_(seed),
         seed_(seed) {
+    for (int i = 0; i < 12; ++i) usual_sizes_.push_back(dice_.pick_size());
     for (int i = 0; i < 4; ++i) streams_.push_back(device_.stream());
     streams_.push_back(nullptr);
     for (uint32_t number = 1; number <= kGraphPools; ++number) {
@@ -129,7 +130,7 @@ class StreamsProgram {
     // A pool that graphs are replayed over serves only their captures.
     if (is_graph_pool(pool) && !graph_pool(pool).graphs.empty() && !is_capturing(stream)) return;
     if (pool == 0 && is_capturing(stream)) return;
-    const size_t bytes = dice_.pick_size();
+    const size_t bytes = dice_.one_in(2) ? dice_.pick(usual_sizes_) : dice_.pick_size();
     void* pointer = nullptr;
     const uint64_t mapped = device_.live_mappings();
     const Status status = arena_->allocate(bytes, stream, &pointer);
@@ -376,6 +377,7 @@ class StreamsProgram {
   Dice dice_;
   const uint32_t seed_;
   std::vector<CUstream> streams_;
+  std::vector<size_t> usual_sizes_;  // which places are remembered for
   LiveBlocks live_;
   std::array<GraphPool, kGraphPools> graph_pools_;
   bool eager_open_ = false;

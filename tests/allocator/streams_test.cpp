@@ -335,6 +335,32 @@ TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST(Streams, APlaceIsNotTakenAgainOnceItsViewLostASlot) {
+  Device device;
+  ArenaOptions options;
+  options.limit_bytes = 16 * kMiB;
+  options.most_mappings = 20;
+  const auto arena = device.arena(options);
+  void* blocks[4];
+  for (void*& block : blocks) block = must_allocate(*arena, 4 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(blocks[0]));
+  SPW_EXPECT_OK(Arena::free(blocks[2]));
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 8 * kMiB, nullptr)));
+  // It holds three slots of the view while the fourth goes.
+  void* holder = must_allocate(*arena, 6 * kMiB, nullptr);
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(14 * kMiB));
+  SPW_EXPECT_OK(Arena::free(holder));
+  // A page of the same number comes to be again.
+  void* again[2];
+  for (void*& block : again) block = must_allocate(*arena, 4 * kMiB, nullptr);
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(16 * kMiB));
+  for (void* block : again) SPW_EXPECT_OK(Arena::free(block));
+  void* block = must_allocate(*arena, 8 * kMiB, nullptr);
+  device.touch(nullptr, block, 8 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Streams, AnotherThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
   Device device(kLate);
   ArenaOptions options;
