@@ -238,16 +238,23 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
   return serve(bytes + padding, bytes, stream, out);
 }
 
+Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Wanted& wanted,
+                             Place** place) {
+  lock.unlock();
+  Result<Place*> climbed = climb(heap, wanted);
+  if (!climbed.ok()) return climbed.take_status();
+  lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
+  *place = climbed.value();
+  return {};
+}
+
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   std::unique_lock<BiasedMutex> lock(heap.mutex);
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    lock.unlock();
-    Result<Place*> climbed = climb(heap, {request, requested_bytes});
-    if (!climbed.ok()) return climbed.take_status();
-    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
-    place = climbed.value();
+    if (Status status = climb_unlocked(lock, heap, {request, requested_bytes}, &place); !status.ok())
+      return status;
   }
   if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
@@ -262,11 +269,8 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    lock.unlock();
-    Result<Place*> climbed = climb(heap, {request, requested_bytes});
-    if (!climbed.ok()) return climbed.take_status();
-    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
-    place = climbed.value();
+    if (Status status = climb_unlocked(lock, heap, {request, requested_bytes}, &place); !status.ok())
+      return status;
   }
   if (!heap.open_slab(*place, size_class)) return no_host_memory();
   *out = heap.allocate_small(size_class, requested_bytes);

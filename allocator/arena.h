@@ -118,6 +118,8 @@ class Arena {
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
+  // Gives `lock`, the heap's, up for the climb; it is held again when a place was found.
+  Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Wanted& wanted, Place** place);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 

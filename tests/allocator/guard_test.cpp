@@ -269,7 +269,7 @@ TEST(Guard, ABlockLargerThanTheQuarantineIsCheckedAtItsFree) {
 
 TEST(Guard, FreesDoNotMakeTheHostWait) {
   Guarded guarded("capacity:1GiB,completion:run-ahead");
-  if (!guarded.device.simulated()) GTEST_SKIP();
+  if (!guarded.device.simulated()) GTEST_SKIP() << "host waits are counted by the simulated driver";
   CUstream stream = guarded.device.stream();
   std::vector<void*> blocks;
   for (int i = 0; i < 7; ++i) blocks.push_back(guarded.allocate(kMiB, stream));
@@ -450,7 +450,7 @@ TEST(Guard, ADriverThatFailsCostsChecksAndNothingElse) {
     for (uint64_t nth = 1; nth <= 12; ++nth) {
       SCOPED_TRACE(fmt::format("{} {}", call, nth));
       Guarded guarded("capacity:1GiB,completion:late");
-      if (!guarded.device.simulated()) GTEST_SKIP();
+      if (!guarded.device.simulated()) GTEST_SKIP() << "faults are injected into the simulated driver";
       CleanProgram program(guarded, 1, 2);
       guarded.device.inject_fault(call, nth, CUDA_ERROR_INVALID_VALUE);
       std::vector<void*> blocks;

@@ -18,6 +18,7 @@ TIMELINE = "allocator/timeline.h"
 LADDER = "allocator/ladder.cpp"
 ARENA = "allocator/arena.cpp"
 HEAP = "allocator/heap.cpp"
+HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_H = "allocator/heap.h"
 STORE = "allocator/page_store.cpp"
 
@@ -75,68 +76,72 @@ MUTANTS = [
     Mutant("received pages are not stamped", HEAP, "    stamp(id, 1);\n  }\n  from.", "  }\n  from."),
     Mutant("a released pool is not stamped", ARENA, "    heap->stamp_all();\n", ""),
     # ---- Frees that wait for other streams
-    Mutant("a large free forgets other streams", HEAP, "if (!place.has_stream_uses) {", "if (true) {"),
-    Mutant("a small free forgets other streams", HEAP, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"),
+    Mutant("a large free forgets other streams", HEAP_FREE, "if (!place.has_stream_uses) {", "if (true) {"),
+    Mutant(
+        "a small free forgets other streams", HEAP_FREE, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"
+    ),
     Mutant(
         "only the last stream is remembered",
-        HEAP,
+        HEAP_FREE,
         "if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);",
         "streams = {stream};",
     ),
-    Mutant("a pending free bears no epoch", HEAP, "{}, timeline.epoch()};", "{}, 0};"),
+    Mutant("a pending free bears no epoch", HEAP_FREE, "{}, timeline.epoch()};", "{}, 0};"),
     Mutant(
         "a default stream of a thread takes an event",
-        HEAP,
+        HEAP_FREE,
         "if (pending.streams[i] == CU_STREAM_PER_THREAD) {",
         "if (false) {",
     ),
     Mutant(
         "a captured stream takes an event",
-        HEAP,
+        HEAP_FREE,
         "capture != CU_STREAM_CAPTURE_STATUS_NONE) {",
         "false) {",
     ),
     Mutant(
         "an event that was not recorded counts",
-        HEAP,
+        HEAP_FREE,
         "if (!event->record(pending.streams[i]).ok()) {",
         "if (!event->record(pending.streams[i]).ok() && false) {",
     ),
-    Mutant("pending frees count as complete", HEAP, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
-    Mutant("an event not reached counts", HEAP, "if (!done.ok() || !done.value()) break;", "if (!done.ok()) break;"),
+    Mutant("pending frees count as complete", HEAP_FREE, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
+    Mutant(
+        "an event not reached counts", HEAP_FREE, "if (!done.ok() || !done.value()) break;", "if (!done.ok()) break;"
+    ),
     Mutant(
         "a query that fails says yes",
-        HEAP,
+        HEAP_FREE,
         "if (!done.ok() || !done.value()) break;",
         "if (done.ok() && !done.value()) break;",
     ),
     Mutant(
         "streams without an event count as done",
-        HEAP,
+        HEAP_FREE,
         "if (!pending.events.empty() || !pending.streams.empty()) {",
         "if (!pending.events.empty()) {",
     ),
     Mutant(
         "the owner does not wait for other streams",
-        HEAP,
+        HEAP_FREE,
         "if (Status status = event.make_wait(key.stream); !status.ok()) return status;",
         "(void)event;",
     ),
     Mutant(
         "the owner waits for the streams with events only",
-        HEAP,
+        HEAP_FREE,
         "    if (!pending.streams.empty()) {\n      ++i;\n      continue;\n    }\n    if (Status",
         "    if (Status",
     ),
     Mutant(
         "the owner of a place waits for the streams with events only",
-        HEAP,
+        HEAP_FREE,
         "if (!pending_[i].streams.empty() || !wait_behind_stream",
         "if (!wait_behind_stream",
     ),
     Mutant(
         "a lender waits for the streams with events only",
-        HEAP,
+        HEAP_FREE,
         "if (covers && pending_[i].streams.empty() && wait_behind_stream",
         "if (covers && wait_behind_stream",
     ),

@@ -1,0 +1,252 @@
+// Frees of a heap: at once, or, where other streams use the block, when those are done with it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "allocator/heap.h"
+#include "driver/context.h"
+
+namespace spillway {
+
+Status Heap::free(Place& place, uint64_t va) {
+  if (place.state != BlockState::kLive || place.heap != this) {
+    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  }
+  uint32_t slot = kMostSlots;
+  if (Slab* slab = place.slab; slab != nullptr) {
+    slot = slab->slot_at(va);
+    if (slot == kMostSlots || !slab->is_live(slot)) {
+      return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+    }
+    if (!Slab::test(slab->stream_uses, slot)) {
+      slot_freed(*slab, slot, false);
+      return {};
+    }
+  } else {
+    if (place.va != va) {
+      return Status::invalid_pointer(
+          fmt::format("free of {:#x}: it lies inside the block that begins at {:#x}", va, place.va));
+    }
+    if (!place.has_stream_uses) {
+      const Change given = give(place);
+      counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
+                       given.fragments);
+      return {};
+    }
+  }
+  mark_pending(place, slot);
+  free_after_streams(place, va, slot);
+  return {};
+}
+
+bool Heap::begins_live(const Place& place, uint64_t va, uint32_t* slot) const {
+  *slot = kMostSlots;
+  if (place.state != BlockState::kLive || place.heap != this) return false;
+  if (place.slab == nullptr) return place.va == va;
+  *slot = place.slab->slot_at(va);
+  return *slot != kMostSlots && place.slab->is_live(*slot);
+}
+
+Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
+  uint32_t slot = kMostSlots;
+  if (!begins_live(place, va, &slot)) {
+    return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
+  }
+  if (stream == key.stream && stream != CU_STREAM_PER_THREAD) return {};
+  std::vector<CUstream>& streams = stream_uses_[va];
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  if (place.slab != nullptr) {
+    Slab::set(place.slab->stream_uses, slot);
+  } else {
+    place.has_stream_uses = true;
+  }
+  return {};
+}
+
+Status Heap::withhold(Place& place, uint64_t va) {
+  uint32_t slot = kMostSlots;
+  if (!begins_live(place, va, &slot)) {
+    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  }
+  mark_pending(place, slot);
+  return {};
+}
+
+Status Heap::release_withheld(Place& place, uint64_t va) {
+  Slab* slab = place.heap == this ? place.slab : nullptr;
+  const uint32_t slot = slab == nullptr ? kMostSlots : slab->slot_at(va);
+  const bool withheld = slab != nullptr
+                            ? slot != kMostSlots && Slab::test(slab->pending_slots, slot)
+                            : place.heap == this && place.state == BlockState::kPendingFree && place.va == va;
+  if (!withheld)
+    return Status::invalid_pointer(fmt::format("release of {:#x}: no block is withheld there", va));
+  if (slab != nullptr ? Slab::test(slab->stream_uses, slot) : place.has_stream_uses) {
+    free_after_streams(place, va, slot);
+  } else {
+    complete_free(place, slot);
+  }
+  return {};
+}
+
+void Heap::mark_pending(Place& place, uint32_t slot) {
+  if (place.slab != nullptr) {
+    Slab::set(place.slab->pending_slots, slot);
+    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes());
+  } else {
+    place.state = BlockState::kPendingFree;
+    counters.on_free_requested(SizePool::kLarge, place.bytes());
+  }
+}
+
+void Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
+  std::vector<CUstream> streams = std::move(stream_uses_[va]);
+  stream_uses_.erase(va);
+  if (place.slab != nullptr) {
+    Slab::clear(place.slab->stream_uses, slot);
+  } else {
+    place.has_stream_uses = false;
+  }
+  PendingFree pending{&place, slot, std::move(streams), {}, timeline.epoch()};
+  record_events(pending);
+  pending_.push_back(std::move(pending));
+}
+
+void Heap::record_events(PendingFree& pending) {
+  if (pending.streams.empty()) return;
+  const ScopedContext context(driver_, context_);
+  if (!context.status().ok()) return;
+  // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and
+  // tries again.
+  for (size_t i = 0; i < pending.streams.size();) {
+    // Another thread's default stream cannot be reached from here: such a free waits for the device.
+    if (pending.streams[i] == CU_STREAM_PER_THREAD) {
+      ++i;
+      continue;
+    }
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (driver_.cuStreamIsCapturing(pending.streams[i], &capture) != CUDA_SUCCESS ||
+        capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+      ++i;
+      continue;
+    }
+    Result<Event> event = events_.acquire();
+    if (!event.ok()) return;
+    device_counters_.on_driver_call(DriverCall::kEventRecord);
+    if (!event->record(pending.streams[i]).ok()) {
+      ++i;
+      continue;
+    }
+    pending.events.push_back(std::move(event.value()));
+    pending.streams.erase(pending.streams.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+size_t Heap::complete_finished_frees() {
+  size_t completed = 0;
+  for (size_t i = 0; i < pending_.size();) {
+    PendingFree& pending = pending_[i];
+    if (timeline.is_complete(pending.epoch)) {
+      // The host has waited for the whole device since: also for streams that take no event, or are gone.
+      for (Event& event : pending.events) events_.give_back(std::move(event));
+      complete_pending(i);
+      ++completed;
+      continue;
+    }
+    record_events(pending);
+    while (!pending.events.empty()) {
+      device_counters_.on_driver_call(DriverCall::kEventQuery);
+      const Result<bool> done = pending.events.back().completed();
+      if (!done.ok() || !done.value()) break;
+      events_.give_back(std::move(pending.events.back()));
+      pending.events.pop_back();
+    }
+    if (!pending.events.empty() || !pending.streams.empty()) {
+      ++i;
+      continue;
+    }
+    complete_pending(i);
+    ++completed;
+  }
+  return completed;
+}
+
+Status Heap::wait_behind_stream(PendingFree& pending) {
+  for (const Event& event : pending.events) {
+    device_counters_.on_driver_call(DriverCall::kStreamWait);
+    if (Status status = event.make_wait(key.stream); !status.ok()) return status;
+  }
+  for (Event& event : pending.events) events_.give_back(std::move(event));
+  return {};
+}
+
+Result<size_t> Heap::complete_frees_behind_stream(uint32_t enough_lines) {
+  size_t completed = 0;
+  uint64_t lines = 0;
+  for (size_t i = 0; i < pending_.size() && lines < enough_lines;) {
+    PendingFree& pending = pending_[i];
+    if (!pending.streams.empty()) {
+      ++i;
+      continue;
+    }
+    if (Status status = wait_behind_stream(pending); !status.ok()) return status;
+    lines += pending.slot == kMostSlots ? pending.place->lines : 0;
+    complete_pending(i);
+    ++completed;
+  }
+  return completed;
+}
+
+bool Heap::complete_free_behind_stream(const Place& place) {
+  for (size_t i = 0; i < pending_.size(); ++i) {
+    if (pending_[i].place != &place || pending_[i].slot != kMostSlots) continue;
+    if (!pending_[i].streams.empty() || !wait_behind_stream(pending_[i]).ok()) return false;
+    complete_pending(i);
+    return true;
+  }
+  return false;
+}
+
+void Heap::complete_frees_on_pages(const std::vector<PageId>& pages) {
+  const auto wanted = [&](PageId id) { return std::find(pages.begin(), pages.end(), id) != pages.end(); };
+  for (size_t i = 0; i < pending_.size();) {
+    const Place& place = *pending_[i].place;
+    bool covers = wanted(place.head_page) || wanted(place.tail_page);
+    for (const PageRun& run : place.runs) {
+      covers = covers || std::any_of(pages.begin(), pages.end(), [&](PageId id) {
+                 return id >= run.first && id < run.first + run.count;
+               });
+    }
+    if (covers && pending_[i].streams.empty() && wait_behind_stream(pending_[i]).ok()) {
+      complete_pending(i);
+    } else {
+      ++i;
+    }
+  }
+}
+
+void Heap::list_pending_events(std::vector<CUevent>& out) const {
+  for (const PendingFree& pending : pending_) {
+    for (const Event& event : pending.events) out.push_back(event.get());
+  }
+}
+
+void Heap::complete_pending(size_t at) {
+  Place& place = *pending_[at].place;
+  const uint32_t slot = pending_[at].slot;
+  pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(at));
+  complete_free(place, slot);
+}
+
+void Heap::complete_free(Place& place, uint32_t slot) {
+  if (place.slab != nullptr) {
+    Slab::clear(place.slab->pending_slots, slot);
+    slot_freed(*place.slab, slot, true);
+    return;
+  }
+  const Change given = give(place);
+  counters.on_free_completed(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
+                             given.fragments);
+}
+
+}  // namespace spillway
