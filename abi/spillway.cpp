@@ -221,6 +221,15 @@ spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_byt
   return spillway::guarded([&] { return spillway::memory_info(device, free_bytes, total_bytes); });
 }
 
+spw_status spw_add_oom_callback(int device, spw_oom_callback callback, void* context) {
+  return spillway::guarded([&] { return Process::instance().add_oom_callback(device, callback, context); });
+}
+
+spw_status spw_remove_oom_callback(int device, spw_oom_callback callback, void* context) {
+  return spillway::guarded(
+      [&] { return Process::instance().remove_oom_callback(device, callback, context); });
+}
+
 spw_status spw_pool_begin(int device, spw_pool_id id, spw_pool_filter filter, void* context) {
   return spillway::with_arena(device, [&](Arena& arena) {
     if (filter == nullptr) return arena.begin_pool(PoolId{id.first, id.second}, nullptr);

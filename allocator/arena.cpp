@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "allocator/address_map.h"
+#include "allocator/placed_blocks.h"
 #include "stats/oom_report.h"
 
 namespace spillway {
@@ -68,6 +69,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
 }
 
 Arena::~Arena() {
+  PlacedBlocks::instance().release_all(counters_);
   heaps_.clear();
   const ScopedContext context(*driver_, context_.get());
   store_.reset();
@@ -238,13 +240,13 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
   return serve(bytes + padding, bytes, stream, out);
 }
 
-Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Wanted& wanted,
+Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
                              Place** place) {
   lock.unlock();
-  Result<Place*> climbed = climb(heap, wanted);
+  Result<Place*> climbed = climb(heap, request);
   if (!climbed.ok()) return climbed.take_status();
-  lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
   *place = climbed.value();
+  if (*place != nullptr) lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
   return {};
 }
 
@@ -253,8 +255,8 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, {request, requested_bytes}, &place); !status.ok())
-      return status;
+    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
+    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
   }
   if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
@@ -269,21 +271,28 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, {request, requested_bytes}, &place); !status.ok())
-      return status;
+    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
+    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
   }
   if (!heap.open_slab(*place, size_class)) return no_host_memory();
   *out = heap.allocate_small(size_class, requested_bytes);
   return {};
 }
 
+namespace {
+
+// No block of the device is known at this address.
+[[gnu::noinline, gnu::cold]] Status not_ours(const char* what, uint64_t va) {
+  return Status::invalid_pointer(fmt::format("{} of {:#x}: no live block begins there", what, va));
+}
+
+}  // namespace
+
 Status Arena::free(void* pointer) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
-  }
+  if (place == nullptr) return PlacedBlocks::instance().free(va, not_ours("free", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.free(*place, va);
@@ -293,9 +302,8 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
-  }
+  if (place == nullptr)
+    return PlacedBlocks::instance().record_stream(va, stream, not_ours("record_stream", va));
   Heap& heap = *place->heap;
   if (stream == CU_STREAM_PER_THREAD && heap.key.stream == stream && heap.key.thread == thread_number())
     return {};
@@ -306,9 +314,7 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
 Status Arena::withhold(void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
-  }
+  if (place == nullptr) return PlacedBlocks::instance().withhold(va, not_ours("free", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.withhold(*place, va);
@@ -317,9 +323,7 @@ Status Arena::withhold(void* pointer) {
 Status Arena::release_withheld(void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("release of {:#x}: no block begins there", va));
-  }
+  if (place == nullptr) return PlacedBlocks::instance().release_withheld(va, not_ours("release", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.release_withheld(*place, va);
@@ -429,7 +433,15 @@ DeviceStats Arena::stats() const {
 }
 
 std::string Arena::oom_text(uint64_t requested_bytes) const {
-  return oom_report({requested_bytes, device_, store_->most_pages() * kPageBytes}, stats());
+  OomRequest request{requested_bytes, device_, store_->most_pages() * kPageBytes};
+  const ScopedContext context(*driver_, context_.get());
+  size_t free_bytes = 0;
+  size_t device_bytes = 0;
+  if (context.status().ok() && driver_->cuMemGetInfo(&free_bytes, &device_bytes) == CUDA_SUCCESS) {
+    request.device_bytes = device_bytes;
+    request.device_free_bytes = free_bytes;
+  }
+  return oom_report(request, stats());
 }
 
 }  // namespace spillway

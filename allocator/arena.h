@@ -1,7 +1,7 @@
 // An arena: all the memory of one device. Requests go to the heap of their stream (and of the pool that is
 // open for it); what a heap cannot serve by itself climbs the ladder (ladder.cpp): views over its own free
 // pages, new pages while the limit leaves room, other streams' free pages behind a device-side wait, waits on
-// the host, and at last a clear error.
+// the host, what others can do for it (last_rungs.h), and at last a clear error.
 //
 // Thread-safe. A hit takes one lock, the heap's. Locks are taken in this order: arena, heaps (more than one
 // only under the arena's), registry of heaps. No lock is held while the host waits for the device.
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "allocator/heap.h"
+#include "allocator/last_rungs.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
 #include "driver/context.h"
@@ -65,9 +66,8 @@ class Arena {
   // gets its memory; release_withheld() frees it as free() would have. Errors: invalid_pointer.
   static Status withhold(void* pointer);
   static Status release_withheld(void* pointer);
-  // Called, by any thread and with no lock held, when a request has nothing else left to try; answers whether
-  // it freed something. Set before the arena is used.
-  void set_last_resort(std::function<bool()> last_resort) { last_resort_ = std::move(last_resort); }
+  // What is asked when a request has nothing else left to try.
+  LastRungs& last_rungs() { return last_rungs_; }
 
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
@@ -106,11 +106,6 @@ class Arena {
     std::function<bool(CUstream)> filter;
     PoolId id;
   };
-  // What is looked for, and what the program asked for.
-  struct Wanted {
-    Request request;
-    uint64_t requested_bytes = 0;
-  };
 
   Heap* heap_for(CUstream stream);
   Heap* find_heap(const HeapKey& key);
@@ -118,13 +113,20 @@ class Arena {
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
-  // Gives `lock`, the heap's, up for the climb; it is held again when a place was found.
-  Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Wanted& wanted, Place** place);
+  // Gives `lock`, the heap's, up for the climb; it is held again when a place was found, else *place is null.
+  Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
+                        Place** place);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 
-  // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held.
-  Result<Place*> climb(Heap& heap, const Wanted& wanted);
+  // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held, or null when device memory
+  // has run out.
+  Result<Place*> climb(Heap& heap, const Request& request);
+  // The end of the ladder: a block in host memory, or the error.
+  Status place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
+  bool may_ask_last_rungs(const Heap& heap) const;
+  // Device memory that must come free for the request, as far as can be told.
+  uint64_t missing_bytes(Heap& heap, const Request& request);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
   Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
   // Whether the place expected for the request is only held up by other streams, which still use it or own
@@ -143,7 +145,7 @@ class Arena {
   // complete.
   Status synchronize(const std::vector<Heap*>& all);
   bool is_capturing(CUstream stream) const;
-  Status out_of_memory(const Wanted& wanted);
+  Status out_of_memory(uint64_t requested_bytes);
 
   std::string oom_text(uint64_t requested_bytes) const;
   void update_most_pages();
@@ -162,7 +164,7 @@ class Arena {
   std::unique_ptr<PageStore> store_;
   uint32_t most_mappings_;  // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
-  std::function<bool()> last_resort_;
+  LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h
 

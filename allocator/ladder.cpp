@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "allocator/arena.h"
+#include "allocator/placed_blocks.h"
 #include "driver/capture.h"
 
 namespace spillway {
@@ -50,7 +51,7 @@ bool Arena::is_capturing(CUstream stream) const {
   return spillway::is_capturing(*driver_, stream);
 }
 
-Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
+Result<Place*> Arena::climb(Heap& heap, const Request& request) {
   {
     std::unique_lock<BiasedMutex> lock(heap.mutex);
     if (heap.has_pending_frees()) {
@@ -58,16 +59,16 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       const RungTimer timer(counters_, Rung::kCompletedFrees);
       timer.finish(heap.complete_finished_frees() > 0);
     }
-    Place* place = heap.take_located(wanted.request);
+    Place* place = heap.take_located(request);
     // A slab kept for later must not displace what is expected now.
-    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(wanted.request);
+    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(request);
     if (place != nullptr) {
       lock.release();
       return place;
     }
-    if (!wants_back(heap, wanted.request)) {
+    if (!wants_back(heap, request)) {
       // The commonest miss: the heap has room, only not where it was expected.
-      place = heap.take_found(wanted.request, true);
+      place = heap.take_found(request, true);
       if (place != nullptr) {
         lock.release();
         return place;
@@ -78,13 +79,14 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   bool may_retire = true;
   bool may_wait_for_frees = true;
   bool may_wait_for_device = true;
-  bool may_ask = last_resort_ != nullptr;
+  int rounds = 0;
+  std::optional<std::vector<std::shared_ptr<LastRungs::Entry>>> rungs;  // that may still give something
   for (;;) {
     bool crowded = false;
     {
       const Lock arena_lock(mutex_);
       std::unique_lock<BiasedMutex> lock(heap.mutex);
-      Result<Place*> climbed = climb_without_host_wait(heap, wanted.request, may_retire ? &crowded : nullptr);
+      Result<Place*> climbed = climb_without_host_wait(heap, request, may_retire ? &crowded : nullptr);
       if (!climbed.ok()) return climbed;
       if (climbed.value() != nullptr) {
         if (waited) counters_.on_alloc_retry();
@@ -113,17 +115,51 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       timer.finish(true);
       continue;
     }
-    if (!may_ask) break;
-    may_ask = false;
-    const RungTimer callback_timer(counters_, Rung::kCallback);
-    const bool gave = last_resort_();
-    callback_timer.finish(gave);
+    // From here on, what others can do.
+    if (!may_ask_last_rungs(heap)) break;
+    if (!rungs.has_value()) rungs = last_rungs_.list();
+    bool gave = false;
+    while (!gave && !rungs->empty() && rounds < LastRungs::kMostRounds) {
+      ++rounds;
+      const RungTimer last_timer(counters_, rungs->front()->rung);
+      gave = rungs->front()->call(missing_bytes(heap, request)) > 0;
+      last_timer.finish(gave);
+      if (!gave) rungs->erase(rungs->begin());
+    }
     if (!gave) break;
     waited = true;
     // What was given back may still be in use by other streams.
     may_wait_for_frees = may_wait_for_device = true;
   }
-  return out_of_memory(wanted);
+  return nullptr;
+}
+
+bool Arena::may_ask_last_rungs(const Heap& heap) const {
+  return !LastRungs::is_inside() && !is_capturing(heap.key.stream);
+}
+
+uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
+  const Lock arena_lock(mutex_);
+  const Lock lock(heap.mutex);
+  const Plan plan = heap.plan(request);
+  const uint64_t most = bytes_to_pages(uint64_t{request.lines} * kLineBytes);
+  const uint64_t pages = plan.kind == Plan::Kind::kNone ? most : plan.new_pages;
+  // With room within the limit, it is the device that is full.
+  const uint64_t room = store_->room_pages();
+  return std::max<uint64_t>(pages > room ? pages - room : pages, 1) * kPageBytes;
+}
+
+Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
+  const std::shared_ptr<const HostPlacement> placement = last_rungs_.placement();
+  if (placement != nullptr && may_ask_last_rungs(heap)) {
+    const ScopedContext context(*driver_, context_.get());
+    const RungTimer timer(counters_, Rung::kHostPlacement);
+    *out = PlacedBlocks::instance().place(placement, bytes_to_lines(bytes) * kLineBytes, heap.key.stream,
+                                          counters_);
+    timer.finish(*out != nullptr);
+    if (*out != nullptr) return {};
+  }
+  return out_of_memory(requested_bytes);
 }
 
 Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
@@ -384,9 +420,9 @@ bool Arena::retire_views() {
   return store_->unmap_retired().ok();
 }
 
-Status Arena::out_of_memory(const Wanted& wanted) {
+Status Arena::out_of_memory(uint64_t requested_bytes) {
   counters_.on_rung(Rung::kOutOfMemory, true, 0);
-  return Status::out_of_memory(oom_text(wanted.requested_bytes));
+  return Status::out_of_memory(oom_text(requested_bytes));
 }
 
 }  // namespace spillway

@@ -62,6 +62,21 @@ SPW_API spw_status spw_get_limit(int device, uint64_t* bytes);
  * Spillway without a byte in use, within the limit. Either pointer may be NULL. */
 SPW_API spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
 
+/* Called when an allocation on `device` finds no memory, even behind a wait of the host, before it fails: the
+ * program may free, and trim. `bytes` is how much is missing. Answers how many bytes it gave back, 0 for
+ * none; the allocation is tried again where that is not 0, and calls again, a few times at most. Called by
+ * the allocating thread, by several at a time, with no lock held; it must not throw. An allocation inside it
+ * is served from what Spillway holds, or fails: it calls nobody. Allocations of a stream under capture call
+ * nobody either. */
+typedef uint64_t (*spw_oom_callback)(int device, uint64_t bytes, void* context);
+
+/* Callbacks are called in the order in which they were added. Errors: SPW_ERROR_INVALID_ARGUMENT (`callback`
+ * is NULL), SPW_ERROR_INVALID_STATE (added already with this context), those of spw_alloc's first use. */
+SPW_API spw_status spw_add_oom_callback(int device, spw_oom_callback callback, void* context);
+/* When it returns, no call is in progress and none will begin; removed inside a callback, that call alone
+ * goes on. Errors: SPW_ERROR_INVALID_STATE (no such callback). */
+SPW_API spw_status spw_remove_oom_callback(int device, spw_oom_callback callback, void* context);
+
 /* ---- Pools ---- */
 
 /* A pool's memory is its own until the pool is released. {0, 0} is the default pool and cannot be opened. */
