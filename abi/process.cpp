@@ -272,6 +272,7 @@ Status Process::configure(const char* text) {
       Status set = total.ok() ? Status() : total.take_status();
       if (set.ok() && differs("limit")) set = arena.set_limit(changed.limit.of(total.value()));
       if (set.ok() && differs("soft_limit")) set = arena.set_soft_limit(changed.soft_limit.of(total.value()));
+      if (set.ok() && differs("reserve")) set = arena.set_reserve(changed.reserve.of(total.value()));
       if (!set.ok() && status.ok()) status = std::move(set);
     });
   }

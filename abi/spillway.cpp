@@ -126,7 +126,7 @@ Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
     const DeviceStats stats = arena->stats();
     const auto cached = static_cast<uint64_t>(stats.cached_free_bytes);
     const uint64_t in_use = static_cast<uint64_t>(stats.reserved_bytes.all.current) - cached;
-    const uint64_t limit = arena->limit();
+    const uint64_t limit = arena->most_reserved_bytes();
     available = std::min(available + cached, limit > in_use ? limit - in_use : 0);
   }
   if (free_bytes != nullptr) *free_bytes = available;

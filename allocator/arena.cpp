@@ -49,7 +49,8 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       id_(next_arena_id.fetch_add(1)),
       events_(*driver_),
       most_mappings_(options.most_mappings),
-      limit_(options.limit_bytes) {}
+      limit_(options.limit_bytes),
+      reserve_bytes_(options.reserve_bytes) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> driver, int device,
                                              const ArenaOptions& options) {
@@ -78,7 +79,7 @@ Arena::~Arena() {
 
 void Arena::update_most_pages() {
   const uint64_t device_bytes = store_->device_bytes();
-  const uint64_t reserve = std::min(options_.reserve_bytes, device_bytes);
+  const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   store_->set_most_pages(std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve) /
                          kPageBytes);
 }
@@ -86,6 +87,13 @@ void Arena::update_most_pages() {
 Status Arena::set_limit(uint64_t bytes) {
   const Lock lock(mutex_);
   limit_.store(bytes, std::memory_order_relaxed);
+  update_most_pages();
+  return {};
+}
+
+Status Arena::set_reserve(uint64_t bytes) {
+  const Lock lock(mutex_);
+  reserve_bytes_ = bytes;
   update_most_pages();
   return {};
 }
@@ -433,7 +441,7 @@ DeviceStats Arena::stats() const {
 }
 
 std::string Arena::oom_text(uint64_t requested_bytes) const {
-  OomRequest request{requested_bytes, device_, store_->most_pages() * kPageBytes};
+  OomRequest request{requested_bytes, device_, most_reserved_bytes()};
   const ScopedContext context(*driver_, context_.get());
   size_t free_bytes = 0;
   size_t device_bytes = 0;

@@ -85,6 +85,10 @@ class Arena {
   // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
   // serve behind waits on the device.
   Status set_soft_limit(uint64_t bytes);
+  // As ArenaOptions::reserve_bytes, with the same effect as a lower or higher limit.
+  Status set_reserve(uint64_t bytes);
+  // What may be held now: the least of limit, device without reserve.
+  uint64_t most_reserved_bytes() const { return store_->most_pages() * kPageBytes; }
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   int device() const { return device_; }
@@ -131,7 +135,10 @@ class Arena {
   Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
   // Whether the place expected for the request is only held up by other streams, which still use it or own
   // pages of it, and the limit leaves no room to make up for it.
-  bool wants_back(const Heap& heap, const Request& request) const;
+  bool wants_back(const Heap& heap, const Request& request);
+  // Whether so many pages more can be had within the soft limit, as far as is known. A device that others had
+  // filled is asked again now and then.
+  bool may_have_room(uint64_t pages);
   Place* borrow_predicted(Heap& heap, const Request& request);
   uint32_t borrow(Heap& heap, uint32_t wanted);
   uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages);
@@ -162,8 +169,10 @@ class Arena {
 
   mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
+  std::atomic<uint32_t> fullness_questions_{0};
   uint32_t most_mappings_;  // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
+  uint64_t reserve_bytes_;  // guarded by mutex_
   LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h

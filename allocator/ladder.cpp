@@ -26,6 +26,8 @@ namespace {
 
 // From this share of the mappings that may live on, small blocks spare them.
 constexpr uint32_t kManyMappingsDivisor = 4;
+// While others fill the device, it is asked for free memory once in so many requests that could use some.
+constexpr uint32_t kQuestionsPerAnswer = 32;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -267,9 +269,23 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   return true;
 }
 
-bool Arena::wants_back(const Heap& heap, const Request& request) const {
+bool Arena::may_have_room(uint64_t pages) {
+  if (store_->may_have_room(pages)) return true;
+  if (!store_->device_is_full() || store_->easy_room_pages() < pages) return false;
+  if (fullness_questions_.fetch_add(1, std::memory_order_relaxed) % kQuestionsPerAnswer != 0) return false;
+  const ScopedContext context(*driver_, context_.get());
+  size_t free_bytes = 0;
+  size_t device_bytes = 0;
+  if (!context.status().ok() || driver_->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
+    return false;
+  if (free_bytes / kPageBytes < pages) return false;
+  store_->note_room();
+  return true;
+}
+
+bool Arena::wants_back(const Heap& heap, const Request& request) {
   const Place* expected = heap.expected(request);
-  if (expected == nullptr || store_->may_have_room(bytes_to_pages(expected->bytes()))) return false;
+  if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
   if (expected->state == BlockState::kPendingFree) return heap.key.pool == PoolId{};
   std::vector<PageId> missing;
   heap.pages_missing_from(*expected, missing);

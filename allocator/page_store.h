@@ -82,6 +82,9 @@ class PageStore {
   bool may_have_room(uint64_t pages) const {
     return !device_is_full_.load(std::memory_order_relaxed) && easy_room_pages() >= pages;
   }
+  // The driver had no page left when it was asked last, or note_room() since. Need no lock.
+  bool device_is_full() const { return device_is_full_.load(std::memory_order_relaxed); }
+  void note_room() { device_is_full_.store(false, std::memory_order_relaxed); }
   uint32_t live_mappings() const { return live_mappings_; }
 
   // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.

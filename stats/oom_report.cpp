@@ -33,6 +33,8 @@ std::string reason(const OomRequest& request, const DeviceStats& stats) {
   }
   if (stats.pending_bytes >= requested) return "enough is freed but still used by streams";
   if (idle >= requested) return "enough is free, but it is in pieces or belongs to other streams and pools";
+  if (request.device_free_bytes >= request.requested_bytes)
+    return "the limit, or the reserve, leaves no room";
   return "the device is full";
 }
 

@@ -59,7 +59,7 @@ SPW_API spw_status spw_set_limit(int device, uint64_t bytes);
 SPW_API spw_status spw_get_limit(int device, uint64_t* bytes);
 
 /* What the device has, and what an allocation could still get: free by the driver's account or held by
- * Spillway without a byte in use, within the limit. Either pointer may be NULL. */
+ * Spillway without a byte in use, within the limit and without `reserve`. Either pointer may be NULL. */
 SPW_API spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
 
 /* Called when an allocation on `device` finds no memory, even behind a wait of the host, before it fails: the

@@ -167,6 +167,8 @@ TEST(OomReport, NamesTheReason) {
   stats.active_bytes.all.current = 1000;
   EXPECT_THAT(oom_report({2000, 0, 1500}, stats), HasSubstr("larger than all the memory"));
   EXPECT_THAT(oom_report({500, 0, 1500}, stats), HasSubstr("the device is full"));
+  EXPECT_THAT(oom_report({500, 0, 1500, 8000, 499}, stats), HasSubstr("the device is full"));
+  EXPECT_THAT(oom_report({500, 0, 1500, 8000, 500}, stats), HasSubstr("the limit, or the reserve"));
   stats.pending_bytes = 600;
   EXPECT_THAT(oom_report({500, 0, 1500}, stats), HasSubstr("still used by streams"));
   stats.pending_bytes = 0;
