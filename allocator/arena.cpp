@@ -7,6 +7,7 @@
 
 #include "allocator/address_map.h"
 #include "allocator/placed_blocks.h"
+#include "driver/capture.h"
 #include "stats/oom_report.h"
 
 namespace spillway {
@@ -29,6 +30,10 @@ uint64_t thread_number() {
   thread_local uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
   return number;
 }
+
+// Pools whose heaps may lie idle, waiting for graphs that may still be replayed, before the host waits for
+// them.
+constexpr uint32_t kReleasesPerWait = 64;
 
 Status no_host_memory() {
   return Status::out_of_memory("host memory for the allocator's tables has run out");
@@ -71,8 +76,13 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
 
 Arena::~Arena() {
   PlacedBlocks::instance().release_all(counters_);
-  heaps_.clear();
   const ScopedContext context(*driver_, context_.get());
+  const RelaxedCapture relaxed(*driver_);
+  // Without its context nothing uses the memory any more.
+  open_pools_.clear();
+  open_pool_count_.store(0, std::memory_order_release);
+  if (context.status().ok() && !wait_if_nothing_captures()) store_->leave_to_driver();
+  heaps_.clear();
   store_.reset();
   events_.clear();
 }
@@ -120,6 +130,13 @@ Heap* Arena::heap_for(CUstream stream) {
 }
 
 Heap* Arena::find_heap(const HeapKey& key) {
+  if (key.pool != PoolId{}) {
+    {
+      const Lock lock(registry_mutex_);
+      if (const auto found = heaps_.find(key); found != heaps_.end()) return found->second.get();
+    }
+    if (Heap* heap = reuse_heap(key); heap != nullptr) return heap;
+  }
   const Lock lock(registry_mutex_);
   std::unique_ptr<Heap>& heap = heaps_[key];
   if (heap == nullptr) {
@@ -128,6 +145,23 @@ Heap* Arena::find_heap(const HeapKey& key) {
     heap->pool_is_open = pool_uses_.count(key.pool) != 0;
   }
   return heap.get();
+}
+
+Heap* Arena::reuse_heap(const HeapKey& key) {
+  const Lock arena_lock(mutex_);
+  for (Heap* heap : heaps()) {
+    if (heap->key.stream != key.stream || heap->key.thread != key.thread) continue;
+    const Lock heap_lock(heap->mutex);
+    if (heap->key.pool == PoolId{} || heap->pool_is_open || !heap->is_idle()) continue;
+    const Lock lock(registry_mutex_);
+    if (const auto found = heaps_.find(key); found != heaps_.end()) return found->second.get();
+    auto node = heaps_.extract(heap->key);
+    node.key() = heap->key = key;
+    heap->pool_is_open = pool_uses_.contains(key.pool);
+    heaps_.insert(std::move(node));
+    return heap;
+  }
+  return nullptr;
 }
 
 std::vector<Heap*> Arena::heaps() const {
@@ -193,6 +227,27 @@ Status Arena::end_pool(PoolId id) {
 }
 
 Status Arena::release_pool(PoolId id) {
+  bool is_last = false;
+  if (Status status = release_claim(id, &is_last); !status.ok() || !is_last) return status;
+  // Until a wait for the device its heaps serve no other pool.
+  if (released_pools_.fetch_add(1, std::memory_order_relaxed) % kReleasesPerWait == kReleasesPerWait - 1) {
+    (void)wait_if_nothing_captures();
+  }
+  return {};
+}
+
+bool Arena::wait_if_nothing_captures() {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return false;
+  const std::vector<Heap*> all = heaps();
+  if (std::any_of(all.begin(), all.end(), [&](const Heap* heap) { return is_capturing(heap->key.stream); })) {
+    return false;
+  }
+  bool everything = false;
+  return synchronize(all, &everything).ok() && everything;
+}
+
+Status Arena::release_claim(PoolId id, bool* is_last) {
   const Lock lock(mutex_);
   {
     const Lock registry(registry_mutex_);
@@ -209,11 +264,15 @@ Status Arena::release_pool(PoolId id) {
       }
     }
     pool_uses_.erase(uses);
+    *is_last = true;
   }
+  // Views that only its graphs needed may go: the bound that was raised for them is tried again.
+  most_mappings_ = options_.most_mappings;
   for (Heap* heap : heaps()) {
     if (heap->key.pool != id) continue;
     const Lock heap_lock(heap->mutex);
     heap->pool_is_open = false;
+    heap->release_empty_slabs();
     // Replays of a graph stamp nothing: only a wait from now on says that they are over.
     heap->stamp_all();
   }
@@ -364,15 +423,19 @@ Status Arena::trim() {
   return release_vacant_pages();
 }
 
-Status Arena::synchronize(const std::vector<Heap*>& all) {
+bool Arena::may_wait_for_context() const {
+  // Whoever captures opens a pool first. The legacy stream knows of captures on the streams that wait for it,
+  // and may be asked.
+  return open_pool_count_.load(std::memory_order_acquire) == 0 && !is_capturing(CU_STREAM_LEGACY);
+}
+
+Status Arena::synchronize_context(const std::vector<Heap*>& all) {
   std::vector<uint64_t> awaited;
   for (Heap* heap : all) {
     const Lock lock(heap->mutex);
     awaited.push_back(heap->timeline.begin_wait());
   }
   counters_.on_driver_call(DriverCall::kSynchronize);
-  counters_.on_host_wait();
-  counters_.on_sync_all_streams();
   if (Status status = driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); !status.ok())
     return status;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -382,7 +445,55 @@ Status Arena::synchronize(const std::vector<Heap*>& all) {
   return {};
 }
 
+bool Arena::mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events) {
+  if (heap.owned_pages() == 0) return true;
+  if (heap.key.thread != 0 && heap.key.thread != thread_number()) return false;
+  if (!heap.events_mark_all_uses()) return false;
+  Result<Event> mark = events_.acquire();
+  if (!mark.ok()) return false;
+  counters_.on_driver_call(DriverCall::kEventRecord);
+  const bool recorded = mark->record(heap.key.stream).ok();
+  marks.push_back(std::move(mark.value()));
+  if (!recorded) return false;
+  events.push_back(marks.back().get());
+  heap.list_pending_events(events);
+  return true;
+}
+
+Status Arena::synchronize(const std::vector<Heap*>& all, bool* everything) {
+  // Both recording and waiting would end another stream's capture.
+  const RelaxedCapture relaxed(*driver_);
+  std::vector<Event> marks;
+  std::vector<CUevent> events;
+  std::vector<std::pair<Heap*, uint64_t>> reached;
+  for (Heap* heap : all) {
+    const Lock lock(heap->mutex);
+    const uint64_t awaited = heap->timeline.begin_wait();
+    if (mark_uses(*heap, marks, events)) reached.emplace_back(heap, awaited);
+  }
+  counters_.on_host_wait();
+  counters_.on_sync_all_streams();
+  if (everything != nullptr) *everything = true;
+  Status status;
+  if (reached.size() < all.size() && may_wait_for_context()) {
+    status = synchronize_context(all);
+  } else {
+    if (everything != nullptr) *everything = reached.size() == all.size();
+    for (size_t i = 0; i < events.size() && status.ok(); ++i) {
+      counters_.on_driver_call(DriverCall::kSynchronize);
+      status = driver_->check(driver_->cuEventSynchronize(events[i]), "cuEventSynchronize");
+    }
+    for (const auto& [heap, awaited] : reached) {
+      const Lock lock(heap->mutex);
+      if (status.ok()) heap->timeline.end_wait(awaited);
+    }
+  }
+  for (Event& mark : marks) events_.give_back(std::move(mark));
+  return status;
+}
+
 Status Arena::release_vacant_pages() {
+  const RelaxedCapture relaxed(*driver_);
   const std::vector<Heap*> all = heaps();
   // Freed since the wait: its users may still be at work.
   const auto may_go = [](const Heap& heap, PageId id) {

@@ -51,6 +51,7 @@ class Arena {
   // Errors: invalid_argument (no such device), invalid_state (it has no context yet), unsupported, driver.
   static Result<std::unique_ptr<Arena>> create(std::shared_ptr<const Driver> driver, int device,
                                                const ArenaOptions& options);
+  // Waits for the device. What may still be in use all the same stays mapped.
   ~Arena();
 
   // bytes 0: *out is null, and ok. Errors: out_of_memory, invalid_argument (an absurd size), driver.
@@ -113,6 +114,14 @@ class Arena {
 
   Heap* heap_for(CUstream stream);
   Heap* find_heap(const HeapKey& key);
+  // A heap of the stream whose pool was released and whose memory nothing uses any more, for another pool;
+  // null if there is none. Programs that capture and release graphs without end would else make heaps without
+  // end.
+  Heap* reuse_heap(const HeapKey& key);
+  // release_pool without what may wait.
+  Status release_claim(PoolId id, bool* is_last);
+  // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
+  bool wait_if_nothing_captures();
   bool pool_for(CUstream stream, PoolId* id);
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
@@ -148,9 +157,17 @@ class Arena {
   // Retires the views that lie unused, least recently used first, down to half of those that may be; waits
   // for the device in between. False while a stream is captured, or when there are none.
   bool retire_views();
-  // Waits for everything enqueued in the context, holding no lock; what was freed before is then
-  // complete.
-  Status synchronize(const std::vector<Heap*>& all);
+  // Waits for what uses the memory of these heaps, holding no lock; what was freed before is then complete.
+  // Events on the streams mark that, where they can: a wait for the whole context would end the capture of a
+  // stream that the arena does not know. Where such a capture is likely, heaps beyond the reach of events are
+  // left out. *everything (may be null): none was.
+  Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
+  Status synchronize_context(const std::vector<Heap*>& all);
+  // False where that cannot be done.
+  bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events);
+  // Whether waiting for the whole context can disturb no capture, as far as can be known without disturbing
+  // it.
+  bool may_wait_for_context() const;
   bool is_capturing(CUstream stream) const;
   Status out_of_memory(uint64_t requested_bytes);
 
@@ -181,6 +198,7 @@ class Arena {
   std::map<HeapKey, std::unique_ptr<Heap>> heaps_;
   std::vector<Pool> open_pools_;
   std::map<PoolId, uint32_t> pool_uses_;
+  std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};
 };
 

@@ -172,6 +172,8 @@ Place* Heap::oldest_dead_place() {
   for (int tries = 0; tries < 64; ++tries) {
     Place& place = *places_[recycle_hand_++ % places_.size()];
     if (place.state != BlockState::kFree) continue;
+    // What names the views that graphs of an open pool may use.
+    if (pool_is_open && place.view != nullptr) continue;
     if (is_lost(place)) return &place;
     if (oldest == nullptr || place.last_use < oldest->last_use) oldest = &place;
   }
@@ -367,6 +369,15 @@ void Heap::drop_vacant(PageId first, uint32_t count) {
   vacant_count_ -= count;
   owned_count_ -= count;
   counters.on_pages(-static_cast<int64_t>(count * kPageBytes));
+}
+
+bool Heap::is_idle() {
+  release_empty_slabs();
+  if (owned_count_ != vacant_count_ || !pending_.empty()) return false;
+  for (PageId id = vacant_.next_set(0); id < vacant_.end(); id = vacant_.next_set(id + 1)) {
+    if (!timeline.is_complete(last_use(id))) return false;
+  }
+  return true;
 }
 
 uint64_t Heap::largest_free_bytes() const {

@@ -85,7 +85,7 @@ class Heap {
   BiasedMutex mutex;
   HeapCounters counters;
   Timeline timeline;
-  const HeapKey key;
+  HeapKey key;                // its pool changes only when the heap is idle, under the arena's lock too
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
 
   // Small requests: a slot of the class, or null when the heap has to find room for a slab first.
@@ -124,6 +124,13 @@ class Heap {
   bool complete_free_behind_stream(const Place& place);
   // The same for all frees of blocks that lie on one of these pages.
   void complete_frees_on_pages(const std::vector<PageId>& pages);
+  // Whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
+  // Graphs of a pool are replayed on any stream.
+  bool events_mark_all_uses() const {
+    return key.pool == PoolId{} &&
+           std::all_of(pending_.begin(), pending_.end(),
+                       [](const PendingFree& pending) { return pending.streams.empty(); });
+  }
   // The events of pending frees, for a wait without locks.
   void list_pending_events(std::vector<CUevent>& out) const;
   // Slabs without a live slot give their place back; answers how many.
@@ -138,6 +145,9 @@ class Heap {
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
   void pages_missing_from(const Place& place, std::vector<PageId>& missing) const;
   uint32_t vacant_pages() const { return vacant_count_; }
+  uint32_t owned_pages() const { return owned_count_; }
+  // Whether no block lives here and nothing that used the memory may still be at work. Gives up empty slabs.
+  bool is_idle();
   bool is_vacant(PageId page) const { return vacant_.test(page); }
   // Vacant pages, those of the longest runs first; at most `most`.
   void choose_vacant(uint32_t most, std::vector<PageId>& out) const;

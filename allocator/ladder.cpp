@@ -429,9 +429,11 @@ bool Arena::retire_views() {
       view->lose_places();
     }
     // Views that are all in use: no further wait before there are many more.
-    most_mappings_ = std::max(most_mappings_, left + options_.most_mappings / 8);
+    most_mappings_ = std::max(options_.most_mappings, left + options_.most_mappings / 8);
   }
-  if (!synchronize(all).ok()) return false;
+  bool everything = false;
+  if (!synchronize(all, &everything).ok() || !everything) return false;
+  const RelaxedCapture relaxed(*driver_);
   const Lock lock(mutex_);
   return store_->unmap_retired().ok();
 }

@@ -111,6 +111,9 @@ class PageStore {
   template <typename Vacant, typename Released>
   Status release_segments(Vacant vacant, Released released);
 
+  // Nothing is unmapped or released any more, not even at the end: something may still use it.
+  void leave_to_driver() { left_to_driver_ = true; }
+
   // Bytes of host memory that the tables take.
   uint64_t metadata_bytes() const;
   template <typename Visit>
@@ -145,6 +148,7 @@ class PageStore {
   const int device_;
   const PageId id_capacity_;
   bool vmm_ = true;
+  bool left_to_driver_ = false;
   uint64_t device_bytes_ = 0;
 
   Page* pages_ = nullptr;

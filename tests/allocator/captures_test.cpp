@@ -64,7 +64,7 @@ class Captures : public testing::Test {
     EXPECT_EQ(device_.reports(), "");
   }
 
-  Device device_{"capacity:64MiB,completion:run-ahead"};
+  Device device_{"capacity:1GiB,completion:run-ahead"};
   std::unique_ptr<Arena> arena_ = device_.arena(options());
   const CUstream captured_ = device_.stream();
   const CUstream other_ = device_.stream();
@@ -149,6 +149,111 @@ TEST_F(Captures, NoUseOnAThreadsDefaultStreamIsForgottenByALender) {
   use_and_free(other_);
   pass_on_and_free(use(third_), third_, CU_STREAM_PER_THREAD);
   use(other_);
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// The arena was never asked for memory on a stream, and cannot ask whether it captures.
+TEST_F(Captures, TheCaptureOfAStreamThatTheArenaDoesNotKnowGoesOn) {
+  const auto expect_capture_survives = [&](const auto& body) {
+    begin();
+    body();
+    device_.driver->cuGraphDestroy(end());
+    EXPECT_EQ(device_.reports(), "");
+  };
+  SPW_EXPECT_OK(Arena::free(use(other_)));
+  expect_capture_survives([&] { SPW_EXPECT_OK(arena_->trim()); });
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+  // The last wait before memory has run out.
+  pass_on_and_free(use(other_), other_, third_);
+  expect_capture_survives([&] { SPW_EXPECT_OK(Arena::free(use(third_))); });
+  // With pages that only a wait for the whole context could free.
+  SPW_EXPECT_OK(arena_->trim());
+  SPW_EXPECT_OK(arena_->begin_pool({2, 0}, [&](CUstream on) { return on == other_; }));
+  SPW_EXPECT_OK(Arena::free(use(other_)));
+  SPW_EXPECT_OK(arena_->end_pool({2, 0}));
+  SPW_EXPECT_OK(arena_->release_pool({2, 0}));
+  open_pool();
+  expect_capture_survives([&] { SPW_EXPECT_OK(arena_->trim()); });
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, static_cast<int64_t>(kBytes));
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+}
+
+TEST_F(Captures, ABlockingStreamsCaptureGoesOn) {
+  CUstream blocking = nullptr;
+  EXPECT_EQ(device_.driver->cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  pass_on_and_free(use(other_), other_, CU_STREAM_PER_THREAD);  // which no event marks
+  EXPECT_EQ(device_.driver->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  SPW_EXPECT_OK(arena_->trim());
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device_.driver->cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+  EXPECT_EQ(device_.reports(), "");
+  device_.driver->cuStreamDestroy(blocking);
+}
+
+TEST_F(Captures, TheEndOfAnArenaWaitsForWhatIsEnqueued) {
+  pass_on_and_free(use(other_), other_, third_);
+  use(captured_);
+  arena_.reset();
+  device_.driver->cuCtxSynchronize();
+  EXPECT_EQ(device_.reports(), "");
+  EXPECT_EQ(device_.live_mappings(), 0u);
+}
+
+TEST_F(Captures, TheEndOfAnArenaEndsNoCapture) {
+  void* block = use(captured_);
+  begin();
+  device_.touch(captured_, block, kBytes);
+  arena_.reset();
+  CUgraph graph = end();
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  device_.order(captured_, other_);
+  EXPECT_EQ(device_.graph_launch(exec, other_), CUDA_SUCCESS);
+  EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
+  device_.driver->cuCtxSynchronize();
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// A program that serves requests by graphs which it captures, replays and drops.
+TEST_F(Captures, PoolsThatComeAndGoLeaveNothingBehind) {
+  constexpr size_t kSmall = 1000;
+  arena_ = device_.arena({});
+  const auto serve = [&](uint64_t number) {
+    const PoolId pool{number, 7};
+    SPW_EXPECT_OK(arena_->begin_pool(pool, [this](CUstream on) { return on == captured_; }));
+    begin();
+    for (const size_t bytes : {3 * kMiB, kSmall}) {
+      void* block = must_allocate(*arena_, bytes, captured_);
+      device_.touch(captured_, block, bytes);
+      SPW_EXPECT_OK(Arena::free(block));
+    }
+    SPW_EXPECT_OK(arena_->end_pool(pool));
+    CUgraph graph = end();
+    CUgraphExec exec = nullptr;
+    ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+    device_.driver->cuGraphDestroy(graph);
+    EXPECT_EQ(device_.graph_launch(exec, number % 2 == 0 ? other_ : third_), CUDA_SUCCESS);
+    EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
+    SPW_EXPECT_OK(arena_->release_pool(pool));
+  };
+  DeviceStats early;
+  for (uint64_t number = 1; number <= 1000; ++number) {
+    serve(number);
+    if (number == 300) early = arena_->stats();
+  }
+  const DeviceStats late = arena_->stats();
+  EXPECT_LE(late.heaps, 70);
+  EXPECT_EQ(late.heaps, early.heaps);
+  EXPECT_EQ(late.reserved_bytes.all.current, early.reserved_bytes.all.current);
+  EXPECT_LE(late.metadata_bytes, early.metadata_bytes + early.metadata_bytes / 10);
+  SPW_EXPECT_OK(arena_->validate());
+  device_.driver->cuCtxSynchronize();
   EXPECT_EQ(device_.reports(), "");
 }
 

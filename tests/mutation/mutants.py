@@ -165,6 +165,24 @@ MUTANTS = [
         "Status()",
     ),
     Mutant(
+        "a wait for the streams does not wait",
+        ARENA,
+        'status = driver_->check(driver_->cuEventSynchronize(events[i]), "cuEventSynchronize");',
+        "",
+    ),
+    Mutant(
+        "the end of an arena does not wait",
+        ARENA,
+        "!wait_if_nothing_captures()) store_",
+        "false) store_",
+    ),
+    Mutant(
+        "an idle heap's pages need not be complete",
+        HEAP,
+        "    if (!timeline.is_complete(last_use(id))) return false;\n",
+        "",
+    ),
+    Mutant(
         "trim does not wait",
         ARENA,
         "  if (Status status = synchronize(all); !status.ok()) return status;\n  // Frees",
@@ -213,8 +231,8 @@ MUTANTS = [
     Mutant(
         "views are retired without a wait",
         LADDER,
-        "  if (!synchronize(all).ok()) return false;\n  const Lock lock(mutex_);\n  return",
-        "  const Lock lock(mutex_);\n  return",
+        "  if (!synchronize(all, &everything).ok() || !everything) return false;\n",
+        "",
     ),
     Mutant("views in use are retired", LADDER, "if (age > 0) unused", "unused"),
     Mutant(
