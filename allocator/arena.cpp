@@ -493,6 +493,7 @@ Status Arena::synchronize(const std::vector<Heap*>& all, bool* everything) {
 }
 
 Status Arena::release_vacant_pages() {
+  spared_pages_ = 0;
   const RelaxedCapture relaxed(*driver_);
   const std::vector<Heap*> all = heaps();
   // Freed since the wait: its users may still be at work.

@@ -142,6 +142,10 @@ class Arena {
   uint64_t missing_bytes(Heap& heap, const Request& request);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
   Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
+  // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
+  // may be created for that now.
+  bool mappings_are_many() const;
+  uint32_t pages_to_spare_mappings() const;
   // Whether the place expected for the request is only held up by other streams, which still use it or own
   // pages of it, and the limit leaves no room to make up for it.
   bool wants_back(const Heap& heap, const Request& request);
@@ -187,7 +191,8 @@ class Arena {
   mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
   std::atomic<uint32_t> fullness_questions_{0};
-  uint32_t most_mappings_;  // of the options, or more where all views were in use
+  uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
+  uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
   uint64_t reserve_bytes_;  // guarded by mutex_
   LastRungs last_rungs_;

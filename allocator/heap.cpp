@@ -209,12 +209,14 @@ Request Heap::large_request(uint64_t bytes) {
 }
 
 Place* Heap::take_predicted(const Request& request) {
+  if (!remembers()) return nullptr;
   Place* place =
       request.openings == nullptr ? journal_.guess(request.lines) : request.openings->guess(journal_);
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
 
 Place* Heap::expected(const Request& request) const {
+  if (!remembers()) return nullptr;
   if (request.openings != nullptr) return request.openings->guess(journal_);
   Place* place = journal_.best_candidate();
   return place != nullptr && place->lines == request.lines ? place : journal_.guess(request.lines);
@@ -247,6 +249,7 @@ Place* Heap::take_located(const Request& request) {
   if (request.openings != nullptr) return nullptr;
   review_leader();
   Place* place = journal_.search(request.lines, led_by_);
+  if (!remembers()) return nullptr;
   if (request.lines < kPageLines && !journal_.is_sure()) return nullptr;
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
@@ -273,14 +276,14 @@ Place* Heap::take_found(const Request& request, bool frugal) {
   // best fit keeps free bytes together. For large blocks it spares a view.
   const bool small = request.lines < kPageLines;
   const bool repeats = journal_.then() != Journal::kNever;
-  if (!small || repeats) {
+  if (remembers() && (!small || repeats)) {
     if (Place* place = take_same_size(request)) return place;
   }
   reindex();
   if (request.lines < kPageLines) {
     if (Place* place = take_fragment(request)) return place;
   }
-  return take_hole(request, frugal);
+  return take_hole(request, frugal && !breaks_pages_);
 }
 
 bool Heap::make_live(Place& place, uint64_t requested_bytes) {

@@ -66,6 +66,7 @@ struct Plan {
   uint32_t full_pages = 0;  // whole pages between the two; of a broken last page only the beginning is used
   PageId first_page = kNoPage;  // kExtend: the first whole page
   PageId first_new = kNoPage;   // kExtend: the first page to be created
+  uint32_t spare_pages = 0;     // of the new ones, those that a view of own pages would have done without
 };
 
 // What is looked for: so many lines in a row, beginning at a multiple of `align_lines`. For a slab, where
@@ -140,7 +141,16 @@ class Heap {
   // A place of at most `most_pages` vacant pages inside an aliasing view that exists already; null if none
   // was found. Blocks below 32 MiB go there only to spare mappings: for them a view of their own wastes less.
   Place* take_window(const Request& request, uint32_t most_pages, bool spare_mappings);
-  Plan plan(const Request& request);
+  // With `spare_pages`, up to so many pages are created where a view of own pages would do, to spare its
+  // mappings.
+  Plan plan(const Request& request, uint32_t spare_pages = 0);
+  // Where mappings are many: the places of a program that does not repeat itself are not remembered, because
+  // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
+  // With `breaks_pages`, holes are taken although a view would spare a page.
+  void keep_together(bool together, bool breaks_pages) {
+    keeps_together_ = together;
+    breaks_pages_ = breaks_pages;
+  }
   Result<Place*> take_planned(const Request& request, const Plan& plan);
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
   void pages_missing_from(const Place& place, std::vector<PageId>& missing) const;
@@ -190,7 +200,10 @@ class Heap {
  private:
   static constexpr uint32_t kEpochPages = 64;
   static constexpr uint64_t kRequestsToReview = 1024;
+  // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
+  static constexpr uint32_t kRequestsToTrust = 1024;
 
+  bool remembers() const { return !keeps_together_ || journal_.followed() >= kRequestsToTrust; }
   bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == this; }
   void stamp(PageId first, uint32_t count) {
     const uint64_t epoch = timeline.epoch();
@@ -296,6 +309,8 @@ class Heap {
   Bitmap vacant_;
   uint32_t vacant_count_ = 0;
   uint32_t owned_count_ = 0;
+  bool keeps_together_ = false;
+  bool breaks_pages_ = false;
   FragmentIndex fragments_;
   std::atomic<const Journal*>& leader_;  // the arena's: the journal of its busiest heap
   std::vector<PageId> dirty_;

@@ -52,6 +52,8 @@ class Journal {
   uint64_t mark_expected();
   static constexpr uint64_t kHorizon = 256;
 
+  // Requests in a row that asked for the size the guess named.
+  uint32_t followed() const { return followed_; }
   // Whether the last search() found more than a chance likeness.
   bool is_sure() const { return found_agreed_ >= kContext; }
 

@@ -24,8 +24,11 @@
 namespace spillway {
 namespace {
 
-// From this share of the mappings that may live on, small blocks spare them.
-constexpr uint32_t kManyMappingsDivisor = 4;
+// From this share of the mappings that may live on, they are spared: small blocks go to windows, programs
+// that do not repeat themselves are kept together, and ever more pages, in the end a quarter more, are
+// created where a view would do. See docs/decisions/mappings.md.
+constexpr uint32_t kManyMappingsDivisor = 6;
+constexpr uint32_t kMostSparePagesDivisor = 4;
 // While others fill the device, it is asked for free memory once in so many requests that could use some.
 constexpr uint32_t kQuestionsPerAnswer = 32;
 
@@ -164,6 +167,18 @@ Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes
   return out_of_memory(requested_bytes);
 }
 
+bool Arena::mappings_are_many() const {
+  return store_->live_mappings() > most_mappings_ / kManyMappingsDivisor;
+}
+
+uint32_t Arena::pages_to_spare_mappings() const {
+  const uint64_t from = most_mappings_ / kManyMappingsDivisor;
+  const uint64_t above = std::min(store_->live_mappings(), most_mappings_) - from;
+  const uint64_t allowed = store_->page_count() / kMostSparePagesDivisor * above / (most_mappings_ - from);
+  const uint64_t left = allowed - std::min<uint64_t>(allowed, spared_pages_);
+  return static_cast<uint32_t>(std::min(left, store_->easy_room_pages()));
+}
+
 Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
@@ -192,14 +207,16 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     }
     if (Place* place = heap.take_found(request, true); place != nullptr) return place;
   }
+  const bool spare_mappings = mappings_are_many();
+  const uint32_t spare_pages = spare_mappings ? pages_to_spare_mappings() : 0;
+  heap.keep_together(spare_mappings, spare_pages > 0);
   for (bool ordered = false;;) {
-    Plan plan = heap.plan(request);
+    Plan plan = heap.plan(request, spare_pages);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
       // A view would not spare a page: any hole will do.
       if (Place* place = heap.take_found(request, false); place != nullptr) return place;
     }
     if (plan.kind != Plan::Kind::kSegment) {
-      const bool spare_mappings = store_->live_mappings() > most_mappings_ / kManyMappingsDivisor;
       Place* place = heap.take_window(request, plan.full_pages, spare_mappings);
       if (place != nullptr) return place;
     }
@@ -216,6 +233,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
       Result<Place*> place = heap.take_planned(request, plan);
       timer.finish(place.ok());
+      if (place.ok()) spared_pages_ += plan.spare_pages;
       if (place.ok() || place.status().code() != SPW_ERROR_OUT_OF_MEMORY) return place;
       // The device is full although the limit is not reached: others use it too.
       plan = heap.plan(request);
