@@ -81,7 +81,13 @@ Arena::~Arena() {
   // Without its context nothing uses the memory any more.
   open_pools_.clear();
   open_pool_count_.store(0, std::memory_order_release);
-  if (context.status().ok() && !wait_if_nothing_captures()) store_->leave_to_driver();
+  bool idle = !context.status().ok();
+  try {
+    idle = idle || wait_if_nothing_captures();
+  } catch (const std::bad_alloc&) {
+    idle = false;
+  }
+  if (!idle) store_->leave_to_driver();
   heaps_.clear();
   store_.reset();
   events_.clear();
@@ -138,13 +144,11 @@ Heap* Arena::find_heap(const HeapKey& key) {
     if (Heap* heap = reuse_heap(key); heap != nullptr) return heap;
   }
   const Lock lock(registry_mutex_);
-  std::unique_ptr<Heap>& heap = heaps_[key];
-  if (heap == nullptr) {
-    heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key, leader_,
-                                  options_.share_edges);
-    heap->pool_is_open = pool_uses_.count(key.pool) != 0;
-  }
-  return heap.get();
+  if (const auto found = heaps_.find(key); found != heaps_.end()) return found->second.get();
+  auto heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key, leader_,
+                                     options_.share_edges);
+  heap->pool_is_open = pool_uses_.count(key.pool) != 0;
+  return heaps_.emplace(key, std::move(heap)).first->second.get();
 }
 
 Heap* Arena::reuse_heap(const HeapKey& key) {

@@ -1,6 +1,7 @@
 #include "allocator/heap.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "allocator/address_map.h"
 
@@ -136,6 +137,12 @@ Heap::Change Heap::give(Place& place) {
 }
 
 void Heap::reindex() {
+  if (std::exchange(dirty_is_short_, false)) [[unlikely]] {
+    for (PageId id = 0; id < store_.home_end(); ++id) {
+      Page& page = store_.page(id);
+      if (owns(page) && std::exchange(page.dirty, false)) fragments_.update(id);
+    }
+  }
   for (const PageId id : dirty_) {
     Page& page = store_.page(id);
     page.dirty = false;

@@ -241,7 +241,11 @@ class Heap {
     Page& page = store_.page(id);
     if (!page.dirty) {
       page.dirty = true;
-      dirty_.push_back(id);
+      try {
+        dirty_.push_back(id);
+      } catch (const std::bad_alloc&) {
+        dirty_is_short_ = true;
+      }
     }
   }
   // Brings the fragment index up to date with the pages touched since the last search.
@@ -297,6 +301,8 @@ class Heap {
   void list(Slab& slab);
   void unlist(Slab& slab);
   void release_slab(Slab& slab);
+  // Everything that opening a slab there needs of host memory; false when that has run out.
+  bool make_room_for_slab(Place& place, uint32_t size_class) noexcept;
   uint64_t va_of(PageId page, uint32_t line) const { return store_.page(page).va + line * kLineBytes; }
 
   PageStore& store_;
@@ -314,6 +320,7 @@ class Heap {
   FragmentIndex fragments_;
   std::atomic<const Journal*>& leader_;  // the arena's: the journal of its busiest heap
   std::vector<PageId> dirty_;
+  bool dirty_is_short_ = false;  // host memory ran out: every page is to be looked at
 
   std::vector<std::unique_ptr<Place>> places_;
   std::unordered_map<uint32_t, Place*> newest_by_size_;

@@ -62,10 +62,10 @@ class Journal {
     const uint64_t end = now();
     uint64_t next = then();
     if (end - first_ >= size_) [[unlikely]] {
-      if (size_ < kMostEntries)
-        grow();
-      else
+      if (size_ >= kMostEntries || !grow()) {
+        if (size_ == 0) return;
         ++first_;
+      }
     }
     if (found_ != kNever) {
       next = found_ + 1;
@@ -143,7 +143,8 @@ class Journal {
   }
   // The entry for `key` noted nearest to where the leader's guess is now; kNever if none is near.
   uint64_t search_by_time(uint32_t key, const Journal& leader) const;
-  void grow();
+  // False without host memory: what is old is forgotten earlier then.
+  bool grow() noexcept;
 
   std::vector<Entry> entries_;
   std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them

@@ -173,8 +173,8 @@ MUTANTS = [
     Mutant(
         "the end of an arena does not wait",
         ARENA,
-        "!wait_if_nothing_captures()) store_",
-        "false) store_",
+        "idle = idle || wait_if_nothing_captures();",
+        "idle = true;",
     ),
     Mutant(
         "an idle heap's pages need not be complete",
