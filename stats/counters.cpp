@@ -171,7 +171,7 @@ void DeviceCounters::stop() const {
   for (HeapCounters* heap : heaps_) {
     while (heap->busy_.load(std::memory_order_acquire)) std::this_thread::yield();
     add(peaks_, heap->ceilings_);
-    heap->seen_ = heap->gauges();
+    heap->seen_ = heap->reached_ = heap->gauges();
     add(sums_, heap->seen_);
   }
   raise_peaks();
@@ -185,15 +185,25 @@ void DeviceCounters::resume() const {
 
 void DeviceCounters::let_run() const {
   if (heaps_.empty()) return;  // nobody to run; sums and peaks stay true
-  const auto heaps = static_cast<int64_t>(heaps_.size());
-  for (int64_t h = 0; h < heaps; ++h) {
-    HeapCounters& heap = *heaps_[static_cast<size_t>(h)];
-    for (size_t i = 0; i < kGauges; ++i) {
-      const int64_t room = peaks_[i] - sums_[i];
-      heap.ceilings_[i] = heap.seen_[i] + room / heaps + (h < room % heaps ? 1 : 0);
+  for (size_t i = 0; i < kGauges; ++i) {
+    // First what each has reached lately, so that a heap which goes to and fro below the peak stops nobody,
+    // whatever others exist; then equal shares.
+    int64_t room = peaks_[i] - sums_[i];
+    for (HeapCounters* heap : heaps_) {
+      const int64_t need = std::min(heap->reached_[i] - heap->seen_[i], room);
+      heap->ceilings_[i] = heap->seen_[i] + need;
+      room -= need;
     }
-    heap.refresh_limits();
-    heap.alone_ = heaps == 1;
+    auto sharers = static_cast<int64_t>(heaps_.size());
+    for (HeapCounters* heap : heaps_) {
+      const int64_t share = room / sharers--;
+      heap->ceilings_[i] += share;
+      room -= share;
+    }
+  }
+  for (HeapCounters* heap : heaps_) {
+    heap->refresh_limits();
+    heap->alone_ = heaps_.size() == 1;
   }
   operations_at_run_ = operations();
   stopped_ = false;
@@ -211,11 +221,13 @@ void DeviceCounters::settle(HeapCounters& heap) const {
   const Gauges now = heap.gauges();
   for (size_t i = 0; i < kGauges; ++i) sums_[i] += now[i] - heap.seen_[i];
   heap.seen_ = now;
+  for (size_t i = 0; i < kGauges; ++i) heap.reached_[i] = std::max(heap.reached_[i], now[i]);
   raise_peaks();
 }
 
 void DeviceCounters::count_stopped(HeapCounters& heap) const {
   settle(heap);
+  counted_stopped_.fetch_add(1, std::memory_order_relaxed);
   if (stopped_operations_left_ > 0) --stopped_operations_left_;
   resume();
 }

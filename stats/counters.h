@@ -12,7 +12,7 @@
 //   clear
 //     (light_barrier / heavy_barrier order the two). Stopped heaps count under the device's mutex, each
 //     operation comparing true sums; after some hundred operations the unused room below the peak is dealt
-//     out as ceilings and they run free.
+//     out as ceilings, first to those that came near it, and they run free.
 // So peaks, and any snapshot, describe states that the operations really passed through, in an order that
 // agrees with every thread's own.
 //
@@ -101,6 +101,8 @@ class DeviceCounters {
   // Every counter at one moment, the identities included. Not filled here: largest_free_bytes, limit_bytes,
   // live_mappings, metadata_bytes.
   DeviceStats snapshot() const;
+  // How many operations were counted under the mutex, the dear way.
+  uint64_t counted_stopped() const { return counted_stopped_.load(std::memory_order_relaxed); }
   void reset_peaks();        // peaks start again from the current values, means from now
   void reset_accumulated();  // running totals and event counts start again from zero
 
@@ -130,6 +132,8 @@ class DeviceCounters {
   std::atomic<int64_t> alloc_retries_{0};
   std::atomic<int64_t> host_placed_blocks_{0};
   std::atomic<int64_t> host_placed_bytes_{0};
+
+  mutable std::atomic<uint64_t> counted_stopped_{0};
 
   // The mutex guards what follows and the counting of stopped heaps. Looking stops heaps, hence `mutable`.
   mutable std::mutex mutex_;
@@ -364,7 +368,8 @@ class HeapCounters {
   int64_t sampled_ns_ = 0, sampled_active_ = 0, sampled_requested_ = 0;
   double active_byte_ns_ = 0, requested_byte_ns_ = 0;
   Gauges ceilings_{};
-  Gauges seen_{};  // this heap's part of the device's sums, while stopped
+  Gauges seen_{};     // this heap's part of the device's sums, while stopped
+  Gauges reached_{};  // the most of each since the stop
 };
 
 }  // namespace spillway

@@ -256,6 +256,23 @@ TEST_P(RandomPrograms, EqualTheModelWhateverTheNumberOfHeaps) {
 INSTANTIATE_TEST_SUITE_P(Heaps, RandomPrograms, testing::Values(1, 2, 3, 8));
 
 // Threads count in heaps of their own; a mutex around model and counters fixes the order that the model sees.
+TEST(Counters, AHeapThatComesBackToItsPeakStopsNobodyWhateverElseExists) {
+  DeviceCounters device;
+  HeapCounters busy(device);
+  device.on_reserve(kPage, 1);
+  busy.on_pages(kPage);
+  busy.on_slabs(kSlab);
+  const auto pair = [](HeapCounters& heap) {
+    heap.on_allocate(SizePool::kSmall, 512, 512);
+    heap.on_free(SizePool::kSmall, 512, 512);
+  };
+  for (int i = 0; i < 1000; ++i) pair(busy);
+  HeapCounters idle(device);
+  pair(idle);
+  for (int i = 0; i < 100'000; ++i) pair(busy);
+  EXPECT_LT(device.counted_stopped(), 10'000U);
+}
+
 TEST(CountersThreads, EqualTheModelInTheOrderOfTheOperations) {
   constexpr int kThreads = 4;
   DeviceCounters device;
