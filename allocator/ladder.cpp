@@ -174,7 +174,8 @@ bool Arena::mappings_are_many() const {
 uint32_t Arena::pages_to_spare_mappings() const {
   const uint64_t from = most_mappings_ / kManyMappingsDivisor;
   const uint64_t above = std::min(store_->live_mappings(), most_mappings_) - from;
-  const uint64_t allowed = store_->page_count() / kMostSparePagesDivisor * above / (most_mappings_ - from);
+  const uint64_t needed = store_->page_count() - std::min<uint64_t>(spared_pages_, store_->page_count());
+  const uint64_t allowed = needed * above / (most_mappings_ - from) / kMostSparePagesDivisor;
   const uint64_t left = allowed - std::min<uint64_t>(allowed, spared_pages_);
   return static_cast<uint32_t>(std::min(left, store_->easy_room_pages()));
 }

@@ -1,0 +1,101 @@
+// Views where mappings are many: see docs/decisions/mappings.md.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "tests/allocator/device.h"
+
+namespace spillway::test {
+namespace {
+
+// Only addresses: nothing here reads the memory.
+constexpr const char* kNoBytes = "capacity:8GiB,backing:none,races:off";
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kLiveBytes = 1024 * kMiB;
+
+// Blocks of exponential sizes around a mean, the lives of which end at random.
+class RandomSizes {
+ public:
+  RandomSizes(Arena& arena, uint64_t seed) : arena_(arena), random_(seed) {}
+
+  void run(int allocations, uint64_t mean_bytes) {
+    for (int i = 0; i < allocations; ++i) {
+      const double draw = static_cast<double>(random_() >> 11) / static_cast<double>(1ULL << 53);
+      const auto bytes = std::min(
+          kLiveBytes / 4, static_cast<uint64_t>(-std::log(1 - draw) * static_cast<double>(mean_bytes)) + 1);
+      while (live_bytes_ + bytes > kLiveBytes) {
+        std::swap(blocks_[random_() % blocks_.size()], blocks_.back());
+        live_bytes_ -= blocks_.back().bytes;
+        SPW_EXPECT_OK(Arena::free(blocks_.back().pointer));
+        blocks_.pop_back();
+      }
+      blocks_.push_back({must_allocate(arena_, bytes, nullptr), bytes});
+      live_bytes_ += bytes;
+    }
+  }
+  void free_all() {
+    for (const Block& block : blocks_) SPW_EXPECT_OK(Arena::free(block.pointer));
+    blocks_.clear();
+    live_bytes_ = 0;
+  }
+
+ private:
+  struct Block {
+    void* pointer;
+    uint64_t bytes;
+  };
+  Arena& arena_;
+  std::mt19937_64 random_;
+  std::vector<Block> blocks_;
+  uint64_t live_bytes_ = 0;
+};
+
+TEST(Mappings, RandomSizesHoldMorePagesBeforeTheyMapWithoutEnd) {
+  Device device(kNoBytes);
+  ArenaOptions options;
+  options.most_mappings = 8000;
+  const auto arena = device.arena(options);
+  RandomSizes(*arena, 1).run(20'000, 20 * kMiB);
+  const DeviceStats stats = arena->stats();
+  EXPECT_LT(stats.host_waits, 10);
+  EXPECT_LT(stats.live_mappings, 8000);
+  EXPECT_LT(stats.reserved_bytes.all.peak, stats.active_bytes.all.peak * 4 / 3);
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Mappings, AtTheLimitRandomSizesAreStillServed) {
+  Device device(kNoBytes);
+  ArenaOptions options;
+  options.most_mappings = 2000;
+  options.limit_bytes = kLiveBytes / 100 * 103;
+  const auto arena = device.arena(options);
+  RandomSizes(*arena, 2).run(5000, 20 * kMiB);
+  EXPECT_LE(arena->stats().live_mappings, 2000);
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST(Mappings, AProgramThatRepeatsItselfIsRememberedWhereMappingsAreMany) {
+  Device device(kNoBytes);
+  ArenaOptions options;
+  options.most_mappings = 20'000;
+  options.limit_bytes = kLiveBytes / 100 * 112;
+  const auto arena = device.arena(options);
+  const auto pass = [&] {
+    RandomSizes program(*arena, 3);
+    program.run(2500, 12 * kMiB);
+    program.free_all();
+  };
+  for (int i = 0; i < 12; ++i) pass();
+  const DeviceStats before = arena->stats();
+  EXPECT_GT(before.live_mappings, 20'000 / 6);
+  pass();
+  const DeviceStats after = arena->stats();
+  EXPECT_EQ(after.driver_calls.map, before.driver_calls.map);
+  EXPECT_EQ(after.host_waits, before.host_waits);
+}
+
+}  // namespace
+}  // namespace spillway::test
