@@ -290,7 +290,7 @@ Place* Heap::take_found(const Request& request, bool frugal) {
   if (request.lines < kPageLines) {
     if (Place* place = take_fragment(request)) return place;
   }
-  return take_hole(request, frugal && !breaks_pages_);
+  return take_hole(request, frugal);
 }
 
 bool Heap::make_live(Place& place, uint64_t requested_bytes) {

@@ -146,11 +146,7 @@ class Heap {
   Plan plan(const Request& request, uint32_t spare_pages = 0);
   // Where mappings are many: the places of a program that does not repeat itself are not remembered, because
   // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
-  // With `breaks_pages`, holes are taken although a view would spare a page.
-  void keep_together(bool together, bool breaks_pages) {
-    keeps_together_ = together;
-    breaks_pages_ = breaks_pages;
-  }
+  void keep_together(bool together) { keeps_together_ = together; }
   Result<Place*> take_planned(const Request& request, const Plan& plan);
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
   void pages_missing_from(const Place& place, std::vector<PageId>& missing) const;
@@ -316,7 +312,6 @@ class Heap {
   uint32_t vacant_count_ = 0;
   uint32_t owned_count_ = 0;
   bool keeps_together_ = false;
-  bool breaks_pages_ = false;
   FragmentIndex fragments_;
   std::atomic<const Journal*>& leader_;  // the arena's: the journal of its busiest heap
   std::vector<PageId> dirty_;

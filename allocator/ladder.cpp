@@ -210,7 +210,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   }
   const bool spare_mappings = mappings_are_many();
   const uint32_t spare_pages = spare_mappings ? pages_to_spare_mappings() : 0;
-  heap.keep_together(spare_mappings, spare_pages > 0);
+  heap.keep_together(spare_mappings);
   for (bool ordered = false;;) {
     Plan plan = heap.plan(request, spare_pages);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {

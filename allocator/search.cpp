@@ -18,6 +18,7 @@ namespace {
 // while vacant pages are scarce; otherwise a hole that breaks a page costs no driver call and loses nothing.
 constexpr uint32_t kMostFrugalPages = 16;
 constexpr uint32_t kScarceVacantDivisor = 5;
+constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostPairs = 32;
 // Slots of views that one search for a window looks at: tens of microseconds, as a few mappings cost.
 constexpr uint32_t kMostWindowLooks = 20'000;
@@ -179,8 +180,9 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
   }
   const Fit& fit = search.best();
   if (fit.consumed == ~0u) return nullptr;
+  const uint32_t scarce_divisor = keeps_together_ ? kScarceWhereMappingsAreMany : kScarceVacantDivisor;
   if (frugal && fit.consumed > lines / kPageLines && lines < kMostFrugalPages * kPageLines &&
-      vacant_count_ * kScarceVacantDivisor <= owned_count_) {
+      vacant_count_ * scarce_divisor <= owned_count_) {
     return nullptr;
   }
   const uint64_t va =
