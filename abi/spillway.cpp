@@ -196,6 +196,10 @@ spw_status spw_record_stream(void* pointer, spw_stream stream) {
   return spillway::guarded([&] { return Arena::record_stream(pointer, stream); });
 }
 
+spw_status spw_stream_destroyed(int device, spw_stream stream) {
+  return spillway::with_used_arena(device, [&](Arena& arena) { return arena.stream_destroyed(stream); });
+}
+
 spw_status spw_trim(int device) {
   return spillway::with_used_arena(device, [](Arena& arena) {
     Guard* guard = Process::existing_guard(arena.device());

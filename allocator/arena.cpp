@@ -6,28 +6,11 @@
 #include <mutex>
 
 #include "allocator/address_map.h"
+#include "allocator/last_heap.h"
 #include "stats/oom_report.h"
 
 namespace spillway {
 namespace {
-
-std::atomic<uint64_t> next_arena_id{1};
-
-// Which heap this thread used last: a hit looks up nothing else.
-struct LastHeap {
-  uint64_t arena = 0;
-  CUstream stream = nullptr;
-  Heap* heap = nullptr;
-};
-// A few bytes of static TLS: a hit makes no call to find them.
-thread_local LastHeap last_heap __attribute__((tls_model("initial-exec")));
-
-// A number of the calling thread, for streams that mean another queue in every thread.
-uint64_t thread_number() {
-  static std::atomic<uint64_t> next{1};
-  thread_local uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
-  return number;
-}
 
 Status no_host_memory() {
   return Status::out_of_memory("host memory for the allocator's tables has run out");
@@ -45,7 +28,7 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
     : driver_(std::move(driver)),
       device_(device),
       options_(options),
-      id_(next_arena_id.fetch_add(1)),
+      stamp_(next_stamp()),
       events_(*driver_),
       most_mappings_(options.most_mappings),
       limit_(options.limit_bytes) {}
@@ -97,40 +80,10 @@ Status Arena::set_soft_limit(uint64_t bytes) {
 // ---- Heaps and pools
 // -------------------------------------------------------------------------------------------------
 
-Heap* Arena::heap_for(CUstream stream) {
-  const bool pools = open_pool_count_.load(std::memory_order_acquire) != 0;
-  if (!pools && last_heap.arena == id_ && last_heap.stream == stream) return last_heap.heap;
-  HeapKey key;
-  key.stream = stream;
-  if (stream == CU_STREAM_PER_THREAD) key.thread = thread_number();
-  const bool in_pool = pools && pool_for(stream, &key.pool);
-  Heap* heap = find_heap(key);
-  if (!in_pool && !pools) last_heap = {id_, stream, heap};
-  return heap;
-}
-
-Heap* Arena::find_heap(const HeapKey& key) {
-  const Lock lock(registry_mutex_);
-  std::unique_ptr<Heap>& heap = heaps_[key];
-  if (heap == nullptr) {
-    heap = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key, leader_,
-                                  options_.share_edges);
-    heap->pool_is_open = pool_uses_.count(key.pool) != 0;
-  }
-  return heap.get();
-}
-
-std::vector<Heap*> Arena::heaps() const {
-  const Lock lock(registry_mutex_);
-  std::vector<Heap*> all;
-  for (const auto& [key, heap] : heaps_) all.push_back(heap.get());
-  return all;
-}
-
-std::vector<CUstream> Arena::streams() const {
-  std::vector<CUstream> all;
-  for (const Heap* heap : heaps()) all.push_back(heap->key.stream);
-  return all;
+inline Heap* Arena::remembered_heap(CUstream stream) const {
+  if (open_pool_count_.load(std::memory_order_acquire) != 0) return nullptr;
+  const bool is_it = last_heap.stamp == stamp_.load(std::memory_order_relaxed) && last_heap.stream == stream;
+  return is_it ? last_heap.heap : nullptr;
 }
 
 bool Arena::pool_for(CUstream stream, PoolId* id) {
@@ -216,9 +169,21 @@ Status Arena::release_pool(PoolId id) {
 inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64_t requested_bytes,
                                                           CUstream stream, void** out) {
   try {
-    Heap* heap = heap_for(stream);
-    return bytes <= options_.small_limit_bytes ? allocate_small(*heap, bytes, requested_bytes, out)
-                                               : allocate_large(*heap, bytes, requested_bytes, out);
+    for (;;) {
+      Heap* heap = remembered_heap(stream);
+      if (heap == nullptr) [[unlikely]] {
+        Result<Heap*> found = find_heap(stream);
+        if (!found.ok()) return found.take_status();
+        heap = found.value();
+      }
+      Status status = bytes <= options_.small_limit_bytes
+                          ? allocate_small(*heap, bytes, requested_bytes, out)
+                          : allocate_large(*heap, bytes, requested_bytes, out);
+      // The climb found out that its stream is gone, and another has the handle: that one has a heap of its
+      // own.
+      if (status.ok() || !heap->is_closed()) [[likely]]
+        return status;
+    }
   } catch (const std::bad_alloc&) {
     return no_host_memory();
   }
@@ -297,8 +262,6 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
     return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
   }
   Heap& heap = *place->heap;
-  if (stream == CU_STREAM_PER_THREAD && heap.key.stream == stream && heap.key.thread == thread_number())
-    return {};
   const Lock lock(heap.mutex);
   return heap.record_stream(*place, va, stream);
 }
@@ -332,10 +295,8 @@ Status Arena::trim() {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const std::vector<Heap*> all = heaps();
-  for (Heap* heap : all) {
-    if (is_capturing(heap->key.stream)) {
-      return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
-    }
+  if (any_capturing(all)) {
+    return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
   }
   if (Status status = synchronize(all); !status.ok()) return status;
   // Frees that were pending are stamped as they complete, after the wait; the device is idle by now, so

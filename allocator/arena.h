@@ -6,8 +6,8 @@
 // Thread-safe. A hit takes one lock, the heap's. Locks are taken in this order: arena, heaps (more than one
 // only under the arena's), registry of heaps. No lock is held while the host waits for the device.
 //
-// Sizes are bytes. A block begins at a multiple of 512 B. Streams are those of the arena's context; the
-// caller's thread needs no current context. Errors leave everything as it was.
+// Sizes are bytes. A block begins at a multiple of 512 B. Streams are those of the arena's context, any other
+// is refused; the caller's thread needs no current context. Errors leave everything as it was.
 #pragma once
 
 #include <cuda.h>
@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "allocator/heap.h"
@@ -43,6 +44,7 @@ struct ArenaOptions {
   bool share_edges = true;                 // false: blocks of a page and more share no page
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
+  bool check_streams = false;  // whether each request on a stream that the program made asks which one it is
 };
 
 class Arena {
@@ -69,6 +71,10 @@ class Arena {
   // it freed something. Set before the arena is used.
   void set_last_resort(std::function<bool()> last_resort) { last_resort_ = std::move(last_resort); }
 
+  // The program is about to destroy the stream and enqueues nothing on it any more. Its memory serves others
+  // from then on. Streams that hold none are ok.
+  Status stream_destroyed(CUstream stream);
+
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
   // pool and cannot be opened.
@@ -89,7 +95,7 @@ class Arena {
 
   int device() const { return device_; }
   CUcontext context() const { return context_.get(); }
-  // Those that memory was asked for on.
+  // Those that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const;
   DeviceStats stats() const;
   void reset_peaks() { counters_.reset_peaks(); }
@@ -112,8 +118,21 @@ class Arena {
     uint64_t requested_bytes = 0;
   };
 
-  Heap* heap_for(CUstream stream);
-  Heap* find_heap(const HeapKey& key);
+  // The heap that this thread used last, if that is the one; or null.
+  Heap* remembered_heap(CUstream stream) const;
+  // arena_streams.cpp.
+  Result<Heap*> find_heap(CUstream stream);
+  Result<Heap*> open_heap(const HeapKey& wanted);
+  // The heap that serves the stream from now on: another thread's, if that was faster, or `taken`, or a new
+  // one.
+  Heap* enlist(const HeapKey& key, Heap* taken);
+  // A heap whose stream is gone, and over, made to serve this one; or null.
+  Heap* take_over_closed(const HeapKey& key);
+  // Whether the heap's stream is gone, in which case the heap is closed. With its lock held.
+  bool has_gone(Heap& heap);
+  void close_heap(Heap& heap, bool covered);
+  // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
+  void close_unreachable(const HeapKey& opened);
   bool pool_for(CUstream stream, PoolId* id);
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
@@ -142,7 +161,9 @@ class Arena {
   // Waits for everything enqueued in the context, holding no lock; what was freed before is then
   // complete.
   Status synchronize(const std::vector<Heap*>& all);
-  bool is_capturing(CUstream stream) const;
+  // With the heap's lock held: whether its stream is being captured; one that is gone is not.
+  bool is_capturing(Heap& heap);
+  bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(const Wanted& wanted);
 
   std::string oom_text(uint64_t requested_bytes) const;
@@ -153,7 +174,9 @@ class Arena {
   std::shared_ptr<const Driver> driver_;
   const int device_;
   const ArenaOptions options_;
-  const uint64_t id_;
+  // What threads remember of heaps is of this arena, and true, while it bears this number. No two arenas ever
+  // have the same.
+  std::atomic<uint64_t> stamp_;
   RetainedContext context_;
   DeviceCounters counters_;
   EventPool events_;
@@ -167,7 +190,12 @@ class Arena {
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h
 
   mutable Mutex registry_mutex_;
-  std::map<HeapKey, std::unique_ptr<Heap>> heaps_;
+  std::vector<std::unique_ptr<Heap>> heaps_;  // all, for as long as the arena lives
+  // The heap that serves a stream; by its handle, which no two streams have at the same time.
+  using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
+  static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
+  std::map<StreamKey, Heap*> serving_;
+  std::vector<Heap*> closed_;  // of the default pool, to be taken over
   std::vector<Pool> open_pools_;
   std::map<PoolId, uint32_t> pool_uses_;
   std::atomic<uint32_t> open_pool_count_{0};

@@ -37,8 +37,8 @@ typedef struct CUstream_st* spw_stream;
 
 /* Allocates `bytes` on a device for use on `stream` first. *out is a multiple of 512, and NULL when bytes is
  * 0. Errors: SPW_ERROR_OUT_OF_MEMORY, with a report as text; SPW_ERROR_INVALID_ARGUMENT (no such device,
- * `out` is NULL); SPW_ERROR_INVALID_STATE (the device has no context); SPW_ERROR_DRIVER; SPW_ERROR_CONFIG
- * (see `strict`). */
+ * `out` is NULL, the stream is of another context: docs/devices.md); SPW_ERROR_INVALID_STATE (the device has
+ * no context); SPW_ERROR_DRIVER; SPW_ERROR_CONFIG (see `strict`). */
 SPW_API spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out);
 
 /* Gives a block back, whichever device it is on. Work already enqueued on its stream may still use it. NULL
@@ -46,8 +46,15 @@ SPW_API spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void**
 SPW_API spw_status spw_free(void* pointer);
 
 /* The block is also used by what is enqueued on `stream` until it is freed: its memory waits for that work
- * too. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER. */
+ * too. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER, SPW_ERROR_INVALID_ARGUMENT (the stream is of
+ * another context than the block's). */
 SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
+
+/* To be called before cuStreamDestroy, when nothing more will be enqueued on the stream: the driver gives its
+ * handle to another, and this call keeps the two apart. What is free of its memory serves other streams from
+ * then on, in order; its blocks stay valid until they are freed. A stream that no memory was asked for on is
+ * ok, and so is a default stream. Errors: SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
 
 /* Gives every page without live bytes back to the driver, after waiting for the device.
  * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */

@@ -17,6 +17,7 @@ class Mutant(NamedTuple):
 TIMELINE = "allocator/timeline.h"
 LADDER = "allocator/ladder.cpp"
 ARENA = "allocator/arena.cpp"
+STREAMS = "allocator/arena_streams.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_H = "allocator/heap.h"
@@ -43,7 +44,12 @@ MUTANTS = [
         "if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;",
         "",
     ),
-    Mutant("a lender counts as complete", LADDER, "if (timeline.is_complete(epoch)) return true;", "return true;"),
+    Mutant(
+        "a lender counts as complete",
+        LADDER,
+        "if (timeline.is_complete(epoch) || timeline.is_over()) return true;",
+        "return true;",
+    ),
     Mutant("one wait serves for ever", LADDER, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
     Mutant("a pool borrows behind its stream", LADDER, "if (waiter.key.pool != PoolId{}) return false;", ""),
     Mutant("a pool lends behind its stream", LADDER, "if (earlier.key.pool != PoolId{}) return false;", ""),
@@ -53,22 +59,54 @@ MUTANTS = [
         "if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;",
         "",
     ),
-    Mutant("a captured stream is waited for", LADDER, "if (is_capturing(earlier.key.stream)) return false;", ""),
+    Mutant("a captured stream is waited for", LADDER, "  if (is_capturing(earlier)) return false;\n", ""),
     Mutant(
         "a captured stream borrows",
         LADDER,
-        "    if (is_capturing(heap.key.stream)) {\n      if (may_exceed) continue;\n      return nullptr;\n    }\n",
+        "    if (is_capturing(heap)) {\n      if (may_exceed) continue;\n      return nullptr;\n    }\n",
         "",
     ),
-    Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap.key.stream)) {", "{"),
+    Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap)) {", "{"),
     Mutant("an open pool lends", LADDER, "if (lender->pool_is_open) continue;", ""),
     Mutant("an open pool gives places back", LADDER, "if (owner->pool_is_open) return nullptr;", ""),
-    Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(owner->key.stream))", "if (reachable)"),
+    Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(*owner) && ", "if (reachable && "),
     Mutant(
         "a thread waits for another's default stream",
         LADDER,
-        "if (reachable && !is_capturing(owner->key.stream))",
-        "if (!is_capturing(owner->key.stream))",
+        "if (reachable && !is_capturing(*owner)",
+        "if (!is_capturing(*owner)",
+    ),
+    # ---- Streams that go
+    Mutant("a stream that is gone is asked for an event", TIMELINE, "covered_ ? Status() : ", "true ? Status() : "),
+    Mutant("a closed stream is over at once", TIMELINE, "return sealed_ && complete_ > sealed_at_;", "return sealed_;"),
+    Mutant(
+        "a heap taken over counts the uses of others as complete", HEAP_FREE, "pending.epoch = timeline.epoch();", ";"
+    ),
+    Mutant("a heap is taken over before its stream is over", STREAMS, "    if (!over) continue;\n", ""),
+    Mutant(
+        "an announced stream is not marked",
+        STREAMS,
+        "const Status closed = heap->timeline.close(*driver_, stream, heap->timeline.epoch(), &covered);",
+        "const Status closed;\n      covered = true;",
+    ),
+    Mutant(
+        "what threads remember survives a stream",
+        STREAMS,
+        "  stamp_.store(next_stamp(), std::memory_order_relaxed);\n",
+        "",
+    ),
+    Mutant(
+        "a lender's handle is taken for the lender",
+        STREAMS,
+        "if (is_alive(*driver_, heap.key)) return false;",
+        "return false;",
+    ),
+    Mutant("a user's handle is taken for the user", HEAP_FREE, " || !is_alive(driver_, pending.streams[i])) {", ") {"),
+    Mutant(
+        "a stream with the owner's old handle is the owner",
+        HEAP_FREE,
+        "if (user == static_cast<const StreamIdentity&>(key)) return {};",
+        "if (user.stream == key.stream) return {};",
     ),
     # ---- The stamp of a free
     Mutant("whole pages are not stamped", HEAP, "    stamp(run.first, run.count);\n", ""),
@@ -83,15 +121,15 @@ MUTANTS = [
     Mutant(
         "only the last stream is remembered",
         HEAP_FREE,
-        "if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);",
-        "streams = {stream};",
+        "if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);",
+        "users = {user};",
     ),
     Mutant("a pending free bears no epoch", HEAP_FREE, "{}, timeline.epoch()};", "{}, 0};"),
     Mutant(
         "a default stream of a thread takes an event",
         HEAP_FREE,
-        "if (pending.streams[i] == CU_STREAM_PER_THREAD) {",
-        "if (false) {",
+        "stream == CU_STREAM_PER_THREAD || !is_alive",
+        "!is_alive",
     ),
     Mutant(
         "a captured stream takes an event",
@@ -102,8 +140,8 @@ MUTANTS = [
     Mutant(
         "an event that was not recorded counts",
         HEAP_FREE,
-        "if (!event->record(pending.streams[i]).ok()) {",
-        "if (!event->record(pending.streams[i]).ok() && false) {",
+        "if (!event->record(stream).ok()) {",
+        "if (!event->record(stream).ok() && false) {",
     ),
     Mutant("pending frees count as complete", HEAP_FREE, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
     Mutant(
@@ -181,14 +219,14 @@ MUTANTS = [
     Mutant("a pool opened again is not protected", ARENA, "    heap->pool_is_open = true;\n", ""),
     Mutant(
         "a heap of an open pool is not protected",
-        ARENA,
-        "heap->pool_is_open = pool_uses_.count(key.pool) != 0;",
+        STREAMS,
+        "serving->pool_is_open = pool_uses_.count(key.pool) != 0;",
         "",
     ),
     Mutant(
         "trim does not ask for captures",
         ARENA,
-        "if (is_capturing(heap->key.stream)) {",
+        "if (any_capturing(all)) {",
         "if (false) {",
     ),
     Mutant(
@@ -200,8 +238,8 @@ MUTANTS = [
     Mutant(
         "the last rung does not ask for captures",
         LADDER,
-        "    if (is_capturing(heap->key.stream)) return false;\n    const Lock",
-        "    const Lock",
+        "    if (is_capturing(*heap)) return false;\n    helps",
+        "    helps",
     ),
     Mutant(
         "a wait for events ends other captures",
@@ -220,8 +258,8 @@ MUTANTS = [
     Mutant(
         "views are retired during a capture",
         LADDER,
-        "    if (is_capturing(heap->key.stream)) return false;\n  }\n  {",
-        "  }\n  {",
+        "  if (any_capturing(all)) return false;\n  {",
+        "  {",
     ),
     Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || pool_is_open;", "BlockState::kFree;"),
     Mutant(
