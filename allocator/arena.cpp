@@ -30,6 +30,7 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       options_(options),
       stamp_(next_stamp()),
       events_(*driver_),
+      shared_(*driver_, *this, counters_, events_),
       most_mappings_(options.most_mappings),
       limit_(options.limit_bytes) {}
 
@@ -41,6 +42,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   if (!context.ok()) return context.take_status();
   std::unique_ptr<Arena> arena(new Arena(driver, device, options));
   arena->context_ = std::move(context.value());
+  arena->properties_ = properties.value();
   Result<std::unique_ptr<PageStore>> store =
       PageStore::create(std::move(driver), device, properties.value(), options.use_vmm, arena->counters_);
   if (!store.ok()) return store.take_status();
@@ -54,14 +56,15 @@ Arena::~Arena() {
   heaps_.clear();
   const ScopedContext context(*driver_, context_.get());
   store_.reset();
+  shared_.give_back();
   events_.clear();
 }
 
 void Arena::update_most_pages() {
   const uint64_t device_bytes = store_->device_bytes();
   const uint64_t reserve = std::min(options_.reserve_bytes, device_bytes);
-  store_->set_most_pages(std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve) /
-                         kPageBytes);
+  const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
+  store_->set_most_pages((most - std::min(most, shared_.held_bytes())) / kPageBytes);
 }
 
 Status Arena::set_limit(uint64_t bytes) {
@@ -242,13 +245,17 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   return {};
 }
 
+Status Arena::free_unknown(uint64_t va) {
+  if (Arena* arena = SharedBlocks::arena_of(va)) return arena->free_shared(va);
+  return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+}
+
 Status Arena::free(void* pointer) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
-  }
+  if (place == nullptr) [[unlikely]]
+    return free_unknown(va);
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.free(*place, va);
@@ -259,6 +266,7 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
   if (place == nullptr) {
+    if (Arena* arena = SharedBlocks::arena_of(va)) return arena->record_stream_shared(va, stream);
     return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
   }
   Heap& heap = *place->heap;
@@ -310,7 +318,10 @@ Status Arena::trim() {
     if (Status status = synchronize(all); !status.ok()) return status;
   }
   const Lock lock(mutex_);
-  return release_vacant_pages();
+  Status released = shared_.release_idle();
+  update_most_pages();
+  Status pages = release_vacant_pages();
+  return released.ok() ? std::move(pages) : std::move(released);
 }
 
 Status Arena::synchronize(const std::vector<Heap*>& all) {
@@ -318,6 +329,11 @@ Status Arena::synchronize(const std::vector<Heap*>& all) {
   for (Heap* heap : all) {
     const Lock lock(heap->mutex);
     awaited.push_back(heap->timeline.begin_wait());
+  }
+  uint64_t shared_awaited = 0;
+  {
+    const Lock lock(mutex_);
+    shared_awaited = shared_.begin_wait();
   }
   counters_.on_driver_call(DriverCall::kSynchronize);
   counters_.on_host_wait();
@@ -328,6 +344,9 @@ Status Arena::synchronize(const std::vector<Heap*>& all) {
     const Lock lock(all[i]->mutex);
     all[i]->timeline.end_wait(awaited[i]);
   }
+  const Lock lock(mutex_);
+  shared_.end_wait(shared_awaited);
+  update_most_pages();
   return {};
 }
 
@@ -382,7 +401,7 @@ DeviceStats Arena::stats() const {
   }
   {
     const Lock lock(mutex_);
-    stats.live_mappings = store_->live_mappings();
+    stats.live_mappings = store_->live_mappings() + shared_.mappings();
     stats.metadata_bytes = static_cast<int64_t>(metadata + store_->metadata_bytes());
   }
   stats.largest_free_bytes = static_cast<int64_t>(largest);
@@ -390,7 +409,8 @@ DeviceStats Arena::stats() const {
 }
 
 std::string Arena::oom_text(uint64_t requested_bytes) const {
-  return oom_report({requested_bytes, device_, store_->most_pages() * kPageBytes}, stats());
+  return oom_report({requested_bytes, device_, store_->most_pages() * kPageBytes + shared_held_bytes()},
+                    stats());
 }
 
 }  // namespace spillway

@@ -24,6 +24,7 @@
 #include "allocator/heap.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
+#include "allocator/shared_blocks.h"
 #include "driver/context.h"
 #include "driver/driver.h"
 #include "stats/counters.h"
@@ -74,6 +75,24 @@ class Arena {
   // The program is about to destroy the stream and enqueues nothing on it any more. Its memory serves others
   // from then on. Streams that hold none are ok.
   Status stream_destroyed(CUstream stream);
+
+  // Makes all of the arena's memory, present and future, usable from device `peer`. Again is ok. Errors:
+  // invalid_argument (no such device), unsupported (no peer, a MIG instance), invalid_state (the peer has no
+  // context, without VMM), driver; nothing has changed then, or the text says what.
+  Status enable_peer(int peer);
+
+  // A block that can be given to another process: at least `bytes` of an extent of its own, a handle of 32
+  // MiB and more. Freed as any other. Errors: as allocate(), and unsupported (a MIG instance, no VMM),
+  // invalid_state (the stream is being captured).
+  Status allocate_shareable(size_t bytes, CUstream stream, void** out);
+  // For an address in such a block, of whichever arena. Errors: invalid_pointer, driver.
+  static Result<Exported> export_block(const void* pointer);
+  // Another process's block, mapped here for this device and its peers. Errors: invalid_argument,
+  // unsupported, driver.
+  Status import_block(int descriptor, uint64_t bytes, void** out);
+  // Waits for the device first. Of whichever arena. Errors: invalid_pointer, invalid_state (a stream is being
+  // captured), driver.
+  static Status close_import(void* pointer);
 
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
@@ -166,6 +185,15 @@ class Arena {
   bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(const Wanted& wanted);
 
+  // What is in no heap: a shared block, or nobody's.
+  static Status free_unknown(uint64_t va);
+  // arena_shared.cpp.
+  uint64_t shared_held_bytes() const;
+  Status check_shareable() const;
+  Status free_shared(uint64_t va);
+  Status record_stream_shared(uint64_t va, CUstream stream);
+  Status close_own_import(uint64_t va);
+
   std::string oom_text(uint64_t requested_bytes) const;
   void update_most_pages();
   Status release_vacant_pages();
@@ -177,12 +205,14 @@ class Arena {
   // What threads remember of heaps is of this arena, and true, while it bears this number. No two arenas ever
   // have the same.
   std::atomic<uint64_t> stamp_;
+  DeviceProperties properties_;
   RetainedContext context_;
   DeviceCounters counters_;
   EventPool events_;
 
-  mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
+  mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
+  SharedBlocks shared_;
   uint32_t most_mappings_;  // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
   std::function<bool()> last_resort_;

@@ -336,6 +336,10 @@ bool Arena::wait_for_frees(Heap& heap) {
 bool Arena::wait_for_device() {
   const std::vector<Heap*> all = heaps();
   bool helps = !store_->uses_vmm();
+  {
+    const Lock lock(mutex_);
+    helps = helps || shared_.has_idle();
+  }
   for (Heap* heap : all) {
     const Lock lock(heap->mutex);
     if (is_capturing(*heap)) return false;
@@ -343,6 +347,11 @@ bool Arena::wait_for_device() {
   }
   if (!helps) return false;
   if (!synchronize(all).ok()) return false;
+  {
+    const Lock lock(mutex_);
+    (void)shared_.release_idle();
+    update_most_pages();
+  }
   if (!store_->uses_vmm()) {
     // Segments cannot be pieced together: empty ones go back, and the request gets one of its own.
     const Lock lock(mutex_);

@@ -60,6 +60,12 @@ SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
  * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_trim(int device);
 
+/* Makes all memory that Spillway holds on `device`, now and later, usable from device `peer` (kernels and
+ * copies there). One direction; again is ok; it cannot be undone. Errors: SPW_ERROR_INVALID_ARGUMENT (no such
+ * device, or twice the same), SPW_ERROR_UNSUPPORTED (the devices are no peers, or MIG instances),
+ * SPW_ERROR_INVALID_STATE (a device has no context), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_enable_peer(int device, int peer);
+
 /* The most device memory to hold, in bytes. A limit below what is held takes nothing away; it refuses growth.
  * UINT64_MAX is unlimited. The same as the option `limit`, for one device. */
 SPW_API spw_status spw_set_limit(int device, uint64_t bytes);
@@ -68,6 +74,33 @@ SPW_API spw_status spw_get_limit(int device, uint64_t* bytes);
 /* What the device has, and what an allocation could still get: free by the driver's account or held by
  * Spillway without a byte in use, within the limit. Either pointer may be NULL. */
 SPW_API spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
+
+/* ---- Other processes: docs/devices.md ---- */
+
+/* As spw_alloc, for memory that another process or a network card is to use: an extent of its own of 32 MiB
+ * and more, in which no other block lies, registrable for GPUDirect RDMA where the device can. spw_free frees
+ * it. Slow: several driver calls. Not guarded by debug:guard. Further errors: SPW_ERROR_UNSUPPORTED (a MIG
+ * instance, no virtual memory management, backend:malloc), SPW_ERROR_INVALID_STATE (the stream is being
+ * captured). */
+SPW_API spw_status spw_alloc_shareable(size_t bytes, int device, spw_stream stream, void** out);
+
+/* A POSIX file descriptor for the extent around `pointer`, which lies in a live block of spw_alloc_shareable.
+ * The caller closes it, and sends it to the other process (SCM_RIGHTS). *offset is that of `pointer` in the
+ * extent, *bytes the extent's size. The memory lives until every process has let go of it; once exported it
+ * is not used for another block. Errors: SPW_ERROR_INVALID_POINTER (a plain block, or none),
+ * SPW_ERROR_INVALID_ARGUMENT (NULL), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_export_fd(const void* pointer, int* fd, uint64_t* offset, uint64_t* bytes);
+
+/* Maps an extent that another process exported, for use by `device`. *out is the extent's beginning; `bytes`
+ * is what spw_export_fd said. The descriptor stays the caller's and may be closed. The memory counts where it
+ * was made. Errors: SPW_ERROR_INVALID_ARGUMENT, SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER (no such descriptor).
+ */
+SPW_API spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out);
+
+/* Lets go of an extent of spw_import_fd, by its beginning, after waiting for the device. NULL is allowed.
+ * Errors: SPW_ERROR_INVALID_POINTER, SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER.
+ */
+SPW_API spw_status spw_import_close(void* pointer);
 
 /* ---- Pools ---- */
 

@@ -27,6 +27,7 @@ struct Config {
   bool access_cost_per_mapping = false;
   std::string costs_file;
   bool vmm = true;
+  bool mig = false;
   bool vmm_in_capture = false;
   int version = 13000;
   bool races = true;

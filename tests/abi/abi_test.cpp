@@ -82,6 +82,9 @@ TEST(Abi, MistakesAreErrorsAndChangeNothing) {
       stats.size = sizeof stats;
       SPW_CHECK(spw_trim(device) == SPW_ERROR_INVALID_ARGUMENT);
       SPW_CHECK(spw_stream_destroyed(device, nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+      SPW_CHECK(spw_enable_peer(device, 0) == SPW_ERROR_INVALID_ARGUMENT);
+      SPW_CHECK(spw_alloc_shareable(kMiB, device, nullptr, &out) == SPW_ERROR_INVALID_ARGUMENT &&
+                out == nullptr);
       SPW_CHECK(spw_set_limit(device, 1) == SPW_ERROR_INVALID_ARGUMENT);
       SPW_CHECK(spw_get_limit(device, &bytes) == SPW_ERROR_INVALID_ARGUMENT);
       SPW_CHECK(spw_memory_info(device, &bytes, &bytes) == SPW_ERROR_INVALID_ARGUMENT);

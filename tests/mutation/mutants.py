@@ -232,8 +232,8 @@ MUTANTS = [
     Mutant(
         "the last rung does not wait",
         LADDER,
-        "  if (!synchronize(all).ok()) return false;\n  if (!store_->uses_vmm()) {",
-        "  if (!store_->uses_vmm()) {",
+        "  if (!synchronize(all).ok()) return false;\n  {",
+        "  {",
     ),
     Mutant(
         "the last rung does not ask for captures",
