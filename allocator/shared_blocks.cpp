@@ -34,7 +34,7 @@ Status no_block(const char* what, uint64_t va) {
 }  // namespace
 
 SharedBlocks::SharedBlocks(const Driver& driver, Arena& arena, DeviceCounters& counters, EventPool& events)
-    : driver_(driver), arena_(arena), device_counters_(counters), events_(events), counters_(counters) {}
+    : driver_(driver), arena_(arena), device_counters_(counters), events_(events) {}
 
 void SharedBlocks::give_back() noexcept {
   // Everything is given back without looking at answers: the driver may be gone at this point.
@@ -69,7 +69,7 @@ void SharedBlocks::make_live(Block& block, uint64_t requested_bytes, const Strea
   block.state = State::kLive;
   block.requested_bytes = requested_bytes;
   block.streams = {stream};
-  counters_.on_allocate(SizePool::kLarge, requested_bytes, bytes, bytes);
+  counters_->on_allocate(SizePool::kLarge, requested_bytes, bytes, bytes);
 }
 
 Result<uint64_t> SharedBlocks::reuse(uint64_t requested_bytes, const StreamIdentity& stream) {
@@ -121,6 +121,7 @@ Result<uint64_t> SharedBlocks::enter(Block block, const std::vector<int>& device
 Result<uint64_t> SharedBlocks::create(uint64_t requested_bytes, const StreamIdentity& stream,
                                       const std::vector<int>& devices) {
   const uint64_t bytes = extent_bytes(requested_bytes);
+  if (counters_ == nullptr) counters_ = std::make_unique<HeapCounters>(device_counters_);
   Block block;
   count(DriverCall::kCreate);
   Result<PhysicalHandle> handle = PhysicalHandle::create(driver_, devices.front(), bytes, true);
@@ -130,7 +131,7 @@ Result<uint64_t> SharedBlocks::create(uint64_t requested_bytes, const StreamIden
   if (!va.ok()) return va;
   held_bytes_ += bytes;
   device_counters_.on_reserve(static_cast<int64_t>(bytes), 1);
-  counters_.on_pages(static_cast<int64_t>(bytes));
+  counters_->on_pages(static_cast<int64_t>(bytes));
   make_live(blocks_.at(va.value()), requested_bytes, stream);
   return va;
 }
@@ -156,7 +157,7 @@ Status SharedBlocks::free(uint64_t va) {
   Block& block = found->second;
   block.state = State::kPending;
   block.freed_at = waits_;
-  counters_.on_free_requested(SizePool::kLarge, block.range.bytes());
+  counters_->on_free_requested(SizePool::kLarge, block.range.bytes());
   record_events(block);
   return {};
 }
@@ -182,7 +183,7 @@ void SharedBlocks::complete_free(Block& block) {
   block.is_unordered = false;
   block.state = State::kIdle;
   const uint64_t bytes = block.range.bytes();
-  counters_.on_free_completed(SizePool::kLarge, block.requested_bytes, bytes, bytes);
+  counters_->on_free_completed(SizePool::kLarge, block.requested_bytes, bytes, bytes);
 }
 
 void SharedBlocks::complete_finished_frees() {
@@ -252,7 +253,7 @@ Status SharedBlocks::release(Blocks::iterator at) {
   Status status = unmap_and_erase(at);
   if (blocks_.count(va) != 0) return status;
   held_bytes_ -= bytes;
-  counters_.on_pages(-static_cast<int64_t>(bytes));
+  counters_->on_pages(-static_cast<int64_t>(bytes));
   device_counters_.on_reserve(-static_cast<int64_t>(bytes), -1);
   return status;
 }
@@ -327,7 +328,7 @@ Status SharedBlocks::validate() const {
     requested += static_cast<int64_t>(block.requested_bytes);
     if (block.state == State::kPending) pending += bytes;
   }
-  const HeapStats counted = counters_.snapshot();
+  const HeapStats counted = stats();
   if (held == static_cast<int64_t>(held_bytes_) && held == counted.owned_bytes &&
       active == counted.active_bytes && requested == counted.requested_bytes &&
       pending == counted.pending_bytes && held - active == counted.cached_free_bytes &&

@@ -85,7 +85,7 @@ class SharedBlocks {
 
   uint64_t held_bytes() const { return held_bytes_; }
   uint32_t mappings() const { return static_cast<uint32_t>(blocks_.size()); }
-  HeapStats stats() const { return counters_.snapshot(); }
+  HeapStats stats() const { return counters_ == nullptr ? HeapStats() : counters_->snapshot(); }
   // Counts everything again and compares. Errors: internal.
   Status validate() const;
   void list_segments(std::vector<SegmentRow>& rows) const;
@@ -119,7 +119,8 @@ class SharedBlocks {
   Arena& arena_;
   DeviceCounters& device_counters_;
   EventPool& events_;
-  HeapCounters counters_;
+  // Made with the first block: counting is cheaper where a device has few heaps.
+  std::unique_ptr<HeapCounters> counters_;
   Blocks blocks_;
   uint64_t held_bytes_ = 0;
   uint64_t waits_ = 1;
