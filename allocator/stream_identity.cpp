@@ -31,7 +31,7 @@ uint64_t thread_number() {
 }
 
 std::shared_ptr<const std::atomic<bool>> thread_has_ended() {
-  thread_local const ThreadLife life;
+  thread_local ThreadLife life;
   return life.ended;
 }
 

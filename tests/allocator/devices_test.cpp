@@ -126,7 +126,7 @@ TEST_F(Devices, APeerThatIsRefusedHalfwayHasNoAccess) {
   for (int i = 0; i < 20; ++i) pages.push_back(must_allocate(*arena, 2 * kMiB, nullptr));
   for (size_t i = 0; i < pages.size(); i += 2) SPW_EXPECT_OK(Arena::free(pages[i]));
   void* pieced = must_allocate(*arena, 16 * kMiB, nullptr);
-  for (const uint64_t nth : {1, 2}) {
+  for (const uint64_t nth : {uint64_t{1}, uint64_t{2}}) {
     device_.inject_fault("cuMemSetAccess", nth, CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(arena->enable_peer(1).code(), SPW_ERROR_DRIVER);
     device_.clear_faults();
