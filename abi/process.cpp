@@ -192,6 +192,42 @@ void Process::check_guards_at_exit() noexcept {
   }
 }
 
+Status Process::add_oom_callback(int device, spw_oom_callback callback, void* context) {
+  if (callback == nullptr) return Status::invalid_argument("callback is NULL");
+  const std::lock_guard lock(mutex_);
+  Result<Arena*> arena = create_arena(device);
+  if (!arena.ok()) return arena.take_status();
+  const auto [entry, is_new] = oom_callbacks_.try_emplace({device, callback, context}, LastRungs::Id{});
+  if (!is_new) {
+    return Status::invalid_state(
+        fmt::format("device {}: this callback was added already with this context", device));
+  }
+  try {
+    entry->second = arena.value()->last_rungs().add(
+        Rung::kCallback, [=](uint64_t bytes) { return callback(device, bytes, context); });
+  } catch (...) {
+    oom_callbacks_.erase(entry);
+    throw;
+  }
+  return {};
+}
+
+Status Process::remove_oom_callback(int device, spw_oom_callback callback, void* context) {
+  LastRungs::Id id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = oom_callbacks_.find({device, callback, context});
+    if (found == oom_callbacks_.end()) {
+      return Status::invalid_state(fmt::format("device {}: no such callback was added", device));
+    }
+    id = found->second;
+    oom_callbacks_.erase(found);
+  }
+  // Without the lock: a call in progress, which is waited for, may need it.
+  existing(device)->last_rungs().remove(id);
+  return {};
+}
+
 Result<Arena*> Process::used_arena(int device) {
   if (Arena* arena = existing(device); arena != nullptr) return arena;
   const std::lock_guard lock(mutex_);
@@ -237,6 +273,7 @@ Status Process::configure(const char* text) {
       Status set = total.ok() ? Status() : total.take_status();
       if (set.ok() && differs("limit")) set = arena.set_limit(changed.limit.of(total.value()));
       if (set.ok() && differs("soft_limit")) set = arena.set_soft_limit(changed.soft_limit.of(total.value()));
+      if (set.ok() && differs("reserve")) set = arena.set_reserve(changed.reserve.of(total.value()));
       if (!set.ok() && status.ok()) status = std::move(set);
     });
   }

@@ -13,9 +13,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "abi/config.h"
@@ -23,6 +25,7 @@
 #include "allocator/guard.h"
 #include "driver/driver.h"
 #include "driver/status.h"
+#include "include/spillway/spillway.h"
 
 namespace spillway {
 
@@ -48,6 +51,10 @@ class Process {
   static Guard* existing_guard(int device);
   // The guard that knows the address: of a live block or one in quarantine, or else of one that was; or null.
   static Guard* guard_of(const void* pointer);
+
+  // See spw_add_oom_callback.
+  Status add_oom_callback(int device, spw_oom_callback callback, void* context);
+  Status remove_oom_callback(int device, spw_oom_callback callback, void* context);
 
   Result<std::shared_ptr<const Driver>> driver();
   Status configure(const char* text);
@@ -80,6 +87,7 @@ class Process {
   std::string stats_path_;
   std::shared_ptr<const Driver> driver_;
   std::unique_ptr<Allocator> owned_allocator_;
+  std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
 };
 
 // Keeps the text as the thread's last error, and returns the code. Success passes through.

@@ -126,7 +126,7 @@ Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
     const DeviceStats stats = arena->stats();
     const auto cached = static_cast<uint64_t>(stats.cached_free_bytes);
     const uint64_t in_use = static_cast<uint64_t>(stats.reserved_bytes.all.current) - cached;
-    const uint64_t limit = arena->limit();
+    const uint64_t limit = arena->most_reserved_bytes();
     available = std::min(available + cached, limit > in_use ? limit - in_use : 0);
   }
   if (free_bytes != nullptr) *free_bytes = available;
@@ -261,6 +261,15 @@ spw_status spw_get_limit(int device, uint64_t* bytes) {
 
 spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   return spillway::guarded([&] { return spillway::memory_info(device, free_bytes, total_bytes); });
+}
+
+spw_status spw_add_oom_callback(int device, spw_oom_callback callback, void* context) {
+  return spillway::guarded([&] { return Process::instance().add_oom_callback(device, callback, context); });
+}
+
+spw_status spw_remove_oom_callback(int device, spw_oom_callback callback, void* context) {
+  return spillway::guarded(
+      [&] { return Process::instance().remove_oom_callback(device, callback, context); });
 }
 
 spw_status spw_pool_begin(int device, spw_pool_id id, spw_pool_filter filter, void* context) {

@@ -7,6 +7,8 @@
 
 #include "allocator/address_map.h"
 #include "allocator/last_heap.h"
+#include "allocator/placed_blocks.h"
+#include "driver/capture.h"
 #include "stats/oom_report.h"
 
 namespace spillway {
@@ -22,6 +24,11 @@ Status absurd_request(uint64_t bytes) {
                   kLargestRequestBytes));
 }
 
+// No block of the device is known at this address.
+Status not_ours(const char* what, uint64_t va) {
+  return Status::invalid_pointer(fmt::format("{} of {:#x}: no live block begins there", what, va));
+}
+
 }  // namespace
 
 Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options)
@@ -32,7 +39,8 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       events_(*driver_),
       shared_(*driver_, *this, counters_, events_),
       most_mappings_(options.most_mappings),
-      limit_(options.limit_bytes) {}
+      limit_(options.limit_bytes),
+      reserve_bytes_(options.reserve_bytes) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> driver, int device,
                                              const ArenaOptions& options) {
@@ -53,8 +61,23 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
 }
 
 Arena::~Arena() {
-  heaps_.clear();
+  PlacedBlocks::instance().release_all(counters_);
   const ScopedContext context(*driver_, context_.get());
+  const RelaxedCapture relaxed(*driver_);
+  // Without its context nothing uses the memory any more.
+  open_pools_.clear();
+  open_pool_count_.store(0, std::memory_order_release);
+  bool idle = !context.status().ok();
+  try {
+    idle = idle || wait_if_nothing_captures();
+  } catch (const std::bad_alloc&) {
+    idle = false;
+  }
+  if (!idle) {
+    store_->leave_to_driver();
+    shared_.leave_to_driver();
+  }
+  heaps_.clear();
   store_.reset();
   shared_.give_back();
   events_.clear();
@@ -62,14 +85,25 @@ Arena::~Arena() {
 
 void Arena::update_most_pages() {
   const uint64_t device_bytes = store_->device_bytes();
-  const uint64_t reserve = std::min(options_.reserve_bytes, device_bytes);
+  const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
   store_->set_most_pages((most - std::min(most, shared_.held_bytes())) / kPageBytes);
+}
+
+uint64_t Arena::most_reserved_bytes() const {
+  return store_->most_pages() * kPageBytes + shared_held_bytes();
 }
 
 Status Arena::set_limit(uint64_t bytes) {
   const Lock lock(mutex_);
   limit_.store(bytes, std::memory_order_relaxed);
+  update_most_pages();
+  return {};
+}
+
+Status Arena::set_reserve(uint64_t bytes) {
+  const Lock lock(mutex_);
+  reserve_bytes_ = bytes;
   update_most_pages();
   return {};
 }
@@ -80,90 +114,10 @@ Status Arena::set_soft_limit(uint64_t bytes) {
   return {};
 }
 
-// ---- Heaps and pools
-// -------------------------------------------------------------------------------------------------
-
 inline Heap* Arena::remembered_heap(CUstream stream) const {
   if (open_pool_count_.load(std::memory_order_acquire) != 0) return nullptr;
   const bool is_it = last_heap.stamp == stamp_.load(std::memory_order_relaxed) && last_heap.stream == stream;
   return is_it ? last_heap.heap : nullptr;
-}
-
-bool Arena::pool_for(CUstream stream, PoolId* id) {
-  std::vector<Pool> open;
-  {
-    const Lock lock(registry_mutex_);
-    open = open_pools_;
-  }
-  // The filters are the program's: no lock is held while they run.
-  for (auto pool = open.rbegin(); pool != open.rend(); ++pool) {
-    if (pool->filter == nullptr || pool->filter(stream)) {
-      *id = pool->id;
-      return true;
-    }
-  }
-  return false;
-}
-
-Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
-  if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
-  const Lock arena_lock(mutex_);
-  // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
-  for (Heap* heap : heaps()) {
-    if (heap->key.pool != id) continue;
-    const Lock heap_lock(heap->mutex);
-    heap->pool_is_open = true;
-  }
-  const Lock lock(registry_mutex_);
-  for (const Pool& pool : open_pools_) {
-    if (pool.id == id) {
-      return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
-    }
-  }
-  open_pools_.push_back({std::move(filter), id});
-  ++pool_uses_[id];
-  open_pool_count_.fetch_add(1, std::memory_order_release);
-  return {};
-}
-
-Status Arena::end_pool(PoolId id) {
-  const Lock lock(registry_mutex_);
-  const auto found =
-      std::find_if(open_pools_.begin(), open_pools_.end(), [&](const Pool& pool) { return pool.id == id; });
-  if (found == open_pools_.end()) {
-    return Status::invalid_state(fmt::format("pool {{{}, {}}} is not open", id.first, id.second));
-  }
-  open_pools_.erase(found);
-  open_pool_count_.fetch_sub(1, std::memory_order_release);
-  return {};
-}
-
-Status Arena::release_pool(PoolId id) {
-  const Lock lock(mutex_);
-  {
-    const Lock registry(registry_mutex_);
-    const auto uses = pool_uses_.find(id);
-    if (uses == pool_uses_.end()) {
-      return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
-    }
-    if (--uses->second > 0) return {};
-    for (const Pool& pool : open_pools_) {
-      if (pool.id == id) {
-        ++uses->second;
-        return Status::invalid_state(
-            fmt::format("pool {{{}, {}}} is still open: end it before its release", id.first, id.second));
-      }
-    }
-    pool_uses_.erase(uses);
-  }
-  for (Heap* heap : heaps()) {
-    if (heap->key.pool != id) continue;
-    const Lock heap_lock(heap->mutex);
-    heap->pool_is_open = false;
-    // Replays of a graph stamp nothing: only a wait from now on says that they are over.
-    heap->stamp_all();
-  }
-  return {};
 }
 
 // ---- Allocate and free
@@ -206,13 +160,13 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
   return serve(bytes + padding, bytes, stream, out);
 }
 
-Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Wanted& wanted,
+Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
                              Place** place) {
   lock.unlock();
-  Result<Place*> climbed = climb(heap, wanted);
+  Result<Place*> climbed = climb(heap, request);
   if (!climbed.ok()) return climbed.take_status();
-  lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
   *place = climbed.value();
+  if (*place != nullptr) lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
   return {};
 }
 
@@ -221,8 +175,8 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, {request, requested_bytes}, &place); !status.ok())
-      return status;
+    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
+    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
   }
   if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
@@ -237,8 +191,8 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, {request, requested_bytes}, &place); !status.ok())
-      return status;
+    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
+    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
   }
   if (!heap.open_slab(*place, size_class)) return no_host_memory();
   *out = heap.allocate_small(size_class, requested_bytes);
@@ -247,7 +201,12 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
 
 Status Arena::free_unknown(uint64_t va) {
   if (Arena* arena = SharedBlocks::arena_of(va)) return arena->free_shared(va);
-  return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
+  return PlacedBlocks::instance().free(va, not_ours("free", va));
+}
+
+Status Arena::record_stream_unknown(uint64_t va, CUstream stream) {
+  if (Arena* arena = SharedBlocks::arena_of(va)) return arena->record_stream_shared(va, stream);
+  return PlacedBlocks::instance().record_stream(va, stream, not_ours("record_stream", va));
 }
 
 Status Arena::free(void* pointer) {
@@ -265,10 +224,7 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    if (Arena* arena = SharedBlocks::arena_of(va)) return arena->record_stream_shared(va, stream);
-    return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
-  }
+  if (place == nullptr) return record_stream_unknown(va, stream);
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.record_stream(*place, va, stream);
@@ -277,9 +233,7 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
 Status Arena::withhold(void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
-  }
+  if (place == nullptr) return PlacedBlocks::instance().withhold(va, not_ours("free", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.withhold(*place, va);
@@ -288,101 +242,10 @@ Status Arena::withhold(void* pointer) {
 Status Arena::release_withheld(void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
-    return Status::invalid_pointer(fmt::format("release of {:#x}: no block begins there", va));
-  }
+  if (place == nullptr) return PlacedBlocks::instance().release_withheld(va, not_ours("release", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   return heap.release_withheld(*place, va);
-}
-
-// ---- Giving back
-// -----------------------------------------------------------------------------------------------------
-
-Status Arena::trim() {
-  const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
-  const std::vector<Heap*> all = heaps();
-  if (any_capturing(all)) {
-    return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
-  }
-  if (Status status = synchronize(all); !status.ok()) return status;
-  // Frees that were pending are stamped as they complete, after the wait; the device is idle by now, so
-  // waiting again for them costs nothing.
-  size_t completed = 0;
-  for (Heap* heap : all) {
-    const Lock heap_lock(heap->mutex);
-    completed += heap->complete_finished_frees() + heap->release_empty_slabs();
-  }
-  if (completed > 0) {
-    if (Status status = synchronize(all); !status.ok()) return status;
-  }
-  const Lock lock(mutex_);
-  Status released = shared_.release_idle();
-  update_most_pages();
-  Status pages = release_vacant_pages();
-  return released.ok() ? std::move(pages) : std::move(released);
-}
-
-Status Arena::synchronize(const std::vector<Heap*>& all) {
-  std::vector<uint64_t> awaited;
-  for (Heap* heap : all) {
-    const Lock lock(heap->mutex);
-    awaited.push_back(heap->timeline.begin_wait());
-  }
-  uint64_t shared_awaited = 0;
-  {
-    const Lock lock(mutex_);
-    shared_awaited = shared_.begin_wait();
-  }
-  counters_.on_driver_call(DriverCall::kSynchronize);
-  counters_.on_host_wait();
-  counters_.on_sync_all_streams();
-  if (Status status = driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); !status.ok())
-    return status;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Lock lock(all[i]->mutex);
-    all[i]->timeline.end_wait(awaited[i]);
-  }
-  const Lock lock(mutex_);
-  shared_.end_wait(shared_awaited);
-  update_most_pages();
-  return {};
-}
-
-Status Arena::release_vacant_pages() {
-  const std::vector<Heap*> all = heaps();
-  // Freed since the wait: its users may still be at work.
-  const auto may_go = [](const Heap& heap, PageId id) {
-    return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
-  };
-  if (!store_->uses_vmm()) {
-    const AllLocked locked(all);
-    return store_->release_segments(
-        [&](PageId first, uint32_t count) {
-          for (PageId id = first; id < first + count; ++id) {
-            if (!may_go(*store_->page(id).owner.load(), id)) return false;
-          }
-          return true;
-        },
-        [&](PageId first, uint32_t count) {
-          for (PageId id = first; id < first + count; ++id) store_->page(id).owner.load()->drop_vacant(id, 1);
-        });
-  }
-  for (Heap* heap : all) {
-    const Lock heap_lock(heap->mutex);
-    std::vector<PageId> pages;
-    heap->choose_vacant(heap->vacant_pages(), pages);
-    for (const PageId id : pages) {
-      if (!may_go(*heap, id)) continue;
-      heap->drop_vacant(id, 1);
-      if (Status status = store_->release_page(id); !status.ok()) {
-        if (store_->backed(id)) heap->add_vacant(id, 1);
-        return status;
-      }
-    }
-  }
-  return {};
 }
 
 // ---- Statistics
@@ -409,8 +272,15 @@ DeviceStats Arena::stats() const {
 }
 
 std::string Arena::oom_text(uint64_t requested_bytes) const {
-  return oom_report({requested_bytes, device_, store_->most_pages() * kPageBytes + shared_held_bytes()},
-                    stats());
+  OomRequest request{requested_bytes, device_, most_reserved_bytes()};
+  const ScopedContext context(*driver_, context_.get());
+  size_t free_bytes = 0;
+  size_t device_bytes = 0;
+  if (context.status().ok() && driver_->cuMemGetInfo(&free_bytes, &device_bytes) == CUDA_SUCCESS) {
+    request.device_bytes = device_bytes;
+    request.device_free_bytes = free_bytes;
+  }
+  return oom_report(request, stats());
 }
 
 }  // namespace spillway

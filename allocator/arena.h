@@ -1,7 +1,7 @@
 // An arena: all the memory of one device. Requests go to the heap of their stream (and of the pool that is
 // open for it); what a heap cannot serve by itself climbs the ladder (ladder.cpp): views over its own free
 // pages, new pages while the limit leaves room, other streams' free pages behind a device-side wait, waits on
-// the host, and at last a clear error.
+// the host, what others can do for it (last_rungs.h), and at last a clear error.
 //
 // Thread-safe. A hit takes one lock, the heap's. Locks are taken in this order: arena, heaps (more than one
 // only under the arena's), registry of heaps. No lock is held while the host waits for the device.
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "allocator/heap.h"
+#include "allocator/last_rungs.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
 #include "allocator/shared_blocks.h"
@@ -53,6 +54,7 @@ class Arena {
   // Errors: invalid_argument (no such device), invalid_state (it has no context yet), unsupported, driver.
   static Result<std::unique_ptr<Arena>> create(std::shared_ptr<const Driver> driver, int device,
                                                const ArenaOptions& options);
+  // Waits for the device. What may still be in use all the same stays mapped.
   ~Arena();
 
   // bytes 0: *out is null, and ok. Errors: out_of_memory, invalid_argument (an absurd size), driver.
@@ -68,9 +70,8 @@ class Arena {
   // gets its memory; release_withheld() frees it as free() would have. Errors: invalid_pointer.
   static Status withhold(void* pointer);
   static Status release_withheld(void* pointer);
-  // Called, by any thread and with no lock held, when a request has nothing else left to try; answers whether
-  // it freed something. Set before the arena is used.
-  void set_last_resort(std::function<bool()> last_resort) { last_resort_ = std::move(last_resort); }
+  // What is asked when a request has nothing else left to try.
+  LastRungs& last_rungs() { return last_rungs_; }
 
   // The program is about to destroy the stream and enqueues nothing on it any more. Its memory serves others
   // from then on. Streams that hold none are ok.
@@ -91,7 +92,7 @@ class Arena {
   // unsupported, driver.
   Status import_block(int descriptor, uint64_t bytes, void** out);
   // Waits for the device first. Of whichever arena. Errors: invalid_pointer, invalid_state (a stream is being
-  // captured), driver.
+  // captured, or a pool is open), driver.
   static Status close_import(void* pointer);
 
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
@@ -110,6 +111,10 @@ class Arena {
   // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
   // serve behind waits on the device.
   Status set_soft_limit(uint64_t bytes);
+  // As ArenaOptions::reserve_bytes, with the same effect as a lower or higher limit.
+  Status set_reserve(uint64_t bytes);
+  // What may be held now: the least of limit, device without reserve.
+  uint64_t most_reserved_bytes() const;
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   int device() const { return device_; }
@@ -131,43 +136,58 @@ class Arena {
     std::function<bool(CUstream)> filter;
     PoolId id;
   };
-  // What is looked for, and what the program asked for.
-  struct Wanted {
-    Request request;
-    uint64_t requested_bytes = 0;
-  };
 
   // The heap that this thread used last, if that is the one; or null.
   Heap* remembered_heap(CUstream stream) const;
   // arena_streams.cpp.
   Result<Heap*> find_heap(CUstream stream);
+  // The heap that serves the stream from now on: an old one that can, or a new one.
   Result<Heap*> open_heap(const HeapKey& wanted);
-  // The heap that serves the stream from now on: another thread's, if that was faster, or `taken`, or a new
-  // one.
-  Heap* enlist(const HeapKey& key, Heap* taken);
-  // A heap whose stream is gone, and over, made to serve this one; or null.
+  // The next two with the arena's lock held, null if there is none. A heap of the stream whose pool was
+  // released and whose memory nothing uses any more: programs that capture and release graphs without end
+  // would else make heaps without end.
+  Heap* reuse_released(const HeapKey& key);
+  // One whose stream is gone, and over.
   Heap* take_over_closed(const HeapKey& key);
+  bool may_take_over(Heap& heap, PoolId pool);
   // Whether the heap's stream is gone, in which case the heap is closed. With its lock held.
   bool has_gone(Heap& heap);
   void close_heap(Heap& heap, bool covered);
   // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
   void close_unreachable(const HeapKey& opened);
+  // arena_pools.cpp.
   bool pool_for(CUstream stream, PoolId* id);
+  // release_pool without what may wait.
+  Status release_claim(PoolId id, bool* is_last);
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
-  // Gives `lock`, the heap's, up for the climb; it is held again when a place was found.
-  Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Wanted& wanted, Place** place);
+  // Gives `lock`, the heap's, up for the climb; it is held again when a place was found, else *place is null.
+  Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
+                        Place** place);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 
-  // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held.
-  Result<Place*> climb(Heap& heap, const Wanted& wanted);
+  // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held, or null when device memory
+  // has run out.
+  Result<Place*> climb(Heap& heap, const Request& request);
+  // The end of the ladder: a block in host memory, or the error.
+  Status place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
+  bool may_ask_last_rungs(Heap& heap);
+  // Device memory that must come free for the request, as far as can be told.
+  uint64_t missing_bytes(Heap& heap, const Request& request);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
   Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
+  // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
+  // may be created for that now.
+  bool mappings_are_many() const;
+  uint32_t pages_to_spare_mappings() const;
   // Whether the place expected for the request is only held up by other streams, which still use it or own
   // pages of it, and the limit leaves no room to make up for it.
-  bool wants_back(const Heap& heap, const Request& request) const;
+  bool wants_back(const Heap& heap, const Request& request);
+  // Whether so many pages more can be had within the soft limit, as far as is known. A device that others had
+  // filled is asked again now and then.
+  bool may_have_room(uint64_t pages);
   Place* borrow_predicted(Heap& heap, const Request& request);
   uint32_t borrow(Heap& heap, uint32_t wanted);
   uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages);
@@ -177,16 +197,27 @@ class Arena {
   // Retires the views that lie unused, least recently used first, down to half of those that may be; waits
   // for the device in between. False while a stream is captured, or when there are none.
   bool retire_views();
-  // Waits for everything enqueued in the context, holding no lock; what was freed before is then
-  // complete.
-  Status synchronize(const std::vector<Heap*>& all);
+  // arena_waits.cpp. Waits for what uses the memory of these heaps, and for pending frees of shared blocks,
+  // holding no lock; what was freed before is then complete. Events on the streams mark that, where they can:
+  // a wait for the whole context would end the capture of a stream that the arena does not know. Where such a
+  // capture is likely, heaps beyond the reach of events are left out. *everything (may be null): none was.
+  Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
+  Status synchronize_context(const std::vector<Heap*>& all);
+  // False where that cannot be done.
+  bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events);
+  // Whether waiting for the whole context can disturb no capture, as far as can be known without disturbing
+  // it.
+  bool may_wait_for_context() const;
+  // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
+  bool wait_if_nothing_captures();
   // With the heap's lock held: whether its stream is being captured; one that is gone is not.
   bool is_capturing(Heap& heap);
   bool any_capturing(const std::vector<Heap*>& all);
-  Status out_of_memory(const Wanted& wanted);
+  Status out_of_memory(uint64_t requested_bytes);
 
-  // What is in no heap: a shared block, or nobody's.
+  // What the address map does not know: a shared block, a placed one, or nobody's.
   static Status free_unknown(uint64_t va);
+  static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
   uint64_t shared_held_bytes() const;
   Status check_shareable() const;
@@ -213,9 +244,12 @@ class Arena {
   mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
   SharedBlocks shared_;
-  uint32_t most_mappings_;  // of the options, or more where all views were in use
+  std::atomic<uint32_t> fullness_questions_{0};
+  uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
+  uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
-  std::function<bool()> last_resort_;
+  uint64_t reserve_bytes_;  // guarded by mutex_
+  LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h
 
@@ -225,9 +259,10 @@ class Arena {
   using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
   static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
   std::map<StreamKey, Heap*> serving_;
-  std::vector<Heap*> closed_;  // of the default pool, to be taken over
+  std::vector<Heap*> closed_;  // to be taken over
   std::vector<Pool> open_pools_;
   std::map<PoolId, uint32_t> pool_uses_;
+  std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};
 };
 

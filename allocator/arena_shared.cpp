@@ -35,8 +35,7 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
   if (spillway::is_capturing(*driver_, identity->stream)) {
     return Status::invalid_state("a shareable block cannot be made on a stream that is being captured");
   }
-  const Request none;
-  if (bytes > kLargestRequestBytes) return out_of_memory({none, bytes});
+  if (bytes > kLargestRequestBytes) return out_of_memory(bytes);
   for (bool trimmed = false;; trimmed = true) {
     {
       const RelaxedCapture relaxed(*driver_);
@@ -54,7 +53,7 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
       }
       if (va.status().code() != SPW_ERROR_OUT_OF_MEMORY) return va.take_status();
     }
-    if (trimmed || !trim().ok()) return out_of_memory({none, bytes});
+    if (trimmed || !trim().ok()) return out_of_memory(bytes);
     counters_.on_alloc_retry();
   }
 }
@@ -132,8 +131,16 @@ Status Arena::close_own_import(uint64_t va) {
   if (any_capturing(all)) {
     return Status::invalid_state("close while a stream is being captured: nothing can be unmapped now");
   }
-  // Its users are unknown.
-  if (Status status = synchronize(all); !status.ok()) return status;
+  // Its users are unknown: only a wait for the whole context reaches them all.
+  if (!may_wait_for_context()) {
+    return Status::invalid_state(
+        "close while a stream may be captured (a pool is open): the wait for whoever "
+        "uses the memory would end that capture");
+  }
+  const RelaxedCapture relaxed(*driver_);
+  counters_.on_host_wait();
+  counters_.on_sync_all_streams();
+  if (Status status = synchronize_context(all); !status.ok()) return status;
   const Lock lock(mutex_);
   return shared_.drop_imported(va);
 }

@@ -65,64 +65,83 @@ Result<Heap*> Arena::find_heap(CUstream stream) {
 Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   HeapKey key = wanted;
   Result<StreamIdentity> identity = identify(*driver_, wanted.stream);
-  if (!identity.ok()) return identity.take_status();
+  if (!identity.ok()) {
+    // With the context gone, no stream is known.
+    const ScopedContext context(*driver_, context_.get());
+    return context.status().ok() ? identity.take_status()
+                                 : Status(context.status().code(), context.status().text());
+  }
   static_cast<StreamIdentity&>(key) = identity.value();
   if (Status status = check_context(*driver_, key.stream, context_.get(), device_); !status.ok())
     return status;
   close_unreachable(key);
-  Heap* taken = take_over_closed(key);
-  Heap* serving = enlist(key, taken);
-  if (taken != nullptr && serving != taken) {
-    // Another thread was faster. What was taken over has served nobody, so it is as it was.
-    const Lock lock(taken->mutex);
-    close_heap(*taken, true);
+  // Host memory that runs out must not come between a heap and its stream.
+  std::map<StreamKey, Heap*> entry{{key_of(key), nullptr}};
+  const Lock arena_lock(mutex_);
+  {
+    // Another thread may have been faster.
+    const Lock lock(registry_mutex_);
+    if (const auto found = serving_.find(key_of(key)); found != serving_.end()) return found->second;
   }
-  return serving;
+  Heap* heap = reuse_released(key);
+  if (heap == nullptr) heap = take_over_closed(key);
+  if (heap == nullptr) {
+    auto made = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key, leader_,
+                                       options_.share_edges);
+    if (key.thread != 0) made->thread_ended = thread_has_ended();
+    const Lock lock(registry_mutex_);
+    heap = heaps_.emplace_back(std::move(made)).get();
+  }
+  const Lock heap_lock(heap->mutex);
+  const Lock lock(registry_mutex_);
+  heap->pool_is_open = pool_uses_.count(key.pool) != 0;
+  entry.begin()->second = heap;
+  serving_.merge(entry);
+  return heap;
 }
 
-Heap* Arena::enlist(const HeapKey& key, Heap* taken) {
-  const Lock lock(registry_mutex_);
-  Heap*& serving = serving_[key_of(key)];
-  if (serving != nullptr) return serving;
-  serving = taken;
-  if (serving == nullptr) {
-    heaps_.push_back(std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key,
-                                            leader_, options_.share_edges));
-    serving = heaps_.back().get();
-    if (key.thread != 0) serving->thread_ended = thread_has_ended();
-    serving->pool_is_open = pool_uses_.count(key.pool) != 0;
+Heap* Arena::reuse_released(const HeapKey& key) {
+  if (key.pool == PoolId{}) return nullptr;
+  for (Heap* heap : heaps()) {
+    if (heap->is_closed() || static_cast<const StreamIdentity&>(heap->key) != key) continue;
+    const Lock heap_lock(heap->mutex);
+    if (heap->key.pool == PoolId{} || heap->pool_is_open || !heap->is_idle()) continue;
+    const Lock lock(registry_mutex_);
+    serving_.erase(key_of(heap->key));
+    heap->key.pool = key.pool;
+    return heap;
   }
-  return serving;
+  return nullptr;
 }
 
 Heap* Arena::take_over_closed(const HeapKey& key) {
-  if (key.pool != PoolId{}) return nullptr;
   std::vector<Heap*> candidates;
   {
     const Lock lock(registry_mutex_);
-    candidates.swap(closed_);
+    candidates = closed_;
   }
   const RelaxedCapture relaxed(*driver_);
-  Heap* taken = nullptr;
-  for (auto at = candidates.rbegin(); at != candidates.rend() && taken == nullptr; ++at) {
+  for (auto at = candidates.rbegin(); at != candidates.rend(); ++at) {
     Heap& heap = **at;
-    const Lock lock(heap.mutex);
-    bool over = heap.timeline.is_over();
-    if (!over && heap.timeline.is_covered()) {
-      counters_.on_driver_call(DriverCall::kEventQuery);
-      const Result<bool> done = heap.timeline.event().completed();
-      over = done.ok() && done.value();
-    }
-    if (!over) continue;
+    const Lock heap_lock(heap.mutex);
+    if (!may_take_over(heap, key.pool)) continue;
     heap.take_over(key);
-    taken = &heap;
-  }
-  std::erase(candidates, taken);
-  if (!candidates.empty()) {
     const Lock lock(registry_mutex_);
-    closed_.insert(closed_.begin(), candidates.begin(), candidates.end());
+    std::erase(closed_, &heap);
+    return &heap;
   }
-  return taken;
+  return nullptr;
+}
+
+bool Arena::may_take_over(Heap& heap, PoolId pool) {
+  // A pool's graphs may be replayed after its stream.
+  if (heap.key.pool != PoolId{}) return !heap.pool_is_open && heap.is_idle();
+  if (pool != PoolId{}) return false;
+  if (heap.timeline.is_over()) return true;
+  if (!heap.timeline.is_covered()) return false;
+  counters_.on_driver_call(DriverCall::kEventQuery);
+  const Result<bool> done = heap.timeline.event().completed();
+  return done.ok() && done.value();
 }
 
 bool Arena::has_gone(Heap& heap) {
@@ -138,7 +157,7 @@ void Arena::close_heap(Heap& heap, bool covered) {
   const Lock lock(registry_mutex_);
   const auto found = serving_.find(key_of(heap.key));
   if (found != serving_.end() && found->second == &heap) serving_.erase(found);
-  if (heap.key.pool == PoolId{}) closed_.push_back(&heap);
+  closed_.push_back(&heap);
 }
 
 void Arena::close_unreachable(const HeapKey& opened) {

@@ -48,14 +48,14 @@ Guard::Guard(std::shared_ptr<const Driver> driver, Arena& arena, uint64_t quaran
       report_(std::move(report)),
       events_(*driver_) {
   (void)CallTrace::capture(nullptr);  // the first one loads a library
-  arena_.set_last_resort([this] {
+  rung_ = arena_.last_rungs().add(Rung::kCallback, [this](uint64_t) -> uint64_t {
     const uint64_t before = quarantined_bytes();
-    return before > 0 && drain(0, 0).ok();
+    return before > 0 && drain(0, 0).ok() ? before : 0;
   });
 }
 
 Guard::~Guard() {
-  arena_.set_last_resort(nullptr);
+  arena_.last_rungs().remove(rung_);
   const ScopedContext context(*driver_, arena_.context());
   readback_.reset();
   poison_events_.clear();

@@ -110,6 +110,7 @@ class Guard {
   const uint64_t quarantine_bytes_;
   const Report report_;
   EventPool events_;
+  LastRungs::Id rung_ = 0;
   std::atomic<uint64_t> findings_{0};
   std::atomic<uint64_t> steps_{0};
 

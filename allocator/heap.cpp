@@ -1,6 +1,7 @@
 #include "allocator/heap.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "allocator/address_map.h"
 
@@ -136,6 +137,12 @@ Heap::Change Heap::give(Place& place) {
 }
 
 void Heap::reindex() {
+  if (std::exchange(dirty_is_short_, false)) [[unlikely]] {
+    for (PageId id = 0; id < store_.home_end(); ++id) {
+      Page& page = store_.page(id);
+      if (owns(page) && std::exchange(page.dirty, false)) fragments_.update(id);
+    }
+  }
   for (const PageId id : dirty_) {
     Page& page = store_.page(id);
     page.dirty = false;
@@ -172,6 +179,8 @@ Place* Heap::oldest_dead_place() {
   for (int tries = 0; tries < 64; ++tries) {
     Place& place = *places_[recycle_hand_++ % places_.size()];
     if (place.state != BlockState::kFree) continue;
+    // What names the views that graphs of an open pool may use.
+    if (pool_is_open && place.view != nullptr) continue;
     if (is_lost(place)) return &place;
     if (oldest == nullptr || place.last_use < oldest->last_use) oldest = &place;
   }
@@ -207,12 +216,14 @@ Request Heap::large_request(uint64_t bytes) {
 }
 
 Place* Heap::take_predicted(const Request& request) {
+  if (!remembers()) return nullptr;
   Place* place =
       request.openings == nullptr ? journal_.guess(request.lines) : request.openings->guess(journal_);
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
 
 Place* Heap::expected(const Request& request) const {
+  if (!remembers()) return nullptr;
   if (request.openings != nullptr) return request.openings->guess(journal_);
   Place* place = journal_.best_candidate();
   return place != nullptr && place->lines == request.lines ? place : journal_.guess(request.lines);
@@ -245,6 +256,7 @@ Place* Heap::take_located(const Request& request) {
   if (request.openings != nullptr) return nullptr;
   review_leader();
   Place* place = journal_.search(request.lines, led_by_);
+  if (!remembers()) return nullptr;
   if (request.lines < kPageLines && !journal_.is_sure()) return nullptr;
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
@@ -271,14 +283,14 @@ Place* Heap::take_found(const Request& request, bool frugal) {
   // best fit keeps free bytes together. For large blocks it spares a view.
   const bool small = request.lines < kPageLines;
   const bool repeats = journal_.then() != Journal::kNever;
-  if (!small || repeats) {
+  if (remembers() && (!small || repeats)) {
     if (Place* place = take_same_size(request)) return place;
   }
   reindex();
   if (request.lines < kPageLines) {
     if (Place* place = take_fragment(request)) return place;
   }
-  return take_hole(request, frugal);
+  return take_hole(request, frugal && !breaks_pages_);
 }
 
 bool Heap::make_live(Place& place, uint64_t requested_bytes) {
@@ -367,6 +379,15 @@ void Heap::drop_vacant(PageId first, uint32_t count) {
   vacant_count_ -= count;
   owned_count_ -= count;
   counters.on_pages(-static_cast<int64_t>(count * kPageBytes));
+}
+
+bool Heap::is_idle() {
+  release_empty_slabs();
+  if (owned_count_ != vacant_count_ || !pending_.empty()) return false;
+  for (PageId id = vacant_.next_set(0); id < vacant_.end(); id = vacant_.next_set(id + 1)) {
+    if (!timeline.is_complete(last_use(id))) return false;
+  }
+  return true;
 }
 
 uint64_t Heap::largest_free_bytes() const {

@@ -62,6 +62,7 @@ struct Plan {
   uint32_t full_pages = 0;  // whole pages between the two; of a broken last page only the beginning is used
   PageId first_page = kNoPage;  // kExtend: the first whole page
   PageId first_new = kNoPage;   // kExtend: the first page to be created
+  uint32_t spare_pages = 0;     // of the new ones, those that a view of own pages would have done without
 };
 
 // What is looked for: so many lines in a row, beginning at a multiple of `align_lines`. For a slab, where
@@ -81,7 +82,9 @@ class Heap {
   BiasedMutex mutex;
   HeapCounters counters;
   Timeline timeline;
-  HeapKey key;  // another when the heap of a stream that is gone is taken over
+  // Another when the heap of a stream that is gone is taken over; its pool also when the heap is idle.
+  // Changes under the arena's lock too.
+  HeapKey key;
   std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
 
@@ -130,6 +133,13 @@ class Heap {
   bool complete_free_behind_stream(const Place& place);
   // The same for all frees of blocks that lie on one of these pages.
   void complete_frees_on_pages(const std::vector<PageId>& pages);
+  // Whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
+  // Graphs of a pool are replayed on any stream.
+  bool events_mark_all_uses() const {
+    return key.pool == PoolId{} &&
+           std::all_of(pending_.begin(), pending_.end(),
+                       [](const PendingFree& pending) { return pending.streams.empty(); });
+  }
   // The events of pending frees, for a wait without locks.
   void list_pending_events(std::vector<CUevent>& out) const;
   // Slabs without a live slot give their place back; answers how many.
@@ -139,11 +149,23 @@ class Heap {
   // A place of at most `most_pages` vacant pages inside an aliasing view that exists already; null if none
   // was found. Blocks below 32 MiB go there only to spare mappings: for them a view of their own wastes less.
   Place* take_window(const Request& request, uint32_t most_pages, bool spare_mappings);
-  Plan plan(const Request& request);
+  // With `spare_pages`, up to so many pages are created where a view of own pages would do, to spare its
+  // mappings.
+  Plan plan(const Request& request, uint32_t spare_pages = 0);
+  // Where mappings are many: the places of a program that does not repeat itself are not remembered, because
+  // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
+  // With `breaks_pages`, holes are taken although a view would spare a page.
+  void keep_together(bool together, bool breaks_pages) {
+    keeps_together_ = together;
+    breaks_pages_ = breaks_pages;
+  }
   Result<Place*> take_planned(const Request& request, const Plan& plan);
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
   void pages_missing_from(const Place& place, std::vector<PageId>& missing) const;
   uint32_t vacant_pages() const { return vacant_count_; }
+  uint32_t owned_pages() const { return owned_count_; }
+  // Whether no block lives here and nothing that used the memory may still be at work. Gives up empty slabs.
+  bool is_idle();
   bool is_vacant(PageId page) const { return vacant_.test(page); }
   // Vacant pages, those of the longest runs first; at most `most`.
   void choose_vacant(uint32_t most, std::vector<PageId>& out) const;
@@ -186,7 +208,10 @@ class Heap {
  private:
   static constexpr uint32_t kEpochPages = 64;
   static constexpr uint64_t kRequestsToReview = 1024;
+  // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
+  static constexpr uint32_t kRequestsToTrust = 1024;
 
+  bool remembers() const { return !keeps_together_ || journal_.followed() >= kRequestsToTrust; }
   bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == this; }
   void stamp(PageId first, uint32_t count) {
     const uint64_t epoch = timeline.epoch();
@@ -224,7 +249,11 @@ class Heap {
     Page& page = store_.page(id);
     if (!page.dirty) {
       page.dirty = true;
-      dirty_.push_back(id);
+      try {
+        dirty_.push_back(id);
+      } catch (const std::bad_alloc&) {
+        dirty_is_short_ = true;
+      }
     }
   }
   // Brings the fragment index up to date with the pages touched since the last search.
@@ -280,6 +309,8 @@ class Heap {
   void list(Slab& slab);
   void unlist(Slab& slab);
   void release_slab(Slab& slab);
+  // Everything that opening a slab there needs of host memory; false when that has run out.
+  bool make_room_for_slab(Place& place, uint32_t size_class) noexcept;
   uint64_t va_of(PageId page, uint32_t line) const { return store_.page(page).va + line * kLineBytes; }
 
   PageStore& store_;
@@ -293,9 +324,12 @@ class Heap {
   Bitmap vacant_;
   uint32_t vacant_count_ = 0;
   uint32_t owned_count_ = 0;
+  bool keeps_together_ = false;
+  bool breaks_pages_ = false;
   FragmentIndex fragments_;
   std::atomic<const Journal*>& leader_;  // the arena's: the journal of its busiest heap
   std::vector<PageId> dirty_;
+  bool dirty_is_short_ = false;  // host memory ran out: every page is to be looked at
 
   std::vector<std::unique_ptr<Place>> places_;
   std::unordered_map<uint32_t, Place*> newest_by_size_;

@@ -49,21 +49,32 @@ Request Heap::slab_request(uint32_t size_class) {
   return {kSlabLines, kUnitLines, &classes_[size_class].openings};
 }
 
+bool Heap::make_room_for_slab(Place& place, uint32_t size_class) noexcept {
+  try {
+    if (!AddressMap::instance().set(place.va, kSlabUnits, &place)) return false;
+    if (spare_slabs_.empty()) {
+      slabs_.push_back(std::make_unique<Slab>());
+      spare_slabs_.reserve(slabs_.capacity());
+      spare_slabs_.push_back(slabs_.back().get());
+    }
+    if (place.slab_number == IndexSet::kNone) {
+      slab_places_.push_back(&place);
+      place.slab_number = static_cast<uint32_t>(slab_places_.size() - 1);
+    }
+    classes_[size_class].room.insert(place.slab_number);
+    classes_[size_class].room.erase(place.slab_number);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 bool Heap::open_slab(Place& place, uint32_t size_class) {
-  AddressMap& map = AddressMap::instance();
-  if (!map.set(place.va, kSlabUnits, &place)) {
+  if (!make_room_for_slab(place, size_class)) {
     const Change undone = give(place);
     counters.on_cached(static_cast<int64_t>(undone.page_bytes() - taken_.page_bytes()));
     counters.on_fragments(undone.fragments + taken_.fragments);
     return false;
-  }
-  if (spare_slabs_.empty()) {
-    slabs_.push_back(std::make_unique<Slab>());
-    spare_slabs_.push_back(slabs_.back().get());
-  }
-  if (place.slab_number == IndexSet::kNone) {
-    place.slab_number = static_cast<uint32_t>(slab_places_.size());
-    slab_places_.push_back(&place);
   }
   Slab* slab = spare_slabs_.back();
   spare_slabs_.pop_back();

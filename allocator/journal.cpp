@@ -1,6 +1,7 @@
 #include "allocator/journal.h"
 
 #include <algorithm>
+#include <new>
 
 namespace spillway {
 
@@ -84,10 +85,16 @@ uint64_t Journal::search_by_time(uint32_t key, const Journal& leader) const {
   return best;
 }
 
-void Journal::grow() {
+bool Journal::grow() noexcept {
   const size_t bigger = std::max<size_t>(kFewestEntries, 2 * size_);
-  std::vector<Entry> entries(bigger);
-  std::vector<uint64_t> seen(bigger, kNever);
+  std::vector<Entry> entries;
+  std::vector<uint64_t> seen;
+  try {
+    entries.resize(bigger);
+    seen.resize(bigger, kNever);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   for (uint64_t position = first_; position < now(); ++position) {
     entries[position & (bigger - 1)] = at(position);
   }
@@ -104,6 +111,7 @@ void Journal::grow() {
     a = b;
     b = entry.key;
   }
+  return true;
 }
 
 }  // namespace spillway

@@ -52,6 +52,8 @@ class Journal {
   uint64_t mark_expected();
   static constexpr uint64_t kHorizon = 256;
 
+  // Requests in a row that asked for the size the guess named.
+  uint32_t followed() const { return followed_; }
   // Whether the last search() found more than a chance likeness.
   bool is_sure() const { return found_agreed_ >= kContext; }
 
@@ -60,10 +62,10 @@ class Journal {
     const uint64_t end = now();
     uint64_t next = then();
     if (end - first_ >= size_) [[unlikely]] {
-      if (size_ < kMostEntries)
-        grow();
-      else
+      if (size_ >= kMostEntries || !grow()) {
+        if (size_ == 0) return;
         ++first_;
+      }
     }
     if (found_ != kNever) {
       next = found_ + 1;
@@ -141,7 +143,8 @@ class Journal {
   }
   // The entry for `key` noted nearest to where the leader's guess is now; kNever if none is near.
   uint64_t search_by_time(uint32_t key, const Journal& leader) const;
-  void grow();
+  // False without host memory: what is old is forgotten earlier then.
+  bool grow() noexcept;
 
   std::vector<Entry> entries_;
   std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them

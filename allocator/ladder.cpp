@@ -18,13 +18,19 @@
 #include <unordered_map>
 
 #include "allocator/arena.h"
+#include "allocator/placed_blocks.h"
 #include "driver/capture.h"
 
 namespace spillway {
 namespace {
 
-// From this share of the mappings that may live on, small blocks spare them.
-constexpr uint32_t kManyMappingsDivisor = 4;
+// From this share of the mappings that may live on, they are spared: small blocks go to windows, programs
+// that do not repeat themselves are kept together, and ever more pages, in the end a quarter more, are
+// created where a view would do. See docs/decisions/mappings.md.
+constexpr uint32_t kManyMappingsDivisor = 6;
+constexpr uint32_t kMostSparePagesDivisor = 4;
+// While others fill the device, it is asked for free memory once in so many requests that could use some.
+constexpr uint32_t kQuestionsPerAnswer = 32;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -57,7 +63,7 @@ bool Arena::any_capturing(const std::vector<Heap*>& all) {
   });
 }
 
-Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
+Result<Place*> Arena::climb(Heap& heap, const Request& request) {
   {
     std::unique_lock<BiasedMutex> lock(heap.mutex);
     if (heap.has_pending_frees()) {
@@ -65,16 +71,16 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       const RungTimer timer(counters_, Rung::kCompletedFrees);
       timer.finish(heap.complete_finished_frees() > 0);
     }
-    Place* place = heap.take_located(wanted.request);
+    Place* place = heap.take_located(request);
     // A slab kept for later must not displace what is expected now.
-    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(wanted.request);
+    if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(request);
     if (place != nullptr) {
       lock.release();
       return place;
     }
-    if (!wants_back(heap, wanted.request)) {
+    if (!wants_back(heap, request)) {
       // The commonest miss: the heap has room, only not where it was expected.
-      place = heap.take_found(wanted.request, true);
+      place = heap.take_found(request, true);
       if (place != nullptr) {
         lock.release();
         return place;
@@ -85,13 +91,14 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
   bool may_retire = true;
   bool may_wait_for_frees = true;
   bool may_wait_for_device = true;
-  bool may_ask = last_resort_ != nullptr;
+  int rounds = 0;
+  std::optional<std::vector<std::shared_ptr<LastRungs::Entry>>> rungs;  // that may still give something
   for (;;) {
     bool crowded = false;
     {
       const Lock arena_lock(mutex_);
       std::unique_lock<BiasedMutex> lock(heap.mutex);
-      Result<Place*> climbed = climb_without_host_wait(heap, wanted.request, may_retire ? &crowded : nullptr);
+      Result<Place*> climbed = climb_without_host_wait(heap, request, may_retire ? &crowded : nullptr);
       if (!climbed.ok()) return climbed;
       if (climbed.value() != nullptr) {
         if (waited) counters_.on_alloc_retry();
@@ -120,17 +127,71 @@ Result<Place*> Arena::climb(Heap& heap, const Wanted& wanted) {
       timer.finish(true);
       continue;
     }
-    if (!may_ask) break;
-    may_ask = false;
-    const RungTimer callback_timer(counters_, Rung::kCallback);
-    const bool gave = last_resort_();
-    callback_timer.finish(gave);
+    // From here on, what others can do.
+    if (!may_ask_last_rungs(heap)) break;
+    if (!rungs.has_value()) rungs = last_rungs_.list();
+    bool gave = false;
+    while (!gave && !rungs->empty() && rounds < LastRungs::kMostRounds) {
+      ++rounds;
+      const RungTimer last_timer(counters_, rungs->front()->rung);
+      gave = rungs->front()->call(missing_bytes(heap, request)) > 0;
+      last_timer.finish(gave);
+      if (!gave) rungs->erase(rungs->begin());
+    }
     if (!gave) break;
     waited = true;
     // What was given back may still be in use by other streams.
     may_wait_for_frees = may_wait_for_device = true;
   }
-  return out_of_memory(wanted);
+  return nullptr;
+}
+
+bool Arena::may_ask_last_rungs(Heap& heap) {
+  if (LastRungs::is_inside()) return false;
+  const Lock lock(heap.mutex);
+  return !has_gone(heap) && !is_capturing(heap);
+}
+
+uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
+  const Lock arena_lock(mutex_);
+  const Lock lock(heap.mutex);
+  const Plan plan = heap.plan(request);
+  const uint64_t most = bytes_to_pages(uint64_t{request.lines} * kLineBytes);
+  const uint64_t pages = plan.kind == Plan::Kind::kNone ? most : plan.new_pages;
+  // With room within the limit, it is the device that is full.
+  const uint64_t room = store_->room_pages();
+  return std::max<uint64_t>(pages > room ? pages - room : pages, 1) * kPageBytes;
+}
+
+Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  CUstream stream = nullptr;
+  {
+    const Lock lock(heap.mutex);
+    if (has_gone(heap)) return Status::invalid_state("the stream is gone");
+    stream = heap.key.stream;
+  }
+  const std::shared_ptr<const HostPlacement> placement = last_rungs_.placement();
+  if (placement != nullptr && may_ask_last_rungs(heap)) {
+    const RungTimer timer(counters_, Rung::kHostPlacement);
+    *out = PlacedBlocks::instance().place(placement, bytes_to_lines(bytes) * kLineBytes, stream, counters_);
+    timer.finish(*out != nullptr);
+    if (*out != nullptr) return {};
+  }
+  return out_of_memory(requested_bytes);
+}
+
+bool Arena::mappings_are_many() const {
+  return store_->live_mappings() > most_mappings_ / kManyMappingsDivisor;
+}
+
+uint32_t Arena::pages_to_spare_mappings() const {
+  const uint64_t from = most_mappings_ / kManyMappingsDivisor;
+  const uint64_t above = std::min(store_->live_mappings(), most_mappings_) - from;
+  const uint64_t allowed = store_->page_count() / kMostSparePagesDivisor * above / (most_mappings_ - from);
+  const uint64_t left = allowed - std::min<uint64_t>(allowed, spared_pages_);
+  return static_cast<uint32_t>(std::min(left, store_->easy_room_pages()));
 }
 
 Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
@@ -144,11 +205,10 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   // From here on the driver is called, which is for the arena's context.
   std::optional<ScopedContext> context;
   const auto enter_context = [&]() -> Status {
-    if (!context.has_value()) {
-      if (has_gone(heap)) return Status::invalid_state("the stream is gone");
-      context.emplace(*driver_, context_.get());
-    }
-    return context->status().ok() ? Status() : Status(context->status().code(), context->status().text());
+    if (context.has_value()) return {};
+    context.emplace(*driver_, context_.get());
+    if (!context->status().ok()) return Status(context->status().code(), context->status().text());
+    return has_gone(heap) ? Status::invalid_state("the stream is gone") : Status();
   };
   // A program that repeats itself gets back what other streams took of its place meanwhile, before the
   // request settles elsewhere, displaces others, and nothing ever repeats.
@@ -164,14 +224,16 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     }
     if (Place* place = heap.take_found(request, true); place != nullptr) return place;
   }
+  const bool spare_mappings = mappings_are_many();
+  const uint32_t spare_pages = spare_mappings ? pages_to_spare_mappings() : 0;
+  heap.keep_together(spare_mappings, spare_pages > 0);
   for (bool ordered = false;;) {
-    Plan plan = heap.plan(request);
+    Plan plan = heap.plan(request, spare_pages);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
       // A view would not spare a page: any hole will do.
       if (Place* place = heap.take_found(request, false); place != nullptr) return place;
     }
     if (plan.kind != Plan::Kind::kSegment) {
-      const bool spare_mappings = store_->live_mappings() > most_mappings_ / kManyMappingsDivisor;
       Place* place = heap.take_window(request, plan.full_pages, spare_mappings);
       if (place != nullptr) return place;
     }
@@ -188,6 +250,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
       Result<Place*> place = heap.take_planned(request, plan);
       timer.finish(place.ok());
+      if (place.ok()) spared_pages_ += plan.spare_pages;
       if (place.ok() || place.status().code() != SPW_ERROR_OUT_OF_MEMORY) return place;
       // The device is full although the limit is not reached: others use it too.
       plan = heap.plan(request);
@@ -222,7 +285,9 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
 
 bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
-  if (timeline.is_complete(epoch) || timeline.is_over()) return true;
+  // What a pool's graphs do when they are replayed, they do after their stream too.
+  const bool is_over = earlier.key.pool == PoolId{} && timeline.is_over();
+  if (timeline.is_complete(epoch) || is_over) return true;
   // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
   if (waiter.key.pool != PoolId{}) return false;
   if (waiter.timeline.has_waited(&timeline, epoch)) return true;
@@ -241,9 +306,23 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   return true;
 }
 
-bool Arena::wants_back(const Heap& heap, const Request& request) const {
+bool Arena::may_have_room(uint64_t pages) {
+  if (store_->may_have_room(pages)) return true;
+  if (!store_->device_is_full() || store_->easy_room_pages() < pages) return false;
+  if (fullness_questions_.fetch_add(1, std::memory_order_relaxed) % kQuestionsPerAnswer != 0) return false;
+  const ScopedContext context(*driver_, context_.get());
+  size_t free_bytes = 0;
+  size_t device_bytes = 0;
+  if (!context.status().ok() || driver_->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
+    return false;
+  if (free_bytes / kPageBytes < pages) return false;
+  store_->note_room();
+  return true;
+}
+
+bool Arena::wants_back(const Heap& heap, const Request& request) {
   const Place* expected = heap.expected(request);
-  if (expected == nullptr || store_->may_have_room(bytes_to_pages(expected->bytes()))) return false;
+  if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
   if (expected->state == BlockState::kPendingFree) return heap.key.pool == PoolId{};
   std::vector<PageId> missing;
   heap.pages_missing_from(*expected, missing);
@@ -346,6 +425,7 @@ bool Arena::wait_for_device() {
     helps = helps || heap->has_pending_frees() || (all.size() > 1 && heap->vacant_pages() > 0);
   }
   if (!helps) return false;
+  const RelaxedCapture relaxed(*driver_);
   if (!synchronize(all).ok()) return false;
   {
     const Lock lock(mutex_);
@@ -395,16 +475,18 @@ bool Arena::retire_views() {
       view->lose_places();
     }
     // Views that are all in use: no further wait before there are many more.
-    most_mappings_ = std::max(most_mappings_, left + options_.most_mappings / 8);
+    most_mappings_ = std::max(options_.most_mappings, left + options_.most_mappings / 8);
   }
-  if (!synchronize(all).ok()) return false;
+  bool everything = false;
+  if (!synchronize(all, &everything).ok() || !everything) return false;
+  const RelaxedCapture relaxed(*driver_);
   const Lock lock(mutex_);
   return store_->unmap_retired().ok();
 }
 
-Status Arena::out_of_memory(const Wanted& wanted) {
+Status Arena::out_of_memory(uint64_t requested_bytes) {
   counters_.on_rung(Rung::kOutOfMemory, true, 0);
-  return Status::out_of_memory(oom_text(wanted.requested_bytes));
+  return Status::out_of_memory(oom_text(requested_bytes));
 }
 
 }  // namespace spillway

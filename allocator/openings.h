@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #include "allocator/journal.h"
@@ -42,7 +43,11 @@ class Openings {
   void append(const Journal& journal, Place* place) {
     const Opening opening{place, place->generation, journal.now()};
     if (ring_.size() < kMost) {
-      ring_.push_back(opening);
+      try {
+        ring_.push_back(opening);
+      } catch (const std::bad_alloc&) {
+        return;  // it is only not remembered
+      }
     } else {
       ring_[end_ % kMost] = opening;
     }

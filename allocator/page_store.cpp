@@ -65,7 +65,7 @@ Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Drive
 PageStore::~PageStore() {
   // Everything is given back without looking at answers: the driver may be gone at this point.
   for (const std::unique_ptr<View>& view : views_) {
-    for (uint32_t slot = 0; slot < view->pages.size(); ++slot) {
+    for (uint32_t slot = 0; slot < view->pages.size() && !left_to_driver_; ++slot) {
       if (view->pages[slot] != kNoPage) (void)unmap(*driver_, view->va + slot * kPageBytes, kPageBytes);
     }
   }
@@ -73,7 +73,7 @@ PageStore::~PageStore() {
     Page& page = pages_[id];
     for (Alias* alias = page.aliases; alias != nullptr;) delete std::exchange(alias, alias->next);
     page.free_lines.reset();
-    if (vmm_ && backed_.test(id)) {
+    if (vmm_ && backed_.test(id) && !left_to_driver_) {
       (void)unmap(*driver_, page.va, kPageBytes);
       (void)driver_->cuMemRelease(page.handle);
     }

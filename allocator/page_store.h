@@ -82,6 +82,9 @@ class PageStore {
   bool may_have_room(uint64_t pages) const {
     return !device_is_full_.load(std::memory_order_relaxed) && easy_room_pages() >= pages;
   }
+  // The driver had no page left when it was asked last, or note_room() since. Need no lock.
+  bool device_is_full() const { return device_is_full_.load(std::memory_order_relaxed); }
+  void note_room() { device_is_full_.store(false, std::memory_order_relaxed); }
   uint32_t live_mappings() const { return live_mappings_; }
 
   // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.
@@ -116,6 +119,9 @@ class PageStore {
   // Without VMM: releases every segment of which `vacant(first, count)` answers true.
   template <typename Vacant, typename Released>
   Status release_segments(Vacant vacant, Released released);
+
+  // Nothing is unmapped or released any more, not even at the end: something may still use it.
+  void leave_to_driver() { left_to_driver_ = true; }
 
   // Bytes of host memory that the tables take.
   uint64_t metadata_bytes() const;
@@ -159,6 +165,7 @@ class PageStore {
   const PageId id_capacity_;
   std::vector<int> devices_;
   bool vmm_ = true;
+  bool left_to_driver_ = false;
   uint64_t device_bytes_ = 0;
 
   Page* pages_ = nullptr;

@@ -341,7 +341,7 @@ Plan Heap::plan_view(const Request& request) const {
   return best;
 }
 
-Plan Heap::plan(const Request& request) {
+Plan Heap::plan(const Request& request, uint32_t spare_pages) {
   reindex();
   if (!store_.uses_vmm()) {
     Plan segment;
@@ -351,8 +351,9 @@ Plan Heap::plan(const Request& request) {
   }
   const Plan view = plan_view(request);
   if (request.align_lines > 1) return view;
-  const Plan extension = plan_extension(request.lines);
-  if (extension.kind == Plan::Kind::kNone || extension.new_pages > view.new_pages) return view;
+  Plan extension = plan_extension(request.lines);
+  if (extension.kind == Plan::Kind::kNone || extension.new_pages > view.new_pages + spare_pages) return view;
+  extension.spare_pages = extension.new_pages - std::min(extension.new_pages, view.new_pages);
   return extension;
 }
 

@@ -41,7 +41,7 @@ void SharedBlocks::give_back() noexcept {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (auto& [va, block] : blocks_) {
-    (void)unmap(driver_, va, block.range.bytes());
+    if (!left_to_driver_) (void)unmap(driver_, va, block.range.bytes());
     all.entries.erase(va);
   }
   blocks_.clear();
@@ -204,6 +204,20 @@ void SharedBlocks::end_wait(uint64_t awaited) {
     if (block.state == State::kPending && block.freed_at < awaited) complete_free(block);
   }
   release_exported();
+}
+
+bool SharedBlocks::list_pending_events(std::vector<CUevent>& events) const {
+  bool all_have_events = true;
+  for (const auto& [va, block] : blocks_) {
+    for (const Event& event : block.events) events.push_back(event.get());
+    all_have_events = all_have_events && !block.is_unordered;
+  }
+  return all_have_events;
+}
+
+bool SharedBlocks::is_in_use() const {
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [](const auto& entry) { return entry.second.state != State::kIdle; });
 }
 
 bool SharedBlocks::has_idle() const {

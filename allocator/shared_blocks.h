@@ -50,6 +50,8 @@ class SharedBlocks {
   SharedBlocks& operator=(const SharedBlocks&) = delete;
   // Everything, in whatever state: the arena ends.
   void give_back() noexcept;
+  // Nothing is unmapped any more, not even at the end: something may still use it.
+  void leave_to_driver() { left_to_driver_ = true; }
 
   // The arena whose shared block (made or brought in) contains the address; null if none does. Needs no lock.
   static Arena* arena_of(uint64_t va);
@@ -77,9 +79,13 @@ class SharedBlocks {
   // Around a wait of the host for the device: frees from before begin_wait() are complete after end_wait().
   uint64_t begin_wait() { return ++waits_; }
   void end_wait(uint64_t awaited);
+  // The events of pending frees; false where one waits for what took no event.
+  bool list_pending_events(std::vector<CUevent>& events) const;
   // Frees whose streams are done are completed.
   void complete_finished_frees();
   bool has_idle() const;
+  // Whether a block is live, pending or brought in.
+  bool is_in_use() const;
   // What is kept for reuse goes back to the driver.
   Status release_idle();
 
@@ -122,6 +128,7 @@ class SharedBlocks {
   // Made with the first block: counting is cheaper where a device has few heaps.
   std::unique_ptr<HeapCounters> counters_;
   Blocks blocks_;
+  bool left_to_driver_ = false;
   uint64_t held_bytes_ = 0;
   uint64_t waits_ = 1;
 };

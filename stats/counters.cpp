@@ -341,6 +341,8 @@ DeviceStats DeviceCounters::snapshot() const {
   out.num_device_free = out.driver_calls.release + out.driver_calls.mem_free;
   out.stream_waits = out.driver_calls.stream_wait;
   out.host_waits = read(host_waits_);
+  out.host_placed_blocks = read(host_placed_blocks_);
+  out.host_placed_bytes = read(host_placed_bytes_);
   return out;
 }
 

@@ -91,6 +91,11 @@ class DeviceCounters {
   void on_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
   // A request was served only after a rung that waits on the host.
   void on_alloc_retry() { alloc_retries_.fetch_add(1, std::memory_order_relaxed); }
+  // A block was placed in host memory (positive), or went.
+  void on_host_placed(int64_t bytes) {
+    host_placed_blocks_.fetch_add(bytes < 0 ? -1 : 1, std::memory_order_relaxed);
+    host_placed_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
   void on_sync_all_streams() { sync_all_streams_.fetch_add(1, std::memory_order_relaxed); }
 
   // Every counter at one moment, the identities included. Not filled here: largest_free_bytes, limit_bytes,
@@ -123,6 +128,8 @@ class DeviceCounters {
   std::atomic<int64_t> host_waits_{0};
   std::atomic<int64_t> sync_all_streams_{0};
   std::atomic<int64_t> alloc_retries_{0};
+  std::atomic<int64_t> host_placed_blocks_{0};
+  std::atomic<int64_t> host_placed_bytes_{0};
 
   // The mutex guards what follows and the counting of stopped heaps. Looking stops heaps, hence `mutable`.
   mutable std::mutex mutex_;

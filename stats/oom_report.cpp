@@ -4,6 +4,8 @@
 
 #include <iterator>
 
+#include "stats/counters.h"
+
 namespace spillway {
 namespace {
 
@@ -31,6 +33,8 @@ std::string reason(const OomRequest& request, const DeviceStats& stats) {
   }
   if (stats.pending_bytes >= requested) return "enough is freed but still used by streams";
   if (idle >= requested) return "enough is free, but it is in pieces or belongs to other streams and pools";
+  if (request.device_free_bytes >= request.requested_bytes)
+    return "the limit, or the reserve, leaves no room";
   return "the device is full";
 }
 
@@ -52,11 +56,27 @@ std::string oom_report(const OomRequest& request, const DeviceStats& stats) {
   text += line("of it freed, waiting for streams", stats.pending_bytes);
   text += line("largest free range", stats.largest_free_bytes);
   text += line("highest in use so far", stats.active_bytes.all.peak);
-  text += fmt::format(
-      "\n  tried: {} host waits, {} trips to other streams' memory, {} driver allocations; out of memory {} "
-      "times",
-      stats.host_waits, stats.rungs.device_wait.hits + stats.rungs.steal.hits, stats.num_device_alloc,
-      stats.num_ooms);
+  if (request.device_bytes > 0) {
+    const auto device = static_cast<int64_t>(request.device_bytes);
+    const auto free = static_cast<int64_t>(request.device_free_bytes);
+    text += line("the device has", device);
+    text += line("  = held by Spillway", reserved);
+    text += line("  + held by others and by the driver", device - free - reserved);
+    text += line("  + free", free);
+  }
+  if (stats.host_placed_blocks > 0) text += line("placed in host memory", stats.host_placed_bytes);
+  text += fmt::format("\n  {} host waits, {} driver allocations; out of memory {} times", stats.host_waits,
+                      stats.num_device_alloc, stats.num_ooms);
+  text += "\n  rungs that were tried, how often they helped, and the time they took:";
+  const char* separator = " ";
+#define SPW_STATS_MEMBER(name, Name)                                                                    \
+  if (Rung::k##Name != Rung::kOutOfMemory && (stats.rungs.name.hits | stats.rungs.name.time_ns) != 0) { \
+    text += fmt::format("{}" #name " {} ({:.3f} ms)", separator, stats.rungs.name.hits,                 \
+                        static_cast<double>(stats.rungs.name.time_ns) / 1e6);                           \
+    separator = ", ";                                                                                   \
+  }
+  SPW_STATS_RUNGS(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
   return text;
 }
 

@@ -13,7 +13,9 @@ struct OomRequest {
   uint64_t requested_bytes = 0;
   int device = 0;
   uint64_t most_reserved_bytes =
-      0;  // what reserved memory may reach now: limit, device, and what others left
+      0;                      // what reserved memory may reach now: limit, device, and what others left
+  uint64_t device_bytes = 0;  // by the driver's account, or 0 where it does not say
+  uint64_t device_free_bytes = 0;
 };
 
 // Begins "CUDA out of memory. Tried to allocate", which programs search for.

@@ -72,8 +72,23 @@ SPW_API spw_status spw_set_limit(int device, uint64_t bytes);
 SPW_API spw_status spw_get_limit(int device, uint64_t* bytes);
 
 /* What the device has, and what an allocation could still get: free by the driver's account or held by
- * Spillway without a byte in use, within the limit. Either pointer may be NULL. */
+ * Spillway without a byte in use, within the limit and without `reserve`. Either pointer may be NULL. */
 SPW_API spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
+
+/* Called when an allocation on `device` finds no memory, even behind a wait of the host, before it fails: the
+ * program may free, and trim. `bytes` is how much is missing. Answers how many bytes it gave back, 0 for
+ * none; the allocation is tried again where that is not 0, and calls again, a few times at most. Called by
+ * the allocating thread, by several at a time, with no lock held; it must not throw. An allocation inside it
+ * is served from what Spillway holds, or fails: it calls nobody. Allocations of a stream under capture call
+ * nobody either. */
+typedef uint64_t (*spw_oom_callback)(int device, uint64_t bytes, void* context);
+
+/* Callbacks are called in the order in which they were added. Errors: SPW_ERROR_INVALID_ARGUMENT (`callback`
+ * is NULL), SPW_ERROR_INVALID_STATE (added already with this context), those of spw_alloc's first use. */
+SPW_API spw_status spw_add_oom_callback(int device, spw_oom_callback callback, void* context);
+/* When it returns, no call is in progress and none will begin; removed inside a callback, that call alone
+ * goes on. Errors: SPW_ERROR_INVALID_STATE (no such callback). */
+SPW_API spw_status spw_remove_oom_callback(int device, spw_oom_callback callback, void* context);
 
 /* ---- Other processes: docs/devices.md ---- */
 
@@ -98,7 +113,8 @@ SPW_API spw_status spw_export_fd(const void* pointer, int* fd, uint64_t* offset,
 SPW_API spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out);
 
 /* Lets go of an extent of spw_import_fd, by its beginning, after waiting for the device. NULL is allowed.
- * Errors: SPW_ERROR_INVALID_POINTER, SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER.
+ * Errors: SPW_ERROR_INVALID_POINTER, SPW_ERROR_INVALID_STATE (a stream is being captured, or may be: a pool
+ * is open), SPW_ERROR_DRIVER.
  */
 SPW_API spw_status spw_import_close(void* pointer);
 

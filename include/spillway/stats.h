@@ -64,7 +64,8 @@ typedef struct spw_pool_stat {
  *   metadata_bytes                host memory of the tables, but for the process-wide one from addresses to
  * blocks mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes
  * exactly; active and requested bytes as the line through samples, taken by each pool of a heap every 64 to
- * 191 allocations, halfway through one, and by every reader of these counters */
+ * 191 allocations, halfway through one, and by every reader of these counters
+ *   host_placed_blocks, .._bytes  blocks in host memory that the device uses; in none of the counts above */
 #define SPW_STATS_VALUES(X) \
   X(num_alloc_retries)      \
   X(num_ooms)               \
@@ -84,7 +85,9 @@ typedef struct spw_pool_stat {
   X(metadata_bytes)         \
   X(mean_active_bytes)      \
   X(mean_requested_bytes)   \
-  X(mean_reserved_bytes)
+  X(mean_reserved_bytes)    \
+  X(host_placed_blocks)     \
+  X(host_placed_bytes)
 
 /* Rungs of the ladder that a request climbs when its own heap cannot serve it, in order. Each is a spw_rung.
  */

@@ -131,7 +131,7 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
   if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const State& state = call.state();
   *total = state.config.capacity_bytes;
-  *free = *total - state.memory.used_bytes(call.context()->device);
+  *free = state.memory.free_bytes(call.context()->device);
   return CUDA_SUCCESS;
 }
 

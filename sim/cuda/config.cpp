@@ -86,6 +86,10 @@ bool set_costs(Parsed in) {
   in.config->costs_file = std::string(in.value);
   return !in.value.empty();
 }
+bool set_shared(Parsed in) {
+  in.config->shared_file = std::string(in.value);
+  return !in.value.empty();
+}
 bool set_vmm(Parsed in) {
   const int choice = parse_choice(in.value, "off|on");
   in.config->vmm = choice == 1;
@@ -147,6 +151,7 @@ constexpr Key kKeys[] = {
     {"seed", "a number", set_seed},
     {"set_access_cost", "per-call or per-mapping", set_access_cost},
     {"costs", "the name of a JSON file", set_costs},
+    {"shared", "the name of a file", set_shared},
     {"vmm", "on or off", set_vmm},
     {"mig", "0 or 1", set_mig},
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},

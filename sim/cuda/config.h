@@ -26,6 +26,7 @@ struct Config {
   uint64_t seed = 1;
   bool access_cost_per_mapping = false;
   std::string costs_file;
+  std::string shared_file;
   bool vmm = true;
   bool mig = false;
   bool vmm_in_capture = false;

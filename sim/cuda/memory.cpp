@@ -27,8 +27,9 @@ constexpr int kHoldFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 }  // namespace
 
-bool Memory::reset(const Config& config) {
+bool Memory::reset(const Config& config, SharedAccount account) {
   clear();
+  account_ = std::move(account);
   capacity_bytes_ = config.capacity_bytes;
   backed_ = config.backed;
   if (!backed_) return true;
@@ -48,6 +49,7 @@ void Memory::clear() {
   reservations_.clear();
   mappings_.clear();
   fates_.clear();
+  account_.close();
   used_.fill(0);
   peak_.fill(0);
   live_mappings_ = peak_mappings_ = live_handles_ = 0;
@@ -59,16 +61,18 @@ void Memory::reset_peaks() {
 }
 
 Physical* Memory::create(Physical::Kind kind, int device, uint64_t bytes) {
-  if (device != kHostDevice) {
-    uint64_t& used = used_[static_cast<size_t>(device)];
-    if (bytes > capacity_bytes_ - used) return nullptr;
-  }
+  if (device != kHostDevice && bytes > capacity_bytes_ - used_[static_cast<size_t>(device)]) return nullptr;
   auto physical = std::make_unique<Physical>();
   if (backed_ && kind != Physical::Kind::kPinned) {
     Backing& backing = backing_of(device);
     physical->file_offset = backing.allocate(bytes);
     if (physical->file_offset == UINT64_MAX) return nullptr;
     physical->data = backing.at(physical->file_offset);
+  }
+  if (device != kHostDevice &&
+      !account_.change(device, used_[static_cast<size_t>(device)] + bytes, capacity_bytes_)) {
+    if (physical->data != nullptr) backing_of(device).free(physical->file_offset, bytes);
+    return nullptr;
   }
   physical->kind = kind;
   physical->device = device;
@@ -114,7 +118,11 @@ void Memory::destroy_if_unused(Physical* physical) {
     munmap(physical->data, physical->foreign_bytes);
   } else {
     if (physical->data != nullptr) backing_of(physical->device).free(physical->file_offset, physical->bytes);
-    if (physical->device != kHostDevice) used_[static_cast<size_t>(physical->device)] -= physical->bytes;
+    if (physical->device != kHostDevice) {
+      uint64_t& used = used_[static_cast<size_t>(physical->device)];
+      used -= physical->bytes;
+      (void)account_.change(physical->device, used, capacity_bytes_);
+    }
   }
   if (physical->kind == Physical::Kind::kHandle) --live_handles_;
   physicals_.erase(physical->id);

@@ -15,6 +15,7 @@
 #include "sim/cuda/config.h"
 #include "sim/cuda/cuda_api.h"
 #include "sim/cuda/shadow.h"
+#include "sim/cuda/shared_account.h"
 
 namespace spillway::sim {
 
@@ -60,7 +61,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   // False when the kernel refuses memory for the device.
-  bool reset(const Config& config);
+  bool reset(const Config& config, SharedAccount account);
 
   // A handle with one reference; null when the device (or the host's address space) is out of memory.
   Physical* create(Physical::Kind kind, int device, uint64_t bytes);
@@ -93,6 +94,10 @@ class Memory {
   // none.
   char* bytes_at(uint64_t address, uint64_t* contiguous);
 
+  uint64_t free_bytes(int device) const {
+    const uint64_t held = used_bytes(device) + account_.held_by_others(device);
+    return held < capacity_bytes_ ? capacity_bytes_ - held : 0;
+  }
   uint64_t used_bytes(int device) const { return used_[static_cast<size_t>(device)]; }
   uint64_t peak_bytes(int device) const { return peak_[static_cast<size_t>(device)]; }
   uint64_t live_mappings() const { return live_mappings_; }
@@ -119,6 +124,7 @@ class Memory {
   uint64_t capacity_bytes_ = 0;
   bool backed_ = false;
   std::array<Backing, kMaxDevices + 1> backings_;
+  SharedAccount account_;
   std::array<uint64_t, kMaxDevices> used_{};
   std::array<uint64_t, kMaxDevices> peak_{};
   std::unordered_map<uint64_t, std::unique_ptr<Physical>> physicals_;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
 
 #include "sim/cuda/capture.h"
 
@@ -41,6 +44,11 @@ std::string State::configure(const char* text) {
   problem = fresh.reset(parsed);
   if (!problem.empty()) return problem;
 
+  SharedAccount account;
+  if (!parsed.shared_file.empty() && !account.open(parsed.shared_file)) {
+    return "key 'shared', value '" + parsed.shared_file + "': " + std::strerror(errno);
+  }
+
   calls = std::move(fresh);
   config = std::move(parsed);
   ++generation;
@@ -58,7 +66,8 @@ std::string State::configure(const char* text) {
   scheduler.reset(config.completion, config.seed, run_work);
   detector.reset(config.races, &scheduler.host());
   enqueues = host_waits = stream_waits = 0;
-  if (!memory.reset(config)) return "key 'backing', value 'memfd': the kernel refuses memory for the device";
+  if (!memory.reset(config, std::move(account)))
+    return "key 'backing', value 'memfd': the kernel refuses memory for the device";
   initialized = true;
   return "";
 }

@@ -217,6 +217,27 @@ TEST(Conf, SetTakesAllOrNothing) {
   });
 }
 
+TEST(Conf, LimitsAndTheReserveTakeEffectAtOnce) {
+  in_child({{"SPILLWAY_SIM", "capacity:1GiB"}}, [] {
+    const auto driver = start_device();
+    if (driver->find("spwSimConfigure") == nullptr) return;  // the size of a real device is its own affair
+    void* held = nullptr;
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(100 * kMiB, 0, nullptr, &held) == SPW_OK);
+    for (const char* restriction : {"reserve:1000MiB", "limit:24MiB"}) {
+      SPW_CHECK(spw_conf_set(restriction) == SPW_OK);
+      SPW_CHECK(spw_alloc(4 * kMiB, 0, nullptr, &block) == SPW_ERROR_OUT_OF_MEMORY && block == nullptr);
+      SPW_CHECK(std::string(spw_last_error()).find("the limit, or the reserve") != std::string::npos);
+      uint64_t free_bytes = 1;
+      SPW_CHECK(spw_memory_info(0, &free_bytes, nullptr) == SPW_OK && free_bytes == 0);
+      SPW_CHECK(stats_of(0).reserved_bytes.all.current == static_cast<int64_t>(100 * kMiB));
+      SPW_CHECK(spw_conf_set("reserve:0,limit:unlimited") == SPW_OK);
+      SPW_CHECK(spw_alloc(4 * kMiB, 0, nullptr, &block) == SPW_OK && spw_free(block) == SPW_OK);
+      SPW_CHECK(spw_trim(0) == SPW_OK && spw_validate(0) == SPW_OK);
+    }
+  });
+}
+
 TEST(Conf, SomeOptionsAreFixedOnceADeviceIsUsed) {
   in_child({}, [] {
     const auto driver = start_device();

@@ -50,21 +50,30 @@ class Captures : public testing::Test {
     EXPECT_EQ(device_.driver->cuStreamEndCapture(captured_, &graph), CUDA_SUCCESS);
     return graph;
   }
-  // Memory is fetched and given back; what is captured over it then runs on a stream that waits for nothing.
-  void fetch_capture_and_replay() {
+  // Memory is fetched and given back, and captured over.
+  CUgraphExec fetch_and_capture() {
     SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, kBytes, captured_)));
     begin();
     SPW_EXPECT_OK(Arena::free(use(captured_)));
     CUgraph graph = end();
     CUgraphExec exec = nullptr;
-    ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
     device_.driver->cuGraphDestroy(graph);
+    return exec;
+  }
+  // On a stream that waits for nothing.
+  void replay(CUgraphExec exec) {
     EXPECT_EQ(device_.graph_launch(exec, device_.stream()), CUDA_SUCCESS);
     EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
     EXPECT_EQ(device_.reports(), "");
   }
+  void fetch_capture_and_replay() { replay(fetch_and_capture()); }
+  void announce_and_destroy(CUstream stream) {
+    SPW_EXPECT_OK(arena_->stream_destroyed(stream));
+    device_.destroy(stream);
+  }
 
-  Device device_{"capacity:64MiB,completion:run-ahead"};
+  Device device_{"capacity:1GiB,completion:run-ahead"};
   std::unique_ptr<Arena> arena_ = device_.arena(options());
   const CUstream captured_ = device_.stream();
   const CUstream other_ = device_.stream();
@@ -128,6 +137,47 @@ TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolLends) {
   EXPECT_EQ(device_.reports(), "");
 }
 
+TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolWhoseStreamIsGoneLends) {
+  open_pool();
+  CUgraphExec exec = fetch_and_capture();
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  announce_and_destroy(captured_);
+  SPW_EXPECT_OK(arena_->trim());  // after which the stream is over, but not what its graph will do
+  replay(exec);
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  use_and_free(other_);
+  EXPECT_EQ(device_.reports(), "");
+}
+
+TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolWhoseStreamIsGoneServesAnother) {
+  open_pool();
+  fetch_capture_and_replay();
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  announce_and_destroy(captured_);
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  use_and_free(device_.stream());
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// A program that makes a stream for every graph, too.
+TEST_F(Captures, PoolsThatComeAndGoWithTheirStreamsLeaveNothingBehind) {
+  for (uint64_t number = 1; number <= 5; ++number) {
+    const CUstream stream = device_.stream();
+    SPW_EXPECT_OK(arena_->begin_pool({number, 7}, [=](CUstream on) { return on == stream; }));
+    SPW_EXPECT_OK(Arena::free(use(stream)));
+    SPW_EXPECT_OK(arena_->end_pool({number, 7}));
+    announce_and_destroy(stream);
+    SPW_EXPECT_OK(arena_->release_pool({number, 7}));
+    SPW_EXPECT_OK(arena_->trim());
+    EXPECT_EQ(arena_->stats().heaps, 1);
+  }
+  // Nor does the last of them.
+  SPW_EXPECT_OK(Arena::free(use(other_)));
+  EXPECT_EQ(arena_->stats().heaps, 1);
+  SPW_EXPECT_OK(arena_->validate());
+  EXPECT_EQ(device_.reports(), "");
+}
+
 TEST_F(Captures, AnOpenPoolGivesNoPlaceBack) {
   use_and_free(other_);
   open_pool();
@@ -149,6 +199,131 @@ TEST_F(Captures, NoUseOnAThreadsDefaultStreamIsForgottenByALender) {
   use_and_free(other_);
   pass_on_and_free(use(third_), third_, CU_STREAM_PER_THREAD);
   use(other_);
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// The arena was never asked for memory on a stream, and cannot ask whether it captures.
+TEST_F(Captures, TheCaptureOfAStreamThatTheArenaDoesNotKnowGoesOn) {
+  const auto expect_capture_survives = [&](const auto& body) {
+    begin();
+    body();
+    device_.driver->cuGraphDestroy(end());
+    EXPECT_EQ(device_.reports(), "");
+  };
+  SPW_EXPECT_OK(Arena::free(use(other_)));
+  expect_capture_survives([&] { SPW_EXPECT_OK(arena_->trim()); });
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+  // The last wait before memory has run out.
+  pass_on_and_free(use(other_), other_, third_);
+  expect_capture_survives([&] { SPW_EXPECT_OK(Arena::free(use(third_))); });
+  // With pages that only a wait for the whole context could free.
+  SPW_EXPECT_OK(arena_->trim());
+  SPW_EXPECT_OK(arena_->begin_pool({2, 0}, [&](CUstream on) { return on == other_; }));
+  SPW_EXPECT_OK(Arena::free(use(other_)));
+  SPW_EXPECT_OK(arena_->end_pool({2, 0}));
+  SPW_EXPECT_OK(arena_->release_pool({2, 0}));
+  open_pool();
+  expect_capture_survives([&] { SPW_EXPECT_OK(arena_->trim()); });
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, static_cast<int64_t>(kBytes));
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+}
+
+// What the event of its end is after can be waited for; without one, only the whole context can.
+TEST_F(Captures, AWaitReachesStreamsThatAreGone) {
+  for (const bool announced : {true, false}) {
+    const CUstream gone = device_.stream();
+    SPW_EXPECT_OK(Arena::free(use(gone)));
+    if (announced) SPW_EXPECT_OK(arena_->stream_destroyed(gone));
+    device_.destroy(gone);
+    open_pool();
+    begin();
+    SPW_EXPECT_OK(arena_->trim());
+    device_.driver->cuGraphDestroy(end());
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, announced ? 0 : static_cast<int64_t>(kBytes));
+    SPW_EXPECT_OK(arena_->end_pool(kPool));
+    SPW_EXPECT_OK(arena_->trim());
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+    EXPECT_EQ(device_.reports(), "");
+    SPW_EXPECT_OK(arena_->release_pool(kPool));
+  }
+}
+
+TEST_F(Captures, ABlockingStreamsCaptureGoesOn) {
+  CUstream blocking = nullptr;
+  EXPECT_EQ(device_.driver->cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  pass_on_and_free(use(other_), other_, CU_STREAM_PER_THREAD);  // which no event marks
+  EXPECT_EQ(device_.driver->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  SPW_EXPECT_OK(arena_->trim());
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device_.driver->cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+  EXPECT_EQ(device_.reports(), "");
+  device_.driver->cuStreamDestroy(blocking);
+}
+
+TEST_F(Captures, TheEndOfAnArenaWaitsForWhatIsEnqueued) {
+  pass_on_and_free(use(other_), other_, third_);
+  use(captured_);
+  arena_.reset();
+  device_.driver->cuCtxSynchronize();
+  EXPECT_EQ(device_.reports(), "");
+  EXPECT_EQ(device_.live_mappings(), 0u);
+}
+
+TEST_F(Captures, TheEndOfAnArenaEndsNoCapture) {
+  void* block = use(captured_);
+  begin();
+  device_.touch(captured_, block, kBytes);
+  arena_.reset();
+  CUgraph graph = end();
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  device_.order(captured_, other_);
+  EXPECT_EQ(device_.graph_launch(exec, other_), CUDA_SUCCESS);
+  EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
+  device_.driver->cuCtxSynchronize();
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// A program that serves requests by graphs which it captures, replays and drops.
+TEST_F(Captures, PoolsThatComeAndGoLeaveNothingBehind) {
+  constexpr size_t kSmall = 1000;
+  arena_ = device_.arena({});
+  const auto serve = [&](uint64_t number) {
+    const PoolId pool{number, 7};
+    SPW_EXPECT_OK(arena_->begin_pool(pool, [this](CUstream on) { return on == captured_; }));
+    begin();
+    for (const size_t bytes : {3 * kMiB, kSmall}) {
+      void* block = must_allocate(*arena_, bytes, captured_);
+      device_.touch(captured_, block, bytes);
+      SPW_EXPECT_OK(Arena::free(block));
+    }
+    SPW_EXPECT_OK(arena_->end_pool(pool));
+    CUgraph graph = end();
+    CUgraphExec exec = nullptr;
+    ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+    device_.driver->cuGraphDestroy(graph);
+    EXPECT_EQ(device_.graph_launch(exec, number % 2 == 0 ? other_ : third_), CUDA_SUCCESS);
+    EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
+    SPW_EXPECT_OK(arena_->release_pool(pool));
+  };
+  DeviceStats early;
+  for (uint64_t number = 1; number <= 1000; ++number) {
+    serve(number);
+    if (number == 300) early = arena_->stats();
+  }
+  const DeviceStats late = arena_->stats();
+  EXPECT_LE(late.heaps, 70);
+  EXPECT_EQ(late.heaps, early.heaps);
+  EXPECT_EQ(late.reserved_bytes.all.current, early.reserved_bytes.all.current);
+  EXPECT_LE(late.metadata_bytes, early.metadata_bytes + early.metadata_bytes / 10);
+  SPW_EXPECT_OK(arena_->validate());
+  device_.driver->cuCtxSynchronize();
   EXPECT_EQ(device_.reports(), "");
 }
 

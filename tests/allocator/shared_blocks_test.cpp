@@ -186,6 +186,63 @@ TEST_F(SharedBlocksTest, AnImportIsSharedMemoryAndCountsWhereItWasMade) {
   EXPECT_EQ(device_.reports(), "");
 }
 
+TEST_F(SharedBlocksTest, EndNoCapture) {
+  const CUstream owner = device_.stream();
+  const CUstream captured = device_.stream();
+  void* block = must_share(*arena_, kMiB, owner);
+  Result<Exported> exported = Arena::export_block(must_share(*arena_, kMiB, owner));
+  ASSERT_TRUE(exported.ok()) << exported.status().text();
+  void* seen = nullptr;
+  SPW_EXPECT_OK(arena_->import_block(exported->descriptor, exported->bytes, &seen));
+  close(exported->descriptor);
+  const int64_t held = arena_->stats().reserved_bytes.all.current;
+  device_.touch(owner, block, kExtent);
+  // The arena was never asked for memory on the stream that captures.
+  const PoolId pool{1, 0};
+  SPW_EXPECT_OK(arena_->begin_pool(pool, [=](CUstream on) { return on == captured; }));
+  ASSERT_EQ(device_.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, held - kExtent);
+  EXPECT_EQ(Arena::close_import(seen).code(), SPW_ERROR_INVALID_STATE);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(device_.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  SPW_EXPECT_OK(arena_->end_pool(pool));
+  device_.touch(captured, seen, kExtent);
+  SPW_EXPECT_OK(Arena::close_import(seen));
+  EXPECT_EQ(device_.reports(), "");
+}
+
+TEST_F(SharedBlocksTest, TheEndOfAnArenaWaitsForThem) {
+  const CUstream stream = device_.stream();
+  void* block = must_share(*arena_, kMiB, stream);
+  device_.touch(stream, block, kExtent);
+  arena_.reset();
+  device_.driver->cuCtxSynchronize();
+  EXPECT_EQ(device_.reports(), "");
+  EXPECT_EQ(device_.live_mappings(), 0u);
+}
+
+TEST_F(SharedBlocksTest, StayMappedAtTheEndOfAnArenaWhileSomethingCaptures) {
+  void* block = must_share(*arena_, kMiB, nullptr);
+  CUstream blocking = nullptr;
+  ASSERT_EQ(device_.driver->cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(device_.driver->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.touch(blocking, block, kExtent);
+  arena_.reset();
+  CUgraph graph = nullptr;
+  ASSERT_EQ(device_.driver->cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  EXPECT_EQ(device_.graph_launch(exec, blocking), CUDA_SUCCESS);
+  EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
+  device_.driver->cuCtxSynchronize();
+  EXPECT_EQ(device_.reports(), "");
+  device_.driver->cuStreamDestroy(blocking);
+}
+
 TEST(SharedBlocks, AreUnsupportedOnMigInstancesAndWithoutVirtualMemory) {
   for (const char* configuration : {"capacity:256MiB,mig:1", "capacity:256MiB,vmm:off"}) {
     Device device(configuration);

@@ -287,6 +287,7 @@ TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsPages) {
   } free{&device, device.stream(), nullptr};
   const CUstream waited_for = device.stream();
   free.block = must_allocate(*arena, 20 * kMiB, free.stream);
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, kMiB, waited_for)));
   // Runs within the wait, as another thread might.
   device.driver->cuLaunchHostFunc(
       waited_for,

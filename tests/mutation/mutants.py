@@ -17,6 +17,8 @@ class Mutant(NamedTuple):
 TIMELINE = "allocator/timeline.h"
 LADDER = "allocator/ladder.cpp"
 ARENA = "allocator/arena.cpp"
+POOLS = "allocator/arena_pools.cpp"
+WAITS = "allocator/arena_waits.cpp"
 STREAMS = "allocator/arena_streams.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
@@ -47,7 +49,7 @@ MUTANTS = [
     Mutant(
         "a lender counts as complete",
         LADDER,
-        "if (timeline.is_complete(epoch) || timeline.is_over()) return true;",
+        "if (timeline.is_complete(epoch) || is_over) return true;",
         "return true;",
     ),
     Mutant("one wait serves for ever", LADDER, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
@@ -82,7 +84,36 @@ MUTANTS = [
     Mutant(
         "a heap taken over counts the uses of others as complete", HEAP_FREE, "pending.epoch = timeline.epoch();", ";"
     ),
-    Mutant("a heap is taken over before its stream is over", STREAMS, "    if (!over) continue;\n", ""),
+    Mutant(
+        "a heap is taken over before its stream is over",
+        STREAMS,
+        "if (!may_take_over(heap, key.pool)) continue;",
+        "if (heap.key.pool != key.pool) continue;",
+    ),
+    Mutant(
+        "a pool's heap is taken over before its graphs are over",
+        STREAMS,
+        "return !heap.pool_is_open && heap.is_idle();",
+        "return !heap.pool_is_open;",
+    ),
+    Mutant(
+        "a pool's heap is over with its stream",
+        LADDER,
+        "earlier.key.pool == PoolId{} && timeline.is_over();",
+        "timeline.is_over();",
+    ),
+    Mutant(
+        "a wait by events forgets streams that went",
+        WAITS,
+        "    events.push_back(heap.timeline.event().get());\n",
+        "",
+    ),
+    Mutant(
+        "a wait by events forgets streams that went unannounced",
+        WAITS,
+        "    if (!heap.timeline.is_covered()) return false;\n",
+        "    if (!heap.timeline.is_covered()) return true;\n",
+    ),
     Mutant(
         "an announced stream is not marked",
         STREAMS,
@@ -112,7 +143,7 @@ MUTANTS = [
     Mutant("whole pages are not stamped", HEAP, "    stamp(run.first, run.count);\n", ""),
     Mutant("edge pages are not stamped", HEAP, "    stamp(id, 1);\n  } else {", "  } else {"),
     Mutant("received pages are not stamped", HEAP, "    stamp(id, 1);\n  }\n  from.", "  }\n  from."),
-    Mutant("a released pool is not stamped", ARENA, "    heap->stamp_all();\n", ""),
+    Mutant("a released pool is not stamped", POOLS, "    heap->stamp_all();\n", ""),
     # ---- Frees that wait for other streams
     Mutant("a large free forgets other streams", HEAP_FREE, "if (!place.has_stream_uses) {", "if (true) {"),
     Mutant(
@@ -198,34 +229,52 @@ MUTANTS = [
     # ---- Waits of the host, and what goes after them
     Mutant(
         "a wait for the device does not wait",
-        ARENA,
+        WAITS,
         'driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize")',
         "Status()",
     ),
     Mutant(
-        "trim does not wait",
+        "a wait for the streams does not wait",
+        WAITS,
+        'status = driver_->check(driver_->cuEventSynchronize(events[i]), "cuEventSynchronize");',
+        "",
+    ),
+    Mutant(
+        "the end of an arena does not wait",
         ARENA,
+        "idle = idle || wait_if_nothing_captures();",
+        "idle = true;",
+    ),
+    Mutant(
+        "an idle heap's pages need not be complete",
+        HEAP,
+        "    if (!timeline.is_complete(last_use(id))) return false;\n",
+        "",
+    ),
+    Mutant(
+        "trim does not wait",
+        WAITS,
         "  if (Status status = synchronize(all); !status.ok()) return status;\n  // Frees",
         "  // Frees",
     ),
     Mutant(
         "trim does not wait again",
-        ARENA,
+        WAITS,
         "    if (Status status = synchronize(all); !status.ok()) return status;\n  }",
         "  }",
     ),
-    Mutant("pages go before they are complete", ARENA, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
-    Mutant("pages of an open pool go", ARENA, "return !heap.pool_is_open && heap.is_vacant", "return heap.is_vacant"),
-    Mutant("a pool opened again is not protected", ARENA, "    heap->pool_is_open = true;\n", ""),
+    Mutant("pages go before they are complete", WAITS, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
+    Mutant("pages of an open pool go", WAITS, "return !heap.pool_is_open && heap.is_vacant", "return heap.is_vacant"),
+    Mutant("a pool opened again is not protected", POOLS, "    heap->pool_is_open = true;\n", ""),
     Mutant(
         "a heap of an open pool is not protected",
         STREAMS,
-        "serving->pool_is_open = pool_uses_.count(key.pool) != 0;",
+        "heap->pool_is_open = pool_uses_.count(key.pool) != 0;",
         "",
     ),
     Mutant(
         "trim does not ask for captures",
-        ARENA,
+        WAITS,
         "if (any_capturing(all)) {",
         "if (false) {",
     ),
@@ -251,8 +300,8 @@ MUTANTS = [
     Mutant(
         "views are retired without a wait",
         LADDER,
-        "  if (!synchronize(all).ok()) return false;\n  const Lock lock(mutex_);\n  return",
-        "  const Lock lock(mutex_);\n  return",
+        "  if (!synchronize(all, &everything).ok() || !everything) return false;\n",
+        "",
     ),
     Mutant("views in use are retired", LADDER, "if (age > 0) unused", "unused"),
     Mutant(

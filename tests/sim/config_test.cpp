@@ -36,6 +36,8 @@ constexpr BadConfig kBad[] = {
     {"seed:-1", "'seed', value '-1'", "number"},
     {"set_access_cost:cheap", "'set_access_cost'", "per-call or per-mapping"},
     {"costs:/nonexistent/costs.json", "'costs', value '/nonexistent/costs.json'", "cannot be read"},
+    {"shared:", "'shared', value ''", "name of a file"},
+    {"shared:/nonexistent/account", "'shared', value '/nonexistent/account'", "No such file"},
     {"vmm:maybe", "'vmm', value 'maybe'", "on or off"},
     {"mig:2", "'mig', value '2'", "0 or 1"},
     {"version:12.8", "'version', value '12.8'", "1000*major"},

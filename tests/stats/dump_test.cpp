@@ -22,6 +22,7 @@ namespace spillway {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class Folder {
@@ -137,6 +138,27 @@ TEST(OomReport, ItsLinesAddUpToTheCounters) {
   EXPECT_EQ(figure(report, "= in use (active)"),
             figure(report, "in use = asked for by the program") + figure(report, "+ rounding"));
   EXPECT_EQ(figure(report, "may hold at most"), int64_t{8} << 30);
+  EXPECT_THAT(report, Not(HasSubstr("the device has")));
+}
+
+TEST(OomReport, SaysWhatOthersHold) {
+  DeviceStats stats;
+  stats.reserved_bytes.all.current = 1000;
+  const std::string report = oom_report({2000, 0, 5000, 8000, 1500}, stats);
+  EXPECT_EQ(figure(report, "the device has"), 8000);
+  EXPECT_EQ(figure(report, "the device has"), figure(report, "= held by Spillway") +
+                                                  figure(report, "+ held by others and by the driver") +
+                                                  figure(report, "+ free"));
+  EXPECT_EQ(figure(report, "+ held by others and by the driver"), 5500);
+}
+
+TEST(OomReport, ListsTheRungsThatWereTried) {
+  DeviceStats stats;
+  stats.rungs.view = {3, 1500};
+  stats.rungs.evict = {0, 2'000'000};
+  stats.rungs.out_of_memory = {1, 0};
+  EXPECT_THAT(oom_report({500, 0, 1500}, stats),
+              HasSubstr("the time they took: view 3 (0.002 ms), evict 0 (2.000 ms)"));
 }
 
 TEST(OomReport, NamesTheReason) {
@@ -145,6 +167,8 @@ TEST(OomReport, NamesTheReason) {
   stats.active_bytes.all.current = 1000;
   EXPECT_THAT(oom_report({2000, 0, 1500}, stats), HasSubstr("larger than all the memory"));
   EXPECT_THAT(oom_report({500, 0, 1500}, stats), HasSubstr("the device is full"));
+  EXPECT_THAT(oom_report({500, 0, 1500, 8000, 499}, stats), HasSubstr("the device is full"));
+  EXPECT_THAT(oom_report({500, 0, 1500, 8000, 500}, stats), HasSubstr("the limit, or the reserve"));
   stats.pending_bytes = 600;
   EXPECT_THAT(oom_report({500, 0, 1500}, stats), HasSubstr("still used by streams"));
   stats.pending_bytes = 0;

@@ -1,0 +1,89 @@
+#include "allocator/placed_blocks.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "allocator/address_map.h"
+
+namespace spillway {
+
+PlacedBlocks& PlacedBlocks::instance() {
+  static PlacedBlocks& blocks = *new PlacedBlocks;
+  return blocks;
+}
+
+void* PlacedBlocks::place(const std::shared_ptr<const HostPlacement>& placement, uint64_t bytes,
+                          CUstream stream, DeviceCounters& counters) {
+  // What can fail for want of host memory comes first.
+  Blocks one;
+  one.emplace(0, Block{bytes, {stream}, placement, &counters});
+  void* block = placement->place(bytes, stream);
+  if (block == nullptr) return nullptr;
+  Blocks::node_type node = one.extract(one.begin());
+  node.key() = std::bit_cast<uint64_t>(block);
+  // A block of the device that was there once must not be found instead.
+  AddressMap& map = AddressMap::instance();
+  map.clear_if(node.key(), map.find(node.key()));
+  counters.on_host_placed(static_cast<int64_t>(bytes));
+  const std::lock_guard lock(mutex_);
+  blocks_.insert(std::move(node));
+  return block;
+}
+
+void PlacedBlocks::release(const Blocks::node_type& node) {
+  const Block& block = node.mapped();
+  block.counters->on_host_placed(-static_cast<int64_t>(block.bytes));
+  block.placement->release(std::bit_cast<void*>(node.key()), block.streams);
+}
+
+Status PlacedBlocks::take(uint64_t va, bool withheld, Status unknown) {
+  Blocks::node_type node;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(va);
+    if (found == blocks_.end() || found->second.withheld != withheld) return unknown;
+    node = blocks_.extract(found);
+  }
+  release(node);
+  return {};
+}
+
+Status PlacedBlocks::free(uint64_t va, Status unknown) {
+  return take(va, false, std::move(unknown));
+}
+
+Status PlacedBlocks::release_withheld(uint64_t va, Status unknown) {
+  return take(va, true, std::move(unknown));
+}
+
+Status PlacedBlocks::record_stream(uint64_t va, CUstream stream, Status unknown) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(va);
+  if (found == blocks_.end() || found->second.withheld) return unknown;
+  std::vector<CUstream>& streams = found->second.streams;
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  return {};
+}
+
+Status PlacedBlocks::withhold(uint64_t va, Status unknown) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(va);
+  if (found == blocks_.end() || found->second.withheld) return unknown;
+  found->second.withheld = true;
+  return {};
+}
+
+void PlacedBlocks::release_all(const DeviceCounters& counters) {
+  std::vector<Blocks::node_type> nodes;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto block = blocks_.begin(); block != blocks_.end();) {
+      const auto next = std::next(block);
+      if (block->second.counters == &counters) nodes.push_back(blocks_.extract(block));
+      block = next;
+    }
+  }
+  for (const Blocks::node_type& node : nodes) release(node);
+}
+
+}  // namespace spillway

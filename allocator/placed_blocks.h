@@ -1,0 +1,54 @@
+// Blocks that lie outside of device memory (see HostPlacement), of every arena of the process. They are in no
+// heap and in none of the device's counters but their own. Found by address when the address map knows no
+// live block there, so that blocks of the device pay nothing for them.
+//
+// Thread-safe; no lock is held while a placement is called.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "allocator/last_rungs.h"
+#include "driver/status.h"
+#include "stats/counters.h"
+
+namespace spillway {
+
+class PlacedBlocks {
+ public:
+  static PlacedBlocks& instance();
+
+  // A block of `placement`, counted in `counters`, which must outlive it; null where there is none.
+  void* place(const std::shared_ptr<const HostPlacement>& placement, uint64_t bytes, CUstream stream,
+              DeviceCounters& counters);
+  // As those of Arena; `unknown` is the answer where no placed block begins.
+  Status free(uint64_t va, Status unknown);
+  Status record_stream(uint64_t va, CUstream stream, Status unknown);
+  Status withhold(uint64_t va, Status unknown);
+  Status release_withheld(uint64_t va, Status unknown);
+  // Gives back every block that is counted there.
+  void release_all(const DeviceCounters& counters);
+
+ private:
+  struct Block {
+    uint64_t bytes;
+    std::vector<CUstream> streams;
+    std::shared_ptr<const HostPlacement> placement;
+    DeviceCounters* counters;
+    bool withheld = false;
+  };
+  using Blocks = std::map<uint64_t, Block>;  // by address
+
+  static void release(const Blocks::node_type& block);
+  Status take(uint64_t va, bool withheld, Status unknown);
+
+  std::mutex mutex_;
+  Blocks blocks_;
+};
+
+}  // namespace spillway

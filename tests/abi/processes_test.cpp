@@ -1,0 +1,103 @@
+// Several processes on one device: each takes what the others leave, finds what they give back, and what a
+// process held is free when it is dead.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "include/spillway/spillway.h"
+#include "tests/abi/child.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+// A process that does one thing after another when it is told to: 'a' allocates 96 MiB, 'f' frees and trims.
+// It answers 'y' or, where there is no memory, 'n'.
+class Neighbour {
+ public:
+  Neighbour() {
+    SPW_CHECK(pipe(to_) == 0 && pipe(from_) == 0);
+    process_ = fork();
+    SPW_CHECK(process_ >= 0);
+    if (process_ == 0) serve();
+  }
+  ~Neighbour() { kill_now(); }
+  Neighbour(const Neighbour&) = delete;
+  Neighbour& operator=(const Neighbour&) = delete;
+
+  bool tell(char what) {
+    char answer = '?';
+    SPW_CHECK(write(to_[1], &what, 1) == 1 && read(from_[0], &answer, 1) == 1);
+    SPW_CHECK(answer == 'y' || answer == 'n');
+    return answer == 'y';
+  }
+  void kill_now() {
+    if (process_ <= 0) return;
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+    process_ = 0;
+  }
+
+ private:
+  [[noreturn]] void serve() {
+    const auto driver = start_device();
+    void* block = nullptr;
+    for (char what = 0; read(to_[0], &what, 1) == 1;) {
+      spw_status status = SPW_OK;
+      if (what == 'a') {
+        status = spw_alloc(96 * kMiB, 0, nullptr, &block);
+        SPW_CHECK(status == SPW_OK || status == SPW_ERROR_OUT_OF_MEMORY);
+      } else {
+        SPW_CHECK(spw_free(block) == SPW_OK && spw_trim(0) == SPW_OK);
+      }
+      SPW_CHECK(spw_validate(0) == SPW_OK);
+      const char answer = status == SPW_OK ? 'y' : 'n';
+      SPW_CHECK(write(from_[1], &answer, 1) == 1);
+    }
+    std::_Exit(0);
+  }
+
+  int to_[2] = {};
+  int from_[2] = {};
+  pid_t process_ = 0;
+};
+
+TEST(Processes, ShareADeviceNearItsLimit) {
+  if (std::getenv("SPILLWAY_TEST_GPU") != nullptr) GTEST_SKIP() << "the size of the device must be known";
+  const std::string account = testing::TempDir() + "device_account_" + std::to_string(getpid());
+  std::filesystem::remove(account);
+  in_child({{"SPILLWAY_SIM", "capacity:128MiB,shared:" + account}}, [] {
+    Neighbour neighbour;
+    const auto driver = start_device();
+    void* block = nullptr;
+    void* more = nullptr;
+    SPW_CHECK(spw_alloc(24 * kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(neighbour.tell('a'));
+
+    SPW_CHECK(spw_alloc(64 * kMiB, 0, nullptr, &more) == SPW_ERROR_OUT_OF_MEMORY);
+    SPW_CHECK(std::strstr(spw_last_error(), "+ held by others and by the driver        100663296") !=
+              nullptr);
+    SPW_CHECK(spw_validate(0) == SPW_OK);
+    uint64_t free_bytes = 0;
+    SPW_CHECK(spw_memory_info(0, &free_bytes, nullptr) == SPW_OK && free_bytes == 8 * kMiB);
+
+    SPW_CHECK(neighbour.tell('f'));
+    SPW_CHECK(spw_alloc(64 * kMiB, 0, nullptr, &more) == SPW_OK);
+    SPW_CHECK(!neighbour.tell('a'));
+    SPW_CHECK(spw_free(more) == SPW_OK && spw_trim(0) == SPW_OK);
+    SPW_CHECK(neighbour.tell('a'));
+
+    SPW_CHECK(spw_alloc(64 * kMiB, 0, nullptr, &more) == SPW_ERROR_OUT_OF_MEMORY);
+    neighbour.kill_now();
+    SPW_CHECK(spw_alloc(100 * kMiB, 0, nullptr, &more) == SPW_OK);
+    SPW_CHECK(spw_free(more) == SPW_OK && spw_free(block) == SPW_OK && spw_validate(0) == SPW_OK);
+  });
+  std::filesystem::remove(account);
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,89 @@
+// Host memory for the allocator's tables runs out at each place where requests of a program need some, once:
+// the request fails or is served, nothing is lost, and the next one is served.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "tests/allocator/device.h"
+
+namespace {
+
+// Counts down with the allocations of this thread that code of this program asks for; the one that reaches 0
+// fails. The driver's own are not the allocator's to survive.
+thread_local uint64_t countdown = 0;
+
+bool is_of_this_program(const void* caller) {
+  static const void* const kBase = [] {
+    Dl_info info{};
+    return dladdr(reinterpret_cast<void*>(&is_of_this_program), &info) != 0 ? info.dli_fbase : nullptr;
+  }();
+  Dl_info info{};
+  return dladdr(caller, &info) != 0 && info.dli_fbase == kBase;
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (countdown > 0 && is_of_this_program(__builtin_return_address(0)) && --countdown == 0)
+    throw std::bad_alloc();
+  if (void* memory = std::malloc(bytes); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Blocks of all kinds in the home view, on two streams, so that every table grows.
+void run_program(Arena& arena, const CUstream (&streams)[2], std::vector<void*>& live) {
+  for (const CUstream stream : streams) {
+    for (const size_t bytes :
+         {size_t{700}, 40 * size_t{1024}, 3 * kMiB, size_t{5000}, 9 * kMiB + 512, size_t{700}}) {
+      void* block = nullptr;
+      try {
+        const Status status = arena.allocate(bytes, stream, &block);
+        EXPECT_TRUE(status.ok() || status.code() == SPW_ERROR_OUT_OF_MEMORY) << status.text();
+      } catch (const std::bad_alloc&) {
+        block = nullptr;  // an error's text, too, needs memory; the C ABI has a code for that
+      }
+      const uint64_t left = std::exchange(countdown, 0);
+      if (block != nullptr) live.push_back(block);
+      SPW_EXPECT_OK(arena.validate());
+      countdown = left;
+    }
+  }
+}
+
+TEST(HostMemory, EveryAllocationOfATableMayFailOnce) {
+  uint64_t nth = 1;
+  for (bool reached = true; reached && nth < 1000; ++nth) {
+    Device device("capacity:256MiB");
+    const auto arena = device.arena();
+    const CUstream streams[2] = {device.stream(), device.stream()};
+    std::vector<void*> live;
+    live.reserve(64);
+    countdown = nth;
+    run_program(*arena, streams, live);
+    reached = countdown == 0;
+    countdown = 0;
+    run_program(*arena, streams, live);
+    EXPECT_GE(live.size(), 12u);
+    for (void* block : live) SPW_EXPECT_OK(Arena::free(block));
+    SPW_EXPECT_OK(arena->validate());
+    SPW_EXPECT_OK(arena->trim());
+    EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+    if (HasFailure()) FAIL() << "allocation " << nth;
+  }
+  EXPECT_GT(nth, 30u);
+}
+
+}  // namespace
+}  // namespace spillway::test
