@@ -196,6 +196,48 @@ spw_status spw_record_stream(void* pointer, spw_stream stream) {
   return spillway::guarded([&] { return Arena::record_stream(pointer, stream); });
 }
 
+spw_status spw_stream_destroyed(int device, spw_stream stream) {
+  return spillway::with_used_arena(device, [&](Arena& arena) { return arena.stream_destroyed(stream); });
+}
+
+spw_status spw_alloc_shareable(size_t bytes, int device, spw_stream stream, void** out) {
+  if (out == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("out"); });
+  }
+  *out = nullptr;
+  return spillway::with_arena(device,
+                              [&](Arena& arena) { return arena.allocate_shareable(bytes, stream, out); });
+}
+
+spw_status spw_export_fd(const void* pointer, int* fd, uint64_t* offset, uint64_t* bytes) {
+  return spillway::guarded([&]() -> Status {
+    if (fd == nullptr || offset == nullptr || bytes == nullptr)
+      return spillway::is_null("fd, offset or bytes");
+    Result<spillway::Exported> exported = Arena::export_block(pointer);
+    if (!exported.ok()) return exported.take_status();
+    *fd = exported->descriptor;
+    *offset = exported->offset;
+    *bytes = exported->bytes;
+    return {};
+  });
+}
+
+spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out) {
+  if (out == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("out"); });
+  }
+  *out = nullptr;
+  return spillway::with_arena(device, [&](Arena& arena) { return arena.import_block(fd, bytes, out); });
+}
+
+spw_status spw_import_close(void* pointer) {
+  return spillway::guarded([&] { return pointer == nullptr ? Status() : Arena::close_import(pointer); });
+}
+
+spw_status spw_enable_peer(int device, int peer) {
+  return spillway::with_arena(device, [&](Arena& arena) { return arena.enable_peer(peer); });
+}
+
 spw_status spw_trim(int device) {
   return spillway::with_used_arena(device, [](Arena& arena) {
     Guard* guard = Process::existing_guard(arena.device());

@@ -6,8 +6,8 @@
 // Thread-safe. A hit takes one lock, the heap's. Locks are taken in this order: arena, heaps (more than one
 // only under the arena's), registry of heaps. No lock is held while the host waits for the device.
 //
-// Sizes are bytes. A block begins at a multiple of 512 B. Streams are those of the arena's context; the
-// caller's thread needs no current context. Errors leave everything as it was.
+// Sizes are bytes. A block begins at a multiple of 512 B. Streams are those of the arena's context, any other
+// is refused; the caller's thread needs no current context. Errors leave everything as it was.
 #pragma once
 
 #include <cuda.h>
@@ -18,12 +18,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "allocator/heap.h"
 #include "allocator/last_rungs.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
+#include "allocator/shared_blocks.h"
 #include "driver/context.h"
 #include "driver/driver.h"
 #include "stats/counters.h"
@@ -44,6 +46,7 @@ struct ArenaOptions {
   bool share_edges = true;                 // false: blocks of a page and more share no page
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
+  bool check_streams = false;  // whether each request on a stream that the program made asks which one it is
 };
 
 class Arena {
@@ -70,6 +73,28 @@ class Arena {
   // What is asked when a request has nothing else left to try.
   LastRungs& last_rungs() { return last_rungs_; }
 
+  // The program is about to destroy the stream and enqueues nothing on it any more. Its memory serves others
+  // from then on. Streams that hold none are ok.
+  Status stream_destroyed(CUstream stream);
+
+  // Makes all of the arena's memory, present and future, usable from device `peer`. Again is ok. Errors:
+  // invalid_argument (no such device), unsupported (no peer, a MIG instance), invalid_state (the peer has no
+  // context, without VMM), driver; nothing has changed then, or the text says what.
+  Status enable_peer(int peer);
+
+  // A block that can be given to another process: at least `bytes` of an extent of its own, a handle of 32
+  // MiB and more. Freed as any other. Errors: as allocate(), and unsupported (a MIG instance, no VMM),
+  // invalid_state (the stream is being captured).
+  Status allocate_shareable(size_t bytes, CUstream stream, void** out);
+  // For an address in such a block, of whichever arena. Errors: invalid_pointer, driver.
+  static Result<Exported> export_block(const void* pointer);
+  // Another process's block, mapped here for this device and its peers. Errors: invalid_argument,
+  // unsupported, driver.
+  Status import_block(int descriptor, uint64_t bytes, void** out);
+  // Waits for the device first. Of whichever arena. Errors: invalid_pointer, invalid_state (a stream is being
+  // captured, or a pool is open), driver.
+  static Status close_import(void* pointer);
+
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
   // pool and cannot be opened.
@@ -89,12 +114,12 @@ class Arena {
   // As ArenaOptions::reserve_bytes, with the same effect as a lower or higher limit.
   Status set_reserve(uint64_t bytes);
   // What may be held now: the least of limit, device without reserve.
-  uint64_t most_reserved_bytes() const { return store_->most_pages() * kPageBytes; }
+  uint64_t most_reserved_bytes() const;
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
   int device() const { return device_; }
   CUcontext context() const { return context_.get(); }
-  // Those that memory was asked for on.
+  // Those that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const;
   DeviceStats stats() const;
   void reset_peaks() { counters_.reset_peaks(); }
@@ -112,17 +137,28 @@ class Arena {
     PoolId id;
   };
 
-  Heap* heap_for(CUstream stream);
-  Heap* find_heap(const HeapKey& key);
-  // A heap of the stream whose pool was released and whose memory nothing uses any more, for another pool;
-  // null if there is none. Programs that capture and release graphs without end would else make heaps without
-  // end.
-  Heap* reuse_heap(const HeapKey& key);
+  // The heap that this thread used last, if that is the one; or null.
+  Heap* remembered_heap(CUstream stream) const;
+  // arena_streams.cpp.
+  Result<Heap*> find_heap(CUstream stream);
+  // The heap that serves the stream from now on: an old one that can, or a new one.
+  Result<Heap*> open_heap(const HeapKey& wanted);
+  // The next two with the arena's lock held, null if there is none. A heap of the stream whose pool was
+  // released and whose memory nothing uses any more: programs that capture and release graphs without end
+  // would else make heaps without end.
+  Heap* reuse_released(const HeapKey& key);
+  // One whose stream is gone, and over.
+  Heap* take_over_closed(const HeapKey& key);
+  bool may_take_over(Heap& heap, PoolId pool);
+  // Whether the heap's stream is gone, in which case the heap is closed. With its lock held.
+  bool has_gone(Heap& heap);
+  void close_heap(Heap& heap, bool covered);
+  // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
+  void close_unreachable(const HeapKey& opened);
+  // arena_pools.cpp.
+  bool pool_for(CUstream stream, PoolId* id);
   // release_pool without what may wait.
   Status release_claim(PoolId id, bool* is_last);
-  // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
-  bool wait_if_nothing_captures();
-  bool pool_for(CUstream stream, PoolId* id);
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
@@ -137,7 +173,7 @@ class Arena {
   Result<Place*> climb(Heap& heap, const Request& request);
   // The end of the ladder: a block in host memory, or the error.
   Status place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
-  bool may_ask_last_rungs(const Heap& heap) const;
+  bool may_ask_last_rungs(Heap& heap);
   // Device memory that must come free for the request, as far as can be told.
   uint64_t missing_bytes(Heap& heap, const Request& request);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
@@ -161,10 +197,10 @@ class Arena {
   // Retires the views that lie unused, least recently used first, down to half of those that may be; waits
   // for the device in between. False while a stream is captured, or when there are none.
   bool retire_views();
-  // Waits for what uses the memory of these heaps, holding no lock; what was freed before is then complete.
-  // Events on the streams mark that, where they can: a wait for the whole context would end the capture of a
-  // stream that the arena does not know. Where such a capture is likely, heaps beyond the reach of events are
-  // left out. *everything (may be null): none was.
+  // arena_waits.cpp. Waits for what uses the memory of these heaps, and for pending frees of shared blocks,
+  // holding no lock; what was freed before is then complete. Events on the streams mark that, where they can:
+  // a wait for the whole context would end the capture of a stream that the arena does not know. Where such a
+  // capture is likely, heaps beyond the reach of events are left out. *everything (may be null): none was.
   Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
   Status synchronize_context(const std::vector<Heap*>& all);
   // False where that cannot be done.
@@ -172,8 +208,22 @@ class Arena {
   // Whether waiting for the whole context can disturb no capture, as far as can be known without disturbing
   // it.
   bool may_wait_for_context() const;
-  bool is_capturing(CUstream stream) const;
+  // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
+  bool wait_if_nothing_captures();
+  // With the heap's lock held: whether its stream is being captured; one that is gone is not.
+  bool is_capturing(Heap& heap);
+  bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(uint64_t requested_bytes);
+
+  // What the address map does not know: a shared block, a placed one, or nobody's.
+  static Status free_unknown(uint64_t va);
+  static Status record_stream_unknown(uint64_t va, CUstream stream);
+  // arena_shared.cpp.
+  uint64_t shared_held_bytes() const;
+  Status check_shareable() const;
+  Status free_shared(uint64_t va);
+  Status record_stream_shared(uint64_t va, CUstream stream);
+  Status close_own_import(uint64_t va);
 
   std::string oom_text(uint64_t requested_bytes) const;
   void update_most_pages();
@@ -183,13 +233,17 @@ class Arena {
   std::shared_ptr<const Driver> driver_;
   const int device_;
   const ArenaOptions options_;
-  const uint64_t id_;
+  // What threads remember of heaps is of this arena, and true, while it bears this number. No two arenas ever
+  // have the same.
+  std::atomic<uint64_t> stamp_;
+  DeviceProperties properties_;
   RetainedContext context_;
   DeviceCounters counters_;
   EventPool events_;
 
-  mutable Mutex mutex_;  // pages, views, and whatever needs more than one heap
+  mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
+  SharedBlocks shared_;
   std::atomic<uint32_t> fullness_questions_{0};
   uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
   uint32_t most_mappings_;     // of the options, or more where all views were in use
@@ -200,7 +254,12 @@ class Arena {
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h
 
   mutable Mutex registry_mutex_;
-  std::map<HeapKey, std::unique_ptr<Heap>> heaps_;
+  std::vector<std::unique_ptr<Heap>> heaps_;  // all, for as long as the arena lives
+  // The heap that serves a stream; by its handle, which no two streams have at the same time.
+  using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
+  static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
+  std::map<StreamKey, Heap*> serving_;
+  std::vector<Heap*> closed_;  // to be taken over
   std::vector<Pool> open_pools_;
   std::map<PoolId, uint32_t> pool_uses_;
   std::atomic<uint32_t> released_pools_{0};

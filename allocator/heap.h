@@ -29,6 +29,7 @@
 #include "allocator/page_store.h"
 #include "allocator/place.h"
 #include "allocator/slab.h"
+#include "allocator/stream_identity.h"
 #include "allocator/timeline.h"
 #include "driver/event.h"
 #include "stats/counters.h"
@@ -45,13 +46,8 @@ struct PoolId {
   }
 };
 
-struct HeapKey {
-  CUstream stream = nullptr;
-  uint64_t thread = 0;  // tells per-thread default streams apart; 0 for all others
+struct HeapKey : StreamIdentity {
   PoolId pool;
-  bool operator<(const HeapKey& other) const {
-    return std::tie(stream, thread, pool) < std::tie(other.stream, other.thread, other.pool);
-  }
 };
 
 // How a request may be served by pages that no place covers yet.
@@ -86,8 +82,20 @@ class Heap {
   BiasedMutex mutex;
   HeapCounters counters;
   Timeline timeline;
-  HeapKey key;                // its pool changes only when the heap is idle, under the arena's lock too
+  // Another when the heap of a stream that is gone is taken over; its pool also when the heap is idle.
+  // Changes under the arena's lock too.
+  HeapKey key;
+  std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
+
+  // Its stream is gone: it lends and takes frees back, but serves nobody. Needs no lock.
+  bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
+  void close(bool covered) {
+    timeline.seal(covered);
+    closed_.store(true, std::memory_order_relaxed);
+  }
+  // Serves another stream from now on; the old one is over. Frees that wait for others go on waiting.
+  void take_over(const HeapKey& by);
 
   // Small requests: a slot of the class, or null when the heap has to find room for a slab first.
   void* allocate_small(uint32_t size_class, uint64_t requested_bytes);
@@ -212,7 +220,7 @@ class Heap {
   struct PendingFree {
     Place* place;
     uint32_t slot;  // kMostSlots for a large block
-    std::vector<CUstream> streams;
+    std::vector<StreamIdentity> streams;
     std::vector<Event> events;
     uint64_t epoch;  // of the heap's stream at the free: complete after a wait of the host for the device
                      // from then on
@@ -305,6 +313,7 @@ class Heap {
   EventPool& events_;
   const Driver& driver_;
   const CUcontext context_;
+  std::atomic<bool> closed_{false};
   DeviceCounters& device_counters_;
   const bool share_edges_;
 
@@ -345,7 +354,8 @@ class Heap {
   std::vector<Place*> slab_places_;  // by slab number
 
   std::deque<PendingFree> pending_;
-  std::unordered_map<uint64_t, std::vector<CUstream>> stream_uses_;
+  std::unordered_map<uint64_t, std::vector<StreamIdentity>> stream_uses_;
+  std::unordered_map<CUstream, uint64_t> known_streams_;  // by handle, the driver's number: of this context
 };
 
 // Holds the locks of several heaps; only under the arena's lock, or two threads could wait for each other.

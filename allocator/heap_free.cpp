@@ -53,9 +53,18 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
   if (!begins_live(place, va, &slot)) {
     return Status::invalid_pointer(fmt::format("record_stream of {:#x}: no live block begins there", va));
   }
-  if (stream == key.stream && stream != CU_STREAM_PER_THREAD) return {};
-  std::vector<CUstream>& streams = stream_uses_[va];
-  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  Result<StreamIdentity> identified = identify(driver_, stream);
+  if (!identified.ok()) return identified.take_status();
+  const StreamIdentity& user = identified.value();
+  if (user == static_cast<const StreamIdentity&>(key)) return {};
+  if (const auto known = known_streams_.find(stream);
+      known == known_streams_.end() || known->second != user.id) {
+    if (Status status = check_context(driver_, stream, context_, store_.device()); !status.ok())
+      return status;
+    known_streams_[stream] = user.id;
+  }
+  std::vector<StreamIdentity>& users = stream_uses_[va];
+  if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);
   if (place.slab != nullptr) {
     Slab::set(place.slab->stream_uses, slot);
   } else {
@@ -100,7 +109,7 @@ void Heap::mark_pending(Place& place, uint32_t slot) {
 }
 
 void Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
-  std::vector<CUstream> streams = std::move(stream_uses_[va]);
+  std::vector<StreamIdentity> streams = std::move(stream_uses_[va]);
   stream_uses_.erase(va);
   if (place.slab != nullptr) {
     Slab::clear(place.slab->stream_uses, slot);
@@ -119,13 +128,15 @@ void Heap::record_events(PendingFree& pending) {
   // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and
   // tries again.
   for (size_t i = 0; i < pending.streams.size();) {
-    // Another thread's default stream cannot be reached from here: such a free waits for the device.
-    if (pending.streams[i] == CU_STREAM_PER_THREAD) {
+    const CUstream stream = pending.streams[i].stream;
+    // Another thread's default stream cannot be reached from here, nor one that is gone: such a free waits
+    // for the device.
+    if (stream == CU_STREAM_PER_THREAD || !is_alive(driver_, pending.streams[i])) {
       ++i;
       continue;
     }
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (driver_.cuStreamIsCapturing(pending.streams[i], &capture) != CUDA_SUCCESS ||
+    if (driver_.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE) {
       ++i;
       continue;
@@ -133,13 +144,22 @@ void Heap::record_events(PendingFree& pending) {
     Result<Event> event = events_.acquire();
     if (!event.ok()) return;
     device_counters_.on_driver_call(DriverCall::kEventRecord);
-    if (!event->record(pending.streams[i]).ok()) {
+    if (!event->record(stream).ok()) {
       ++i;
       continue;
     }
     pending.events.push_back(std::move(event.value()));
     pending.streams.erase(pending.streams.begin() + static_cast<ptrdiff_t>(i));
   }
+}
+
+void Heap::take_over(const HeapKey& by) {
+  key = by;
+  thread_ended = by.thread == 0 ? nullptr : thread_has_ended();
+  timeline.reopen();
+  // What the timeline now counts as complete is the old stream's work, not that of the others.
+  for (PendingFree& pending : pending_) pending.epoch = timeline.epoch();
+  closed_.store(false, std::memory_order_relaxed);
 }
 
 size_t Heap::complete_finished_frees() {

@@ -52,8 +52,15 @@ class RungTimer {
 
 }  // namespace
 
-bool Arena::is_capturing(CUstream stream) const {
-  return spillway::is_capturing(*driver_, stream);
+bool Arena::is_capturing(Heap& heap) {
+  return !heap.is_closed() && !has_gone(heap) && spillway::is_capturing(*driver_, heap.key.stream);
+}
+
+bool Arena::any_capturing(const std::vector<Heap*>& all) {
+  return std::any_of(all.begin(), all.end(), [&](Heap* heap) {
+    const Lock lock(heap->mutex);
+    return is_capturing(*heap);
+  });
 }
 
 Result<Place*> Arena::climb(Heap& heap, const Request& request) {
@@ -139,8 +146,10 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request) {
   return nullptr;
 }
 
-bool Arena::may_ask_last_rungs(const Heap& heap) const {
-  return !LastRungs::is_inside() && !is_capturing(heap.key.stream);
+bool Arena::may_ask_last_rungs(Heap& heap) {
+  if (LastRungs::is_inside()) return false;
+  const Lock lock(heap.mutex);
+  return !has_gone(heap) && !is_capturing(heap);
 }
 
 uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
@@ -155,12 +164,18 @@ uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
 }
 
 Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  CUstream stream = nullptr;
+  {
+    const Lock lock(heap.mutex);
+    if (has_gone(heap)) return Status::invalid_state("the stream is gone");
+    stream = heap.key.stream;
+  }
   const std::shared_ptr<const HostPlacement> placement = last_rungs_.placement();
   if (placement != nullptr && may_ask_last_rungs(heap)) {
-    const ScopedContext context(*driver_, context_.get());
     const RungTimer timer(counters_, Rung::kHostPlacement);
-    *out = PlacedBlocks::instance().place(placement, bytes_to_lines(bytes) * kLineBytes, heap.key.stream,
-                                          counters_);
+    *out = PlacedBlocks::instance().place(placement, bytes_to_lines(bytes) * kLineBytes, stream, counters_);
     timer.finish(*out != nullptr);
     if (*out != nullptr) return {};
   }
@@ -191,14 +206,16 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   // From here on the driver is called, which is for the arena's context.
   std::optional<ScopedContext> context;
   const auto enter_context = [&]() -> Status {
-    if (!context.has_value()) context.emplace(*driver_, context_.get());
-    return context->status().ok() ? Status() : Status(context->status().code(), context->status().text());
+    if (context.has_value()) return {};
+    context.emplace(*driver_, context_.get());
+    if (!context->status().ok()) return Status(context->status().code(), context->status().text());
+    return has_gone(heap) ? Status::invalid_state("the stream is gone") : Status();
   };
   // A program that repeats itself gets back what other streams took of its place meanwhile, before the
   // request settles elsewhere, displaces others, and nothing ever repeats.
   if (wants_back(heap, request)) {
     if (Status status = enter_context(); !status.ok()) return status;
-    if (!is_capturing(heap.key.stream)) {
+    if (!is_capturing(heap)) {
       const RungTimer timer(counters_, Rung::kDeviceWait);
       Place* place = nullptr;
       if (heap.complete_free_behind_stream(*heap.expected(request))) place = heap.take_located(request);
@@ -244,7 +261,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     if (ordered) return nullptr;
     ordered = true;
     const bool may_exceed = room < hard_room && !device_is_full;
-    if (is_capturing(heap.key.stream)) {
+    if (is_capturing(heap)) {
       if (may_exceed) continue;
       return nullptr;
     }
@@ -269,7 +286,9 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
 
 bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
-  if (timeline.is_complete(epoch)) return true;
+  // What a pool's graphs do when they are replayed, they do after their stream too.
+  const bool is_over = earlier.key.pool == PoolId{} && timeline.is_over();
+  if (timeline.is_complete(epoch) || is_over) return true;
   // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
   if (waiter.key.pool != PoolId{}) return false;
   if (waiter.timeline.has_waited(&timeline, epoch)) return true;
@@ -277,7 +296,7 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   // reached by an event from here: only a wait for the whole device orders them.
   if (earlier.key.pool != PoolId{}) return false;
   if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
-  if (is_capturing(earlier.key.stream)) return false;
+  if (is_capturing(earlier)) return false;
   bool recorded = false;
   Status closed = timeline.close(*driver_, earlier.key.stream, epoch, &recorded);
   if (recorded) counters_.on_driver_call(DriverCall::kEventRecord);
@@ -335,7 +354,7 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
       owner->complete_finished_frees();
       // Another thread's default stream cannot be told from here to wait.
       const bool reachable = owner->key.thread == 0 || owner->key.thread == heap.key.thread;
-      if (reachable && !is_capturing(owner->key.stream)) owner->complete_frees_on_pages(pages);
+      if (reachable && !is_capturing(*owner) && !owner->is_closed()) owner->complete_frees_on_pages(pages);
     }
     if (!std::all_of(pages.begin(), pages.end(), vacant)) return nullptr;
   }
@@ -380,9 +399,10 @@ bool Arena::wait_for_frees(Heap& heap) {
   std::vector<CUevent> events;
   {
     const Lock lock(heap.mutex);
+    if (is_capturing(heap)) return false;
     heap.list_pending_events(events);
   }
-  if (events.empty() || is_capturing(heap.key.stream)) return false;
+  if (events.empty()) return false;
   // Waiting, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
   for (const CUevent event : events) {
@@ -396,13 +416,23 @@ bool Arena::wait_for_frees(Heap& heap) {
 bool Arena::wait_for_device() {
   const std::vector<Heap*> all = heaps();
   bool helps = !store_->uses_vmm();
+  {
+    const Lock lock(mutex_);
+    helps = helps || shared_.has_idle();
+  }
   for (Heap* heap : all) {
-    if (is_capturing(heap->key.stream)) return false;
     const Lock lock(heap->mutex);
+    if (is_capturing(*heap)) return false;
     helps = helps || heap->has_pending_frees() || (all.size() > 1 && heap->vacant_pages() > 0);
   }
   if (!helps) return false;
+  const RelaxedCapture relaxed(*driver_);
   if (!synchronize(all).ok()) return false;
+  {
+    const Lock lock(mutex_);
+    (void)shared_.release_idle();
+    update_most_pages();
+  }
   if (!store_->uses_vmm()) {
     // Segments cannot be pieced together: empty ones go back, and the request gets one of its own.
     const Lock lock(mutex_);
@@ -418,9 +448,7 @@ bool Arena::wait_for_device() {
 
 bool Arena::retire_views() {
   const std::vector<Heap*> all = heaps();
-  for (const Heap* heap : all) {
-    if (is_capturing(heap->key.stream)) return false;
-  }
+  if (any_capturing(all)) return false;
   {
     const Lock lock(mutex_);
     const AllLocked locked(all);

@@ -36,6 +36,7 @@ PageStore::PageStore(std::shared_ptr<const Driver> driver, int device, DeviceCou
       counters_(counters),
       device_(device),
       id_capacity_(id_capacity),
+      devices_{device},
       pages_(map_page_table(id_capacity)),
       backed_(id_capacity) {}
 
@@ -136,8 +137,7 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
   }
   device_is_full_.store(status.code() == SPW_ERROR_OUT_OF_MEMORY, std::memory_order_relaxed);
   if (handles.empty()) return status;
-  count(DriverCall::kSetAccess);
-  if (Status access = set_access(*driver_, va, handles.size() * kPageBytes, device_); !access.ok()) {
+  if (Status access = grant(va, handles.size() * kPageBytes); !access.ok()) {
     // Nobody has used them: they can go without a wait.
     const bool unmapped = undo_mapping(va, handles.size() * kPageBytes);
     for (uint32_t i = 0; i < handles.size(); ++i) {
@@ -229,10 +229,7 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
     status = map(*driver_, va + mapped * kPageBytes, kPageBytes, pages_[pages[mapped]].handle);
     if (!status.ok()) break;
   }
-  if (status.ok()) {
-    count(DriverCall::kSetAccess);
-    status = set_access(*driver_, va, bytes, device_);
-  }
+  if (status.ok()) status = grant(va, bytes);
   const bool undone = !status.ok() && (mapped == 0 || undo_mapping(va, mapped * kPageBytes));
   if (undone) {
     give_back_alias_range(va, bytes);

@@ -100,6 +100,15 @@ class PageStore {
   // Maps the pages, each at most once, into a new range.
   Result<View*> map_view(const std::vector<PageId>& pages);
 
+  // Whoever may use the pages: the device itself, and its peers.
+  const std::vector<int>& devices() const { return devices_; }
+  bool is_granted(int device) const {
+    return std::find(devices_.begin(), devices_.end(), device) != devices_.end();
+  }
+  // Gives another device access to every page, in every view, now and from now on. On failure all is as it
+  // was, or the text says what is not. peers.cpp.
+  Status grant_peer(int peer);
+
   // Unmaps views that lost their places (View::lose_places, retired) and that no work uses any more,
   // neighbours in one call. Stops at the first error; what is left stays retired.
   Status unmap_retired();
@@ -139,6 +148,13 @@ class PageStore {
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
   void note_released_page(PageId id);
   Status unmap_alias(const Alias& alias);
+  Status grant(uint64_t va, uint64_t bytes) {
+    count(DriverCall::kSetAccess);
+    return set_access(*driver_, va, bytes, devices_.data(), devices_.size());
+  }
+  // Calls visit(va, bytes), which answers a Status, for each stretch of mapped pages until one is not ok.
+  template <typename Visit>
+  Status for_each_mapped_range(Visit visit) const;
   // Unmaps what was mapped a moment ago and never used; false if the driver refuses twice.
   bool undo_mapping(uint64_t va, uint64_t bytes);
   void count(DriverCall call) { counters_.on_driver_call(call); }
@@ -147,6 +163,7 @@ class PageStore {
   DeviceCounters& counters_;
   const int device_;
   const PageId id_capacity_;
+  std::vector<int> devices_;
   bool vmm_ = true;
   bool left_to_driver_ = false;
   uint64_t device_bytes_ = 0;

@@ -22,6 +22,7 @@ class Timeline {
   // `recorded` says whether an event was recorded.
   Status close(const Driver& driver, CUstream stream, uint64_t epoch, bool* recorded) {
     *recorded = false;
+    if (sealed_) return covered_ ? Status() : Status::invalid_state("the stream is gone");
     if (epoch < recorded_) return {};
     if (!event_) {
       Result<Event> event = Event::create(driver);
@@ -36,7 +37,25 @@ class Timeline {
   }
   const Event& event() const { return event_; }
   // All epochs below this are covered by the event.
-  uint64_t recorded() const { return recorded_; }
+  uint64_t recorded() const { return sealed_ ? epoch_ + 1 : recorded_; }
+
+  // The stream goes: nothing is enqueued on it from now on, and close() must not name it any more. `covered`
+  // says that the event was recorded after the last of its work; without that only a wait of the host for the
+  // whole device orders what was stamped.
+  void seal(bool covered) {
+    sealed_ = true;
+    covered_ = covered;
+    sealed_at_ = epoch_;
+  }
+  bool is_covered() const { return sealed_ && covered_; }
+  // A sealed timeline's own stream is known to be done. (Other streams, for which frees may still wait, are
+  // not meant.)
+  bool is_over() const { return sealed_ && complete_ > sealed_at_; }
+  // Another stream takes the place of one that is done.
+  void reopen() {
+    sealed_ = false;
+    recorded_ = complete_ = ++epoch_;
+  }
 
   // Around a wait of the host for the whole device: everything stamped before begin_wait() is complete after
   // end_wait().
@@ -59,6 +78,9 @@ class Timeline {
   uint64_t epoch_ = 1;
   uint64_t recorded_ = 1;  // the event covers all epochs below this
   uint64_t complete_ = 1;  // all epochs below are complete; 0 is that of pages that were never used
+  bool sealed_ = false;
+  bool covered_ = false;
+  uint64_t sealed_at_ = 0;
   Event event_;
   std::unordered_map<const Timeline*, uint64_t> waited_;  // all epochs below the number are waited for
 };

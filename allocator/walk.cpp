@@ -146,8 +146,13 @@ Status Arena::validate() const {
     owned += stats.owned_bytes;
     cached += stats.cached_free_bytes;
   }
+  if (Status status = shared_.validate(); !status.ok()) return status;
+  const HeapStats shared = shared_.stats();
+  active += shared.active_bytes;
+  owned += shared.owned_bytes;
+  cached += shared.cached_free_bytes;
   const DeviceStats stats = counters_.snapshot();
-  const auto reserved = static_cast<int64_t>(store_->reserved_bytes());
+  const auto reserved = static_cast<int64_t>(store_->reserved_bytes() + shared_.held_bytes());
   if (owned != reserved || stats.reserved_bytes.all.current != reserved) {
     return broken(fmt::format("{} bytes owned by heaps, {} held, {} counted as reserved", owned, reserved,
                               stats.reserved_bytes.all.current));
@@ -233,6 +238,7 @@ std::vector<SegmentRow> Arena::segments() const {
       end = row.address + row.bytes;
     }
   }
+  shared_.list_segments(segments);
   return segments;
 }
 

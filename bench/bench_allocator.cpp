@@ -19,6 +19,7 @@ namespace {
 struct Options {
   std::string driver;
   std::string filter;
+  std::string configuration;
   bool smoke = false;
   bool ratios = false;
   int repeats = 9;
@@ -28,7 +29,7 @@ struct Options {
 // The simulated device unless the caller names a driver: many times the memory that any case needs, nothing
 // behind it, and work that is complete when it is enqueued. The program's own environment must not disturb a
 // comparison.
-Status choose_driver(std::string path) {
+Status choose_driver(std::string path, const std::string& configuration) {
   if (path.empty()) {
     std::error_code error;
     const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -38,6 +39,7 @@ Status choose_driver(std::string path) {
   for (const char* name : {"SPILLWAY_CONF", "SPILLWAY_CONF_FILE", "SPILLWAY_STATS"}) unsetenv(name);
   const bool set =
       setenv("SPILLWAY_LIBCUDA", path.c_str(), 1) == 0 &&
+      setenv("SPILLWAY_CONF", ("strict:on," + configuration).c_str(), 1) == 0 &&
       setenv("SPILLWAY_SIM", "capacity:256GiB,backing:none,completion:instant,races:off", 1) == 0;
   return set ? Status() : Status::internal("the environment of this process cannot be changed");
 }
@@ -109,7 +111,7 @@ std::string row(const CaseName& test, double spillway_ns, double native_ns, bool
 }
 
 Status run(const Options& options) {
-  Status status = choose_driver(options.driver);
+  Status status = choose_driver(options.driver, options.configuration);
   if (!status.ok()) return status;
   Result<std::shared_ptr<const Driver>> driver = Driver::open();
   if (!driver.ok()) return driver.take_status();
@@ -166,6 +168,7 @@ int main(int argc, char** argv) {
       "turns, wall time over the pairs of all threads."};
   app.add_option("--driver", options.driver, "The libcuda.so.1 to run on; without it the simulated device");
   app.add_option("--filter", options.filter, "Only the cases whose name contains this text");
+  app.add_option("--conf", options.configuration, "Spillway's options, as SPILLWAY_CONF has them");
   app.add_flag("--ratios", options.ratios, "Print only the ratio spillway/native of each case");
   app.add_flag("--smoke", options.smoke, "Run every case, but for an instant: the figures mean nothing");
   app.add_option("--repeats", options.repeats, "Runs of each contender in each case")

@@ -112,6 +112,29 @@ ScopedContext::~ScopedContext() {
   if (pushed_) driver_.cuCtxPopCurrent(&popped);
 }
 
+Status check_peer(const Driver& driver, int device, int owner) {
+  CUdevice handles[2] = {};
+  const int ordinals[2] = {device, owner};
+  for (int i = 0; i < 2; ++i) {
+    Result<DeviceProperties> properties = query_device(driver, ordinals[i]);
+    if (!properties.ok()) return properties.take_status();
+    if (properties->is_mig) {
+      return Status::unsupported(
+          fmt::format("device {} ({}) is a MIG instance, which has no peers", ordinals[i], properties->name));
+    }
+    handles[i] = properties->device;
+  }
+  int can = 0;
+  if (driver.cuDeviceCanAccessPeer == nullptr) {
+    return Status::unsupported("cuDeviceCanAccessPeer: this driver does not have it");
+  }
+  const CUresult answer = driver.cuDeviceCanAccessPeer(&can, handles[0], handles[1]);
+  if (Status status = driver.check(answer, "cuDeviceCanAccessPeer"); !status.ok()) return status;
+  if (can != 0) return {};
+  return Status::unsupported(
+      fmt::format("device {} cannot access the memory of device {} (cuDeviceCanAccessPeer)", device, owner));
+}
+
 std::string uuid_text(const std::array<unsigned char, 16>& uuid) {
   std::string text = "GPU-";
   for (size_t i = 0; i < uuid.size(); ++i) {
@@ -133,6 +156,7 @@ Result<DeviceProperties> query_device(const Driver& driver, int ordinal) {
   Status status = driver.check(driver.cuDeviceGetName(name, sizeof name, device), "cuDeviceGetName");
   if (!status.ok()) return status;
   properties.name.assign(name, strnlen(name, sizeof name));
+  properties.is_mig = properties.name.find(" MIG ") != std::string::npos;
   CUuuid uuid{};
   status = driver.check(driver.cuDeviceGetUuid(&uuid, device), "cuDeviceGetUuid");
   if (!status.ok()) return status;

@@ -80,6 +80,8 @@ struct DeviceProperties {
   int compute_minor = 0;
   int multiprocessors = 0;
 
+  // A slice of a device (multi-instance GPU), told by its name: it has neither peers nor shared memory.
+  bool is_mig = false;
   bool vmm_supported = false;                // attribute 102 and every function of VMM
   size_t granularity_bytes = 0;              // smallest unit of physical memory; 0 without VMM
   size_t recommended_granularity_bytes = 0;  // the driver's advice for speed; 0 without VMM
@@ -93,6 +95,10 @@ struct DeviceProperties {
 
 // "GPU-" and the hexadecimal digits, as nvidia-smi prints it.
 std::string uuid_text(const std::array<unsigned char, 16>& uuid);
+
+// Whether device `device` can be given access to the memory of device `owner`. Errors: invalid_argument (no
+// such device), unsupported (a text that says why not), driver.
+Status check_peer(const Driver& driver, int device, int owner);
 
 // Asks the driver about device `ordinal`; needs no context. Errors: invalid_argument (no such device: the
 // text says how many there are), driver.

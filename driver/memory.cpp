@@ -1,5 +1,7 @@
 #include "driver/memory.h"
 
+#include <bit>
+#include <cstdint>
 #include <memory>
 
 namespace spillway {
@@ -140,8 +142,28 @@ Status set_access(const Driver& driver, CUdeviceptr va, size_t bytes, const int*
   return driver.check(driver.cuMemSetAccess(va, bytes, access, count), "cuMemSetAccess");
 }
 
+Status deny_access(const Driver& driver, CUdeviceptr va, size_t bytes, int device) {
+  CUmemAccessDesc access = read_write(device);
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return driver.check(driver.cuMemSetAccess(va, bytes, &access, 1), "cuMemSetAccess");
+}
+
 Status unmap(const Driver& driver, CUdeviceptr va, size_t bytes) {
   return driver.check(driver.cuMemUnmap(va, bytes), "cuMemUnmap");
+}
+
+Result<PhysicalHandle> import_file_descriptor(const Driver& driver, int descriptor, size_t bytes) {
+  if (driver.cuMemImportFromShareableHandle == nullptr) {
+    return Status::unsupported("cuMemImportFromShareableHandle: this driver does not have it");
+  }
+  CUmemGenericAllocationHandle handle = 0;
+  // The driver takes the descriptor itself for a pointer.
+  Status status = driver.check(
+      driver.cuMemImportFromShareableHandle(&handle, std::bit_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      "cuMemImportFromShareableHandle");
+  if (!status.ok()) return status;
+  return PhysicalHandle(driver, handle, bytes);
 }
 
 Result<int> export_file_descriptor(const Driver& driver, const PhysicalHandle& handle) {

@@ -59,6 +59,7 @@ class PhysicalHandle {
       : driver_(&driver), handle_(handle), bytes_(bytes) {}
   static Result<PhysicalHandle> create(const Driver& driver, const CUmemAllocationProp& properties,
                                        size_t bytes);
+  friend Result<PhysicalHandle> import_file_descriptor(const Driver& driver, int descriptor, size_t bytes);
 
   const Driver* driver_ = nullptr;
   CUmemGenericAllocationHandle handle_ = 0;
@@ -144,9 +145,16 @@ Status map(const Driver& driver, CUdeviceptr va, size_t bytes, CUmemGenericAlloc
 Status set_access(const Driver& driver, CUdeviceptr va, size_t bytes, int device);
 Status set_access(const Driver& driver, CUdeviceptr va, size_t bytes, const int* devices, size_t count);
 
+// Takes that from one device.
+Status deny_access(const Driver& driver, CUdeviceptr va, size_t bytes, int device);
+
 // Removes every mapping in the range, which must begin and end with one. It does not wait for work that uses
 // them.
 Status unmap(const Driver& driver, CUdeviceptr va, size_t bytes);
+
+// The handle behind a descriptor that another process exported; `bytes` is its size there. The descriptor
+// stays the caller's. Errors: unsupported, driver (it is no such descriptor).
+Result<PhysicalHandle> import_file_descriptor(const Driver& driver, int descriptor, size_t bytes);
 
 // A POSIX file descriptor for an exportable handle, owned by the caller.
 Result<int> export_file_descriptor(const Driver& driver, const PhysicalHandle& handle);

@@ -37,8 +37,8 @@ typedef struct CUstream_st* spw_stream;
 
 /* Allocates `bytes` on a device for use on `stream` first. *out is a multiple of 512, and NULL when bytes is
  * 0. Errors: SPW_ERROR_OUT_OF_MEMORY, with a report as text; SPW_ERROR_INVALID_ARGUMENT (no such device,
- * `out` is NULL); SPW_ERROR_INVALID_STATE (the device has no context); SPW_ERROR_DRIVER; SPW_ERROR_CONFIG
- * (see `strict`). */
+ * `out` is NULL, the stream is of another context: docs/devices.md); SPW_ERROR_INVALID_STATE (the device has
+ * no context); SPW_ERROR_DRIVER; SPW_ERROR_CONFIG (see `strict`). */
 SPW_API spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out);
 
 /* Gives a block back, whichever device it is on. Work already enqueued on its stream may still use it. NULL
@@ -46,12 +46,25 @@ SPW_API spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void**
 SPW_API spw_status spw_free(void* pointer);
 
 /* The block is also used by what is enqueued on `stream` until it is freed: its memory waits for that work
- * too. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER. */
+ * too. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER, SPW_ERROR_INVALID_ARGUMENT (the stream is of
+ * another context than the block's). */
 SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
+
+/* To be called before cuStreamDestroy, when nothing more will be enqueued on the stream: the driver gives its
+ * handle to another, and this call keeps the two apart. What is free of its memory serves other streams from
+ * then on, in order; its blocks stay valid until they are freed. A stream that no memory was asked for on is
+ * ok, and so is a default stream. Errors: SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
 
 /* Gives every page without live bytes back to the driver, after waiting for the device.
  * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_trim(int device);
+
+/* Makes all memory that Spillway holds on `device`, now and later, usable from device `peer` (kernels and
+ * copies there). One direction; again is ok; it cannot be undone. Errors: SPW_ERROR_INVALID_ARGUMENT (no such
+ * device, or twice the same), SPW_ERROR_UNSUPPORTED (the devices are no peers, or MIG instances),
+ * SPW_ERROR_INVALID_STATE (a device has no context), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_enable_peer(int device, int peer);
 
 /* The most device memory to hold, in bytes. A limit below what is held takes nothing away; it refuses growth.
  * UINT64_MAX is unlimited. The same as the option `limit`, for one device. */
@@ -76,6 +89,34 @@ SPW_API spw_status spw_add_oom_callback(int device, spw_oom_callback callback, v
 /* When it returns, no call is in progress and none will begin; removed inside a callback, that call alone
  * goes on. Errors: SPW_ERROR_INVALID_STATE (no such callback). */
 SPW_API spw_status spw_remove_oom_callback(int device, spw_oom_callback callback, void* context);
+
+/* ---- Other processes: docs/devices.md ---- */
+
+/* As spw_alloc, for memory that another process or a network card is to use: an extent of its own of 32 MiB
+ * and more, in which no other block lies, registrable for GPUDirect RDMA where the device can. spw_free frees
+ * it. Slow: several driver calls. Not guarded by debug:guard. Further errors: SPW_ERROR_UNSUPPORTED (a MIG
+ * instance, no virtual memory management, backend:malloc), SPW_ERROR_INVALID_STATE (the stream is being
+ * captured). */
+SPW_API spw_status spw_alloc_shareable(size_t bytes, int device, spw_stream stream, void** out);
+
+/* A POSIX file descriptor for the extent around `pointer`, which lies in a live block of spw_alloc_shareable.
+ * The caller closes it, and sends it to the other process (SCM_RIGHTS). *offset is that of `pointer` in the
+ * extent, *bytes the extent's size. The memory lives until every process has let go of it; once exported it
+ * is not used for another block. Errors: SPW_ERROR_INVALID_POINTER (a plain block, or none),
+ * SPW_ERROR_INVALID_ARGUMENT (NULL), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_export_fd(const void* pointer, int* fd, uint64_t* offset, uint64_t* bytes);
+
+/* Maps an extent that another process exported, for use by `device`. *out is the extent's beginning; `bytes`
+ * is what spw_export_fd said. The descriptor stays the caller's and may be closed. The memory counts where it
+ * was made. Errors: SPW_ERROR_INVALID_ARGUMENT, SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER (no such descriptor).
+ */
+SPW_API spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out);
+
+/* Lets go of an extent of spw_import_fd, by its beginning, after waiting for the device. NULL is allowed.
+ * Errors: SPW_ERROR_INVALID_POINTER, SPW_ERROR_INVALID_STATE (a stream is being captured, or may be: a pool
+ * is open), SPW_ERROR_DRIVER.
+ */
+SPW_API spw_status spw_import_close(void* pointer);
 
 /* ---- Pools ---- */
 

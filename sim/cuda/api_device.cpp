@@ -141,7 +141,8 @@ CUresult cuDeviceGetName(char* name, int len, CUdevice device) {
   Call call(EntryPoint::k_cuDeviceGetName);
   if (call.refused()) return call.result();
   if (name == nullptr || len <= 0) return CUDA_ERROR_INVALID_VALUE;
-  std::snprintf(name, static_cast<size_t>(len), "Spillway simulated device");
+  std::snprintf(name, static_cast<size_t>(len), "Spillway simulated device%s",
+                call.state().config.mig ? " MIG 1g.18gb" : "");
   return check_device(call.state(), device);
 }
 
@@ -195,7 +196,7 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   Call call(EntryPoint::k_cuDeviceCanAccessPeer);
   if (call.refused()) return call.result();
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *can = device != peer ? 1 : 0;
+  *can = device != peer && !call.state().config.mig ? 1 : 0;
   const CUresult first = check_device(call.state(), device);
   return first != CUDA_SUCCESS ? first : check_device(call.state(), peer);
 }

@@ -95,6 +95,12 @@ bool set_vmm(Parsed in) {
   in.config->vmm = choice == 1;
   return choice >= 0;
 }
+bool set_mig(Parsed in) {
+  uint64_t on = 0;
+  if (!parse_number(in.value, 0, 1, &on)) return false;
+  in.config->mig = on == 1;
+  return true;
+}
 bool set_vmm_in_capture(Parsed in) {
   const int choice = parse_choice(in.value, "refuse|allow");
   in.config->vmm_in_capture = choice == 1;
@@ -147,6 +153,7 @@ constexpr Key kKeys[] = {
     {"costs", "the name of a JSON file", set_costs},
     {"shared", "the name of a file", set_shared},
     {"vmm", "on or off", set_vmm},
+    {"mig", "0 or 1", set_mig},
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},
     {"races", "on or off", set_races},

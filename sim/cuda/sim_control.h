@@ -17,7 +17,9 @@
  * the answers to queries, 1 set_access_cost:per-call|per-mapping   the reading that spwSimVirtualNs gives,
  * per-call costs:FILE             JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
  *   shared:FILE            processes that name the same file share the memory of the devices: what one holds,
- * until it ends, the others lack vmm:on|off             whether the device has virtual memory management, on
+ * until it ends, the others lack
+ *   vmm:on|off             whether the device has virtual memory management, on
+ *   mig:0|1                whether the devices are MIG instances: named so, without peers, 0
  *   vmm_in_capture:refuse|allow
  *                          whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
  * while a stream captures (cuda.h does not say), refuse version:N              what cuDriverGetVersion

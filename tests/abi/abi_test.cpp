@@ -81,6 +81,10 @@ TEST(Abi, MistakesAreErrorsAndChangeNothing) {
       spw_stats stats;
       stats.size = sizeof stats;
       SPW_CHECK(spw_trim(device) == SPW_ERROR_INVALID_ARGUMENT);
+      SPW_CHECK(spw_stream_destroyed(device, nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+      SPW_CHECK(spw_enable_peer(device, 0) == SPW_ERROR_INVALID_ARGUMENT);
+      SPW_CHECK(spw_alloc_shareable(kMiB, device, nullptr, &out) == SPW_ERROR_INVALID_ARGUMENT &&
+                out == nullptr);
       SPW_CHECK(spw_set_limit(device, 1) == SPW_ERROR_INVALID_ARGUMENT);
       SPW_CHECK(spw_get_limit(device, &bytes) == SPW_ERROR_INVALID_ARGUMENT);
       SPW_CHECK(spw_memory_info(device, &bytes, &bytes) == SPW_ERROR_INVALID_ARGUMENT);
@@ -110,6 +114,25 @@ TEST(Abi, MistakesAreErrorsAndChangeNothing) {
     SPW_CHECK(std::memcmp(&before.reserved_bytes, &after.reserved_bytes, sizeof before.reserved_bytes) == 0);
     SPW_CHECK(spw_free(block) == SPW_OK && spw_free(block) == SPW_ERROR_INVALID_POINTER);
     SPW_CHECK(spw_free(small) == SPW_OK && spw_free(small) == SPW_ERROR_INVALID_POINTER);
+    SPW_CHECK(spw_validate(0) == SPW_OK);
+  });
+}
+
+TEST(Abi, MemoryOfAnAnnouncedStreamServesTheNext) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    SPW_CHECK(spw_stream_destroyed(0, nullptr) == SPW_OK);
+    for (int round = 0; round < 3; ++round) {
+      CUstream stream = nullptr;
+      SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+      void* block = nullptr;
+      SPW_CHECK(spw_alloc(20 * kMiB, 0, stream, &block) == SPW_OK);
+      SPW_CHECK(spw_free(block) == SPW_OK);
+      SPW_CHECK(spw_stream_destroyed(0, stream) == SPW_OK);
+      SPW_CHECK(driver->cuStreamSynchronize(stream) == CUDA_SUCCESS);
+      SPW_CHECK(driver->cuStreamDestroy(stream) == CUDA_SUCCESS);
+    }
+    SPW_CHECK(stats_of(0).reserved_bytes.all.peak == static_cast<int64_t>(20 * kMiB));
     SPW_CHECK(spw_validate(0) == SPW_OK);
   });
 }

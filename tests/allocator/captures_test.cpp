@@ -50,18 +50,27 @@ class Captures : public testing::Test {
     EXPECT_EQ(device_.driver->cuStreamEndCapture(captured_, &graph), CUDA_SUCCESS);
     return graph;
   }
-  // Memory is fetched and given back; what is captured over it then runs on a stream that waits for nothing.
-  void fetch_capture_and_replay() {
+  // Memory is fetched and given back, and captured over.
+  CUgraphExec fetch_and_capture() {
     SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, kBytes, captured_)));
     begin();
     SPW_EXPECT_OK(Arena::free(use(captured_)));
     CUgraph graph = end();
     CUgraphExec exec = nullptr;
-    ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
     device_.driver->cuGraphDestroy(graph);
+    return exec;
+  }
+  // On a stream that waits for nothing.
+  void replay(CUgraphExec exec) {
     EXPECT_EQ(device_.graph_launch(exec, device_.stream()), CUDA_SUCCESS);
     EXPECT_EQ(device_.graph_exec_destroy(exec), CUDA_SUCCESS);
     EXPECT_EQ(device_.reports(), "");
+  }
+  void fetch_capture_and_replay() { replay(fetch_and_capture()); }
+  void announce_and_destroy(CUstream stream) {
+    SPW_EXPECT_OK(arena_->stream_destroyed(stream));
+    device_.destroy(stream);
   }
 
   Device device_{"capacity:1GiB,completion:run-ahead"};
@@ -128,6 +137,47 @@ TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolLends) {
   EXPECT_EQ(device_.reports(), "");
 }
 
+TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolWhoseStreamIsGoneLends) {
+  open_pool();
+  CUgraphExec exec = fetch_and_capture();
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  announce_and_destroy(captured_);
+  SPW_EXPECT_OK(arena_->trim());  // after which the stream is over, but not what its graph will do
+  replay(exec);
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  use_and_free(other_);
+  EXPECT_EQ(device_.reports(), "");
+}
+
+TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolWhoseStreamIsGoneServesAnother) {
+  open_pool();
+  fetch_capture_and_replay();
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  announce_and_destroy(captured_);
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  use_and_free(device_.stream());
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// A program that makes a stream for every graph, too.
+TEST_F(Captures, PoolsThatComeAndGoWithTheirStreamsLeaveNothingBehind) {
+  for (uint64_t number = 1; number <= 5; ++number) {
+    const CUstream stream = device_.stream();
+    SPW_EXPECT_OK(arena_->begin_pool({number, 7}, [=](CUstream on) { return on == stream; }));
+    SPW_EXPECT_OK(Arena::free(use(stream)));
+    SPW_EXPECT_OK(arena_->end_pool({number, 7}));
+    announce_and_destroy(stream);
+    SPW_EXPECT_OK(arena_->release_pool({number, 7}));
+    SPW_EXPECT_OK(arena_->trim());
+    EXPECT_EQ(arena_->stats().heaps, 1);
+  }
+  // Nor does the last of them.
+  SPW_EXPECT_OK(Arena::free(use(other_)));
+  EXPECT_EQ(arena_->stats().heaps, 1);
+  SPW_EXPECT_OK(arena_->validate());
+  EXPECT_EQ(device_.reports(), "");
+}
+
 TEST_F(Captures, AnOpenPoolGivesNoPlaceBack) {
   use_and_free(other_);
   open_pool();
@@ -178,6 +228,26 @@ TEST_F(Captures, TheCaptureOfAStreamThatTheArenaDoesNotKnowGoesOn) {
   SPW_EXPECT_OK(arena_->end_pool(kPool));
   SPW_EXPECT_OK(arena_->trim());
   EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+}
+
+// What the event of its end is after can be waited for; without one, only the whole context can.
+TEST_F(Captures, AWaitReachesStreamsThatAreGone) {
+  for (const bool announced : {true, false}) {
+    const CUstream gone = device_.stream();
+    SPW_EXPECT_OK(Arena::free(use(gone)));
+    if (announced) SPW_EXPECT_OK(arena_->stream_destroyed(gone));
+    device_.destroy(gone);
+    open_pool();
+    begin();
+    SPW_EXPECT_OK(arena_->trim());
+    device_.driver->cuGraphDestroy(end());
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, announced ? 0 : static_cast<int64_t>(kBytes));
+    SPW_EXPECT_OK(arena_->end_pool(kPool));
+    SPW_EXPECT_OK(arena_->trim());
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+    EXPECT_EQ(device_.reports(), "");
+    SPW_EXPECT_OK(arena_->release_pool(kPool));
+  }
 }
 
 TEST_F(Captures, ABlockingStreamsCaptureGoesOn) {

@@ -67,6 +67,10 @@ class Device {
     streams_.push_back(created);
     return created;
   }
+  void destroy(CUstream stream) {
+    std::erase(streams_, stream);
+    EXPECT_EQ(driver->cuStreamDestroy(stream), CUDA_SUCCESS);
+  }
   // Work on the device that reads and writes the whole range.
   void touch(CUstream on, void* pointer, size_t bytes) const {
     if (!simulated()) {

@@ -17,6 +17,9 @@ class Mutant(NamedTuple):
 TIMELINE = "allocator/timeline.h"
 LADDER = "allocator/ladder.cpp"
 ARENA = "allocator/arena.cpp"
+POOLS = "allocator/arena_pools.cpp"
+WAITS = "allocator/arena_waits.cpp"
+STREAMS = "allocator/arena_streams.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_H = "allocator/heap.h"
@@ -43,7 +46,12 @@ MUTANTS = [
         "if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;",
         "",
     ),
-    Mutant("a lender counts as complete", LADDER, "if (timeline.is_complete(epoch)) return true;", "return true;"),
+    Mutant(
+        "a lender counts as complete",
+        LADDER,
+        "if (timeline.is_complete(epoch) || is_over) return true;",
+        "return true;",
+    ),
     Mutant("one wait serves for ever", LADDER, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
     Mutant("a pool borrows behind its stream", LADDER, "if (waiter.key.pool != PoolId{}) return false;", ""),
     Mutant("a pool lends behind its stream", LADDER, "if (earlier.key.pool != PoolId{}) return false;", ""),
@@ -53,28 +61,89 @@ MUTANTS = [
         "if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;",
         "",
     ),
-    Mutant("a captured stream is waited for", LADDER, "if (is_capturing(earlier.key.stream)) return false;", ""),
+    Mutant("a captured stream is waited for", LADDER, "  if (is_capturing(earlier)) return false;\n", ""),
     Mutant(
         "a captured stream borrows",
         LADDER,
-        "    if (is_capturing(heap.key.stream)) {\n      if (may_exceed) continue;\n      return nullptr;\n    }\n",
+        "    if (is_capturing(heap)) {\n      if (may_exceed) continue;\n      return nullptr;\n    }\n",
         "",
     ),
-    Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap.key.stream)) {", "{"),
+    Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap)) {", "{"),
     Mutant("an open pool lends", LADDER, "if (lender->pool_is_open) continue;", ""),
     Mutant("an open pool gives places back", LADDER, "if (owner->pool_is_open) return nullptr;", ""),
-    Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(owner->key.stream))", "if (reachable)"),
+    Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(*owner) && ", "if (reachable && "),
     Mutant(
         "a thread waits for another's default stream",
         LADDER,
-        "if (reachable && !is_capturing(owner->key.stream))",
-        "if (!is_capturing(owner->key.stream))",
+        "if (reachable && !is_capturing(*owner)",
+        "if (!is_capturing(*owner)",
+    ),
+    # ---- Streams that go
+    Mutant("a stream that is gone is asked for an event", TIMELINE, "covered_ ? Status() : ", "true ? Status() : "),
+    Mutant("a closed stream is over at once", TIMELINE, "return sealed_ && complete_ > sealed_at_;", "return sealed_;"),
+    Mutant(
+        "a heap taken over counts the uses of others as complete", HEAP_FREE, "pending.epoch = timeline.epoch();", ";"
+    ),
+    Mutant(
+        "a heap is taken over before its stream is over",
+        STREAMS,
+        "if (!may_take_over(heap, key.pool)) continue;",
+        "if (heap.key.pool != key.pool) continue;",
+    ),
+    Mutant(
+        "a pool's heap is taken over before its graphs are over",
+        STREAMS,
+        "return !heap.pool_is_open && heap.is_idle();",
+        "return !heap.pool_is_open;",
+    ),
+    Mutant(
+        "a pool's heap is over with its stream",
+        LADDER,
+        "earlier.key.pool == PoolId{} && timeline.is_over();",
+        "timeline.is_over();",
+    ),
+    Mutant(
+        "a wait by events forgets streams that went",
+        WAITS,
+        "    events.push_back(heap.timeline.event().get());\n",
+        "",
+    ),
+    Mutant(
+        "a wait by events forgets streams that went unannounced",
+        WAITS,
+        "    if (!heap.timeline.is_covered()) return false;\n",
+        "    if (!heap.timeline.is_covered()) return true;\n",
+    ),
+    Mutant(
+        "an announced stream is not marked",
+        STREAMS,
+        "const Status closed = heap->timeline.close(*driver_, stream, heap->timeline.epoch(), &covered);",
+        "const Status closed;\n      covered = true;",
+    ),
+    Mutant(
+        "what threads remember survives a stream",
+        STREAMS,
+        "  stamp_.store(next_stamp(), std::memory_order_relaxed);\n",
+        "",
+    ),
+    Mutant(
+        "a lender's handle is taken for the lender",
+        STREAMS,
+        "if (is_alive(*driver_, heap.key)) return false;",
+        "return false;",
+    ),
+    Mutant("a user's handle is taken for the user", HEAP_FREE, " || !is_alive(driver_, pending.streams[i])) {", ") {"),
+    Mutant(
+        "a stream with the owner's old handle is the owner",
+        HEAP_FREE,
+        "if (user == static_cast<const StreamIdentity&>(key)) return {};",
+        "if (user.stream == key.stream) return {};",
     ),
     # ---- The stamp of a free
     Mutant("whole pages are not stamped", HEAP, "    stamp(run.first, run.count);\n", ""),
     Mutant("edge pages are not stamped", HEAP, "    stamp(id, 1);\n  } else {", "  } else {"),
     Mutant("received pages are not stamped", HEAP, "    stamp(id, 1);\n  }\n  from.", "  }\n  from."),
-    Mutant("a released pool is not stamped", ARENA, "    heap->stamp_all();\n", ""),
+    Mutant("a released pool is not stamped", POOLS, "    heap->stamp_all();\n", ""),
     # ---- Frees that wait for other streams
     Mutant("a large free forgets other streams", HEAP_FREE, "if (!place.has_stream_uses) {", "if (true) {"),
     Mutant(
@@ -83,15 +152,15 @@ MUTANTS = [
     Mutant(
         "only the last stream is remembered",
         HEAP_FREE,
-        "if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);",
-        "streams = {stream};",
+        "if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);",
+        "users = {user};",
     ),
     Mutant("a pending free bears no epoch", HEAP_FREE, "{}, timeline.epoch()};", "{}, 0};"),
     Mutant(
         "a default stream of a thread takes an event",
         HEAP_FREE,
-        "if (pending.streams[i] == CU_STREAM_PER_THREAD) {",
-        "if (false) {",
+        "stream == CU_STREAM_PER_THREAD || !is_alive",
+        "!is_alive",
     ),
     Mutant(
         "a captured stream takes an event",
@@ -102,8 +171,8 @@ MUTANTS = [
     Mutant(
         "an event that was not recorded counts",
         HEAP_FREE,
-        "if (!event->record(pending.streams[i]).ok()) {",
-        "if (!event->record(pending.streams[i]).ok() && false) {",
+        "if (!event->record(stream).ok()) {",
+        "if (!event->record(stream).ok() && false) {",
     ),
     Mutant("pending frees count as complete", HEAP_FREE, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
     Mutant(
@@ -160,13 +229,13 @@ MUTANTS = [
     # ---- Waits of the host, and what goes after them
     Mutant(
         "a wait for the device does not wait",
-        ARENA,
+        WAITS,
         'driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize")',
         "Status()",
     ),
     Mutant(
         "a wait for the streams does not wait",
-        ARENA,
+        WAITS,
         'status = driver_->check(driver_->cuEventSynchronize(events[i]), "cuEventSynchronize");',
         "",
     ),
@@ -184,42 +253,42 @@ MUTANTS = [
     ),
     Mutant(
         "trim does not wait",
-        ARENA,
+        WAITS,
         "  if (Status status = synchronize(all); !status.ok()) return status;\n  // Frees",
         "  // Frees",
     ),
     Mutant(
         "trim does not wait again",
-        ARENA,
+        WAITS,
         "    if (Status status = synchronize(all); !status.ok()) return status;\n  }",
         "  }",
     ),
-    Mutant("pages go before they are complete", ARENA, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
-    Mutant("pages of an open pool go", ARENA, "return !heap.pool_is_open && heap.is_vacant", "return heap.is_vacant"),
-    Mutant("a pool opened again is not protected", ARENA, "    heap->pool_is_open = true;\n", ""),
+    Mutant("pages go before they are complete", WAITS, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
+    Mutant("pages of an open pool go", WAITS, "return !heap.pool_is_open && heap.is_vacant", "return heap.is_vacant"),
+    Mutant("a pool opened again is not protected", POOLS, "    heap->pool_is_open = true;\n", ""),
     Mutant(
         "a heap of an open pool is not protected",
-        ARENA,
+        STREAMS,
         "heap->pool_is_open = pool_uses_.count(key.pool) != 0;",
         "",
     ),
     Mutant(
         "trim does not ask for captures",
-        ARENA,
-        "if (is_capturing(heap->key.stream)) {",
+        WAITS,
+        "if (any_capturing(all)) {",
         "if (false) {",
     ),
     Mutant(
         "the last rung does not wait",
         LADDER,
-        "  if (!synchronize(all).ok()) return false;\n  if (!store_->uses_vmm()) {",
-        "  if (!store_->uses_vmm()) {",
+        "  if (!synchronize(all).ok()) return false;\n  {",
+        "  {",
     ),
     Mutant(
         "the last rung does not ask for captures",
         LADDER,
-        "    if (is_capturing(heap->key.stream)) return false;\n    const Lock",
-        "    const Lock",
+        "    if (is_capturing(*heap)) return false;\n    helps",
+        "    helps",
     ),
     Mutant(
         "a wait for events ends other captures",
@@ -238,8 +307,8 @@ MUTANTS = [
     Mutant(
         "views are retired during a capture",
         LADDER,
-        "    if (is_capturing(heap->key.stream)) return false;\n  }\n  {",
-        "  }\n  {",
+        "  if (any_capturing(all)) return false;\n  {",
+        "  {",
     ),
     Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || pool_is_open;", "BlockState::kFree;"),
     Mutant(

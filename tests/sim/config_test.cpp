@@ -39,6 +39,7 @@ constexpr BadConfig kBad[] = {
     {"shared:", "'shared', value ''", "name of a file"},
     {"shared:/nonexistent/account", "'shared', value '/nonexistent/account'", "No such file"},
     {"vmm:maybe", "'vmm', value 'maybe'", "on or off"},
+    {"mig:2", "'mig', value '2'", "0 or 1"},
     {"version:12.8", "'version', value '12.8'", "1000*major"},
     {"races:1", "'races', value '1'", "on or off"},
     {"fault:cuMemMap", "'fault', value 'cuMemMap'", "ENTRY_POINT@N"},
@@ -57,6 +58,19 @@ TEST_F(ConfigTest, EachMistakeIsOneLineWithKeyValueAndWhatIsAllowed) {
                                          HasSubstr(bad.allowed), Not(HasSubstr("\n"))));
   }
   EXPECT_EQ(spwSimPhysicalBytes(0), kPage) << "a malformed configuration changes nothing";
+}
+
+TEST_F(ConfigTest, AMigInstanceIsNamedSoAndHasNoPeers) {
+  int can = 0;
+  char name[64] = {};
+  start("devices:2");
+  SIM_OK(cuDeviceCanAccessPeer(&can, 0, 1));
+  EXPECT_EQ(can, 1);
+  start("devices:2,mig:1");
+  SIM_OK(cuDeviceCanAccessPeer(&can, 0, 1));
+  EXPECT_EQ(can, 0);
+  SIM_OK(cuDeviceGetName(name, sizeof name, 0));
+  EXPECT_THAT(name, HasSubstr(" MIG "));
 }
 
 TEST_F(ConfigTest, ValuesAreTaken) {

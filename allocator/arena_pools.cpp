@@ -1,0 +1,112 @@
+// Private pools: which of them serves a stream, and what becomes of their heaps when they end. Graphs that
+// were captured over a pool's memory are replayed on any stream, and stamp nothing: only a wait for the
+// context after the pool's release says that they are over.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "allocator/arena.h"
+
+namespace spillway {
+namespace {
+
+// Pools whose heaps may lie idle, waiting for graphs that may still be replayed, before the host waits for
+// them.
+constexpr uint32_t kReleasesPerWait = 64;
+
+}  // namespace
+
+bool Arena::pool_for(CUstream stream, PoolId* id) {
+  std::vector<Pool> open;
+  {
+    const Lock lock(registry_mutex_);
+    open = open_pools_;
+  }
+  // The filters are the program's: no lock is held while they run.
+  for (auto pool = open.rbegin(); pool != open.rend(); ++pool) {
+    if (pool->filter == nullptr || pool->filter(stream)) {
+      *id = pool->id;
+      return true;
+    }
+  }
+  return false;
+}
+
+Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
+  if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
+  const Lock arena_lock(mutex_);
+  // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
+  for (Heap* heap : heaps()) {
+    if (heap->key.pool != id) continue;
+    const Lock heap_lock(heap->mutex);
+    heap->pool_is_open = true;
+  }
+  const Lock lock(registry_mutex_);
+  for (const Pool& pool : open_pools_) {
+    if (pool.id == id) {
+      return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
+    }
+  }
+  open_pools_.push_back({std::move(filter), id});
+  ++pool_uses_[id];
+  open_pool_count_.fetch_add(1, std::memory_order_release);
+  return {};
+}
+
+Status Arena::end_pool(PoolId id) {
+  const Lock lock(registry_mutex_);
+  const auto found =
+      std::find_if(open_pools_.begin(), open_pools_.end(), [&](const Pool& pool) { return pool.id == id; });
+  if (found == open_pools_.end()) {
+    return Status::invalid_state(fmt::format("pool {{{}, {}}} is not open", id.first, id.second));
+  }
+  open_pools_.erase(found);
+  open_pool_count_.fetch_sub(1, std::memory_order_release);
+  return {};
+}
+
+Status Arena::release_pool(PoolId id) {
+  bool is_last = false;
+  if (Status status = release_claim(id, &is_last); !status.ok() || !is_last) return status;
+  // Until a wait for the device its heaps serve no other pool.
+  if (released_pools_.fetch_add(1, std::memory_order_relaxed) % kReleasesPerWait == kReleasesPerWait - 1) {
+    (void)wait_if_nothing_captures();
+  }
+  return {};
+}
+
+Status Arena::release_claim(PoolId id, bool* is_last) {
+  const Lock lock(mutex_);
+  {
+    const Lock registry(registry_mutex_);
+    const auto uses = pool_uses_.find(id);
+    if (uses == pool_uses_.end()) {
+      return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
+    }
+    if (--uses->second > 0) return {};
+    for (const Pool& pool : open_pools_) {
+      if (pool.id == id) {
+        ++uses->second;
+        return Status::invalid_state(
+            fmt::format("pool {{{}, {}}} is still open: end it before its release", id.first, id.second));
+      }
+    }
+    pool_uses_.erase(uses);
+    *is_last = true;
+  }
+  // Views that only its graphs needed may go: the bound that was raised for them is tried again.
+  most_mappings_ = options_.most_mappings;
+  for (Heap* heap : heaps()) {
+    if (heap->key.pool != id) continue;
+    const Lock heap_lock(heap->mutex);
+    heap->pool_is_open = false;
+    heap->release_empty_slabs();
+    // Replays of a graph stamp nothing: only a wait from now on says that they are over.
+    heap->stamp_all();
+  }
+  return {};
+}
+
+}  // namespace spillway

@@ -1,0 +1,148 @@
+// The arena's part in blocks that leave the process: limits, contexts, locks, and what is unsupported where.
+
+#include <fmt/format.h>
+
+#include "allocator/address_map.h"
+#include "allocator/arena.h"
+#include "driver/capture.h"
+
+namespace spillway {
+
+Status Arena::check_shareable() const {
+  const auto refuse = [&](const char* why) {
+    return Status::unsupported(fmt::format("device {} ({}): {}", device_, properties_.name, why));
+  };
+  if (properties_.is_mig) return refuse("a MIG instance shares no memory with other processes");
+  if (!store_->uses_vmm()) return refuse("sharing memory needs virtual memory management (backend:vmm)");
+  if (properties_.posix_handles == 0) return refuse("its memory cannot be exported as a file descriptor");
+  return {};
+}
+
+uint64_t Arena::shared_held_bytes() const {
+  const Lock lock(mutex_);
+  return shared_.held_bytes();
+}
+
+Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
+  *out = nullptr;
+  if (Status status = check_shareable(); !status.ok()) return status;
+  if (bytes == 0) return {};
+  Result<StreamIdentity> identity = identify(*driver_, stream);
+  if (!identity.ok()) return identity.take_status();
+  if (Status status = check_context(*driver_, stream, context_.get(), device_); !status.ok()) return status;
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (spillway::is_capturing(*driver_, identity->stream)) {
+    return Status::invalid_state("a shareable block cannot be made on a stream that is being captured");
+  }
+  if (bytes > kLargestRequestBytes) return out_of_memory(bytes);
+  for (bool trimmed = false;; trimmed = true) {
+    {
+      const RelaxedCapture relaxed(*driver_);
+      const Lock lock(mutex_);
+      Result<uint64_t> va = shared_.reuse(bytes, identity.value());
+      if (va.ok() && va.value() == 0) {
+        const uint64_t pages = SharedBlocks::extent_bytes(bytes) / kPageBytes;
+        va = store_->room_pages() < pages ? Result<uint64_t>(Status::out_of_memory("the limit"))
+                                          : shared_.create(bytes, identity.value(), store_->devices());
+        update_most_pages();
+      }
+      if (va.ok()) {
+        *out = reinterpret_cast<void*>(va.value());
+        return {};
+      }
+      if (va.status().code() != SPW_ERROR_OUT_OF_MEMORY) return va.take_status();
+    }
+    if (trimmed || !trim().ok()) return out_of_memory(bytes);
+    counters_.on_alloc_retry();
+  }
+}
+
+Status Arena::free_shared(uint64_t va) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const RelaxedCapture relaxed(*driver_);
+  const Lock lock(mutex_);
+  Status status = shared_.free(va);
+  if (status.ok()) shared_.complete_finished_frees();
+  update_most_pages();
+  return status;
+}
+
+Status Arena::record_stream_shared(uint64_t va, CUstream stream) {
+  Result<StreamIdentity> identity = identify(*driver_, stream);
+  if (!identity.ok()) return identity.take_status();
+  if (Status status = check_context(*driver_, stream, context_.get(), device_); !status.ok()) return status;
+  const Lock lock(mutex_);
+  return shared_.record_stream(va, identity.value());
+}
+
+Result<Exported> Arena::export_block(const void* pointer) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  if (Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
+    const Lock lock(arena->mutex_);
+    return arena->shared_.export_block(va);
+  }
+  if (AddressMap::instance().find(va) != nullptr) {
+    return Status::invalid_pointer(
+        fmt::format("export of {:#x}: its memory is shared with other blocks of this process; ask for a "
+                    "block to be exported "
+                    "with spw_alloc_shareable",
+                    va));
+  }
+  return Status::invalid_pointer(fmt::format("export of {:#x}: no live block is there", va));
+}
+
+Status Arena::import_block(int descriptor, uint64_t bytes, void** out) {
+  *out = nullptr;
+  if (Status status = check_shareable(); !status.ok()) return status;
+  if (descriptor < 0 || bytes == 0 || bytes % kPageBytes != 0) {
+    return Status::invalid_argument(
+        fmt::format("descriptor {}, {} bytes: both must be as spw_export_fd gave them", descriptor, bytes));
+  }
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const RelaxedCapture relaxed(*driver_);
+  const Lock lock(mutex_);
+  Result<uint64_t> va = shared_.import_block(descriptor, bytes, store_->devices());
+  if (!va.ok()) return va.take_status();
+  *out = reinterpret_cast<void*>(va.value());
+  return {};
+}
+
+Status Arena::close_import(void* pointer) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  Arena* arena = SharedBlocks::arena_of(va);
+  return arena == nullptr
+             ? Status::invalid_pointer(fmt::format("close of {:#x}: nothing was imported there", va))
+             : arena->close_own_import(va);
+}
+
+Status Arena::close_own_import(uint64_t va) {
+  {
+    const Lock lock(mutex_);
+    if (!shared_.is_imported(va)) {
+      return Status::invalid_pointer(fmt::format("close of {:#x}: nothing was imported there", va));
+    }
+  }
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const std::vector<Heap*> all = heaps();
+  if (any_capturing(all)) {
+    return Status::invalid_state("close while a stream is being captured: nothing can be unmapped now");
+  }
+  // Its users are unknown: only a wait for the whole context reaches them all.
+  if (!may_wait_for_context()) {
+    return Status::invalid_state(
+        "close while a stream may be captured (a pool is open): the wait for whoever "
+        "uses the memory would end that capture");
+  }
+  const RelaxedCapture relaxed(*driver_);
+  counters_.on_host_wait();
+  counters_.on_sync_all_streams();
+  if (Status status = synchronize_context(all); !status.ok()) return status;
+  const Lock lock(mutex_);
+  return shared_.drop_imported(va);
+}
+
+}  // namespace spillway

@@ -1,0 +1,194 @@
+// Waits of the host for what uses an arena's memory, and what may go back to the driver after them.
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "allocator/arena.h"
+#include "driver/capture.h"
+
+namespace spillway {
+
+// ---- Waiting
+// ---------------------------------------------------------------------------------------------------------
+
+bool Arena::may_wait_for_context() const {
+  // Whoever captures opens a pool first. The legacy stream knows of captures on the streams that wait for it,
+  // and may be asked.
+  return open_pool_count_.load(std::memory_order_acquire) == 0 &&
+         !spillway::is_capturing(*driver_, CU_STREAM_LEGACY);
+}
+
+Status Arena::synchronize_context(const std::vector<Heap*>& all) {
+  std::vector<uint64_t> awaited;
+  for (Heap* heap : all) {
+    const Lock lock(heap->mutex);
+    awaited.push_back(heap->timeline.begin_wait());
+  }
+  uint64_t shared_awaited = 0;
+  {
+    const Lock lock(mutex_);
+    shared_awaited = shared_.begin_wait();
+  }
+  counters_.on_driver_call(DriverCall::kSynchronize);
+  if (Status status = driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); !status.ok())
+    return status;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Lock lock(all[i]->mutex);
+    all[i]->timeline.end_wait(awaited[i]);
+  }
+  const Lock lock(mutex_);
+  shared_.end_wait(shared_awaited);
+  update_most_pages();
+  return {};
+}
+
+bool Arena::mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events) {
+  if (heap.owned_pages() == 0) return true;
+  if (!heap.events_mark_all_uses()) return false;
+  heap.list_pending_events(events);
+  if (has_gone(heap)) {
+    // No other event can be recorded than that of its end.
+    if (heap.timeline.is_over()) return true;
+    if (!heap.timeline.is_covered()) return false;
+    events.push_back(heap.timeline.event().get());
+    return true;
+  }
+  if (heap.key.thread != 0 && heap.key.thread != thread_number()) return false;
+  Result<Event> mark = events_.acquire();
+  if (!mark.ok()) return false;
+  counters_.on_driver_call(DriverCall::kEventRecord);
+  const bool recorded = mark->record(heap.key.stream).ok();
+  marks.push_back(std::move(mark.value()));
+  if (!recorded) return false;
+  events.push_back(marks.back().get());
+  return true;
+}
+
+Status Arena::synchronize(const std::vector<Heap*>& all, bool* everything) {
+  // Both recording and waiting would end another stream's capture.
+  const RelaxedCapture relaxed(*driver_);
+  std::vector<Event> marks;
+  std::vector<CUevent> events;
+  std::vector<std::pair<Heap*, uint64_t>> reached;
+  for (Heap* heap : all) {
+    const Lock lock(heap->mutex);
+    const uint64_t awaited = heap->timeline.begin_wait();
+    if (mark_uses(*heap, marks, events)) reached.emplace_back(heap, awaited);
+  }
+  uint64_t shared_awaited = 0;
+  bool shared_reached = false;
+  {
+    const Lock lock(mutex_);
+    shared_awaited = shared_.begin_wait();
+    shared_reached = shared_.list_pending_events(events);
+  }
+  counters_.on_host_wait();
+  counters_.on_sync_all_streams();
+  if (everything != nullptr) *everything = true;
+  Status status;
+  if ((reached.size() < all.size() || !shared_reached) && may_wait_for_context()) {
+    status = synchronize_context(all);
+  } else {
+    if (everything != nullptr) *everything = reached.size() == all.size();
+    for (size_t i = 0; i < events.size() && status.ok(); ++i) {
+      counters_.on_driver_call(DriverCall::kSynchronize);
+      status = driver_->check(driver_->cuEventSynchronize(events[i]), "cuEventSynchronize");
+    }
+    for (const auto& [heap, awaited] : reached) {
+      const Lock lock(heap->mutex);
+      if (status.ok()) heap->timeline.end_wait(awaited);
+    }
+    if (status.ok() && shared_reached) {
+      const Lock lock(mutex_);
+      shared_.end_wait(shared_awaited);
+      update_most_pages();
+    }
+  }
+  for (Event& mark : marks) events_.give_back(std::move(mark));
+  return status;
+}
+
+bool Arena::wait_if_nothing_captures() {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return false;
+  const std::vector<Heap*> all = heaps();
+  if (any_capturing(all)) return false;
+  bool shared_in_use = false;
+  {
+    const Lock lock(mutex_);
+    shared_in_use = shared_.is_in_use();
+  }
+  // Who uses a shared block that lives is not known to the last stream.
+  if (shared_in_use) return may_wait_for_context() && synchronize_context(all).ok();
+  bool everything = false;
+  return synchronize(all, &everything).ok() && everything;
+}
+
+// ---- Giving back
+// -----------------------------------------------------------------------------------------------------
+
+Status Arena::trim() {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const std::vector<Heap*> all = heaps();
+  if (any_capturing(all)) {
+    return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
+  }
+  // Questions about events and unmapping, too, would end a capture that the arena does not know of.
+  const RelaxedCapture relaxed(*driver_);
+  if (Status status = synchronize(all); !status.ok()) return status;
+  // Frees that were pending are stamped as they complete, after the wait; the device is idle by now, so
+  // waiting again for them costs nothing.
+  size_t completed = 0;
+  for (Heap* heap : all) {
+    const Lock heap_lock(heap->mutex);
+    completed += heap->complete_finished_frees() + heap->release_empty_slabs();
+  }
+  if (completed > 0) {
+    if (Status status = synchronize(all); !status.ok()) return status;
+  }
+  const Lock lock(mutex_);
+  Status released = shared_.release_idle();
+  update_most_pages();
+  Status pages = release_vacant_pages();
+  return released.ok() ? std::move(pages) : std::move(released);
+}
+
+Status Arena::release_vacant_pages() {
+  spared_pages_ = 0;
+  const std::vector<Heap*> all = heaps();
+  // Freed since the wait: its users may still be at work.
+  const auto may_go = [](const Heap& heap, PageId id) {
+    return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
+  };
+  if (!store_->uses_vmm()) {
+    const AllLocked locked(all);
+    return store_->release_segments(
+        [&](PageId first, uint32_t count) {
+          for (PageId id = first; id < first + count; ++id) {
+            if (!may_go(*store_->page(id).owner.load(), id)) return false;
+          }
+          return true;
+        },
+        [&](PageId first, uint32_t count) {
+          for (PageId id = first; id < first + count; ++id) store_->page(id).owner.load()->drop_vacant(id, 1);
+        });
+  }
+  for (Heap* heap : all) {
+    const Lock heap_lock(heap->mutex);
+    std::vector<PageId> pages;
+    heap->choose_vacant(heap->vacant_pages(), pages);
+    for (const PageId id : pages) {
+      if (!may_go(*heap, id)) continue;
+      heap->drop_vacant(id, 1);
+      if (Status status = store_->release_page(id); !status.ok()) {
+        if (store_->backed(id)) heap->add_vacant(id, 1);
+        return status;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace spillway

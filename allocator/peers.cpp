@@ -1,0 +1,91 @@
+// Access from other devices. Every mapping names the devices that may use it (cuMemSetAccess), so a peer is
+// given access to what is mapped now, and its name is kept for what will be. Memory of cuMemAlloc belongs to
+// a context instead, and access is the peer context's (cuCtxEnablePeerAccess).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "allocator/arena.h"
+#include "driver/capture.h"
+
+namespace spillway {
+
+template <typename Visit>
+Status PageStore::for_each_mapped_range(Visit visit) const {
+  for (PageId first = backed_.next_set(0); first < backed_.end();) {
+    const PageId last = backed_.next_clear(first);
+    if (Status status = visit(home_.base() + first * kPageBytes, (last - first) * kPageBytes); !status.ok()) {
+      return status;
+    }
+    first = backed_.next_set(last);
+  }
+  for (const std::unique_ptr<View>& view : views_) {
+    const std::vector<PageId>& pages = view->pages;
+    for (size_t first = 0; first < pages.size();) {
+      size_t last = first;
+      while (last < pages.size() && pages[last] != kNoPage) ++last;
+      if (last > first) {
+        Status status = visit(view->va + first * kPageBytes, (last - first) * kPageBytes);
+        if (!status.ok()) return status;
+      }
+      first = last + 1;
+    }
+  }
+  return {};
+}
+
+Status PageStore::grant_peer(int peer) {
+  devices_.reserve(devices_.size() + 1);
+  std::vector<std::pair<uint64_t, uint64_t>> granted;
+  Status status = for_each_mapped_range([&](uint64_t va, uint64_t bytes) -> Status {
+    granted.emplace_back(va, bytes);
+    count(DriverCall::kSetAccess);
+    if (Status one = set_access(*driver_, va, bytes, peer); !one.ok()) return one;
+    return {};
+  });
+  if (status.ok()) {
+    devices_.push_back(peer);
+    return status;
+  }
+  // The range that failed may be granted in part: it is taken back too.
+  uint64_t kept_bytes = 0;
+  for (const auto& [va, bytes] : granted) {
+    count(DriverCall::kSetAccess);
+    if (!deny_access(*driver_, va, bytes, peer).ok()) kept_bytes += bytes;
+  }
+  if (kept_bytes == 0) return status;
+  return Status(status.code(), fmt::format("{}; device {} kept access to {} bytes, which is harmless",
+                                           status.text(), peer, kept_bytes));
+}
+
+Status Arena::enable_peer(int peer) {
+  if (peer == device_) {
+    return Status::invalid_argument(fmt::format("device {} is no peer of itself", peer));
+  }
+  if (Status status = check_peer(*driver_, peer, device_); !status.ok()) return status;
+  const RelaxedCapture relaxed(*driver_);
+  if (store_->uses_vmm()) {
+    const ScopedContext context(*driver_, context_.get());
+    if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+    const Lock lock(mutex_);
+    if (store_->is_granted(peer)) return {};
+    if (Status status = shared_.grant_peer(peer); !status.ok()) return status;
+    Status status = store_->grant_peer(peer);
+    if (!status.ok()) shared_.deny_peer(peer);
+    return status;
+  }
+  if (driver_->cuCtxEnablePeerAccess == nullptr) {
+    return Status::unsupported("cuCtxEnablePeerAccess: this driver does not have it");
+  }
+  Result<RetainedContext> user = RetainedContext::retain(driver_, peer);
+  if (!user.ok()) return user.take_status();
+  const ScopedContext context(*driver_, user->get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const CUresult answer = driver_->cuCtxEnablePeerAccess(context_.get(), 0);
+  return answer == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? Status()
+                                                          : driver_->check(answer, "cuCtxEnablePeerAccess");
+}
+
+}  // namespace spillway

@@ -1,0 +1,79 @@
+#include "allocator/stream_identity.h"
+
+#include <fmt/format.h>
+
+namespace spillway {
+namespace {
+
+// What other threads may ask about one that is gone.
+struct ThreadLife {
+  std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);
+  ~ThreadLife() { ended->store(true, std::memory_order_release); }
+};
+
+CUresult ask_id(const Driver& driver, CUstream stream, uint64_t* id) {
+  if (driver.cuStreamGetId == nullptr) {
+    *id = reinterpret_cast<uint64_t>(stream);
+    return CUDA_SUCCESS;
+  }
+  unsigned long long answer = 0;
+  const CUresult result = driver.cuStreamGetId(stream, &answer);
+  *id = answer;
+  return result;
+}
+
+}  // namespace
+
+uint64_t thread_number() {
+  static std::atomic<uint64_t> next{1};
+  thread_local uint64_t number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+std::shared_ptr<const std::atomic<bool>> thread_has_ended() {
+  thread_local ThreadLife life;
+  return life.ended;
+}
+
+Result<StreamIdentity> identify(const Driver& driver, CUstream stream) {
+  StreamIdentity identity;
+  if (stream == CU_STREAM_PER_THREAD) {
+    identity.stream = stream;
+    identity.thread = thread_number();
+  } else if (!is_default_stream(stream)) {
+    identity.stream = stream;
+    const CUresult answer = ask_id(driver, stream, &identity.id);
+    if (Status status = driver.check(answer, "cuStreamGetId"); !status.ok()) {
+      return Status::invalid_argument(fmt::format("stream {}: the driver does not know it ({})",
+                                                  static_cast<const void*>(stream), status.text()));
+    }
+  }
+  return identity;
+}
+
+bool is_alive(const Driver& driver, const StreamIdentity& stream) {
+  if (is_default_stream(stream.stream)) return true;
+  uint64_t id = 0;
+  const CUresult answer = ask_id(driver, stream.stream, &id);
+  if (answer == CUDA_SUCCESS) return id == stream.id;
+  return answer != CUDA_ERROR_INVALID_HANDLE && answer != CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+Status check_context(const Driver& driver, CUstream stream, CUcontext context, int device) {
+  CUcontext owner = nullptr;
+  if (is_default_stream(stream)) {
+    CUdevice current = 0;
+    if (driver.cuCtxGetCurrent(&owner) != CUDA_SUCCESS || owner == nullptr) return {};
+    // The thread works on another device: its default stream there is not meant.
+    if (driver.cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device) return {};
+  } else if (driver.cuStreamGetCtx == nullptr || driver.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS) {
+    return {};
+  }
+  if (owner == context) return {};
+  return Status::invalid_argument(fmt::format(
+      "stream {}: it belongs to another context than the memory of device {}, which is that of the device's "
+      "first use; use a stream of that context",
+      static_cast<const void*>(stream), device));
+}
+
+}  // namespace spillway
