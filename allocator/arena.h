@@ -194,8 +194,8 @@ class Arena {
   bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch);
   bool wait_for_frees(Heap& heap);
   bool wait_for_device();
-  // Retires the views that lie unused, least recently used first, down to half of those that may be; waits
-  // for the device in between. False while a stream is captured, or when there are none.
+  // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
+  // the device before. False while a stream is captured, or when there are none.
   bool retire_views();
   // arena_waits.cpp. Waits for what uses the memory of these heaps, and for pending frees of shared blocks,
   // holding no lock; what was freed before is then complete. Events on the streams mark that, where they can:

@@ -154,7 +154,11 @@ class Heap {
   Plan plan(const Request& request, uint32_t spare_pages = 0);
   // Where mappings are many: the places of a program that does not repeat itself are not remembered, because
   // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
-  void keep_together(bool together) { keeps_together_ = together; }
+  // With `breaks_pages`, holes are taken although a view would spare a page, until hardly any page is vacant.
+  void keep_together(bool together, bool breaks_pages) {
+    keeps_together_ = together;
+    breaks_pages_ = breaks_pages;
+  }
   Result<Place*> take_planned(const Request& request, const Plan& plan);
   // Pages that the place predicted for the request needs, or nothing if it could not be taken even with them.
   void pages_missing_from(const Place& place, std::vector<PageId>& missing) const;
@@ -205,9 +209,11 @@ class Heap {
   static constexpr uint32_t kEpochPages = 64;
   static constexpr uint64_t kRequestsToReview = 1024;
   // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
-  static constexpr uint32_t kRequestsToTrust = 1024;
+  static constexpr uint32_t kRequestsToTrust = 64;
 
-  bool remembers() const { return !keeps_together_ || journal_.followed() >= kRequestsToTrust; }
+  bool remembers() const {
+    return !keeps_together_ || led_by_ != nullptr || journal_.followed() >= kRequestsToTrust;
+  }
   bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == this; }
   void stamp(PageId first, uint32_t count) {
     const uint64_t epoch = timeline.epoch();
@@ -321,6 +327,7 @@ class Heap {
   uint32_t vacant_count_ = 0;
   uint32_t owned_count_ = 0;
   bool keeps_together_ = false;
+  bool breaks_pages_ = false;
   FragmentIndex fragments_;
   std::atomic<const Journal*>& leader_;  // the arena's: the journal of its busiest heap
   std::vector<PageId> dirty_;

@@ -27,8 +27,12 @@ namespace {
 // From this share of the mappings that may live on, they are spared: small blocks go to windows, programs
 // that do not repeat themselves are kept together, and ever more pages, in the end a quarter more, are
 // created where a view would do. See docs/decisions/mappings.md.
-constexpr uint32_t kManyMappingsDivisor = 6;
+constexpr uint32_t kManyMappingsDivisor = 4;
 constexpr uint32_t kMostSparePagesDivisor = 4;
+// Pages are spared for mappings while so large a part of what is held could still be added.
+constexpr uint32_t kFarFromLimitDivisor = 16;
+// This part of the mappings that may live goes at a time.
+constexpr uint32_t kRetiredDivisor = 8;
 // While others fill the device, it is asked for free memory once in so many requests that could use some.
 constexpr uint32_t kQuestionsPerAnswer = 32;
 
@@ -187,6 +191,8 @@ bool Arena::mappings_are_many() const {
 }
 
 uint32_t Arena::pages_to_spare_mappings() const {
+  // Near the limit every page is needed.
+  if (store_->easy_room_pages() < store_->page_count() / kFarFromLimitDivisor) return 0;
   const uint64_t from = most_mappings_ / kManyMappingsDivisor;
   const uint64_t above = std::min(store_->live_mappings(), most_mappings_) - from;
   const uint64_t needed = store_->page_count() - std::min<uint64_t>(spared_pages_, store_->page_count());
@@ -227,7 +233,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   }
   const bool spare_mappings = mappings_are_many();
   const uint32_t spare_pages = spare_mappings ? pages_to_spare_mappings() : 0;
-  heap.keep_together(spare_mappings);
+  heap.keep_together(spare_mappings, spare_pages > 0);
   for (bool ordered = false;;) {
     Plan plan = heap.plan(request, spare_pages);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
@@ -459,24 +465,49 @@ bool Arena::retire_views() {
         if (!is_new) found->second = std::min(found->second, age);
       });
     }
-    std::vector<std::pair<uint64_t, View*>> unused;
+    std::vector<std::pair<uint64_t, View*>> by_age;
     store_->for_each_view([&](View& view) {
       const auto found = ages.find(&view);
       const uint64_t age = found == ages.end() ? UINT64_MAX : found->second;
-      if (age > 0) unused.emplace_back(age, &view);
+      if (age > 0) by_age.emplace_back(age, &view);
     });
-    std::sort(unused.begin(), unused.end(), std::greater<>());
-    const uint32_t home = store_->page_count();
-    const uint32_t enough = home + (std::max(most_mappings_, home) - home) / 2;
+    std::sort(by_age.begin(), by_age.end(), std::greater<>());
+    // Those used last are wanted again by a program that repeats itself.
+    std::vector<View*> unused;
+    const uint32_t too_many = options_.most_mappings / kRetiredDivisor;
+    uint32_t old = 0;
+    for (const auto& [age, view] : by_age) {
+      if (old >= options_.most_mappings / 2) break;
+      old += view->mapped;
+      unused.push_back(view);
+    }
+    // Every call that unmaps is a wait, and one unmaps views that lie side by side: the longest runs go
+    // first.
+    std::sort(unused.begin(), unused.end(), [](const View* a, const View* b) { return a->va < b->va; });
+    struct Run {
+      uint32_t mapped = 0;
+      size_t first = 0;
+      size_t end = 0;
+    };
+    std::vector<Run> runs;
+    for (size_t i = 0; i < unused.size(); ++i) {
+      if (i == 0 || unused[i - 1]->end_va() != unused[i]->va) runs.push_back({0, i, i});
+      runs.back().mapped += unused[i]->mapped;
+      runs.back().end = i + 1;
+    }
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.mapped > b.mapped; });
+    const uint32_t enough = most_mappings_ - std::min(most_mappings_, too_many);
     uint32_t left = store_->live_mappings();
-    for (const auto& [age, view] : unused) {
+    for (const Run& run : runs) {
       if (left <= enough) break;
-      left -= view->mapped;
-      view->retired = true;
-      view->lose_places();
+      left -= run.mapped;
+      for (size_t i = run.first; i < run.end; ++i) {
+        unused[i]->retired = true;
+        unused[i]->lose_places();
+      }
     }
     // Views that are all in use: no further wait before there are many more.
-    most_mappings_ = std::max(options_.most_mappings, left + options_.most_mappings / 8);
+    most_mappings_ = std::max(options_.most_mappings, left + too_many);
   }
   bool everything = false;
   if (!synchronize(all, &everything).ok() || !everything) return false;

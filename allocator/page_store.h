@@ -37,6 +37,7 @@ struct View {
   // Counts what its places cannot outlive: a slot lost, a retirement. Read under any heap's lock.
   std::atomic<uint32_t> generation{0};
 
+  uint64_t end_va() const { return va + pages.size() * kPageBytes; }
   void lose_places() { generation.fetch_add(1, std::memory_order_relaxed); }
 };
 

@@ -180,7 +180,7 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
   }
   const Fit& fit = search.best();
   if (fit.consumed == ~0u) return nullptr;
-  const uint32_t scarce_divisor = keeps_together_ ? kScarceWhereMappingsAreMany : kScarceVacantDivisor;
+  const uint32_t scarce_divisor = breaks_pages_ ? kScarceWhereMappingsAreMany : kScarceVacantDivisor;
   if (frugal && fit.consumed > lines / kPageLines && lines < kMostFrugalPages * kPageLines &&
       vacant_count_ * scarce_divisor <= owned_count_) {
     return nullptr;

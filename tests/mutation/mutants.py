@@ -303,7 +303,7 @@ MUTANTS = [
         "  if (!synchronize(all, &everything).ok() || !everything) return false;\n",
         "",
     ),
-    Mutant("views in use are retired", LADDER, "if (age > 0) unused", "unused"),
+    Mutant("views in use are retired", LADDER, "if (age > 0) by_age", "by_age"),
     Mutant(
         "views are retired during a capture",
         LADDER,
