@@ -180,6 +180,7 @@ class Arena {
   Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
   // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
   // may be created for that now.
+  uint32_t many_mappings() const;
   bool mappings_are_many() const;
   uint32_t pages_to_spare_mappings() const;
   // Whether the place expected for the request is only held up by other streams, which still use it or own

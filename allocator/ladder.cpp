@@ -24,9 +24,9 @@
 namespace spillway {
 namespace {
 
-// From this share of the mappings that may live on, they are spared: small blocks go to windows, programs
-// that do not repeat themselves are kept together, and ever more pages, in the end a quarter more, are
-// created where a view would do. See docs/decisions/mappings.md.
+// From this share of the mappings that may live beside the home view's on, they are spared: small blocks go
+// to windows, programs that do not repeat themselves are kept together, and ever more pages, in the end a
+// quarter more, are created where a view would do. See docs/decisions/mappings.md.
 constexpr uint32_t kManyMappingsDivisor = 4;
 constexpr uint32_t kMostSparePagesDivisor = 4;
 // Pages are spared for mappings while so large a part of what is held could still be added.
@@ -186,17 +186,24 @@ Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes
   return out_of_memory(requested_bytes);
 }
 
+uint32_t Arena::many_mappings() const {
+  // Of the views only: the home view alone is large on a large device.
+  const uint32_t home = std::min(store_->page_count(), most_mappings_);
+  return home + (most_mappings_ - home) / kManyMappingsDivisor;
+}
+
 bool Arena::mappings_are_many() const {
-  return store_->live_mappings() > most_mappings_ / kManyMappingsDivisor;
+  return store_->live_mappings() > many_mappings();
 }
 
 uint32_t Arena::pages_to_spare_mappings() const {
   // Near the limit every page is needed.
   if (store_->easy_room_pages() < store_->page_count() / kFarFromLimitDivisor) return 0;
-  const uint64_t from = most_mappings_ / kManyMappingsDivisor;
+  const uint64_t from = many_mappings();
   const uint64_t above = std::min(store_->live_mappings(), most_mappings_) - from;
   const uint64_t needed = store_->page_count() - std::min<uint64_t>(spared_pages_, store_->page_count());
-  const uint64_t allowed = needed * above / (most_mappings_ - from) / kMostSparePagesDivisor;
+  const uint64_t allowed =
+      needed * above / std::max<uint64_t>(most_mappings_ - from, 1) / kMostSparePagesDivisor;
   const uint64_t left = allowed - std::min<uint64_t>(allowed, spared_pages_);
   return static_cast<uint32_t>(std::min(left, store_->easy_room_pages()));
 }

@@ -66,6 +66,22 @@ TEST(Mappings, RandomSizesHoldMorePagesBeforeTheyMapWithoutEnd) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST(Mappings, TheHomeViewAloneIsNotMany) {
+  Device device(kNoBytes);
+  ArenaOptions options;
+  options.most_mappings = 20;
+  const auto arena = device.arena(options);
+  void* first = must_allocate(*arena, 4 * kMiB, nullptr);
+  must_allocate(*arena, 2 * kMiB, nullptr);
+  void* second = must_allocate(*arena, 4 * kMiB, nullptr);
+  must_allocate(*arena, 6 * kMiB, nullptr);
+  must_allocate(*arena, 8 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(first));
+  SPW_EXPECT_OK(Arena::free(second));
+  // The place used last is remembered; the best fit would be the first.
+  EXPECT_EQ(must_allocate(*arena, 4 * kMiB, nullptr), second);
+}
+
 TEST(Mappings, AtTheLimitRandomSizesAreStillServed) {
   Device device(kNoBytes);
   ArenaOptions options;
