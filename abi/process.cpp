@@ -49,6 +49,17 @@ std::string expand(const std::string& path, int device) {
   return out;
 }
 
+Status check_annotation(const std::string& name) {
+  constexpr size_t kMostLetters = 64;
+  const bool is_name = std::all_of(name.begin(), name.end(), [](char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') || letter == '_';
+  });
+  if (is_name && !name.empty() && name.size() <= kMostLetters) return {};
+  return Status::invalid_argument(
+      fmt::format("'{}' is no name for an annotation: use 1 to {} lower-case letters, digits and _",
+                  name.substr(0, 80), kMostLetters));
+}
+
 bool is_per_device(const std::string& path) {
   return expand(path, 0) != expand(path, 1);
 }
@@ -228,6 +239,30 @@ Status Process::remove_oom_callback(int device, spw_oom_callback callback, void*
   return {};
 }
 
+Status Process::annotate(int device, const std::string& name, uint64_t bytes) {
+  constexpr size_t kMostNames = 64;
+  if (Status status = check_annotation(name); !status.ok()) return status;
+  if (Result<Arena*> arena = used_arena(device); !arena.ok()) return arena.take_status();
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, uint64_t>& names = annotations_[device];
+  if (names.size() >= kMostNames && names.count(name) == 0) {
+    return Status::invalid_argument(
+        fmt::format("device {} has {} annotations already: use one of their names", device, kMostNames));
+  }
+  names[name] = bytes;
+  return {};
+}
+
+Result<uint64_t> Process::annotation(int device, const std::string& name) {
+  if (Status status = check_annotation(name); !status.ok()) return status;
+  if (Result<Arena*> arena = used_arena(device); !arena.ok()) return arena.take_status();
+  const std::lock_guard lock(mutex_);
+  const auto names = annotations_.find(device);
+  if (names == annotations_.end()) return uint64_t{0};
+  const auto found = names->second.find(name);
+  return found == names->second.end() ? uint64_t{0} : uint64_t{found->second};
+}
+
 Result<Arena*> Process::used_arena(int device) {
   if (Arena* arena = existing(device); arena != nullptr) return arena;
   const std::lock_guard lock(mutex_);
@@ -300,6 +335,9 @@ Result<std::string> Process::dump_text(int device) {
     }
     row.stats = arena.stats();
     row.segments = arena.segments();
+    if (const auto names = annotations_.find(row.ordinal); names != annotations_.end()) {
+      row.annotations = names->second;
+    }
     dump.devices.push_back(std::move(row));
   };
   if (owned_allocator_ != nullptr) owned_allocator_->for_each(add);

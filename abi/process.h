@@ -60,6 +60,10 @@ class Process {
   Status configure(const char* text);
   Config config();
 
+  // See spw_annotate.
+  Status annotate(int device, const std::string& name, uint64_t bytes);
+  Result<uint64_t> annotation(int device, const std::string& name);
+
   // See spw_dump.
   Status dump(const std::string& path);
   // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
@@ -88,6 +92,7 @@ class Process {
   std::shared_ptr<const Driver> driver_;
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
+  std::map<int, std::map<std::string, uint64_t>> annotations_;  // by device, then name
 };
 
 // Keeps the text as the thread's last error, and returns the code. Success passes through.

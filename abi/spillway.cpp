@@ -134,6 +134,31 @@ Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   return {};
 }
 
+spw_block to_abi(const BlockRow& row) {
+  spw_block_state state = SPW_BLOCK_INACTIVE;
+  if (row.kind == BlockKind::kActiveAllocated) state = SPW_BLOCK_ALLOCATED;
+  if (row.kind == BlockKind::kActivePendingFree) state = SPW_BLOCK_PENDING_FREE;
+  return {row.address, row.bytes, row.requested_bytes, state};
+}
+
+void walk(const Arena& arena, spw_segment_visitor visit, void* context) {
+  std::vector<spw_block> blocks;
+  for (const SegmentRow& row : arena.segments()) {
+    blocks.clear();
+    for (const BlockRow& block : row.blocks) blocks.push_back(to_abi(block));
+    const spw_segment segment{row.address,
+                              row.total_bytes,
+                              row.allocated_bytes,
+                              row.active_bytes,
+                              row.requested_bytes,
+                              reinterpret_cast<spw_stream>(row.stream),
+                              {row.pool_first, row.pool_second},
+                              blocks.data(),
+                              blocks.size()};
+    if (visit(&segment, context) != 0) return;
+  }
+}
+
 Status copy_out(const std::string& text, char* buffer, size_t size, size_t* needed) {
   if (needed != nullptr) *needed = text.size() + 1;
   if (buffer == nullptr && size == 0 && needed != nullptr) return {};
@@ -197,7 +222,10 @@ spw_status spw_record_stream(void* pointer, spw_stream stream) {
 }
 
 spw_status spw_stream_destroyed(int device, spw_stream stream) {
-  return spillway::with_used_arena(device, [&](Arena& arena) { return arena.stream_destroyed(stream); });
+  return spillway::with_used_arena(device, [&](Arena& arena) {
+    if (Guard* guard = Process::existing_guard(arena.device())) guard->stream_destroyed(stream);
+    return arena.stream_destroyed(stream);
+  });
 }
 
 spw_status spw_alloc_shareable(size_t bytes, int device, spw_stream stream, void** out) {
@@ -292,6 +320,44 @@ spw_status spw_pool_release(int device, spw_pool_id id) {
   });
 }
 
+spw_status spw_pool_retain(int device, spw_pool_id id) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    return arena.retain_pool(PoolId{id.first, id.second});
+  });
+}
+
+spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
+  if (claims == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("claims"); });
+  }
+  *claims = 0;
+  return spillway::with_used_arena(device, [&](Arena& arena) {
+    *claims = arena.pool_claims(PoolId{id.first, id.second});
+    return Status();
+  });
+}
+
+spw_status spw_walk(int device, spw_segment_visitor visit, void* context) {
+  if (visit == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("visit"); });
+  }
+  return spillway::with_used_arena(device, [&](Arena& arena) {
+    spillway::walk(arena, visit, context);
+    return Status();
+  });
+}
+
+spw_status spw_find_block(const void* pointer, spw_block* block, int* device) {
+  return spillway::guarded([&]() -> Status {
+    if (block == nullptr || device == nullptr) return spillway::is_null("block or device");
+    Result<spillway::FoundBlock> found = Arena::find_block(pointer);
+    if (!found.ok()) return found.take_status();
+    *block = spillway::to_abi(found->row);
+    *device = found->device;
+    return {};
+  });
+}
+
 spw_status spw_stats_get(int device, spw_stats* stats) {
   return spillway::guarded([&]() -> Status {
     if (stats == nullptr) return spillway::is_null("stats");
@@ -321,6 +387,23 @@ spw_status spw_stats_reset_accumulated(int device) {
   return spillway::with_used_arena(device, [](Arena& arena) {
     arena.reset_accumulated();
     return Status();
+  });
+}
+
+spw_status spw_annotate(int device, const char* name, uint64_t bytes) {
+  return spillway::guarded([&]() -> Status {
+    if (name == nullptr) return spillway::is_null("name");
+    return Process::instance().annotate(device, name, bytes);
+  });
+}
+
+spw_status spw_annotation(int device, const char* name, uint64_t* bytes) {
+  return spillway::guarded([&]() -> Status {
+    if (name == nullptr || bytes == nullptr) return spillway::is_null("name or bytes");
+    Result<uint64_t> found = Process::instance().annotation(device, name);
+    if (!found.ok()) return found.take_status();
+    *bytes = found.value();
+    return {};
   });
 }
 

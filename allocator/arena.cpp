@@ -121,7 +121,6 @@ inline Heap* Arena::remembered_heap(CUstream stream) const {
 }
 
 // ---- Allocate and free
-// -----------------------------------------------------------------------------------------------
 
 inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64_t requested_bytes,
                                                           CUstream stream, void** out) {
@@ -194,8 +193,8 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
     if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
     if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
   }
-  if (!heap.open_slab(*place, size_class)) return no_host_memory();
-  *out = heap.allocate_small(size_class, requested_bytes);
+  if (place->slab == nullptr && !heap.open_slab(*place, size_class)) return no_host_memory();
+  *out = heap.allocate_slot(size_class, requested_bytes);
   return {};
 }
 
@@ -249,7 +248,6 @@ Status Arena::release_withheld(void* pointer) {
 }
 
 // ---- Statistics
-// ------------------------------------------------------------------------------------------------------
 
 DeviceStats Arena::stats() const {
   DeviceStats stats = counters_.snapshot();

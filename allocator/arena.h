@@ -19,6 +19,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "allocator/heap.h"
@@ -97,10 +98,14 @@ class Arena {
 
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
-  // pool and cannot be opened.
+  // pool and cannot be opened. When end_pool() returns, the filter is not running and will not be called
+  // again, but for the call that end_pool() is called from.
   Status begin_pool(PoolId id, std::function<bool(CUstream)> filter);
   Status end_pool(PoolId id);
   Status release_pool(PoolId id);
+  // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
+  Status retain_pool(PoolId id);
+  uint64_t pool_claims(PoolId id);
 
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
@@ -128,13 +133,17 @@ class Arena {
   // difference.
   Status validate() const;
   std::vector<SegmentRow> segments() const;
+  // Of whichever arena. Errors: invalid_pointer.
+  static Result<FoundBlock> find_block(const void* pointer);
 
  private:
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
 
   struct Pool {
-    std::function<bool(CUstream)> filter;
-    PoolId id;
+    Pool(PoolId pool, std::function<bool(CUstream)> asked) : id(pool), filter(std::move(asked)) {}
+    const PoolId id;
+    const std::function<bool(CUstream)> filter;
+    std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
   };
 
   // The heap that this thread used last, if that is the one; or null.
@@ -168,8 +177,8 @@ class Arena {
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 
-  // ladder.cpp. climb() answers a place taken in `heap`, whose lock is then held, or null when device memory
-  // has run out.
+  // ladder.cpp. climb() answers a place taken in `heap`, or that of a slab that has room by now; the heap's
+  // lock is then held. Null when device memory has run out.
   Result<Place*> climb(Heap& heap, const Request& request);
   // The end of the ladder: a block in host memory, or the error.
   Status place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
@@ -261,7 +270,7 @@ class Arena {
   static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
   std::map<StreamKey, Heap*> serving_;
   std::vector<Heap*> closed_;  // to be taken over
-  std::vector<Pool> open_pools_;
+  std::vector<std::shared_ptr<Pool>> open_pools_;
   std::map<PoolId, uint32_t> pool_uses_;
   std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <thread>
 
 #include "allocator/arena.h"
 
@@ -16,22 +17,33 @@ namespace {
 // them.
 constexpr uint32_t kReleasesPerWait = 64;
 
+thread_local int filters_inside = 0;  // calls of filters that this thread is in
+
 }  // namespace
 
 bool Arena::pool_for(CUstream stream, PoolId* id) {
-  std::vector<Pool> open;
+  struct Asked {
+    Asked() { ++filters_inside; }
+    ~Asked() {
+      --filters_inside;
+      for (const std::shared_ptr<Pool>& pool : pools) pool->askers.fetch_sub(1, std::memory_order_release);
+    }
+    std::vector<std::shared_ptr<Pool>> pools;
+  } asked;
   {
     const Lock lock(registry_mutex_);
-    open = open_pools_;
-  }
-  // The filters are the program's: no lock is held while they run.
-  for (auto pool = open.rbegin(); pool != open.rend(); ++pool) {
-    if (pool->filter == nullptr || pool->filter(stream)) {
-      *id = pool->id;
-      return true;
+    asked.pools = open_pools_;
+    for (const std::shared_ptr<Pool>& pool : asked.pools) {
+      pool->askers.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  return false;
+  // The filters are the program's: no lock is held while they run.
+  const auto found = std::find_if(
+      asked.pools.rbegin(), asked.pools.rend(),
+      [&](const std::shared_ptr<Pool>& pool) { return pool->filter == nullptr || pool->filter(stream); });
+  if (found == asked.pools.rend()) return false;
+  *id = (*found)->id;
+  return true;
 }
 
 Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
@@ -44,26 +56,48 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
     heap->pool_is_open = true;
   }
   const Lock lock(registry_mutex_);
-  for (const Pool& pool : open_pools_) {
-    if (pool.id == id) {
+  for (const std::shared_ptr<Pool>& pool : open_pools_) {
+    if (pool->id == id) {
       return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
     }
   }
-  open_pools_.push_back({std::move(filter), id});
+  open_pools_.push_back(std::make_shared<Pool>(id, std::move(filter)));
   ++pool_uses_[id];
   open_pool_count_.fetch_add(1, std::memory_order_release);
   return {};
 }
 
-Status Arena::end_pool(PoolId id) {
+Status Arena::retain_pool(PoolId id) {
+  if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and always exists");
   const Lock lock(registry_mutex_);
-  const auto found =
-      std::find_if(open_pools_.begin(), open_pools_.end(), [&](const Pool& pool) { return pool.id == id; });
-  if (found == open_pools_.end()) {
-    return Status::invalid_state(fmt::format("pool {{{}, {}}} is not open", id.first, id.second));
+  ++pool_uses_[id];
+  return {};
+}
+
+uint64_t Arena::pool_claims(PoolId id) {
+  const Lock lock(registry_mutex_);
+  const auto uses = pool_uses_.find(id);
+  return uses == pool_uses_.end() ? 0 : uses->second;
+}
+
+Status Arena::end_pool(PoolId id) {
+  std::shared_ptr<Pool> ended;
+  {
+    const Lock lock(registry_mutex_);
+    const auto found = std::find_if(open_pools_.begin(), open_pools_.end(),
+                                    [&](const std::shared_ptr<Pool>& pool) { return pool->id == id; });
+    if (found == open_pools_.end()) {
+      return Status::invalid_state(fmt::format("pool {{{}, {}}} is not open", id.first, id.second));
+    }
+    ended = std::move(*found);
+    open_pools_.erase(found);
+    open_pool_count_.fetch_sub(1, std::memory_order_release);
   }
-  open_pools_.erase(found);
-  open_pool_count_.fetch_sub(1, std::memory_order_release);
+  // What the filter uses is the program's again. Inside a filter, waiting for it would be waiting for
+  // oneself.
+  while (filters_inside == 0 && ended->askers.load(std::memory_order_acquire) != 0) {
+    std::this_thread::yield();
+  }
   return {};
 }
 
@@ -86,8 +120,8 @@ Status Arena::release_claim(PoolId id, bool* is_last) {
       return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
     }
     if (--uses->second > 0) return {};
-    for (const Pool& pool : open_pools_) {
-      if (pool.id == id) {
+    for (const std::shared_ptr<Pool>& pool : open_pools_) {
+      if (pool->id == id) {
         ++uses->second;
         return Status::invalid_state(
             fmt::format("pool {{{}, {}}} is still open: end it before its release", id.first, id.second));

@@ -187,7 +187,12 @@ Status Arena::stream_destroyed(CUstream stream) {
       if (std::get<CUstream>(key) == stream) owned.push_back(heap);
     }
   }
-  if (owned.empty()) return {};
+  std::vector<Heap*> used = heaps();
+  std::erase_if(used, [&](Heap* heap) {
+    const Lock lock(heap->mutex);
+    return !heap->is_used_by(stream);
+  });
+  if (owned.empty() && used.empty()) return {};
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   for (Heap* heap : owned) {
@@ -201,6 +206,13 @@ Status Arena::stream_destroyed(CUstream stream) {
       covered = covered && closed.ok();
     }
     close_heap(*heap, covered);
+  }
+  if (used.empty()) return {};
+  // Of another stream by the same handle it is too late to ask.
+  const Result<StreamIdentity> identity = identify(*driver_, stream);
+  for (Heap* heap : used) {
+    const Lock lock(heap->mutex);
+    if (identity.ok()) heap->stream_goes(identity.value());
   }
   return {};
 }

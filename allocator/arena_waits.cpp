@@ -10,7 +10,6 @@
 namespace spillway {
 
 // ---- Waiting
-// ---------------------------------------------------------------------------------------------------------
 
 bool Arena::may_wait_for_context() const {
   // Whoever captures opens a pool first. The legacy stream knows of captures on the streams that wait for it,
@@ -126,7 +125,6 @@ bool Arena::wait_if_nothing_captures() {
 }
 
 // ---- Giving back
-// -----------------------------------------------------------------------------------------------------
 
 Status Arena::trim() {
   const ScopedContext context(*driver_, context_.get());

@@ -87,14 +87,4 @@ PageId FragmentIndex::find(Fragment kind, uint32_t lines) const {
   return best;
 }
 
-PageId FragmentIndex::find_largest(Fragment kind) const {
-  for (uint32_t word = kBins / 64; word-- > 0;) {
-    const uint64_t bits = used_bins_[kind][word];
-    if (bits == 0) continue;
-    const uint32_t bin = word * 64 + 63 - static_cast<uint32_t>(std::countl_zero(bits));
-    return heads_[kind][bin] - 1;
-  }
-  return kNoPage;
-}
-
 }  // namespace spillway

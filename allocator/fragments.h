@@ -23,8 +23,6 @@ class FragmentIndex {
   // The page with about the smallest fragment of this kind with at least `lines` (1 to kPageLines); kNoPage
   // if none.
   PageId find(Fragment kind, uint32_t lines) const;
-  // A page with about the largest fragment of this kind; kNoPage if there is none.
-  PageId find_largest(Fragment kind) const;
   // Calls visit(page) for pages with a fragment of at least `lines`, smallest bins first, while it answers
   // true.
   template <typename Visit>
@@ -32,6 +30,21 @@ class FragmentIndex {
     for (uint32_t bin = next_bin(kind, bin_of(lines)); bin < kBins; bin = next_bin(kind, bin + 1)) {
       for (PageId link = heads_[kind][bin]; link != 0; link = pages_[link - 1].links[kind].next) {
         if (size_of(kind, link - 1) >= lines && !visit(link - 1)) return;
+      }
+    }
+  }
+
+  // Calls visit(page) for pages with a fragment of this kind, largest bins first, while it answers true.
+  template <typename Visit>
+  void for_each_from_largest(Fragment kind, Visit visit) const {
+    for (uint32_t word = kBins / 64; word-- > 0;) {
+      for (uint64_t bits = used_bins_[kind][word]; bits != 0;) {
+        const auto bit = 63 - static_cast<uint32_t>(std::countl_zero(bits));
+        bits &= ~(uint64_t{1} << bit);
+        for (PageId link = heads_[kind][word * 64 + bit]; link != 0;
+             link = pages_[link - 1].links[kind].next) {
+          if (!visit(link - 1)) return;
+        }
       }
     }
   }

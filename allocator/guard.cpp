@@ -67,7 +67,6 @@ GuardStep Guard::step(const void* caller) {
 }
 
 // ---- Allocation
-// ------------------------------------------------------------------------------------------------------
 
 Status Guard::allocate(size_t bytes, CUstream stream, const void* caller, void** out) {
   *out = nullptr;
@@ -122,7 +121,6 @@ Status Guard::record_stream(void* pointer, CUstream stream) {
 }
 
 // ---- Free and quarantine
-// ---------------------------------------------------------------------------------------------
 
 Status Guard::free(void* pointer, const void* caller) {
   if (pointer == nullptr) return {};
@@ -152,7 +150,8 @@ Status Guard::free(void* pointer, const void* caller) {
 // be done, or there is nothing that could be checked later.
 bool Guard::take_over(const GuardedBlock& block) {
   const ScopedContext context(*driver_, arena_.context());
-  if (!context.status().ok() || !block.has_zones || !order_after_uses(block)) return false;
+  if (!context.status().ok() || !block.has_zones || block.out_of_reach || !order_after_uses(block))
+    return false;
   if (!fits_quarantine(block)) return true;
   if (driver_->cuMemsetD8Async(block.user(), kFreedPattern, block.bytes, block.stream) != CUDA_SUCCESS)
     return false;
@@ -237,6 +236,31 @@ Status Guard::drain(uint64_t above, uint64_t down_to) {
   return first;
 }
 
+void Guard::stream_destroyed(CUstream stream) {
+  if (is_default_stream(stream)) return;
+  const std::lock_guard checking(check_mutex_);
+  std::vector<GuardedBlock*> filled;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [base, block] : blocks_) {
+      if (block.state == State::kFreeing) continue;  // another thread's
+      const bool is_on_it = block.stream == stream;
+      const bool was_used_there = std::any_of(block.streams.begin(), block.streams.end(),
+                                              [&](const auto& use) { return use.first == stream; });
+      const bool quarantined = block.state == State::kQuarantined;
+      if (quarantined && is_on_it && !block.out_of_reach) filled.push_back(&block);
+      if (quarantined ? is_on_it : is_on_it || was_used_there) block.out_of_reach = true;
+    }
+  }
+  if (filled.empty()) return;
+  const ScopedContext context(*driver_, arena_.context());
+  const bool behind = context.status().ok() && open_readback().ok() && !is_capturing(*driver_, stream) &&
+                      readback_->order_after(stream).ok();
+  if (behind) return;
+  const std::lock_guard lock(mutex_);
+  for (GuardedBlock* block : filled) block->has_zones = false;
+}
+
 Status Guard::trim() {
   if (Status status = drain(0, 0); !status.ok()) return status;
   return arena_.trim();
@@ -248,7 +272,6 @@ uint64_t Guard::quarantined_bytes() const {
 }
 
 // ---- Frees that are wrong
-// --------------------------------------------------------------------------------------------
 
 GuardedBlock* Guard::find(uint64_t va) {
   auto after = blocks_.upper_bound(va);

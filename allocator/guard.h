@@ -54,6 +54,9 @@ class Guard {
   Status allocate(size_t bytes, CUstream stream, const void* caller, void** out);
   Status free(void* pointer, const void* caller);
   Status record_stream(void* pointer, CUstream stream);
+  // Before Arena::stream_destroyed. Blocks of the stream that live, or that it was recorded on, are freed
+  // unchecked from then on; those in quarantine will be read behind its work.
+  void stream_destroyed(CUstream stream);
   // Empties the quarantine first.
   Status trim();
 

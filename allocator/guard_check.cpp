@@ -34,6 +34,11 @@ std::vector<Guard::Inspection> Guard::ordered(const std::vector<GuardedBlock*>& 
   if (!context.status().ok() || !open_readback().ok()) return inspections;
   std::map<CUstream, bool> reached;
   for (const GuardedBlock* block : blocks) {
+    if (!block->has_zones) continue;
+    if (block->out_of_reach) {
+      inspections.push_back(inspection_of(*block));  // ordered when its stream went
+      continue;
+    }
     const auto [stream, is_new] = reached.emplace(block->stream, false);
     if (block->stream == CU_STREAM_PER_THREAD && block->poisoned) {
       const std::lock_guard lock(mutex_);

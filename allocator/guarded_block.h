@@ -46,8 +46,9 @@ struct GuardedBlock {
   uint64_t total_bytes = 0;  // red zones included
   CUstream stream = nullptr;
   State state = State::kLive;
-  bool has_zones = false;  // false where it was allocated under capture, or the driver refused the fill
-  bool poisoned = false;   // the program's bytes were filled at the free
+  bool has_zones = false;     // false where it was allocated under capture, or the driver refused: no checks
+  bool poisoned = false;      // the program's bytes were filled at the free
+  bool out_of_reach = false;  // a stream that it was used on is gone
   uint8_t reported = 0;
   GuardStep allocated;
   GuardStep freed;

@@ -47,7 +47,6 @@ void Heap::leave_address_map(const Place& place) {
 }
 
 // ---- Bytes of places
-// -------------------------------------------------------------------------------------------------
 
 bool Heap::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
   if (vacant_.test(id)) return true;
@@ -152,7 +151,6 @@ void Heap::reindex() {
 }
 
 // ---- Places
-// ----------------------------------------------------------------------------------------------------------
 
 void Heap::index_by_size(Place& place) {
   Place*& newest = newest_by_size_[place.lines];
@@ -217,14 +215,14 @@ Request Heap::large_request(uint64_t bytes) {
 
 Place* Heap::take_predicted(const Request& request) {
   if (!remembers()) return nullptr;
-  Place* place =
-      request.openings == nullptr ? journal_.guess(request.lines) : request.openings->guess(journal_);
+  Place* place = request.slab_class == nullptr ? journal_.guess(request.lines)
+                                               : request.slab_class->openings.guess(journal_);
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
 
 Place* Heap::expected(const Request& request) const {
   if (!remembers()) return nullptr;
-  if (request.openings != nullptr) return request.openings->guess(journal_);
+  if (request.slab_class != nullptr) return request.slab_class->openings.guess(journal_);
   Place* place = journal_.best_candidate();
   return place != nullptr && place->lines == request.lines ? place : journal_.guess(request.lines);
 }
@@ -253,7 +251,7 @@ Place* Heap::take_same_size(const Request& request) {
 
 Place* Heap::take_located(const Request& request) {
   if (Place* place = take_predicted(request)) return place;
-  if (request.openings != nullptr) return nullptr;
+  if (request.slab_class != nullptr) return nullptr;
   review_leader();
   Place* place = journal_.search(request.lines, led_by_);
   if (!remembers()) return nullptr;
@@ -308,7 +306,6 @@ bool Heap::make_live(Place& place, uint64_t requested_bytes) {
 }
 
 // ---- Pages that come and go
-// ------------------------------------------------------------------------------------------
 
 void Heap::pages_missing_from(const Place& place, std::vector<PageId>& missing) const {
   missing.clear();
@@ -404,7 +401,7 @@ uint64_t Heap::metadata_bytes() const {
   uint64_t bytes = sizeof(Heap) + places_.size() * (sizeof(Place) + sizeof(std::unique_ptr<Place>)) +
                    newest_by_size_.size() * 32 + slabs_.size() * sizeof(Slab) + vacant_.end() / 8 +
                    journal_.metadata_bytes();
-  for (const ClassState& state : classes_) bytes += state.openings.metadata_bytes();
+  for (const SlabClass& state : classes_) bytes += state.openings.metadata_bytes();
   return bytes;
 }
 

@@ -65,12 +65,26 @@ struct Plan {
   uint32_t spare_pages = 0;     // of the new ones, those that a view of own pages would have done without
 };
 
-// What is looked for: so many lines in a row, beginning at a multiple of `align_lines`. For a slab, where
-// those of its class were opened; what serves other requests is noted in the heap's journal.
+// The slabs of one size class.
+struct SlabClass {
+  // Slots come from the first of the slabs with room, in an order that never changes: which slots are taken
+  // then depends on what is live, not on what was before, and a program that repeats itself opens and
+  // closes the same slabs in every pass.
+  IndexSet room;  // by slab number
+  uint32_t room_count = 0;
+  Slab* with_room = nullptr;  // the first of them
+  // A slab without live slots that is kept because no other has room, so that a lone slot does not carve
+  // and give back.
+  Slab* empty = nullptr;
+  Openings openings;
+};
+
+// What is looked for: so many lines in a row, beginning at a multiple of `align_lines`. For a slab, its
+// class, where openings are noted; what serves other requests is noted in the heap's journal.
 struct Request {
   uint32_t lines = 0;
   uint32_t align_lines = 1;
-  Openings* openings = nullptr;
+  SlabClass* slab_class = nullptr;
 };
 
 class Heap {
@@ -88,6 +102,8 @@ class Heap {
   std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
 
+  int device() const { return store_.device(); }
+
   // Its stream is gone: it lends and takes frees back, but serves nobody. Needs no lock.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
   void close(bool covered) {
@@ -99,8 +115,15 @@ class Heap {
 
   // Small requests: a slot of the class, or null when the heap has to find room for a slab first.
   void* allocate_small(uint32_t size_class, uint64_t requested_bytes);
+  // The same where a slab has room, as after open_slab().
+  void* allocate_slot(uint32_t size_class, uint64_t requested_bytes);
   // What to ask of the methods below to open a slab, and what to do with the place.
   Request slab_request(uint32_t size_class);
+  // The place of a slab that has room by now, which serves a slab's request as well; null if there is none.
+  static Place* slab_with_room(const Request& request) {
+    const Slab* slab = request.slab_class == nullptr ? nullptr : request.slab_class->with_room;
+    return slab == nullptr ? nullptr : slab->place;
+  }
   // False, with the place given back, when host memory has run out; so does make_live().
   bool open_slab(Place& place, uint32_t size_class);
 
@@ -119,6 +142,10 @@ class Heap {
   // Frees the block at `va`, which the address map says may lie in `place`.
   Status free(Place& place, uint64_t va);
   Status record_stream(Place& place, uint64_t va, CUstream stream);
+  // Whether a stream by this handle was recorded on a block; and what is left to do while it lives, for what
+  // it did with those blocks.
+  bool is_used_by(CUstream stream) const;
+  void stream_goes(const StreamIdentity& stream);
   // A free in two parts, see Arena::withhold.
   Status withhold(Place& place, uint64_t va);
   Status release_withheld(Place& place, uint64_t va);
@@ -202,6 +229,8 @@ class Heap {
     for (const std::unique_ptr<Place>& place : places_) visit(*place);
   }
   uint64_t metadata_bytes() const;
+  // The block in use, or pending, that begins there. Errors: invalid_pointer.
+  Result<BlockRow> find_block(const Place& place, uint64_t va) const;
   // Blocks of all kinds, the free ones included, in no order.
   void list_blocks(std::vector<BlockRow>& rows) const;
 
@@ -221,13 +250,16 @@ class Heap {
     for (PageId group = first / kEpochPages; group <= last; ++group) epochs_[group] = epoch;
   }
 
-  // A block that the program freed and other streams still use: an event for each of those streams, or the
-  // stream itself while it could not record one.
-  struct PendingFree {
-    Place* place;
-    uint32_t slot;  // kMostSlots for a large block
+  // Other streams that use a block: an event for each that is done with it, or has gone, else the stream.
+  struct StreamUses {
     std::vector<StreamIdentity> streams;
     std::vector<Event> events;
+  };
+  // A block that the program freed and other streams still use. A stream is named only while it could not
+  // record an event.
+  struct PendingFree : StreamUses {
+    Place* place;
+    uint32_t slot;   // kMostSlots for a large block
     uint64_t epoch;  // of the heap's stream at the free: complete after a wait of the host for the device
                      // from then on
   };
@@ -278,12 +310,12 @@ class Heap {
   void unindex_by_size(Place& place);
   // Notes that the place serves the request.
   Place* placed(const Request& request, Place* place) {
-    if (request.openings == nullptr) [[likely]] {
+    if (request.slab_class == nullptr) [[likely]] {
       journal_.append(request.lines, place, led_by_);
       if (journal_.now() % kRequestsToReview == 0) [[unlikely]]
         review_leader();
     } else {
-      request.openings->append(journal_, place);
+      request.slab_class->openings.append(journal_, place);
     }
     return place;
   }
@@ -303,11 +335,15 @@ class Heap {
   bool begins_live(const Place& place, uint64_t va, uint32_t* slot) const;
   void mark_pending(Place& place, uint32_t slot);
   void free_after_streams(Place& place, uint64_t va, uint32_t slot);
-  void record_events(PendingFree& pending);
+  // An event on each of the streams, as far as they take one.
+  void record_events(StreamUses& uses);
   void complete_pending(size_t at);
   void complete_free(Place& place, uint32_t slot);
   Status wait_behind_stream(PendingFree& pending);
   void slot_freed(Slab& slab, uint32_t slot, bool was_pending);
+  // Whether an empty slab that was kept is where one would be opened now. A program that repeats itself
+  // otherwise finds its slabs, from pass to pass, in each other's places.
+  bool reopens(const Slab& slab);
   void list(Slab& slab);
   void unlist(Slab& slab);
   void release_slab(Slab& slab);
@@ -343,25 +379,13 @@ class Heap {
   uint64_t reviewed_own_ = 0;  // requests noted here and by the leader at the last review
   uint64_t reviewed_leader_ = 0;
 
-  struct ClassState {
-    // Slots come from the first of the slabs with room, in an order that never changes: which slots are taken
-    // then depends on what is live, not on what was before, and a program that repeats itself opens and
-    // closes the same slabs in every pass.
-    IndexSet room;  // by slab number
-    uint32_t room_count = 0;
-    Slab* with_room = nullptr;  // the first of them
-    // A slab without live slots that is kept because no other has room, so that a lone slot does not carve
-    // and give back.
-    Slab* empty = nullptr;
-    Openings openings;
-  };
-  std::array<ClassState, kClassCount> classes_;
+  std::array<SlabClass, kClassCount> classes_;
   std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<Slab*> spare_slabs_;
   std::vector<Place*> slab_places_;  // by slab number
 
   std::deque<PendingFree> pending_;
-  std::unordered_map<uint64_t, std::vector<StreamIdentity>> stream_uses_;
+  std::unordered_map<uint64_t, StreamUses> stream_uses_;  // of live blocks
   std::unordered_map<CUstream, uint64_t> known_streams_;  // by handle, the driver's number: of this context
 };
 

@@ -63,7 +63,7 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
       return status;
     known_streams_[stream] = user.id;
   }
-  std::vector<StreamIdentity>& users = stream_uses_[va];
+  std::vector<StreamIdentity>& users = stream_uses_[va].streams;
   if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);
   if (place.slab != nullptr) {
     Slab::set(place.slab->stream_uses, slot);
@@ -109,29 +109,29 @@ void Heap::mark_pending(Place& place, uint32_t slot) {
 }
 
 void Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
-  std::vector<StreamIdentity> streams = std::move(stream_uses_[va]);
+  StreamUses uses = std::move(stream_uses_[va]);
   stream_uses_.erase(va);
   if (place.slab != nullptr) {
     Slab::clear(place.slab->stream_uses, slot);
   } else {
     place.has_stream_uses = false;
   }
-  PendingFree pending{&place, slot, std::move(streams), {}, timeline.epoch()};
+  PendingFree pending{std::move(uses), &place, slot, timeline.epoch()};
   record_events(pending);
   pending_.push_back(std::move(pending));
 }
 
-void Heap::record_events(PendingFree& pending) {
-  if (pending.streams.empty()) return;
+void Heap::record_events(StreamUses& uses) {
+  if (uses.streams.empty()) return;
   const ScopedContext context(driver_, context_);
   if (!context.status().ok()) return;
   // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and
   // tries again.
-  for (size_t i = 0; i < pending.streams.size();) {
-    const CUstream stream = pending.streams[i].stream;
+  for (size_t i = 0; i < uses.streams.size();) {
+    const CUstream stream = uses.streams[i].stream;
     // Another thread's default stream cannot be reached from here, nor one that is gone: such a free waits
     // for the device.
-    if (stream == CU_STREAM_PER_THREAD || !is_alive(driver_, pending.streams[i])) {
+    if (stream == CU_STREAM_PER_THREAD || !is_alive(driver_, uses.streams[i])) {
       ++i;
       continue;
     }
@@ -148,9 +148,32 @@ void Heap::record_events(PendingFree& pending) {
       ++i;
       continue;
     }
-    pending.events.push_back(std::move(event.value()));
-    pending.streams.erase(pending.streams.begin() + static_cast<ptrdiff_t>(i));
+    uses.events.push_back(std::move(event.value()));
+    uses.streams.erase(uses.streams.begin() + static_cast<ptrdiff_t>(i));
   }
+}
+
+bool Heap::is_used_by(CUstream stream) const {
+  const auto names = [&](const StreamUses& uses) {
+    return std::any_of(uses.streams.begin(), uses.streams.end(),
+                       [&](const StreamIdentity& user) { return user.stream == stream; });
+  };
+  return std::any_of(pending_.begin(), pending_.end(), names) ||
+         std::any_of(stream_uses_.begin(), stream_uses_.end(),
+                     [&](const auto& entry) { return names(entry.second); });
+}
+
+void Heap::stream_goes(const StreamIdentity& stream) {
+  for (auto& [va, uses] : stream_uses_) {
+    const auto found = std::find(uses.streams.begin(), uses.streams.end(), stream);
+    if (found == uses.streams.end()) continue;
+    StreamUses last{{stream}, {}};
+    record_events(last);
+    if (last.events.empty()) continue;
+    uses.events.push_back(std::move(last.events.front()));
+    uses.streams.erase(found);
+  }
+  for (PendingFree& pending : pending_) record_events(pending);
 }
 
 void Heap::take_over(const HeapKey& by) {

@@ -14,7 +14,7 @@ constexpr uint32_t kUnitLines = kUnitBytes / kLineBytes;
 }  // namespace
 
 void Heap::list(Slab& slab) {
-  ClassState& state = classes_[slab.size_class];
+  SlabClass& state = classes_[slab.size_class];
   const uint32_t number = slab.place->slab_number;
   state.room.insert(number);
   ++state.room_count;
@@ -22,7 +22,7 @@ void Heap::list(Slab& slab) {
 }
 
 void Heap::unlist(Slab& slab) {
-  ClassState& state = classes_[slab.size_class];
+  SlabClass& state = classes_[slab.size_class];
   state.room.erase(slab.place->slab_number);
   --state.room_count;
   if (state.with_room == &slab) {
@@ -32,9 +32,19 @@ void Heap::unlist(Slab& slab) {
 }
 
 void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
-  ClassState& state = classes_[size_class];
+  SlabClass& state = classes_[size_class];
   Slab* slab = state.with_room;
   if (slab == nullptr) return nullptr;
+  if (slab == state.empty && !reopens(*slab)) {
+    release_slab(*slab);
+    return nullptr;
+  }
+  return allocate_slot(size_class, requested_bytes);
+}
+
+void* Heap::allocate_slot(uint32_t size_class, uint64_t requested_bytes) {
+  SlabClass& state = classes_[size_class];
+  Slab* slab = state.with_room;
   if (slab == state.empty) state.empty = nullptr;
   const uint32_t slot = slab->take_slot(requested_bytes);
   if (slab->full()) {
@@ -45,8 +55,17 @@ void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
   return reinterpret_cast<void*>(slab->va_of(slot));
 }
 
+bool Heap::reopens(const Slab& slab) {
+  Openings& openings = classes_[slab.size_class].openings;
+  if (openings.opened_now(journal_, slab.place)) return true;
+  Place* wanted = remembers() ? openings.guess(journal_) : nullptr;
+  if (wanted != nullptr && wanted != slab.place && fits(*wanted)) return false;
+  openings.append(journal_, slab.place);
+  return true;
+}
+
 Request Heap::slab_request(uint32_t size_class) {
-  return {kSlabLines, kUnitLines, &classes_[size_class].openings};
+  return {kSlabLines, kUnitLines, &classes_[size_class]};
 }
 
 bool Heap::make_room_for_slab(Place& place, uint32_t size_class) noexcept {
@@ -86,7 +105,7 @@ bool Heap::open_slab(Place& place, uint32_t size_class) {
   counters.on_slabs(static_cast<int64_t>(kSlabBytes));
   counters.on_fragments(1, SizePool::kSmall);
   // A free that completed meanwhile may serve the request after all: then this one stays empty.
-  ClassState& state = classes_[size_class];
+  SlabClass& state = classes_[size_class];
   if (state.empty != nullptr) release_slab(*state.empty);
   state.empty = slab;
   return true;
@@ -101,7 +120,7 @@ void Heap::slot_freed(Slab& slab, uint32_t slot, bool was_pending) {
   } else {
     counters.on_free(SizePool::kSmall, requested, slab.slot_bytes());
   }
-  ClassState& state = classes_[slab.size_class];
+  SlabClass& state = classes_[slab.size_class];
   if (was_full) {
     list(slab);
     counters.on_fragments(1, SizePool::kSmall);
@@ -118,7 +137,7 @@ void Heap::slot_freed(Slab& slab, uint32_t slot, bool was_pending) {
 void Heap::release_slab(Slab& slab) {
   unlist(slab);
   Place& place = *slab.place;
-  ClassState& state = classes_[slab.size_class];
+  SlabClass& state = classes_[slab.size_class];
   if (state.empty == &slab) state.empty = nullptr;
   place.slab = nullptr;
   spare_slabs_.push_back(&slab);
@@ -131,7 +150,7 @@ void Heap::release_slab(Slab& slab) {
 
 size_t Heap::release_empty_slabs() {
   size_t released = 0;
-  for (ClassState& state : classes_) {
+  for (SlabClass& state : classes_) {
     if (state.empty == nullptr) continue;
     release_slab(*state.empty);
     ++released;

@@ -75,7 +75,9 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request) {
       const RungTimer timer(counters_, Rung::kCompletedFrees);
       timer.finish(heap.complete_finished_frees() > 0);
     }
-    Place* place = heap.take_located(request);
+    // A slot that came free meanwhile, or just now, needs no new slab.
+    Place* place = heap.slab_with_room(request);
+    if (place == nullptr) place = heap.take_located(request);
     // A slab kept for later must not displace what is expected now.
     if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(request);
     if (place != nullptr) {
@@ -197,7 +199,8 @@ bool Arena::mappings_are_many() const {
 }
 
 uint32_t Arena::pages_to_spare_mappings() const {
-  // Near the limit every page is needed.
+  // Near the limit every page is needed, and there is none where others fill the device.
+  if (store_->device_is_full()) return 0;
   if (store_->easy_room_pages() < store_->page_count() / kFarFromLimitDivisor) return 0;
   const uint64_t from = many_mappings();
   const uint64_t above = std::min(store_->live_mappings(), most_mappings_) - from;
@@ -211,7 +214,9 @@ uint32_t Arena::pages_to_spare_mappings() const {
 Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
-  if (heap.has_pending_frees() && heap.complete_finished_frees() > 0) {
+  const bool completed_frees = heap.has_pending_frees() && heap.complete_finished_frees() > 0;
+  if (Place* place = heap.slab_with_room(request); place != nullptr) return place;
+  if (completed_frees) {
     Place* place = heap.take_predicted(request);
     if (place == nullptr) place = heap.take_found(request, true);
     if (place != nullptr) return place;
@@ -239,10 +244,11 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     if (Place* place = heap.take_found(request, true); place != nullptr) return place;
   }
   const bool spare_mappings = mappings_are_many();
-  const uint32_t spare_pages = spare_mappings ? pages_to_spare_mappings() : 0;
+  uint32_t spare_pages = spare_mappings ? pages_to_spare_mappings() : 0;
   heap.keep_together(spare_mappings, spare_pages > 0);
   for (bool ordered = false;;) {
     Plan plan = heap.plan(request, spare_pages);
+    if (plan.spare_pages > 0 && plan.new_pages > store_->easy_room_pages()) plan = heap.plan(request);
     if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
       // A view would not spare a page: any hole will do.
       if (Place* place = heap.take_found(request, false); place != nullptr) return place;
@@ -267,6 +273,10 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       if (place.ok()) spared_pages_ += plan.spare_pages;
       if (place.ok() || place.status().code() != SPW_ERROR_OUT_OF_MEMORY) return place;
       // The device is full although the limit is not reached: others use it too.
+      if (plan.spare_pages > 0) {
+        spare_pages = 0;
+        continue;
+      }
       plan = heap.plan(request);
       room = 0;
       device_is_full = true;
@@ -286,7 +296,8 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
       progress = progress || (completed.ok() && completed.value() > 0);
     }
-    Place* place = progress ? heap.take_predicted(request) : nullptr;
+    Place* place = progress ? heap.slab_with_room(request) : nullptr;
+    if (progress && place == nullptr) place = heap.take_predicted(request);
     if (progress && place == nullptr) place = heap.take_found(request, true);
     timer.finish(progress);
     if (place != nullptr) return place;
@@ -295,7 +306,6 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
 }
 
 // ---- Other streams' pages
-// --------------------------------------------------------------------------------------------
 
 bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
@@ -406,7 +416,6 @@ uint32_t Arena::borrow(Heap& heap, uint32_t wanted) {
 }
 
 // ---- Waits on the host
-// -----------------------------------------------------------------------------------------------
 
 bool Arena::wait_for_frees(Heap& heap) {
   std::vector<CUevent> events;

@@ -40,6 +40,11 @@ class Openings {
     return opening.place->generation == opening.generation ? opening.place : nullptr;
   }
 
+  // Whether the last opening noted is this place, and no large request came since.
+  bool opened_now(const Journal& journal, const Place* place) const {
+    return end_ > 0 && at(end_ - 1).place == place && at(end_ - 1).when == journal.now();
+  }
+
   void append(const Journal& journal, Place* place) {
     const Opening opening{place, place->generation, journal.now()};
     if (ring_.size() < kMost) {

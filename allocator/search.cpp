@@ -20,6 +20,12 @@ constexpr uint32_t kMostFrugalPages = 16;
 constexpr uint32_t kScarceVacantDivisor = 5;
 constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostPairs = 32;
+constexpr int kMostPrefixes = 4;
+// What a view costs: lines left over in the middle of a page, where only small requests find them, against
+// driver calls, these against vacant pages, and all of it against pages to be created.
+constexpr uint64_t kLinesPerCall = 128;
+constexpr uint64_t kCallsPerVacantPage = 8;
+constexpr uint64_t kCallsPerCreatedPage = 10'000;
 // Slots of views that one search for a window looks at: tens of microseconds, as a few mappings cost.
 constexpr uint32_t kMostWindowLooks = 20'000;
 
@@ -28,12 +34,13 @@ constexpr uint32_t kMostWindowLooks = 20'000;
 Place* Heap::take_fragment(const Request& request) {
   const uint32_t lines = request.lines;
   const uint32_t align = request.align_lines;
-  const uint32_t wanted = lines + align - 1;
   PageId best = kNoPage;
   Fragment best_kind = kMiddle;
   uint32_t best_size = ~0u;
   for (const Fragment kind : {kMiddle, kPrefix, kSuffix}) {
-    if (wanted >= kPageLines) break;
+    // Both ends of a page lie at multiples of any alignment.
+    const uint32_t wanted = kind == kMiddle ? lines + align - 1 : lines;
+    if (wanted >= kPageLines) continue;
     const PageId page = fragments_.find(kind, wanted);
     if (page == kNoPage) continue;
     const uint32_t size = fragments_.size_of(kind, page);
@@ -263,7 +270,6 @@ void Heap::lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId f
 }
 
 // ---- Plans
-// -----------------------------------------------------------------------------------------------------------
 
 Plan Heap::plan_extension(uint32_t lines) const {
   // The home view's free end: what is free of its last page, vacant pages, then pages yet to be created.
@@ -310,8 +316,11 @@ Plan Heap::plan_view(const Request& request) const {
   const auto offer = [&](PageId head_page, uint32_t head_lines, PageId tail_page, uint32_t tail_lines,
                          uint32_t full) {
     const uint32_t created = full > vacant_count_ ? full - vacant_count_ : 0;
-    const uint32_t maps = full + (head_page != kNoPage) + (tail_page != kNoPage);
-    const uint64_t score = uint64_t{created} * 10'000 + uint64_t{full} * 8 + maps + created;
+    const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
+    const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_lines : 0) +
+                          (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_lines : 0);
+    const uint64_t score =
+        (created * kCallsPerCreatedPage + full * kCallsPerVacantPage + calls) * kLinesPerCall + left;
     if (score >= best_score) return;
     best_score = score;
     best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage, kNoPage};
@@ -322,24 +331,25 @@ Plan Heap::plan_view(const Request& request) const {
     offer(kNoPage, 0, page, rest, whole);
   if (const PageId page = fragments_.find(kSuffix, rest); page != kNoPage)
     offer(page, rest, kNoPage, 0, whole);
-  // Two fragments together: the largest suffix, and a prefix of another page that completes the rest, or the
-  // rest and a page more.
-  if (const PageId head = fragments_.find_largest(kSuffix); head != kNoPage) {
-    const uint32_t suffix = fragments_.size_of(kSuffix, head);
-    const auto pair = [&](uint32_t together, uint32_t full) {
-      if (together <= suffix) return;
-      const uint32_t needed = together - suffix;
-      if (needed >= kPageLines) return;
-      int tries = 0;
-      fragments_.for_each(kPrefix, needed, [&](PageId tail) {
-        if (tail == head) return ++tries < kMostPairs;
-        offer(head, suffix, tail, needed, full);
-        return false;
-      });
-    };
-    if (suffix < rest) pair(rest, whole);
-    if (whole > 0) pair(rest + kPageLines, whole - 1);
-  }
+  // Two fragments together: one of the largest suffixes, and a prefix of another page that completes the
+  // rest, or the rest and a page more.
+  const auto pair = [&](uint32_t together, uint32_t full) {
+    int suffixes = 0;
+    fragments_.for_each_from_largest(kSuffix, [&](PageId head) {
+      const uint32_t suffix = fragments_.size_of(kSuffix, head);
+      if (suffix < together && together - suffix < kPageLines) {
+        const uint32_t needed = together - suffix;
+        int tries = 0;
+        fragments_.for_each(kPrefix, needed, [&](PageId tail) {
+          if (tail != head) offer(head, suffix, tail, needed, full);
+          return ++tries < kMostPrefixes;
+        });
+      }
+      return ++suffixes < kMostPairs;
+    });
+  };
+  pair(rest, whole);
+  if (whole > 0) pair(rest + kPageLines, whole - 1);
   return best;
 }
 

@@ -62,7 +62,6 @@ SharedBlocks::Blocks::iterator SharedBlocks::find_live(uint64_t va) {
 }
 
 // ---- Blocks that come
-// ------------------------------------------------------------------------------------------------
 
 void SharedBlocks::make_live(Block& block, uint64_t requested_bytes, const StreamIdentity& stream) {
   const uint64_t bytes = block.range.bytes();
@@ -76,7 +75,7 @@ Result<uint64_t> SharedBlocks::reuse(uint64_t requested_bytes, const StreamIdent
   complete_finished_frees();
   const uint64_t bytes = extent_bytes(requested_bytes);
   const auto serves = [&](const Block& block, State state) {
-    return block.state == state && block.range.bytes() == bytes;
+    return block.state == state && !block.is_exported && block.range.bytes() == bytes;
   };
   for (auto& [va, block] : blocks_) {
     if (!serves(block, State::kIdle)) continue;
@@ -84,7 +83,7 @@ Result<uint64_t> SharedBlocks::reuse(uint64_t requested_bytes, const StreamIdent
     return va;
   }
   for (auto& [va, block] : blocks_) {
-    if (!serves(block, State::kPending) || block.is_exported || block.is_unordered) continue;
+    if (!serves(block, State::kPending) || block.is_unordered) continue;
     for (const Event& event : block.events) {
       count(DriverCall::kStreamWait);
       if (Status status = event.make_wait(stream.stream); !status.ok()) return status;
@@ -137,7 +136,6 @@ Result<uint64_t> SharedBlocks::create(uint64_t requested_bytes, const StreamIden
 }
 
 // ---- Blocks that go
-// --------------------------------------------------------------------------------------------------
 
 Status SharedBlocks::record_stream(uint64_t va, const StreamIdentity& stream) {
   const auto found = find_live(va);
@@ -273,7 +271,6 @@ Status SharedBlocks::release(Blocks::iterator at) {
 }
 
 // ---- Other processes, other devices
-// ----------------------------------------------------------------------------------
 
 Result<Exported> SharedBlocks::export_block(uint64_t va) {
   auto found = blocks_.upper_bound(va);
@@ -326,7 +323,6 @@ void SharedBlocks::deny_peer(int peer) {
 }
 
 // ---- Counting again
-// --------------------------------------------------------------------------------------------------
 
 Status SharedBlocks::validate() const {
   int64_t held = 0;

@@ -15,7 +15,6 @@ struct Slab {
   uint8_t size_class = 0;
   uint8_t slots = 0;
   uint8_t used = 0;
-  uint8_t pending = 0;  // of those used: freed by the program, still in use by other streams
   uint64_t free_slots[2] = {};
   uint64_t pending_slots[2] = {};
   uint64_t stream_uses[2] = {};  // slots that other streams were said to use
@@ -26,7 +25,6 @@ struct Slab {
     size_class = static_cast<uint8_t>(size_class_index);
     slots = static_cast<uint8_t>(slots_of_class(size_class_index));
     used = 0;
-    pending = 0;
     free_slots[0] = slots >= 64 ? ~uint64_t{0} : (uint64_t{1} << slots) - 1;
     free_slots[1] = slots <= 64 ? 0 : (slots == 128 ? ~uint64_t{0} : (uint64_t{1} << (slots - 64)) - 1);
     pending_slots[0] = pending_slots[1] = 0;

@@ -55,6 +55,7 @@ class Timeline {
   void reopen() {
     sealed_ = false;
     recorded_ = complete_ = ++epoch_;
+    waited_.clear();  // the new stream has not
   }
 
   // Around a wait of the host for the whole device: everything stamped before begin_wait() is complete after

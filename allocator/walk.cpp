@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "allocator/address_map.h"
 #include "allocator/arena.h"
 
 namespace spillway {
@@ -200,6 +201,50 @@ void Heap::list_blocks(std::vector<BlockRow>& rows) const {
           {page.va + interval.begin * kLineBytes, interval.lines() * kLineBytes, 0, BlockKind::kInactive});
     }
   }
+}
+
+Result<BlockRow> Heap::find_block(const Place& place, uint64_t va) const {
+  if (place.heap == this) {
+    if (const Slab* slab = place.slab; slab != nullptr) {
+      const uint32_t slot = slab->slot_at(va);
+      if (slot != kMostSlots && !Slab::test(slab->free_slots, slot)) {
+        const bool pending = Slab::test(slab->pending_slots, slot);
+        return BlockRow{va, slab->slot_bytes(), slab->requested[slot],
+                        pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated};
+      }
+    } else if (place.va == va && place.state != BlockState::kFree) {
+      const bool pending = place.state == BlockState::kPendingFree;
+      return BlockRow{va, place.bytes(), place.requested_bytes,
+                      pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated};
+    }
+  }
+  return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
+}
+
+Result<FoundBlock> Arena::find_block(const void* pointer) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  if (Place* place = AddressMap::instance().find(va); place != nullptr) {
+    Heap& heap = *place->heap;
+    const Lock lock(heap.mutex);
+    Result<BlockRow> row = heap.find_block(*place, va);
+    if (!row.ok()) return row.take_status();
+    return FoundBlock{row.value(), heap.device()};
+  }
+  if (const Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
+    std::vector<SegmentRow> shared;
+    {
+      const Lock lock(arena->mutex_);
+      arena->shared_.list_segments(shared);
+    }
+    for (const SegmentRow& segment : shared) {
+      for (const BlockRow& row : segment.blocks) {
+        if (row.address == va && row.kind != BlockKind::kInactive) {
+          return FoundBlock{row, arena->device()};
+        }
+      }
+    }
+  }
+  return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
 }
 
 std::vector<SegmentRow> Arena::segments() const {

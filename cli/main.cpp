@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "cli/launch/command.h"
 #include "cli/output.h"
 #include "cli/replay/command.h"
 
@@ -34,6 +36,11 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
   app.require_subcommand(1);
   const std::function<int()> replay = spillway::add_replay_command(app);
+  // What follows "--" is another program's command line.
+  char** const end = argv + argc;
+  char** const marker = std::find_if(argv, end, [](const char* word) { return std::string(word) == "--"; });
+  const std::vector<std::string> program(marker == end ? end : marker + 1, end);
+  const std::function<std::optional<int>()> launch = spillway::add_launch_commands(app, program);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -41,7 +48,7 @@ int run(int argc, char** argv) {
                     "'; allowed: " + CLI::detail::join(commands, ", "));
   }
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(marker - argv), argv);
   } catch (const CLI::CallForHelp&) {
     const auto chosen = app.get_subcommands();
     return spillway::write_stdout(chosen.empty() ? app.help() : chosen.front()->help("spillway")).ok() ? 0
@@ -51,7 +58,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  return replay();
+  const std::optional<int> launched = launch();
+  return launched.has_value() ? *launched : replay();
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ endif()
 find_path(SPILLWAY_CUDA_INCLUDE_DIR cuda.h
   HINTS ${CMAKE_SOURCE_DIR}/.venv/cuda-headers/nvidia/cu13/include
   PATHS $ENV{CUDA_HOME}/include /usr/local/cuda/include
+  PATH_SUFFIXES nvidia/cu13/include include
   DOC "Folder with cuda.h, version 12.0 or newer")
 if(NOT SPILLWAY_CUDA_INCLUDE_DIR)
   message(FATAL_ERROR "cuda.h was not found: run scripts/quickstart, or set SPILLWAY_CUDA_INCLUDE_DIR to a folder that has it")

@@ -219,10 +219,15 @@ int64_t DeviceCounters::operations() const {
 
 void DeviceCounters::settle(HeapCounters& heap) const {
   const Gauges now = heap.gauges();
-  for (size_t i = 0; i < kGauges; ++i) sums_[i] += now[i] - heap.seen_[i];
-  heap.seen_ = now;
-  for (size_t i = 0; i < kGauges; ++i) heap.reached_[i] = std::max(heap.reached_[i], now[i]);
-  raise_peaks();
+  // One operation moves a few of them.
+  for (size_t i = 0; i < kGauges; ++i) {
+    const int64_t change = now[i] - heap.seen_[i];
+    if (change == 0) continue;
+    heap.seen_[i] = now[i];
+    heap.reached_[i] = std::max(heap.reached_[i], now[i]);
+    sums_[i] += change;
+    peaks_[i] = std::max(peaks_[i], sums_[i]);
+  }
 }
 
 void DeviceCounters::count_stopped(HeapCounters& heap) const {

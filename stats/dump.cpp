@@ -151,6 +151,8 @@ std::string dump_to_json(const Dump& dump) {
   for (const auto& [name, value] : dump.config) out["config"][name] = value;
   out["devices"] = Json::array();
   for (const DumpDevice& device : dump.devices) {
+    Json annotations = Json::object();
+    for (const auto& [name, bytes] : device.annotations) annotations[name] = bytes;
     Json segments = Json::array();
     for (const SegmentRow& segment : device.segments) segments.push_back(to_json(segment));
     out["devices"].push_back({{"device", device.ordinal},
@@ -158,6 +160,7 @@ std::string dump_to_json(const Dump& dump) {
                               {"uuid", device.uuid},
                               {"total_bytes", device.total_bytes},
                               {"stats", to_json(device.stats)},
+                              {"annotations", std::move(annotations)},
                               {"segments", std::move(segments)}});
   }
   // Names come from the outside and need not be UTF-8.
@@ -183,6 +186,7 @@ std::string dump_schema() {
                                  {"uuid", text()},
                                  {"total_bytes", count()},
                                  {"stats", stats_schema()},
+                                 {"annotations", {{"type", "object"}, {"additionalProperties", count()}}},
                                  {"segments", list_of(segment)}});
   Json out;
   out["$schema"] = "https://json-schema.org/draft/2020-12/schema";

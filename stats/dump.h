@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ struct DumpDevice {
   std::string uuid;
   uint64_t total_bytes = 0;
   DeviceStats stats;
+  std::map<std::string, uint64_t> annotations;  // what the program said its bytes are for
   std::vector<SegmentRow> segments;
 };
 

@@ -18,6 +18,11 @@ struct BlockRow {
   BlockKind kind = BlockKind::kInactive;
 };
 
+struct FoundBlock {
+  BlockRow row;
+  int device = 0;
+};
+
 struct SegmentRow {
   uint64_t address = 0;
   uint64_t total_bytes = 0;

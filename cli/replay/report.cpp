@@ -60,6 +60,7 @@ Json row_json(const ReplayRow& row) {
   json["host_waits"] = row.run.host_waits;
   json["steady_host_waits_per_repeat"] = row.run.last_pass_host_waits;
   json["stream_waits"] = row.run.stream_waits;
+  json["steady_stream_waits_per_repeat"] = row.run.last_pass_stream_waits;
   json["virtual_driver_ns"] = row.run.virtual_driver_ns;
   json["peak_mappings"] = row.run.peak_mappings;
   json["metadata_bytes"] = row.run.metadata_bytes;
@@ -173,7 +174,7 @@ std::string to_markdown(const std::vector<ReplayRow>& rows, const std::string& c
 Stall-free, minimum and reserved are times peak live requested bytes, capacities on a grid of 0.0005. Minimum: every
 larger capacity up to 1.1 completes as well, with streams that complete at once. Stall-free: the same without a host wait,
 where nothing completes before the host waits. Driver calls: those that manage memory
-or wait on the host, with unlimited memory, steady in the tenth pass. ns/event: host
+or wait on the host, with unlimited memory, steady in the tenth pass. ns/event: processor
 time of an allocation or a free, median pass of a loop that was warmed up until it no longer called the driver for memory,
 or for 30 passes or 5 seconds.
 )";

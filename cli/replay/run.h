@@ -51,8 +51,8 @@ struct RunRequest {
   SetAccessCost set_access_cost = SetAccessCost::kPerCall;
   uint64_t capacity_bytes = 0;
   uint32_t repeats = 1;
-  // Instead of counting, measure the host time of a pass: the program is looped with instant completion until
-  // passes no longer call the driver for memory, then timed.
+  // Instead of counting, measure the processor time of a pass: the program is looped with instant completion
+  // until passes no longer call the driver for memory, then timed.
   bool measure_time = false;
   // The simulated driver to use; empty: default_sim_path().
   std::string sim_path;
@@ -71,6 +71,7 @@ struct RunResult {
   uint64_t host_waits = 0;
   uint64_t last_pass_host_waits = 0;
   uint64_t stream_waits = 0;
+  uint64_t last_pass_stream_waits = 0;
   uint64_t virtual_driver_ns = 0;
   double ns_per_event = 0;  // measure_time only
   uint64_t ooms = 0;

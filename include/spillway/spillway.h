@@ -52,8 +52,9 @@ SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
 
 /* To be called before cuStreamDestroy, when nothing more will be enqueued on the stream: the driver gives its
  * handle to another, and this call keeps the two apart. What is free of its memory serves other streams from
- * then on, in order; its blocks stay valid until they are freed. A stream that no memory was asked for on is
- * ok, and so is a default stream. Errors: SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_DRIVER. */
+ * then on, in order; its blocks, and those it was recorded on, stay valid until they are freed. A stream that
+ * no memory was asked for on is ok, and so is a default stream. Errors: SPW_ERROR_INVALID_ARGUMENT (no such
+ * device), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
 
 /* Gives every page without live bytes back to the driver, after waiting for the device.
@@ -134,11 +135,57 @@ typedef int (*spw_pool_filter)(spw_stream stream, void* context);
  * from the pool. `context` must live until spw_pool_end. Errors: SPW_ERROR_INVALID_ARGUMENT,
  * SPW_ERROR_INVALID_STATE (already open). */
 SPW_API spw_status spw_pool_begin(int device, spw_pool_id id, spw_pool_filter filter, void* context);
-/* Errors: SPW_ERROR_INVALID_STATE (not open). */
+/* When it returns, no call of the pool's filter is in progress and none will begin; so it must not be called
+ * with a lock held that a filter takes. Inside a filter, that call alone goes on. Errors:
+ * SPW_ERROR_INVALID_STATE (not open). */
 SPW_API spw_status spw_pool_end(int device, spw_pool_id id);
 /* Undoes one spw_pool_begin's claim on the memory; after the last, what is free serves everyone.
  * Errors: SPW_ERROR_INVALID_STATE (no such pool, or still open). */
 SPW_API spw_status spw_pool_release(int device, spw_pool_id id);
+
+/* One claim more on the pool's memory without opening it; the pool exists from its first claim on. Each is
+ * undone by spw_pool_release. Errors: SPW_ERROR_INVALID_ARGUMENT. */
+SPW_API spw_status spw_pool_retain(int device, spw_pool_id id);
+/* How many claims there are: 0 for a pool that does not exist. */
+SPW_API spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims);
+
+/* ---- What is where ---- */
+
+typedef enum spw_block_state {
+  SPW_BLOCK_INACTIVE = 0,     /* free */
+  SPW_BLOCK_ALLOCATED = 1,    /* in the program's hands */
+  SPW_BLOCK_PENDING_FREE = 2, /* freed, still used by a stream */
+} spw_block_state;
+
+typedef struct spw_block {
+  uint64_t address;
+  uint64_t bytes;           /* of device memory */
+  uint64_t requested_bytes; /* what the program asked for; 0 when free */
+  spw_block_state state;
+} spw_block;
+
+/* Contiguous addresses of one heap, divided into blocks. */
+typedef struct spw_segment {
+  uint64_t address;
+  uint64_t total_bytes;
+  uint64_t allocated_bytes;
+  uint64_t active_bytes;
+  uint64_t requested_bytes;
+  spw_stream stream;
+  spw_pool_id pool;
+  const spw_block* blocks; /* ascending, without gaps; valid during the call */
+  uint64_t block_count;
+} spw_segment;
+
+/* Calls `visit` for each segment of the device, by heap; their total_bytes add up to reserved_bytes. The
+ * state is that of one moment; `visit` is called afterwards, with no lock held, until it answers non-zero. It
+ * must not throw. Slow. */
+typedef int (*spw_segment_visitor)(const spw_segment* segment, void* context);
+SPW_API spw_status spw_walk(int device, spw_segment_visitor visit, void* context);
+
+/* The block that begins at `pointer`, allocated or pending, and its device. Errors: SPW_ERROR_INVALID_POINTER
+ * (none does), SPW_ERROR_INVALID_ARGUMENT (NULL). */
+SPW_API spw_status spw_find_block(const void* pointer, spw_block* block, int* device);
 
 /* ---- Counters ---- */
 
@@ -147,6 +194,15 @@ SPW_API spw_status spw_pool_release(int device, spw_pool_id id);
 SPW_API spw_status spw_stats_get(int device, spw_stats* stats);
 SPW_API spw_status spw_stats_reset_peaks(int device);
 SPW_API spw_status spw_stats_reset_accumulated(int device);
+
+/* What the program knows of its memory, beside the counters: `bytes` of a device are for `name`, until it is
+ * said anew; 0 is a value too. Names are those of the program; spillway.annotate() in Python writes
+ * parameter_bytes, gradient_bytes, buffer_bytes and optimizer_bytes. Dumps show them. Errors:
+ * SPW_ERROR_INVALID_ARGUMENT (no such device; a name is 1 to 64 lower-case letters, digits and `_`; a 65th
+ * name), SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_annotate(int device, const char* name, uint64_t bytes);
+/* *bytes is 0 for what was never said. Errors: as spw_annotate. */
+SPW_API spw_status spw_annotation(int device, const char* name, uint64_t* bytes);
 
 /* Walks everything, derives every counter again and compares. Slow. Errors: SPW_ERROR_INTERNAL, with the
  * first difference. */

@@ -10,6 +10,9 @@ using namespace spillway::sim;
 
 namespace {
 
+constexpr int kThreadsPerMultiprocessor = 2048;
+char linked_image = 0;
+
 CUstream per_thread(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }
@@ -46,6 +49,9 @@ CUresult launch(EntryPoint entry, CUstream handle) {
 
 extern "C" {
 
+CUresult cuModuleLoad(CUmodule* module, const char* file) {
+  return load(EntryPoint::k_cuModuleLoad, module, file);
+}
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return load(EntryPoint::k_cuModuleLoadData, module, image);
 }
@@ -95,6 +101,63 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
   return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache) {
+  Call call(EntryPoint::k_cuFuncSetCacheConfig);
+  if (call.refused()) return call.result();
+  return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int block_size,
+                                                     size_t) {
+  Call call(EntryPoint::k_cuOccupancyMaxActiveBlocksPerMultiprocessor);
+  if (call.refused()) return call.result();
+  if (blocks == nullptr || function == nullptr || block_size <= 0) return CUDA_ERROR_INVALID_VALUE;
+  *blocks = kThreadsPerMultiprocessor / block_size;
+  return CUDA_SUCCESS;
+}
+
+// Linking: there is nothing to link, and the image that comes out loads like any other.
+CUresult cuLinkCreate_v2(unsigned, CUjit_option*, void**, CUlinkState* state) {
+  Call call(EntryPoint::k_cuLinkCreate, kNeedsContext);
+  if (call.refused()) return call.result();
+  if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *state = reinterpret_cast<CUlinkState>(&linked_image);
+  return CUDA_SUCCESS;
+}
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType, void* data, size_t, const char*, unsigned,
+                          CUjit_option*, void**) {
+  Call call(EntryPoint::k_cuLinkAddData);
+  if (call.refused()) return call.result();
+  if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return data == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
+  Call call(EntryPoint::k_cuLinkComplete);
+  if (call.refused()) return call.result();
+  if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (image != nullptr) *image = &linked_image;
+  if (bytes != nullptr) *bytes = sizeof linked_image;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
+  Call call(EntryPoint::k_cuTensorMapEncodeTiled);
+  if (call.refused()) return call.result();
+  if (map == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *map = {};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   unsigned, CUstream stream, void**) {
+  return launch(EntryPoint::k_cuLaunchCooperativeKernel, stream);
+}
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                        unsigned, unsigned, CUstream stream, void**) {
+  return launch(EntryPoint::k_cuLaunchCooperativeKernel, per_thread(stream));
+}
 CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                         CUstream stream, void**, void**) {
   return launch(EntryPoint::k_cuLaunchKernel, stream);

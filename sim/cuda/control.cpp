@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "sim/cuda/call.h"
 #include "sim/cuda/work.h"
 
@@ -21,6 +23,28 @@ std::vector<RangeAccess> accesses_of(const SpwSimRange* ranges, size_t count, un
   return accesses;
 }
 
+// Writes fill their ranges with the value, where bytes are kept at all.
+CUresult grid(Control& control, CUstream handle, const SpwSimRange* ranges, size_t count, unsigned flags,
+              const void* value, size_t value_bytes) {
+  State& state = control.state;
+  if (!state.initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  Stream* stream = find_stream(state, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  WorkPtr work;
+  for (size_t i = 0; i < count && state.config.backed; ++i) {
+    const unsigned access = ranges[i].access != 0 ? ranges[i].access : flags;
+    if ((access & SPW_SIM_WRITE) == 0 || (access & SPW_SIM_KEEP_BYTES) != 0) continue;
+    if (work == nullptr) {
+      work.reset(new Work);
+      work->kind = Work::Kind::kTouch;
+      work->width = static_cast<uint32_t>(value_bytes);
+      std::memcpy(work->value.data(), value, value_bytes);
+    }
+    work->ranges.push_back(ranges[i]);
+  }
+  return enqueue(state, stream, std::move(work), accesses_of(ranges, count, flags), "grid", control.lock);
+}
+
 }  // namespace
 
 extern "C" {
@@ -38,24 +62,17 @@ const char* spwSimLastError() {
 
 int spwSimTouch(CUstream handle, const SpwSimRange* ranges, size_t count, unsigned flags) {
   Control control;
-  State& state = control.state;
-  if (!state.initialized) return CUDA_ERROR_NOT_INITIALIZED;
-  Stream* stream = find_stream(state, handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  std::vector<RangeAccess> accesses = accesses_of(ranges, count, flags);
-  WorkPtr work;
-  if (state.config.backed) {
-    for (size_t i = 0; i < count; ++i) {
-      if (!accesses[i].write) continue;
-      if (work == nullptr) work.reset(new Work);
-      work->ranges.push_back(ranges[i]);
-    }
-    if (work != nullptr) {
-      work->kind = Work::Kind::kTouch;
-      work->value = static_cast<uint32_t>(state.enqueues & 0xff) | 1;
-    }
+  const char value = static_cast<char>((control.state.enqueues & 0xff) | 1);
+  return grid(control, handle, ranges, count, flags, &value, 1);
+}
+
+int spwSimFill(CUstream handle, const SpwSimRange* ranges, size_t count, const void* value,
+               size_t value_bytes) {
+  Control control;
+  if (value == nullptr || value_bytes == 0 || value_bytes > sizeof(Work::value)) {
+    return fail(CUDA_ERROR_INVALID_VALUE, "spwSimFill: a value has 1 to 16 bytes");
   }
-  return enqueue(state, stream, std::move(work), std::move(accesses), "grid", control.lock);
+  return grid(control, handle, ranges, count, SPW_SIM_WRITE, value, value_bytes);
 }
 
 int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags) {

@@ -29,6 +29,11 @@ void run_copy(State& state, Work& work) {
     char* from = work.staged.empty() ? locate(state, work.from + done, work.from_pageable, &from_left)
                                      : work.staged.data() + done;
     if (!work.staged.empty()) from_left = work.staged.size() - done;
+    if (to != nullptr && !state.config.backed) {
+      // Device memory without bytes reads as zeros.
+      std::memset(to, 0, work.bytes - done);
+      return;
+    }
     if (to == nullptr || from == nullptr) return;  // unmapped by now (reported), or nothing is backed
     const uint64_t part = std::min({work.bytes - done, to_left, from_left});
     std::memmove(to, from, part);
@@ -36,16 +41,16 @@ void run_copy(State& state, Work& work) {
   }
 }
 
-void run_fill(State& state, uint64_t start, uint64_t bytes, uint32_t value, uint32_t width) {
+void run_fill(State& state, uint64_t start, uint64_t bytes, const char* value, uint32_t width) {
   for (uint64_t done = 0; done < bytes;) {
     uint64_t left = 0;
     char* to = state.memory.bytes_at(start + done, &left);
     if (to == nullptr) return;
     const uint64_t part = std::min(bytes - done, left);
     if (width == 1) {
-      std::memset(to, static_cast<int>(value & 0xff), part);
+      std::memset(to, value[0], part);
     } else {
-      for (uint64_t i = 0; i + width <= part; i += width) std::memcpy(to + i, &value, width);
+      for (uint64_t i = 0; i + width <= part; i += width) std::memcpy(to + i, value, width);
     }
     done += part;
   }
@@ -78,10 +83,12 @@ void run_work(Work& work, Lock& lock) {
       run_copy(state, work);
       break;
     case Work::Kind::kFill:
-      run_fill(state, work.to, work.bytes, work.value, work.width);
+      run_fill(state, work.to, work.bytes, work.value.data(), work.width);
       break;
     case Work::Kind::kTouch:
-      for (const SpwSimRange& range : work.ranges) run_fill(state, range.ptr, range.bytes, work.value, 1);
+      for (const SpwSimRange& range : work.ranges) {
+        run_fill(state, range.ptr, range.bytes, work.value.data(), work.width);
+      }
       break;
     case Work::Kind::kHostFunction:
     case Work::Kind::kCallback:
@@ -114,7 +121,7 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   work->from_pageable = from_pageable;
   const bool capturing = stream->capture != nullptr;
   // Ordinary host memory is read before the call returns: the program may change it at once.
-  if (from_pageable && !capturing) {
+  if (from_pageable && !capturing && state.config.backed) {
     const char* source = pointer_to(copy.from);
     work->staged.assign(source, source + copy.bytes);
   }
@@ -148,7 +155,7 @@ CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, 
     work->kind = Work::Kind::kFill;
     work->to = to;
     work->bytes = count * width;
-    work->value = value;
+    std::memcpy(work->value.data(), &value, sizeof value);
     work->width = width;
   }
   return enqueue(state, stream, std::move(work), {{to, count * width, true, false}}, entry_point_name(entry),

@@ -6,26 +6,32 @@
  * values. All functions may be called from any thread; none aborts. Functions that return int return a
  * CUresult.
  *
- * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure:
- *   capacity:SIZE          device memory, 16GiB; sizes take B, KiB, MiB, GiB, TiB
- *   devices:N              1 to 16, 1
- *   granularity:SIZE       of cuMemCreate and cuMemMap, a power of two from 64KiB, 2MiB
- *   backing:memfd|none     none keeps accounts only: no bytes exist and copies move nothing
+ * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure: */
+/* clang-format off */
+/*   capacity:SIZE            device memory, 16GiB; sizes take B, KiB, MiB, GiB, TiB
+ *   devices:N                1 to 16, 1
+ *   granularity:SIZE         of cuMemCreate and cuMemMap, a power of two from 64KiB, 2MiB
+ *   backing:memfd|none       none keeps accounts only: no bytes exist, copies move nothing, and what is copied to
+ *                            the host is zeros
  *   completion:instant|late|run-ahead
- *                          when enqueued work is complete: at once; as late as a seeded legal order lets it
- * be; not before the host waits for it or spwSimCompleteTo says so seed:N                 of the order and of
- * the answers to queries, 1 set_access_cost:per-call|per-mapping   the reading that spwSimVirtualNs gives,
- * per-call costs:FILE             JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
- *   shared:FILE            processes that name the same file share the memory of the devices: what one holds,
- * until it ends, the others lack
- *   vmm:on|off             whether the device has virtual memory management, on
- *   mig:0|1                whether the devices are MIG instances: named so, without peers, 0
+ *                            when enqueued work is complete: at once; as late as a seeded legal order lets it be;
+ *                            not before the host waits for it or spwSimCompleteTo says so
+ *   seed:N                   of the order and of the answers to queries, 1
+ *   set_access_cost:per-call|per-mapping
+ *                            the reading that spwSimVirtualNs gives, per-call
+ *   costs:FILE               JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
+ *   shared:FILE              processes that name the same file share the memory of the devices: what one holds,
+ *                            until it ends, the others lack
+ *   vmm:on|off               whether the device has virtual memory management, on
+ *   mig:0|1                  whether the devices are MIG instances: named so, without peers, 0
  *   vmm_in_capture:refuse|allow
- *                          whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
- * while a stream captures (cuda.h does not say), refuse version:N              what cuDriverGetVersion
- * answers; newer entry points are not found, 13000 races:on|off           the race detector, on mappings:N
- * live mappings at which cuMemSetAccess is out of memory, 520000 fault:NAME@N[=CUresult]   the Nth call of
- * NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told; repeatable */
+ *                            whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
+ *                            while a stream captures (cuda.h does not say), refuse
+ *   version:N                what cuDriverGetVersion answers; newer entry points are not found, 13000
+ *   races:on|off             the race detector, on
+ *   mappings:N               live mappings at which cuMemSetAccess is out of memory, 520000
+ *   fault:NAME@N[=CUresult]  the Nth call of NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told; repeatable */
+/* clang-format on */
 #ifndef SPILLWAY_SIM_CONTROL_H
 #define SPILLWAY_SIM_CONTROL_H
 
@@ -38,7 +44,8 @@ extern "C" {
 
 struct CUstream_st;
 
-enum { SPW_SIM_READ = 1, SPW_SIM_WRITE = 2, SPW_SIM_READ_WRITE = 3 };
+/* SPW_SIM_KEEP_BYTES with a write: nothing is stored, only the detector hears of it. */
+enum { SPW_SIM_READ = 1, SPW_SIM_WRITE = 2, SPW_SIM_READ_WRITE = 3, SPW_SIM_KEEP_BYTES = 4 };
 
 /* A range of device addresses that one grid touches. access 0 takes the flags of the call. */
 typedef struct SpwSimRange {
@@ -59,6 +66,9 @@ const char* spwSimLastError(void);
 /* Enqueues one grid that touches the ranges. Writes fill them with a value of their own where memory is
  * backed. */
 int spwSimTouch(struct CUstream_st* stream, const SpwSimRange* ranges, size_t count, unsigned flags);
+/* Enqueues one grid that fills the ranges with copies of a value of 1 to 16 bytes, whole ones only. */
+int spwSimFill(struct CUstream_st* stream, const SpwSimRange* ranges, size_t count, const void* value,
+               size_t value_bytes);
 /* The host reads or writes pinned or host-located memory now: reported if the device may still be using it.
  */
 int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags);

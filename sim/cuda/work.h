@@ -2,6 +2,7 @@
 // resolved when it runs, as on a device: what is mapped there by then is what it touches.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,8 +20,8 @@ struct Work {
   uint64_t bytes = 0;
   bool to_pageable = false;  // kCopy: ordinary host memory
   bool from_pageable = false;
-  uint32_t value = 0;               // kFill, kTouch
-  uint32_t width = 1;               // kFill: bytes of the value
+  std::array<char, 16> value{};     // kFill, kTouch
+  uint32_t width = 1;               // kFill, kTouch: bytes of the value
   std::vector<char> staged;         // kCopy: the source, taken at the call from pageable memory
   std::vector<SpwSimRange> ranges;  // kTouch: what is written
   CUhostFn function = nullptr;      // kHostFunction

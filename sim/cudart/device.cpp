@@ -130,6 +130,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return note(spillway::cudart::fill_properties(*table, device, properties));
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  // The runtime's attributes have the driver's numbers.
+  return call_without_context(&DriverTable::device_get_attribute, value,
+                              static_cast<CUdevice_attribute>(attribute), device);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  return call_without_context(&DriverTable::device_get_pci_bus_id, text, bytes, device);
+}
+
+cudaError_t cudaProfilerStart() {
+  return call(&DriverTable::profiler_start);
+}
+
+cudaError_t cudaProfilerStop() {
+  return call(&DriverTable::profiler_stop);
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return call(&DriverTable::ctx_priority_range, least, greatest);
 }

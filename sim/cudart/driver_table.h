@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 // X(member, driver function, CUDA version of the signature)
 #define SPW_CUDART_DRIVER_FUNCTIONS(X)                               \
@@ -54,7 +55,35 @@
   X(event_record, cuEventRecord, 2000)                               \
   X(event_query, cuEventQuery, 2000)                                 \
   X(event_synchronize, cuEventSynchronize, 2000)                     \
-  X(event_elapsed_time, cuEventElapsedTime, 12080)
+  X(event_elapsed_time, cuEventElapsedTime, 12080)                   \
+  X(event_record_with_flags, cuEventRecordWithFlags, 11010)          \
+  X(stream_create, cuStreamCreate, 2000)                             \
+  X(stream_get_priority, cuStreamGetPriority, 5050)                  \
+  X(stream_add_callback, cuStreamAddCallback, 5000)                  \
+  X(stream_begin_capture, cuStreamBeginCapture, 10010)               \
+  X(stream_end_capture, cuStreamEndCapture, 10000)                   \
+  X(launch_host_func, cuLaunchHostFunc, 10000)                       \
+  X(launch_kernel, cuLaunchKernel, 4000)                             \
+  X(module_load_data, cuModuleLoadData, 2000)                        \
+  X(module_get_function, cuModuleGetFunction, 2000)                  \
+  X(graph_instantiate, cuGraphInstantiateWithFlags, 11040)           \
+  X(graph_launch, cuGraphLaunch, 10000)                              \
+  X(graph_destroy, cuGraphDestroy, 10000)                            \
+  X(graph_exec_destroy, cuGraphExecDestroy, 10000)                   \
+  X(graph_get_nodes, cuGraphGetNodes, 10000)                         \
+  X(host_alloc, cuMemHostAlloc, 2020)                                \
+  X(host_free, cuMemFreeHost, 2000)                                  \
+  X(host_register, cuMemHostRegister, 6050)                          \
+  X(host_unregister, cuMemHostUnregister, 4000)                      \
+  X(host_get_device_pointer, cuMemHostGetDevicePointer, 3020)        \
+  X(pointer_get_attributes, cuPointerGetAttributes, 7000)            \
+  X(set_bytes, cuMemsetD8, 3020)                                     \
+  X(set_bytes_async, cuMemsetD8Async, 3020)                          \
+  X(device_get_pci_bus_id, cuDeviceGetPCIBusId, 4010)                \
+  X(ipc_get_event_handle, cuIpcGetEventHandle, 4010)                 \
+  X(ipc_open_event_handle, cuIpcOpenEventHandle, 4010)               \
+  X(profiler_start, cuProfilerStart, 4000)                           \
+  X(profiler_stop, cuProfilerStop, 4000)
 
 namespace spillway::cudart {
 

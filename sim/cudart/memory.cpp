@@ -49,6 +49,49 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return call(&DriverTable::mem_free_async, device_pointer(pointer), stream);
 }
 
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
+  if (pointer == nullptr) return note(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  return bytes == 0 ? cudaSuccess : call(&DriverTable::host_alloc, pointer, bytes, flags);
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  return pointer == nullptr ? cudaSuccess : call(&DriverTable::host_free, pointer);
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
+  return call(&DriverTable::host_register, pointer, bytes, flags);
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  return call(&DriverTable::host_unregister, pointer);
+}
+
+// Memory that CUDA does not know is a type of its own, no error.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  if (attributes == nullptr) return note(cudaErrorInvalidValue);
+  *attributes = {};
+  attributes->device = -2;
+  CUmemorytype type{};
+  CUdeviceptr device_address = 0;
+  void* host_address = nullptr;
+  int ordinal = 0;
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                  CU_POINTER_ATTRIBUTE_HOST_POINTER, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* answers[] = {&type, &device_address, &host_address, &ordinal};
+  const cudaError_t error =
+      call(&DriverTable::pointer_get_attributes, 4u, wanted, answers, device_pointer(pointer));
+  if (error != cudaSuccess) return error;
+  if (type == CU_MEMORYTYPE_DEVICE) attributes->type = cudaMemoryTypeDevice;
+  if (type == CU_MEMORYTYPE_HOST) attributes->type = cudaMemoryTypeHost;
+  attributes->hostPointer = const_cast<void*>(pointer);
+  if (attributes->type == cudaMemoryTypeUnregistered) return cudaSuccess;
+  attributes->device = ordinal;
+  attributes->devicePointer = reinterpret_cast<void*>(device_address);
+  attributes->hostPointer = host_address;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return call(&DriverTable::mem_get_info, free_bytes, total_bytes);
 }
@@ -88,6 +131,28 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, size_t bytes,
   return call(&DriverTable::copy_async, device_pointer(destination), device_pointer(source), bytes, stream);
 }
 
+cudaError_t cudaMemcpy2DAsync(void* destination, size_t destination_pitch, const void* source,
+                              size_t source_pitch, size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+  if (width > destination_pitch || width > source_pitch) return note(cudaErrorInvalidPitchValue);
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error =
+        cudaMemcpyAsync(static_cast<char*>(destination) + row * destination_pitch,
+                        static_cast<const char*>(source) + row * source_pitch, width, kind, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
+  return call(&DriverTable::set_bytes, device_pointer(pointer), static_cast<unsigned char>(value), bytes);
+}
+
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+  return call(&DriverTable::set_bytes_async, device_pointer(pointer), static_cast<unsigned char>(value),
+              bytes, stream);
+}
+
 cudaError_t cudaMemcpyPeerAsync(void* destination, int destination_device, const void* source,
                                 int source_device, size_t bytes, cudaStream_t stream) {
   cudaError_t error = cudaSuccess;
@@ -113,6 +178,17 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
   CUipcMemHandle driver_handle{};
   std::memcpy(&driver_handle, &handle, sizeof handle);
   return call(&DriverTable::ipc_open_mem_handle, address_of(pointer), driver_handle, flags);
+}
+
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  static_assert(sizeof(cudaIpcEventHandle_t) == sizeof(CUipcEventHandle));
+  return call(&DriverTable::ipc_get_event_handle, reinterpret_cast<CUipcEventHandle*>(handle), event);
+}
+
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  CUipcEventHandle driver_handle{};
+  std::memcpy(&driver_handle, &handle, sizeof handle);
+  return call(&DriverTable::ipc_open_event_handle, event, driver_handle);
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {

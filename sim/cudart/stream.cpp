@@ -14,8 +14,16 @@ static_assert(sizeof(cudaGraphEdgeData) == sizeof(CUgraphEdgeData));
 
 extern "C" {
 
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return call(&DriverTable::stream_create, stream, cudaStreamDefault);
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   return call(&DriverTable::stream_create_with_priority, stream, flags, priority);
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return call(&DriverTable::stream_get_priority, stream, priority);
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -34,6 +42,21 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return call(&DriverTable::stream_wait_event, stream, event, flags);
 }
 
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
+                                  unsigned int flags) {
+  static_assert(sizeof(cudaError_t) == sizeof(CUresult));
+  return call(&DriverTable::stream_add_callback, stream, reinterpret_cast<CUstreamCallback>(callback), data,
+              flags);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return call(&DriverTable::launch_host_func, stream, function, data);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return call(&DriverTable::event_create, event, cudaEventDefault);
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   return call(&DriverTable::event_create, event, flags);
 }
@@ -44,6 +67,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return call(&DriverTable::event_record, event, stream);
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
+  return call(&DriverTable::event_record_with_flags, event, stream, flags);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {

@@ -261,6 +261,29 @@ TEST(Abi, AFreeFindsItsDevice) {
   });
 }
 
+TEST(Abi, AnnotationsAreKeptUnderTheirNames) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    uint64_t bytes = 1;
+    SPW_CHECK(spw_annotation(0, "parameter_bytes", &bytes) == SPW_OK && bytes == 0);
+    SPW_CHECK(spw_annotate(0, "parameter_bytes", 5 * kMiB) == SPW_OK);
+    SPW_CHECK(spw_annotate(0, "parameter_bytes", 6 * kMiB) == SPW_OK);
+    SPW_CHECK(spw_annotation(0, "parameter_bytes", &bytes) == SPW_OK && bytes == 6 * kMiB);
+
+    const std::string longest(64, 'a');
+    SPW_CHECK(spw_annotate(0, longest.c_str(), 1) == SPW_OK);
+    for (const std::string& name : {std::string(), longest + "a", std::string("Bytes"), std::string("a b")}) {
+      SPW_CHECK(spw_annotate(0, name.c_str(), 1) == SPW_ERROR_INVALID_ARGUMENT && last_error_has("no name"));
+    }
+    SPW_CHECK(spw_annotate(0, nullptr, 1) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_annotation(0, "parameter_bytes", nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_annotate(63, "parameter_bytes", 1) == SPW_ERROR_INVALID_ARGUMENT);
+    for (int i = 2; i < 64; ++i) SPW_CHECK(spw_annotate(0, ("n" + std::to_string(i)).c_str(), 1) == SPW_OK);
+    SPW_CHECK(spw_annotate(0, "n64", 1) == SPW_ERROR_INVALID_ARGUMENT && last_error_has("64"));
+    SPW_CHECK(spw_annotate(0, "n63", 2) == SPW_OK);
+  });
+}
+
 struct Asked {
   int calls = 0;
   spw_stream stream = nullptr;

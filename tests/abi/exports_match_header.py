@@ -1,6 +1,6 @@
-"""libspillway exports exactly what spillway.h declares, under its version, with the right SONAME.
+"""libspillway exports exactly what its headers declare, under its version, with the right SONAME.
 
-usage: exports_match_header.py HEADER NM READELF LIBRARY SONAME
+usage: exports_match_header.py NM READELF LIBRARY SONAME HEADER...
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ def output(*command: str) -> str:
 
 
 def main() -> int:
-    header, nm, readelf, library, soname = sys.argv[1:]
-    declared = set(re.findall(r"^SPW_API [^;(]*?\b(spw_\w+)\(", Path(header).read_text(), re.MULTILINE))
+    nm, readelf, library, soname, *headers = sys.argv[1:]
+    text = "".join(Path(header).read_text() for header in headers)
+    declared = set(re.findall(r"^SPW_API [^;(]*?\b(spw_\w+)\(", text, re.MULTILINE))
     symbols = [line.split()[-1] for line in output(nm, "-D", "--defined-only", library).splitlines()]
     exported = {symbol.split("@")[0] for symbol in symbols if symbol.startswith("spw_")}
     complaints = [f"declared, not exported: {name}" for name in sorted(declared - exported)]
     complaints += [f"exported, not declared: {name}" for name in sorted(exported - declared)]
     if not declared:
-        complaints.append(f"no declaration was found in {header}")
+        complaints.append(f"no declaration was found in {headers}")
     complaints += [
         f"not of a version: {symbol}" for symbol in symbols if symbol.startswith("spw_") and "@@SPILLWAY_" not in symbol
     ]

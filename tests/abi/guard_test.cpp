@@ -126,6 +126,20 @@ TEST(Guard, FreesThatAreWrongAreErrorsWithHistory) {
       "spillway: guard: second free of block 0x");
 }
 
+TEST(Guard, ABlockWhoseStreamGoesIsNotAccused) {
+  in_child({{"SPILLWAY_SIM", "completion:run-ahead"}, {"SPILLWAY_CONF", "debug:guard"}}, [] {
+    const auto driver = start_device();
+    CUstream stream = nullptr;
+    SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(kMiB, 0, stream, &block) == SPW_OK && spw_free(block) == SPW_OK);
+    SPW_CHECK(spw_stream_destroyed(0, stream) == SPW_OK);
+    SPW_CHECK(driver->cuStreamDestroy(stream) == CUDA_SUCCESS);
+    SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    SPW_CHECK(spw_trim(0) == SPW_OK && findings() == 0);
+  });
+}
+
 TEST(Guard, DevicesHaveGuardsOfTheirOwn) {
   in_child({{"SPILLWAY_SIM", "devices:2"}, {"SPILLWAY_CONF", "debug:guard"}}, [] {
     const auto driver = start_device();

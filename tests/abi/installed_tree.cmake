@@ -19,6 +19,7 @@ set(expected
   include/spillway/spillway.h
   include/spillway/stats.h
   include/spillway/status.h
+  include/spillway/torch.h
   lib/cmake/Spillway/SpillwayConfig.cmake
   lib/cmake/Spillway/SpillwayConfigVersion.cmake
   lib/cmake/Spillway/SpillwayTargets-TYPE.cmake

@@ -53,6 +53,13 @@ TEST(Arena, BlocksAreAlignedDisjointAndCounted) {
   EXPECT_EQ(device.reports(), "");
 }
 
+TEST(Arena, SlabsFillAPageToItsEnd) {
+  Device device;
+  const auto arena = device.arena();
+  for (int i = 0; i < 2 * 32 * 4; ++i) must_allocate(*arena, 16 << 10, nullptr);
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 2 * int64_t{2 << 20});
+}
+
 TEST(Arena, NeighboursShareTheirEdgePages) {
   Device device;
   const auto arena = device.arena();

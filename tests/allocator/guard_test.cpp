@@ -300,6 +300,69 @@ TEST(Guard, UsesByRecordedStreamsAreOver) {
   EXPECT_EQ(guarded.arena->stats().reserved_bytes.all.current, 0);
 }
 
+// Nothing that was enqueued on the stream that goes has run when the next one, often by the same handle, is
+// in use: what is read or filled in the order of that one comes too early.
+TEST(Guard, BlocksOfStreamsThatGoAreNotAccused) {
+  Guarded guarded("capacity:1GiB,completion:run-ahead");
+  CUstream gone = guarded.device.stream();
+  void* live = guarded.allocate(kMiB, gone);
+  std::vector<void*> freed;
+  for (int i = 0; i < 3; ++i) freed.push_back(guarded.allocate(kMiB, gone));
+  const auto write_all = [&](void* block) {
+    guarded.write(va_of(block), std::vector<uint8_t>(kMiB, 1), gone);
+  };
+  write_all(live);
+  for (void* block : freed) {
+    write_all(block);
+    SPW_EXPECT_OK(guarded.free(block));
+  }
+  guarded.guard.stream_destroyed(gone);
+  SPW_EXPECT_OK(guarded.arena->stream_destroyed(gone));
+  guarded.device.destroy(gone);
+  CUstream next = guarded.device.stream();
+  SPW_EXPECT_OK(guarded.free(live));
+  // Fills the quarantine.
+  for (int i = 0; i < 20; ++i) SPW_EXPECT_OK(guarded.free(guarded.allocate(kMiB, next)));
+  SPW_EXPECT_OK(guarded.guard.check());
+  SPW_EXPECT_OK(guarded.guard.trim());
+  EXPECT_THAT(guarded.reports, IsEmpty());
+  EXPECT_EQ(guarded.device.reports(), "");
+  EXPECT_EQ(guarded.arena->stats().reserved_bytes.all.current, 0);
+}
+
+TEST(Guard, AUseOnAStreamThatIsGoneDoesNotMakeAFreeWaitForAnother) {
+  Guarded guarded("capacity:1GiB,completion:run-ahead");
+  CUstream owner = guarded.device.stream();
+  CUstream gone = guarded.device.stream();
+  void* block = guarded.allocate(kMiB, owner);
+  guarded.device.order(owner, gone);
+  guarded.write(va_of(block), std::vector<uint8_t>(kMiB, 1), gone);
+  SPW_EXPECT_OK(guarded.guard.record_stream(block, gone));
+  guarded.guard.stream_destroyed(gone);
+  SPW_EXPECT_OK(guarded.arena->stream_destroyed(gone));
+  guarded.device.destroy(gone);
+  guarded.device.stream();
+  SPW_EXPECT_OK(guarded.free(block));
+  for (int i = 0; i < 20; ++i) SPW_EXPECT_OK(guarded.free(guarded.allocate(kMiB, owner)));
+  SPW_EXPECT_OK(guarded.guard.check());
+  EXPECT_THAT(guarded.reports, IsEmpty());
+  EXPECT_EQ(guarded.device.reports(), "");
+}
+
+TEST(Guard, AWriteAfterTheFreeIsSeenThoughItsStreamIsGone) {
+  Guarded guarded("capacity:1GiB,completion:run-ahead");
+  CUstream gone = guarded.device.stream();
+  void* block = guarded.allocate(kMiB, gone);
+  SPW_EXPECT_OK(guarded.free(block));
+  guarded.write(va_of(block) + 5, {1, 2}, gone);
+  guarded.guard.stream_destroyed(gone);
+  SPW_EXPECT_OK(guarded.arena->stream_destroyed(gone));
+  guarded.device.destroy(gone);
+  CUstream next = guarded.device.stream();
+  for (int i = 0; i < 20; ++i) SPW_EXPECT_OK(guarded.free(guarded.allocate(kMiB, next)));
+  EXPECT_EQ(guarded.guard.findings(), 1u);
+}
+
 TEST(Guard, UnderCaptureNothingIsFilledAndNoCaptureIsDisturbed) {
   Guarded guarded;
   CUstream capturing = guarded.device.stream();

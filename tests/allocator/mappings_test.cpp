@@ -66,6 +66,16 @@ TEST(Mappings, RandomSizesHoldMorePagesBeforeTheyMapWithoutEnd) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+// Most of these blocks are smaller than a page, so what is lost is lost inside pages.
+TEST(Mappings, SizesAroundHalfAPageLoseLittleInsidePages) {
+  Device device(kNoBytes);
+  const auto arena = device.arena();
+  RandomSizes(*arena, 1).run(30'000, 1 * kMiB);
+  const DeviceStats stats = arena->stats();
+  EXPECT_LT(static_cast<double>(stats.reserved_bytes.all.peak), 1.08 * static_cast<double>(kLiveBytes));
+  SPW_EXPECT_OK(arena->validate());
+}
+
 TEST(Mappings, TheHomeViewAloneIsNotMany) {
   Device device(kNoBytes);
   ArenaOptions options;
@@ -80,6 +90,47 @@ TEST(Mappings, TheHomeViewAloneIsNotMany) {
   SPW_EXPECT_OK(Arena::free(second));
   // The place used last is remembered; the best fit would be the first.
   EXPECT_EQ(must_allocate(*arena, 4 * kMiB, nullptr), second);
+}
+
+// Pages that a view would not need are a luxury: a request that fits only without them is served.
+class PagesForMappings : public testing::Test {
+ protected:
+  // 64 pages, of which four lie vacant here and there, and as many mappings of views as are allowed.
+  void SetUp() override {
+    ArenaOptions options;
+    options.most_mappings = 64 + 4;
+    options.limit_bytes = 70 * kPage;
+    arena_ = device_.arena(options);
+    for (int i = 0; i < 64; ++i) pages_.push_back(must_allocate(*arena_, kPage, nullptr));
+    for (size_t i = 1; i < 16; i += 2) SPW_EXPECT_OK(Arena::free(pages_[i]));
+    must_allocate(*arena_, 4 * kPage, nullptr);
+    ASSERT_EQ(arena_->stats().live_mappings, 64 + 4);
+  }
+  static constexpr uint64_t kPage = 2 * kMiB;
+  Device device_{"capacity:256MiB,backing:none,races:off"};
+  std::unique_ptr<Arena> arena_;
+  std::vector<void*> pages_;
+};
+
+TEST_F(PagesForMappings, AreNotCreatedBeyondTheLimit) {
+  must_allocate(*arena_, 8 * kPage, nullptr);
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, static_cast<int64_t>(68 * kPage));
+}
+
+TEST_F(PagesForMappings, AreNotNeededWhereOthersFillTheDevice) {
+  if (!device_.simulated()) GTEST_SKIP() << "the size of the device must be known";
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle others = 0;
+  ASSERT_EQ(device_.driver->cuMemCreate(&others, 64 * kPage, &properties, 0), CUDA_SUCCESS);
+  must_allocate(*arena_, 4 * kPage, nullptr);
+  for (size_t i = 17; i < 24; i += 2) SPW_EXPECT_OK(Arena::free(pages_[i]));
+  const uint64_t creates = device_.calls("cuMemCreate");
+  must_allocate(*arena_, 4 * kPage, nullptr);
+  EXPECT_EQ(device_.calls("cuMemCreate"), creates) << "the device is known to be full";
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, static_cast<int64_t>(64 * kPage));
+  device_.driver->cuMemRelease(others);
 }
 
 TEST(Mappings, AtTheLimitRandomSizesAreStillServed) {

@@ -102,6 +102,21 @@ TEST_F(SharedBlocksTest, OnceExportedGoBackToTheDriver) {
   EXPECT_EQ(device_.reports(), "");
 }
 
+TEST_F(SharedBlocksTest, OnceExportedServeNobodyEvenIfTheDriverDoesNotTakeThem) {
+  if (!device_.simulated()) GTEST_SKIP() << "the driver must refuse";
+  void* block = must_share(*arena_, kMiB, nullptr);
+  must_export(block);
+  // At the free, and when the next block is asked for.
+  device_.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  device_.inject_fault("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN);
+  SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_NE(must_share(*arena_, kMiB, nullptr), block);
+  device_.clear_faults();
+  SPW_EXPECT_OK(arena_->validate());
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, kExtent);
+}
+
 TEST_F(SharedBlocksTest, StayWithinTheLimitAndGiveWay) {
   SPW_EXPECT_OK(arena_->set_limit(96 * kMiB));
   void* plain = must_allocate(*arena_, 60 * kMiB, nullptr);

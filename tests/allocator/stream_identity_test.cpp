@@ -71,6 +71,29 @@ TEST_F(StreamIdentity, ABlockFreedAfterItsStreamHasGoneIsOrderedToo) {
   destroy(second);
 }
 
+TEST_F(StreamIdentity, AnAnnouncedUserOfABlockThatLivesOnIsWaitedForOnTheDevice) {
+  ArenaOptions options;
+  options.limit_bytes = 60 * kMiB;
+  const auto arena = device_.arena(options);
+  const CUstream owner = make();
+  const CUstream other = make();
+  const CUstream user = make();
+  void* block = must_allocate(*arena, 60 * kMiB, owner);
+  for (const CUstream stream : {user, other}) {
+    device_.order(owner, stream);
+    SPW_EXPECT_OK(Arena::record_stream(block, stream));
+    device_.touch(stream, static_cast<char*>(block) + (stream == other ? kMiB : 0), kMiB);
+  }
+  announce_and_destroy(*arena, user);
+  make();  // by the same handle
+  device_.touch(other, static_cast<char*>(block) + 2 * kMiB, kMiB);
+  SPW_EXPECT_OK(Arena::free(block));
+  use(*arena, 60 * kMiB, owner);
+  EXPECT_EQ(arena->stats().host_waits, 0);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device_.reports(), "");
+}
+
 TEST_F(StreamIdentity, StreamsThatComeAndGoHoldNoMoreThanOne) {
   const auto arena = device_.arena();
   int64_t tables = 0;

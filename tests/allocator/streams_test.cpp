@@ -1,4 +1,4 @@
-// Several streams: reuse is ordered, waits are counted, pools keep what is theirs. The simulated device runs
+// Several streams: reuse is ordered, waits are counted. The simulated device runs
 // everything as late as it may, and its race detector reports any reuse that was not ordered.
 
 #include <thread>
@@ -167,6 +167,32 @@ TEST(Streams, SmallBlocksHaveStreamUsesToo) {
   EXPECT_EQ(device.reports(), "");
   SPW_EXPECT_OK(arena->trim());
   EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+}
+
+// All memory lies in full slabs: what a free gives back then is a slot, and never room for another slab.
+TEST(Streams, ASlotThatOthersStillUseServesTheNextRequestBehindThem) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 2 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream owner = device.stream();
+  const CUstream user = device.stream();
+  constexpr size_t kBytes = size_t{16} << 10;
+  std::vector<void*> blocks;
+  for (size_t i = 0; i < 2 * kMiB / kBytes; ++i) blocks.push_back(must_allocate(*arena, kBytes, owner));
+  void* refused = nullptr;
+  EXPECT_EQ(arena->allocate(kBytes, owner, &refused).code(), SPW_ERROR_OUT_OF_MEMORY);
+  for (const size_t chosen : {size_t{5}, blocks.size() - 1}) {
+    device.order(owner, user);
+    device.touch(user, blocks[chosen], kBytes);
+    SPW_EXPECT_OK(Arena::record_stream(blocks[chosen], user));
+    SPW_EXPECT_OK(Arena::free(blocks[chosen]));
+    EXPECT_EQ(must_allocate(*arena, kBytes, owner), blocks[chosen]);
+    device.touch(owner, blocks[chosen], kBytes);
+  }
+  EXPECT_EQ(arena->stats().num_ooms, 1);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
 }
 
 TEST(Streams, AUseOnAThreadsDefaultStreamEndsWithAWaitForTheDevice) {
@@ -410,140 +436,6 @@ TEST(Streams, AnotherThreadDoesNotWaitInPlaceOfADefaultStream) {
   }).join();
   EXPECT_EQ(arena->stats().host_waits, 0);
   use(CU_STREAM_PER_THREAD);
-  SPW_EXPECT_OK(arena->validate());
-  EXPECT_EQ(device.reports(), "");
-}
-
-TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
-  Device device;
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
-  const CUstream stream = device.stream();
-  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
-  void* in_pool = must_allocate(*arena, 30 * kMiB, stream);
-  SPW_EXPECT_OK(arena->end_pool({1, 0}));
-  SPW_EXPECT_OK(Arena::free(in_pool));
-  void* other = nullptr;
-  EXPECT_EQ(arena->allocate(30 * kMiB, stream, &other).code(), SPW_ERROR_OUT_OF_MEMORY);
-  SPW_EXPECT_OK(arena->trim());
-  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(30 * kMiB));
-  // The pool itself serves again.
-  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
-  EXPECT_EQ(must_allocate(*arena, 30 * kMiB, stream), in_pool);
-  SPW_EXPECT_OK(arena->end_pool({1, 0}));
-  SPW_EXPECT_OK(Arena::free(in_pool));
-  SPW_EXPECT_OK(arena->release_pool({1, 0}));
-  SPW_EXPECT_OK(arena->release_pool({1, 0}));
-  other = must_allocate(*arena, 30 * kMiB, stream);
-  device.touch(stream, other, 30 * kMiB);
-  SPW_EXPECT_OK(arena->validate());
-  EXPECT_EQ(device.reports(), "");
-}
-
-TEST(Pools, APoolOpenedAgainIsProtectedAgain) {
-  Device device;
-  const auto arena = device.arena();
-  const CUstream stream = device.stream();
-  for (int round = 0; round < 2; ++round) {
-    SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
-    void* block = must_allocate(*arena, 20 * kMiB, stream);
-    SPW_EXPECT_OK(arena->end_pool({1, 0}));
-    SPW_EXPECT_OK(Arena::free(block));
-    SPW_EXPECT_OK(arena->trim());
-    EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
-    SPW_EXPECT_OK(arena->release_pool({1, 0}));
-    SPW_EXPECT_OK(arena->trim());
-    EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
-  }
-}
-
-TEST(Pools, MismatchedCallsAreRefused) {
-  Device device;
-  const auto arena = device.arena();
-  EXPECT_EQ(arena->begin_pool({}, nullptr).code(), SPW_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(arena->end_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
-  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
-  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
-  EXPECT_EQ(arena->begin_pool({1, 0}, nullptr).code(), SPW_ERROR_INVALID_STATE);
-  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
-  SPW_EXPECT_OK(arena->end_pool({1, 0}));
-  SPW_EXPECT_OK(arena->release_pool({1, 0}));
-  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
-}
-
-TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
-  Device device;
-  const auto arena = device.arena();
-  const CUstream stream = device.stream();
-  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  void* block = must_allocate(*arena, 20 * kMiB, stream);
-  SPW_EXPECT_OK(Arena::free(block));
-  void* same = must_allocate(*arena, 20 * kMiB, stream);
-  EXPECT_EQ(same, block);
-  void* with_user = must_allocate(*arena, 1 * kMiB, stream);
-  SPW_EXPECT_OK(Arena::record_stream(with_user, nullptr));
-  SPW_EXPECT_OK(Arena::free(with_user));
-  EXPECT_EQ(arena->trim().code(), SPW_ERROR_INVALID_STATE);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  EXPECT_NE(graph, nullptr);
-  SPW_EXPECT_OK(arena->end_pool({1, 0}));
-  SPW_EXPECT_OK(Arena::free(same));
-  SPW_EXPECT_OK(arena->release_pool({1, 0}));
-  SPW_EXPECT_OK(arena->trim());
-  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
-  SPW_EXPECT_OK(arena->validate());
-  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
-}
-
-TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
-  Device device("capacity:64MiB,completion:run-ahead");
-  ArenaOptions options;
-  options.limit_bytes = 64 * kMiB;
-  const auto arena = device.arena(options);
-  const CUstream owner = device.stream();
-  const CUstream user = device.stream();
-  const CUstream captured = device.stream();
-  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == owner; }));
-  void* block = must_allocate(*arena, 60 * kMiB, owner);
-  device.order(owner, user);
-  device.touch(user, block, 60 * kMiB);
-  SPW_EXPECT_OK(Arena::record_stream(block, user));
-  SPW_EXPECT_OK(Arena::free(block));
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  block = must_allocate(*arena, 60 * kMiB, owner);
-  EXPECT_EQ(arena->stats().host_waits, 1);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
-  device.touch(owner, block, 60 * kMiB);
-  EXPECT_EQ(device.reports(), "");
-}
-
-TEST(Pools, ACapturedStreamTakesNothingFromOthersNorTheyFromIt) {
-  Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
-  const CUstream captured = device.stream();
-  const CUstream other = device.stream();
-  for (const CUstream stream : {captured, other}) {
-    void* block = must_allocate(*arena, 20 * kMiB, stream);
-    device.touch(stream, block, 20 * kMiB);
-    SPW_EXPECT_OK(Arena::free(block));
-  }
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  for (const CUstream stream : {captured, other}) {
-    void* block = nullptr;
-    EXPECT_EQ(arena->allocate(30 * kMiB, stream, &block).code(), SPW_ERROR_OUT_OF_MEMORY);
-  }
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
-  void* block = must_allocate(*arena, 30 * kMiB, other);
-  device.touch(other, block, 30 * kMiB);
   SPW_EXPECT_OK(arena->validate());
   EXPECT_EQ(device.reports(), "");
 }

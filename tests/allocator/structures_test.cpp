@@ -16,6 +16,7 @@
 #include "allocator/mutex.h"
 #include "allocator/size_classes.h"
 #include "allocator/slab.h"
+#include "allocator/timeline.h"
 
 namespace spillway {
 namespace {
@@ -160,6 +161,17 @@ TEST(Journal, KeepsARingOfBoundedSize) {
   }
   EXPECT_EQ(first_guess(journal, (3 * Journal::kMostEntries) % 1000), &place);
   EXPECT_LE(journal.metadata_bytes(), uint64_t{Journal::kMostEntries} * 32);
+}
+
+TEST(Timeline, AStreamThatTakesOverHasWaitedForNothing) {
+  Timeline other;
+  Timeline timeline;
+  timeline.note_wait(&other, other.epoch() + 1);
+  EXPECT_TRUE(timeline.has_waited(&other, other.epoch()));
+  timeline.seal(false);
+  timeline.end_wait(timeline.begin_wait());
+  timeline.reopen();
+  EXPECT_FALSE(timeline.has_waited(&other, other.epoch()));
 }
 
 TEST(Slab, EverySlotOnceAndFoundAgain) {

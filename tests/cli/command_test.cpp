@@ -109,8 +109,8 @@ TEST_F(CommandTest, ReplayAnswersWithTheKeysOfItsContract) {
   EXPECT_EQ(row.at("ooms"), 0);
   EXPECT_GE(row.at("peak_reserved_bytes"), row.at("peak_live_bytes"));
   EXPECT_GT(row.at("driver_calls"), 0);
-  for (const char* key : {"steady_driver_calls_per_repeat", "host_waits", "stream_waits", "virtual_driver_ns",
-                          "ns_per_event"}) {
+  for (const char* key : {"steady_driver_calls_per_repeat", "host_waits", "stream_waits",
+                          "steady_stream_waits_per_repeat", "virtual_driver_ns", "ns_per_event"}) {
     EXPECT_TRUE(row.at(key).is_number()) << key;
   }
   int64_t sum = 0;

@@ -47,6 +47,7 @@ struct Driver {
   int (*event_create)(CUevent_st**, unsigned) = nullptr;
   int (*event_record)(CUevent_st*, CUstream_st*) = nullptr;
   int (*event_query)(CUevent_st*) = nullptr;
+  int (*stream_wait)(CUstream_st*, CUevent_st*, unsigned) = nullptr;
 };
 
 class RunTest : public ::testing::Test {
@@ -61,6 +62,7 @@ class RunTest : public ::testing::Test {
     find(library, "cuEventCreate", driver_.event_create);
     find(library, "cuEventRecord", driver_.event_record);
     find(library, "cuEventQuery", driver_.event_query);
+    find(library, "cuStreamWaitEvent", driver_.stream_wait);
     ASSERT_EQ(configure(("backing:none,races:off," + settings).c_str()), 0);
     auto sim = SimDevice::open(default_sim_path());
     ASSERT_TRUE(sim.ok()) << sim.status().text();
@@ -164,6 +166,33 @@ TEST_F(RunTest, EveryPassAsksForTheSame) {
   EXPECT_EQ(result.driver_calls, 6u + 4 * 8u);
   EXPECT_EQ(result.peak_reserved_bytes, program.peak_live_bytes);
   EXPECT_EQ(target.live_blocks(), 2u);
+}
+
+// Every allocation lets its stream wait once.
+class OrderedTarget final : public PlainTarget {
+ public:
+  explicit OrderedTarget(const Driver& driver) : PlainTarget(driver), driver_(driver) {}
+  spw_status allocate(uint64_t bytes, CUstream_st* stream, void** out) override {
+    CUevent_st* event = nullptr;
+    if (driver_.event_create(&event, 2) != 0 || driver_.stream_wait(stream, event, 0) != 0) {
+      return SPW_ERROR_DRIVER;
+    }
+    return PlainTarget::allocate(bytes, stream, out);
+  }
+
+ private:
+  const Driver& driver_;
+};
+
+TEST_F(RunTest, WaitsOfStreamsAreCountedInAllAndInTheLastPass) {
+  start("capacity:1GiB,completion:instant");
+  OrderedTarget target(driver_);
+  RunRequest request;
+  request.repeats = 3;
+  const RunResult result =
+      run(compiled(three_blocks(), {{1024, 6 * kMiB}, {2048, 2 * kMiB}}), request, target);
+  EXPECT_EQ(result.stream_waits, 4u + 2 * 4u) << "three allocations in a pass, and the start's block";
+  EXPECT_EQ(result.last_pass_stream_waits, 4u);
 }
 
 TEST_F(RunTest, StopsAtTheFirstAllocationThatFindsNoMemory) {

@@ -132,7 +132,7 @@ MUTANTS = [
         "if (is_alive(*driver_, heap.key)) return false;",
         "return false;",
     ),
-    Mutant("a user's handle is taken for the user", HEAP_FREE, " || !is_alive(driver_, pending.streams[i])) {", ") {"),
+    Mutant("a user's handle is taken for the user", HEAP_FREE, " || !is_alive(driver_, uses.streams[i])) {", ") {"),
     Mutant(
         "a stream with the owner's old handle is the owner",
         HEAP_FREE,
@@ -155,7 +155,7 @@ MUTANTS = [
         "if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);",
         "users = {user};",
     ),
-    Mutant("a pending free bears no epoch", HEAP_FREE, "{}, timeline.epoch()};", "{}, 0};"),
+    Mutant("a pending free bears no epoch", HEAP_FREE, "&place, slot, timeline.epoch()};", "&place, slot, 0};"),
     Mutant(
         "a default stream of a thread takes an event",
         HEAP_FREE,

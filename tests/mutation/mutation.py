@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mutants import MUTANTS, Mutant
@@ -56,6 +57,8 @@ def problem_of(mutant: Mutant, source: Path) -> str | None:
 class Workshop:
     """A copy of the sources, its build, and the simulated driver that tests run on."""
 
+    targets = tuple(program for program, _ in PROGRAMS)
+
     def __init__(self, source: Path, work: Path, libcuda: Path, headers: Path) -> None:
         self.copy = work / "source"
         self.build_folder = work / "build"
@@ -79,9 +82,8 @@ class Workshop:
 
     def build(self) -> str | None:
         """The compiler's complaint; None where there is none."""
-        targets = [program for program, _ in PROGRAMS]
         done = subprocess.run(
-            ["cmake", "--build", str(self.build_folder), "--target", *targets], capture_output=True, text=True
+            ["cmake", "--build", str(self.build_folder), "--target", *self.targets], capture_output=True, text=True
         )
         return None if done.returncode == 0 else done.stdout
 
@@ -128,17 +130,14 @@ class Workshop:
             os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
 
 
-def main() -> int:
-    if len(sys.argv) not in (5, 6):
-        sys.exit(__doc__)
-    source, work, libcuda, headers = (Path(argument).resolve() for argument in sys.argv[1:5])
-    chosen = [mutant for mutant in MUTANTS if len(sys.argv) == 5 or sys.argv[5] in mutant.name]
+def check(chosen: Sequence[Mutant], source: Path, open_workshop: Callable[[], Workshop]) -> int:
+    """The exit code: 0 where every mutant is noticed."""
     problems = [problem for mutant in chosen if (problem := problem_of(mutant, source)) is not None]
     for problem in problems:
         print(f"error: {problem}")
     if problems:
         return 1
-    workshop = Workshop(source, work, libcuda, headers)
+    workshop = open_workshop()
     complaint = workshop.build()
     if complaint is not None:
         sys.exit(f"error: the sources do not build without a mutation:\n{complaint}")
@@ -152,6 +151,14 @@ def main() -> int:
         print(f"{'' if died else 'error: '}{mutant.name}: {what} ({time.monotonic() - started:.0f} s)", flush=True)
     print(f"{len(chosen) - failed} of {len(chosen)} mutants were noticed")
     return 1 if failed else 0
+
+
+def main() -> int:
+    if len(sys.argv) not in (5, 6):
+        sys.exit(__doc__)
+    source, work, libcuda, headers = (Path(argument).resolve() for argument in sys.argv[1:5])
+    chosen = [mutant for mutant in MUTANTS if len(sys.argv) == 5 or sys.argv[5] in mutant.name]
+    return check(chosen, source, lambda: Workshop(source, work, libcuda, headers))
 
 
 if __name__ == "__main__":

@@ -79,6 +79,33 @@ TEST_F(StreamTest, MarksCompleteWithWhatTheyDependOn) {
   EXPECT_EQ(spwSimStreamWaits(), 1u);
 }
 
+TEST_F(StreamTest, GridsStoreWhatTheyAreTold) {
+  start("completion:late");
+  const CUdeviceptr block = alloc();
+  const CUstream work = stream();
+  const uint64_t value[2] = {0x0102030405060708, 0x1112131415161718};
+  const SpwSimRange ranges[] = {{block, 32, 0, 0}, {block + 64, 20, 0, 0}};
+  ASSERT_EQ(spwSimFill(work, ranges, 2, value, sizeof value), CUDA_SUCCESS);
+  const SpwSimRange kept{block, 128, SPW_SIM_WRITE | SPW_SIM_KEEP_BYTES, 0};
+  ASSERT_EQ(spwSimTouch(work, &kept, 1, 0), CUDA_SUCCESS);
+  uint64_t bytes[16];
+  SIM_OK(cuMemcpyDtoHAsync(bytes, block, sizeof bytes, work));
+  SIM_OK(cuStreamSynchronize(work));
+  const uint64_t wanted[16] = {value[0], value[1], value[0], value[1], 0, 0, 0, 0, value[0], value[1]};
+  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(bytes[i], wanted[i]) << i;
+
+  // A write that stores nothing is a write for the detector.
+  touch(stream(), block + 100, 1, SPW_SIM_READ);
+  EXPECT_EQ(reports().size(), 0u);
+  ASSERT_EQ(spwSimTouch(work, &kept, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(reports().size(), 1u);
+
+  EXPECT_EQ(spwSimFill(work, ranges, 2, value, 17), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(spwSimFill(work, ranges, 2, value, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(spwSimFill(work, ranges, 2, nullptr, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_NE(std::string(spwSimLastError()), "");
+}
+
 TEST_F(StreamTest, LateWorkRunsWhenForcedAndNotBefore) {
   start("completion:late");
   const CUdeviceptr block = alloc();

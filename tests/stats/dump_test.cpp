@@ -68,6 +68,7 @@ TEST(Dump, HasEveryCounterUnderItsName) {
   EXPECT_EQ(stats["max_split_size"], -1);
   EXPECT_EQ(json["config"]["limit"], "unlimited");
   EXPECT_EQ(json["devices"][0]["segments"][0]["blocks"][0]["state"], "active_allocated");
+  EXPECT_EQ(json["devices"][0]["annotations"]["parameter_bytes"], 1000);
 }
 
 TEST(Dump, SurvivesNamesThatAreNotUtf8) {

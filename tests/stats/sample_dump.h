@@ -22,6 +22,7 @@ inline Dump sample_dump() {
   device.uuid = "GPU-0";
   device.total_bytes = 1 << 30;
   device.stats = counters.snapshot();
+  device.annotations = {{"parameter_bytes", 1000}};
   SegmentRow segment;
   segment.address = 0x10000000;
   segment.total_bytes = 2 * kPage;

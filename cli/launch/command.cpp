@@ -1,0 +1,212 @@
+#include "cli/launch/command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/launch/program.h"
+#include "cli/size.h"
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Choices {
+  CLI::App* run = nullptr;
+  CLI::App* dryrun = nullptr;
+  std::vector<std::string> program;
+  bool plain = false;
+  std::string gpu_memory;
+  int devices = 1;
+  std::string allocator = "spillway";
+  bool no_bytes = false;
+  bool json = false;
+};
+
+Result<std::vector<std::string>> program_of(const std::vector<std::string>& after_marker,
+                                            const CLI::App& command) {
+  const std::vector<std::string> others = command.remaining();
+  if (!others.empty() && (!after_marker.empty() || others.front().front() == '-')) {
+    return Status::invalid_argument(
+        fmt::format("'{}' was not expected before the command to run", others.front()));
+  }
+  std::vector<std::string> program = after_marker.empty() ? others : after_marker;
+  if (program.empty()) {
+    return Status::invalid_argument(
+        fmt::format("what is to be run? spillway {} [OPTIONS] -- COMMAND [ARGUMENT...]", command.get_name()));
+  }
+  return program;
+}
+
+int complain(const Status& status) {
+  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
+  return 1;
+}
+
+int run(const Choices& choices) {
+  Result<std::vector<std::string>> program = program_of(choices.program, *choices.run);
+  if (!program.ok()) return complain(program.take_status());
+  if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
+  ::setenv("SPILLWAY_RUN", choices.plain ? "plain" : "full", 1);
+  return complain(execute(program.value()));
+}
+
+// ---- dryrun
+
+// Every simulated library, for the dynamic loader to take before any other of its name.
+Status preload_simulation() {
+  Result<std::string> folder = simulated_libraries_folder();
+  if (!folder.ok()) return folder.take_status();
+  std::vector<std::string> libraries;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.value(), error)) {
+    if (entry.path().filename().string().find(".so.") != std::string::npos)
+      libraries.push_back(entry.path().string());
+  }
+  if (error) return Status::io(fmt::format("{}: {}", folder.value(), error.message()));
+  std::sort(libraries.begin(), libraries.end());
+  std::string all;
+  for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
+  ::setenv("LD_PRELOAD", all.c_str(), 1);
+  ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
+  return {};
+}
+
+// What the processes of the program left in the folder, one file each.
+std::vector<Json> results_in(const std::filesystem::path& folder) {
+  std::vector<Json> results;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    std::ifstream file(entry.path());
+    Json result = Json::parse(file, nullptr, false);
+    if (!result.is_discarded()) results.push_back(std::move(result));
+  }
+  std::sort(results.begin(), results.end(),
+            [](const Json& a, const Json& b) { return a.value("rank", 0) < b.value("rank", 0); });
+  return results;
+}
+
+std::string report(const std::vector<Json>& results, uint64_t gpu_bytes, const std::string& allocator,
+                   int code, bool died_of_memory) {
+  std::string out = fmt::format("spillway dryrun: simulated device of {}, allocator {}\n",
+                                format_size(gpu_bytes), allocator);
+  if (results.empty()) {
+    out += "  no process used PyTorch's CUDA memory\n";
+  }
+  for (const Json& result : results) {
+    for (const Json& device : result["devices"]) {
+      out += fmt::format("  rank {} device {}: peak allocated {}, peak reserved {}, {} out of memory\n",
+                         result.value("rank", 0), device.value("device", 0),
+                         format_size(device.value("peak_allocated_bytes", uint64_t{0})),
+                         format_size(device.value("peak_reserved_bytes", uint64_t{0})),
+                         device.value("num_ooms", uint64_t{0}));
+    }
+    if (result.contains("oom")) {
+      out += fmt::format("  rank {} died of device memory at {}\n", result.value("rank", 0),
+                         result["oom"].value("where", std::string("?")));
+    }
+  }
+  out += died_of_memory ? "  it does NOT fit\n"
+         : code == 0
+             ? "  it ran to its end: it fits, as far as it ran\n"
+             : fmt::format("  the program ended with code {}, for another reason than device memory\n", code);
+  out +=
+      "  Meaningless here: every value computed on the device (losses, metrics, anything that branches on "
+      "them), all "
+      "times,\n  memory that libraries take for themselves (cuDNN is off, NCCL moves nothing), and kernels' "
+      "workspaces.\n  Meant: the sequence and sizes of PyTorch's allocations, and what the allocator makes "
+      "of them.\n";
+  return out;
+}
+
+int dryrun(const Choices& choices) {
+  Result<std::vector<std::string>> program = program_of(choices.program, *choices.dryrun);
+  if (!program.ok()) return complain(program.take_status());
+  const std::optional<uint64_t> gpu_bytes = parse_size(choices.gpu_memory);
+  if (!gpu_bytes.has_value()) {
+    return complain(Status::invalid_argument(
+        fmt::format("--gpu-memory '{}' is no size; allowed: such as 24GiB, 80G", choices.gpu_memory)));
+  }
+  if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
+  if (Status status = preload_simulation(); !status.ok()) return complain(status);
+
+  std::string folder = (std::filesystem::temp_directory_path() / "spillway-dryrun-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return complain(Status::io(fmt::format("no temporary folder: {}", folder)));
+  }
+  // Host memory is used for what is copied to the device, not for what is only allocated there.
+  const std::string device = fmt::format("capacity:{}B,devices:{},races:off,backing:{}", *gpu_bytes,
+                                         choices.devices, choices.no_bytes ? "none" : "memfd");
+  ::setenv("SPILLWAY_SIM", device.c_str(), 1);
+  ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
+  ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
+  Result<int> code = execute_and_wait(program.value());
+  const std::vector<Json> results = results_in(folder);
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  if (!code.ok()) return complain(code.take_status());
+
+  const bool died_of_memory =
+      code.value() != 0 &&
+      std::any_of(results.begin(), results.end(), [](const Json& result) { return result.contains("oom"); });
+  if (choices.json) {
+    const Json all = {{"gpu_memory_bytes", *gpu_bytes},
+                      {"allocator", choices.allocator},
+                      {"exit_code", code.value()},
+                      {"out_of_memory", died_of_memory},
+                      {"processes", results}};
+    std::fprintf(stderr, "%s\n", all.dump(2).c_str());
+  } else {
+    std::fputs(report(results, *gpu_bytes, choices.allocator, code.value(), died_of_memory).c_str(), stderr);
+  }
+  return died_of_memory ? 2 : code.value();
+}
+
+}  // namespace
+
+std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vector<std::string> program) {
+  auto choices = std::make_shared<Choices>();
+  choices->program = std::move(program);
+  choices->run =
+      app.add_subcommand("run", "Run a command with Spillway as PyTorch's allocator, in all its processes");
+  choices->run->add_flag("--plain", choices->plain, "The integration that needs no compiler");
+  choices->run->prefix_command();
+  choices->run->footer("As in: spillway run [OPTIONS] -- COMMAND [ARGUMENT...]");
+
+  choices->dryrun = app.add_subcommand(
+      "dryrun",
+      "Run a PyTorch command on a simulated device and tell whether and where it runs out of memory (exit "
+      "code 2 where it does)");
+  choices->dryrun->add_option("--gpu-memory", choices->gpu_memory, "Memory of a device (80GiB)")->required();
+  choices->dryrun->add_option("--devices", choices->devices, "How many there are")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  choices->dryrun->add_option("--allocator", choices->allocator, "Spillway, or PyTorch's own for comparison")
+      ->check(CLI::IsMember({"spillway", "native"}))
+      ->capture_default_str();
+  choices->dryrun->add_flag(
+      "--no-bytes", choices->no_bytes,
+      "Keep accounts only: copies move nothing and read zeros, for data larger than this "
+      "machine's memory");
+  choices->dryrun->add_flag("--json", choices->json, "The report as JSON, on stderr as well");
+  choices->dryrun->prefix_command();
+  choices->dryrun->footer("As in: spillway dryrun --gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]");
+
+  return [choices]() -> std::optional<int> {
+    if (choices->run->parsed()) return run(*choices);
+    if (choices->dryrun->parsed()) return dryrun(*choices);
+    return std::nullopt;
+  };
+}
+
+}  // namespace spillway

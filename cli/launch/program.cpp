@@ -1,0 +1,150 @@
+#include "cli/launch/program.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path own_folder() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  return error ? fs::path() : self.parent_path();
+}
+
+// The first of the folders that has the file.
+Result<std::string> folder_with(const char* file, const std::vector<fs::path>& folders, const char* what,
+                                const char* variable) {
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    if (!folder.empty() && fs::exists(folder / file, error)) {
+      return fs::weakly_canonical(folder, error).string();
+    }
+  }
+  return Status::io(fmt::format("{} not found beside {}; install Spillway again, or set {}", what,
+                                own_folder().string(), variable));
+}
+
+fs::path named_folder(const char* variable) {
+  const char* named = std::getenv(variable);
+  return named == nullptr ? fs::path() : fs::path(named);
+}
+
+void put_first(const char* variable, const std::string& folder) {
+  const char* others = std::getenv(variable);
+  const std::string all = others == nullptr || *others == '\0' ? folder : folder + ":" + others;
+  ::setenv(variable, all.c_str(), 1);
+}
+
+std::vector<char*> arguments_of(const std::vector<std::string>& program) {
+  std::vector<char*> arguments;
+  for (const std::string& word : program) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  return arguments;
+}
+
+Status not_started(const std::vector<std::string>& program, int error) {
+  return Status::io(fmt::format("{} cannot be started: {}", program.front(), std::strerror(error)));
+}
+
+// -E, -I and -S each keep Python from running what the environment asks for.
+bool ignores_environment(const std::vector<std::string>& program) {
+  if (fs::path(program.front()).filename().string().rfind("python", 0) != 0) return false;
+  for (size_t i = 1; i < program.size(); ++i) {
+    const std::string& word = program[i];
+    if (word.size() < 2 || word[0] != '-' || word[1] == '-') return false;
+    if (word.find_first_of("cm") != std::string::npos) return false;
+    if (word.find_first_of("EIS") != std::string::npos) return true;
+    if (word == "-W" || word == "-X") ++i;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<std::string> package_folder() {
+  const fs::path own = own_folder();
+  return folder_with("_bootstrap/sitecustomize.py",
+                     {named_folder("SPILLWAY_PACKAGE"), own.parent_path(), own / "../../../python/spillway"},
+                     "the Python package is", "SPILLWAY_PACKAGE");
+}
+
+Result<std::string> simulated_libraries_folder() {
+  const fs::path own = own_folder();
+  Result<std::string> folder =
+      folder_with("libcudart.so.13", {named_folder("SPILLWAY_SIM_LIBRARIES"), own / "../lib/sim"},
+                  "the simulated CUDA libraries are", "SPILLWAY_SIM_LIBRARIES");
+  std::error_code error;
+  if (!folder.ok() || fs::exists(fs::path(folder.value()) / "libcublas.so.13", error)) return folder;
+  // A wheel has the simulated device alone; the rest is made for the PyTorch beside it.
+  const char* python = std::getenv("SPILLWAY_PYTHON");
+  const std::string command =
+      fmt::format("'{}' -m spillway._stand_ins", python == nullptr ? "python3" : python);
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return not_started({command}, errno);
+  std::string made;
+  for (int next = std::fgetc(pipe); next != EOF; next = std::fgetc(pipe)) made += static_cast<char>(next);
+  if (::pclose(pipe) != 0 || made.empty()) {
+    return Status::io("the simulated CUDA libraries were not made, as said above");
+  }
+  return made.substr(0, made.find('\n'));
+}
+
+Status start_with_package(const std::vector<std::string>& program) {
+  if (ignores_environment(program)) {
+    return Status::invalid_argument(fmt::format(
+        "{} is told to ignore its environment (-E, -I or -S), where Spillway would begin: leave that "
+        "out, or call spillway.install() in the program",
+        program.front()));
+  }
+  Result<std::string> package = package_folder();
+  if (!package.ok()) return package.take_status();
+  put_first("PYTHONPATH", package.value() + "/_bootstrap");
+  return {};
+}
+
+Status execute(const std::vector<std::string>& program) {
+  std::signal(SIGPIPE, SIG_DFL);
+  ::execvp(program.front().c_str(), arguments_of(program).data());
+  return not_started(program, errno);
+}
+
+Result<int> execute_and_wait(const std::vector<std::string>& program) {
+  // What the program ends with, or, through this pipe, why it could not be started.
+  int failure[2];
+  if (::pipe2(failure, O_CLOEXEC) != 0) return not_started(program, errno);
+  const pid_t child = ::fork();
+  if (child < 0) return not_started(program, errno);
+  if (child == 0) {
+    std::signal(SIGPIPE, SIG_DFL);
+    ::execvp(program.front().c_str(), arguments_of(program).data());
+    const int error = errno;
+    (void)!::write(failure[1], &error, sizeof error);
+    ::_exit(127);
+  }
+  ::close(failure[1]);
+  // Keys like Ctrl-C reach the program as well; the report comes after it.
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGQUIT, SIG_IGN);
+  int error = 0;
+  const bool failed = ::read(failure[0], &error, sizeof error) == sizeof error;
+  ::close(failure[0]);
+  int ended = 0;
+  while (::waitpid(child, &ended, 0) < 0 && errno == EINTR) {
+  }
+  if (failed) return not_started(program, error);
+  return WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
+}
+
+}  // namespace spillway

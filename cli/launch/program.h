@@ -1,0 +1,27 @@
+// Starting the user's program with what Spillway needs in its environment.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "driver/status.h"
+
+namespace spillway {
+
+// The folder of the Python package: $SPILLWAY_PACKAGE, or where this command is installed, or in a checkout.
+// Errors: io.
+Result<std::string> package_folder();
+// The folder of the simulated CUDA libraries, likewise. Errors: io.
+Result<std::string> simulated_libraries_folder();
+
+// Makes every Python that inherits the environment run the package's start-up code first. Errors: io (no
+// package), invalid_argument (a Python told to ignore its environment).
+Status start_with_package(const std::vector<std::string>& program);
+
+// Replaces this process. Returns only on failure.
+Status execute(const std::vector<std::string>& program);
+// Runs the program and waits for it; answers its exit code, 128 + N where signal N ended it.
+Result<int> execute_and_wait(const std::vector<std::string>& program);
+
+}  // namespace spillway

@@ -1,0 +1,63 @@
+"""What a model and its optimizer hold, said to the library: its dumps then tell model state from the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from . import _install
+from ._library import check, library
+
+NAMES = ("parameter_bytes", "gradient_bytes", "buffer_bytes", "optimizer_bytes")
+
+
+def annotate(model: Any, optimizer: Any = None) -> dict[int, dict[str, int]]:
+    """Says how many bytes are parameters, gradients, buffers and optimizer state, for each CUDA device.
+
+    `model` is a module; `optimizer` an optimizer, several, or None. To be called when all that is to be counted is
+    there: gradients exist after a backward pass, the optimizer's state after its first step. Called again it replaces
+    what it said before. Bytes are those of the storages, without rounding; a storage counts once, under the first of
+    the four names that has it.
+
+    Returns the bytes by device and name. Without Spillway in use nothing else happens. Raises SpillwayError where the
+    library cannot take them.
+    """
+    torch = _install.import_torch()
+    optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    groups = [group for each in optimizers for group in each.param_groups]
+    parameters = [*model.parameters(), *(parameter for group in groups for parameter in group["params"])]
+    holders = {
+        "parameter_bytes": parameters,
+        "gradient_bytes": [parameter.grad for parameter in parameters],
+        "buffer_bytes": list(model.buffers()),
+        "optimizer_bytes": [[each.state for each in optimizers], groups],
+    }
+    counts = {device: dict.fromkeys(NAMES, 0) for device in range(torch.cuda.device_count())}
+    seen: set[tuple[int, int]] = set()
+    for name in NAMES:
+        for tensor in tensors(torch, holders[name]):
+            if tensor.device.type != "cuda":
+                continue
+            storage = tensor.untyped_storage()
+            place = (tensor.device.index, storage.data_ptr())
+            if place not in seen:
+                seen.add(place)
+                counts[tensor.device.index][name] += storage.nbytes()
+    if _install.in_use():
+        for device, names in counts.items():
+            for name, count in names.items():
+                check(library().spw_annotate(device, name.encode(), count))
+    return counts
+
+
+def tensors(torch: Any, holder: Any) -> Iterator[Any]:
+    """All in nested lists and mappings; of one made of others (distributed, quantised), those that are here."""
+    if hasattr(holder, "__tensor_flatten__"):
+        yield from tensors(torch, [getattr(holder, name) for name in holder.__tensor_flatten__()[0]])
+    elif isinstance(holder, torch.Tensor):
+        yield holder
+    elif isinstance(holder, Mapping):
+        yield from tensors(torch, list(holder.values()))
+    elif isinstance(holder, list | tuple):
+        for each in holder:
+            yield from tensors(torch, each)

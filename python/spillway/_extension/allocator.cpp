@@ -1,0 +1,535 @@
+#include "allocator.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <utility>
+
+namespace spillway_torch {
+namespace {
+
+using c10::CachingDeviceAllocator::RecordContext;
+
+spw_pool_id abi(MempoolId_t id) {
+  return {id.first, id.second};
+}
+
+// An error that is no lack of device memory, with the library's own text.
+void check(spw_status status) {
+  TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
+}
+
+c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
+  c10::CachingAllocator::Stat out;
+  out.current = stat.current;
+  out.peak = stat.peak;
+  out.allocated = stat.allocated;
+  out.freed = stat.freed;
+  return out;
+}
+
+c10::CachingAllocator::StatArray to_torch(const spw_pool_stat& stat) {
+  return {to_torch(stat.all), to_torch(stat.small_pool), to_torch(stat.large_pool)};
+}
+
+spw_stats stats_of(DeviceIndex device) {
+  spw_stats stats{};
+  stats.size = sizeof stats;
+  check(spw_stats_get(device, &stats));
+  return stats;
+}
+
+DeviceIndex current_device() {
+  DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+// Calls visit(segment) for each segment of a device.
+template <typename Visit>
+void walk(DeviceIndex device, Visit visit) {
+  const spw_segment_visitor call = [](const spw_segment* segment, void* context) {
+    (*static_cast<Visit*>(context))(*segment);
+    return 0;
+  };
+  check(spw_walk(device, call, &visit));
+}
+
+// PyTorch makes a device's context with its first block; here something else may come before that.
+void need_context(DeviceIndex device) {
+  const c10::cuda::CUDAGuard guard(device);
+  C10_CUDA_CHECK(cudaFree(nullptr));
+}
+
+int call_filter(spw_stream stream, void* context) {
+  const auto& filter = *static_cast<const std::function<bool(cudaStream_t)>*>(context);
+  return filter(stream) ? 1 : 0;
+}
+
+void delete_block(void* pointer);
+
+}  // namespace
+
+// ---- Life
+
+Allocator::Allocator() : CUDAPluggableAllocator(nullptr, nullptr) {}
+
+void Allocator::init(int device_count) {
+  if (device_count <= device_count_.load()) return;
+  fractions_ = std::make_unique<std::atomic<double>[]>(static_cast<size_t>(device_count));
+  for (int device = 0; device < device_count; ++device) fractions_[static_cast<size_t>(device)] = 1;
+  device_count_.store(device_count, std::memory_order_release);
+}
+
+void Allocator::check_device(DeviceIndex device) const {
+  TORCH_CHECK(device >= 0 && device < device_count_.load(), "Invalid device argument ",
+              static_cast<int>(device), ": did you call init?");
+}
+
+// ---- Blocks
+
+namespace {
+Allocator* the_allocator = nullptr;
+
+// Tensors call it from their destructors, where nothing may be thrown.
+void delete_block(void* pointer) {
+  try {
+    the_allocator->raw_delete(pointer);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "spillway: free: %s\n", error.what());
+  }
+}
+}  // namespace
+
+void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  if (bytes == 0) return nullptr;
+  if (open_foreign_.load(std::memory_order_relaxed) > 0) [[unlikely]] {
+    if (const auto foreign = foreign_allocator(device, stream)) {
+      void* pointer = foreign->raw_alloc(bytes);
+      if (pointer == nullptr) out_of_memory(bytes, device, stream);
+      const std::lock_guard lock(pools_mutex_);
+      foreign_blocks_[pointer] = foreign;
+      live_foreign_.fetch_add(1);
+      return pointer;
+    }
+  }
+  void* pointer = nullptr;
+  const spw_status status = spw_alloc(bytes, device, stream, &pointer);
+  if (status == SPW_ERROR_OUT_OF_MEMORY) [[unlikely]]
+    out_of_memory(bytes, device, stream);
+  if (status != SPW_OK) [[unlikely]]
+    check(status);
+  if (history_.listens()) [[unlikely]] {
+    history_.allocated(device, pointer, bytes, stream, {0, 0}, history_.gather(RecordContext::STATE));
+  }
+  if (const c10::impl::PyInterpreter* const tracer = c10::impl::GPUTrace::get_trace(); tracer != nullptr)
+      [[unlikely]] {
+    (*tracer)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  }
+  if (c10::memoryProfilingEnabled()) [[unlikely]] {
+    const spw_stats stats = stats_of(device);
+    c10::reportMemoryUsageToProfiler(
+        pointer, static_cast<int64_t>(bytes), static_cast<size_t>(stats.allocated_bytes.all.current),
+        static_cast<size_t>(stats.reserved_bytes.all.current), c10::Device(c10::kCUDA, device));
+  }
+  return pointer;
+}
+
+void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  const std::string report = spw_last_error();
+  uint64_t free_bytes = 0;
+  uint64_t total_bytes = 0;
+  (void)spw_memory_info(device, &free_bytes, &total_bytes);
+  const spw_stats stats = stats_of(device);
+  if (history_.listens()) {
+    history_.out_of_memory(device, bytes, free_bytes, stream, history_.gather(RecordContext::STATE));
+  }
+  c10::reportOutOfMemoryToProfiler(
+      static_cast<int64_t>(bytes), static_cast<size_t>(stats.allocated_bytes.all.current),
+      static_cast<size_t>(stats.reserved_bytes.all.current), c10::Device(c10::kCUDA, device));
+  std::vector<caching::OutOfMemoryObserver> observers;
+  {
+    const std::lock_guard lock(observers_mutex_);
+    observers = oom_observers_;
+  }
+  for (const auto& observer : observers) {
+    observer(device, bytes, static_cast<size_t>(total_bytes), static_cast<size_t>(free_bytes));
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, report);
+}
+
+void* Allocator::raw_alloc(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const DeviceIndex device = current_device();
+  return serve(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+}
+
+void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  return bytes == 0 ? nullptr : serve(bytes, current_device(), stream);
+}
+
+c10::DataPtr Allocator::allocate(size_t bytes) {
+  constexpr size_t kExbibyte = size_t{1} << 60;
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExbibyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  const DeviceIndex device = current_device();
+  void* pointer =
+      bytes == 0 ? nullptr : serve(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  return {pointer, pointer, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+c10::DeleterFnPtr Allocator::raw_deleter() const {
+  return &delete_block;
+}
+
+void Allocator::raw_delete(void* pointer) {
+  if (pointer == nullptr) return;
+  if (live_foreign_.load(std::memory_order_relaxed) > 0 && free_foreign(pointer)) return;
+  spw_block block{};
+  int device = 0;
+  const bool known = (history_.listens() || c10::memoryProfilingEnabled()) &&
+                     spw_find_block(pointer, &block, &device) == SPW_OK;
+  const auto index = static_cast<DeviceIndex>(device);
+  if (known && history_.listens()) {
+    history_.free_requested(index, pointer, block.requested_bytes, nullptr, {0, 0},
+                            history_.gather(RecordContext::ALL));
+  }
+  if (const c10::impl::PyInterpreter* const tracer = c10::impl::GPUTrace::get_trace(); tracer != nullptr)
+      [[unlikely]] {
+    (*tracer)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  }
+  check(spw_free(pointer));
+  if (known && history_.listens()) history_.complete_frees();
+  if (known && c10::memoryProfilingEnabled()) {
+    const spw_stats stats = stats_of(index);
+    c10::reportMemoryUsageToProfiler(pointer, -static_cast<int64_t>(block.requested_bytes),
+                                     static_cast<size_t>(stats.allocated_bytes.all.current),
+                                     static_cast<size_t>(stats.reserved_bytes.all.current),
+                                     c10::Device(c10::kCUDA, index));
+  }
+}
+
+void Allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
+  // Memory of another allocator, as of another process, is not ours to keep.
+  if (!pointer.get() || pointer.get_deleter() != &delete_block) return;
+  if (live_foreign_.load(std::memory_order_relaxed) > 0) {
+    std::shared_ptr<caching::CUDAAllocator> owner;
+    {
+      const std::lock_guard lock(pools_mutex_);
+      const auto found = foreign_blocks_.find(pointer.get());
+      if (found != foreign_blocks_.end()) owner = found->second;
+    }
+    if (owner != nullptr) {
+      // It may look whether the deleter is its own; the block is still ours to free.
+      c10::DataPtr theirs(pointer.get(), nullptr, owner->raw_deleter(), pointer.device());
+      owner->recordStream(theirs, stream);
+      return;
+    }
+  }
+  if (history_.listens()) history_.used_on_stream(pointer.get());
+  check(spw_record_stream(pointer.get(), stream.stream()));
+}
+
+void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {
+  spw_block block{};
+  int device = 0;
+  check(spw_find_block(pointer, &block, &device));
+  if (bytes != nullptr) *bytes = block.bytes;
+  return reinterpret_cast<void*>(block.address);
+}
+
+// ---- Limits and what is free
+
+void Allocator::emptyCache(MempoolId_t) {
+  for (int device = 0; device < device_count_.load(); ++device) {
+    const spw_status status = spw_trim(device);
+    // While a graph is being captured nothing can be given back, and nobody is to be told.
+    if (status != SPW_ERROR_INVALID_STATE) check(status);
+  }
+}
+
+double Allocator::getMemoryFraction(DeviceIndex device) {
+  check_device(device);
+  return fractions_[static_cast<size_t>(device)].load();
+}
+
+void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
+  check_device(device);
+  TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
+  need_context(device);
+  uint64_t total_bytes = 0;
+  check(spw_memory_info(device, nullptr, &total_bytes));
+  check(spw_set_limit(device, fraction >= 1
+                                  ? std::numeric_limits<uint64_t>::max()
+                                  : static_cast<uint64_t>(fraction * static_cast<double>(total_bytes))));
+  fractions_[static_cast<size_t>(device)] = fraction;
+}
+
+void Allocator::cacheInfo(DeviceIndex device, size_t* largest_block) {
+  uint64_t free_bytes = 0;
+  check(spw_memory_info(device, &free_bytes, nullptr));
+  *largest_block = std::max<size_t>(*largest_block, free_bytes);
+}
+
+std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
+  std::vector<caching::StreamSegmentSize> sizes;
+  walk(device, [&](const spw_segment& segment) {
+    const auto same = std::find_if(sizes.begin(), sizes.end(),
+                                   [&](const auto& size) { return size.stream == segment.stream; });
+    if (same != sizes.end()) {
+      same->total_size += segment.total_bytes;
+    } else {
+      sizes.emplace_back(segment.stream, false, segment.total_bytes);
+    }
+  });
+  return sizes;
+}
+
+// ---- Counters
+
+caching::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
+  check_device(device);
+  const spw_stats stats = stats_of(device);
+  caching::DeviceStats out;
+  out.allocation = to_torch(stats.allocation);
+  out.segment = to_torch(stats.segment);
+  out.active = to_torch(stats.active);
+  out.inactive_split = to_torch(stats.inactive_split);
+  out.allocated_bytes = to_torch(stats.allocated_bytes);
+  out.reserved_bytes = to_torch(stats.reserved_bytes);
+  out.active_bytes = to_torch(stats.active_bytes);
+  out.inactive_split_bytes = to_torch(stats.inactive_split_bytes);
+  out.requested_bytes = to_torch(stats.requested_bytes);
+  out.num_alloc_retries = stats.num_alloc_retries;
+  out.num_ooms = stats.num_ooms;
+  out.oversize_allocations = to_torch(stats.oversize_allocations);
+  out.oversize_segments = to_torch(stats.oversize_segments);
+  out.num_sync_all_streams = stats.num_sync_all_streams;
+  out.num_device_alloc = stats.num_device_alloc;
+  out.num_device_free = stats.num_device_free;
+  out.max_split_size = stats.max_split_size;
+  return out;
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  check_device(device);
+  check(spw_stats_reset_accumulated(device));
+}
+
+void Allocator::resetPeakStats(DeviceIndex device) {
+  check_device(device);
+  check(spw_stats_reset_peaks(device));
+}
+
+// ---- History
+
+caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRACES) {
+  caching::SnapshotInfo out;
+  const int devices = device_count_.load();
+  history_.complete_frees();
+  for (int device = 0; device < devices; ++device) {
+    const auto index = static_cast<DeviceIndex>(device);
+    walk(index, [&](const spw_segment& segment) {
+      const MempoolId_t id{segment.pool.first, segment.pool.second};
+      if (pool != MempoolId_t{0, 0} && id != pool) return;
+      c10::CachingDeviceAllocator::SegmentInfo info;
+      info.device = index;
+      info.address = segment.address;
+      info.total_size = segment.total_bytes;
+      info.requested_size = segment.requested_bytes;
+      info.allocated_size = segment.allocated_bytes;
+      info.active_size = segment.active_bytes;
+      info.stream = segment.stream;
+      info.is_large = true;
+      info.is_expandable = false;
+      info.owner_private_pool_id = id;
+      for (uint64_t i = 0; i < segment.block_count; ++i) {
+        const spw_block& block = segment.blocks[i];
+        c10::CachingDeviceAllocator::BlockInfo row;
+        row.size = block.bytes;
+        row.requested_size = block.requested_bytes;
+        row.allocated = block.state == SPW_BLOCK_ALLOCATED;
+        row.active = block.state != SPW_BLOCK_INACTIVE;
+        row.context_when_allocated = history_.context_of(reinterpret_cast<void*>(block.address));
+        info.blocks.push_back(std::move(row));
+      }
+      out.segments.push_back(std::move(info));
+    });
+    if (history_.is_enabled()) history_.snapshot_taken(index);
+    out.device_traces.push_back(include_traces ? history_.entries(index)
+                                               : std::vector<c10::CachingDeviceAllocator::TraceEntry>());
+  }
+  std::sort(out.segments.begin(), out.segments.end(),
+            [](const auto& a, const auto& b) { return a.address < b.address; });
+  out.external_annotations = history_.annotations();
+  out.config_metadata.garbage_collection_threshold = 0;
+  out.config_metadata.max_split_size = std::numeric_limits<size_t>::max();
+  out.config_metadata.pinned_num_register_threads = 1;
+  out.config_metadata.expandable_segments = false;
+  out.config_metadata.release_lock_on_malloc = false;
+  out.config_metadata.pinned_use_host_register = false;
+  out.config_metadata.graph_capture_record_stream_reuse = false;
+  size_t needed = 0;
+  (void)spw_conf_get(nullptr, nullptr, 0, &needed);
+  std::string settings(needed, '\0');
+  if (needed > 0 && spw_conf_get(nullptr, settings.data(), needed, nullptr) == SPW_OK)
+    settings.resize(needed - 1);
+  out.config_metadata.last_allocator_settings = settings;
+  return out;
+}
+
+void Allocator::recordHistory(bool enabled, caching::CreateContextFn gather, size_t most_entries,
+                              caching::RecordContext when, bool clear,
+                              const std::vector<std::string>& skipped_actions) {
+  history_.configure(enabled, gather, most_entries, when, clear, skipped_actions);
+}
+
+void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) {
+  history_.annotate(current_device(), annotation);
+}
+
+void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {
+  const std::lock_guard lock(observers_mutex_);
+  oom_observers_.push_back(std::move(observer));
+}
+
+void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) {
+  history_.attach(std::move(tracker));
+}
+
+// ---- Pools
+
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
+                                    std::function<bool(cudaStream_t)> filter) {
+  check_device(device);
+  need_context(device);
+  auto kept = std::make_unique<Filter>(std::move(filter));
+  const std::lock_guard lock(pools_mutex_);
+  TORCH_CHECK(open_.count({device, id}) == 0, "beginAllocateToPool: already recording to mempool_id");
+  check(spw_pool_begin(device, abi(id), &call_filter, kept.get()));
+  open_[{device, id}] = std::move(kept);
+  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_add(1);
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
+  const std::lock_guard lock(pools_mutex_);
+  const auto found = open_.find({device, id});
+  TORCH_CHECK(found != open_.end(), "endAllocatePool: not currently recording to mempool_id");
+  check(spw_pool_end(device, abi(id)));
+  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_sub(1);
+  open_.erase(found);  // no thread is inside the filter any more
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
+  check(spw_pool_release(device, abi(id)));
+  uint64_t claims = 0;
+  check(spw_pool_claims(device, abi(id), &claims));
+  if (claims > 0) return;
+  const std::lock_guard lock(pools_mutex_);
+  foreign_.erase({device, id});
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
+                                   std::shared_ptr<caching::CUDAAllocator> allocator) {
+  check_device(device);
+  need_context(device);
+  check(spw_pool_retain(device, abi(id)));
+  if (allocator == nullptr || allocator.get() == this) return;
+  const std::lock_guard lock(pools_mutex_);
+  foreign_[{device, id}] = std::move(allocator);
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
+  uint64_t claims = 0;
+  check(spw_pool_claims(device, abi(id), &claims));
+  return static_cast<int>(claims);
+}
+
+// All memory of a pool serves the pool alone: what is in it is found on an out-of-memory by releasing the
+// pool.
+void Allocator::setUseOnOOM(DeviceIndex, MempoolId_t, bool use_on_oom) {
+  TORCH_CHECK(!use_on_oom,
+              "spillway: a pool with use_on_oom=True is not supported; release the pool instead");
+}
+
+// Blocks are divided at 512 bytes everywhere, and joined at once: there is nothing that no_split would
+// prevent.
+void Allocator::setNoSplit(DeviceIndex, MempoolId_t) {}
+
+bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
+                                         const std::unordered_set<void*>& expected) {
+  size_t found = 0;
+  bool all_expected = true;
+  walk(device, [&](const spw_segment& segment) {
+    if (MempoolId_t{segment.pool.first, segment.pool.second} != id) return;
+    for (uint64_t i = 0; i < segment.block_count; ++i) {
+      if (segment.blocks[i].state != SPW_BLOCK_ALLOCATED) continue;
+      ++found;
+      all_expected = all_expected && expected.count(reinterpret_cast<void*>(segment.blocks[i].address)) > 0;
+    }
+  });
+  return all_expected && found == expected.size();
+}
+
+std::shared_ptr<caching::CUDAAllocator> Allocator::foreign_allocator(DeviceIndex device,
+                                                                     cudaStream_t stream) {
+  const std::lock_guard lock(pools_mutex_);
+  for (const auto& [key, filter] : open_) {
+    const auto foreign = foreign_.find(key);
+    if (key.first == device && foreign != foreign_.end() && (*filter)(stream)) return foreign->second;
+  }
+  return nullptr;
+}
+
+bool Allocator::free_foreign(void* pointer) {
+  std::shared_ptr<caching::CUDAAllocator> owner;
+  {
+    const std::lock_guard lock(pools_mutex_);
+    const auto found = foreign_blocks_.find(pointer);
+    if (found == foreign_blocks_.end()) return false;
+    owner = std::move(found->second);
+    foreign_blocks_.erase(found);
+    live_foreign_.fetch_sub(1);
+  }
+  owner->raw_delete(pointer);
+  return true;
+}
+
+// ---- Peers
+
+void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
+  need_context(device);
+  need_context(peer);
+  check(spw_enable_peer(peer, device));
+}
+
+}  // namespace spillway_torch
+
+// Makes Spillway the allocator of this process. Null on success, else what stands in the way, valid until the
+// next call.
+extern "C" __attribute__((visibility("default"))) const char* spillway_torch_install() {
+  static std::string problem;
+  // PyTorch's own table of allocators wants it to live for ever.
+  static auto* const kAllocator = new std::shared_ptr<spillway_torch::Allocator>();
+  try {
+    if (*kAllocator != nullptr) return nullptr;
+    auto made = std::make_shared<spillway_torch::Allocator>();
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(made);
+    *kAllocator = made;
+    spillway_torch::the_allocator = made.get();
+    // What asks for the allocator by device type (torch.accelerator) finds the same.
+    c10::SetAllocator(c10::kCUDA, made.get(), 1);
+    return nullptr;
+  } catch (const std::exception& error) {
+    problem = error.what();
+    return problem.c_str();
+  }
+}

@@ -1,0 +1,111 @@
+// Spillway as PyTorch's allocator of CUDA memory: everything that torch.cuda.memory asks of an allocator,
+// answered from libspillway's C interface and from what is recorded here.
+//
+// Derives from CUDAPluggableAllocator, so what a later release adds to the interface has a default.
+// Differences between releases of PyTorch are in release.h.
+#pragma once
+
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+#include <spillway/spillway.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "history.h"
+#include "release.h"
+
+namespace spillway_torch {
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+using c10::DeviceIndex;
+using c10::cuda::MempoolId_t;
+
+class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
+ public:
+  Allocator();
+
+  void init(int device_count) override;
+  bool initialized() override { return device_count_.load(std::memory_order_acquire) > 0; }
+  std::string name() override { return "spillway"; }
+
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* pointer) override;
+  void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
+  void* getBaseAllocation(void* pointer, size_t* bytes) override;
+
+  void emptyCache(MempoolId_t pool) override;
+  double getMemoryFraction(DeviceIndex device) override;
+  void setMemoryFraction(double fraction, DeviceIndex device) override;
+  void cacheInfo(DeviceIndex device, size_t* largest_block) override;
+  std::vector<caching::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
+
+  caching::DeviceStats getDeviceStats(DeviceIndex device) override;
+  void resetAccumulatedStats(DeviceIndex device) override;
+  void resetPeakStats(DeviceIndex device) override;
+
+  caching::SnapshotInfo snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRACES) override;
+  bool isHistoryEnabled() override { return history_.is_enabled(); }
+  void recordHistory(bool enabled, caching::CreateContextFn gather, size_t most_entries,
+                     caching::RecordContext when, bool clear,
+                     const std::vector<std::string>& skipped_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) override;
+  void pushCompileContext(std::string& context) override { history_.push_compile_context(context); }
+  void popCompileContext() override { history_.pop_compile_context(); }
+  void setUserMetadata(const std::string& metadata) override { history_.set_user_metadata(metadata); }
+  std::string getUserMetadata() override { return history_.user_metadata(); }
+  void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override;
+  void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override;
+
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t id,
+                           std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(DeviceIndex device, MempoolId_t id) override;
+  void releasePool(DeviceIndex device, MempoolId_t id) override;
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t id,
+                          std::shared_ptr<caching::CUDAAllocator> allocator) override;
+  int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
+  void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom) override;
+  void setNoSplit(DeviceIndex device, MempoolId_t id) override;
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
+                                const std::unordered_set<void*>& expected) override;
+
+  void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
+
+ private:
+  using PoolKey = std::pair<DeviceIndex, MempoolId_t>;
+  using Filter = std::function<bool(cudaStream_t)>;
+
+  void* serve(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  [[noreturn]] void out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  // The pool with an allocator of its own that is open for this stream; null if there is none.
+  std::shared_ptr<caching::CUDAAllocator> foreign_allocator(DeviceIndex device, cudaStream_t stream);
+  bool free_foreign(void* pointer);
+  void check_device(DeviceIndex device) const;
+
+  std::atomic<int> device_count_{0};
+  std::unique_ptr<std::atomic<double>[]> fractions_;
+  History history_;
+
+  std::mutex observers_mutex_;
+  std::vector<caching::OutOfMemoryObserver> oom_observers_;
+
+  std::mutex pools_mutex_;
+  std::map<PoolKey, std::unique_ptr<Filter>> open_;
+  std::map<PoolKey, std::shared_ptr<caching::CUDAAllocator>>
+      foreign_;  // pools with an allocator of their own
+  std::atomic<int> open_foreign_{0};
+  std::atomic<int> live_foreign_{0};
+  std::unordered_map<void*, std::shared_ptr<caching::CUDAAllocator>> foreign_blocks_;
+};
+
+}  // namespace spillway_torch

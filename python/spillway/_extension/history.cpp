@@ -1,0 +1,177 @@
+#include "history.h"
+
+#include <spillway/spillway.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace spillway_torch {
+namespace {
+
+using c10::CachingDeviceAllocator::RecordContext;
+using c10::CachingDeviceAllocator::TraceEntry;
+
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string metadata_of_thread;
+
+std::string compile_context() {
+  return compile_contexts.empty() ? "N/A" : compile_contexts.back();
+}
+
+}  // namespace
+
+void History::configure(bool enabled, c10::CachingDeviceAllocator::CreateContextFn gather,
+                        size_t most_entries, RecordContext when, bool clear,
+                        const std::vector<std::string>& skipped_actions) {
+  std::vector<Entry::Action> skipped;
+  for (const std::string& action : skipped_actions) {
+    skipped.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+  }
+  const std::lock_guard lock(mutex_);
+  skipped_ = std::move(skipped);
+  most_entries_ = std::max<size_t>(1, most_entries);
+  gather_.store(enabled ? gather : nullptr);
+  when_.store(enabled ? when : RecordContext::NEVER);
+  if (clear || !enabled) entries_.clear();
+  if (!enabled) live_.clear();
+  enabled_.store(enabled);
+  listens_.store(enabled || !trackers_.empty());
+}
+
+void History::attach(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) {
+  const std::lock_guard lock(mutex_);
+  trackers_.push_back(std::move(tracker));
+  listens_.store(true);
+}
+
+History::Context History::gather(RecordContext least) const {
+  if (when_.load(std::memory_order_relaxed) < least) return nullptr;
+  const auto gather = gather_.load(std::memory_order_relaxed);
+  return gather == nullptr ? nullptr : gather();
+}
+
+bool History::is_skipped(Entry::Action action) const {
+  return std::find(skipped_.begin(), skipped_.end(), action) != skipped_.end();
+}
+
+void History::add(Entry entry) {
+  entry.compile_context_ = compile_context();
+  entry.user_metadata_ = metadata_of_thread;
+  for (const auto& tracker : trackers_) tracker(entry);
+  if (!enabled_.load(std::memory_order_relaxed) || is_skipped(entry.action_)) return;
+  // The list keeps a stack only where stacks of events were asked for.
+  if (when_.load(std::memory_order_relaxed) < RecordContext::ALLOC) entry.context_ = nullptr;
+  if (entries_.size() >= most_entries_) entries_.pop_front();
+  entries_.push_back(std::move(entry));
+}
+
+void History::allocated(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream,
+                        c10::MempoolId_t pool, Context context) {
+  const std::lock_guard lock(mutex_);
+  complete_finished();
+  if (enabled_.load(std::memory_order_relaxed) && context != nullptr) live_[pointer] = context;
+  add(Entry(Entry::ALLOC, device, reinterpret_cast<size_t>(pointer), bytes, stream, pool,
+            c10::getApproximateTime(), std::move(context)));
+}
+
+void History::free_requested(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream,
+                             c10::MempoolId_t pool, Context context) {
+  const std::lock_guard lock(mutex_);
+  live_.erase(pointer);
+  add(Entry(Entry::FREE_REQUESTED, device, reinterpret_cast<size_t>(pointer), bytes, stream, pool,
+            c10::getApproximateTime(), context));
+  pending_.push_back({device, pointer, bytes, stream, pool, std::move(context)});
+}
+
+void History::complete(const PendingFree& pending) {
+  on_other_streams_.erase(pending.pointer);
+  add(Entry(Entry::FREE_COMPLETED, pending.device, reinterpret_cast<size_t>(pending.pointer), pending.bytes,
+            pending.stream, pending.pool, c10::getApproximateTime(), pending.context));
+}
+
+void History::complete_frees() {
+  const std::lock_guard lock(mutex_);
+  complete_finished();
+}
+
+void History::complete_finished() {
+  const auto is_complete = [&](const PendingFree& pending) {
+    if (on_other_streams_.count(pending.pointer) == 0) return true;
+    spw_block block{};
+    int device = 0;
+    return spw_find_block(pending.pointer, &block, &device) != SPW_OK ||
+           block.state != SPW_BLOCK_PENDING_FREE;
+  };
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
+    if (is_complete(*pending)) {
+      complete(*pending);
+      pending = pending_.erase(pending);
+    } else {
+      ++pending;
+    }
+  }
+}
+
+void History::out_of_memory(c10::DeviceIndex device, size_t bytes, size_t free_bytes, void* stream,
+                            Context context) {
+  const std::lock_guard lock(mutex_);
+  add(Entry(Entry::OOM, device, free_bytes, bytes, stream, {0, 0}, c10::getApproximateTime(),
+            std::move(context)));
+}
+
+void History::snapshot_taken(c10::DeviceIndex device) {
+  const std::lock_guard lock(mutex_);
+  add(Entry(Entry::SNAPSHOT, device, 0, 0, nullptr, {0, 0}, c10::getApproximateTime()));
+}
+
+void History::used_on_stream(void* pointer) {
+  const std::lock_guard lock(mutex_);
+  on_other_streams_.insert(pointer);
+}
+
+void History::annotate(c10::DeviceIndex device,
+                       const std::vector<std::pair<std::string, std::string>>& annotation) {
+  const std::lock_guard lock(mutex_);
+  if (!enabled_.load(std::memory_order_relaxed)) return;
+  c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
+  for (const auto& [name, value] : annotation) entry.recordUserMetadata(name, value);
+  annotations_.push_back(std::move(entry));
+}
+
+void History::push_compile_context(const std::string& context) {
+  compile_contexts.push_back(context);
+}
+
+void History::pop_compile_context() {
+  if (!compile_contexts.empty()) compile_contexts.pop_back();
+}
+
+void History::set_user_metadata(const std::string& metadata) {
+  metadata_of_thread = metadata;
+}
+
+std::string History::user_metadata() const {
+  return metadata_of_thread;
+}
+
+std::vector<History::Entry> History::entries(c10::DeviceIndex device) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Entry> out;
+  for (const Entry& entry : entries_) {
+    if (entry.device_ == device) out.push_back(entry);
+  }
+  return out;
+}
+
+std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations() const {
+  const std::lock_guard lock(mutex_);
+  return annotations_;
+}
+
+History::Context History::context_of(void* pointer) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(pointer);
+  return found == live_.end() ? nullptr : found->second;
+}
+
+}  // namespace spillway_torch

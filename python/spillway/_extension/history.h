@@ -1,0 +1,92 @@
+// What torch.cuda.memory._record_memory_history() records: a bounded list of events, and the stack of each
+// live block. While nothing is recorded and nobody listens, an allocation pays for reading one flag.
+//
+// Thread-safe. Listeners are called with a lock held, as PyTorch's contract has it.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/ApproximateClock.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace spillway_torch {
+
+class History {
+ public:
+  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  using Context = std::shared_ptr<c10::GatheredContext>;
+
+  // Whether anything below wants to know of an event.
+  bool listens() const { return listens_.load(std::memory_order_relaxed); }
+  bool is_enabled() const { return enabled_.load(std::memory_order_relaxed); }
+
+  void configure(bool enabled, c10::CachingDeviceAllocator::CreateContextFn gather, size_t most_entries,
+                 c10::CachingDeviceAllocator::RecordContext when, bool clear,
+                 const std::vector<std::string>& skipped_actions);
+  void attach(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker);
+
+  // Stacks are gathered before any lock is taken: it may need the GIL.
+  Context gather(c10::CachingDeviceAllocator::RecordContext least) const;
+
+  void allocated(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream, c10::MempoolId_t pool,
+                 Context context);
+  void free_requested(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream,
+                      c10::MempoolId_t pool, Context context);
+  // Frees that had to wait for other streams and have completed since.
+  void complete_frees();
+  void out_of_memory(c10::DeviceIndex device, size_t bytes, size_t free_bytes, void* stream, Context context);
+  void snapshot_taken(c10::DeviceIndex device);
+  void used_on_stream(void* pointer);
+
+  void annotate(c10::DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& annotation);
+  void push_compile_context(const std::string& context);
+  void pop_compile_context();
+  void set_user_metadata(const std::string& metadata);
+  std::string user_metadata() const;
+
+  // Oldest first.
+  std::vector<Entry> entries(c10::DeviceIndex device) const;
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
+  Context context_of(void* pointer) const;
+
+ private:
+  struct PendingFree {
+    c10::DeviceIndex device;
+    void* pointer;
+    size_t bytes;
+    void* stream;
+    c10::MempoolId_t pool;
+    Context context;
+  };
+
+  // With the mutex held, like those below.
+  void add(Entry entry);
+  void complete_finished();
+  void complete(const PendingFree& pending);
+  bool is_skipped(Entry::Action action) const;
+
+  std::atomic<bool> enabled_{false};
+  std::atomic<bool> listens_{false};
+  std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather_{nullptr};
+  std::atomic<c10::CachingDeviceAllocator::RecordContext> when_{
+      c10::CachingDeviceAllocator::RecordContext::NEVER};
+
+  mutable std::mutex mutex_;
+  size_t most_entries_ = 0;
+  std::vector<Entry::Action> skipped_;
+  std::deque<Entry> entries_;
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
+  std::unordered_map<void*, Context> live_;
+  std::unordered_set<void*> on_other_streams_;
+  std::deque<PendingFree> pending_;
+};
+
+}  // namespace spillway_torch

@@ -1,0 +1,61 @@
+"""libspillway, loaded once, with the types of the functions that the package calls."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+from ._errors import SpillwayError
+
+SONAME = "libspillway.so.0"
+HERE = Path(__file__).resolve().parent
+
+
+def include_folder() -> Path:
+    """Where spillway/spillway.h is: in the wheel, or in a checkout."""
+    for folder in (HERE / "include", HERE.parents[1] / "include"):
+        if (folder / "spillway" / "spillway.h").exists():
+            return folder
+    raise SpillwayError(f"the package in {HERE} is incomplete: it lacks spillway/spillway.h; install it again")
+
+
+def library_path() -> Path:
+    """$SPILLWAY_LIBRARY, or the library of the wheel, or the one built in a checkout."""
+    named = os.environ.get("SPILLWAY_LIBRARY")
+    if named:
+        if not Path(named).is_file():
+            raise SpillwayError(f"SPILLWAY_LIBRARY names no file: {named}")
+        return Path(named)
+    for path in (HERE / "lib" / SONAME, HERE.parents[1] / "build" / "release" / "lib" / SONAME):
+        if path.exists():
+            return path
+    raise SpillwayError(f"{SONAME} is not in {HERE / 'lib'}; install the package again, or set SPILLWAY_LIBRARY")
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Its symbols are global: the extension for PyTorch finds them there."""
+    path = library_path()
+    try:
+        loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as problem:
+        raise SpillwayError(f"{path} cannot be loaded: {problem}") from None
+    loaded.spw_last_error.restype = ctypes.c_char_p
+    loaded.spw_version.restype = ctypes.c_char_p
+    loaded.spw_conf_set.argtypes = [ctypes.c_char_p]
+    loaded.spw_set_limit.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    loaded.spw_conf_get.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p]
+    loaded.spw_memory_info.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    loaded.spw_annotate.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
+    loaded.spw_annotation.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p]
+    loaded.spw_torch_throw_as.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    loaded.spw_validate.argtypes = [ctypes.c_int]
+    loaded.spw_dump.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    return loaded
+
+
+def check(status: int) -> None:
+    if status != 0:
+        raise SpillwayError(library().spw_last_error().decode(errors="replace"))

@@ -1,0 +1,39 @@
+"""What depends on the release of PyTorch, all of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ._errors import SpillwayError
+
+OLDEST = (2, 11)
+NEWEST_TESTED = (2, 15)
+
+# The vtable of c10::OutOfMemoryError, and c10::Error(std::string, Backtrace, const void*), in the C++11 ABI.
+OOM_VTABLE = "_ZTVN3c1016OutOfMemoryErrorE"
+ERROR_CONSTRUCTOR = (
+    "_ZN3c105ErrorC1ENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt10shared_ptrIKNS_9LazyValueIS6_EEEPKv"
+)
+
+
+def release_of(torch: Any) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if match is None:
+        raise SpillwayError(f"the version of PyTorch is not understood: {torch.__version__}")
+    return int(match[1]), int(match[2])
+
+
+def check_release(torch: Any) -> None:
+    if release_of(torch) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise SpillwayError(f"PyTorch {torch.__version__} is not supported; upgrade to {oldest} or later")
+    if torch.version.cuda is None:
+        raise SpillwayError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build")
+
+
+def is_allocator_taken(torch: Any) -> str | None:
+    """Why the allocator can no longer be changed; None while it can."""
+    if torch.cuda.is_initialized():
+        return "CUDA is initialised already"
+    return None

@@ -1,0 +1,70 @@
+"""PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF: what each key asks for, and what Spillway does about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._errors import SpillwayError, SpillwayWarning
+from ._library import check, library
+
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# Why there is nothing to do.
+UNNEEDED = {
+    "max_split_size_mb": "blocks are divided and joined at 512 bytes, whatever their size",
+    "max_non_split_rounding_mb": "sizes are rounded to 512 bytes only",
+    "large_segment_size_mb": "memory is taken in pages of 2 MiB",
+    "roundup_power2_divisions": "sizes are not rounded to powers of two",
+    "garbage_collection_threshold": "free pages serve any request, so none is collected",
+    "expandable_segments": "all memory is mapped page by page already",
+    "expandable_segments_reserve": "addresses are reserved as they are needed",
+    "expandable_segments_reserve_by_class": "addresses are reserved as they are needed",
+    "release_lock_on_cudamalloc": "no lock is held during a call of the driver that blocks",
+    "throw_on_cudamalloc_oom": "a request beyond the limit fails without a call of the driver",
+}
+# Read by PyTorch itself, for host memory.
+PINNED = re.compile(r"pinned_\w+")
+GRAPH_REUSE = "graph_capture_record_stream_reuse"
+FRACTION = "per_process_memory_fraction"
+
+
+@dataclass
+class Settings:
+    fraction: float | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+def read(environment: Mapping[str, str]) -> Settings:
+    """Errors: SpillwayError for a setting that contradicts Spillway."""
+    name = next((variable for variable in VARIABLES if environment.get(variable)), None)
+    settings = Settings()
+    if name is None:
+        return settings
+    for key, value in re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", environment[name]):
+        if key == "backend":
+            if value.strip() != "native":
+                raise SpillwayError(
+                    f"{name} asks for backend:{value.strip()}, and Spillway takes its place: remove one of the two"
+                )
+        elif key == FRACTION:
+            settings.fraction = float(value)
+        elif key in UNNEEDED:
+            if value.strip() != "False":
+                settings.remarks.append(f"{name}: {key} changes nothing under Spillway: {UNNEEDED[key]}")
+        elif key == GRAPH_REUSE:
+            settings.remarks.append(f"{name}: {key} changes nothing: under capture blocks wait for the graph's end")
+        elif not PINNED.fullmatch(key):
+            settings.remarks.append(f"{name}: {key} is not known to Spillway")
+    return settings
+
+
+def apply(torch: Any, settings: Settings) -> None:
+    for remark in settings.remarks:
+        warnings.warn(remark, SpillwayWarning, stacklevel=4)
+    if settings.fraction is not None and "limit:" not in os.environ.get("SPILLWAY_CONF", ""):
+        check(library().spw_conf_set(f"limit:{settings.fraction * 100:g}%".encode()))

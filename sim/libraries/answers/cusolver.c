@@ -1,0 +1,5 @@
+#include "handles.h"
+
+CREATES(cusolverDnCreate)
+SUCCEEDS(cusolverDnDestroy)
+SUCCEEDS(cusolverDnSetStream)

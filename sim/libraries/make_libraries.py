@@ -1,0 +1,158 @@
+"""Makes stand-ins for the NVIDIA libraries that a PyTorch wheel is linked with: it runs on the simulated device then.
+
+What to make is read from the wheel: the functions its libraries import, and the versions of their names. A function has
+the body written for it in answers/LIBRARY.c, or else returns one status: success where the library computes, since
+kernels here compute nothing, and "not supported" where the caller would read results that nobody wrote.
+
+An import that belongs to no library known here is an error that names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Library:
+    soname: str
+    names: str  # regular expression of the functions it exports
+    status: int  # what a function returns that has no body of its own
+    node: str | None  # version of its names, where they have one
+
+    @property
+    def short(self) -> str:
+        return self.soname.split(".so")[0].removeprefix("lib")
+
+
+CUSOLVER_NOT_SUPPORTED = 9
+CUSPARSE_NOT_SUPPORTED = 10
+CUDNN_NOT_SUPPORTED = 3000
+
+# The first pattern that matches a name tells its library.
+LIBRARIES = (
+    Library("libcusparseLt.so.0", r"cusparseLt", CUSPARSE_NOT_SUPPORTED, None),
+    Library("libcublasLt.so.13", r"cublasLt", 0, "libcublasLt.so.13"),
+    Library("libcublas.so.13", r"cublas", 0, "libcublas.so.13"),
+    Library("libcudnn.so.9", r"cudnn", CUDNN_NOT_SUPPORTED, "libcudnn.so.9"),
+    Library("libcusolver.so.12", r"cusolver", CUSOLVER_NOT_SUPPORTED, "libcusolver.so.12"),
+    Library("libcusparse.so.12", r"cusparse", CUSPARSE_NOT_SUPPORTED, "libcusparse.so.12"),
+    Library("libcufft.so.12", r"cufft", 0, "libcufft.so.12"),
+    Library("libcurand.so.10", r"curand", 0, None),
+    Library("libcufile.so.0", r"cuFile", 5003, None),
+    Library("libcupti.so.13", r"cupti", 0, "libcupti.so.13"),
+    Library("libnvrtc.so.13", r"nvrtc", 0, "libnvrtc.so.13"),
+    Library("libnvJitLink.so.13", r"nvJitLink", 1, "libnvJitLink.so.13"),
+    Library("libnvshmem_host.so.3", r"nvshmem", 1, "NVSHMEM"),
+    Library("libnccl.so.2", r"nccl", 0, None),
+)
+# Made by the build from their own sources.
+BUILT = {"libcudart.so.13": r"_*cuda[A-Z]", "libcuda.so.1": r"cu[A-Z]"}
+
+
+class MakeError(Exception):
+    """One line for the user."""
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        problem = (done.stderr.strip().splitlines() or ["no message"])[0]
+        raise MakeError(f"{Path(str(command[0])).name} failed: {problem}")
+    return done.stdout
+
+
+def imports(nm: str, torch: Path) -> set[str]:
+    """The functions that PyTorch's libraries take from NVIDIA's."""
+    every = "|".join([f"(?:{library.names})" for library in LIBRARIES] + [f"(?:{names})" for names in BUILT.values()])
+    wanted = re.compile(rf"^\s+[UwW] ((?:{every})\w*)(?:@.*)?$")
+    found: set[str] = set()
+    importers = sorted((torch / "lib").glob("lib*.so"))
+    if not importers:
+        raise MakeError(f"no libraries of PyTorch in {torch / 'lib'}")
+    for importer in importers:
+        for line in run(nm, "-D", "--undefined-only", importer).splitlines():
+            if match := wanted.match(line):
+                found.add(match[1])
+    if not found:
+        raise MakeError(f"the libraries in {torch / 'lib'} import nothing of CUDA: not a CUDA build")
+    return found
+
+
+def exports(nm: str, library: Path) -> set[str]:
+    lines = run(nm, "-D", "--defined-only", library).splitlines()
+    return {line.split()[2].split("@")[0] for line in lines if len(line.split()) == 3}
+
+
+def sort_by_library(names: Iterable[str], built: dict[str, set[str]]) -> dict[str, list[str]]:
+    sorted_names: dict[str, list[str]] = {library.soname: [] for library in LIBRARIES}
+    unknown: list[str] = []
+    for name in sorted(names):
+        library = next((one for one in LIBRARIES if re.match(one.names, name)), None)
+        if library is not None:
+            sorted_names[library.soname].append(name)
+        elif not any(name in provided for provided in built.values()):
+            unknown.append(name)
+    if unknown:
+        raise MakeError("PyTorch imports what no stand-in has: " + ", ".join(unknown))
+    return sorted_names
+
+
+def make(compiler: str, nm: str, library: Library, names: list[str], work: Path, output: Path) -> None:
+    answers = HERE / "answers" / f"{library.short}.c"
+    sources = [work / f"{library.short}.c"]
+    answered: set[str] = set()
+    if answers.exists():
+        compiled = work / f"{library.short}_answers.o"
+        run(compiler, "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", answers, "-o", compiled)
+        answered = {line.split()[2] for line in run(nm, "-g", "--defined-only", compiled).splitlines()}
+        sources.append(compiled)
+    bodies = [f"long {name}(void) {{ return {library.status}; }}" for name in names if name not in answered]
+    sources[0].write_text("\n".join(bodies) + "\nint spillway_stand_in = 1;\n")
+    options = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{library.soname}"]
+    if library.node is not None:
+        version_script = work / f"{library.short}.map"
+        version_script.write_text(f"{library.node} {{ global: *; }};\n")
+        options.append(f"-Wl,--version-script={version_script}")
+    run(compiler, *options, *sources, "-o", output / library.soname)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", type=Path, required=True, help="folder of the installed torch package")
+    parser.add_argument(
+        "--built", type=Path, required=True, help="folder of the simulated libcuda.so.1 and libcudart.so.13"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder for the libraries")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what they are made from")
+    parser.add_argument("--cc", default="cc", help="C compiler (default: cc)")
+    parser.add_argument("--nm", default="nm", help="default: nm")
+    options = parser.parse_args()
+    try:
+        built = {soname: exports(options.nm, options.built / soname) for soname in BUILT}
+        names = sort_by_library(imports(options.nm, options.torch), built)
+        options.work.mkdir(parents=True, exist_ok=True)
+        options.output.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor() as pool:
+            jobs = [
+                pool.submit(make, options.cc, options.nm, library, names[library.soname], options.work, options.output)
+                for library in LIBRARIES
+            ]
+            for job in jobs:
+                job.result()
+    except (MakeError, OSError) as problem:
+        print(f"make_libraries: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+// Private pools: what is theirs stays theirs until they are released, and captures go on. The simulated
+// device runs everything as late as it may, and its race detector reports any reuse that was not ordered.
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/allocator/device.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+const char* const kLate = "capacity:64MiB,completion:late";
+
+TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
+  Device device;
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream stream = device.stream();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
+  void* in_pool = must_allocate(*arena, 30 * kMiB, stream);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(in_pool));
+  void* other = nullptr;
+  EXPECT_EQ(arena->allocate(30 * kMiB, stream, &other).code(), SPW_ERROR_OUT_OF_MEMORY);
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(30 * kMiB));
+  // The pool itself serves again.
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+  EXPECT_EQ(must_allocate(*arena, 30 * kMiB, stream), in_pool);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(in_pool));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  other = must_allocate(*arena, 30 * kMiB, stream);
+  device.touch(stream, other, 30 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Pools, APoolOpenedAgainIsProtectedAgain) {
+  Device device;
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  for (int round = 0; round < 2; ++round) {
+    SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    SPW_EXPECT_OK(arena->end_pool({1, 0}));
+    SPW_EXPECT_OK(Arena::free(block));
+    SPW_EXPECT_OK(arena->trim());
+    EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
+    SPW_EXPECT_OK(arena->release_pool({1, 0}));
+    SPW_EXPECT_OK(arena->trim());
+    EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+  }
+}
+
+TEST(Pools, MismatchedCallsAreRefused) {
+  Device device;
+  const auto arena = device.arena();
+  EXPECT_EQ(arena->begin_pool({}, nullptr).code(), SPW_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(arena->end_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+  EXPECT_EQ(arena->begin_pool({1, 0}, nullptr).code(), SPW_ERROR_INVALID_STATE);
+  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  EXPECT_EQ(arena->release_pool({1, 0}).code(), SPW_ERROR_INVALID_STATE);
+}
+
+TEST(Pools, WhenAPoolHasEndedItsFilterIsNotRunning) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  std::atomic<bool> inside{false};
+  std::atomic<bool> leave{false};
+  std::atomic<bool> left{false};
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream) {
+    inside = true;
+    while (!leave) std::this_thread::yield();
+    left = true;
+    return false;
+  }));
+  std::thread other([&] {
+    device.driver->cuCtxSetCurrent(device.context);
+    SPW_EXPECT_OK(Arena::free(must_allocate(*arena, kMiB, nullptr)));
+  });
+  while (!inside) std::this_thread::yield();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    leave = true;
+  });
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  EXPECT_TRUE(left) << "what the filter uses is the program's again";
+  later.join();
+  other.join();
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+}
+
+TEST(Pools, AFilterMayEndItsPool) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream) {
+    SPW_EXPECT_OK(arena->end_pool({1, 0}));
+    return false;
+  }));
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, kMiB, nullptr)));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+}
+
+TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
+  Device device;
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  void* block = must_allocate(*arena, 20 * kMiB, stream);
+  SPW_EXPECT_OK(Arena::free(block));
+  void* same = must_allocate(*arena, 20 * kMiB, stream);
+  EXPECT_EQ(same, block);
+  void* with_user = must_allocate(*arena, 1 * kMiB, stream);
+  SPW_EXPECT_OK(Arena::record_stream(with_user, nullptr));
+  SPW_EXPECT_OK(Arena::free(with_user));
+  EXPECT_EQ(arena->trim().code(), SPW_ERROR_INVALID_STATE);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_NE(graph, nullptr);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(same));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+  SPW_EXPECT_OK(arena->validate());
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+}
+
+TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  ArenaOptions options;
+  options.limit_bytes = 64 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream owner = device.stream();
+  const CUstream user = device.stream();
+  const CUstream captured = device.stream();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == owner; }));
+  void* block = must_allocate(*arena, 60 * kMiB, owner);
+  device.order(owner, user);
+  device.touch(user, block, 60 * kMiB);
+  SPW_EXPECT_OK(Arena::record_stream(block, user));
+  SPW_EXPECT_OK(Arena::free(block));
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  block = must_allocate(*arena, 60 * kMiB, owner);
+  EXPECT_EQ(arena->stats().host_waits, 1);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  device.touch(owner, block, 60 * kMiB);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Pools, ACapturedStreamTakesNothingFromOthersNorTheyFromIt) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream captured = device.stream();
+  const CUstream other = device.stream();
+  for (const CUstream stream : {captured, other}) {
+    void* block = must_allocate(*arena, 20 * kMiB, stream);
+    device.touch(stream, block, 20 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  for (const CUstream stream : {captured, other}) {
+    void* block = nullptr;
+    EXPECT_EQ(arena->allocate(30 * kMiB, stream, &block).code(), SPW_ERROR_OUT_OF_MEMORY);
+  }
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  void* block = must_allocate(*arena, 30 * kMiB, other);
+  device.touch(other, block, 30 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,155 @@
+"""`spillway run` and `spillway dryrun`: an unchanged program, all its Python processes served, its own exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+COMMAND = os.environ["SPILLWAY_COMMAND"]
+BACKEND = "import torch; print(torch.cuda.get_allocator_backend())"
+
+
+def spillway(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    # dryrun brings the simulated device itself; what simulates the device for these tests stays out of its way.
+    given = {**os.environ, **environment}
+    if words[0] == "dryrun":
+        given.pop("LD_PRELOAD", None)
+    return subprocess.run([COMMAND, *words], env=given, capture_output=True, text=True, check=False)
+
+
+def run_python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return spillway("run", "--", sys.executable, "-c", code, *arguments, **environment)
+
+
+class Run(unittest.TestCase):
+    def test_an_unchanged_program_is_served(self) -> None:
+        self.assertEqual(run_python(BACKEND).stdout.strip(), "spillway")
+
+    def test_exit_code_and_arguments_are_the_programs(self) -> None:
+        done = run_python("import sys; print(sys.argv[1:]); sys.exit(7)", "--help", "--", "x")
+        self.assertEqual((done.returncode, done.stdout.strip()), (7, "['--help', '--', 'x']"))
+
+    def test_processes_that_it_starts_are_served(self) -> None:
+        code = """
+import multiprocessing, torch
+
+def backend(queue):
+    queue.put(torch.cuda.get_allocator_backend())
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    worker = context.Process(target=backend, args=(queue,))
+    worker.start()
+    print(queue.get(timeout=100))
+    worker.join()
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "spawns.py"
+            script.write_text(code)
+            done = spillway("run", "--", sys.executable, str(script))
+        self.assertEqual(done.stdout.strip(), "spillway", done.stderr)
+
+    def test_a_sitecustomize_of_the_user_runs_too(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "sitecustomize.py").write_text("import os; os.environ['SEEN'] = 'yes'\n")
+            path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+            done = run_python(f"import os; print(os.environ['SEEN']); {BACKEND}", PYTHONPATH=path)
+        self.assertEqual(done.stdout.split(), ["yes", "spillway"], done.stderr)
+
+    def test_disabled(self) -> None:
+        self.assertEqual(run_python(BACKEND, SPILLWAY_DISABLE="1").stdout.strip(), "native")
+
+    def test_a_program_without_pytorch_is_untouched(self) -> None:
+        done = spillway("run", "--", "sh", "-c", "echo here; exit 3")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "here\n", ""))
+
+    def test_it_never_goes_on_with_another_allocator(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            done = run_python(BACKEND, CXX="no-such-compiler", SPILLWAY_CACHE=folder)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stdout, "")
+        self.assertIn("no C++ compiler", done.stderr)
+
+    def test_dumps_are_named_by_rank(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            code = "import torch; torch.zeros(1, device='cuda')"
+            done = run_python(code, RANK="3", SPILLWAY_STATS=f"{folder}/rank%r.json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads((Path(folder) / "rank3.json").read_text())["rank"], 3)
+
+    def test_bad_input(self) -> None:
+        for words, said in (
+            (["run"], "what is to be run"),
+            (["run", "--", "/no/such/program"], "cannot be started"),
+            (["run", "--", "python3", "-I", "x.py"], "ignore its environment"),
+            (["run", "--fast", "--", "true"], "--fast"),
+            (["dryrun", "--gpu-memory", "much", "--", "true"], "is no size"),
+            (["dryrun", "--", "true"], "--gpu-memory"),
+        ):
+            done = spillway(*words)
+            self.assertEqual(done.returncode, 1, words)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            self.assertIn(said, done.stderr)
+
+
+TRAINING = """
+import sys, torch
+width = int(sys.argv[1])
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    loss = model(torch.randn(64, width, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(torch.cuda.get_allocator_backend(), loss.item())
+"""
+
+
+@unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "dryrun is for machines without a GPU")
+class DryRun(unittest.TestCase):
+    def dryrun(self, width: int, *options: str) -> subprocess.CompletedProcess[str]:
+        return spillway("dryrun", "--gpu-memory", "2GiB", *options, "--", sys.executable, "-c", TRAINING, str(width))
+
+    def test_what_fits(self) -> None:
+        done = self.dryrun(4000)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("spillway", done.stdout)
+        self.assertIn("it fits", done.stderr)
+        self.assertIn("Meaningless", done.stderr)
+
+    def test_what_does_not_fit(self) -> None:
+        done = self.dryrun(12000)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("does NOT fit", done.stderr)
+
+    def test_the_native_allocator_for_comparison(self) -> None:
+        done = self.dryrun(4000, "--allocator", "native", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("native", done.stdout)
+        report = json.loads(done.stderr)
+        weights = 4 * 4000 * 4001 * 4
+        self.assertGreater(report["processes"][0]["devices"][0]["peak_allocated_bytes"], 4 * weights)
+        self.assertFalse(report["out_of_memory"])
+
+    def test_copies_move_bytes_unless_they_are_not_wanted(self) -> None:
+        code = "import torch; x = torch.arange(7); print(torch.equal(x.cuda().cpu(), x))"
+        for options, equal in (([], "True"), (["--no-bytes"], "False")):
+            done = spillway("dryrun", "--gpu-memory", "80GiB", *options, "--", sys.executable, "-c", code)
+            self.assertEqual((done.returncode, done.stdout.strip()), (0, equal), done.stderr)
+
+    def test_another_error_is_not_out_of_memory(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda'); raise SystemExit(5)"
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, "-c", code)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn("another reason", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,144 @@
+"""What a program asks torch.cuda.memory, answered by the full integration. One process for all."""
+
+from __future__ import annotations
+
+import unittest
+
+import spillway
+
+assert spillway.install("full")
+
+# Imported tests are run here too.
+from both import MIB, Blocks, Counters, Graphs, Memory, OutOfMemory, Snapshots, mebibytes, torch  # noqa: E402, F401
+
+
+class Devices(Memory):
+    def test_a_device_that_is_not_there(self) -> None:
+        with self.assertRaises((RuntimeError, AssertionError)):
+            torch.cuda.memory_stats(99)
+
+
+class Observers(Memory):
+    def test_observers_are_called(self) -> None:
+        seen: list[tuple[int, int, int, int]] = []
+        torch._C._cuda_attach_out_of_memory_observer(lambda *numbers: seen.append(numbers))
+        total = torch.cuda.get_device_properties(0).total_memory
+        with self.assertRaises(torch.OutOfMemoryError):
+            torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+        self.assertEqual(seen[0][:3], (0, 2 * total, total))
+
+
+class History(Memory):
+    def test_history_with_stacks(self) -> None:
+        torch.cuda.memory._record_memory_history(max_entries=1000)
+        self.addCleanup(torch.cuda.memory._record_memory_history, None)
+        kept = mebibytes(7)
+        gone = mebibytes(6)
+        del gone
+        snapshot = torch.cuda.memory._snapshot()
+        events = [(entry["action"], entry["size"]) for entry in snapshot["device_traces"][0]]
+        for event in (("alloc", 7 * MIB), ("alloc", 6 * MIB), ("free_requested", 6 * MIB), ("free_completed", 6 * MIB)):
+            self.assertIn(event, events)
+        stacks = [
+            frame["name"]
+            for segment in snapshot["segments"]
+            for block in segment["blocks"]
+            if block["address"] == kept.data_ptr()
+            for frame in block["frames"]
+        ]
+        self.assertIn("test_history_with_stacks", stacks)
+
+    def test_history_is_bounded(self) -> None:
+        torch.cuda.memory._record_memory_history(max_entries=10)
+        self.addCleanup(torch.cuda.memory._record_memory_history, None)
+        for _ in range(20):
+            mebibytes(1)
+        self.assertLessEqual(len(torch.cuda.memory._snapshot()["device_traces"][0]), 10)
+
+    def test_a_free_that_waits_completes_later(self) -> None:
+        torch.cuda.memory._record_memory_history()
+        self.addCleanup(torch.cuda.memory._record_memory_history, None)
+        side = torch.cuda.Stream()
+        tensor = mebibytes(9)
+        with torch.cuda.stream(side):
+            tensor.zero_()
+        tensor.record_stream(side)
+        del tensor
+        torch.cuda.synchronize()
+        mebibytes(1)
+        torch.cuda.empty_cache()
+        actions = [e["action"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["size"] == 9 * MIB]
+        self.assertEqual(actions, ["alloc", "free_requested", "free_completed"])
+
+
+class Pools(Memory):
+    def test_a_pool_keeps_its_memory(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            inside = mebibytes(4)
+        outside = mebibytes(4)
+        addresses = {block["address"] for segment in pool.snapshot() for block in segment["blocks"]}
+        self.assertIn(inside.data_ptr(), addresses)
+        self.assertNotIn(outside.data_ptr(), addresses)
+        self.assertEqual(pool.use_count(), 1)
+        address = inside.data_ptr()
+        del inside
+        others = [mebibytes(4) for _ in range(8)]
+        self.assertNotIn(address, [other.data_ptr() for other in others])
+        with torch.cuda.use_mem_pool(pool):
+            again = mebibytes(4)
+        self.assertEqual(again.data_ptr(), address)
+
+    def test_a_pool_of_another_allocator(self) -> None:
+        pool = torch.cuda.MemPool(spillway.mempool_allocator())
+        before = torch.cuda.memory_allocated()
+        source = torch.arange(MIB)
+        with torch.cuda.use_mem_pool(pool):
+            inside = source.cuda()
+        self.assertTrue(torch.equal(inside.cpu(), source))
+        side = torch.cuda.Stream()
+        inside.record_stream(side)
+        del inside
+        torch.cuda.synchronize()
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+
+    def test_a_graph_replays_in_its_own_memory(self) -> None:
+        source = torch.zeros(MIB, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            doubled = source * 2
+            result = doubled + 1
+        del doubled
+        others = [mebibytes(4) for _ in range(8)]
+        self.assertNotIn(result.data_ptr(), [other.data_ptr() for other in others])
+        graph.replay()
+        torch.cuda.synchronize()
+        graph.reset()
+
+    def test_two_graphs_share_a_pool(self) -> None:
+        source = torch.zeros(MIB, device="cuda")
+        first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(first):
+            kept = source * 2
+        with torch.cuda.graph(second, pool=first.pool()):
+            other = kept * 2
+        first.replay()
+        second.replay()
+        torch.cuda.synchronize()
+        self.assertNotEqual(kept.data_ptr(), other.data_ptr())
+
+
+class Profile(Memory):
+    def test_profiler_sees_memory(self) -> None:
+        with torch.profiler.profile(profile_memory=True) as profile:
+            mebibytes(11)
+        sizes = [event.device_memory_usage for event in profile.key_averages()]
+        self.assertIn(11 * MIB, [abs(size) for size in sizes])
+
+    def test_mem_get_info(self) -> None:
+        free, total = torch.cuda.mem_get_info()
+        self.assertTrue(0 < free <= total)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,23 @@
+"""Runs Python on the device that tests use: a GPU where SPILLWAY_TEST_GPU is set, else the simulated one.
+
+usage: on_device.py STAND_INS PYTHON_ARGUMENT...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def environment(stand_ins: Path) -> dict[str, str]:
+    """The simulated device goes before the libraries of NVIDIA, wherever PyTorch looks for them."""
+    values = dict(os.environ)
+    if not values.get("SPILLWAY_TEST_GPU"):
+        values["LD_PRELOAD"] = ":".join(str(path) for path in sorted(stand_ins.glob("*.so.*")))
+        values.setdefault("SPILLWAY_LIBCUDA", str(stand_ins / "libcuda.so.1"))
+    return values
+
+
+if __name__ == "__main__":
+    os.execve(sys.executable, [sys.executable, *sys.argv[2:]], environment(Path(sys.argv[1])))
