@@ -40,21 +40,22 @@ install_packages() {
   rm -f "$log"
 }
 
-# The system's own interpreter: the packages above give it the venv module.
+# make_venv [FOLDER]: with the system's own interpreter, as the packages above give it the venv module.
 make_venv() {
-  [ -x "$venv/bin/python" ] && return 0
+  local folder="${1:-$venv}"
+  [ -x "$folder/bin/python" ] && return 0
   local python=/usr/bin/python3
   [ -x "$python" ] || python=python3
-  say "creating .venv"
-  "$python" -m venv "$venv" || die "$python -m venv failed; is python3-venv installed?"
+  say "creating ${folder#"$root/"}"
+  "$python" -m venv "$folder" || die "$python -m venv failed; is python3-venv installed?"
 }
 
-# pip_install WHAT ARGUMENTS...: runs pip quietly and shows its output only where it fails.
+# pip_install FOLDER WHAT ARGUMENTS...: into the environment in FOLDER; pip's output is shown only where it fails.
 pip_install() {
-  local what="$1" log; shift
+  local folder="$1" what="$2" log; shift 2
   log="$(mktemp)"
-  say "installing into .venv: $what"
-  if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" >"$log" 2>&1 </dev/null; then
+  say "installing into ${folder#"$root/"}: $what"
+  if ! "$folder/bin/python" -m pip install --disable-pip-version-check --no-input "$@" >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
     die "pip could not install $what (its output ends above; all of it is in $log)"
   fi
@@ -63,20 +64,23 @@ pip_install() {
 
 has_wheel() { compgen -G "$1/$2.dist-info" >/dev/null; }
 
+# install_torch FOLDER VERSION: PyTorch's wheel, and beside it only what its import needs.
+install_torch() {
+  local packages=("$1"/lib/python3*/site-packages)
+  has_wheel "${packages[0]}" "torch-$2*" || pip_install "$1" "torch $2 (530 MB)" --no-deps "torch==$2"
+  cmp -s scripts/requirements.txt "$1/requirements.installed" && return 0
+  pip_install "$1" "the tools of scripts/requirements.txt" -r scripts/requirements.txt
+  cp scripts/requirements.txt "$1/requirements.installed"
+}
+
 install_wheels() {
-  local packages=("$venv"/lib/python3*/site-packages) headers="$venv/cuda-headers"
-  # PyTorch's wheel alone: its allocator is the peer that replay compares with, and needs none of its dependencies.
-  has_wheel "${packages[0]}" "torch-$torch_version*" ||
-    pip_install "torch $torch_version (530 MB)" --no-deps "torch==$torch_version"
+  local headers="$venv/cuda-headers"
+  install_torch "$venv" "$torch_version"
   # cuda.h and the headers that the simulated runtime is built with; no library.
   if ! has_wheel "$headers" "nvidia_cuda_runtime-$cuda_runtime_version" ||
      ! has_wheel "$headers" "nvidia_cuda_crt-$cuda_crt_version"; then
-    pip_install "CUDA headers $cuda_runtime_version" --no-deps --upgrade --target "$headers" \
+    pip_install "$venv" "CUDA headers $cuda_runtime_version" --no-deps --upgrade --target "$headers" \
       "nvidia-cuda-runtime==$cuda_runtime_version" "nvidia-cuda-crt==$cuda_crt_version"
-  fi
-  if ! cmp -s scripts/requirements.txt "$venv/requirements.installed"; then
-    pip_install "the tools of scripts/requirements.txt" -r scripts/requirements.txt
-    cp scripts/requirements.txt "$venv/requirements.installed"
   fi
 }
 
@@ -85,7 +89,7 @@ install_cmake() {
   local version=0
   command -v cmake >/dev/null && version="$(cmake --version | awk 'NR == 1 { print $3 }')"
   [ "$(printf '%s\n' "$oldest_cmake" "$version" | sort -V | head -n 1)" = "$oldest_cmake" ] && return 0
-  [ -x "$venv/bin/cmake" ] || pip_install "cmake $pip_cmake_version" "cmake==$pip_cmake_version"
+  [ -x "$venv/bin/cmake" ] || pip_install "$venv" "cmake $pip_cmake_version" "cmake==$pip_cmake_version"
   PATH="$venv/bin:$PATH"
 }
 

@@ -3,7 +3,6 @@
 
 using spillway::cudart::call;
 using spillway::cudart::DriverTable;
-using spillway::cudart::note;
 
 extern "C" {
 
@@ -38,10 +37,6 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   return call(&DriverTable::graph_get_nodes, graph, nodes, count);
-}
-
-cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned int) {
-  return note(cudaErrorNotSupported);
 }
 
 }  // extern "C"

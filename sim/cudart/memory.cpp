@@ -55,6 +55,10 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
   return bytes == 0 ? cudaSuccess : call(&DriverTable::host_alloc, pointer, bytes, flags);
 }
 
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+}
+
 cudaError_t cudaFreeHost(void* pointer) {
   return pointer == nullptr ? cudaSuccess : call(&DriverTable::host_free, pointer);
 }

@@ -18,6 +18,10 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return call(&DriverTable::stream_create, stream, cudaStreamDefault);
 }
 
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return call(&DriverTable::stream_create, stream, flags);
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   return call(&DriverTable::stream_create_with_priority, stream, flags, priority);
 }

