@@ -326,6 +326,12 @@ spw_status spw_pool_retain(int device, spw_pool_id id) {
   });
 }
 
+spw_status spw_pool_lend(int device, spw_pool_id id, int lends) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    return arena.set_pool_lends(PoolId{id.first, id.second}, lends != 0);
+  });
+}
+
 spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
   if (claims == nullptr) {
     return spillway::guarded([] { return spillway::is_null("claims"); });
@@ -354,6 +360,16 @@ spw_status spw_find_block(const void* pointer, spw_block* block, int* device) {
     if (!found.ok()) return found.take_status();
     *block = spillway::to_abi(found->row);
     *device = found->device;
+    return {};
+  });
+}
+
+spw_status spw_find_owner(const void* pointer, spw_stream* stream, spw_pool_id* pool) {
+  return spillway::guarded([&]() -> Status {
+    Result<spillway::FoundBlock> found = Arena::find_block(pointer);
+    if (!found.ok()) return found.take_status();
+    if (stream != nullptr) *stream = reinterpret_cast<spw_stream>(found->stream);
+    if (pool != nullptr) *pool = {found->pool_first, found->pool_second};
     return {};
   });
 }

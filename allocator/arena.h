@@ -106,6 +106,9 @@ class Arena {
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id);
+  // Whether what is free in the pool serves others where a request would fail otherwise. Until its release.
+  // Errors: invalid_state (no such pool).
+  Status set_pool_lends(PoolId id, bool lends);
 
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
@@ -168,6 +171,9 @@ class Arena {
   bool pool_for(CUstream stream, PoolId* id);
   // release_pool without what may wait.
   Status release_claim(PoolId id, bool* is_last);
+  void stop_lending(PoolId id);
+  // Lets others have what is free in the pool, until it is opened again; answers how many bytes that is.
+  uint64_t lend_pool(PoolId id);
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
@@ -272,6 +278,7 @@ class Arena {
   std::vector<Heap*> closed_;  // to be taken over
   std::vector<std::shared_ptr<Pool>> open_pools_;
   std::map<PoolId, uint32_t> pool_uses_;
+  std::map<PoolId, LastRungs::Id> lending_pools_;
   std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};
 };

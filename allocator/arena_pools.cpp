@@ -104,11 +104,56 @@ Status Arena::end_pool(PoolId id) {
 Status Arena::release_pool(PoolId id) {
   bool is_last = false;
   if (Status status = release_claim(id, &is_last); !status.ok() || !is_last) return status;
+  stop_lending(id);
   // Until a wait for the device its heaps serve no other pool.
   if (released_pools_.fetch_add(1, std::memory_order_relaxed) % kReleasesPerWait == kReleasesPerWait - 1) {
     (void)wait_if_nothing_captures();
   }
   return {};
+}
+
+Status Arena::set_pool_lends(PoolId id, bool lends) {
+  if (!lends) {
+    stop_lending(id);
+    return {};
+  }
+  const Lock lock(registry_mutex_);
+  if (pool_uses_.count(id) == 0) {
+    return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
+  }
+  if (lending_pools_.count(id) > 0) return {};
+  lending_pools_[id] = last_rungs_.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
+  return {};
+}
+
+void Arena::stop_lending(PoolId id) {
+  LastRungs::Id rung = 0;
+  {
+    const Lock lock(registry_mutex_);
+    const auto found = lending_pools_.find(id);
+    if (found == lending_pools_.end()) return;
+    rung = found->second;
+    lending_pools_.erase(found);
+  }
+  // Without the lock: a call in progress, which is waited for, may need it.
+  last_rungs_.remove(rung);
+}
+
+uint64_t Arena::lend_pool(PoolId id) {
+  const Lock lock(mutex_);
+  uint64_t pages = 0;
+  for (Heap* heap : heaps()) {
+    if (heap->key.pool != id) continue;
+    const Lock heap_lock(heap->mutex);
+    if (!heap->pool_is_open) continue;
+    heap->release_empty_slabs();
+    if (heap->vacant_pages() == 0) continue;
+    heap->pool_is_open = false;
+    // As after a release: only a wait from now on says that its graphs are over.
+    heap->stamp_all();
+    pages += heap->vacant_pages();
+  }
+  return pages * kPageBytes;
 }
 
 Status Arena::release_claim(PoolId id, bool* is_last) {

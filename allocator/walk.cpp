@@ -228,7 +228,9 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
     const Lock lock(heap.mutex);
     Result<BlockRow> row = heap.find_block(*place, va);
     if (!row.ok()) return row.take_status();
-    return FoundBlock{row.value(), heap.device()};
+    const HeapKey& key = heap.key;
+    return FoundBlock{row.value(), heap.device(), reinterpret_cast<uint64_t>(key.stream), key.pool.first,
+                      key.pool.second};
   }
   if (const Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
     std::vector<SegmentRow> shared;
@@ -239,7 +241,7 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
     for (const SegmentRow& segment : shared) {
       for (const BlockRow& row : segment.blocks) {
         if (row.address == va && row.kind != BlockKind::kInactive) {
-          return FoundBlock{row, arena->device()};
+          return FoundBlock{row, arena->device(), segment.stream, 0, 0};
         }
       }
     }

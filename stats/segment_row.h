@@ -21,6 +21,9 @@ struct BlockRow {
 struct FoundBlock {
   BlockRow row;
   int device = 0;
+  uint64_t stream = 0;  // as in SegmentRow, like those below
+  uint64_t pool_first = 0;
+  uint64_t pool_second = 0;
 };
 
 struct SegmentRow {

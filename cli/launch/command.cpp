@@ -21,6 +21,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What can be simulated.
+constexpr uint64_t kLeastGpuBytes = uint64_t{2} << 20;
+constexpr uint64_t kMostGpuBytes = uint64_t{16} << 40;
+
 struct Choices {
   CLI::App* run = nullptr;
   CLI::App* dryrun = nullptr;
@@ -133,9 +137,10 @@ int dryrun(const Choices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.dryrun);
   if (!program.ok()) return complain(program.take_status());
   const std::optional<uint64_t> gpu_bytes = parse_size(choices.gpu_memory);
-  if (!gpu_bytes.has_value()) {
+  if (!gpu_bytes.has_value() || *gpu_bytes < kLeastGpuBytes || *gpu_bytes > kMostGpuBytes) {
     return complain(Status::invalid_argument(
-        fmt::format("--gpu-memory '{}' is no size; allowed: such as 24GiB, 80G", choices.gpu_memory)));
+        fmt::format("--gpu-memory '{}' is no size of a device; allowed: 2MiB to 16TiB, such as 80GiB",
+                    choices.gpu_memory)));
   }
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
   if (Status status = preload_simulation(); !status.ok()) return complain(status);

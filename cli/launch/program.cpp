@@ -58,6 +58,13 @@ Status not_started(const std::vector<std::string>& program, int error) {
   return Status::io(fmt::format("{} cannot be started: {}", program.front(), std::strerror(error)));
 }
 
+// As one word of the shell.
+std::string quoted(const std::string& text) {
+  std::string word = "'";
+  for (const char letter : text) word += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return word + "'";
+}
+
 // -E, -I and -S each keep Python from running what the environment asks for.
 bool ignores_environment(const std::vector<std::string>& program) {
   if (fs::path(program.front()).filename().string().rfind("python", 0) != 0) return false;
@@ -89,8 +96,7 @@ Result<std::string> simulated_libraries_folder() {
   if (!folder.ok() || fs::exists(fs::path(folder.value()) / "libcublas.so.13", error)) return folder;
   // A wheel has the simulated device alone; the rest is made for the PyTorch beside it.
   const char* python = std::getenv("SPILLWAY_PYTHON");
-  const std::string command =
-      fmt::format("'{}' -m spillway._stand_ins", python == nullptr ? "python3" : python);
+  const std::string command = quoted(python == nullptr ? "python3" : python) + " -m spillway._stand_ins";
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return not_started({command}, errno);
   std::string made;

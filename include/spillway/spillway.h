@@ -146,6 +146,11 @@ SPW_API spw_status spw_pool_release(int device, spw_pool_id id);
 /* One claim more on the pool's memory without opening it; the pool exists from its first claim on. Each is
  * undone by spw_pool_release. Errors: SPW_ERROR_INVALID_ARGUMENT. */
 SPW_API spw_status spw_pool_retain(int device, spw_pool_id id);
+/* Whether what is free in the pool serves others, from whichever thread, where an allocation would fail
+ * otherwise; 0 (as at first) is no. What was lent is not the pool's again. A pool that graphs were captured
+ * in must not lend: their replays would write to it. Ends with the pool. Errors: SPW_ERROR_INVALID_STATE (no
+ * such pool). */
+SPW_API spw_status spw_pool_lend(int device, spw_pool_id id, int lends);
 /* How many claims there are: 0 for a pool that does not exist. */
 SPW_API spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims);
 
@@ -186,6 +191,9 @@ SPW_API spw_status spw_walk(int device, spw_segment_visitor visit, void* context
 /* The block that begins at `pointer`, allocated or pending, and its device. Errors: SPW_ERROR_INVALID_POINTER
  * (none does), SPW_ERROR_INVALID_ARGUMENT (NULL). */
 SPW_API spw_status spw_find_block(const void* pointer, spw_block* block, int* device);
+/* The stream and the pool that the block at `pointer` is of: of the requests that its memory serves without
+ * a wait once it is free. Either may be NULL. Errors: SPW_ERROR_INVALID_POINTER (no block begins there). */
+SPW_API spw_status spw_find_owner(const void* pointer, spw_stream* stream, spw_pool_id* pool);
 
 /* ---- Counters ---- */
 

@@ -74,13 +74,16 @@ def _install(mode: Literal["full", "plain"]) -> Installed:
     _releases.check_release(torch)
     if (reason := _releases.is_allocator_taken(torch)) is not None:
         raise SpillwayError(f"{reason}: call spillway.install() first, right after the imports; {first_use()}")
-    settings = _settings.read(os.environ)
+    settings = _settings.read_environment(os.environ)
+    if (other := _releases.other_allocator(torch)) is not None:
+        raise SpillwayError(f"the allocator '{other}' was chosen already: remove one of the two")
     library()
     if mode == "plain":
         _plain.install(torch)
     else:
         _install_extension(torch)
-    _settings.apply(torch, settings)
+    _settings.apply_at_start(settings)
+    _settings.answer_changes(torch)
     return Installed(mode)
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import _counters, _first_use, _hooks, _settings
+from . import _counters, _first_use, _hooks
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check, library
 
@@ -42,7 +42,6 @@ def install(torch: Any) -> None:
     replace_counters(torch)
     replace_snapshot(torch)
     replace_fraction(torch)
-    replace_settings(torch)
     replace_what_is_refused(torch)
     replace_profiler(torch.autograd.profiler.profile)
 
@@ -114,17 +113,6 @@ def replace_fraction(torch: Any) -> None:
 
     torch._C._cuda_setMemoryFraction = set_fraction
     torch._C._cuda_getMemoryFraction = lambda device: fractions.get(device, 1.0)
-
-
-def replace_settings(torch: Any) -> None:
-    native = torch._C._accelerator_setAllocatorSettings
-
-    def set_settings(text: str) -> None:
-        settings = _settings.read({"PYTORCH_ALLOC_CONF": text})
-        native(text)  # what is for host memory
-        _settings.apply(torch, settings)
-
-    torch._C._accelerator_setAllocatorSettings = set_settings
 
 
 def replace_what_is_refused(torch: Any) -> None:

@@ -37,3 +37,9 @@ def is_allocator_taken(torch: Any) -> str | None:
     if torch.cuda.is_initialized():
         return "CUDA is initialised already"
     return None
+
+
+def other_allocator(torch: Any) -> str | None:
+    """The allocator that the program chose instead of PyTorch's own; None where it chose none."""
+    backend = str(torch.cuda.get_allocator_backend())
+    return None if backend == "native" else backend

@@ -39,32 +39,68 @@ class Settings:
     remarks: list[str] = field(default_factory=list)
 
 
-def read(environment: Mapping[str, str]) -> Settings:
-    """Errors: SpillwayError for a setting that contradicts Spillway."""
+def read_environment(environment: Mapping[str, str]) -> Settings:
+    """Errors: as read()."""
     name = next((variable for variable in VARIABLES if environment.get(variable)), None)
+    return Settings() if name is None else read(environment[name], name)
+
+
+def read(text: str, source: str) -> Settings:
+    """Errors: SpillwayError for a setting that contradicts Spillway, or has a wrong value."""
     settings = Settings()
-    if name is None:
-        return settings
-    for key, value in re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", environment[name]):
+    for key, value in re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,]*)", text):
         if key == "backend":
             if value.strip() != "native":
                 raise SpillwayError(
-                    f"{name} asks for backend:{value.strip()}, and Spillway takes its place: remove one of the two"
+                    f"{source}: backend:{value.strip()} contradicts Spillway, which takes its place: remove one of them"
                 )
         elif key == FRACTION:
-            settings.fraction = float(value)
+            settings.fraction = parse_fraction(value, source)
         elif key in UNNEEDED:
             if value.strip() != "False":
-                settings.remarks.append(f"{name}: {key} changes nothing under Spillway: {UNNEEDED[key]}")
+                settings.remarks.append(f"{source}: {key} changes nothing under Spillway: {UNNEEDED[key]}")
         elif key == GRAPH_REUSE:
-            settings.remarks.append(f"{name}: {key} changes nothing: under capture blocks wait for the graph's end")
+            settings.remarks.append(f"{source}: {key} changes nothing: under capture blocks wait for the graph's end")
         elif not PINNED.fullmatch(key):
-            settings.remarks.append(f"{name}: {key} is not known to Spillway")
+            settings.remarks.append(f"{source}: {key} is not known to Spillway")
     return settings
 
 
-def apply(torch: Any, settings: Settings) -> None:
-    for remark in settings.remarks:
-        warnings.warn(remark, SpillwayWarning, stacklevel=4)
+def parse_fraction(value: str, source: str) -> float:
+    try:
+        fraction = float(value)
+    except ValueError:
+        fraction = -1
+    if not 0 <= fraction <= 1:
+        raise SpillwayError(f"{source}: {FRACTION}:{value.strip()} is not allowed; allowed: a number from 0 to 1")
+    return fraction
+
+
+def apply_at_start(settings: Settings) -> None:
+    """Spillway's own limit goes before PyTorch's fraction."""
+    remark(settings)
     if settings.fraction is not None and "limit:" not in os.environ.get("SPILLWAY_CONF", ""):
-        check(library().spw_conf_set(f"limit:{settings.fraction * 100:g}%".encode()))
+        limit(settings.fraction)
+
+
+def answer_changes(torch: Any) -> None:
+    """From here on, settings that the program changes while it runs are answered as those at its start."""
+    native = torch._C._accelerator_setAllocatorSettings
+
+    def set_settings(text: str) -> None:
+        settings = read(text, "allocator settings")
+        native(text)  # PyTorch's own judgement, and what is for host memory
+        remark(settings)
+        if settings.fraction is not None:
+            limit(settings.fraction)
+
+    torch._C._accelerator_setAllocatorSettings = set_settings
+
+
+def remark(settings: Settings) -> None:
+    for line in settings.remarks:
+        warnings.warn(line, SpillwayWarning, stacklevel=5)
+
+
+def limit(fraction: float) -> None:
+    check(library().spw_conf_set(f"limit:{fraction * 100:g}%".encode()))

@@ -33,6 +33,13 @@ CUresult on_device(EntryPoint entry, CUdeviceptr to, CUdeviceptr from, size_t by
   return copy_on({entry, to, from, bytes, CopySide::kDevice, CopySide::kDevice}, stream, synchronous);
 }
 
+CUresult between(EntryPoint entry, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                 CUcontext from_context, size_t bytes, CUstream stream) {
+  if (to_context == nullptr || from_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return copy_on({entry, to, from, bytes, CopySide::kDevice, CopySide::kDevice, to_context, from_context},
+                 stream, false);
+}
+
 }  // namespace
 
 #define SPWSIM_EXPORT extern "C" CUresult
@@ -62,11 +69,13 @@ SPWSIM_EXPORT cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 SPWSIM_EXPORT cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return on_device(EntryPoint::k_cuMemcpyDtoD, to, from, bytes, CU_STREAM_PER_THREAD, false);
 }
-SPWSIM_EXPORT cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return on_device(EntryPoint::k_cuMemcpyPeer, to, from, bytes, kLegacy, false);
+SPWSIM_EXPORT cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+                           size_t bytes) {
+  return between(EntryPoint::k_cuMemcpyPeer, to, to_context, from, from_context, bytes, kLegacy);
 }
-SPWSIM_EXPORT cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return on_device(EntryPoint::k_cuMemcpyPeer, to, from, bytes, CU_STREAM_PER_THREAD, false);
+SPWSIM_EXPORT cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                CUcontext from_context, size_t bytes) {
+  return between(EntryPoint::k_cuMemcpyPeer, to, to_context, from, from_context, bytes, CU_STREAM_PER_THREAD);
 }
 
 SPWSIM_EXPORT cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
@@ -93,9 +102,9 @@ SPWSIM_EXPORT cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, 
 SPWSIM_EXPORT cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return cuMemcpyDtoDAsync(to, from, bytes, per_thread(stream));
 }
-SPWSIM_EXPORT cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
-                                CUstream stream) {
-  return on_device(EntryPoint::k_cuMemcpyPeerAsync, to, from, bytes, stream, false);
+SPWSIM_EXPORT cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                CUcontext from_context, size_t bytes, CUstream stream) {
+  return between(EntryPoint::k_cuMemcpyPeerAsync, to, to_context, from, from_context, bytes, stream);
 }
 SPWSIM_EXPORT cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                                      CUcontext from_context, size_t bytes, CUstream stream) {

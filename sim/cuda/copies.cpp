@@ -74,6 +74,15 @@ bool side_is_valid(State& state, uint64_t address, CopySide side, bool* pageable
   return !*pageable || side != CopySide::kDevice;
 }
 
+// False for a context that is none. Without one, *device stays.
+bool context_device(CUcontext handle, int* device) {
+  if (handle == nullptr) return true;
+  const Context* context = find_context(handle);
+  if (context == nullptr) return false;
+  *device = context->device;
+  return true;
+}
+
 }  // namespace
 
 void run_work(Work& work, Lock& lock) {
@@ -112,6 +121,11 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
                           " with an address that is not device memory");
     return CUDA_ERROR_INVALID_VALUE;
   }
+  int to_device = -1;
+  int from_device = -1;
+  if (!context_device(copy.to_context, &to_device) || !context_device(copy.from_context, &from_device)) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   WorkPtr work(new Work);
   work->kind = Work::Kind::kCopy;
   work->to = copy.to;
@@ -125,8 +139,8 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
     const char* source = pointer_to(copy.from);
     work->staged.assign(source, source + copy.bytes);
   }
-  std::vector<RangeAccess> accesses{{copy.to, copy.bytes, true, to_pageable},
-                                    {copy.from, copy.bytes, false, from_pageable}};
+  std::vector<RangeAccess> accesses{{copy.to, copy.bytes, true, to_pageable, to_device},
+                                    {copy.from, copy.bytes, false, from_pageable, from_device}};
   const CUresult result =
       enqueue(state, stream, std::move(work), std::move(accesses), entry_point_name(copy.entry), call.lock());
   if (result != CUDA_SUCCESS) return result;

@@ -14,6 +14,9 @@ struct Copy {
   uint64_t bytes;
   CopySide to_side;
   CopySide from_side;
+  // Of the peer form: each side is reached from the device of its own context.
+  CUcontext to_context = nullptr;
+  CUcontext from_context = nullptr;
 };
 
 // `synchronous` calls wait for the copy (and only those: a stream that is not ordered before it goes on).

@@ -87,13 +87,14 @@ bool Detector::check_access(Memory& memory, const std::set<std::pair<int, int>>&
       return false;
     }
     Physical& physical = *mapping->physical;
-    const uint8_t granted = mapping->access[static_cast<size_t>(actor.device)];
+    const int device = access.device < 0 ? actor.device : access.device;
+    const uint8_t granted = mapping->access[static_cast<size_t>(device)];
     const bool peer =
-        physical.kind == Physical::Kind::kAllocation && peers.contains({actor.device, physical.device});
+        physical.kind == Physical::Kind::kAllocation && peers.contains({device, physical.device});
     const uint8_t needed = access.write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
     if (!peer && (granted & needed) != needed) {
       report("use without access: " + act + range_text(access.start, access.bytes) + ", of which " + hex(at) +
-             " grants device " + std::to_string(actor.device) +
+             " grants device " + std::to_string(device) +
              (granted == 0 ? " no access" : " read access only"));
       return false;
     }

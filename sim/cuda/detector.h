@@ -26,6 +26,7 @@ struct RangeAccess {
   uint64_t bytes = 0;
   bool write = false;
   bool host_pageable = false;  // ordinary host memory: nothing is known of it
+  int device = -1;             // the device that reaches it, where that is not the stream's
 };
 
 // Who does the access: work at this position of this timeline, on this device.

@@ -310,10 +310,18 @@ TEST(Abi, PoolsKeepTheirMemoryAndAskTheirFilter) {
     void* pooled = nullptr;
     SPW_CHECK(spw_alloc(kMiB, 0, stream, &pooled) == SPW_OK);
     SPW_CHECK(asked.calls == 1 && asked.stream == stream);
+    spw_stream owner = nullptr;
+    spw_pool_id pool{};
+    SPW_CHECK(spw_find_owner(pooled, &owner, &pool) == SPW_OK);
+    SPW_CHECK(owner == stream && pool.first == 3 && pool.second == 4);
     SPW_CHECK(spw_pool_end(0, {3, 4}) == SPW_OK);
     SPW_CHECK(spw_free(pooled) == SPW_OK);
     void* other = nullptr;
     SPW_CHECK(spw_alloc(kMiB, 0, stream, &other) == SPW_OK && other != pooled && asked.calls == 1);
+    SPW_CHECK(spw_find_owner(other, nullptr, &pool) == SPW_OK && pool.first == 0 && pool.second == 0);
+    SPW_CHECK(spw_find_owner(&pool, &owner, nullptr) == SPW_ERROR_INVALID_POINTER);
+    SPW_CHECK(spw_pool_lend(0, {3, 4}, 1) == SPW_OK &&
+              spw_pool_lend(0, {5, 6}, 1) == SPW_ERROR_INVALID_STATE);
     SPW_CHECK(spw_pool_release(0, {3, 4}) == SPW_OK);
     SPW_CHECK(spw_pool_release(0, {3, 4}) == SPW_ERROR_INVALID_STATE);
     SPW_CHECK(spw_free(other) == SPW_OK && spw_validate(0) == SPW_OK);

@@ -13,6 +13,40 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 const char* const kLate = "capacity:64MiB,completion:late";
 
+TEST(Pools, APoolThatLendsSavesARequestFromFailing) {
+  Device device(kLate);
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  const CUstream pooled = device.stream();
+  const CUstream other = device.stream();
+  EXPECT_EQ(arena->set_pool_lends({1, 0}, true).code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == pooled; }));
+  SPW_EXPECT_OK(arena->set_pool_lends({1, 0}, true));
+  SPW_EXPECT_OK(arena->set_pool_lends({1, 0}, true));
+  void* kept = must_allocate(*arena, 4 * kMiB, pooled);
+  void* in_pool = must_allocate(*arena, 30 * kMiB, pooled);
+  device.touch(pooled, in_pool, 30 * kMiB);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(in_pool));
+  // Not before it is needed.
+  void* first = must_allocate(*arena, 4 * kMiB, other);
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(38 * kMiB));
+  void* second = must_allocate(*arena, 30 * kMiB, other);
+  device.touch(other, second, 30 * kMiB);
+  SPW_EXPECT_OK(arena->validate());
+  // Opened again, it keeps what it has.
+  SPW_EXPECT_OK(Arena::free(second));
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == pooled; }));
+  in_pool = must_allocate(*arena, 30 * kMiB, pooled);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(arena->set_pool_lends({1, 0}, false));
+  SPW_EXPECT_OK(Arena::free(in_pool));
+  EXPECT_EQ(arena->allocate(30 * kMiB, other, &second).code(), SPW_ERROR_OUT_OF_MEMORY);
+  for (void* block : {kept, first}) SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
   Device device;
   ArenaOptions options;

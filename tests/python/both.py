@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import spillway
 from spillway._library import check, library
 
 torch: Any = importlib.import_module("torch")
@@ -134,6 +135,29 @@ class OutOfMemory(Memory):
             torch.empty(total // 2, dtype=torch.uint8, device="cuda")
         with self.assertRaises(ValueError):
             torch.cuda.set_per_process_memory_fraction(1.5)
+
+
+class Settings(Memory):
+    def change(self, text: str) -> None:
+        torch._C._accelerator_setAllocatorSettings(text)
+
+    def test_what_is_changed_while_running_is_answered(self) -> None:
+        with self.assertWarnsRegex(spillway.SpillwayWarning, "expandable_segments changes nothing"):
+            self.change("expandable_segments:True")
+        with self.assertRaisesRegex(spillway.SpillwayError, "cudaMallocAsync"):
+            self.change("backend:cudaMallocAsync")
+        with self.assertRaisesRegex(ValueError, "no_such_key"):
+            self.change("no_such_key:1")
+
+    def test_the_fraction_is_a_limit(self) -> None:
+        total = torch.cuda.get_device_properties(0).total_memory
+        self.change("per_process_memory_fraction:0.25")
+        self.addCleanup(self.change, "per_process_memory_fraction:1.0")
+        with self.assertRaises(torch.OutOfMemoryError):
+            torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+        for wrong in ("7", "-1", "much", ""):
+            with self.assertRaisesRegex(spillway.SpillwayError, "allowed: a number from 0 to 1"):
+                self.change(f"per_process_memory_fraction:{wrong}")
 
 
 class Snapshots(Memory):

@@ -118,6 +118,37 @@ torch.zeros(1, device="cuda")
     def test_another_backend_is_a_contradiction(self) -> None:
         self.refuses(INSTALL, "cudaMallocAsync", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
 
+    def test_another_pluggable_allocator_is_a_contradiction(self) -> None:
+        code = """
+import spillway, torch
+from spillway import _hooks
+torch.cuda.memory.change_current_allocator(torch.cuda.memory._CUDAAllocator(_hooks.pluggable(torch, _hooks.ALL)))
+spillway.install()
+"""
+        self.refuses(code, "'pluggable' was chosen already", "remove one")
+
+    def refuses_pytorch(self, source: str, *words: str) -> None:
+        """`source` is all that this torch consists of."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "torch.py").write_text(source)
+            self.refuses(INSTALL, *words, PYTHONPATH=os.pathsep.join([folder, os.environ["PYTHONPATH"]]))
+
+    def test_a_pytorch_that_is_not_supported(self) -> None:
+        for release, cuda, said in (
+            ("2.9.1", "12.8", "upgrade to 2.11"),
+            ("2.11.0", None, "install a CUDA build"),
+            ("main", "13.0", "not understood"),
+        ):
+            source = f"""
+from types import SimpleNamespace
+__version__, version = {release!r}, SimpleNamespace(cuda={cuda!r})
+cuda = SimpleNamespace(is_initialized=lambda: False, _lazy_init=lambda: None)
+"""
+            self.refuses_pytorch(source, release, said)
+
+    def test_no_pytorch(self) -> None:
+        self.refuses_pytorch("raise ImportError('half of it is missing')", "half of it is missing", "install torch")
+
 
 class Settings(unittest.TestCase):
     def test_known_keys_are_answered(self) -> None:
@@ -125,6 +156,30 @@ class Settings(unittest.TestCase):
         self.assertEqual(done.stdout.strip(), "full", done.stderr)
         self.assertIn("expandable_segments changes nothing under Spillway", done.stderr)
         self.assertIn("max_split_size_mb changes nothing under Spillway", done.stderr)
+
+    def test_wrong_values_are_refused(self) -> None:
+        for value in ("much", "2", "-1", "nan"):
+            done = run(INSTALL, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{value}")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("allowed: a number from 0 to 1", last_line(done.stderr))
+
+    def test_no_caching_is_honoured(self) -> None:
+        code = f"{INSTALL}; import torch; x = torch.zeros(1, device='cuda'); print(torch.cuda.memory_allocated())"
+        self.assertEqual(run(code, PYTORCH_NO_CUDA_MEMORY_CACHING="1").stdout.split(), ["full", "0"])
+
+    def test_a_wrong_option_of_spillways_own(self) -> None:
+        code = f"{INSTALL}; import torch; torch.zeros(1, device='cuda')"
+        lenient = run(code, SPILLWAY_CONF="no_such_option:1")
+        self.assertEqual(lenient.returncode, 0)
+        self.assertIn("unknown option 'no_such_option'", lenient.stderr)
+        strict = run(code, SPILLWAY_CONF="no_such_option:1,strict:on")
+        self.assertNotEqual(strict.returncode, 0)
+        self.assertIn("unknown option 'no_such_option'", last_line(strict.stderr))
+
+    @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "an old driver is simulated")
+    def test_a_driver_that_is_too_old(self) -> None:
+        done = run(f"{INSTALL}; import torch; torch.zeros(1, device='cuda')", SPILLWAY_SIM="version:11080")
+        self.assertIn("the driver serves CUDA 11.8; 12.0 or newer is needed", last_line(done.stderr))
 
     def test_fraction_is_honoured(self) -> None:
         code = f"""

@@ -89,7 +89,23 @@ if __name__ == "__main__":
             (["run", "--", "/no/such/program"], "cannot be started"),
             (["run", "--", "python3", "-I", "x.py"], "ignore its environment"),
             (["run", "--fast", "--", "true"], "--fast"),
-            (["dryrun", "--gpu-memory", "much", "--", "true"], "is no size"),
+            *(
+                (["dryrun", "--gpu-memory", size, "--", "true"], "2MiB to 16TiB")
+                for size in (
+                    "much",
+                    "",
+                    "0",
+                    "1",
+                    "80",
+                    "2097151",
+                    "-5GiB",
+                    "17TiB",
+                    "9" * 30 + "GiB",
+                    "1e3",
+                    "80XB",
+                    "nan",
+                )
+            ),
             (["dryrun", "--", "true"], "--gpu-memory"),
         ):
             done = spillway(*words)
@@ -143,6 +159,24 @@ class DryRun(unittest.TestCase):
         for options, equal in (([], "True"), (["--no-bytes"], "False")):
             done = spillway("dryrun", "--gpu-memory", "80GiB", *options, "--", sys.executable, "-c", code)
             self.assertEqual((done.returncode, done.stdout.strip()), (0, equal), done.stderr)
+
+    def test_the_smallest_and_the_largest_device(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda')"
+        for size in ("2MiB", "16TiB"):
+            done = spillway("dryrun", "--gpu-memory", size, "--", sys.executable, "-c", code)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_python_whose_path_has_a_quote(self) -> None:
+        libraries = Path(COMMAND).parents[1] / "lib" / "sim"
+        with tempfile.TemporaryDirectory() as folder:
+            # As in a wheel, where the libraries that PyTorch is linked with are made by the Python that is named.
+            (Path(folder) / "libcudart.so.13").touch()
+            python = Path(folder) / "it's python"
+            python.write_text(f"#!/bin/sh\necho {libraries}\n")
+            python.chmod(0o755)
+            given = {"SPILLWAY_SIM_LIBRARIES": folder, "SPILLWAY_PYTHON": str(python)}
+            done = spillway("dryrun", "--gpu-memory", "1GiB", "--", "sh", "-c", "echo $SPILLWAY_LIBCUDA", **given)
+        self.assertEqual(done.stdout.strip(), str(libraries / "libcuda.so.1"), done.stderr)
 
     def test_another_error_is_not_out_of_memory(self) -> None:
         code = "import torch; torch.zeros(1, device='cuda'); raise SystemExit(5)"

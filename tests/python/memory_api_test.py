@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import unittest
 
 import spillway
@@ -9,13 +12,39 @@ import spillway
 assert spillway.install("full")
 
 # Imported tests are run here too.
-from both import MIB, Blocks, Counters, Graphs, Memory, OutOfMemory, Snapshots, mebibytes, torch  # noqa: E402, F401
+from both import (  # noqa: E402
+    MIB,
+    Blocks,  # noqa: F401
+    Counters,  # noqa: F401
+    Graphs,  # noqa: F401
+    Memory,
+    OutOfMemory,  # noqa: F401
+    Settings,  # noqa: F401
+    Snapshots,  # noqa: F401
+    mebibytes,
+    torch,
+)
 
 
 class Devices(Memory):
     def test_a_device_that_is_not_there(self) -> None:
         with self.assertRaises((RuntimeError, AssertionError)):
             torch.cuda.memory_stats(99)
+
+    @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "devices that are no peers are simulated")
+    def test_copies_between_devices_that_are_no_peers(self) -> None:
+        code = """
+import spillway, torch
+from spillway import sim
+spillway.install()
+source = torch.arange(100_000)
+there = source.to("cuda:0").to("cuda:1")
+back = there.to("cuda:0")
+print(torch.equal(there.cpu(), source), torch.equal(back.cpu(), source), sim.reports())
+"""
+        given = {**os.environ, "SPILLWAY_SIM": "devices:2,mig:1"}
+        done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+        self.assertEqual(done.stdout.strip(), "True True []", done.stderr)
 
 
 class Observers(Memory):
@@ -126,6 +155,60 @@ class Pools(Memory):
         second.replay()
         torch.cuda.synchronize()
         self.assertNotEqual(kept.data_ptr(), other.data_ptr())
+
+    def test_a_pool_lends_instead_of_running_out(self) -> None:
+        total = torch.cuda.get_device_properties(0).total_memory
+        for lends in (True, False):
+            pool = torch.cuda.MemPool(use_on_oom=lends)
+            with torch.cuda.use_mem_pool(pool):
+                inside = mebibytes(total // MIB // 2)
+            del inside
+            request = [total * 3 // 4 // MIB]
+            if lends:
+                self.assertEqual(mebibytes(*request).numel(), request[0] * MIB)
+            else:
+                self.assertRaises(torch.OutOfMemoryError, mebibytes, *request)
+            del pool
+
+
+class Uncached(Memory):
+    def setUp(self) -> None:
+        super().setUp()
+        torch.cuda.memory.caching_allocator_enable(False)
+        self.addCleanup(torch.cuda.memory.caching_allocator_enable, True)
+
+    def test_each_tensor_is_the_drivers(self) -> None:
+        free, _ = torch.cuda.mem_get_info()
+        allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        source = torch.arange(4 * MIB)
+        tensor = source.cuda()
+        self.assertTrue(torch.equal(tensor.cpu(), source))
+        self.assertEqual((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()), (allocated, reserved))
+        self.assertEqual(torch.cuda.mem_get_info()[0], free - 32 * MIB)
+        tensor.record_stream(torch.cuda.Stream())
+        del tensor
+        self.assertEqual(torch.cuda.mem_get_info()[0], free)
+
+    def test_tensors_outlive_the_setting(self) -> None:
+        uncached = mebibytes(2)
+        torch.cuda.memory.caching_allocator_enable(True)
+        before = torch.cuda.memory_allocated()
+        cached = mebibytes(2)
+        self.assertEqual(torch.cuda.memory_allocated(), before + 2 * MIB)
+        del uncached
+        torch.cuda.memory.caching_allocator_enable(False)
+        del cached
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+
+    def test_the_cache_makes_room(self) -> None:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.memory.caching_allocator_enable(True)
+        mebibytes(total // MIB * 3 // 4)
+        torch.cuda.memory.caching_allocator_enable(False)
+        self.assertGreater(torch.cuda.memory_reserved(), total // 2)
+        mebibytes(total // MIB * 3 // 4)
+        with self.assertRaisesRegex(torch.OutOfMemoryError, "CUDA out of memory"):
+            mebibytes(2 * total // MIB)
 
 
 class Profile(Memory):

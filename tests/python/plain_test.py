@@ -17,7 +17,18 @@ from spillway._library import check, library
 assert spillway.install("plain").mode == "plain"
 
 # Imported tests are run here too.
-from both import MIB, Blocks, Counters, Graphs, Memory, OutOfMemory, Snapshots, mebibytes, torch  # noqa: E402, F401
+from both import (  # noqa: E402
+    MIB,
+    Blocks,  # noqa: F401
+    Counters,  # noqa: F401
+    Graphs,  # noqa: F401
+    Memory,
+    OutOfMemory,  # noqa: F401
+    Settings,  # noqa: F401
+    Snapshots,  # noqa: F401
+    mebibytes,
+    torch,
+)
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -205,12 +216,6 @@ class Refused(Memory):
         with torch.profiler.profile() as used:
             mebibytes(1)
         self.assertTrue(used.key_averages())
-
-    def test_settings_are_answered(self) -> None:
-        with self.assertWarnsRegex(spillway.SpillwayWarning, "expandable_segments changes nothing"):
-            torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
-        with self.assertRaisesRegex(spillway.SpillwayError, "cudaMallocAsync"):
-            torch._C._accelerator_setAllocatorSettings("backend:cudaMallocAsync")
 
 
 class Programs(Memory):

@@ -332,6 +332,30 @@ TEST_P(DetectorTest, PeersNeedPermission) {
   EXPECT_THAT(reports(), IsEmpty());
 }
 
+TEST_P(DetectorTest, ThePeerFormOfACopyReachesEachSideFromItsOwnDevice) {
+  start((std::string(GetParam()) + ",devices:2,mig:1").c_str());
+  CUcontext own = nullptr;
+  CUcontext other = nullptr;
+  SIM_OK(cuCtxGetCurrent(&own));
+  SIM_OK(cuDevicePrimaryCtxRetain(&other, 1));
+  const CUdeviceptr here = map_new();
+  const CUmemAllocationProp prop = device_memory(1);
+  const CUmemAccessDesc desc = read_write(1);
+  CUmemGenericAllocationHandle handle = 0;
+  SIM_OK(cuMemCreate(&handle, kPage, &prop, 0));
+  const CUdeviceptr there = reserve(kPage);
+  SIM_OK(cuMemMap(there, kPage, 0, handle, 0));
+  SIM_OK(cuMemSetAccess(there, kPage, &desc, 1));
+  SIM_OK(cuMemcpyPeerAsync(there, other, here, own, kPage, nullptr));
+  EXPECT_THAT(reports(), IsEmpty());
+  EXPECT_EQ(cuMemcpyPeerAsync(there, nullptr, here, own, kPage, nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  SIM_OK(cuMemcpyPeerAsync(there, own, here, own, kPage, nullptr));
+  EXPECT_THAT(reports(), ElementsAre(HasSubstr("no access")));
+  spwSimClearReports();
+  SIM_OK(cuMemcpyAsync(there, here, kPage, nullptr));
+  EXPECT_THAT(reports(), ElementsAre(HasSubstr("no access")));
+}
+
 TEST_P(DetectorTest, BranchesOfAGraphAreCheckedAgainstEachOther) {
   const CUdeviceptr block = alloc();
   const CUstream origin = stream();

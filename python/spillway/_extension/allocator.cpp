@@ -2,30 +2,23 @@
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <limits>
 #include <utility>
 
+#include "calls.h"
+
 namespace spillway_torch {
 namespace {
 
 using c10::CachingDeviceAllocator::RecordContext;
-
-spw_pool_id abi(MempoolId_t id) {
-  return {id.first, id.second};
-}
-
-// An error that is no lack of device memory, with the library's own text.
-void check(spw_status status) {
-  TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
-}
 
 c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
   c10::CachingAllocator::Stat out;
@@ -53,34 +46,48 @@ DeviceIndex current_device() {
   return device;
 }
 
-// Calls visit(segment) for each segment of a device.
-template <typename Visit>
-void walk(DeviceIndex device, Visit visit) {
-  const spw_segment_visitor call = [](const spw_segment* segment, void* context) {
-    (*static_cast<Visit*>(context))(*segment);
-    return 0;
-  };
-  check(spw_walk(device, call, &visit));
+// Fills in whose block it is.
+void find_owner(History::Block& block) {
+  spw_stream stream = nullptr;
+  spw_pool_id pool{};
+  if (spw_find_owner(block.pointer, &stream, &pool) != SPW_OK) return;
+  block.stream = stream;
+  block.pool = {pool.first, pool.second};
 }
 
-// PyTorch makes a device's context with its first block; here something else may come before that.
-void need_context(DeviceIndex device) {
-  const c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(cudaFree(nullptr));
+// The sanitizer of torch.cuda listens.
+void trace_allocation(void* pointer) {
+  const c10::impl::PyInterpreter* const tracer = c10::impl::GPUTrace::get_trace();
+  if (tracer == nullptr) [[likely]]
+    return;
+  (*tracer)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
 }
 
-int call_filter(spw_stream stream, void* context) {
-  const auto& filter = *static_cast<const std::function<bool(cudaStream_t)>*>(context);
-  return filter(stream) ? 1 : 0;
+void trace_free(void* pointer) {
+  const c10::impl::PyInterpreter* const tracer = c10::impl::GPUTrace::get_trace();
+  if (tracer == nullptr) [[likely]]
+    return;
+  (*tracer)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
 }
 
 void delete_block(void* pointer);
+
+// Waits for the device, which orders the memory after all of its uses.
+void delete_uncached(void* pointer) {
+  if (pointer == nullptr) return;
+  trace_free(pointer);
+  const cudaError_t error = cudaFree(pointer);
+  if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
+  std::fprintf(stderr, "spillway: free: %s\n", cudaGetErrorString(error));
+}
 
 }  // namespace
 
 // ---- Life
 
-Allocator::Allocator() : CUDAPluggableAllocator(nullptr, nullptr) {}
+Allocator::Allocator()
+    : CUDAPluggableAllocator(nullptr, nullptr),
+      is_caching_(std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == nullptr) {}
 
 void Allocator::init(int device_count) {
   if (device_count <= device_count_.load()) return;
@@ -114,7 +121,7 @@ void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   if (open_foreign_.load(std::memory_order_relaxed) > 0) [[unlikely]] {
     if (const auto foreign = foreign_allocator(device, stream)) {
       void* pointer = foreign->raw_alloc(bytes);
-      if (pointer == nullptr) out_of_memory(bytes, device, stream);
+      if (pointer == nullptr) out_of_memory(bytes, device, stream, "CUDA out of memory in a pool");
       const std::lock_guard lock(pools_mutex_);
       foreign_blocks_[pointer] = foreign;
       live_foreign_.fetch_add(1);
@@ -124,16 +131,15 @@ void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   void* pointer = nullptr;
   const spw_status status = spw_alloc(bytes, device, stream, &pointer);
   if (status == SPW_ERROR_OUT_OF_MEMORY) [[unlikely]]
-    out_of_memory(bytes, device, stream);
+    out_of_memory(bytes, device, stream, spw_last_error());
   if (status != SPW_OK) [[unlikely]]
     check(status);
   if (history_.listens()) [[unlikely]] {
-    history_.allocated(device, pointer, bytes, stream, {0, 0}, history_.gather(RecordContext::STATE));
+    History::Block block{device, pointer, bytes, stream, {0, 0}};
+    find_owner(block);
+    history_.allocated(block, history_.gather(RecordContext::STATE));
   }
-  if (const c10::impl::PyInterpreter* const tracer = c10::impl::GPUTrace::get_trace(); tracer != nullptr)
-      [[unlikely]] {
-    (*tracer)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  }
+  trace_allocation(pointer);
   if (c10::memoryProfilingEnabled()) [[unlikely]] {
     const spw_stats stats = stats_of(device);
     c10::reportMemoryUsageToProfiler(
@@ -143,14 +149,17 @@ void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   return pointer;
 }
 
-void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream) {
-  const std::string report = spw_last_error();
+void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream,
+                              const std::string& report) {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
   (void)spw_memory_info(device, &free_bytes, &total_bytes);
   const spw_stats stats = stats_of(device);
   if (history_.listens()) {
-    history_.out_of_memory(device, bytes, free_bytes, stream, history_.gather(RecordContext::STATE));
+    constexpr size_t kLineBytes = 512;
+    const size_t block_bytes = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+    const History::Block request{device, nullptr, block_bytes, stream, open_pool(device, stream)};
+    history_.out_of_memory(request, free_bytes, history_.gather(RecordContext::STATE));
   }
   c10::reportOutOfMemoryToProfiler(
       static_cast<int64_t>(bytes), static_cast<size_t>(stats.allocated_bytes.all.current),
@@ -181,13 +190,38 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExbibyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const DeviceIndex device = current_device();
+  const c10::Device place(c10::DeviceType::CUDA, device);
+  if (!isEnabled()) {
+    void* pointer = bytes == 0 ? nullptr : allocate_uncached(bytes, device);
+    return {pointer, pointer, &delete_uncached, place};
+  }
   void* pointer =
       bytes == 0 ? nullptr : serve(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
-  return {pointer, pointer, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+  return {pointer, pointer, &delete_block, place};
+}
+
+void* Allocator::allocate_uncached(size_t bytes, DeviceIndex device) {
+  void* pointer = nullptr;
+  cudaError_t error = cudaMalloc(&pointer, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    // What is cached here may be what the driver lacks.
+    (void)spw_trim(device);
+    error = cudaMalloc(&pointer, bytes);
+  }
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    out_of_memory(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream(),
+                  "CUDA out of memory: the driver has no " + std::to_string(bytes) + " bytes on device " +
+                      std::to_string(device) + ", without the cache");
+  }
+  C10_CUDA_CHECK(error);
+  trace_allocation(pointer);
+  return pointer;
 }
 
 c10::DeleterFnPtr Allocator::raw_deleter() const {
-  return &delete_block;
+  return isEnabled() ? &delete_block : &delete_uncached;
 }
 
 void Allocator::raw_delete(void* pointer) {
@@ -199,13 +233,11 @@ void Allocator::raw_delete(void* pointer) {
                      spw_find_block(pointer, &block, &device) == SPW_OK;
   const auto index = static_cast<DeviceIndex>(device);
   if (known && history_.listens()) {
-    history_.free_requested(index, pointer, block.requested_bytes, nullptr, {0, 0},
-                            history_.gather(RecordContext::ALL));
+    History::Block freed{index, pointer, block.requested_bytes, nullptr, {0, 0}};
+    find_owner(freed);
+    history_.free_requested(freed, history_.gather(RecordContext::ALL));
   }
-  if (const c10::impl::PyInterpreter* const tracer = c10::impl::GPUTrace::get_trace(); tracer != nullptr)
-      [[unlikely]] {
-    (*tracer)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
-  }
+  trace_free(pointer);
   check(spw_free(pointer));
   if (known && history_.listens()) history_.complete_frees();
   if (known && c10::memoryProfilingEnabled()) {
@@ -254,6 +286,7 @@ void Allocator::emptyCache(MempoolId_t) {
     // While a graph is being captured nothing can be given back, and nobody is to be told.
     if (status != SPW_ERROR_INVALID_STATE) check(status);
   }
+  if (history_.listens()) history_.complete_frees();
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
@@ -337,9 +370,11 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRA
   history_.complete_frees();
   for (int device = 0; device < devices; ++device) {
     const auto index = static_cast<DeviceIndex>(device);
+    size_t active_bytes = 0;
     walk(index, [&](const spw_segment& segment) {
       const MempoolId_t id{segment.pool.first, segment.pool.second};
       if (pool != MempoolId_t{0, 0} && id != pool) return;
+      active_bytes += segment.active_bytes;
       c10::CachingDeviceAllocator::SegmentInfo info;
       info.device = index;
       info.address = segment.address;
@@ -363,9 +398,10 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRA
       }
       out.segments.push_back(std::move(info));
     });
-    if (history_.is_enabled()) history_.snapshot_taken(index);
     out.device_traces.push_back(include_traces ? history_.entries(index)
                                                : std::vector<c10::CachingDeviceAllocator::TraceEntry>());
+    // Part of the next one's events.
+    if (history_.is_enabled()) history_.snapshot_taken(index, active_bytes);
   }
   std::sort(out.segments.begin(), out.segments.end(),
             [](const auto& a, const auto& b) { return a.address < b.address; });
@@ -405,105 +441,16 @@ void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker track
   history_.attach(std::move(tracker));
 }
 
-// ---- Pools
-
-void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
-                                    std::function<bool(cudaStream_t)> filter) {
-  check_device(device);
-  need_context(device);
-  auto kept = std::make_unique<Filter>(std::move(filter));
-  const std::lock_guard lock(pools_mutex_);
-  TORCH_CHECK(open_.count({device, id}) == 0, "beginAllocateToPool: already recording to mempool_id");
-  check(spw_pool_begin(device, abi(id), &call_filter, kept.get()));
-  open_[{device, id}] = std::move(kept);
-  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_add(1);
-}
-
-void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
-  const std::lock_guard lock(pools_mutex_);
-  const auto found = open_.find({device, id});
-  TORCH_CHECK(found != open_.end(), "endAllocatePool: not currently recording to mempool_id");
-  check(spw_pool_end(device, abi(id)));
-  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_sub(1);
-  open_.erase(found);  // no thread is inside the filter any more
-}
-
-void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
-  check(spw_pool_release(device, abi(id)));
-  uint64_t claims = 0;
-  check(spw_pool_claims(device, abi(id), &claims));
-  if (claims > 0) return;
-  const std::lock_guard lock(pools_mutex_);
-  foreign_.erase({device, id});
-}
-
-void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
-                                   std::shared_ptr<caching::CUDAAllocator> allocator) {
-  check_device(device);
-  need_context(device);
-  check(spw_pool_retain(device, abi(id)));
-  if (allocator == nullptr || allocator.get() == this) return;
-  const std::lock_guard lock(pools_mutex_);
-  foreign_[{device, id}] = std::move(allocator);
-}
-
-int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
-  uint64_t claims = 0;
-  check(spw_pool_claims(device, abi(id), &claims));
-  return static_cast<int>(claims);
-}
-
-// All memory of a pool serves the pool alone: what is in it is found on an out-of-memory by releasing the
-// pool.
-void Allocator::setUseOnOOM(DeviceIndex, MempoolId_t, bool use_on_oom) {
-  TORCH_CHECK(!use_on_oom,
-              "spillway: a pool with use_on_oom=True is not supported; release the pool instead");
-}
-
-// Blocks are divided at 512 bytes everywhere, and joined at once: there is nothing that no_split would
-// prevent.
-void Allocator::setNoSplit(DeviceIndex, MempoolId_t) {}
-
-bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
-                                         const std::unordered_set<void*>& expected) {
-  size_t found = 0;
-  bool all_expected = true;
-  walk(device, [&](const spw_segment& segment) {
-    if (MempoolId_t{segment.pool.first, segment.pool.second} != id) return;
-    for (uint64_t i = 0; i < segment.block_count; ++i) {
-      if (segment.blocks[i].state != SPW_BLOCK_ALLOCATED) continue;
-      ++found;
-      all_expected = all_expected && expected.count(reinterpret_cast<void*>(segment.blocks[i].address)) > 0;
-    }
-  });
-  return all_expected && found == expected.size();
-}
-
-std::shared_ptr<caching::CUDAAllocator> Allocator::foreign_allocator(DeviceIndex device,
-                                                                     cudaStream_t stream) {
-  const std::lock_guard lock(pools_mutex_);
-  for (const auto& [key, filter] : open_) {
-    const auto foreign = foreign_.find(key);
-    if (key.first == device && foreign != foreign_.end() && (*filter)(stream)) return foreign->second;
-  }
-  return nullptr;
-}
-
-bool Allocator::free_foreign(void* pointer) {
-  std::shared_ptr<caching::CUDAAllocator> owner;
-  {
-    const std::lock_guard lock(pools_mutex_);
-    const auto found = foreign_blocks_.find(pointer);
-    if (found == foreign_blocks_.end()) return false;
-    owner = std::move(found->second);
-    foreign_blocks_.erase(found);
-    live_foreign_.fetch_sub(1);
-  }
-  owner->raw_delete(pointer);
-  return true;
-}
-
 // ---- Peers
+
+cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                                   cudaStream_t stream, bool are_peers) {
+  if (are_peers || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  // Mapped memory is out of the plain form's reach between devices that are no peers.
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+}
 
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
   need_context(device);

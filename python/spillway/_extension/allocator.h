@@ -36,6 +36,11 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
   bool initialized() override { return device_count_.load(std::memory_order_acquire) > 0; }
   std::string name() override { return "spillway"; }
 
+  // Without the cache each tensor is an allocation of the driver's own, beside the counters. As with
+  // PyTorch's allocator, raw_alloc() keeps to the cache.
+  void enable(bool value) override { is_caching_.store(value); }
+  bool isEnabled() const override { return is_caching_.load(); }
+
   c10::DataPtr allocate(size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
   void* raw_alloc(size_t bytes) override;
@@ -80,19 +85,26 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
                                 const std::unordered_set<void*>& expected) override;
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                          cudaStream_t stream, bool are_peers) override;
 
  private:
   using PoolKey = std::pair<DeviceIndex, MempoolId_t>;
   using Filter = std::function<bool(cudaStream_t)>;
 
   void* serve(size_t bytes, DeviceIndex device, cudaStream_t stream);
-  [[noreturn]] void out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream);
+  [[noreturn]] void out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream,
+                                  const std::string& report);
+  void* allocate_uncached(size_t bytes, DeviceIndex device);
+  // The pool that is open for this stream; {0, 0} if there is none.
+  MempoolId_t open_pool(DeviceIndex device, cudaStream_t stream);
   // The pool with an allocator of its own that is open for this stream; null if there is none.
   std::shared_ptr<caching::CUDAAllocator> foreign_allocator(DeviceIndex device, cudaStream_t stream);
   bool free_foreign(void* pointer);
   void check_device(DeviceIndex device) const;
 
   std::atomic<int> device_count_{0};
+  std::atomic<bool> is_caching_;
   std::unique_ptr<std::atomic<double>[]> fractions_;
   History history_;
 

@@ -65,28 +65,28 @@ void History::add(Entry entry) {
   entries_.push_back(std::move(entry));
 }
 
-void History::allocated(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream,
-                        c10::MempoolId_t pool, Context context) {
-  const std::lock_guard lock(mutex_);
-  complete_finished();
-  if (enabled_.load(std::memory_order_relaxed) && context != nullptr) live_[pointer] = context;
-  add(Entry(Entry::ALLOC, device, reinterpret_cast<size_t>(pointer), bytes, stream, pool,
-            c10::getApproximateTime(), std::move(context)));
+void History::add(Entry::Action action, const Block& block, Context context) {
+  add(Entry(action, block.device, reinterpret_cast<size_t>(block.pointer), block.bytes, block.stream,
+            block.pool, c10::getApproximateTime(), std::move(context)));
 }
 
-void History::free_requested(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream,
-                             c10::MempoolId_t pool, Context context) {
+void History::allocated(const Block& block, Context context) {
   const std::lock_guard lock(mutex_);
-  live_.erase(pointer);
-  add(Entry(Entry::FREE_REQUESTED, device, reinterpret_cast<size_t>(pointer), bytes, stream, pool,
-            c10::getApproximateTime(), context));
-  pending_.push_back({device, pointer, bytes, stream, pool, std::move(context)});
+  complete_finished();
+  if (enabled_.load(std::memory_order_relaxed) && context != nullptr) live_[block.pointer] = context;
+  add(Entry::ALLOC, block, std::move(context));
+}
+
+void History::free_requested(const Block& block, Context context) {
+  const std::lock_guard lock(mutex_);
+  live_.erase(block.pointer);
+  add(Entry::FREE_REQUESTED, block, context);
+  pending_.push_back({block, std::move(context)});
 }
 
 void History::complete(const PendingFree& pending) {
-  on_other_streams_.erase(pending.pointer);
-  add(Entry(Entry::FREE_COMPLETED, pending.device, reinterpret_cast<size_t>(pending.pointer), pending.bytes,
-            pending.stream, pending.pool, c10::getApproximateTime(), pending.context));
+  on_other_streams_.erase(pending.block.pointer);
+  add(Entry::FREE_COMPLETED, pending.block, pending.context);
 }
 
 void History::complete_frees() {
@@ -96,10 +96,10 @@ void History::complete_frees() {
 
 void History::complete_finished() {
   const auto is_complete = [&](const PendingFree& pending) {
-    if (on_other_streams_.count(pending.pointer) == 0) return true;
+    if (on_other_streams_.count(pending.block.pointer) == 0) return true;
     spw_block block{};
     int device = 0;
-    return spw_find_block(pending.pointer, &block, &device) != SPW_OK ||
+    return spw_find_block(pending.block.pointer, &block, &device) != SPW_OK ||
            block.state != SPW_BLOCK_PENDING_FREE;
   };
   for (auto pending = pending_.begin(); pending != pending_.end();) {
@@ -112,16 +112,15 @@ void History::complete_finished() {
   }
 }
 
-void History::out_of_memory(c10::DeviceIndex device, size_t bytes, size_t free_bytes, void* stream,
-                            Context context) {
+void History::out_of_memory(const Block& request, size_t free_bytes, Context context) {
   const std::lock_guard lock(mutex_);
-  add(Entry(Entry::OOM, device, free_bytes, bytes, stream, {0, 0}, c10::getApproximateTime(),
-            std::move(context)));
+  add(Entry(Entry::OOM, request.device, free_bytes, request.bytes, request.stream, request.pool,
+            c10::getApproximateTime(), std::move(context)));
 }
 
-void History::snapshot_taken(c10::DeviceIndex device) {
+void History::snapshot_taken(c10::DeviceIndex device, size_t active_bytes) {
   const std::lock_guard lock(mutex_);
-  add(Entry(Entry::SNAPSHOT, device, 0, 0, nullptr, {0, 0}, c10::getApproximateTime()));
+  add(Entry(Entry::SNAPSHOT, device, 0, active_bytes, nullptr, {0, 0}, c10::getApproximateTime()));
 }
 
 void History::used_on_stream(void* pointer) {
@@ -154,18 +153,24 @@ std::string History::user_metadata() const {
   return metadata_of_thread;
 }
 
-std::vector<History::Entry> History::entries(c10::DeviceIndex device) const {
+std::vector<History::Entry> History::entries(c10::DeviceIndex device) {
+  const auto to_ns = clock_.makeConverter();
   const std::lock_guard lock(mutex_);
   std::vector<Entry> out;
   for (const Entry& entry : entries_) {
-    if (entry.device_ == device) out.push_back(entry);
+    if (entry.device_ != device) continue;
+    out.push_back(entry);
+    out.back().time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   }
   return out;
 }
 
-std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations() const {
+std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations() {
+  const auto to_ns = clock_.makeConverter();
   const std::lock_guard lock(mutex_);
-  return annotations_;
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> out = annotations_;
+  for (auto& entry : out) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
+  return out;
 }
 
 History::Context History::context_of(void* pointer) const {

@@ -23,6 +23,14 @@ class History {
   using Entry = c10::CachingDeviceAllocator::TraceEntry;
   using Context = std::shared_ptr<c10::GatheredContext>;
 
+  struct Block {
+    c10::DeviceIndex device;
+    void* pointer;
+    size_t bytes;  // requested
+    void* stream;  // a cudaStream_t
+    c10::MempoolId_t pool;
+  };
+
   // Whether anything below wants to know of an event.
   bool listens() const { return listens_.load(std::memory_order_relaxed); }
   bool is_enabled() const { return enabled_.load(std::memory_order_relaxed); }
@@ -35,14 +43,13 @@ class History {
   // Stacks are gathered before any lock is taken: it may need the GIL.
   Context gather(c10::CachingDeviceAllocator::RecordContext least) const;
 
-  void allocated(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream, c10::MempoolId_t pool,
-                 Context context);
-  void free_requested(c10::DeviceIndex device, void* pointer, size_t bytes, void* stream,
-                      c10::MempoolId_t pool, Context context);
+  void allocated(const Block& block, Context context);
+  void free_requested(const Block& block, Context context);
   // Frees that had to wait for other streams and have completed since.
   void complete_frees();
-  void out_of_memory(c10::DeviceIndex device, size_t bytes, size_t free_bytes, void* stream, Context context);
-  void snapshot_taken(c10::DeviceIndex device);
+  // `request` has no pointer.
+  void out_of_memory(const Block& request, size_t free_bytes, Context context);
+  void snapshot_taken(c10::DeviceIndex device, size_t active_bytes);
   void used_on_stream(void* pointer);
 
   void annotate(c10::DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& annotation);
@@ -51,23 +58,20 @@ class History {
   void set_user_metadata(const std::string& metadata);
   std::string user_metadata() const;
 
-  // Oldest first.
-  std::vector<Entry> entries(c10::DeviceIndex device) const;
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
+  // Oldest first, with times in microseconds since 1970.
+  std::vector<Entry> entries(c10::DeviceIndex device);
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations();
   Context context_of(void* pointer) const;
 
  private:
   struct PendingFree {
-    c10::DeviceIndex device;
-    void* pointer;
-    size_t bytes;
-    void* stream;
-    c10::MempoolId_t pool;
+    Block block;
     Context context;
   };
 
   // With the mutex held, like those below.
   void add(Entry entry);
+  void add(Entry::Action action, const Block& block, Context context);
   void complete_finished();
   void complete(const PendingFree& pending);
   bool is_skipped(Entry::Action action) const;
@@ -77,6 +81,9 @@ class History {
   std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather_{nullptr};
   std::atomic<c10::CachingDeviceAllocator::RecordContext> when_{
       c10::CachingDeviceAllocator::RecordContext::NEVER};
+
+  // Measures the clock of entries against real time, from its construction to each use.
+  c10::ApproximateClockToUnixTimeConverter clock_;
 
   mutable std::mutex mutex_;
   size_t most_entries_ = 0;

@@ -1,0 +1,36 @@
+// How the extension calls libspillway and the CUDA runtime.
+#pragma once
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <spillway/spillway.h>
+
+namespace spillway_torch {
+
+inline spw_pool_id abi(c10::MempoolId_t id) {
+  return {id.first, id.second};
+}
+
+// An error that is no lack of device memory, with the library's own text.
+inline void check(spw_status status) {
+  TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
+}
+
+// Calls visit(segment) for each segment of a device.
+template <typename Visit>
+void walk(c10::DeviceIndex device, Visit visit) {
+  const spw_segment_visitor call = [](const spw_segment* segment, void* context) {
+    (*static_cast<Visit*>(context))(*segment);
+    return 0;
+  };
+  check(spw_walk(device, call, &visit));
+}
+
+// PyTorch makes a device's context with its first block; here something else may come before that.
+inline void need_context(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard guard(device);
+  C10_CUDA_CHECK(cudaFree(nullptr));
+}
+
+}  // namespace spillway_torch

@@ -1,0 +1,116 @@
+// Pools of PyTorch: those of graphs, and torch.cuda.MemPool.
+#include "allocator.h"
+#include "calls.h"
+
+namespace spillway_torch {
+namespace {
+
+int call_filter(spw_stream stream, void* context) {
+  const auto& filter = *static_cast<const std::function<bool(cudaStream_t)>*>(context);
+  return filter(stream) ? 1 : 0;
+}
+
+}  // namespace
+
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
+                                    std::function<bool(cudaStream_t)> filter) {
+  check_device(device);
+  need_context(device);
+  auto kept = std::make_unique<Filter>(std::move(filter));
+  const std::lock_guard lock(pools_mutex_);
+  TORCH_CHECK(open_.count({device, id}) == 0, "beginAllocateToPool: already recording to mempool_id");
+  check(spw_pool_begin(device, abi(id), &call_filter, kept.get()));
+  open_[{device, id}] = std::move(kept);
+  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_add(1);
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
+  const std::lock_guard lock(pools_mutex_);
+  const auto found = open_.find({device, id});
+  TORCH_CHECK(found != open_.end(), "endAllocatePool: not currently recording to mempool_id");
+  check(spw_pool_end(device, abi(id)));
+  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_sub(1);
+  open_.erase(found);  // no thread is inside the filter any more
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
+  check(spw_pool_release(device, abi(id)));
+  uint64_t claims = 0;
+  check(spw_pool_claims(device, abi(id), &claims));
+  if (claims > 0) return;
+  const std::lock_guard lock(pools_mutex_);
+  foreign_.erase({device, id});
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
+                                   std::shared_ptr<caching::CUDAAllocator> allocator) {
+  check_device(device);
+  need_context(device);
+  check(spw_pool_retain(device, abi(id)));
+  if (allocator == nullptr || allocator.get() == this) return;
+  const std::lock_guard lock(pools_mutex_);
+  foreign_[{device, id}] = std::move(allocator);
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
+  uint64_t claims = 0;
+  check(spw_pool_claims(device, abi(id), &claims));
+  return static_cast<int>(claims);
+}
+
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom) {
+  check(spw_pool_lend(device, abi(id), use_on_oom ? 1 : 0));
+}
+
+// Blocks are divided at 512 bytes everywhere, and joined at once: there is nothing that no_split would
+// prevent.
+void Allocator::setNoSplit(DeviceIndex, MempoolId_t) {}
+
+bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
+                                         const std::unordered_set<void*>& expected) {
+  size_t found = 0;
+  bool all_expected = true;
+  walk(device, [&](const spw_segment& segment) {
+    if (MempoolId_t{segment.pool.first, segment.pool.second} != id) return;
+    for (uint64_t i = 0; i < segment.block_count; ++i) {
+      if (segment.blocks[i].state != SPW_BLOCK_ALLOCATED) continue;
+      ++found;
+      all_expected = all_expected && expected.count(reinterpret_cast<void*>(segment.blocks[i].address)) > 0;
+    }
+  });
+  return all_expected && found == expected.size();
+}
+
+MempoolId_t Allocator::open_pool(DeviceIndex device, cudaStream_t stream) {
+  const std::lock_guard lock(pools_mutex_);
+  for (const auto& [key, filter] : open_) {
+    if (key.first == device && (*filter)(stream)) return key.second;
+  }
+  return {0, 0};
+}
+
+std::shared_ptr<caching::CUDAAllocator> Allocator::foreign_allocator(DeviceIndex device,
+                                                                     cudaStream_t stream) {
+  const std::lock_guard lock(pools_mutex_);
+  for (const auto& [key, filter] : open_) {
+    const auto foreign = foreign_.find(key);
+    if (key.first == device && foreign != foreign_.end() && (*filter)(stream)) return foreign->second;
+  }
+  return nullptr;
+}
+
+bool Allocator::free_foreign(void* pointer) {
+  std::shared_ptr<caching::CUDAAllocator> owner;
+  {
+    const std::lock_guard lock(pools_mutex_);
+    const auto found = foreign_blocks_.find(pointer);
+    if (found == foreign_blocks_.end()) return false;
+    owner = std::move(found->second);
+    foreign_blocks_.erase(found);
+    live_foreign_.fetch_sub(1);
+  }
+  owner->raw_delete(pointer);
+  return true;
+}
+
+}  // namespace spillway_torch
