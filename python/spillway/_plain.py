@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from . import _counters, _first_use, _hooks
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check, library
+from ._releases import later_stats
 
 # Functions of torch._C, and what they are for.
 REFUSED = {
@@ -23,6 +24,9 @@ REFUSED = {
     "_cuda_setCheckpointPoolState": "a checkpoint of a graph's pool (torch.compile with mode='reduce-overhead')",
     "_cuda_checkPoolLiveAllocations": "a check of a graph's pool (torch.compile with mode='reduce-overhead')",
     "_activate_gpu_trace": "a trace of allocations (the sanitizer of torch.cuda)",
+    # Of releases after 2.11.
+    "_cuda_annotateMemory": "an annotation of a tensor's memory",
+    "_cuda_allocationTraceback": "the stack of an allocation",
 }
 BENCHMARK = "torch.backends.cudnn.benchmark"
 UNLIMITED = (1 << 64) - 1
@@ -59,7 +63,8 @@ def refusing(what: str) -> Callable[..., NoReturn]:
 
 def replace_counters(torch: Any) -> None:
     native = torch._C
-    native._cuda_memoryStats = _counters.stats
+    later = later_stats(torch)
+    native._cuda_memoryStats = lambda device: {**_counters.stats(device), **later}
     native._cuda_resetPeakMemoryStats = lambda device: check(library().spw_stats_reset_peaks(device))
     native._cuda_resetAccumulatedMemoryStats = lambda device: check(library().spw_stats_reset_accumulated(device))
     # torch.accelerator asks the allocator that PyTorch registered for the device type, and that is its own.
@@ -117,7 +122,8 @@ def replace_fraction(torch: Any) -> None:
 
 def replace_what_is_refused(torch: Any) -> None:
     for name, what in REFUSED.items():
-        setattr(torch._C, name, refusing(what))
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, refusing(what))
     torch.cuda.memory.MemPool.__init__ = refusing("torch.cuda.MemPool")
     torch.UntypedStorage._share_cuda_ = refusing("CUDA memory shared with another process")
     torch.UntypedStorage._new_shared_cuda = refusing("CUDA memory shared by another process")

@@ -17,6 +17,13 @@ ERROR_CONSTRUCTOR = (
 )
 
 
+# What torch.cuda.memory_stats() has since which release, beyond what 2.11 has; Spillway's value of it never changes.
+LATER_STATS: dict[str, tuple[tuple[int, int], Any]] = {
+    "num_oom_rejections": ((2, 12), 0),
+    "reserved_bytes_by_private_pools": ((2, 13), {}),
+}
+
+
 def release_of(torch: Any) -> tuple[int, int]:
     match = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if match is None:
@@ -30,6 +37,11 @@ def check_release(torch: Any) -> None:
         raise SpillwayError(f"PyTorch {torch.__version__} is not supported; upgrade to {oldest} or later")
     if torch.version.cuda is None:
         raise SpillwayError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build")
+
+
+def later_stats(torch: Any) -> dict[str, Any]:
+    release = release_of(torch)
+    return {name: value for name, (since, value) in LATER_STATS.items() if release >= since}
 
 
 def is_allocator_taken(torch: Any) -> str | None:

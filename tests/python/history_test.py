@@ -22,8 +22,13 @@ def block(size):
 MIB = 1 << 20
 early = block(3 * MIB)
 torch.cuda.memory._record_memory_history()
+torch.cuda.memory._set_memory_metadata("first")
 small, large = block(1000), block(5 * MIB + 300)
+torch.cuda.memory._set_memory_metadata("")
 del small
+if hasattr(torch.cuda.memory, "_annotate_tensor"):  # of later releases
+    torch.cuda.memory._annotate_tensor(large[100:], "kept")
+    assert torch.cuda.memory._allocation_traceback(large.data_ptr())
 side = torch.cuda.Stream()
 with torch.cuda.stream(side):
     shared, kept = block(2 * MIB), block(700)
@@ -45,7 +50,8 @@ except torch.OutOfMemoryError:
     pass
 torch.cuda.memory._snapshot()
 events = torch.cuda.memory._snapshot()["device_traces"][0]
-print(json.dumps([{key: event[key] for key in ("action", "size", "stream", "time_us")} for event in events]))
+keys = ("action", "size", "stream", "time_us", "user_metadata")
+print(json.dumps([{key: event.get(key, "") for key in keys} for event in events]))
 """
 
 
@@ -56,11 +62,11 @@ def history(allocator: str) -> list[dict[str, Any]]:
     return events
 
 
-def comparable(events: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+def comparable(events: list[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
     """Streams by their order of appearance; what a segment is differs between the two."""
     names: dict[int, int] = {0: 0}
     return [
-        (event["action"], event["size"], names.setdefault(event["stream"], len(names)))
+        (event["action"], event["size"], names.setdefault(event["stream"], len(names)), event["user_metadata"])
         for event in events
         if not event["action"].startswith("segment")
     ]

@@ -69,7 +69,7 @@ allocate, free = [address(getattr(ctypes.CDLL(None), name)) for name in ("malloc
 torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(allocate, free))
 spillway.install("plain")
 """
-        self.assertIn("SpillwayError: PyTorch refuses another allocator", run(code).stderr)
+        self.assertIn("SpillwayError: the allocator 'pluggable' was chosen already", run(code).stderr)
 
     def test_benchmark_is_on(self) -> None:
         code = """

@@ -86,7 +86,7 @@ void delete_uncached(void* pointer) {
 // ---- Life
 
 Allocator::Allocator()
-    : CUDAPluggableAllocator(nullptr, nullptr),
+    : AllocatorOfRelease(nullptr, nullptr),
       is_caching_(std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == nullptr) {}
 
 void Allocator::init(int device_count) {
@@ -364,7 +364,7 @@ void Allocator::resetPeakStats(DeviceIndex device) {
 
 // ---- History
 
-caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRACES) {
+caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
   caching::SnapshotInfo out;
   const int devices = device_count_.load();
   history_.complete_frees();
@@ -393,7 +393,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRA
         row.requested_size = block.requested_bytes;
         row.allocated = block.state == SPW_BLOCK_ALLOCATED;
         row.active = block.state != SPW_BLOCK_INACTIVE;
-        row.context_when_allocated = history_.context_of(reinterpret_cast<void*>(block.address));
+        row.context_when_allocated = history_.context_of(reinterpret_cast<const void*>(block.address));
         info.blocks.push_back(std::move(row));
       }
       out.segments.push_back(std::move(info));
@@ -413,6 +413,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRA
   out.config_metadata.release_lock_on_malloc = false;
   out.config_metadata.pinned_use_host_register = false;
   out.config_metadata.graph_capture_record_stream_reuse = false;
+  set_defaults_of_release(out.config_metadata);
   size_t needed = 0;
   (void)spw_conf_get(nullptr, nullptr, 0, &needed);
   std::string settings(needed, '\0');
@@ -430,6 +431,17 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn gather, siz
 
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) {
   history_.annotate(current_device(), annotation);
+}
+
+void Allocator::annotate_block(const void* pointer, const std::string& metadata) {
+  if (!history_.is_enabled()) return;
+  spw_block found{};
+  int device = 0;
+  if (spw_find_block(pointer, &found, &device) != SPW_OK) return;
+  History::Block block{
+      static_cast<DeviceIndex>(device), const_cast<void*>(pointer), found.requested_bytes, nullptr, {0, 0}};
+  find_owner(block);
+  history_.annotated(block, metadata, history_.gather(RecordContext::ALLOC));
 }
 
 void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {

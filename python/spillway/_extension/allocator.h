@@ -5,8 +5,6 @@
 // Differences between releases of PyTorch are in release.h.
 #pragma once
 
-#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
-
 #include <spillway/spillway.h>
 
 #include <atomic>
@@ -24,11 +22,10 @@
 
 namespace spillway_torch {
 
-namespace caching = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::cuda::MempoolId_t;
 
-class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
+class Allocator final : public AllocatorOfRelease {
  public:
   Allocator();
 
@@ -59,7 +56,7 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
   void resetAccumulatedStats(DeviceIndex device) override;
   void resetPeakStats(DeviceIndex device) override;
 
-  caching::SnapshotInfo snapshot(MempoolId_t pool SPILLWAY_SNAPSHOT_TRACES) override;
+  caching::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) override;
   bool isHistoryEnabled() override { return history_.is_enabled(); }
   void recordHistory(bool enabled, caching::CreateContextFn gather, size_t most_entries,
                      caching::RecordContext when, bool clear,
@@ -87,6 +84,12 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                           cudaStream_t stream, bool are_peers) override;
+
+ protected:
+  std::shared_ptr<c10::GatheredContext> context_of(const void* pointer) override {
+    return history_.context_of(pointer);
+  }
+  void annotate_block(const void* pointer, const std::string& metadata) override;
 
  private:
   using PoolKey = std::pair<DeviceIndex, MempoolId_t>;

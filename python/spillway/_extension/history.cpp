@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "release.h"
+
 namespace spillway_torch {
 namespace {
 
@@ -55,8 +57,12 @@ bool History::is_skipped(Entry::Action action) const {
 }
 
 void History::add(Entry entry) {
+  add(std::move(entry), metadata_of_thread);
+}
+
+void History::add(Entry entry, const std::string& metadata) {
   entry.compile_context_ = compile_context();
-  entry.user_metadata_ = metadata_of_thread;
+  entry.user_metadata_ = metadata;
   for (const auto& tracker : trackers_) tracker(entry);
   if (!enabled_.load(std::memory_order_relaxed) || is_skipped(entry.action_)) return;
   // The list keeps a stack only where stacks of events were asked for.
@@ -87,6 +93,13 @@ void History::free_requested(const Block& block, Context context) {
 void History::complete(const PendingFree& pending) {
   on_other_streams_.erase(pending.block.pointer);
   add(Entry::FREE_COMPLETED, pending.block, pending.context);
+}
+
+void History::annotated(const Block& block, const std::string& metadata, Context context) {
+  const std::lock_guard lock(mutex_);
+  add(Entry(kAnnotateAction, block.device, reinterpret_cast<size_t>(block.pointer), block.bytes, block.stream,
+            block.pool, c10::getApproximateTime(), std::move(context)),
+      metadata);
 }
 
 void History::complete_frees() {
@@ -173,7 +186,7 @@ std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations()
   return out;
 }
 
-History::Context History::context_of(void* pointer) const {
+History::Context History::context_of(const void* pointer) const {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(pointer);
   return found == live_.end() ? nullptr : found->second;

@@ -51,6 +51,7 @@ class History {
   void out_of_memory(const Block& request, size_t free_bytes, Context context);
   void snapshot_taken(c10::DeviceIndex device, size_t active_bytes);
   void used_on_stream(void* pointer);
+  void annotated(const Block& block, const std::string& metadata, Context context);
 
   void annotate(c10::DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& annotation);
   void push_compile_context(const std::string& context);
@@ -61,7 +62,7 @@ class History {
   // Oldest first, with times in microseconds since 1970.
   std::vector<Entry> entries(c10::DeviceIndex device);
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations();
-  Context context_of(void* pointer) const;
+  Context context_of(const void* pointer) const;
 
  private:
   struct PendingFree {
@@ -71,6 +72,7 @@ class History {
 
   // With the mutex held, like those below.
   void add(Entry entry);
+  void add(Entry entry, const std::string& metadata);
   void add(Entry::Action action, const Block& block, Context context);
   void complete_finished();
   void complete(const PendingFree& pending);
@@ -91,7 +93,7 @@ class History {
   std::deque<Entry> entries_;
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
-  std::unordered_map<void*, Context> live_;
+  std::unordered_map<const void*, Context> live_;
   std::unordered_set<void*> on_other_streams_;
   std::deque<PendingFree> pending_;
 };
