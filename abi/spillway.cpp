@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "abi/config.h"
+#include "abi/ipc/exporter.h"
+#include "abi/ipc/importer.h"
 #include "abi/process.h"
 #include "driver/context.h"
 
@@ -260,6 +262,26 @@ spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out) {
 
 spw_status spw_import_close(void* pointer) {
   return spillway::guarded([&] { return pointer == nullptr ? Status() : Arena::close_import(pointer); });
+}
+
+spw_status spw_ipc_get_handle(const void* pointer, spw_ipc_handle* handle, uint64_t* offset) {
+  return spillway::guarded([&]() -> Status {
+    if (handle == nullptr || offset == nullptr) return spillway::is_null("handle or offset");
+    return spillway::Exporter::instance().show(pointer, handle, offset);
+  });
+}
+
+spw_status spw_ipc_open_handle(const spw_ipc_handle* handle, int device, void** out) {
+  return spillway::guarded([&]() -> Status {
+    if (handle == nullptr || out == nullptr) return spillway::is_null("handle or out");
+    *out = nullptr;
+    return spillway::Importer::instance().open(*handle, device, out);
+  });
+}
+
+spw_status spw_ipc_close_handle(void* pointer) {
+  return spillway::guarded(
+      [&] { return pointer == nullptr ? Status() : spillway::Importer::instance().close(pointer); });
 }
 
 spw_status spw_enable_peer(int device, int peer) {

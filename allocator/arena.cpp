@@ -51,8 +51,8 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   std::unique_ptr<Arena> arena(new Arena(driver, device, options));
   arena->context_ = std::move(context.value());
   arena->properties_ = properties.value();
-  Result<std::unique_ptr<PageStore>> store =
-      PageStore::create(std::move(driver), device, properties.value(), options.use_vmm, arena->counters_);
+  Result<std::unique_ptr<PageStore>> store = PageStore::create(
+      std::move(driver), device, properties.value(), {options.use_vmm, options.exportable}, arena->counters_);
   if (!store.ok()) return store.take_status();
   arena->store_ = std::move(store.value());
   arena->update_most_pages();

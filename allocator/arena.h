@@ -24,6 +24,7 @@
 
 #include "allocator/heap.h"
 #include "allocator/last_rungs.h"
+#include "allocator/mapped_range.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
 #include "allocator/shared_blocks.h"
@@ -39,11 +40,19 @@ namespace spillway {
 // are far and their tables small.
 constexpr uint32_t kMostMappings = 190'000;
 
+// The pages around a block, as another process maps them: in a row.
+struct PageSpan {
+  uint64_t offset = 0;    // of the block in the first page, in bytes
+  uint32_t count = 0;     // of pages
+  uint64_t identity = 0;  // the same for the same pages in the same order, for any others another
+};
+
 struct ArenaOptions {
   uint64_t limit_bytes = UINT64_MAX;       // of physical memory held from the driver
   uint64_t soft_limit_bytes = UINT64_MAX;  // exceeded only where nothing else serves without a host wait
   uint64_t reserve_bytes = 0;              // left to others on the device, whatever the limit
   bool use_vmm = true;                     // false: cuMemAlloc segments
+  bool exportable = true;                  // where the device can: blocks may be shown to other processes
   bool share_edges = true;                 // false: blocks of a page and more share no page
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
@@ -89,6 +98,19 @@ class Arena {
   Status allocate_shareable(size_t bytes, CUstream stream, void** out);
   // For an address in such a block, of whichever arena. Errors: invalid_pointer, driver.
   static Result<Exported> export_block(const void* pointer);
+  // The pages around an ordinary block that the program holds. Errors: invalid_pointer (none begins there, a
+  // placed or shareable one), unsupported.
+  Result<PageSpan> pages_around(const void* pointer);
+  // Descriptors, the caller's, for `count` of these pages from number `first` on. Errors: those above,
+  // invalid_state (the block has other pages by now), driver.
+  Status export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
+                      std::vector<int>& descriptors);
+  // Brings memory of another process in, in a row: begun, one piece after another, then mapped for this
+  // device and its peers at *out. Closed like import_block's. Errors: unsupported, driver.
+  Result<MappedRange> begin_import(uint64_t bytes);
+  Status import_piece(MappedRange& range, int descriptor, uint64_t bytes);
+  Status finish_import(MappedRange range, void** out);
+
   // Another process's block, mapped here for this device and its peers. Errors: invalid_argument,
   // unsupported, driver.
   Status import_block(int descriptor, uint64_t bytes, void** out);
@@ -231,6 +253,7 @@ class Arena {
   // arena_shared.cpp.
   uint64_t shared_held_bytes() const;
   Status check_shareable() const;
+  Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
   Status free_shared(uint64_t va);
   Status record_stream_shared(uint64_t va, CUstream stream);
   Status close_own_import(uint64_t va);

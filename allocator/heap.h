@@ -231,6 +231,8 @@ class Heap {
   uint64_t metadata_bytes() const;
   // The block in use, or pending, that begins there. Errors: invalid_pointer.
   Result<BlockRow> find_block(const Place& place, uint64_t va) const;
+  // The pages that a place lies on, in the order of its addresses.
+  static std::vector<PageId> pages_of(const Place& place);
   // Blocks of all kinds, the free ones included, in no order.
   void list_blocks(std::vector<BlockRow>& rows) const;
 

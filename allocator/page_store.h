@@ -9,7 +9,7 @@
 // consecutive ids, one unused id between two segments, and there are no aliasing views.
 //
 // Every method needs the arena's lock unless it says otherwise. Page fields other than `owner`, `va`,
-// `handle` and `aliases` belong to the owner's heap.
+// `handle`, `serial` and `aliases` belong to the owner's heap.
 #pragma once
 
 #include <algorithm>
@@ -41,14 +41,20 @@ struct View {
   void lose_places() { generation.fetch_add(1, std::memory_order_relaxed); }
 };
 
+struct PageStoreOptions {
+  bool use_vmm = true;
+  bool exportable = true;  // where the device can: pages may be shown to other processes
+};
+
 class PageStore {
  public:
   static Result<std::unique_ptr<PageStore>> create(std::shared_ptr<const Driver> driver, int device,
-                                                   const DeviceProperties& properties, bool use_vmm,
-                                                   DeviceCounters& counters);
+                                                   const DeviceProperties& properties,
+                                                   const PageStoreOptions& options, DeviceCounters& counters);
   ~PageStore();
 
   bool uses_vmm() const { return vmm_; }
+  bool is_exportable() const { return sharing_ != Sharing::kNone; }
   int device() const { return device_; }
   uint64_t device_bytes() const { return device_bytes_; }
 
@@ -166,6 +172,8 @@ class PageStore {
   const PageId id_capacity_;
   std::vector<int> devices_;
   bool vmm_ = true;
+  Sharing sharing_ = Sharing::kNone;
+  uint64_t pages_ever_ = 0;
   bool left_to_driver_ = false;
   uint64_t device_bytes_ = 0;
 

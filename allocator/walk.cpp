@@ -171,6 +171,12 @@ Status Arena::validate() const {
   return {};
 }
 
+std::vector<PageId> Heap::pages_of(const Place& place) {
+  std::vector<PageId> pages;
+  for_each_piece(place, [&](PageId page, uint32_t, uint32_t) { pages.push_back(page); });
+  return pages;
+}
+
 void Heap::list_blocks(std::vector<BlockRow>& rows) const {
   for (const std::unique_ptr<Place>& place : places_) {
     if (place->state == BlockState::kFree) continue;

@@ -119,6 +119,31 @@ SPW_API spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out)
  */
 SPW_API spw_status spw_import_close(void* pointer);
 
+/* Names an ordinary block of spw_alloc to other processes of the same user on this machine, as
+ * cudaIpcMemHandle_t names one of cudaMalloc. Bytes to be sent on; equal for blocks that are named alike. */
+typedef struct spw_ipc_handle {
+  unsigned char bytes[64];
+} spw_ipc_handle;
+
+/* The block that begins at `pointer`, which must live until every process has closed the handle: its pages
+ * serve others after its free. Who opens the handle can use those pages whole, with what else of this process
+ * lies in the first and the last. *offset, in bytes, is that of the block in what spw_ipc_open_handle gives.
+ * The first call starts a thread, which answers those who open. Errors: SPW_ERROR_INVALID_POINTER (no
+ * ordinary block in use begins there), SPW_ERROR_UNSUPPORTED (as spw_alloc_shareable; ipc:off), SPW_ERROR_IO,
+ * SPW_ERROR_INVALID_ARGUMENT (NULL). */
+SPW_API spw_status spw_ipc_get_handle(const void* pointer, spw_ipc_handle* handle, uint64_t* offset);
+
+/* Maps the pages of a handle for use by `device`; *out is their beginning, the same for the same pages while
+ * they are open. The process that made the handle must be alive, the block in use. Each call is undone by
+ * spw_ipc_close_handle. Errors: SPW_ERROR_INVALID_ARGUMENT (no handle, or one of this process itself),
+ * SPW_ERROR_IO (that process cannot be reached), SPW_ERROR_INVALID_POINTER and SPW_ERROR_INVALID_STATE (the
+ * block was freed), SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_ipc_open_handle(const spw_ipc_handle* handle, int device, void** out);
+
+/* The last one for a pointer waits for the device and unmaps; while a stream is captured, or a pool open, a
+ * later call does. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER. */
+SPW_API spw_status spw_ipc_close_handle(void* pointer);
+
 /* ---- Pools ---- */
 
 /* A pool's memory is its own until the pool is released. {0, 0} is the default pool and cannot be opened. */
