@@ -2,9 +2,6 @@
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +10,8 @@
 #include <limits>
 #include <utility>
 
+#include "library.h"
+
 namespace spillway_torch {
 namespace {
 
@@ -20,11 +19,6 @@ using c10::CachingDeviceAllocator::RecordContext;
 
 spw_pool_id abi(MempoolId_t id) {
   return {id.first, id.second};
-}
-
-// An error that is no lack of device memory, with the library's own text.
-void check(spw_status status) {
-  TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
 }
 
 c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
@@ -40,19 +34,6 @@ c10::CachingAllocator::StatArray to_torch(const spw_pool_stat& stat) {
   return {to_torch(stat.all), to_torch(stat.small_pool), to_torch(stat.large_pool)};
 }
 
-spw_stats stats_of(DeviceIndex device) {
-  spw_stats stats{};
-  stats.size = sizeof stats;
-  check(spw_stats_get(device, &stats));
-  return stats;
-}
-
-DeviceIndex current_device() {
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
-}
-
 // Calls visit(segment) for each segment of a device.
 template <typename Visit>
 void walk(DeviceIndex device, Visit visit) {
@@ -61,12 +42,6 @@ void walk(DeviceIndex device, Visit visit) {
     return 0;
   };
   check(spw_walk(device, call, &visit));
-}
-
-// PyTorch makes a device's context with its first block; here something else may come before that.
-void need_context(DeviceIndex device) {
-  const c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(cudaFree(nullptr));
 }
 
 int call_filter(spw_stream stream, void* context) {

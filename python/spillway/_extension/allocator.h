@@ -81,6 +81,10 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
 
+  // ipc.cpp.
+  caching::ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string bytes) override;
+
  private:
   using PoolKey = std::pair<DeviceIndex, MempoolId_t>;
   using Filter = std::function<bool(cudaStream_t)>;
