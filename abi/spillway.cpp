@@ -359,6 +359,17 @@ spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
   });
 }
 
+spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc, spw_segment_free free,
+                               void* context) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    if (alloc == nullptr || free == nullptr) return spillway::is_null("alloc or free");
+    return arena.set_pool_source(
+        PoolId{id.first, id.second},
+        {[=](uint64_t bytes, spw_stream stream) { return alloc(bytes, stream, context); },
+         [=](const spillway::SegmentMemory& memory) { free(memory.pointer, memory.bytes, context); }});
+  });
+}
+
 spw_status spw_walk(int device, spw_segment_visitor visit, void* context) {
   if (visit == nullptr) {
     return spillway::guarded([] { return spillway::is_null("visit"); });

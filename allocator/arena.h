@@ -27,6 +27,7 @@
 #include "allocator/mapped_range.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
+#include "allocator/segment_source.h"
 #include "allocator/shared_blocks.h"
 #include "driver/context.h"
 #include "driver/driver.h"
@@ -125,6 +126,10 @@ class Arena {
   Status begin_pool(PoolId id, std::function<bool(CUstream)> filter);
   Status end_pool(PoolId id);
   Status release_pool(PoolId id);
+  // From now on a pool's memory comes from this source, in segments, instead of from the device. What is free
+  // of them goes back after the pool's release, in trims. Errors: invalid_state (no such pool, or it had
+  // memory).
+  Status set_pool_source(PoolId id, SegmentSource source);
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id);
@@ -165,6 +170,7 @@ class Arena {
     Pool(PoolId pool, std::function<bool(CUstream)> asked) : id(pool), filter(std::move(asked)) {}
     const PoolId id;
     const std::function<bool(CUstream)> filter;
+    bool is_sourced = false;
     std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
   };
 
@@ -188,8 +194,28 @@ class Arena {
   void close_unreachable(const HeapKey& opened);
   // arena_pools.cpp.
   bool pool_for(CUstream stream, PoolId* id);
-  // release_pool without what may wait.
-  Status release_claim(PoolId id, bool* is_last);
+  // release_pool without what may wait. *was_sourced: the pool had a source of its own.
+  Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
+  // arena_sources.cpp. The next three with the arena's lock held.
+  PageStore& store_of(PoolId pool) const;
+  uint64_t sourced_bytes() const;
+  // Nothing is served from the pool's source any more; false where it has none.
+  bool retire_source(PoolId id);
+  template <typename Visit>
+  void for_each_sourced(Visit visit) const {
+    for (const auto& [id, pool] : sourced_) visit(*pool);
+    for (const std::unique_ptr<SourcedPool>& pool : released_sources_) visit(*pool);
+  }
+  // Whether this thread is in a call of some source: pools with sources do not serve it.
+  static bool is_inside_source();
+  Result<Place*> climb_sourced(Heap& heap, const Request& request);
+  // What the heap has, completed frees included; null if nothing fits. With its lock held.
+  static Place* take_free(Heap& heap, const Request& request);
+  // One segment more for the heap; false where there is no room, or none to be had.
+  Result<bool> grow_sourced(Heap& heap, const Request& request);
+  Status add_segment(SourcedPool& pool, Heap& heap, const SegmentMemory& memory, uint32_t pages);
+  // Segments of released pools that nothing uses, after a wait.
+  void return_segments();
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
@@ -251,13 +277,16 @@ class Arena {
   static Status free_unknown(uint64_t va);
   static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
-  uint64_t shared_held_bytes() const;
+  // Beside the pages: shared blocks and segments of sources. With the arena's lock held.
+  uint64_t held_elsewhere_bytes() const;
   Status check_shareable() const;
   Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
   Status free_shared(uint64_t va);
   Status record_stream_shared(uint64_t va, CUstream stream);
   Status close_own_import(uint64_t va);
 
+  // Whether a page has no live bytes, and its users are done as of the last wait.
+  static bool may_go(const Heap& heap, PageId id);
   std::string oom_text(uint64_t requested_bytes) const;
   void update_most_pages();
   Status release_vacant_pages();
@@ -277,6 +306,8 @@ class Arena {
   mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
   SharedBlocks shared_;
+  std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_;
+  std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
   uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
   uint32_t most_mappings_;     // of the options, or more where all views were in use

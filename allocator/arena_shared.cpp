@@ -18,9 +18,8 @@ Status Arena::check_shareable() const {
   return {};
 }
 
-uint64_t Arena::shared_held_bytes() const {
-  const Lock lock(mutex_);
-  return shared_.held_bytes();
+uint64_t Arena::held_elsewhere_bytes() const {
+  return shared_.held_bytes() + sourced_bytes();
 }
 
 Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
@@ -122,6 +121,9 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   }
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
+  if (&heap.store() != store_.get()) {
+    return Status::unsupported(fmt::format("{:#x}: it is of a pool whose memory is another allocator's", va));
+  }
   const Result<BlockRow> block = heap.find_block(*place, va);
   if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {
     return Status::invalid_pointer(fmt::format("{:#x}: no block begins there, or it was freed", va));

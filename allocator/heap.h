@@ -103,6 +103,7 @@ class Heap {
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
 
   int device() const { return store_.device(); }
+  const PageStore& store() const { return store_; }
 
   // Its stream is gone: it lends and takes frees back, but serves nobody. Needs no lock.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }

@@ -168,20 +168,36 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
   return status;
 }
 
+Result<PageId> PageStore::next_segment(uint32_t wanted) const {
+  if (uint64_t{next_segment_id_} + wanted + 1 <= id_capacity_) return next_segment_id_;
+  return Status::out_of_memory("page ids have run out: too many segments were created and released");
+}
+
+void PageStore::note_new_segment(Segment segment, uint64_t va, Heap* owner) {
+  next_segment_id_ += segment.count + 1;
+  for (uint32_t i = 0; i < segment.count; ++i)
+    note_new_page(segment.first + i, va + i * kPageBytes, owner, 0);
+  counters_.on_reserve(static_cast<int64_t>(segment.count * kPageBytes), segment.count);
+  segments_.push_back(std::move(segment));
+}
+
 Status PageStore::create_segment(uint32_t wanted, Heap* owner, PageId* first) {
-  if (uint64_t{next_segment_id_} + wanted + 1 > id_capacity_) {
-    return Status::out_of_memory("page ids have run out: too many segments were created and released");
-  }
+  Result<PageId> id = next_segment(wanted);
+  if (!id.ok()) return id.take_status();
   count(DriverCall::kMemAlloc);
   Result<DeviceBlock> block = DeviceBlock::allocate(*driver_, wanted * kPageBytes);
   if (!block.ok()) return block.take_status();
-  *first = next_segment_id_;
-  next_segment_id_ += wanted + 1;
-  for (uint32_t i = 0; i < wanted; ++i) {
-    note_new_page(*first + i, block->base() + i * kPageBytes, owner, 0);
-  }
-  counters_.on_reserve(static_cast<int64_t>(wanted * kPageBytes), wanted);
-  segments_.push_back({*first, wanted, std::move(block.value())});
+  *first = id.value();
+  const uint64_t va = block->base();
+  note_new_segment({*first, wanted, std::move(block.value())}, va, owner);
+  return {};
+}
+
+Status PageStore::add_segment(const SegmentMemory& memory, uint32_t pages, Heap* owner, PageId* first) {
+  Result<PageId> id = next_segment(pages);
+  if (!id.ok()) return id.take_status();
+  *first = id.value();
+  note_new_segment({*first, pages, {}, memory}, memory.first_byte(), owner);
   return {};
 }
 

@@ -153,7 +153,7 @@ Status Arena::validate() const {
   owned += shared.owned_bytes;
   cached += shared.cached_free_bytes;
   const DeviceStats stats = counters_.snapshot();
-  const auto reserved = static_cast<int64_t>(store_->reserved_bytes() + shared_.held_bytes());
+  const auto reserved = static_cast<int64_t>(store_->reserved_bytes() + held_elsewhere_bytes());
   if (owned != reserved || stats.reserved_bytes.all.current != reserved) {
     return broken(fmt::format("{} bytes owned by heaps, {} held, {} counted as reserved", owned, reserved,
                               stats.reserved_bytes.all.current));

@@ -174,6 +174,21 @@ SPW_API spw_status spw_pool_retain(int device, spw_pool_id id);
 /* How many claims there are: 0 for a pool that does not exist. */
 SPW_API spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims);
 
+/* Gives `bytes` of device memory that `stream` may use at once, for a pool; NULL when there are none. */
+typedef void* (*spw_segment_alloc)(size_t bytes, spw_stream stream, void* context);
+/* Takes back what it gave; nothing uses it any more. */
+typedef void (*spw_segment_free)(void* pointer, size_t bytes, void* context);
+
+/* A pool's memory comes from these functions from now on, in segments of 2 MiB and more which Spillway
+ * divides, instead of from the device: for allocators whose memory a network library can use, as NCCL's. It
+ * counts as memory of the device. What is free goes back when the pool is released, behind a wait for the
+ * device, the rest in trims; until then all of it is kept. The functions are called by any thread, with no
+ * lock held; they must not throw, and must work as long as the program. Inside them no pool with a source
+ * serves. Errors: SPW_ERROR_INVALID_ARGUMENT (NULL), SPW_ERROR_INVALID_STATE (no such pool, or it has memory
+ * or a source already). */
+SPW_API spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc,
+                                       spw_segment_free free, void* context);
+
 /* ---- What is where ---- */
 
 typedef enum spw_block_state {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "library.h"
+#include "segment_source.h"
 
 namespace spillway_torch {
 namespace {
@@ -86,16 +87,6 @@ void delete_block(void* pointer) {
 
 void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
-  if (open_foreign_.load(std::memory_order_relaxed) > 0) [[unlikely]] {
-    if (const auto foreign = foreign_allocator(device, stream)) {
-      void* pointer = foreign->raw_alloc(bytes);
-      if (pointer == nullptr) out_of_memory(bytes, device, stream);
-      const std::lock_guard lock(pools_mutex_);
-      foreign_blocks_[pointer] = foreign;
-      live_foreign_.fetch_add(1);
-      return pointer;
-    }
-  }
   void* pointer = nullptr;
   const spw_status status = spw_alloc(bytes, device, stream, &pointer);
   if (status == SPW_ERROR_OUT_OF_MEMORY) [[unlikely]]
@@ -167,7 +158,6 @@ c10::DeleterFnPtr Allocator::raw_deleter() const {
 
 void Allocator::raw_delete(void* pointer) {
   if (pointer == nullptr) return;
-  if (live_foreign_.load(std::memory_order_relaxed) > 0 && free_foreign(pointer)) return;
   spw_block block{};
   int device = 0;
   const bool known = (history_.listens() || c10::memoryProfilingEnabled()) &&
@@ -195,20 +185,6 @@ void Allocator::raw_delete(void* pointer) {
 void Allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
   // Memory of another allocator, as of another process, is not ours to keep.
   if (!pointer.get() || pointer.get_deleter() != &delete_block) return;
-  if (live_foreign_.load(std::memory_order_relaxed) > 0) {
-    std::shared_ptr<caching::CUDAAllocator> owner;
-    {
-      const std::lock_guard lock(pools_mutex_);
-      const auto found = foreign_blocks_.find(pointer.get());
-      if (found != foreign_blocks_.end()) owner = found->second;
-    }
-    if (owner != nullptr) {
-      // It may look whether the deleter is its own; the block is still ours to free.
-      c10::DataPtr theirs(pointer.get(), nullptr, owner->raw_deleter(), pointer.device());
-      owner->recordStream(theirs, stream);
-      return;
-    }
-  }
   if (history_.listens()) history_.used_on_stream(pointer.get());
   check(spw_record_stream(pointer.get(), stream.stream()));
 }
@@ -391,7 +367,6 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
   TORCH_CHECK(open_.count({device, id}) == 0, "beginAllocateToPool: already recording to mempool_id");
   check(spw_pool_begin(device, abi(id), &call_filter, kept.get()));
   open_[{device, id}] = std::move(kept);
-  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_add(1);
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
@@ -399,17 +374,11 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
   const auto found = open_.find({device, id});
   TORCH_CHECK(found != open_.end(), "endAllocatePool: not currently recording to mempool_id");
   check(spw_pool_end(device, abi(id)));
-  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_sub(1);
   open_.erase(found);  // no thread is inside the filter any more
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
   check(spw_pool_release(device, abi(id)));
-  uint64_t claims = 0;
-  check(spw_pool_claims(device, abi(id), &claims));
-  if (claims > 0) return;
-  const std::lock_guard lock(pools_mutex_);
-  foreign_.erase({device, id});
 }
 
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
@@ -418,8 +387,12 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
   need_context(device);
   check(spw_pool_retain(device, abi(id)));
   if (allocator == nullptr || allocator.get() == this) return;
-  const std::lock_guard lock(pools_mutex_);
-  foreign_[{device, id}] = std::move(allocator);
+  try {
+    take_segments_from(device, id, std::move(allocator));
+  } catch (...) {
+    (void)spw_pool_release(device, abi(id));
+    throw;
+  }
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
@@ -452,30 +425,6 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
     }
   });
   return all_expected && found == expected.size();
-}
-
-std::shared_ptr<caching::CUDAAllocator> Allocator::foreign_allocator(DeviceIndex device,
-                                                                     cudaStream_t stream) {
-  const std::lock_guard lock(pools_mutex_);
-  for (const auto& [key, filter] : open_) {
-    const auto foreign = foreign_.find(key);
-    if (key.first == device && foreign != foreign_.end() && (*filter)(stream)) return foreign->second;
-  }
-  return nullptr;
-}
-
-bool Allocator::free_foreign(void* pointer) {
-  std::shared_ptr<caching::CUDAAllocator> owner;
-  {
-    const std::lock_guard lock(pools_mutex_);
-    const auto found = foreign_blocks_.find(pointer);
-    if (found == foreign_blocks_.end()) return false;
-    owner = std::move(found->second);
-    foreign_blocks_.erase(found);
-    live_foreign_.fetch_sub(1);
-  }
-  owner->raw_delete(pointer);
-  return true;
 }
 
 // ---- Peers

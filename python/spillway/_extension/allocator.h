@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -91,9 +90,6 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
 
   void* serve(size_t bytes, DeviceIndex device, cudaStream_t stream);
   [[noreturn]] void out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream);
-  // The pool with an allocator of its own that is open for this stream; null if there is none.
-  std::shared_ptr<caching::CUDAAllocator> foreign_allocator(DeviceIndex device, cudaStream_t stream);
-  bool free_foreign(void* pointer);
   void check_device(DeviceIndex device) const;
 
   std::atomic<int> device_count_{0};
@@ -105,11 +101,6 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
 
   std::mutex pools_mutex_;
   std::map<PoolKey, std::unique_ptr<Filter>> open_;
-  std::map<PoolKey, std::shared_ptr<caching::CUDAAllocator>>
-      foreign_;  // pools with an allocator of their own
-  std::atomic<int> open_foreign_{0};
-  std::atomic<int> live_foreign_{0};
-  std::unordered_map<void*, std::shared_ptr<caching::CUDAAllocator>> foreign_blocks_;
 };
 
 }  // namespace spillway_torch
