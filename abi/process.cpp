@@ -116,6 +116,7 @@ ArenaOptions Process::options_for(uint64_t total_bytes) const {
   options.soft_limit_bytes = config_.soft_limit.of(total_bytes);
   options.reserve_bytes = config_.reserve.of(total_bytes);
   options.use_vmm = config_.backend == Backend::kVmm;
+  options.exportable = config_.ipc;
   options.share_edges = config_.share_edges;
   options.check_streams = config_.check_streams;
   options.small_limit_bytes = config_.max_small_size.bytes;

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "abi/config.h"
+#include "abi/ipc/exporter.h"
+#include "abi/ipc/importer.h"
 #include "abi/process.h"
 #include "driver/context.h"
 
@@ -262,6 +264,26 @@ spw_status spw_import_close(void* pointer) {
   return spillway::guarded([&] { return pointer == nullptr ? Status() : Arena::close_import(pointer); });
 }
 
+spw_status spw_ipc_get_handle(const void* pointer, spw_ipc_handle* handle, uint64_t* offset) {
+  return spillway::guarded([&]() -> Status {
+    if (handle == nullptr || offset == nullptr) return spillway::is_null("handle or offset");
+    return spillway::Exporter::instance().show(pointer, handle, offset);
+  });
+}
+
+spw_status spw_ipc_open_handle(const spw_ipc_handle* handle, int device, void** out) {
+  return spillway::guarded([&]() -> Status {
+    if (handle == nullptr || out == nullptr) return spillway::is_null("handle or out");
+    *out = nullptr;
+    return spillway::Importer::instance().open(*handle, device, out);
+  });
+}
+
+spw_status spw_ipc_close_handle(void* pointer) {
+  return spillway::guarded(
+      [&] { return pointer == nullptr ? Status() : spillway::Importer::instance().close(pointer); });
+}
+
 spw_status spw_enable_peer(int device, int peer) {
   return spillway::with_arena(device, [&](Arena& arena) { return arena.enable_peer(peer); });
 }
@@ -340,6 +362,17 @@ spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
   return spillway::with_used_arena(device, [&](Arena& arena) {
     *claims = arena.pool_claims(PoolId{id.first, id.second});
     return Status();
+  });
+}
+
+spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc, spw_segment_free free,
+                               void* context) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    if (alloc == nullptr || free == nullptr) return spillway::is_null("alloc or free");
+    return arena.set_pool_source(
+        PoolId{id.first, id.second},
+        {[=](uint64_t bytes, spw_stream stream) { return alloc(bytes, stream, context); },
+         [=](const spillway::SegmentMemory& memory) { free(memory.pointer, memory.bytes, context); }});
   });
 }
 

@@ -51,8 +51,8 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   std::unique_ptr<Arena> arena(new Arena(driver, device, options));
   arena->context_ = std::move(context.value());
   arena->properties_ = properties.value();
-  Result<std::unique_ptr<PageStore>> store =
-      PageStore::create(std::move(driver), device, properties.value(), options.use_vmm, arena->counters_);
+  Result<std::unique_ptr<PageStore>> store = PageStore::create(
+      std::move(driver), device, properties.value(), {options.use_vmm, options.exportable}, arena->counters_);
   if (!store.ok()) return store.take_status();
   arena->store_ = std::move(store.value());
   arena->update_most_pages();
@@ -77,6 +77,13 @@ Arena::~Arena() {
     store_->leave_to_driver();
     shared_.leave_to_driver();
   }
+  for_each_sourced([&](const SourcedPool& pool) {
+    if (!idle) return;
+    for (const SegmentMemory& memory :
+         pool.store->take_segments([](PageId) { return true; }, [](PageId) {})) {
+      pool.source.free(memory);
+    }
+  });
   heaps_.clear();
   store_.reset();
   shared_.give_back();
@@ -87,11 +94,12 @@ void Arena::update_most_pages() {
   const uint64_t device_bytes = store_->device_bytes();
   const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
-  store_->set_most_pages((most - std::min(most, shared_.held_bytes())) / kPageBytes);
+  store_->set_most_pages((most - std::min(most, held_elsewhere_bytes())) / kPageBytes);
 }
 
 uint64_t Arena::most_reserved_bytes() const {
-  return store_->most_pages() * kPageBytes + shared_held_bytes();
+  const Lock lock(mutex_);
+  return store_->most_pages() * kPageBytes + held_elsewhere_bytes();
 }
 
 Status Arena::set_limit(uint64_t bytes) {

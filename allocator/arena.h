@@ -24,8 +24,10 @@
 
 #include "allocator/heap.h"
 #include "allocator/last_rungs.h"
+#include "allocator/mapped_range.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
+#include "allocator/segment_source.h"
 #include "allocator/shared_blocks.h"
 #include "driver/context.h"
 #include "driver/driver.h"
@@ -39,11 +41,19 @@ namespace spillway {
 // are far and their tables small.
 constexpr uint32_t kMostMappings = 190'000;
 
+// The pages around a block, as another process maps them: in a row.
+struct PageSpan {
+  uint64_t offset = 0;    // of the block in the first page, in bytes
+  uint32_t count = 0;     // of pages
+  uint64_t identity = 0;  // the same for the same pages in the same order, for any others another
+};
+
 struct ArenaOptions {
   uint64_t limit_bytes = UINT64_MAX;       // of physical memory held from the driver
   uint64_t soft_limit_bytes = UINT64_MAX;  // exceeded only where nothing else serves without a host wait
   uint64_t reserve_bytes = 0;              // left to others on the device, whatever the limit
   bool use_vmm = true;                     // false: cuMemAlloc segments
+  bool exportable = true;                  // where the device can: blocks may be shown to other processes
   bool share_edges = true;                 // false: blocks of a page and more share no page
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
@@ -89,6 +99,19 @@ class Arena {
   Status allocate_shareable(size_t bytes, CUstream stream, void** out);
   // For an address in such a block, of whichever arena. Errors: invalid_pointer, driver.
   static Result<Exported> export_block(const void* pointer);
+  // The pages around an ordinary block that the program holds. Errors: invalid_pointer (none begins there, a
+  // placed or shareable one), unsupported.
+  Result<PageSpan> pages_around(const void* pointer);
+  // Descriptors, the caller's, for `count` of these pages from number `first` on. Errors: those above,
+  // invalid_state (the block has other pages by now), driver.
+  Status export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
+                      std::vector<int>& descriptors);
+  // Brings memory of another process in, in a row: begun, one piece after another, then mapped for this
+  // device and its peers at *out. Closed like import_block's. Errors: unsupported, driver.
+  Result<MappedRange> begin_import(uint64_t bytes);
+  Status import_piece(MappedRange& range, int descriptor, uint64_t bytes);
+  Status finish_import(MappedRange range, void** out);
+
   // Another process's block, mapped here for this device and its peers. Errors: invalid_argument,
   // unsupported, driver.
   Status import_block(int descriptor, uint64_t bytes, void** out);
@@ -103,6 +126,10 @@ class Arena {
   Status begin_pool(PoolId id, std::function<bool(CUstream)> filter);
   Status end_pool(PoolId id);
   Status release_pool(PoolId id);
+  // From now on a pool's memory comes from this source, in segments, instead of from the device. What is free
+  // of them goes back after the pool's release, in trims. Errors: invalid_state (no such pool, or it had
+  // memory).
+  Status set_pool_source(PoolId id, SegmentSource source);
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id);
@@ -146,6 +173,7 @@ class Arena {
     Pool(PoolId pool, std::function<bool(CUstream)> asked) : id(pool), filter(std::move(asked)) {}
     const PoolId id;
     const std::function<bool(CUstream)> filter;
+    bool is_sourced = false;
     std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
   };
 
@@ -169,11 +197,31 @@ class Arena {
   void close_unreachable(const HeapKey& opened);
   // arena_pools.cpp.
   bool pool_for(CUstream stream, PoolId* id);
-  // release_pool without what may wait.
-  Status release_claim(PoolId id, bool* is_last);
+  // release_pool without what may wait. *was_sourced: the pool had a source of its own.
+  Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
   void stop_lending(PoolId id);
   // Lets others have what is free in the pool, until it is opened again; answers how many bytes that is.
   uint64_t lend_pool(PoolId id);
+  // arena_sources.cpp. The next three with the arena's lock held.
+  PageStore& store_of(PoolId pool) const;
+  uint64_t sourced_bytes() const;
+  // Nothing is served from the pool's source any more; false where it has none.
+  bool retire_source(PoolId id);
+  template <typename Visit>
+  void for_each_sourced(Visit visit) const {
+    for (const auto& [id, pool] : sourced_) visit(*pool);
+    for (const std::unique_ptr<SourcedPool>& pool : released_sources_) visit(*pool);
+  }
+  // Whether this thread is in a call of some source: pools with sources do not serve it.
+  static bool is_inside_source();
+  Result<Place*> climb_sourced(Heap& heap, const Request& request);
+  // What the heap has, completed frees included; null if nothing fits. With its lock held.
+  static Place* take_free(Heap& heap, const Request& request);
+  // One segment more for the heap; false where there is no room, or none to be had.
+  Result<bool> grow_sourced(Heap& heap, const Request& request);
+  Status add_segment(SourcedPool& pool, Heap& heap, const SegmentMemory& memory, uint32_t pages);
+  // Segments of released pools that nothing uses, after a wait.
+  void return_segments();
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
@@ -235,12 +283,16 @@ class Arena {
   static Status free_unknown(uint64_t va);
   static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
-  uint64_t shared_held_bytes() const;
+  // Beside the pages: shared blocks and segments of sources. With the arena's lock held.
+  uint64_t held_elsewhere_bytes() const;
   Status check_shareable() const;
+  Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
   Status free_shared(uint64_t va);
   Status record_stream_shared(uint64_t va, CUstream stream);
   Status close_own_import(uint64_t va);
 
+  // Whether a page has no live bytes, and its users are done as of the last wait.
+  static bool may_go(const Heap& heap, PageId id);
   std::string oom_text(uint64_t requested_bytes) const;
   void update_most_pages();
   Status release_vacant_pages();
@@ -260,6 +312,8 @@ class Arena {
   mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
   SharedBlocks shared_;
+  std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_;
+  std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
   uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
   uint32_t most_mappings_;     // of the options, or more where all views were in use

@@ -38,9 +38,11 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
     }
   }
   // The filters are the program's: no lock is held while they run.
-  const auto found = std::find_if(
-      asked.pools.rbegin(), asked.pools.rend(),
-      [&](const std::shared_ptr<Pool>& pool) { return pool->filter == nullptr || pool->filter(stream); });
+  const auto found =
+      std::find_if(asked.pools.rbegin(), asked.pools.rend(), [&](const std::shared_ptr<Pool>& pool) {
+        if (pool->is_sourced && is_inside_source()) return false;
+        return pool->filter == nullptr || pool->filter(stream);
+      });
   if (found == asked.pools.rend()) return false;
   *id = (*found)->id;
   return true;
@@ -51,7 +53,7 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
   const Lock arena_lock(mutex_);
   // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
   for (Heap* heap : heaps()) {
-    if (heap->key.pool != id) continue;
+    if (heap->key.pool != id || &heap->store() != &store_of(id)) continue;
     const Lock heap_lock(heap->mutex);
     heap->pool_is_open = true;
   }
@@ -62,6 +64,7 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
     }
   }
   open_pools_.push_back(std::make_shared<Pool>(id, std::move(filter)));
+  open_pools_.back()->is_sourced = sourced_.count(id) != 0;
   ++pool_uses_[id];
   open_pool_count_.fetch_add(1, std::memory_order_release);
   return {};
@@ -103,8 +106,14 @@ Status Arena::end_pool(PoolId id) {
 
 Status Arena::release_pool(PoolId id) {
   bool is_last = false;
-  if (Status status = release_claim(id, &is_last); !status.ok() || !is_last) return status;
+  bool was_sourced = false;
+  if (Status status = release_claim(id, &is_last, &was_sourced); !status.ok() || !is_last) return status;
   stop_lending(id);
+  if (was_sourced) {
+    (void)wait_if_nothing_captures();
+    return_segments();
+    return {};
+  }
   // Until a wait for the device its heaps serve no other pool.
   if (released_pools_.fetch_add(1, std::memory_order_relaxed) % kReleasesPerWait == kReleasesPerWait - 1) {
     (void)wait_if_nothing_captures();
@@ -120,6 +129,9 @@ Status Arena::set_pool_lends(PoolId id, bool lends) {
   const Lock lock(registry_mutex_);
   if (pool_uses_.count(id) == 0) {
     return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
+  }
+  if (sourced_.count(id) > 0) {
+    return Status::unsupported("a pool with a source of its own cannot lend: its memory is another allocator's");
   }
   if (lending_pools_.count(id) > 0) return {};
   lending_pools_[id] = last_rungs_.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
@@ -156,7 +168,7 @@ uint64_t Arena::lend_pool(PoolId id) {
   return pages * kPageBytes;
 }
 
-Status Arena::release_claim(PoolId id, bool* is_last) {
+Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   const Lock lock(mutex_);
   {
     const Lock registry(registry_mutex_);
@@ -185,6 +197,7 @@ Status Arena::release_claim(PoolId id, bool* is_last) {
     // Replays of a graph stamp nothing: only a wait from now on says that they are over.
     heap->stamp_all();
   }
+  *was_sourced = retire_source(id);
   return {};
 }
 

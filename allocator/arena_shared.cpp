@@ -18,9 +18,8 @@ Status Arena::check_shareable() const {
   return {};
 }
 
-uint64_t Arena::shared_held_bytes() const {
-  const Lock lock(mutex_);
-  return shared_.held_bytes();
+uint64_t Arena::held_elsewhere_bytes() const {
+  return shared_.held_bytes() + sourced_bytes();
 }
 
 Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
@@ -100,15 +99,104 @@ Status Arena::import_block(int descriptor, uint64_t bytes, void** out) {
     return Status::invalid_argument(
         fmt::format("descriptor {}, {} bytes: both must be as spw_export_fd gave them", descriptor, bytes));
   }
+  Result<MappedRange> range = begin_import(bytes);
+  if (!range.ok()) return range.take_status();
+  if (Status status = import_piece(range.value(), descriptor, bytes); !status.ok()) return status;
+  return finish_import(std::move(range.value()), out);
+}
+
+// ---- Ordinary blocks, page by page
+
+Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages) {
+  if (!store_->uses_vmm() || !store_->is_exportable()) {
+    if (Status status = check_shareable(); !status.ok()) return status;
+    return Status::unsupported(fmt::format(
+        "device {}: its memory was not made to be shown to other processes (option ipc:on)", device_));
+  }
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  Place* place = AddressMap::instance().find(va);
+  if (place == nullptr) {
+    return Status::invalid_pointer(
+        fmt::format("{:#x}: no block begins there that can be shown page by page to another process", va));
+  }
+  Heap& heap = *place->heap;
+  const Lock lock(heap.mutex);
+  if (&heap.store() != store_.get()) {
+    return Status::unsupported(fmt::format("{:#x}: it is of a pool whose memory is another allocator's", va));
+  }
+  const Result<BlockRow> block = heap.find_block(*place, va);
+  if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {
+    return Status::invalid_pointer(fmt::format("{:#x}: no block begins there, or it was freed", va));
+  }
+  pages = Heap::pages_of(*place);
+  *span = {va % kPageBytes, static_cast<uint32_t>(pages.size()), 0};
+  // FNV-1a over the pages' serial numbers.
+  span->identity = 0xcbf29ce484222325;
+  for (const PageId page : pages)
+    span->identity = (span->identity ^ store_->page(page).serial) * 0x100000001b3;
+  return {};
+}
+
+Result<PageSpan> Arena::pages_around(const void* pointer) {
+  PageSpan span;
+  std::vector<PageId> pages;
+  const Lock lock(mutex_);
+  if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
+  return span;
+}
+
+Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
+                           std::vector<int>& descriptors) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  PageSpan span;
+  std::vector<PageId> pages;
+  // Held to the end: it keeps the pages from being released.
+  const Lock lock(mutex_);
+  if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
+  if (span.identity != identity || first > span.count || count > span.count - first) {
+    return Status::invalid_state(
+        fmt::format("{:#x}: the block that was shown was freed, and another is there",
+                    reinterpret_cast<uint64_t>(pointer)));
+  }
+  for (uint32_t i = first; i < first + count; ++i) {
+    Result<int> descriptor = export_file_descriptor(*driver_, store_->page(pages[i]).handle);
+    if (!descriptor.ok()) return descriptor.take_status();
+    descriptors.push_back(descriptor.value());
+  }
+  return {};
+}
+
+Result<MappedRange> Arena::begin_import(uint64_t bytes) {
+  if (Status status = check_shareable(); !status.ok()) return status;
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  counters_.on_driver_call(DriverCall::kReserve);
+  return MappedRange::reserve(*driver_, bytes);
+}
+
+Status Arena::import_piece(MappedRange& range, int descriptor, uint64_t bytes) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  const RelaxedCapture relaxed(*driver_);
+  Result<PhysicalHandle> handle = import_file_descriptor(*driver_, descriptor, bytes);
+  if (!handle.ok()) return handle.take_status();
+  counters_.on_driver_call(DriverCall::kMap);
+  return range.append(handle.value());
+}
+
+Status Arena::finish_import(MappedRange range, void** out) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const RelaxedCapture relaxed(*driver_);
   const Lock lock(mutex_);
-  Result<uint64_t> va = shared_.import_block(descriptor, bytes, store_->devices());
+  Result<uint64_t> va = shared_.take_in(std::move(range), store_->devices());
   if (!va.ok()) return va.take_status();
   *out = reinterpret_cast<void*>(va.value());
   return {};
 }
+
+// ---- The end of what was brought in
 
 Status Arena::close_import(void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);

@@ -86,8 +86,8 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   Heap* heap = reuse_released(key);
   if (heap == nullptr) heap = take_over_closed(key);
   if (heap == nullptr) {
-    auto made = std::make_unique<Heap>(*store_, counters_, events_, *driver_, context_.get(), key, leader_,
-                                       options_.share_edges);
+    auto made = std::make_unique<Heap>(store_of(key.pool), counters_, events_, *driver_, context_.get(), key,
+                                       leader_, options_.share_edges);
     if (key.thread != 0) made->thread_ended = thread_has_ended();
     const Lock lock(registry_mutex_);
     heap = heaps_.emplace_back(std::move(made)).get();
@@ -105,6 +105,7 @@ Heap* Arena::reuse_released(const HeapKey& key) {
   for (Heap* heap : heaps()) {
     if (heap->is_closed() || static_cast<const StreamIdentity&>(heap->key) != key) continue;
     const Lock heap_lock(heap->mutex);
+    if (&heap->store() != &store_of(key.pool)) continue;
     if (heap->key.pool == PoolId{} || heap->pool_is_open || !heap->is_idle()) continue;
     const Lock lock(registry_mutex_);
     serving_.erase(key_of(heap->key));
@@ -134,6 +135,7 @@ Heap* Arena::take_over_closed(const HeapKey& key) {
 }
 
 bool Arena::may_take_over(Heap& heap, PoolId pool) {
+  if (&heap.store() != &store_of(pool)) return false;
   // A pool's graphs may be replayed after its stream.
   if (heap.key.pool != PoolId{}) return !heap.pool_is_open && heap.is_idle();
   if (pool != PoolId{}) return false;

@@ -146,20 +146,26 @@ Status Arena::trim() {
   if (completed > 0) {
     if (Status status = synchronize(all); !status.ok()) return status;
   }
-  const Lock lock(mutex_);
-  Status released = shared_.release_idle();
-  update_most_pages();
-  Status pages = release_vacant_pages();
+  Status released;
+  Status pages;
+  {
+    const Lock lock(mutex_);
+    released = shared_.release_idle();
+    update_most_pages();
+    pages = release_vacant_pages();
+  }
+  return_segments();
   return released.ok() ? std::move(pages) : std::move(released);
+}
+
+// Freed since the wait: its users may still be at work.
+bool Arena::may_go(const Heap& heap, PageId id) {
+  return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
 }
 
 Status Arena::release_vacant_pages() {
   spared_pages_ = 0;
   const std::vector<Heap*> all = heaps();
-  // Freed since the wait: its users may still be at work.
-  const auto may_go = [](const Heap& heap, PageId id) {
-    return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
-  };
   if (!store_->uses_vmm()) {
     const AllLocked locked(all);
     return store_->release_segments(
@@ -174,6 +180,7 @@ Status Arena::release_vacant_pages() {
         });
   }
   for (Heap* heap : all) {
+    if (&heap->store() != store_.get()) continue;
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
     heap->choose_vacant(heap->vacant_pages(), pages);

@@ -103,6 +103,7 @@ class Heap {
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
 
   int device() const { return store_.device(); }
+  const PageStore& store() const { return store_; }
 
   // Its stream is gone: it lends and takes frees back, but serves nobody. Needs no lock.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
@@ -231,6 +232,8 @@ class Heap {
   uint64_t metadata_bytes() const;
   // The block in use, or pending, that begins there. Errors: invalid_pointer.
   Result<BlockRow> find_block(const Place& place, uint64_t va) const;
+  // The pages that a place lies on, in the order of its addresses.
+  static std::vector<PageId> pages_of(const Place& place);
   // Blocks of all kinds, the free ones included, in no order.
   void list_blocks(std::vector<BlockRow>& rows) const;
 

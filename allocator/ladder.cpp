@@ -68,6 +68,7 @@ bool Arena::any_capturing(const std::vector<Heap*>& all) {
 }
 
 Result<Place*> Arena::climb(Heap& heap, const Request& request) {
+  if (&heap.store() != store_.get()) return climb_sourced(heap, request);
   {
     std::unique_lock<BiasedMutex> lock(heap.mutex);
     if (heap.has_pending_frees()) {
@@ -179,7 +180,8 @@ Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes
     stream = heap.key.stream;
   }
   const std::shared_ptr<const HostPlacement> placement = last_rungs_.placement();
-  if (placement != nullptr && may_ask_last_rungs(heap)) {
+  const bool is_sourced = &heap.store() != store_.get();
+  if (placement != nullptr && !is_sourced && may_ask_last_rungs(heap)) {
     const RungTimer timer(counters_, Rung::kHostPlacement);
     *out = PlacedBlocks::instance().place(placement, bytes_to_lines(bytes) * kLineBytes, stream, counters_);
     timer.finish(*out != nullptr);
@@ -403,7 +405,7 @@ uint32_t Arena::borrow(Heap& heap, uint32_t wanted) {
   uint32_t borrowed = 0;
   for (Heap* lender : heaps()) {
     if (borrowed >= wanted) break;
-    if (lender == &heap) continue;
+    if (lender == &heap || &lender->store() != store_.get()) continue;
     const Lock lock(lender->mutex);
     if (lender->pool_is_open) continue;
     if (lender->has_pending_frees()) lender->complete_finished_frees();
@@ -465,6 +467,7 @@ bool Arena::wait_for_device() {
     }
     (void)release_vacant_pages();
   }
+  return_segments();
   return true;
 }
 

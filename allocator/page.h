@@ -40,6 +40,7 @@ struct Page {
   uint64_t va;               // in the home view
   std::atomic<Heap*> owner;  // null: no physical memory; without a lock it only tells "not mine"
   CUmemGenericAllocationHandle handle;
+  uint64_t serial;  // no two pages that ever were have the same
   Alias* aliases;
   LineSet free_lines;
   FragmentLink links[kFragmentKinds];

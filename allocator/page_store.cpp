@@ -41,7 +41,8 @@ PageStore::PageStore(std::shared_ptr<const Driver> driver, int device, DeviceCou
       backed_(id_capacity) {}
 
 Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Driver> driver, int device,
-                                                     const DeviceProperties& properties, bool use_vmm,
+                                                     const DeviceProperties& properties,
+                                                     const PageStoreOptions& options,
                                                      DeviceCounters& counters) {
   const uint64_t device_pages = properties.total_bytes / kPageBytes;
   const uint64_t ids = 2 * device_pages + kSpareIds;
@@ -52,7 +53,10 @@ Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Drive
   std::unique_ptr<PageStore> store(
       new PageStore(std::move(driver), device, counters, static_cast<PageId>(ids)));
   store->device_bytes_ = properties.total_bytes;
-  store->vmm_ = use_vmm && properties.vmm_supported && kPageBytes % properties.granularity_bytes == 0;
+  store->vmm_ = options.use_vmm && properties.vmm_supported && kPageBytes % properties.granularity_bytes == 0;
+  // A device that does not say would perhaps refuse to create any page so.
+  const bool can_export = store->vmm_ && properties.posix_handles == 1 && !properties.is_mig;
+  if (options.exportable && can_export) store->sharing_ = Sharing::kProcesses;
   if (store->vmm_) {
     Result<AddressRange> home = AddressRange::reserve(*store->driver_, ids * kPageBytes, kPageBytes);
     store->count(DriverCall::kReserve);
@@ -102,6 +106,7 @@ void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericA
   page.va = va;
   page.owner.store(owner, std::memory_order_relaxed);
   page.handle = handle;
+  page.serial = ++pages_ever_;
   backed_.set(id);
   page_count_.fetch_add(1, std::memory_order_relaxed);
   ++live_mappings_;
@@ -124,7 +129,7 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
   handles.reserve(wanted);
   Status status;
   while (handles.size() < wanted) {
-    Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes);
+    Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes, sharing_);
     count(DriverCall::kCreate);
     if (!handle.ok()) {
       status = handle.take_status();
@@ -163,20 +168,36 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
   return status;
 }
 
+Result<PageId> PageStore::next_segment(uint32_t wanted) const {
+  if (uint64_t{next_segment_id_} + wanted + 1 <= id_capacity_) return next_segment_id_;
+  return Status::out_of_memory("page ids have run out: too many segments were created and released");
+}
+
+void PageStore::note_new_segment(Segment segment, uint64_t va, Heap* owner) {
+  next_segment_id_ += segment.count + 1;
+  for (uint32_t i = 0; i < segment.count; ++i)
+    note_new_page(segment.first + i, va + i * kPageBytes, owner, 0);
+  counters_.on_reserve(static_cast<int64_t>(segment.count * kPageBytes), segment.count);
+  segments_.push_back(std::move(segment));
+}
+
 Status PageStore::create_segment(uint32_t wanted, Heap* owner, PageId* first) {
-  if (uint64_t{next_segment_id_} + wanted + 1 > id_capacity_) {
-    return Status::out_of_memory("page ids have run out: too many segments were created and released");
-  }
+  Result<PageId> id = next_segment(wanted);
+  if (!id.ok()) return id.take_status();
   count(DriverCall::kMemAlloc);
   Result<DeviceBlock> block = DeviceBlock::allocate(*driver_, wanted * kPageBytes);
   if (!block.ok()) return block.take_status();
-  *first = next_segment_id_;
-  next_segment_id_ += wanted + 1;
-  for (uint32_t i = 0; i < wanted; ++i) {
-    note_new_page(*first + i, block->base() + i * kPageBytes, owner, 0);
-  }
-  counters_.on_reserve(static_cast<int64_t>(wanted * kPageBytes), wanted);
-  segments_.push_back({*first, wanted, std::move(block.value())});
+  *first = id.value();
+  const uint64_t va = block->base();
+  note_new_segment({*first, wanted, std::move(block.value())}, va, owner);
+  return {};
+}
+
+Status PageStore::add_segment(const SegmentMemory& memory, uint32_t pages, Heap* owner, PageId* first) {
+  Result<PageId> id = next_segment(pages);
+  if (!id.ok()) return id.take_status();
+  *first = id.value();
+  note_new_segment({*first, pages, {}, memory}, memory.first_byte(), owner);
   return {};
 }
 

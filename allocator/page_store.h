@@ -9,7 +9,7 @@
 // consecutive ids, one unused id between two segments, and there are no aliasing views.
 //
 // Every method needs the arena's lock unless it says otherwise. Page fields other than `owner`, `va`,
-// `handle` and `aliases` belong to the owner's heap.
+// `handle`, `serial` and `aliases` belong to the owner's heap.
 #pragma once
 
 #include <algorithm>
@@ -41,14 +41,30 @@ struct View {
   void lose_places() { generation.fetch_add(1, std::memory_order_relaxed); }
 };
 
+// Device memory that a pool's source gave, and takes back.
+struct SegmentMemory {
+  void* pointer = nullptr;
+  uint64_t bytes = 0;
+
+  uint64_t va() const { return reinterpret_cast<uint64_t>(pointer); }
+  // Where pages may begin, so that slabs lie on their boundaries.
+  uint64_t first_byte() const { return (va() + kSlabBytes - 1) / kSlabBytes * kSlabBytes; }
+};
+
+struct PageStoreOptions {
+  bool use_vmm = true;
+  bool exportable = true;  // where the device can: pages may be shown to other processes
+};
+
 class PageStore {
  public:
   static Result<std::unique_ptr<PageStore>> create(std::shared_ptr<const Driver> driver, int device,
-                                                   const DeviceProperties& properties, bool use_vmm,
-                                                   DeviceCounters& counters);
+                                                   const DeviceProperties& properties,
+                                                   const PageStoreOptions& options, DeviceCounters& counters);
   ~PageStore();
 
   bool uses_vmm() const { return vmm_; }
+  bool is_exportable() const { return sharing_ != Sharing::kNone; }
   int device() const { return device_; }
   uint64_t device_bytes() const { return device_bytes_; }
 
@@ -98,6 +114,9 @@ class PageStore {
   // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
   Status create_segment(uint32_t count, Heap* owner, PageId* first);
 
+  // The same from memory that was got elsewhere, which must hold them behind its first_byte().
+  Status add_segment(const SegmentMemory& memory, uint32_t count, Heap* owner, PageId* first);
+
   // Maps the pages, each at most once, into a new range.
   Result<View*> map_view(const std::vector<PageId>& pages);
 
@@ -121,6 +140,11 @@ class PageStore {
   template <typename Vacant, typename Released>
   Status release_segments(Vacant vacant, Released released);
 
+  // Takes out what add_segment brought, every segment of whose pages `may_go(page)` answers true; it is the
+  // caller's again.
+  template <typename MayGo, typename Released>
+  std::vector<SegmentMemory> take_segments(MayGo may_go, Released released);
+
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
   void leave_to_driver() { left_to_driver_ = true; }
 
@@ -140,12 +164,15 @@ class PageStore {
     PageId first;
     uint32_t count;
     DeviceBlock block;
+    SegmentMemory memory{};  // instead of the block
   };
 
   Result<uint64_t> reserve_alias_range(uint64_t bytes);
   void give_back_alias_range(uint64_t va, uint64_t bytes);
   void forget_alias(Page& page, const View* view);
   void drop(View& view);
+  Result<PageId> next_segment(uint32_t count) const;
+  void note_new_segment(Segment segment, uint64_t va, Heap* owner);
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
   void note_released_page(PageId id);
   Status unmap_alias(const Alias& alias);
@@ -166,6 +193,8 @@ class PageStore {
   const PageId id_capacity_;
   std::vector<int> devices_;
   bool vmm_ = true;
+  Sharing sharing_ = Sharing::kNone;
+  uint64_t pages_ever_ = 0;
   bool left_to_driver_ = false;
   uint64_t device_bytes_ = 0;
 
@@ -203,6 +232,28 @@ Status PageStore::release_segments(Vacant vacant, Released released) {
     segments_.pop_back();
   }
   return {};
+}
+
+template <typename MayGo, typename Released>
+std::vector<SegmentMemory> PageStore::take_segments(MayGo may_go, Released released) {
+  std::vector<SegmentMemory> taken;
+  for (size_t i = 0; i < segments_.size();) {
+    const Segment& segment = segments_[i];
+    PageId id = segment.first;
+    while (id < segment.first + segment.count && may_go(id)) ++id;
+    if (id < segment.first + segment.count) {
+      ++i;
+      continue;
+    }
+    for (id = segment.first; id < segment.first + segment.count; ++id) {
+      released(id);
+      note_released_page(id);
+    }
+    taken.push_back(segment.memory);
+    std::swap(segments_[i], segments_.back());
+    segments_.pop_back();
+  }
+  return taken;
 }
 
 }  // namespace spillway

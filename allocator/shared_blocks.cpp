@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "driver/capture.h"
@@ -41,7 +42,7 @@ void SharedBlocks::give_back() noexcept {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (auto& [va, block] : blocks_) {
-    if (!left_to_driver_) (void)unmap(driver_, va, block.range.bytes());
+    if (left_to_driver_) block.range.leave_to_driver();
     all.entries.erase(va);
   }
   blocks_.clear();
@@ -95,26 +96,19 @@ Result<uint64_t> SharedBlocks::reuse(uint64_t requested_bytes, const StreamIdent
   return uint64_t{0};
 }
 
-Result<uint64_t> SharedBlocks::enter(Block block, const std::vector<int>& devices) {
-  const uint64_t bytes = block.handle.bytes();
-  count(DriverCall::kReserve);
-  Result<AddressRange> range = AddressRange::reserve(driver_, bytes, kPageBytes);
-  if (!range.ok()) return range.take_status();
-  block.range = std::move(range.value());
+Status SharedBlocks::enter(Block block, const std::vector<int>& devices) {
   const uint64_t va = block.range.base();
-  count(DriverCall::kMap);
-  if (Status status = map(driver_, va, block.handle); !status.ok()) return status;
+  const uint64_t bytes = block.range.bytes();
   count(DriverCall::kSetAccess);
   if (Status status = set_access(driver_, va, bytes, devices.data(), devices.size()); !status.ok()) {
-    count(DriverCall::kUnmap);
-    (void)unmap(driver_, va, bytes);
+    count(DriverCall::kUnmap);  // at the end of the range
     return status;
   }
   blocks_.emplace(va, std::move(block));
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   all.entries[va] = {va + bytes, &arena_};
-  return va;
+  return {};
 }
 
 Result<uint64_t> SharedBlocks::create(uint64_t requested_bytes, const StreamIdentity& stream,
@@ -123,15 +117,22 @@ Result<uint64_t> SharedBlocks::create(uint64_t requested_bytes, const StreamIden
   if (counters_ == nullptr) counters_ = std::make_unique<HeapCounters>(device_counters_);
   Block block;
   count(DriverCall::kCreate);
-  Result<PhysicalHandle> handle = PhysicalHandle::create(driver_, devices.front(), bytes, true);
+  Result<PhysicalHandle> handle =
+      PhysicalHandle::create(driver_, devices.front(), bytes, Sharing::kProcessesAndNetwork);
   if (!handle.ok()) return handle.take_status();
   block.handle = std::move(handle.value());
-  Result<uint64_t> va = enter(std::move(block), devices);
-  if (!va.ok()) return va;
+  count(DriverCall::kReserve);
+  Result<MappedRange> range = MappedRange::reserve(driver_, bytes);
+  if (!range.ok()) return range.take_status();
+  block.range = std::move(range.value());
+  count(DriverCall::kMap);
+  if (Status status = block.range.append(block.handle); !status.ok()) return status;
+  const uint64_t va = block.range.base();
+  if (Status status = enter(std::move(block), devices); !status.ok()) return status;
   held_bytes_ += bytes;
   device_counters_.on_reserve(static_cast<int64_t>(bytes), 1);
   counters_->on_pages(static_cast<int64_t>(bytes));
-  make_live(blocks_.at(va.value()), requested_bytes, stream);
+  make_live(blocks_.at(va), requested_bytes, stream);
   return va;
 }
 
@@ -245,15 +246,14 @@ Status SharedBlocks::release_idle() {
 }
 
 Status SharedBlocks::unmap_and_erase(Blocks::iterator at) {
-  const uint64_t va = at->first;
   count(DriverCall::kUnmap);
-  if (Status status = unmap(driver_, va, at->second.range.bytes()); !status.ok()) return status;
+  if (Status status = at->second.range.unmap_all(); !status.ok()) return status;
   {
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
-    all.entries.erase(va);
+    all.entries.erase(at->first);
   }
-  count(DriverCall::kRelease);
+  if (at->second.handle) count(DriverCall::kRelease);
   Status released = at->second.handle.release();
   blocks_.erase(at);
   return released;
@@ -280,19 +280,24 @@ Result<Exported> SharedBlocks::export_block(uint64_t va) {
     return Status::invalid_pointer(
         fmt::format("export of {:#x}: no live block of this process is there", va));
   }
-  Result<int> descriptor = export_file_descriptor(driver_, found->second.handle);
+  Result<int> descriptor = export_file_descriptor(driver_, found->second.handle.get());
   if (!descriptor.ok()) return descriptor.take_status();
   found->second.is_exported = true;
   return Exported{descriptor.value(), va - found->first, found->second.range.bytes()};
 }
 
-Result<uint64_t> SharedBlocks::import_block(int descriptor, uint64_t bytes, const std::vector<int>& devices) {
+Result<uint64_t> SharedBlocks::take_in(MappedRange range, const std::vector<int>& devices) {
+  const uint64_t va = range.base();
   Block block;
   block.state = State::kImported;
-  Result<PhysicalHandle> handle = import_file_descriptor(driver_, descriptor, bytes);
-  if (!handle.ok()) return handle.take_status();
-  block.handle = std::move(handle.value());
-  return enter(std::move(block), devices);
+  block.range = std::move(range);
+  if (Status status = enter(std::move(block), devices); !status.ok()) return status;
+  return va;
+}
+
+uint32_t SharedBlocks::mappings() const {
+  return std::accumulate(blocks_.begin(), blocks_.end(), uint32_t{0},
+                         [](uint32_t sum, const auto& entry) { return sum + entry.second.range.pieces(); });
 }
 
 bool SharedBlocks::is_imported(uint64_t va) const {

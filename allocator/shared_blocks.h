@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/mapped_range.h"
 #include "allocator/stream_identity.h"
 #include "allocator/units.h"
 #include "driver/event.h"
@@ -67,7 +68,8 @@ class SharedBlocks {
   // Errors: invalid_pointer, driver.
   Result<Exported> export_block(uint64_t va);
 
-  Result<uint64_t> import_block(int descriptor, uint64_t bytes, const std::vector<int>& devices);
+  // Memory of another process, mapped in the range, for these devices to use from now on.
+  Result<uint64_t> take_in(MappedRange range, const std::vector<int>& devices);
   // Whether a block that was brought in begins there; its users must be done before it is dropped.
   bool is_imported(uint64_t va) const;
   Status drop_imported(uint64_t va);
@@ -90,7 +92,7 @@ class SharedBlocks {
   Status release_idle();
 
   uint64_t held_bytes() const { return held_bytes_; }
-  uint32_t mappings() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint32_t mappings() const;
   HeapStats stats() const { return counters_ == nullptr ? HeapStats() : counters_->snapshot(); }
   // Counts everything again and compares. Errors: internal.
   Status validate() const;
@@ -102,8 +104,8 @@ class SharedBlocks {
     State state = State::kLive;
     bool is_exported = false;
     bool is_unordered = false;  // pending, and a stream could take no event: only a wait for the device says
-    AddressRange range;
-    PhysicalHandle handle;
+    MappedRange range;
+    PhysicalHandle handle;  // none of what was brought in: the mapping holds that
     uint64_t requested_bytes = 0;
     uint64_t freed_at = 0;                // waits_ at the free
     std::vector<StreamIdentity> streams;  // the one it was asked for on first
@@ -111,7 +113,7 @@ class SharedBlocks {
   };
   using Blocks = std::map<uint64_t, Block>;  // by address
 
-  Result<uint64_t> enter(Block block, const std::vector<int>& devices);
+  Status enter(Block block, const std::vector<int>& devices);
   Blocks::iterator find_live(uint64_t va);
   void make_live(Block& block, uint64_t requested_bytes, const StreamIdentity& stream);
   void record_events(Block& block);

@@ -153,7 +153,7 @@ Status Arena::validate() const {
   owned += shared.owned_bytes;
   cached += shared.cached_free_bytes;
   const DeviceStats stats = counters_.snapshot();
-  const auto reserved = static_cast<int64_t>(store_->reserved_bytes() + shared_.held_bytes());
+  const auto reserved = static_cast<int64_t>(store_->reserved_bytes() + held_elsewhere_bytes());
   if (owned != reserved || stats.reserved_bytes.all.current != reserved) {
     return broken(fmt::format("{} bytes owned by heaps, {} held, {} counted as reserved", owned, reserved,
                               stats.reserved_bytes.all.current));
@@ -169,6 +169,12 @@ Status Arena::validate() const {
     return broken("requested, allocated <= active <= reserved does not hold");
   }
   return {};
+}
+
+std::vector<PageId> Heap::pages_of(const Place& place) {
+  std::vector<PageId> pages;
+  for_each_piece(place, [&](PageId page, uint32_t, uint32_t) { pages.push_back(page); });
+  return pages;
 }
 
 void Heap::list_blocks(std::vector<BlockRow>& rows) const {

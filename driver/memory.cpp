@@ -41,13 +41,15 @@ Result<PhysicalHandle> PhysicalHandle::create(const Driver& driver, const CUmemA
 }
 
 Result<PhysicalHandle> PhysicalHandle::create(const Driver& driver, int device, size_t bytes,
-                                              bool exportable) {
+                                              Sharing sharing) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = device;
-  if (exportable) {
+  if (sharing != Sharing::kNone) {
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  if (sharing == Sharing::kProcessesAndNetwork) {
     properties.allocFlags.gpuDirectRDMACapable = network_capable(driver, device) ? 1 : 0;
   }
   return create(driver, properties, bytes);
@@ -166,14 +168,14 @@ Result<PhysicalHandle> import_file_descriptor(const Driver& driver, int descript
   return PhysicalHandle(driver, handle, bytes);
 }
 
-Result<int> export_file_descriptor(const Driver& driver, const PhysicalHandle& handle) {
+Result<int> export_file_descriptor(const Driver& driver, CUmemGenericAllocationHandle handle) {
   if (driver.cuMemExportToShareableHandle == nullptr) {
     return Status::unsupported("cuMemExportToShareableHandle: this driver does not have it");
   }
   int descriptor = -1;
-  Status status = driver.check(driver.cuMemExportToShareableHandle(
-                                   &descriptor, handle.get(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                               "cuMemExportToShareableHandle");
+  Status status = driver.check(
+      driver.cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      "cuMemExportToShareableHandle");
   if (!status.ok()) return status;
   return descriptor;
 }

@@ -11,11 +11,19 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "driver/driver.h"
 
 namespace spillway {
+
+// Who else a handle may be given to, as a POSIX file descriptor.
+enum class Sharing : uint8_t {
+  kNone,
+  kProcesses,            // other processes
+  kProcessesAndNetwork,  // and, where the device allows it, network cards
+};
 
 // Device memory without an address (cuMemCreate). It lives until it is released and unmapped everywhere.
 class PhysicalHandle {
@@ -28,11 +36,9 @@ class PhysicalHandle {
   }
   ~PhysicalHandle() { reset(); }
 
-  // `bytes` is a multiple of the device's granularity. An exportable handle can be given to another process
-  // as a POSIX file descriptor and, where the device allows it, to a network card. Errors: unsupported (no
-  // VMM), out_of_memory, driver.
+  // `bytes` is a multiple of the device's granularity. Errors: unsupported (no VMM), out_of_memory, driver.
   static Result<PhysicalHandle> create(const Driver& driver, int device, size_t bytes,
-                                       bool exportable = false);
+                                       Sharing sharing = Sharing::kNone);
   // The same in the host's memory of NUMA node `node`; mapped, the device reaches it over its bus.
   static Result<PhysicalHandle> create_on_host(const Driver& driver, int node, size_t bytes);
 
@@ -157,6 +163,6 @@ Status unmap(const Driver& driver, CUdeviceptr va, size_t bytes);
 Result<PhysicalHandle> import_file_descriptor(const Driver& driver, int descriptor, size_t bytes);
 
 // A POSIX file descriptor for an exportable handle, owned by the caller.
-Result<int> export_file_descriptor(const Driver& driver, const PhysicalHandle& handle);
+Result<int> export_file_descriptor(const Driver& driver, CUmemGenericAllocationHandle handle);
 
 }  // namespace spillway

@@ -15,14 +15,15 @@ struct Round {
   std::vector<uint64_t> reserve, create, map, access, unmap, release, free;
 };
 
-void run_round(const Session& session, size_t count, size_t bytes, Round& round) {
+void run_round(const Session& session, size_t count, size_t bytes, Round& round,
+               Sharing sharing = Sharing::kNone) {
   const Driver& driver = session.driver();
   AddressRange range;
   round.reserve.push_back(time_ns([&] { range = require(AddressRange::reserve(driver, count * bytes)); }));
   std::vector<PhysicalHandle> handles(count);
   for (PhysicalHandle& handle : handles) {
     round.create.push_back(
-        time_ns([&] { handle = require(PhysicalHandle::create(driver, session.device(), bytes)); }));
+        time_ns([&] { handle = require(PhysicalHandle::create(driver, session.device(), bytes, sharing)); }));
   }
   size_t mapped = 0;
   try {
@@ -157,13 +158,15 @@ Json measure_costs(Session& session) {
 Json measure_ranges(const Session& session) {
   const size_t granule = session.granule();
   Json ranges;
-  Round one, many;
+  Round one, many, exportable;
   for (int i = 0; i < session.options().repeats; ++i) {
     run_round(session, 1, kLarge, one);
     run_round(session, kLarge / granule, granule, many);
+    run_round(session, kLarge / granule, granule, exportable, Sharing::kProcesses);
   }
   ranges["one_handle_of_64_mib"] = round_json(one);
   ranges["granules_of_64_mib"] = round_json(many);
+  ranges["exportable_granules_of_64_mib"] = round_json(exportable);
   ranges["granules_of_64_mib"]["handles"] = kLarge / granule;
 
   // A cost that grows with the mappings is paid per mapping, one that does not is paid per call.

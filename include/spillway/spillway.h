@@ -119,6 +119,31 @@ SPW_API spw_status spw_import_fd(int fd, uint64_t bytes, int device, void** out)
  */
 SPW_API spw_status spw_import_close(void* pointer);
 
+/* Names an ordinary block of spw_alloc to other processes of the same user on this machine, as
+ * cudaIpcMemHandle_t names one of cudaMalloc. Bytes to be sent on; equal for blocks that are named alike. */
+typedef struct spw_ipc_handle {
+  unsigned char bytes[64];
+} spw_ipc_handle;
+
+/* The block that begins at `pointer`, which must live until every process has closed the handle: its pages
+ * serve others after its free. Who opens the handle can use those pages whole, with what else of this process
+ * lies in the first and the last. *offset, in bytes, is that of the block in what spw_ipc_open_handle gives.
+ * The first call starts a thread, which answers those who open. Errors: SPW_ERROR_INVALID_POINTER (no
+ * ordinary block in use begins there), SPW_ERROR_UNSUPPORTED (as spw_alloc_shareable; ipc:off), SPW_ERROR_IO,
+ * SPW_ERROR_INVALID_ARGUMENT (NULL). */
+SPW_API spw_status spw_ipc_get_handle(const void* pointer, spw_ipc_handle* handle, uint64_t* offset);
+
+/* Maps the pages of a handle for use by `device`; *out is their beginning, the same for the same pages while
+ * they are open. The process that made the handle must be alive, the block in use. Each call is undone by
+ * spw_ipc_close_handle. Errors: SPW_ERROR_INVALID_ARGUMENT (no handle, or one of this process itself),
+ * SPW_ERROR_IO (that process cannot be reached), SPW_ERROR_INVALID_POINTER and SPW_ERROR_INVALID_STATE (the
+ * block was freed), SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_ipc_open_handle(const spw_ipc_handle* handle, int device, void** out);
+
+/* The last one for a pointer waits for the device and unmaps; while a stream is captured, or a pool open, a
+ * later call does. NULL is allowed. Errors: SPW_ERROR_INVALID_POINTER. */
+SPW_API spw_status spw_ipc_close_handle(void* pointer);
+
 /* ---- Pools ---- */
 
 /* A pool's memory is its own until the pool is released. {0, 0} is the default pool and cannot be opened. */
@@ -153,6 +178,21 @@ SPW_API spw_status spw_pool_retain(int device, spw_pool_id id);
 SPW_API spw_status spw_pool_lend(int device, spw_pool_id id, int lends);
 /* How many claims there are: 0 for a pool that does not exist. */
 SPW_API spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims);
+
+/* Gives `bytes` of device memory that `stream` may use at once, for a pool; NULL when there are none. */
+typedef void* (*spw_segment_alloc)(size_t bytes, spw_stream stream, void* context);
+/* Takes back what it gave; nothing uses it any more. */
+typedef void (*spw_segment_free)(void* pointer, size_t bytes, void* context);
+
+/* A pool's memory comes from these functions from now on, in segments of 2 MiB and more which Spillway
+ * divides, instead of from the device: for allocators whose memory a network library can use, as NCCL's. It
+ * counts as memory of the device. What is free goes back when the pool is released, behind a wait for the
+ * device, the rest in trims; until then all of it is kept. The functions are called by any thread, with no
+ * lock held; they must not throw, and must work as long as the program. Inside them no pool with a source
+ * serves. Errors: SPW_ERROR_INVALID_ARGUMENT (NULL), SPW_ERROR_INVALID_STATE (no such pool, or it has memory
+ * or a source already). */
+SPW_API spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc,
+                                       spw_segment_free free, void* context);
 
 /* ---- What is where ---- */
 

@@ -92,9 +92,10 @@ def mempool_allocator() -> Any:
 
     Beside PyTorch's own allocator, and without install(): PyTorch takes memory for the pool from here in segments, and
     divides it. Spillway's counters count the segments, PyTorch's the tensors. With SPILLWAY_DISABLE=1 it is None, a
-    pool of PyTorch's own. Raises SpillwayError where PyTorch or the library cannot be loaded.
+    pool of PyTorch's own, and after install() too: every pool is Spillway's then. Raises SpillwayError where PyTorch or
+    the library cannot be loaded.
     """
-    if is_disabled():
+    if is_disabled() or installed().mode == "full":
         return None
     torch = import_torch()
     _releases.check_release(torch)

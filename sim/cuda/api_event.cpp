@@ -36,6 +36,8 @@ CUresult cuEventCreate(CUevent* handle, unsigned flags) {
   Call call(EntryPoint::k_cuEventCreate, kNeedsContext);
   if (call.refused()) return call.result();
   if (handle == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
+  constexpr unsigned kUntimed = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & kUntimed) != kUntimed) return CUDA_ERROR_INVALID_VALUE;
   Event* event = call.state().events.make();
   event->context = call.context();
   event->flags = flags;
@@ -48,6 +50,7 @@ CUresult cuEventDestroy_v2(CUevent handle) {
   if (call.refused()) return call.result();
   Event* event = find_event(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  event->shared.reset();
   call.state().events.drop(event);
   return CUDA_SUCCESS;
 }

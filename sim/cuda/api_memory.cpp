@@ -157,7 +157,7 @@ CUresult cuMemFree(CUdeviceptr dptr) {
   if (call.refused()) return call.result();
   if (dptr == 0) return CUDA_SUCCESS;
   Mapping* mapping = state.memory.find(dptr);
-  if (mapping == nullptr || mapping->start != dptr ||
+  if (mapping == nullptr || mapping->start != dptr || mapping->physical->foreign ||
       mapping->physical->kind != Physical::Kind::kAllocation) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -1,14 +1,10 @@
 // Virtual memory management: reservations, handles, mappings, access. The rules are those of cuda.h's
 // documentation.
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstring>
-
 #include "sim/cuda/call.h"
+#include "sim/cuda/foreign_memory.h"
 
 using namespace spillway::sim;
 
@@ -58,19 +54,6 @@ CUresult set_access_of(State& state, Mapping* mapping, const CUmemAccessDesc& de
   return state.memory.open_to_host(mapping, (flags & 1) != 0, (flags & 2) != 0) ? CUDA_SUCCESS
                                                                                 : CUDA_ERROR_OUT_OF_MEMORY;
 }
-
-// What an exported file descriptor holds: where the bytes are in the exporting process.
-struct Exported {
-  char magic[16];
-  int64_t pid;
-  int64_t file;
-  uint64_t generation;
-  uint64_t id;
-  uint64_t offset;
-  uint64_t bytes;
-  int64_t device;
-};
-constexpr char kMagic[16] = "spillway-sim-fd";
 
 }  // namespace
 
@@ -228,15 +211,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical->properties.requestedHandleTypes != type) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Exported exported{};
-  std::memcpy(exported.magic, kMagic, sizeof kMagic);
-  exported.pid = getpid();
-  exported.file = state.memory.file_of(*physical);
-  exported.generation = state.generation;
-  exported.id = physical->id;
-  exported.offset = physical->file_offset;
-  exported.bytes = physical->bytes;
-  exported.device = physical->device;
+  const ForeignMemory exported = describe(state, *physical);
   const int file = memfd_create("spillway-sim-handle", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   if (pwrite(file, &exported, sizeof exported, 0) != static_cast<ssize_t>(sizeof exported)) {
@@ -254,12 +229,12 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   State& state = call.state();
   if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   const int file = static_cast<int>(reinterpret_cast<intptr_t>(os_handle));
-  Exported exported{};
+  ForeignMemory exported{};
   if (pread(file, &exported, sizeof exported, 0) != static_cast<ssize_t>(sizeof exported) ||
-      std::memcmp(exported.magic, kMagic, sizeof kMagic) != 0) {
+      exported.magic != ForeignMemory::kMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (exported.pid == getpid()) {
+  if (is_own(exported)) {
     Physical* physical =
         exported.generation == state.generation ? state.memory.find_handle(exported.id) : nullptr;
     if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -267,20 +242,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     *handle = physical->id;
     return CUDA_SUCCESS;
   }
-  char* window = nullptr;
-  if (exported.file >= 0) {
-    char path[64];
-    std::snprintf(path, sizeof path, "/proc/%lld/fd/%lld", static_cast<long long>(exported.pid),
-                  static_cast<long long>(exported.file));
-    const int source = open(path, O_RDWR | O_CLOEXEC);
-    if (source < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    void* at = mmap(nullptr, exported.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, source,
-                    static_cast<off_t>(exported.offset));
-    close(source);
-    if (at == MAP_FAILED) return CUDA_ERROR_OPERATING_SYSTEM;
-    window = static_cast<char*>(at);
-  }
-  Physical* physical = state.memory.adopt(static_cast<int>(exported.device), exported.bytes, window);
+  Physical* physical = open_foreign(state, exported, Physical::Kind::kHandle);
+  if (physical == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
   physical->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   physical->properties.requestedHandleTypes = type;
   physical->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "sim/cuda/addresses.h"
+#include "sim/cuda/shared_events.h"
 #include "sim/cuda/work.h"
 
 namespace spillway::sim {
@@ -102,6 +103,9 @@ void run_work(Work& work, Lock& lock) {
     case Work::Kind::kHostFunction:
     case Work::Kind::kCallback:
       run_on_host(work, lock);
+      break;
+    case Work::Kind::kWait:
+      wait_for_record(*work.event, work.record, lock);
       break;
   }
 }

@@ -41,7 +41,7 @@ bool Memory::reset(const Config& config, SharedAccount account) {
 
 void Memory::clear() {
   for (auto& [id, physical] : physicals_) {
-    if (physical->foreign_bytes != 0) munmap(physical->data, physical->foreign_bytes);
+    if (physical->foreign && physical->data != nullptr) munmap(physical->data, physical->bytes);
   }
   for (const auto& [start, bytes] : reservations_) raw_munmap(start, bytes);
   for (auto& backing : backings_) backing.close_all();
@@ -88,15 +88,16 @@ Physical* Memory::create(Physical::Kind kind, int device, uint64_t bytes) {
   return (physicals_[physical->id] = std::move(physical)).get();
 }
 
-Physical* Memory::adopt(int device, uint64_t bytes, char* window) {
+Physical* Memory::adopt(Physical::Kind kind, int device, uint64_t bytes, char* window) {
   auto physical = std::make_unique<Physical>();
+  physical->kind = kind;
+  physical->foreign = true;
   physical->device = device;
   physical->bytes = bytes;
   physical->id = next_id_++;
   physical->references = 1;
   physical->data = window;
-  physical->foreign_bytes = window == nullptr ? 0 : bytes;
-  ++live_handles_;
+  if (kind == Physical::Kind::kHandle) ++live_handles_;
   return (physicals_[physical->id] = std::move(physical)).get();
 }
 
@@ -114,8 +115,8 @@ void Memory::release(Physical* physical) {
 
 void Memory::destroy_if_unused(Physical* physical) {
   if (physical->references != 0 || physical->mappings != 0) return;
-  if (physical->foreign_bytes != 0) {
-    munmap(physical->data, physical->foreign_bytes);
+  if (physical->foreign) {
+    if (physical->data != nullptr) munmap(physical->data, physical->bytes);
   } else {
     if (physical->data != nullptr) backing_of(physical->device).free(physical->file_offset, physical->bytes);
     if (physical->device != kHostDevice) {
@@ -255,9 +256,7 @@ char* Memory::bytes_at(uint64_t address, uint64_t* contiguous) {
 }
 
 int Memory::file_of(const Physical& physical) const {
-  return physical.data == nullptr || physical.foreign_bytes != 0
-             ? -1
-             : backings_[backing_index(physical.device)].file();
+  return physical.data == nullptr || physical.foreign ? -1 : backings_[backing_index(physical.device)].file();
 }
 
 void Memory::note_fate(const Mapping& mapping) {

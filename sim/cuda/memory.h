@@ -32,8 +32,8 @@ struct Physical {
   uint32_t references = 0;
   uint32_t mappings = 0;
   uint64_t file_offset = UINT64_MAX;
-  char* data = nullptr;        // null where nothing is backed
-  uint64_t foreign_bytes = 0;  // of a window on another process's memory, unmapped at the end
+  char* data = nullptr;  // null where nothing is backed
+  bool foreign = false;  // another process's; `data` is a window on it
   CUmemAllocationProp properties{};
   Shadow shadow;
 };
@@ -68,7 +68,7 @@ class Memory {
   Physical* find_handle(uint64_t handle);
   void release(Physical* physical);
   // Memory of another process, seen through a window of its file.
-  Physical* adopt(int device, uint64_t bytes, char* window);
+  Physical* adopt(Physical::Kind kind, int device, uint64_t bytes, char* window);
 
   // Address space. 0 when there is none.
   uint64_t reserve(uint64_t bytes, uint64_t alignment, uint64_t hint);

@@ -1,6 +1,8 @@
 #include "sim/cuda/queries.h"
 
 #include "sim/cuda/capture.h"
+#include "sim/cuda/shared_events.h"
+#include "sim/cuda/work.h"
 
 namespace spillway::sim {
 namespace {
@@ -39,6 +41,11 @@ CUresult query(State& state, Asked* asked, TimelineId timeline, uint64_t positio
   return CUDA_SUCCESS;
 }
 
+void wait_for_foreign(const Event& event, uint64_t record, Lock& lock) {
+  const std::shared_ptr<SharedEvent> kept = event.shared;
+  wait_for_record(*kept, record, lock);
+}
+
 }  // namespace
 
 CUresult query_stream(State& state, Stream* stream, Lock& lock) {
@@ -57,6 +64,11 @@ CUresult query_stream(State& state, Stream* stream, Lock& lock) {
 }
 
 CUresult query_event(State& state, Event* event, Lock& lock) {
+  if (const uint64_t record = foreign_record(*event); record != 0) {
+    if (!completes_now(state, event)) return CUDA_ERROR_NOT_READY;
+    wait_for_foreign(*event, record, lock);
+    return CUDA_SUCCESS;
+  }
   if (!event->recorded) return CUDA_SUCCESS;
   return query(state, event, event->timeline, event->position, event->clock, lock);
 }
@@ -82,18 +94,30 @@ CUresult record_event(State& state, Event* event, Stream* stream, Lock& lock) {
   if (idle && !scheduler.waits(event->timeline) && scheduler.completion() == Completion::kRunAhead) {
     scheduler.force(event->timeline, event->position, lock);
   }
+  if (event->shared != nullptr) note_record(state, event);
   return CUDA_SUCCESS;
 }
 
 CUresult wait_event(State& state, Stream* stream, Event* event, Lock& lock) {
   if (event->capture != nullptr) return capture_wait(stream, event);
-  if (!event->recorded) return CUDA_SUCCESS;
+  const uint64_t record = foreign_record(*event);
+  if (record == 0 && !event->recorded) return CUDA_SUCCESS;
   if (stream->capture != nullptr) return capture_wait(stream, event);
+  if (record != 0) {
+    WorkPtr wait(new Work);
+    wait->kind = Work::Kind::kWait;
+    wait->event = event->shared;
+    wait->record = record;
+    return enqueue(state, stream, std::move(wait), {}, "cuStreamWaitEvent", lock);
+  }
   state.scheduler.order_after(stream->timeline, event->timeline, event->position, event->clock);
   return enqueue(state, stream, nullptr, {}, "cuStreamWaitEvent", lock);
 }
 
 void synchronize_event(State& state, Event* event, Lock& lock) {
+  if (const uint64_t record = foreign_record(*event); record != 0) {
+    return wait_for_foreign(*event, record, lock);
+  }
   if (!event->recorded) return;
   const VectorClock clock = event->clock;
   state.scheduler.force(event->timeline, event->position, lock);

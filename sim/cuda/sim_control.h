@@ -28,7 +28,7 @@
  *                            whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
  *                            while a stream captures (cuda.h does not say), refuse
  *   version:N                what cuDriverGetVersion answers; newer entry points are not found, 13000
- *   races:on|off             the race detector, on
+ *   races:on|off             the race detector, on; it knows the work of this process alone
  *   mappings:N               live mappings at which cuMemSetAccess is out of memory, 520000
  *   fault:NAME@N[=CUresult]  the Nth call of NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told; repeatable */
 /* clang-format on */

@@ -63,6 +63,8 @@ std::string State::configure(const char* text) {
   peers.clear();
   captures.clear();
   abandoned.clear();
+  opened_memory.clear();
+  shared_records.clear();
   scheduler.reset(config.completion, config.seed, run_work);
   detector.reset(config.races, &scheduler.host());
   enqueues = host_waits = stream_waits = 0;

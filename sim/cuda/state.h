@@ -5,11 +5,14 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/cuda/calls.h"
@@ -24,6 +27,8 @@ namespace spillway::sim {
 
 struct Context;
 struct Capture;
+class EventTable;
+struct SharedEvent;
 
 struct Stream {
   bool alive = false;
@@ -54,6 +59,21 @@ struct Event {
   VectorClock clock;                 // what came before the record, itself included
   std::shared_ptr<Capture> capture;  // recorded under capture last
   std::vector<size_t> capture_nodes;
+  std::shared_ptr<SharedEvent> shared;  // where other processes use it too
+};
+
+// A record of an event that other processes may wait for.
+struct SharedRecord {
+  std::shared_ptr<SharedEvent> event;
+  uint64_t number = 0;
+  TimelineId timeline = kNoTimeline;
+  uint64_t position = 0;
+};
+
+// Memory of another process, opened by its handle.
+struct OpenedMemory {
+  uint64_t start = 0;
+  uint32_t uses = 0;
 };
 
 struct Context {
@@ -86,6 +106,13 @@ struct State {
   std::vector<Capture*> captures;       // in progress
   // Timelines of destroyed streams whose work may not be over: a wait for the context includes them.
   std::vector<std::pair<Context*, TimelineId>> abandoned;
+  // For other processes, and of theirs: by process and descriptor; by process, its configuration and id.
+  std::shared_ptr<EventTable> event_table;
+  std::map<std::pair<int, int>, std::shared_ptr<EventTable>> foreign_tables;
+  std::map<std::tuple<int, uint64_t, uint64_t>, OpenedMemory> opened_memory;
+  std::vector<SharedRecord> shared_records;  // not known to be complete, oldest first
+  std::condition_variable records_shared;
+  bool serves_records = false;
   uint64_t next_id = 1;
   uint64_t enqueues = 0;
   uint64_t host_waits = 0;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sim/cuda/cuda_api.h"
@@ -12,8 +13,10 @@
 
 namespace spillway::sim {
 
+struct SharedEvent;
+
 struct Work {
-  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback };
+  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback, kWait };
   Kind kind = Kind::kCopy;
   uint64_t to = 0;
   uint64_t from = 0;
@@ -28,6 +31,8 @@ struct Work {
   CUstreamCallback callback = nullptr;
   CUstream stream = nullptr;  // kCallback
   void* argument = nullptr;
+  std::shared_ptr<SharedEvent> event;  // kWait: for another process
+  uint64_t record = 0;
 };
 
 }  // namespace spillway::sim

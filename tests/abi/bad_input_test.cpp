@@ -45,10 +45,18 @@ TEST(BadInput, PoolCallsThatDoNotMatch) {
     expect_refused(SPW_ERROR_INVALID_STATE, "{0, 0}", [] { return spw_pool_release(0, {0, 0}); });
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} is not open", end);
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist", release);
+    const auto set_source = [&](spw_segment_alloc alloc) {
+      return spw_pool_set_source(
+          0, pool, alloc, [](void*, size_t, void*) {}, nullptr);
+    };
+    const spw_segment_alloc nothing = [](size_t, spw_stream, void*) -> void* { return nullptr; };
+    expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist", [&] { return set_source(nothing); });
     SPW_CHECK(begin() == SPW_OK);
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} is already open", begin);
+    expect_refused(SPW_ERROR_INVALID_ARGUMENT, "NULL", [&] { return set_source(nullptr); });
     void* pooled = nullptr;
     SPW_CHECK(spw_alloc(2 * kMiB, 0, nullptr, &pooled) == SPW_OK);
+    expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} has memory", [&] { return set_source(nothing); });
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} is still open", release);
     expect_refused(SPW_ERROR_INVALID_STATE, "{5, 6} is not open", [] { return spw_pool_end(0, {5, 6}); });
     SPW_CHECK(end() == SPW_OK);

@@ -187,9 +187,10 @@ TEST(Conf, FileThenEnvironmentThenCall) {
               value_of("share_edges") == "off");
     SPW_CHECK(spw_conf_set("reserve:4MiB") == SPW_OK);
     SPW_CHECK(value_of("reserve") == "4MiB");
-    SPW_CHECK(value_of(nullptr) ==
-              "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,check_streams:off,"
-              "max_small_size:16KiB,strict:off,debug:off");
+    SPW_CHECK(
+        value_of(nullptr) ==
+        "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,ipc:on,check_streams:off,"
+        "max_small_size:16KiB,strict:off,debug:off");
   });
 }
 

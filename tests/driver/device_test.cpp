@@ -46,8 +46,8 @@ class DeviceTest : public testing::Test {
 
   const Driver& driver() const { return *driver_; }
 
-  PhysicalHandle handle(size_t bytes, bool exportable = false) {
-    Result<PhysicalHandle> made = PhysicalHandle::create(driver(), 0, bytes, exportable);
+  PhysicalHandle handle(size_t bytes, Sharing sharing = Sharing::kNone) {
+    Result<PhysicalHandle> made = PhysicalHandle::create(driver(), 0, bytes, sharing);
     EXPECT_TRUE(made.ok()) << made.status().text();
     return std::move(made.value());
   }
@@ -215,8 +215,8 @@ TEST_F(DeviceTest, ASizeThatIsNoMultipleOfTheGranularityIsTheDriversError) {
 TEST_F(DeviceTest, AnExportableHandleGivesADescriptor) {
   const auto properties = query_device(driver(), 0);
   if (properties.value().posix_handles != 1) GTEST_SKIP() << "this device exports no file descriptors";
-  const PhysicalHandle memory = handle(granule_, true);
-  const auto descriptor = export_file_descriptor(driver(), memory);
+  const PhysicalHandle memory = handle(granule_, Sharing::kProcessesAndNetwork);
+  const auto descriptor = export_file_descriptor(driver(), memory.get());
   ASSERT_TRUE(descriptor.ok()) << descriptor.status().text();
   EXPECT_GE(descriptor.value(), 0);
   EXPECT_EQ(close(descriptor.value()), 0);

@@ -106,7 +106,7 @@ TEST(DriverWithoutVmm, RefusesPhysicalMemoryAndAddressesWithAnError) {
   ASSERT_NE(driver, nullptr);
   EXPECT_EQ(PhysicalHandle::create(*driver, 0, 1 << 21).status().code(), SPW_ERROR_UNSUPPORTED);
   EXPECT_EQ(AddressRange::reserve(*driver, 1 << 21).status().code(), SPW_ERROR_UNSUPPORTED);
-  EXPECT_EQ(export_file_descriptor(*driver, PhysicalHandle()).status().code(), SPW_ERROR_UNSUPPORTED);
+  EXPECT_EQ(export_file_descriptor(*driver, 0).status().code(), SPW_ERROR_UNSUPPORTED);
 }
 
 TEST(DriverCheck, TellsOutOfMemoryFromOtherErrors) {

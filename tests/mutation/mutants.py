@@ -20,6 +20,7 @@ ARENA = "allocator/arena.cpp"
 POOLS = "allocator/arena_pools.cpp"
 WAITS = "allocator/arena_waits.cpp"
 STREAMS = "allocator/arena_streams.cpp"
+SOURCES = "allocator/arena_sources.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_H = "allocator/heap.h"
@@ -295,6 +296,16 @@ MUTANTS = [
         LADDER,
         "  const RelaxedCapture relaxed(*driver_);\n  for (const CUevent",
         "  for (const CUevent",
+    ),
+    # ---- Sources of pools
+    Mutant("memory of a source is lent", LADDER, " || &lender->store() != store_.get()", ""),
+    Mutant("heaps of a source serve others", STREAMS, "  if (&heap.store() != &store_of(pool)) return false;\n", ""),
+    Mutant("a released source serves on", SOURCES, "    if (!heap->is_closed()) close_heap(*heap, false);\n", ""),
+    Mutant(
+        "segments of a source stay after its release",
+        POOLS,
+        "    (void)wait_if_nothing_captures();\n    return_segments();",
+        "    return_segments();",
     ),
     # ---- Views that go
     Mutant(

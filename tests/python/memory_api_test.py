@@ -118,19 +118,6 @@ class Pools(Memory):
             again = mebibytes(4)
         self.assertEqual(again.data_ptr(), address)
 
-    def test_a_pool_of_another_allocator(self) -> None:
-        pool = torch.cuda.MemPool(spillway.mempool_allocator())
-        before = torch.cuda.memory_allocated()
-        source = torch.arange(MIB)
-        with torch.cuda.use_mem_pool(pool):
-            inside = source.cuda()
-        self.assertTrue(torch.equal(inside.cpu(), source))
-        side = torch.cuda.Stream()
-        inside.record_stream(side)
-        del inside
-        torch.cuda.synchronize()
-        self.assertEqual(torch.cuda.memory_allocated(), before)
-
     def test_a_graph_replays_in_its_own_memory(self) -> None:
         source = torch.zeros(MIB, device="cuda")
         graph = torch.cuda.CUDAGraph()

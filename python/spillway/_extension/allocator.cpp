@@ -33,19 +33,6 @@ c10::CachingAllocator::StatArray to_torch(const spw_pool_stat& stat) {
   return {to_torch(stat.all), to_torch(stat.small_pool), to_torch(stat.large_pool)};
 }
 
-spw_stats stats_of(DeviceIndex device) {
-  spw_stats stats{};
-  stats.size = sizeof stats;
-  check(spw_stats_get(device, &stats));
-  return stats;
-}
-
-DeviceIndex current_device() {
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
-}
-
 // Fills in whose block it is.
 void find_owner(History::Block& block) {
   spw_stream stream = nullptr;
@@ -118,16 +105,6 @@ void delete_block(void* pointer) {
 
 void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
-  if (open_foreign_.load(std::memory_order_relaxed) > 0) [[unlikely]] {
-    if (const auto foreign = foreign_allocator(device, stream)) {
-      void* pointer = foreign->raw_alloc(bytes);
-      if (pointer == nullptr) out_of_memory(bytes, device, stream, "CUDA out of memory in a pool");
-      const std::lock_guard lock(pools_mutex_);
-      foreign_blocks_[pointer] = foreign;
-      live_foreign_.fetch_add(1);
-      return pointer;
-    }
-  }
   void* pointer = nullptr;
   const spw_status status = spw_alloc(bytes, device, stream, &pointer);
   if (status == SPW_ERROR_OUT_OF_MEMORY) [[unlikely]]
@@ -226,7 +203,6 @@ c10::DeleterFnPtr Allocator::raw_deleter() const {
 
 void Allocator::raw_delete(void* pointer) {
   if (pointer == nullptr) return;
-  if (live_foreign_.load(std::memory_order_relaxed) > 0 && free_foreign(pointer)) return;
   spw_block block{};
   int device = 0;
   const bool known = (history_.listens() || c10::memoryProfilingEnabled()) &&
@@ -252,20 +228,6 @@ void Allocator::raw_delete(void* pointer) {
 void Allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
   // Memory of another allocator, as of another process, is not ours to keep.
   if (!pointer.get() || pointer.get_deleter() != &delete_block) return;
-  if (live_foreign_.load(std::memory_order_relaxed) > 0) {
-    std::shared_ptr<caching::CUDAAllocator> owner;
-    {
-      const std::lock_guard lock(pools_mutex_);
-      const auto found = foreign_blocks_.find(pointer.get());
-      if (found != foreign_blocks_.end()) owner = found->second;
-    }
-    if (owner != nullptr) {
-      // It may look whether the deleter is its own; the block is still ours to free.
-      c10::DataPtr theirs(pointer.get(), nullptr, owner->raw_deleter(), pointer.device());
-      owner->recordStream(theirs, stream);
-      return;
-    }
-  }
   if (history_.listens()) history_.used_on_stream(pointer.get());
   check(spw_record_stream(pointer.get(), stream.stream()));
 }

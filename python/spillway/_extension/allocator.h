@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -91,6 +90,10 @@ class Allocator final : public AllocatorOfRelease {
   }
   void annotate_block(const void* pointer, const std::string& metadata) override;
 
+  // ipc.cpp.
+  caching::ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string bytes) override;
+
  private:
   using PoolKey = std::pair<DeviceIndex, MempoolId_t>;
   using Filter = std::function<bool(cudaStream_t)>;
@@ -101,9 +104,6 @@ class Allocator final : public AllocatorOfRelease {
   void* allocate_uncached(size_t bytes, DeviceIndex device);
   // The pool that is open for this stream; {0, 0} if there is none.
   MempoolId_t open_pool(DeviceIndex device, cudaStream_t stream);
-  // The pool with an allocator of its own that is open for this stream; null if there is none.
-  std::shared_ptr<caching::CUDAAllocator> foreign_allocator(DeviceIndex device, cudaStream_t stream);
-  bool free_foreign(void* pointer);
   void check_device(DeviceIndex device) const;
 
   std::atomic<int> device_count_{0};
@@ -116,11 +116,6 @@ class Allocator final : public AllocatorOfRelease {
 
   std::mutex pools_mutex_;
   std::map<PoolKey, std::unique_ptr<Filter>> open_;
-  std::map<PoolKey, std::shared_ptr<caching::CUDAAllocator>>
-      foreign_;  // pools with an allocator of their own
-  std::atomic<int> open_foreign_{0};
-  std::atomic<int> live_foreign_{0};
-  std::unordered_map<void*, std::shared_ptr<caching::CUDAAllocator>> foreign_blocks_;
 };
 
 }  // namespace spillway_torch

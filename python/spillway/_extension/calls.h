@@ -1,7 +1,8 @@
-// How the extension calls libspillway and the CUDA runtime.
+// How the extension calls libspillway and the CUDA runtime: errors are PyTorch's exceptions.
 #pragma once
 
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <spillway/spillway.h>
@@ -15,6 +16,19 @@ inline spw_pool_id abi(c10::MempoolId_t id) {
 // An error that is no lack of device memory, with the library's own text.
 inline void check(spw_status status) {
   TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
+}
+
+inline spw_stats stats_of(c10::DeviceIndex device) {
+  spw_stats stats{};
+  stats.size = sizeof stats;
+  check(spw_stats_get(device, &stats));
+  return stats;
+}
+
+inline c10::DeviceIndex current_device() {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
 }
 
 // Calls visit(segment) for each segment of a device.

@@ -1,6 +1,7 @@
 // Pools of PyTorch: those of graphs, and torch.cuda.MemPool.
 #include "allocator.h"
 #include "calls.h"
+#include "segment_source.h"
 
 namespace spillway_torch {
 namespace {
@@ -21,7 +22,6 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
   TORCH_CHECK(open_.count({device, id}) == 0, "beginAllocateToPool: already recording to mempool_id");
   check(spw_pool_begin(device, abi(id), &call_filter, kept.get()));
   open_[{device, id}] = std::move(kept);
-  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_add(1);
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
@@ -29,17 +29,11 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id) {
   const auto found = open_.find({device, id});
   TORCH_CHECK(found != open_.end(), "endAllocatePool: not currently recording to mempool_id");
   check(spw_pool_end(device, abi(id)));
-  if (foreign_.count({device, id}) > 0) open_foreign_.fetch_sub(1);
   open_.erase(found);  // no thread is inside the filter any more
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t id) {
   check(spw_pool_release(device, abi(id)));
-  uint64_t claims = 0;
-  check(spw_pool_claims(device, abi(id), &claims));
-  if (claims > 0) return;
-  const std::lock_guard lock(pools_mutex_);
-  foreign_.erase({device, id});
 }
 
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
@@ -48,8 +42,12 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t id,
   need_context(device);
   check(spw_pool_retain(device, abi(id)));
   if (allocator == nullptr || allocator.get() == this) return;
-  const std::lock_guard lock(pools_mutex_);
-  foreign_[{device, id}] = std::move(allocator);
+  try {
+    take_segments_from(device, id, std::move(allocator));
+  } catch (...) {
+    (void)spw_pool_release(device, abi(id));
+    throw;
+  }
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id) {
@@ -87,30 +85,6 @@ MempoolId_t Allocator::open_pool(DeviceIndex device, cudaStream_t stream) {
     if (key.first == device && (*filter)(stream)) return key.second;
   }
   return {0, 0};
-}
-
-std::shared_ptr<caching::CUDAAllocator> Allocator::foreign_allocator(DeviceIndex device,
-                                                                     cudaStream_t stream) {
-  const std::lock_guard lock(pools_mutex_);
-  for (const auto& [key, filter] : open_) {
-    const auto foreign = foreign_.find(key);
-    if (key.first == device && foreign != foreign_.end() && (*filter)(stream)) return foreign->second;
-  }
-  return nullptr;
-}
-
-bool Allocator::free_foreign(void* pointer) {
-  std::shared_ptr<caching::CUDAAllocator> owner;
-  {
-    const std::lock_guard lock(pools_mutex_);
-    const auto found = foreign_blocks_.find(pointer);
-    if (found == foreign_blocks_.end()) return false;
-    owner = std::move(found->second);
-    foreign_blocks_.erase(found);
-    live_foreign_.fetch_sub(1);
-  }
-  owner->raw_delete(pointer);
-  return true;
 }
 
 }  // namespace spillway_torch
