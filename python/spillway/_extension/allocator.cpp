@@ -18,15 +18,6 @@ namespace {
 
 using c10::CachingDeviceAllocator::RecordContext;
 
-spw_pool_id abi(MempoolId_t id) {
-  return {id.first, id.second};
-}
-
-// An error that is no lack of device memory, with the library's own text.
-void check(spw_status status) {
-  TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
-}
-
 c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
   c10::CachingAllocator::Stat out;
   out.current = stat.current;
@@ -77,6 +68,10 @@ int call_filter(spw_stream stream, void* context) {
 void delete_block(void* pointer);
 
 }  // namespace
+
+void check(spw_status status) {
+  TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
+}
 
 // ---- Life
 

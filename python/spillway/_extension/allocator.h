@@ -28,6 +28,12 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::cuda::MempoolId_t;
 
+inline spw_pool_id abi(MempoolId_t id) {
+  return {id.first, id.second};
+}
+// Throws an error that is no lack of device memory, with the library's own text.
+void check(spw_status status);
+
 class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
  public:
   Allocator();
@@ -78,6 +84,10 @@ class Allocator final : public torch::cuda::CUDAPluggableAllocator::CUDAPluggabl
   void setNoSplit(DeviceIndex device, MempoolId_t id) override;
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
                                 const std::unordered_set<void*>& expected) override;
+  // pool_states.cpp.
+  std::shared_ptr<caching::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
+  caching::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                                  std::shared_ptr<caching::AllocatorState> state) override;
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
 
