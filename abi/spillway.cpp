@@ -196,6 +196,11 @@ using spillway::Process;
 using spillway::Result;
 using spillway::Status;
 
+struct spw_pool_state {
+  Arena& arena;  // for as long as the process lives
+  const spillway::PoolState blocks;
+};
+
 extern "C" {
 
 spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out) {
@@ -374,6 +379,38 @@ spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc all
         {[=](uint64_t bytes, spw_stream stream) { return alloc(bytes, stream, context); },
          [=](const spillway::SegmentMemory& memory) { free(memory.pointer, memory.bytes, context); }});
   });
+}
+
+spw_status spw_pool_checkpoint(int device, spw_pool_id id, spw_pool_state** out) {
+  return spillway::with_arena(device, [&](Arena& arena) -> Status {
+    if (out == nullptr) return spillway::is_null("out");
+    *out = nullptr;
+    if (Process::is_guarded()) {
+      return Status::unsupported("the state of a pool cannot be saved with debug:guard");
+    }
+    Result<spillway::PoolState> state = arena.checkpoint_pool(PoolId{id.first, id.second});
+    if (!state.ok()) return state.take_status();
+    *out = new spw_pool_state{arena, std::move(state.value())};
+    return {};
+  });
+}
+
+spw_status spw_pool_restore(const spw_pool_state* state, spw_restore_visitor visit, void* context) {
+  return spillway::guarded([&]() -> Status {
+    if (state == nullptr) return spillway::is_null("state");
+    std::vector<spillway::RestoredBlock> changes;
+    Status status = state->arena.restore_pool(state->blocks, &changes);
+    if (!status.ok() || visit == nullptr) return status;
+    for (const spillway::RestoredBlock& change : changes) {
+      const spw_block block = spillway::to_abi(change.row);
+      visit(&block, change.stream, context);
+    }
+    return {};
+  });
+}
+
+void spw_pool_state_free(spw_pool_state* state) {
+  delete state;
 }
 
 spw_status spw_walk(int device, spw_segment_visitor visit, void* context) {

@@ -137,6 +137,15 @@ class Arena {
   // Errors: invalid_state (no such pool).
   Status set_pool_lends(PoolId id, bool lends);
 
+  // The blocks of a pool that are in the program's hands now. Errors: invalid_state (no such pool).
+  Result<PoolState> checkpoint_pool(PoolId id);
+  // Frees every block of the pool that the program has and allocates those of the state again, each at its
+  // address; what lies in both is not touched. No wait, nothing mapped or unmapped; graphs over the pool's
+  // memory may be in replay. `changes`: all that was freed, then all that was allocated. Errors:
+  // invalid_state (the pool was released since, or is another arena's; memory of the state was freed and
+  // another stream still uses it).
+  Status restore_pool(const PoolState& state, std::vector<RestoredBlock>* changes);
+
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
   Status trim();
@@ -196,6 +205,14 @@ class Arena {
   // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
   void close_unreachable(const HeapKey& opened);
   // arena_pools.cpp.
+  struct PoolClaims {
+    uint32_t count = 0;
+    uint64_t birth = 0;  // no two pools ever have the same
+  };
+  // With the arena's lock held.
+  void claim(PoolId id);
+  std::vector<Heap*> heaps_of(PoolId id) const;
+  uint64_t pool_birth(PoolId id) const;  // 0: there is no such pool
   bool pool_for(CUstream stream, PoolId* id);
   // release_pool without what may wait. *was_sourced: the pool had a source of its own.
   Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
@@ -331,7 +348,7 @@ class Arena {
   std::map<StreamKey, Heap*> serving_;
   std::vector<Heap*> closed_;  // to be taken over
   std::vector<std::shared_ptr<Pool>> open_pools_;
-  std::map<PoolId, uint32_t> pool_uses_;
+  std::map<PoolId, PoolClaims> pool_claims_;
   std::map<PoolId, LastRungs::Id> lending_pools_;
   std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};

@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "allocator/arena.h"
+#include "allocator/last_heap.h"
+#include "driver/capture.h"
 
 namespace spillway {
 namespace {
@@ -19,7 +21,17 @@ constexpr uint32_t kReleasesPerWait = 64;
 
 thread_local int filters_inside = 0;  // calls of filters that this thread is in
 
+Status no_such_pool(PoolId id) {
+  return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
+}
+
 }  // namespace
+
+uint64_t Arena::pool_birth(PoolId id) const {
+  const Lock lock(registry_mutex_);
+  const auto found = pool_claims_.find(id);
+  return found == pool_claims_.end() ? 0 : found->second.birth;
+}
 
 bool Arena::pool_for(CUstream stream, PoolId* id) {
   struct Asked {
@@ -48,39 +60,54 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
   return true;
 }
 
-Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
-  if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
-  const Lock arena_lock(mutex_);
+void Arena::claim(PoolId id) {
   // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
-  for (Heap* heap : heaps()) {
-    if (heap->key.pool != id || &heap->store() != &store_of(id)) continue;
+  for (Heap* heap : heaps_of(id)) {
+    if (&heap->store() != &store_of(id)) continue;
     const Lock heap_lock(heap->mutex);
     heap->pool_is_open = true;
   }
   const Lock lock(registry_mutex_);
-  for (const std::shared_ptr<Pool>& pool : open_pools_) {
-    if (pool->id == id) {
-      return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
+  PoolClaims& claims = pool_claims_[id];
+  if (claims.count++ == 0) claims.birth = next_stamp();
+}
+
+std::vector<Heap*> Arena::heaps_of(PoolId id) const {
+  std::vector<Heap*> owned = heaps();
+  std::erase_if(owned, [&](const Heap* heap) { return heap->key.pool != id; });
+  return owned;
+}
+
+Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
+  if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
+  const Lock arena_lock(mutex_);
+  {
+    const Lock lock(registry_mutex_);
+    for (const std::shared_ptr<Pool>& pool : open_pools_) {
+      if (pool->id == id) {
+        return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
+      }
     }
   }
+  claim(id);
+  const Lock lock(registry_mutex_);
   open_pools_.push_back(std::make_shared<Pool>(id, std::move(filter)));
   open_pools_.back()->is_sourced = sourced_.count(id) != 0;
-  ++pool_uses_[id];
   open_pool_count_.fetch_add(1, std::memory_order_release);
   return {};
 }
 
 Status Arena::retain_pool(PoolId id) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and always exists");
-  const Lock lock(registry_mutex_);
-  ++pool_uses_[id];
+  const Lock arena_lock(mutex_);
+  claim(id);
   return {};
 }
 
 uint64_t Arena::pool_claims(PoolId id) {
   const Lock lock(registry_mutex_);
-  const auto uses = pool_uses_.find(id);
-  return uses == pool_uses_.end() ? 0 : uses->second;
+  const auto found = pool_claims_.find(id);
+  return found == pool_claims_.end() ? 0 : found->second.count;
 }
 
 Status Arena::end_pool(PoolId id) {
@@ -126,12 +153,12 @@ Status Arena::set_pool_lends(PoolId id, bool lends) {
     stop_lending(id);
     return {};
   }
+  const Lock arena_lock(mutex_);
   const Lock lock(registry_mutex_);
-  if (pool_uses_.count(id) == 0) {
-    return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
-  }
+  if (pool_claims_.count(id) == 0) return no_such_pool(id);
   if (sourced_.count(id) > 0) {
-    return Status::unsupported("a pool with a source of its own cannot lend: its memory is another allocator's");
+    return Status::unsupported(
+        "a pool with a source of its own cannot lend: its memory is another allocator's");
   }
   if (lending_pools_.count(id) > 0) return {};
   lending_pools_[id] = last_rungs_.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
@@ -154,16 +181,18 @@ void Arena::stop_lending(PoolId id) {
 uint64_t Arena::lend_pool(PoolId id) {
   const Lock lock(mutex_);
   uint64_t pages = 0;
-  for (Heap* heap : heaps()) {
-    if (heap->key.pool != id) continue;
+  for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
     if (!heap->pool_is_open) continue;
     heap->release_empty_slabs();
     if (heap->vacant_pages() == 0) continue;
-    heap->pool_is_open = false;
-    // As after a release: only a wait from now on says that its graphs are over.
-    heap->stamp_all();
+    heap->pool_released();
     pages += heap->vacant_pages();
+  }
+  // States that were saved before name memory that the pool may no longer have.
+  const Lock registry(registry_mutex_);
+  if (const auto claims = pool_claims_.find(id); pages > 0 && claims != pool_claims_.end()) {
+    claims->second.birth = next_stamp();
   }
   return pages * kPageBytes;
 }
@@ -172,32 +201,73 @@ Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   const Lock lock(mutex_);
   {
     const Lock registry(registry_mutex_);
-    const auto uses = pool_uses_.find(id);
-    if (uses == pool_uses_.end()) {
-      return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
-    }
-    if (--uses->second > 0) return {};
+    const auto claims = pool_claims_.find(id);
+    if (claims == pool_claims_.end()) return no_such_pool(id);
+    if (--claims->second.count > 0) return {};
     for (const std::shared_ptr<Pool>& pool : open_pools_) {
       if (pool->id == id) {
-        ++uses->second;
+        ++claims->second.count;
         return Status::invalid_state(
             fmt::format("pool {{{}, {}}} is still open: end it before its release", id.first, id.second));
       }
     }
-    pool_uses_.erase(uses);
+    pool_claims_.erase(claims);
     *is_last = true;
   }
   // Views that only its graphs needed may go: the bound that was raised for them is tried again.
   most_mappings_ = options_.most_mappings;
-  for (Heap* heap : heaps()) {
-    if (heap->key.pool != id) continue;
+  for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
-    heap->pool_is_open = false;
-    heap->release_empty_slabs();
-    // Replays of a graph stamp nothing: only a wait from now on says that they are over.
-    heap->stamp_all();
+    heap->pool_released();
   }
   *was_sourced = retire_source(id);
+  return {};
+}
+
+// ---- What a pool holds, saved and put back
+
+Result<PoolState> Arena::checkpoint_pool(PoolId id) {
+  const Lock lock(mutex_);
+  PoolState state{id, pool_birth(id), {}};
+  if (state.birth == 0) return no_such_pool(id);
+  for (Heap* heap : heaps_of(id)) {
+    const Lock heap_lock(heap->mutex);
+    state.heaps[heap] = heap->save();
+  }
+  return state;
+}
+
+Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* changes) {
+  const Lock lock(mutex_);
+  if (pool_birth(state.pool) != state.birth) {
+    return Status::invalid_state(fmt::format(
+        "pool {{{}, {}}} was released or lent memory since its state was saved, or is not of device {}",
+        state.pool.first, state.pool.second, device_));
+  }
+  const std::vector<Heap*> owned = heaps_of(state.pool);
+  const AllLocked locked(owned);
+  if (std::any_of(owned.begin(), owned.end(), [](const Heap* heap) { return heap->has_pending_frees(); })) {
+    const ScopedContext context(*driver_, context_.get());
+    const RelaxedCapture relaxed(*driver_);
+    for (Heap* heap : owned) heap->complete_finished_frees();
+  }
+  // A heap that came later held nothing then.
+  const HeapState nothing;
+  const auto saved_of = [&](const Heap* heap) -> const HeapState& {
+    const auto saved = state.heaps.find(heap);
+    return saved == state.heaps.end() ? nothing : saved->second;
+  };
+  std::vector<RestoredBlock> freed;
+  std::vector<RestoredBlock> allocated;
+  for (Heap* heap : owned) {
+    if (Status status = heap->prepare_restore(saved_of(heap), freed, allocated); !status.ok()) return status;
+  }
+  for (RestoredBlock& block : freed) block.row.kind = BlockKind::kInactive;
+  freed.insert(freed.end(), allocated.begin(), allocated.end());
+  for (Heap* heap : owned) {
+    if (Status status = heap->restore(saved_of(heap)); !status.ok()) return status;
+  }
+  *changes = std::move(freed);
   return {};
 }
 

@@ -72,6 +72,10 @@ Status Arena::set_pool_source(PoolId id, SegmentSource source) {
   const Lock lock(mutex_);
   if (pool_claims(id) == 0) return refuse("does not exist");
   if (sourced_.count(id) != 0) return refuse("has a source already");
+  {
+    const Lock registry(registry_mutex_);
+    if (lending_pools_.count(id) != 0) return refuse("lends its memory");
+  }
   for (const Heap* heap : heaps()) {
     if (heap->key.pool == id && &heap->store() == store_.get())
       return refuse("has memory of the device already");

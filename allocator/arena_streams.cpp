@@ -94,7 +94,7 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   }
   const Lock heap_lock(heap->mutex);
   const Lock lock(registry_mutex_);
-  heap->pool_is_open = pool_uses_.count(key.pool) != 0;
+  heap->pool_is_open = pool_claims_.count(key.pool) != 0;
   entry.begin()->second = heap;
   serving_.merge(entry);
   return heap;

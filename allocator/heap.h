@@ -17,7 +17,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +27,7 @@
 #include "allocator/openings.h"
 #include "allocator/page_store.h"
 #include "allocator/place.h"
+#include "allocator/pool.h"
 #include "allocator/slab.h"
 #include "allocator/stream_identity.h"
 #include "allocator/timeline.h"
@@ -36,15 +36,6 @@
 #include "stats/segment_row.h"
 
 namespace spillway {
-
-struct PoolId {
-  uint64_t first = 0;
-  uint64_t second = 0;
-  bool operator==(const PoolId&) const = default;
-  bool operator<(const PoolId& other) const {
-    return std::tie(first, second) < std::tie(other.first, other.second);
-  }
-};
 
 struct HeapKey : StreamIdentity {
   PoolId pool;
@@ -172,6 +163,18 @@ class Heap {
   void list_pending_events(std::vector<CUevent>& out) const;
   // Slabs without a live slot give their place back; answers how many.
   size_t release_empty_slabs();
+
+  // heap_state.cpp, for the heaps of a pool that was not released. The blocks in the program's hands.
+  HeapState save();
+  // Whether restore() can be done, which cannot fail then; lists what it will free and allocate. Errors:
+  // invalid_state (another stream still uses memory of the state).
+  Status prepare_restore(const HeapState& state, std::vector<RestoredBlock>& freed,
+                         std::vector<RestoredBlock>& allocated);
+  // Frees the blocks in the program's hands and allocates those of the state, each at its place. What lies in
+  // both stays as it is. Errors: internal.
+  Status restore(const HeapState& state);
+  // What is free of it may leave from now on.
+  void pool_released();
 
   // Slow path.
   // A place of at most `most_pages` vacant pages inside an aliasing view that exists already; null if none
@@ -350,6 +353,12 @@ class Heap {
   void list(Slab& slab);
   void unlist(Slab& slab);
   void release_slab(Slab& slab);
+  void add_spare_slab();
+  // Counts a slot that was taken, and notes that its slab is not empty and may be full.
+  void slot_taken(SlabClass& state, Slab& slab, uint64_t requested_bytes);
+  void free_all_but(const HeapState& state, Place& place);
+  Status restore_large(Place& place, uint64_t requested_bytes);
+  Status restore_slab(Place& place, const Slab& saved);
   // Everything that opening a slab there needs of host memory; false when that has run out.
   bool make_room_for_slab(Place& place, uint32_t size_class) noexcept;
   uint64_t va_of(PageId page, uint32_t line) const { return store_.page(page).va + line * kLineBytes; }

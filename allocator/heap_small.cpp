@@ -44,15 +44,19 @@ void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
 
 void* Heap::allocate_slot(uint32_t size_class, uint64_t requested_bytes) {
   SlabClass& state = classes_[size_class];
-  Slab* slab = state.with_room;
-  if (slab == state.empty) state.empty = nullptr;
-  const uint32_t slot = slab->take_slot(requested_bytes);
-  if (slab->full()) {
-    unlist(*slab);
+  Slab& slab = *state.with_room;
+  const uint32_t slot = slab.take_slot(requested_bytes);
+  slot_taken(state, slab, requested_bytes);
+  return reinterpret_cast<void*>(slab.va_of(slot));
+}
+
+void Heap::slot_taken(SlabClass& state, Slab& slab, uint64_t requested_bytes) {
+  if (&slab == state.empty) state.empty = nullptr;
+  if (slab.full()) {
+    unlist(slab);
     counters.on_fragments(-1, SizePool::kSmall);
   }
-  counters.on_allocate(SizePool::kSmall, requested_bytes, slab->slot_bytes());
-  return reinterpret_cast<void*>(slab->va_of(slot));
+  counters.on_allocate(SizePool::kSmall, requested_bytes, slab.slot_bytes());
 }
 
 bool Heap::reopens(const Slab& slab) {
@@ -68,14 +72,16 @@ Request Heap::slab_request(uint32_t size_class) {
   return {kSlabLines, kUnitLines, &classes_[size_class]};
 }
 
+void Heap::add_spare_slab() {
+  slabs_.push_back(std::make_unique<Slab>());
+  spare_slabs_.reserve(slabs_.capacity());
+  spare_slabs_.push_back(slabs_.back().get());
+}
+
 bool Heap::make_room_for_slab(Place& place, uint32_t size_class) noexcept {
   try {
     if (!AddressMap::instance().set(place.va, kSlabUnits, &place)) return false;
-    if (spare_slabs_.empty()) {
-      slabs_.push_back(std::make_unique<Slab>());
-      spare_slabs_.reserve(slabs_.capacity());
-      spare_slabs_.push_back(slabs_.back().get());
-    }
+    if (spare_slabs_.empty()) add_spare_slab();
     if (place.slab_number == IndexSet::kNone) {
       slab_places_.push_back(&place);
       place.slab_number = static_cast<uint32_t>(slab_places_.size() - 1);

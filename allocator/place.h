@@ -10,6 +10,7 @@
 // pointer (from the address map, the journal) is safe to read and is told apart by `generation`.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -64,6 +65,7 @@ struct Place {
 
   BlockState state = BlockState::kFree;
   bool has_stream_uses = false;
+  bool is_saved = false;    // named by a saved state of its heap's pool: not recycled before the release
   uint16_t head_begin = 0;  // lines [head_begin, head_end) of head_page
   uint16_t head_end = 0;
   uint16_t tail_end = 0;  // lines [0, tail_end) of tail_page
@@ -84,5 +86,29 @@ struct Place {
 
   uint64_t bytes() const { return uint64_t{lines} * kLineBytes; }
 };
+
+// Calls visit(page, begin, end) for the lines of every page that the place covers.
+template <typename Visit>
+void for_each_piece(const Place& place, Visit visit) {
+  if (place.head_page != kNoPage)
+    visit(place.head_page, uint32_t{place.head_begin}, uint32_t{place.head_end});
+  for (const PageRun& run : place.runs) {
+    for (uint32_t i = 0; i < run.count; ++i) visit(run.first + i, 0u, kPageLines);
+  }
+  if (place.tail_page != kNoPage) visit(place.tail_page, 0u, uint32_t{place.tail_end});
+}
+
+// Whether a byte belongs to both.
+inline bool share_a_line(const Place& a, const Place& b) {
+  bool shared = false;
+  for_each_piece(a, [&](PageId page, uint32_t begin, uint32_t end) {
+    shared = shared || (page == b.head_page && begin < b.head_end && b.head_begin < end) ||
+             (page == b.tail_page && begin < b.tail_end) ||
+             std::any_of(b.runs.begin(), b.runs.end(), [&](const PageRun& run) {
+               return page >= run.first && page < run.first + run.count;
+             });
+  });
+  return shared;
+}
 
 }  // namespace spillway

@@ -45,6 +45,12 @@ struct Slab {
     ++used;
     return slot;
   }
+  // The caller knows that this one is free.
+  void take_slot_at(uint32_t slot, uint64_t requested_bytes) {
+    clear(free_slots, slot);
+    requested[slot] = static_cast<uint16_t>(requested_bytes);
+    ++used;
+  }
   void give_slot(uint32_t slot) {
     free_slots[slot / 64] |= uint64_t{1} << (slot % 64);
     --used;
@@ -60,6 +66,7 @@ struct Slab {
   static void set(uint64_t* bits, uint32_t slot) { bits[slot / 64] |= uint64_t{1} << (slot % 64); }
   static void clear(uint64_t* bits, uint32_t slot) { bits[slot / 64] &= ~(uint64_t{1} << (slot % 64)); }
   bool is_live(uint32_t slot) const { return !test(free_slots, slot) && !test(pending_slots, slot); }
+  bool any_live() const { return used > std::popcount(pending_slots[0]) + std::popcount(pending_slots[1]); }
 };
 static_assert(kLargestSmallBytes <= UINT16_MAX);
 static_assert(kMostSlots <= 128);

@@ -17,17 +17,6 @@ struct UsedLines {
   uint32_t end;
 };
 
-// Calls visit(page, begin, end) for the lines of every page that the place covers.
-template <typename Visit>
-void for_each_piece(const Place& place, Visit visit) {
-  if (place.head_page != kNoPage)
-    visit(place.head_page, uint32_t{place.head_begin}, uint32_t{place.head_end});
-  for (const PageRun& run : place.runs) {
-    for (uint32_t i = 0; i < run.count; ++i) visit(run.first + i, 0u, kPageLines);
-  }
-  if (place.tail_page != kNoPage) visit(place.tail_page, 0u, uint32_t{place.tail_end});
-}
-
 Status broken(std::string what) {
   return Status::internal("validate: " + std::move(what));
 }

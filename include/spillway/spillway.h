@@ -194,7 +194,7 @@ typedef void (*spw_segment_free)(void* pointer, size_t bytes, void* context);
 SPW_API spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc,
                                        spw_segment_free free, void* context);
 
-/* ---- What is where ---- */
+/* ---- Blocks ---- */
 
 typedef enum spw_block_state {
   SPW_BLOCK_INACTIVE = 0,     /* free */
@@ -208,6 +208,35 @@ typedef struct spw_block {
   uint64_t requested_bytes; /* what the program asked for; 0 when free */
   spw_block_state state;
 } spw_block;
+
+/* ---- States of pools: docs/decisions/pool-checkpoints.md ---- */
+
+/* Which blocks of a pool the program had at one moment, and where. It holds no device memory. */
+typedef struct spw_pool_state spw_pool_state;
+
+/* *out is the caller's, for spw_pool_state_free. Blocks in host memory belong to no pool. Errors:
+ * SPW_ERROR_INVALID_STATE (no such pool), SPW_ERROR_INVALID_ARGUMENT (NULL), SPW_ERROR_UNSUPPORTED
+ * (debug:guard). */
+SPW_API spw_status spw_pool_checkpoint(int device, spw_pool_id id, spw_pool_state** out);
+
+/* A block that spw_pool_restore freed (SPW_BLOCK_INACTIVE) or allocated (SPW_BLOCK_ALLOCATED), and the stream
+ * that it belongs to. It must not throw. */
+typedef void (*spw_restore_visitor)(const spw_block* block, spw_stream stream, void* context);
+
+/* Frees every block of the pool that the program has, and allocates those of the state again at their
+ * addresses: all of it at once, or nothing. A block of both is freed and allocated without being touched. The
+ * bytes of a block are what was written there last. Nothing is waited for, mapped or unmapped, so graphs over
+ * the pool's memory may be in replay. A state can be restored any number of times.
+ *
+ * Afterwards `visit` (may be NULL) is called for all that was freed, then for all that was allocated, with no
+ * lock held. Errors: SPW_ERROR_INVALID_STATE (the pool was released since; or memory of the state was freed
+ * since, and a stream that was recorded on it still uses it), SPW_ERROR_INVALID_ARGUMENT (NULL). */
+SPW_API spw_status spw_pool_restore(const spw_pool_state* state, spw_restore_visitor visit, void* context);
+
+/* NULL is allowed. No other call may be using the state. */
+SPW_API void spw_pool_state_free(spw_pool_state* state);
+
+/* ---- What is where ---- */
 
 /* Contiguous addresses of one heap, divided into blocks. */
 typedef struct spw_segment {

@@ -51,7 +51,17 @@ TEST(BadInput, PoolCallsThatDoNotMatch) {
     };
     const spw_segment_alloc nothing = [](size_t, spw_stream, void*) -> void* { return nullptr; };
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist", [&] { return set_source(nothing); });
-    SPW_CHECK(begin() == SPW_OK);
+    spw_pool_state* state = nullptr;
+    const auto checkpoint = [&] { return spw_pool_checkpoint(0, pool, &state); };
+    const auto restore = [&] { return spw_pool_restore(state, nullptr, nullptr); };
+    expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist", checkpoint);
+    expect_refused(SPW_ERROR_INVALID_ARGUMENT, "state is NULL", restore);
+    expect_refused(SPW_ERROR_INVALID_ARGUMENT, "out is NULL",
+                   [&] { return spw_pool_checkpoint(0, pool, nullptr); });
+    expect_refused(SPW_ERROR_INVALID_ARGUMENT, "device 5",
+                   [&] { return spw_pool_checkpoint(5, pool, &state); });
+    spw_pool_state_free(nullptr);
+    SPW_CHECK(begin() == SPW_OK && checkpoint() == SPW_OK);
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} is already open", begin);
     expect_refused(SPW_ERROR_INVALID_ARGUMENT, "NULL", [&] { return set_source(nullptr); });
     void* pooled = nullptr;
@@ -66,6 +76,8 @@ TEST(BadInput, PoolCallsThatDoNotMatch) {
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} is still open", release);
     SPW_CHECK(end() == SPW_OK && release() == SPW_OK);
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist", release);
+    expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} was released", restore);
+    spw_pool_state_free(state);
     SPW_CHECK(spw_free(pooled) == SPW_OK && spw_free(block) == SPW_OK && spw_validate(0) == SPW_OK);
   });
 }

@@ -76,6 +76,7 @@ class LiveBlocks {
   size_t size() const { return blocks_.size(); }
   Iterator begin() { return blocks_.begin(); }
   Iterator end() { return blocks_.end(); }
+  Iterator find(uint64_t va) { return blocks_.find(va); }
   bool begins_at(uint64_t va) const { return blocks_.count(va) != 0; }
 
   Block& add(const Block& block) {

@@ -91,6 +91,19 @@ TEST(Pools, APoolOpenedAgainIsProtectedAgain) {
   }
 }
 
+TEST(Pools, APoolRetainedAgainIsProtectedAgain) {
+  Device device;
+  const auto arena = device.arena();
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+  void* block = must_allocate(*arena, 20 * kMiB, device.stream());
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  SPW_EXPECT_OK(arena->retain_pool({1, 0}));
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
+}
+
 TEST(Pools, MismatchedCallsAreRefused) {
   Device device;
   const auto arena = device.arena();

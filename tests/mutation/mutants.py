@@ -23,6 +23,7 @@ STREAMS = "allocator/arena_streams.cpp"
 SOURCES = "allocator/arena_sources.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
+HEAP_STATE = "allocator/heap_state.cpp"
 HEAP_H = "allocator/heap.h"
 STORE = "allocator/page_store.cpp"
 
@@ -144,8 +145,9 @@ MUTANTS = [
     Mutant("whole pages are not stamped", HEAP, "    stamp(run.first, run.count);\n", ""),
     Mutant("edge pages are not stamped", HEAP, "    stamp(id, 1);\n  } else {", "  } else {"),
     Mutant("received pages are not stamped", HEAP, "    stamp(id, 1);\n  }\n  from.", "  }\n  from."),
-    Mutant("a released pool is not stamped", POOLS, "    heap->stamp_all();\n", ""),
+    Mutant("a released pool is not stamped", HEAP_STATE, "  stamp_all();\n", ""),
     # ---- Frees that wait for other streams
+    Mutant("a state takes what another stream uses", HEAP_STATE, "if (is_in_the_way(*place, state)) {", "if (false) {"),
     Mutant("a large free forgets other streams", HEAP_FREE, "if (!place.has_stream_uses) {", "if (true) {"),
     Mutant(
         "a small free forgets other streams", HEAP_FREE, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"
@@ -270,7 +272,7 @@ MUTANTS = [
     Mutant(
         "a heap of an open pool is not protected",
         STREAMS,
-        "heap->pool_is_open = pool_uses_.count(key.pool) != 0;",
+        "heap->pool_is_open = pool_claims_.count(key.pool) != 0;",
         "",
     ),
     Mutant(

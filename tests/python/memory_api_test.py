@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import unittest
+from typing import Any
 
 import spillway
 
@@ -196,6 +197,88 @@ class Uncached(Memory):
         mebibytes(total // MIB * 3 // 4)
         with self.assertRaisesRegex(torch.OutOfMemoryError, "CUDA out of memory"):
             mebibytes(2 * total // MIB)
+
+
+class PoolStates(Memory):
+    """What the graph trees of torch.compile ask; graph_trees_test.py has them ask it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.pool = torch.cuda.MemPool()
+
+    def in_pool(self, count: int) -> Any:
+        with torch.cuda.use_mem_pool(self.pool):
+            return mebibytes(count)
+
+    def save(self) -> Any:
+        return torch._C._cuda_getCheckpointState(0, self.pool.id)
+
+    def is_live(self, *addresses: int) -> bool:
+        return bool(torch._C._cuda_checkPoolLiveAllocations(0, self.pool.id, set(addresses)))
+
+    def test_what_is_freed_is_taken_from_its_tensors(self) -> None:
+        before = torch.cuda.memory_allocated()
+        kept = self.in_pool(4)
+        state = self.save()
+        stale = self.in_pool(6)
+        storage = stale.untyped_storage()._cdata
+        self.assertTrue(torch._C._has_Standard_Deleter(storage))
+        torch._C._cuda_setCheckpointPoolState(0, state, [storage], [])
+        self.assertFalse(torch._C._has_Standard_Deleter(storage))
+        self.assertEqual(torch.cuda.memory_allocated() - before, 4 * MIB)
+        self.assertTrue(self.is_live(kept.data_ptr()))
+        del stale
+        self.assertEqual(torch.cuda.memory_allocated() - before, 4 * MIB)
+        del kept
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+
+    def test_what_comes_back_belongs_to_the_storages_given(self) -> None:
+        before = torch.cuda.memory_allocated()
+        gone = self.in_pool(4)
+        with torch.cuda.use_mem_pool(self.pool):
+            nobodys = torch.empty(100, device="cuda")
+        addresses = gone.data_ptr(), nobodys.data_ptr()
+        state = self.save()
+        del gone, nobodys
+        self.assertTrue(self.is_live())
+        storage = torch._C._construct_storage_from_data_pointer(addresses[0], torch.device("cuda:0"), 4 * MIB)
+        torch.cuda.memory._record_memory_history(max_entries=1000)
+        self.addCleanup(torch.cuda.memory._record_memory_history, None)
+        torch._C._cuda_setCheckpointPoolState(0, state, [], [storage._cdata])
+        events = [(event["action"], event["addr"]) for event in torch.cuda.memory._snapshot()["device_traces"][0]]
+        self.assertLessEqual({("alloc", address) for address in addresses}, set(events))
+        self.assertTrue(torch._C._has_Standard_Deleter(storage._cdata))
+        self.assertTrue(self.is_live(*addresses))
+        del storage
+        self.assertTrue(self.is_live(addresses[1]))
+        torch._C._cuda_cudaCachingAllocator_raw_delete(addresses[1])
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+
+    def test_a_tensor_that_loses_its_memory_must_be_named(self) -> None:
+        state = self.save()
+        stale = self.in_pool(2)
+        with self.assertRaisesRegex(RuntimeError, "must be passed"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        # Its memory is gone all the same, as with PyTorch's own allocator: both tensors have it now.
+        self.assertTrue(self.is_live())
+        again = self.in_pool(2)
+        self.assertEqual(again.data_ptr(), stale.data_ptr())
+        both = [tensor.untyped_storage()._cdata for tensor in (stale, again)]
+        torch._C._cuda_setCheckpointPoolState(0, state, both, [])
+        self.assertTrue(self.is_live())
+
+    def test_a_state_of_something_else(self) -> None:
+        state = self.save()
+        with self.assertRaisesRegex(RuntimeError, "of a pool of device 0, not 1"):
+            torch._C._cuda_setCheckpointPoolState(1, state, [], [])
+        other = torch.cuda.MemPool(spillway.mempool_allocator())
+        with self.assertRaisesRegex(RuntimeError, "an allocator of its own"):
+            torch._C._cuda_getCheckpointState(0, other.id)
+        with self.assertRaisesRegex(RuntimeError, "does not exist"):
+            torch._C._cuda_getCheckpointState(0, (1 << 40, 0))
+        del self.pool
+        with self.assertRaisesRegex(RuntimeError, "was released"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
 
 
 class Profile(Memory):

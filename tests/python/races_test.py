@@ -1,78 +1,13 @@
 """PyTorch programs on PyTorch's own allocator and on Spillway, on the late simulated device: no race is reported, each
 allocator is asked the same, and a program that forgets record_stream() is found out.
-
-Each seed runs in a process of its own, so a failure needs its seed only. SPILLWAY_TEST_SEEDS sets how many.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import pickle
-import traceback
 import unittest
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import spillway
-from spillway import sim
-from spillway._library import check, library
-
-torch: Any = importlib.import_module("torch")
-# What optimizers and checkpointing import when they are first used, once for all children.
-importlib.import_module("torch._dynamo")
-
-SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "25"))
-ALLOCATORS = ("native", "spillway")
-
-
-@dataclass
-class Outcome:
-    reports: list[str] = field(default_factory=list)
-    requests: dict[str, list[int]] = field(default_factory=dict)  # bytes asked for, by program
-    damaged: int = 0  # copies that are not what was copied
-    touched: int = 0
-    failure: str = ""
-
-
-Program = Callable[[Outcome], None]
-
-
-def run(program: Program, allocator: str, seed: int, device: str) -> Outcome:
-    """The program's outcome on a fresh device of this configuration, in a child that has not used CUDA before."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(ours)
-        os.environ["SPILLWAY_SIM"] = f"completion:late,seed:{seed},{device}"
-        outcome = Outcome()
-        try:
-            if allocator == "spillway":
-                spillway.install("full")
-            sim.touch_operands()
-            program(outcome)
-            torch.cuda.synchronize()
-            outcome.reports = sim.reports()
-            outcome.touched = sim.touched()
-        except BaseException:
-            outcome.failure = traceback.format_exc()
-        with os.fdopen(theirs, "wb") as out:
-            pickle.dump(outcome, out)
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as answer:
-        data = answer.read()
-    os.waitpid(child, 0)
-    outcome = pickle.loads(data) if data else Outcome(failure="the process died")
-    assert isinstance(outcome, Outcome)
-    return outcome
-
-
-def check_counters() -> None:
-    if spillway.installed():
-        check(library().spw_validate(0))
-
+from on_seeds import ALLOCATORS, SEEDS, Outcome, Program, check_counters, run, torch
 
 # ---- Two streams ----------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,10 @@ class Allocator final : public AllocatorOfRelease {
   void setNoSplit(DeviceIndex device, MempoolId_t id) override;
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
                                 const std::unordered_set<void*>& expected) override;
+  // pool_states.cpp.
+  std::shared_ptr<caching::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
+  caching::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                                  std::shared_ptr<caching::AllocatorState> state) override;
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
