@@ -189,7 +189,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(value_of("reserve") == "4MiB");
     SPW_CHECK(value_of(nullptr) ==
               "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,check_streams:off,"
-              "max_small_size:16KiB,strict:off,debug:off");
+              "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,strict:off,debug:off");
   });
 }
 
