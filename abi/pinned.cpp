@@ -24,6 +24,16 @@ spw_status with_pinned(Body body) noexcept {
   });
 }
 
+// Where there are none, `pointer` is in none.
+template <typename Body>
+spw_status with_block(const void* pointer, Body body) noexcept {
+  return spillway::guarded([&]() -> Status {
+    PinnedBlocks* blocks = Process::existing_pinned();
+    if (blocks != nullptr) return body(*blocks);
+    return Status::invalid_pointer(fmt::format("no pinned block is at {}", pointer));
+  });
+}
+
 // Where there are none, there is nothing to do.
 template <typename Body>
 spw_status with_existing_pinned(Body body) noexcept {
@@ -46,11 +56,13 @@ spw_status spw_pinned_alloc(size_t bytes, int device, void** out) {
 }
 
 spw_status spw_pinned_free(void* pointer) {
-  return with_pinned([&](PinnedBlocks& blocks) { return blocks.free(pointer); });
+  if (pointer == nullptr) return SPW_OK;
+  return with_block(pointer, [&](PinnedBlocks& blocks) { return blocks.free(pointer); });
 }
 
 spw_status spw_pinned_record_stream(const void* pointer, int device, spw_stream stream) {
-  return with_pinned([&](PinnedBlocks& blocks) { return blocks.record_stream(pointer, device, stream); });
+  return with_block(pointer,
+                    [&](PinnedBlocks& blocks) { return blocks.record_stream(pointer, device, stream); });
 }
 
 spw_status spw_pinned_trim(void) {

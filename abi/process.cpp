@@ -329,6 +329,7 @@ Status Process::configure(const char* text) {
   }
   if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr && status.ok()) {
     blocks->arena().set_most_bytes(changed.pinned_limit.of(read_host_memory().total_bytes));
+    blocks->arena().forget_refusals();
   }
   if (status.ok()) config_ = changed;
   return status;

@@ -58,8 +58,11 @@ void apply_groups(HostMemory& memory, const std::string& mount, std::string grou
 HostMemory read_host_memory(const std::string& root) {
   constexpr uint64_t kKilobyte = 1024;
   const std::string meminfo = root + "/proc/meminfo";
-  HostMemory memory{value_in(meminfo, "MemTotal:") * kKilobyte,
-                    value_in(meminfo, "MemAvailable:") * kKilobyte};
+  HostMemory memory;
+  if (const uint64_t kilobytes = value_in(meminfo, "MemTotal:"); kilobytes > 0) {
+    memory.total_bytes = kilobytes * kKilobyte;
+    memory.available_bytes = value_in(meminfo, "MemAvailable:") * kKilobyte;
+  }
   const std::string mount = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   // Lines are "0::/path" for version 2, "5:memory,cpu:/path" for version 1.

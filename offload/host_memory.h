@@ -8,12 +8,14 @@
 namespace spillway {
 
 struct HostMemory {
-  uint64_t total_bytes = 0;
-  uint64_t available_bytes = 0;  // without driving anything into swap
+  static constexpr uint64_t kBoundless = uint64_t{1} << 60;
+
+  uint64_t total_bytes = kBoundless;
+  uint64_t available_bytes = kBoundless;  // without driving anything into swap
 };
 
 // Reads /proc/meminfo and the files of control groups, version 2 or 1, below `root` (empty is /). A group
-// without a limit, and files that are not there, count for nothing; all is 0 where even meminfo is not there.
+// without a limit, and files that are not there, count for nothing; without meminfo the host is boundless.
 // Some 50 microseconds.
 HostMemory read_host_memory(const std::string& root = {});
 

@@ -137,14 +137,16 @@ Status PinnedArena::grow(uint64_t bytes) {
                     needed, held, room));
   }
   Status status = pin(wanted);
-  if (status.ok() || wanted == needed) return status;
-  // A smaller step may be had.
-  {
-    const std::lock_guard lock(mutex_);
-    refused_from_bytes_ = UINT64_MAX;
-    growing_bytes_ += needed;
+  if (!status.ok() && wanted > needed) {
+    // A smaller step may be had.
+    {
+      const std::lock_guard lock(mutex_);
+      growing_bytes_ += needed;
+    }
+    status = pin(needed);
   }
-  return pin(needed);
+  if (!status.ok() && release_free() > 0) return grow(bytes);
+  return status;
 }
 
 Status PinnedArena::pin(uint64_t bytes) {
@@ -165,6 +167,7 @@ Status PinnedArena::pin(uint64_t bytes) {
   count(chunk_stats_.pin, time_us);
   count(chunk_stats_.chunks, 1);
   count(chunk_stats_.reserved_bytes, static_cast<int64_t>(bytes));
+  refused_from_bytes_ = UINT64_MAX;
   ++chunk_stats_.chunks_by_size[std::bit_width(bytes - 1)];
   return {};
 }
@@ -188,7 +191,7 @@ uint64_t PinnedArena::release_free() {
     }
     count(chunk_stats_.reserved_bytes, -static_cast<int64_t>(bytes));
     count(chunk_stats_.chunks, -static_cast<int64_t>(gone.size()));
-    refused_from_bytes_ = UINT64_MAX;
+    if (bytes > 0) refused_from_bytes_ = UINT64_MAX;
   }
   for (PinnedMemory& memory : gone) {
     const auto begin = std::chrono::steady_clock::now();
@@ -202,6 +205,11 @@ uint64_t PinnedArena::release_free() {
 void PinnedArena::set_most_bytes(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   options_.most_bytes = bytes;
+}
+
+void PinnedArena::forget_refusals() {
+  const std::lock_guard lock(mutex_);
+  refused_from_bytes_ = UINT64_MAX;
 }
 
 // ---- Counters

@@ -6,7 +6,8 @@
 // keeps the small ones from scattering over what large ones need.
 //
 // A pin that is refused, by the driver or for want of host memory, lowers what may be held to what is held,
-// until release_free(). Whoever wants memory pinned ahead calls grow() from a thread of his own.
+// until memory goes back or forget_refusals(). Whoever wants memory pinned ahead calls grow() from a thread
+// of his own.
 //
 // Thread-safe; no lock is held during a driver call. The Driver must outlive it. Knows nothing of streams: a
 // block that is given back is free.
@@ -55,6 +56,7 @@ class PinnedArena {
 
   // A limit below what is held takes nothing away.
   void set_most_bytes(uint64_t bytes);
+  void forget_refusals();
   // Fills in what concerns chunks.
   void add_stats(spw_pinned_stats& stats) const;
   void reset_peaks();
@@ -67,7 +69,8 @@ class PinnedArena {
   uint64_t room_bytes() const;
   void insert_free(uint64_t begin, uint64_t end);
   void remove_free(uint64_t begin, uint64_t end);
-  void refuse_more() { refused_from_bytes_ = held_bytes(); }
+  // Where nothing is held there is nothing to go on with, and the next request tries again.
+  void refuse_more() { refused_from_bytes_ = held_bytes() > 0 ? held_bytes() : UINT64_MAX; }
   uint64_t held_bytes() const { return static_cast<uint64_t>(chunk_stats_.reserved_bytes.current); }
 
   // Pins a chunk of so many bytes and counts it.

@@ -217,6 +217,7 @@ Status PinnedBlocks::trim() {
     complete_finished(true);
   }
   arena_.release_free();
+  arena_.forget_refusals();
   return {};
 }
 

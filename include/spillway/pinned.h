@@ -1,7 +1,8 @@
 /* Pinned host memory: memory of the host that devices copy from and to at full speed. It is pinned in chunks,
  * which are divided as programs ask: nothing is rounded to powers of two. A block that streams use serves
  * again when they are done with it. The option pinned_limit bounds what is pinned, and so does the memory
- * that the host has left; where pinning is refused, no more is tried until spw_pinned_trim(). */
+ * that the host has left; where pinning is refused, no more is tried until some went back, spw_pinned_trim(),
+ * or the option is set anew. */
 #ifndef SPILLWAY_PINNED_H
 #define SPILLWAY_PINNED_H
 

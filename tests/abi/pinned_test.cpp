@@ -45,6 +45,9 @@ TEST(AbiPinned, AllocatesCountsAndFrees) {
 TEST(AbiPinned, MistakesAreErrors) {
   in_child({}, [] {
     SPW_CHECK(spw_pinned_alloc(1, 0, nullptr) == SPW_ERROR_INVALID_ARGUMENT && last_error_has("out is NULL"));
+    SPW_CHECK(spw_pinned_free(nullptr) == SPW_OK);
+    int other = 0;
+    SPW_CHECK(spw_pinned_free(&other) == SPW_ERROR_INVALID_POINTER && last_error_has("no pinned block"));
     const auto driver = start_device();
     void* block = &block;
     SPW_CHECK(spw_pinned_alloc(0, 0, &block) == SPW_OK && block == nullptr);

@@ -154,15 +154,29 @@ TEST(PinnedArena, ARefusedPinLowersTheLimitAndNothingElse) {
   EXPECT_EQ(stats_of(arena).refused_pins, 1);
   // The driver is not asked again, and what is held serves on.
   const uint64_t calls = device.calls("cuMemHostRegister");
-  EXPECT_FALSE(arena.allocate(4 * kMiB).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(arena.allocate(4 * kMiB).ok());
   EXPECT_EQ(device.calls("cuMemHostRegister"), calls);
   EXPECT_EQ(first[8 * kMiB - 1], 7);
   arena.give_back(first, 8 * kMiB);
   EXPECT_NE(must_allocate(arena, 4 * kMiB), nullptr);
-  // Until memory went back.
-  arena.release_free();
-  EXPECT_NE(must_allocate(arena, 30 * kMiB), nullptr);
+  // Until that is forgotten, or memory went back.
+  arena.forget_refusals();
+  char* more = must_allocate(arena, 30 * kMiB);
+  device.inject_fault("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FALSE(arena.allocate(40 * kMiB).ok());
+  arena.give_back(more, 30 * kMiB);
+  EXPECT_NE(must_allocate(arena, 40 * kMiB), nullptr);
   SPW_EXPECT_OK(arena.validate());
+}
+
+TEST(PinnedArena, WhatLiesFreeMakesRoomForARefusedPin) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "faults are injected by the simulated driver";
+  PinnedArena arena(*device.driver, {});
+  arena.give_back(must_allocate(arena, 8 * kMiB), 8 * kMiB);
+  device.inject_fault("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(must_allocate(arena, 9 * kMiB), nullptr);
+  EXPECT_EQ(stats_of(arena).reserved_bytes.current, static_cast<int64_t>(9 * kMiB));
 }
 
 TEST(PinnedArena, AStepThatIsRefusedIsTriedSmaller) {

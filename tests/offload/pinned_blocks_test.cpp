@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "tests/allocator/device.h"
@@ -32,8 +33,8 @@ class Pinned {
     return static_cast<char*>(block);
   }
   // A copy to the device that the block is recorded for.
-  void copy(const char* block, uint64_t bytes, CUstream stream) {
-    EXPECT_EQ(device.driver->cuMemcpyHtoDAsync(target, block, bytes, stream), CUDA_SUCCESS);
+  void copy(const char* block, uint64_t bytes, CUstream stream, uint64_t offset = 0) {
+    EXPECT_EQ(device.driver->cuMemcpyHtoDAsync(target + offset, block, bytes, stream), CUDA_SUCCESS);
     SPW_EXPECT_OK(blocks.record_stream(block, 0, stream));
   }
 
@@ -150,6 +151,37 @@ TEST(PinnedBlocks, AStreamThatCannotBeMarkedIsWaitedForByATrim) {
   EXPECT_NE(pinned.must_allocate(4 * kMiB), block);
   SPW_EXPECT_OK(pinned.blocks.trim());
   EXPECT_EQ(pinned.blocks.stats().blocks.current, 1);
+  EXPECT_EQ(pinned.device.reports(), "");
+}
+
+TEST(PinnedBlocks, ThreadsShareThem) {
+  Pinned pinned("capacity:256MiB,completion:late", 32 * kMiB);
+  constexpr size_t kThreads = 4;
+  std::vector<CUstream> streams;
+  for (size_t t = 0; t < kThreads; ++t) streams.push_back(pinned.device.stream());
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      EXPECT_EQ(pinned.device.driver->cuCtxSetCurrent(pinned.device.context), CUDA_SUCCESS);
+      std::mt19937_64 random(t);
+      for (int step = 0; step < 100; ++step) {
+        void* block = nullptr;
+        const uint64_t bytes = 1 + random() % (2 * kMiB);
+        if (!pinned.blocks.allocate(bytes, 0, &block).ok()) continue;
+        std::memset(block, static_cast<int>(t), bytes);
+        pinned.copy(static_cast<const char*>(block), std::min(bytes, uint64_t{4096}), streams[t], t * kMiB);
+        EXPECT_EQ(static_cast<unsigned char*>(block)[bytes - 1], t);
+        SPW_EXPECT_OK(pinned.blocks.free(block));
+        if (step % 20 == 0) SPW_EXPECT_OK(pinned.blocks.trim());
+        (void)pinned.blocks.stats();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pinned.device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  SPW_EXPECT_OK(pinned.blocks.trim());
+  EXPECT_EQ(pinned.blocks.stats().reserved_bytes.current, 0);
+  SPW_EXPECT_OK(pinned.blocks.arena().validate());
   EXPECT_EQ(pinned.device.reports(), "");
 }
 
