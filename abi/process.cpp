@@ -12,6 +12,7 @@
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
+#include "offload/host_memory.h"
 #include "stats/dump.h"
 
 namespace spillway {
@@ -67,6 +68,7 @@ bool is_per_device(const std::string& path) {
 }  // namespace
 
 std::atomic<Allocator*> Process::published{nullptr};
+std::atomic<PinnedBlocks*> Process::published_pinned{nullptr};
 std::atomic<bool> Process::guarded{false};
 std::array<std::atomic<Guard*>, Allocator::kMostDevices> Process::guards{};
 
@@ -240,6 +242,19 @@ Status Process::remove_oom_callback(int device, spw_oom_callback callback, void*
   return {};
 }
 
+Result<PinnedBlocks*> Process::pinned() {
+  if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr) return blocks;
+  const std::lock_guard lock(mutex_);
+  if (Status status = open_driver(); !status.ok()) return status;
+  if (existing_pinned() == nullptr) {
+    PinnedArenaOptions options;
+    options.most_bytes = config_.pinned_limit.of(read_host_memory().total_bytes);
+    options.available_bytes = [] { return read_host_memory().available_bytes; };
+    published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
+  }
+  return existing_pinned();
+}
+
 Status Process::annotate(int device, const std::string& name, uint64_t bytes) {
   constexpr size_t kMostNames = 64;
   if (Status status = check_annotation(name); !status.ok()) return status;
@@ -312,6 +327,10 @@ Status Process::configure(const char* text) {
       if (set.ok() && differs("reserve")) set = arena.set_reserve(changed.reserve.of(total.value()));
       if (!set.ok() && status.ok()) status = std::move(set);
     });
+  }
+  if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr && status.ok()) {
+    blocks->arena().set_most_bytes(changed.pinned_limit.of(read_host_memory().total_bytes));
+    blocks->arena().forget_refusals();
   }
   if (status.ok()) config_ = changed;
   return status;

@@ -26,6 +26,7 @@
 #include "driver/driver.h"
 #include "driver/status.h"
 #include "include/spillway/spillway.h"
+#include "offload/pinned_blocks.h"
 
 namespace spillway {
 
@@ -60,6 +61,11 @@ class Process {
   Status configure(const char* text);
   Config config();
 
+  // The pinned blocks of the process, made if need be. Errors: config (strict), those of Driver::open.
+  Result<PinnedBlocks*> pinned();
+  // Null where there are none.
+  static PinnedBlocks* existing_pinned() { return published_pinned.load(std::memory_order_acquire); }
+
   // See spw_annotate.
   Status annotate(int device, const std::string& name, uint64_t bytes);
   Result<uint64_t> annotation(int device, const std::string& name);
@@ -80,7 +86,8 @@ class Process {
   Result<uint64_t> total_bytes(int device) const;
   Result<std::string> dump_text(int device);  // negative: all devices
 
-  static std::atomic<Allocator*> published;  // owned_allocator_, for those without the mutex
+  static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
+  static std::atomic<PinnedBlocks*> published_pinned;  // never freed
   static std::atomic<bool> guarded;
   static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <utility>
 
+#include "abi/boundary.h"
 #include "abi/config.h"
 #include "abi/ipc/exporter.h"
 #include "abi/ipc/importer.h"
@@ -17,32 +16,6 @@
 
 namespace spillway {
 namespace {
-
-// Runs `body`, which answers a Status, and turns whatever it throws into a code.
-template <typename Body>
-spw_status guarded(Body body) noexcept {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    try {
-      return report(Status::out_of_memory("the host has no memory left"));
-    } catch (...) {
-      return SPW_ERROR_OUT_OF_MEMORY;
-    }
-  } catch (const std::exception& error) {
-    try {
-      return report(Status::internal(error.what()));
-    } catch (...) {
-      return SPW_ERROR_INTERNAL;
-    }
-  } catch (...) {
-    return SPW_ERROR_INTERNAL;
-  }
-}
-
-Status is_null(const char* what) {
-  return Status::invalid_argument(fmt::format("{} is NULL", what));
-}
 
 // Runs `body` on the arena of a device, made if need be.
 template <typename Body>

@@ -30,6 +30,7 @@ struct Choices {
   CLI::App* dryrun = nullptr;
   std::vector<std::string> program;
   bool plain = false;
+  bool pinned_memory = false;
   std::string gpu_memory;
   int devices = 1;
   std::string allocator = "spillway";
@@ -57,11 +58,19 @@ int complain(const Status& status) {
   return 1;
 }
 
+// To those of SPILLWAY_CONF.
+void add_option(const std::string& option) {
+  const char* others = std::getenv("SPILLWAY_CONF");
+  const std::string all = others == nullptr || *others == '\0' ? option : std::string(others) + "," + option;
+  ::setenv("SPILLWAY_CONF", all.c_str(), 1);
+}
+
 int run(const Choices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.run);
   if (!program.ok()) return complain(program.take_status());
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
   ::setenv("SPILLWAY_RUN", choices.plain ? "plain" : "full", 1);
+  if (choices.pinned_memory) add_option("pinned_memory:on");
   return complain(execute(program.value()));
 }
 
@@ -185,6 +194,9 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
   choices->run =
       app.add_subcommand("run", "Run a command with Spillway as PyTorch's allocator, in all its processes");
   choices->run->add_flag("--plain", choices->plain, "The integration that needs no compiler");
+  choices->run
+      ->add_flag("--pinned-memory", choices->pinned_memory, "Serve pinned host memory too, without rounding")
+      ->excludes("--plain");
   choices->run->prefix_command();
   choices->run->footer("As in: spillway run [OPTIONS] -- COMMAND [ARGUMENT...]");
 

@@ -153,6 +153,34 @@ typedef struct spw_stats {
   spw_driver_calls driver_calls;
 } spw_stats;
 
+/* ---- Pinned host memory: pinned.h ---- */
+
+/* Microseconds. */
+typedef struct spw_duration {
+  int64_t count;
+  int64_t total_us;
+  int64_t longest_us;
+  int64_t shortest_us; /* 0 before the first */
+} spw_duration;
+
+#define SPW_PINNED_STATS_VERSION 1
+
+/* requested_bytes <= active_bytes <= reserved_bytes. */
+typedef struct spw_pinned_stats {
+  uint32_t size;              /* in: sizeof(spw_pinned_stats) as the caller was built; out: bytes filled */
+  uint32_t version;           /* out: SPW_PINNED_STATS_VERSION of the library */
+  spw_stat blocks;            /* in use: up when handed out, down when freed and the last stream is done */
+  spw_stat active_bytes;      /* of these blocks */
+  spw_stat requested_bytes;   /* of these blocks, what the program asked for */
+  spw_stat chunks;            /* pinned */
+  spw_stat reserved_bytes;    /* of these chunks */
+  spw_duration pin;           /* calls that pinned a chunk */
+  spw_duration unpin;         /* calls that gave one back */
+  int64_t refused_pins;       /* calls that were refused */
+  int64_t limit_bytes;        /* what reserved_bytes may reach; INT64_MAX when unlimited */
+  int64_t chunks_by_size[64]; /* pinned so far, with at most 1 << index bytes, and more than half of that */
+} spw_pinned_stats;
+
 #ifdef __cplusplus
 }
 #endif

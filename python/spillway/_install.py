@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from . import _build, _hooks, _plain, _releases, _settings
 from ._errors import SpillwayError, SpillwayWarning
-from ._library import library
+from ._library import library, option
 
 Mode = Literal["auto", "full", "plain"]
 MODES = ("auto", "full", "plain")
@@ -35,12 +35,14 @@ def installed() -> Installed:
     return _state if _state is not None else Installed("none", "install() was not called")
 
 
-def install(mode: Mode = "auto", *, fallback: bool = False) -> Installed:
+def install(mode: Mode = "auto", *, pinned_memory: bool | None = None, fallback: bool = False) -> Installed:
     """Serves all CUDA memory of PyTorch by Spillway, from here to the end of the process.
 
     To be called before anything uses CUDA. "full" answers everything that torch.cuda.memory can ask, through an
     extension that is compiled on first use; "plain" needs no compiler, and refuses what it lacks; "auto" is "full".
     Again is ok. With SPILLWAY_DISABLE=1 nothing is done.
+
+    pinned_memory=True serves pinned host memory too, which needs "full"; left out, the option pinned_memory decides.
 
     Raises SpillwayError, one line that names the fix, and PyTorch's own allocator stays; with fallback=True that is a
     warning, and the program goes on.
@@ -56,7 +58,7 @@ def install(mode: Mode = "auto", *, fallback: bool = False) -> Installed:
             raise SpillwayError(f"installed as {_state.mode!r} already; the allocator of a process cannot be changed")
         return _state
     try:
-        _state = _install("full" if mode == "auto" else mode)
+        _state = _install("full" if mode == "auto" else mode, pinned_memory)
     except SpillwayError as problem:
         if not fallback:
             raise
@@ -69,7 +71,7 @@ def is_disabled() -> bool:
     return os.environ.get("SPILLWAY_DISABLE", "") not in ("", "0")
 
 
-def _install(mode: Literal["full", "plain"]) -> Installed:
+def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> Installed:
     torch = import_torch()
     _releases.check_release(torch)
     if (reason := _releases.is_allocator_taken(torch)) is not None:
@@ -78,11 +80,17 @@ def _install(mode: Literal["full", "plain"]) -> Installed:
     if (other := _releases.other_allocator(torch)) is not None:
         raise SpillwayError(f"the allocator '{other}' was chosen already: remove one of the two")
     library()
+    if pinned_memory is None:
+        pinned_memory = option("pinned_memory") == "on"
     if mode == "plain":
+        if pinned_memory:
+            raise SpillwayError(
+                "pinned_memory is not served by Spillway's plain mode: use spillway.install(mode='full')"
+            )
         _plain.install(torch)
     else:
-        _install_extension(torch)
-    _settings.apply_at_start(settings)
+        _install_extension(torch, pinned_memory)
+    _settings.apply_at_start(settings, pinned_memory)
     _settings.answer_changes(torch)
     return Installed(mode)
 
@@ -115,17 +123,19 @@ def import_torch() -> Any:
     return torch
 
 
-def _install_extension(torch: Any) -> None:
+def _install_extension(torch: Any, pinned_memory: bool) -> None:
     path = _build.extension(torch)
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as problem:
         raise SpillwayError(f"{path} cannot be loaded ({problem}); delete it, and it is compiled anew") from None
-    loaded.spillway_torch_install.restype = ctypes.c_char_p
-    refusal = loaded.spillway_torch_install()
-    if refusal is not None:
-        first_line = refusal.decode(errors="replace").splitlines()[0]
-        raise SpillwayError(f"PyTorch refuses another allocator ({first_line}): {first_use()}")
+    steps = [loaded.spillway_torch_install, *([loaded.spillway_torch_install_pinned] if pinned_memory else [])]
+    for step in steps:
+        step.restype = ctypes.c_char_p
+        refusal = step()
+        if refusal is not None:
+            first_line = refusal.decode(errors="replace").splitlines()[0]
+            raise SpillwayError(f"PyTorch refuses another allocator ({first_line}): {first_use()}")
 
 
 def first_use() -> str:

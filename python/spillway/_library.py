@@ -56,6 +56,13 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def option(name: str) -> str:
+    """The value in force of an option of SPILLWAY_CONF."""
+    text = ctypes.create_string_buffer(64)
+    check(library().spw_conf_get(name.encode(), text, len(text), None))
+    return text.value.decode()
+
+
 def check(status: int) -> None:
     if status != 0:
         raise SpillwayError(library().spw_last_error().decode(errors="replace"))

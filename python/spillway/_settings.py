@@ -27,7 +27,7 @@ UNNEEDED = {
     "release_lock_on_cudamalloc": "no lock is held during a call of the driver that blocks",
     "throw_on_cudamalloc_oom": "a request beyond the limit fails without a call of the driver",
 }
-# Read by PyTorch itself, for host memory.
+# Read by PyTorch itself, for its own pinned memory.
 PINNED = re.compile(r"pinned_\w+")
 GRAPH_REUSE = "graph_capture_record_stream_reuse"
 FRACTION = "per_process_memory_fraction"
@@ -37,6 +37,7 @@ FRACTION = "per_process_memory_fraction"
 class Settings:
     fraction: float | None = None
     remarks: list[str] = field(default_factory=list)
+    pinned_remarks: list[str] = field(default_factory=list)  # where pinned memory is served too
 
 
 def read_environment(environment: Mapping[str, str]) -> Settings:
@@ -61,7 +62,9 @@ def read(text: str, source: str) -> Settings:
                 settings.remarks.append(f"{source}: {key} changes nothing under Spillway: {UNNEEDED[key]}")
         elif key == GRAPH_REUSE:
             settings.remarks.append(f"{source}: {key} changes nothing: under capture blocks wait for the graph's end")
-        elif not PINNED.fullmatch(key):
+        elif PINNED.fullmatch(key):
+            settings.pinned_remarks.append(f"{source}: {key} changes nothing: pinned memory is Spillway's too")
+        else:
             settings.remarks.append(f"{source}: {key} is not known to Spillway")
     return settings
 
@@ -76,9 +79,9 @@ def parse_fraction(value: str, source: str) -> float:
     return fraction
 
 
-def apply_at_start(settings: Settings) -> None:
+def apply_at_start(settings: Settings, pinned_memory: bool) -> None:
     """Spillway's own limit goes before PyTorch's fraction."""
-    remark(settings)
+    remark(settings.remarks + (settings.pinned_remarks if pinned_memory else []))
     if settings.fraction is not None and "limit:" not in os.environ.get("SPILLWAY_CONF", ""):
         limit(settings.fraction)
 
@@ -90,15 +93,15 @@ def answer_changes(torch: Any) -> None:
     def set_settings(text: str) -> None:
         settings = read(text, "allocator settings")
         native(text)  # PyTorch's own judgement, and what is for host memory
-        remark(settings)
+        remark(settings.remarks)
         if settings.fraction is not None:
             limit(settings.fraction)
 
     torch._C._accelerator_setAllocatorSettings = set_settings
 
 
-def remark(settings: Settings) -> None:
-    for line in settings.remarks:
+def remark(lines: list[str]) -> None:
+    for line in lines:
         warnings.warn(line, SpillwayWarning, stacklevel=5)
 
 

@@ -190,7 +190,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(
         value_of(nullptr) ==
         "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,ipc:on,check_streams:off,"
-        "max_small_size:16KiB,strict:off,debug:off");
+        "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,strict:off,debug:off");
   });
 }
 

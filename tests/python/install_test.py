@@ -59,6 +59,10 @@ print(pool.use_count(), torch.cuda.get_per_process_memory_fraction())
         done = run(code)
         self.assertEqual(done.stdout.split(), ["1", "0.5"], done.stderr)
 
+    def test_a_pool_may_come_first(self) -> None:
+        done = run(f"{INSTALL}; import torch; print(torch.cuda.MemPool().use_count())")
+        self.assertEqual(done.stdout.split(), ["full", "1"], done.stderr)
+
     def test_again_is_ok(self) -> None:
         self.assertEqual(run(f"{INSTALL}; spillway.install()").stdout.strip(), "full")
 

@@ -76,6 +76,18 @@ if __name__ == "__main__":
         self.assertEqual(done.stdout, "")
         self.assertIn("no C++ compiler", done.stderr)
 
+    def test_pinned_memory_for_the_asking(self) -> None:
+        code = """
+import torch
+torch.cuda.init()
+block = torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True)
+print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)
+"""
+        # PyTorch's own takes 4 MiB.
+        for options, mebibytes in (([], "4"), (["--pinned-memory"], "3")):
+            done = spillway("run", *options, "--", sys.executable, "-c", code, SPILLWAY_CONF="limit:1GiB")
+            self.assertEqual(done.stdout.strip(), mebibytes, done.stderr)
+
     def test_dumps_are_named_by_rank(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             code = "import torch; torch.zeros(1, device='cuda')"
@@ -89,6 +101,7 @@ if __name__ == "__main__":
             (["run", "--", "/no/such/program"], "cannot be started"),
             (["run", "--", "python3", "-I", "x.py"], "ignore its environment"),
             (["run", "--fast", "--", "true"], "--fast"),
+            (["run", "--plain", "--pinned-memory", "--", "true"], "--plain"),
             *(
                 (["dryrun", "--gpu-memory", size, "--", "true"], "2MiB to 16TiB")
                 for size in (

@@ -1,0 +1,55 @@
+// Spillway as PyTorch's allocator of pinned host memory: spillway/pinned.h, and the memory of CUDA graphs,
+// which is kept for them until they are gone and the cache is emptied.
+#pragma once
+
+#include <ATen/core/CachingHostAllocator.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace spillway_torch {
+
+class HostAllocator final : public at::HostAllocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override;
+  at::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+  void free(void* pointer);
+
+  bool record_event(void* pointer, void* context, c10::Stream stream) override;
+  void empty_cache() override;
+
+  at::HostStats get_stats() override;
+  void reset_accumulated_stats() override;
+  void reset_peak_stats() override;
+
+  void begin_allocate_to_pool(c10::MempoolId_t id, std::function<bool(c10::Stream)> filter) override;
+  void end_allocate_to_pool(c10::MempoolId_t id) override;
+  void release_pool(c10::MempoolId_t id) override;
+
+ private:
+  struct Pool {
+    int claims = 0;
+    std::vector<void*> freed;  // that its graphs may still use
+  };
+
+  // Notes that the block is of the pool that is open for the current stream, if one is.
+  void note_pool(void* pointer);
+  // False for a block of no pool.
+  bool keep_for_pool(void* pointer);
+  void free_released();
+
+  std::mutex mutex_;
+  std::vector<std::pair<c10::MempoolId_t, std::function<bool(c10::Stream)>>> open_;
+  std::map<c10::MempoolId_t, Pool> pools_;
+  std::unordered_map<void*, c10::MempoolId_t> pool_blocks_;
+  std::vector<void*> released_;  // of pools that are gone; replays may be in progress
+  std::atomic<size_t> open_count_{0};
+  std::atomic<size_t> pool_block_count_{0};
+};
+
+}  // namespace spillway_torch
