@@ -75,7 +75,7 @@ install_wheels() {
       "nvidia-cuda-runtime==$cuda_runtime_version" "nvidia-cuda-crt==$cuda_crt_version"
   fi
   if ! cmp -s scripts/requirements.txt "$venv/requirements.installed"; then
-    pip_install "the tools of scripts/requirements.txt" -r scripts/requirements.txt
+    pip_install "the packages of scripts/requirements.txt" --no-deps -r scripts/requirements.txt
     cp scripts/requirements.txt "$venv/requirements.installed"
   fi
 }
