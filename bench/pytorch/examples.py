@@ -31,7 +31,7 @@ class Example:
         return main
 
     def run(self, allocator: str, device_bytes: int, arguments: str) -> list[Outcome]:
-        device = f"capacity:{device_bytes}B,devices:{self.ranks},races:off"
+        device = f"capacity:{device_bytes}B,devices:{self.ranks},races:off,vmm_in_capture:allow"
         return run(self.program(arguments), allocator, device, self.ranks)
 
 

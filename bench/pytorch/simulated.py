@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def enter(build: Path) -> None:
     if not libraries:
         sys.exit(f"{Path(sys.argv[0]).name}: no simulated libraries in {build / 'lib' / 'sim'}: build first")
     preloaded = ":".join(map(str, libraries))
-    if os.environ.get("LD_PRELOAD") == preloaded:
+    if preloaded in os.environ.get("LD_PRELOAD", ""):  # valgrind adds to it
         return
     environment = {
         **os.environ,
@@ -56,28 +56,35 @@ def enter(build: Path) -> None:
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 
+Child = tuple[int, int]  # its process id, and the pipe of its outcome
+
+
 def run(program: Callable[[], Any], allocator: str, device: str, ranks: int = 1) -> list[Outcome]:
     """One outcome for each rank. `device` is a SPILLWAY_SIM. Where one rank fails, the others are ended."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())} if ranks > 1 else {}
     children = []
     for rank in range(ranks):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
-        children.append(_start(program, allocator, {"SPILLWAY_SIM": device, **address, **place}))
+        children.append(start(program, allocator, {"SPILLWAY_SIM": device, **address, **place}))
+    return collect(children)
+
+
+def collect(children: list[Child]) -> list[Outcome]:
+    """Waits for all. Where one fails, those after it are ended."""
     outcomes = []
-    for rank, (_, answer) in enumerate(children):
+    for index, (_, answer) in enumerate(children):
         with os.fdopen(answer, "rb") as pipe:
             data = pipe.read()
         outcomes.append(pickle.loads(data) if data else Outcome("the process died"))
         if outcomes[-1].failure:
-            for pid, _ in children[rank + 1 :]:
+            for pid, _ in children[index + 1 :]:
                 os.kill(pid, signal.SIGKILL)
     for pid, _ in children:
         os.waitpid(pid, 0)
     return outcomes
 
 
-def _start(program: Callable[[], Any], allocator: str, environment: dict[str, str]) -> tuple[int, int]:
-    """The child's process id and the pipe of its outcome."""
+def start(program: Callable[[], Any], allocator: str, environment: dict[str, str]) -> Child:
     ours, theirs = os.pipe()
     child = os.fork()
     if child != 0:
@@ -96,7 +103,7 @@ def _start(program: Callable[[], Any], allocator: str, environment: dict[str, st
         outcome.stats = dict(torch.cuda.memory_stats())
     except BaseException as problem:
         outcome.failure = traceback.format_exc()
-        outcome.out_of_memory = isinstance(problem, torch.OutOfMemoryError)
+        outcome.out_of_memory = any("out of memory" in str(cause) for cause in _causes(problem))
     with os.fdopen(theirs, "wb") as pipe:
         pickle.dump(outcome, pipe)
     os._exit(0)
@@ -111,6 +118,13 @@ def serve(torch: Any, allocator: str) -> None:
         spillway.install(allocator)
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def _causes(problem: BaseException | None) -> Iterator[BaseException]:
+    """The exception and those in whose handling it was raised: leaving a capture that failed raises another."""
+    while problem is not None:
+        yield problem
+        problem = problem.__context__
 
 
 def _free_port() -> int:
