@@ -69,7 +69,7 @@ install_torch() {
   local packages=("$1"/lib/python3*/site-packages)
   has_wheel "${packages[0]}" "torch-$2*" || pip_install "$1" "torch $2 (530 MB)" --no-deps "torch==$2"
   cmp -s scripts/requirements.txt "$1/requirements.installed" && return 0
-  pip_install "$1" "the tools of scripts/requirements.txt" -r scripts/requirements.txt
+  pip_install "$1" "the packages of scripts/requirements.txt" --no-deps -r scripts/requirements.txt
   cp scripts/requirements.txt "$1/requirements.installed"
 }
 

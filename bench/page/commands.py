@@ -1,4 +1,4 @@
-"""Runs the programs that measure: spillway replay, bench_allocator, make_traces.py.
+"""Runs the programs that measure: spillway replay, bench_allocator, make_traces.py, those of bench/pytorch.
 
 What a command answered is kept, so that sections may ask for the same thing. A command that fails raises CommandError,
 whose one line names it.
@@ -17,7 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAKE_TRACES = Path(__file__).resolve().parent.parent / "synthetic" / "make_traces.py"
+BENCH = Path(__file__).resolve().parent.parent
+MAKE_TRACES = BENCH / "synthetic" / "make_traces.py"
+PYTORCH = BENCH / "pytorch"
+# It has PyTorch.
+PYTHON = BENCH.parent / ".venv" / "bin" / "python"
 # One trace and allocator, by the keys of `spillway replay --json`.
 Row = dict[str, Any]
 Command = list[str | Path]
@@ -78,6 +82,14 @@ class Commands:
             return [Case(name, int(threads), float(ours), float(native)) for name, threads, ours, native, _ in lines]
         except ValueError as error:
             raise CommandError(f"{shown(command)}: no answer of the form expected: {error}") from None
+
+    def pytorch(self, script: str, *options: str) -> list[Row]:
+        command: Command = [PYTHON, PYTORCH / script, f"--build={self.build}", *options]
+        try:
+            rows: list[Row] = json.loads(self._answer(command))
+        except ValueError as error:
+            raise CommandError(f"{shown(command)}: no answer of the form expected: {error}") from None
+        return rows
 
     def _answer(self, command: Command, out_of_memory: int = 0) -> str:
         key = tuple(map(str, command))

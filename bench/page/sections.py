@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
+from page import pytorch
 from page.commands import Case, Commands, Row
 from page.markdown import GIB, gib, listed, page, ratio, span, table
 
@@ -254,6 +255,8 @@ SECTIONS: dict[str, Callable[[Commands], str]] = {
     "metadata": metadata,
     "hit-path": hit_path,
     "threads": threads,
+    "pytorch-examples": pytorch.examples,
+    "pytorch-speed": pytorch.speed,
 }
 
 

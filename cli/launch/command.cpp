@@ -136,7 +136,8 @@ std::string report(const std::vector<Json>& results, uint64_t gpu_bytes, const s
   out +=
       "  Meaningless here: every value computed on the device (losses, metrics, anything that branches on "
       "them), all "
-      "times,\n  memory that libraries take for themselves (cuDNN is off, NCCL moves nothing), and kernels' "
+      "times,\n  memory that libraries take for themselves (cuDNN is off, NCCL moves no tensors), and "
+      "kernels' "
       "workspaces.\n  Meant: the sequence and sizes of PyTorch's allocations, and what the allocator makes "
       "of them.\n";
   return out;

@@ -111,6 +111,7 @@ def replace_fraction(torch: Any) -> None:
     fractions: dict[int, float] = {}
 
     def set_fraction(fraction: float, device: int) -> None:
+        torch.cuda.synchronize(device)  # PyTorch makes no context before the first block
         total = ctypes.c_uint64()
         check(library().spw_memory_info(device, None, ctypes.byref(total)))
         check(library().spw_set_limit(device, UNLIMITED if fraction >= 1 else int(fraction * total.value)))

@@ -57,6 +57,16 @@ import sys
 if "--list" in sys.argv:
     print("first 1 steps\\nsecond 1 steps\\ndrifting_sizes 1 steps")
 """
+FAKE_SMALLEST = """\
+print('[{"example": "first.py", "requested_bytes": 1073741824, "full": 1075838976, "native": 2147483648,'
+      ' "expandable": 1181116006}, {"example": "second.py", "requested_bytes": 1073741824, "full": 1181116006,'
+      ' "native": 1075838976, "expandable": 1181116006}]')
+"""
+FAKE_SPEED = """\
+print('[{"calls": "raw_alloc and raw_delete", "size": "512 B", "native_ns": 100.0, "full_ns": 30.0,'
+      ' "native_instructions": 900.4, "full_instructions": 300.0},'
+      ' {"calls": "torch.empty and its end", "size": "1 MiB", "native_ns": 1000.0, "full_ns": 950.0}]')
+"""
 ROW: dict[str, Any] = {
     "completion": "instant", "events": 1000, "peak_live_bytes": 4 << 30, "capacity_bytes": 4 << 30,
     "peak_reserved_bytes": 4 << 30, "unlimited_peak_reserved_bytes": 5 << 30, "unlimited_driver_calls": 300,
@@ -94,6 +104,8 @@ class Fakes(unittest.TestCase):
         program(self.folder / "build/bin/spillway", FAKE_SPILLWAY.format(python=sys.executable))
         program(self.folder / "build/bin/bench_allocator", FAKE_BENCH)
         program(self.folder / "make_traces.py", FAKE_MAKE_TRACES)
+        program(self.folder / "smallest_devices.py", FAKE_SMALLEST)
+        program(self.folder / "speed.py", FAKE_SPEED)
 
     def answer(self, fails_on: str = "", **ours: object) -> None:
         rows = {"spillway": ours, "native": NATIVE, "expandable": EXPANDABLE}
@@ -105,6 +117,8 @@ class Fakes(unittest.TestCase):
         stdout = io.StringIO()
         with (
             mock.patch("page.commands.MAKE_TRACES", self.folder / "make_traces.py"),
+            mock.patch("page.commands.PYTORCH", self.folder),
+            mock.patch("page.commands.PYTHON", sys.executable),
             contextlib.redirect_stderr(io.StringIO()),
             contextlib.redirect_stdout(stdout),
         ):
@@ -135,9 +149,13 @@ class Fakes(unittest.TestCase):
             "| spillway / native | 0.20 |",
             "| mixed | 2 | 4.00 | 0.25 | 2.00 |",
             "threads/mixed on 2 threads takes 4.0 times the time of native",
+            "| `first.py` | 1.000 GiB | 1.002 GiB (1.0020) | 2.000 GiB (2.0000) | 1.100 GiB (1.1000) |",
+            "Not good: a peer needs less for second.py.",
+            "| raw_alloc and raw_delete | 512 B | 0.30 | 0.6 | 300 | 900 |",
+            "Not good: torch.empty and its end, 1 MiB miss the bar.",
         ):
             self.assertIn(line, text)
-        self.assertEqual(text.count("Not good"), 3, text)
+        self.assertEqual(text.count("Not good"), 5, text)
         self.assertLessEqual(max(len(line) for line in text.splitlines() if line[:1] not in "| #"), 120)
 
     def test_what_is_not_good_is_said(self) -> None:

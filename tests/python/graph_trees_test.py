@@ -45,7 +45,8 @@ def watched(outcome: Outcome, program: str) -> Iterator[None]:
 
     def note() -> None:
         nonlocal noted
-        outcome.requests[program] += [event["size"] for event in events()[noted:] if event["action"] == "alloc"]
+        new = [event for event in events()[noted:] if event["action"] == "alloc"]
+        outcome.requests[program] += [(event["action"], event["size"]) for event in new]
 
     def restore_unnoticed(*arguments: Any) -> None:
         nonlocal noted

@@ -22,12 +22,16 @@ importlib.import_module("torch._dynamo")
 
 SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "25"))
 ALLOCATORS = ("native", "spillway")
+COUNTERS = ("requested", "allocated", "active", "reserved")
+
+Request = tuple[str, int]  # "alloc" or "free_requested", and how many bytes
 
 
 @dataclass
 class Outcome:
     reports: list[str] = field(default_factory=list)
-    requests: dict[str, list[int]] = field(default_factory=dict)  # bytes asked for, by program
+    requests: dict[str, list[Request]] = field(default_factory=dict)  # by program
+    steps: list[tuple[int, int]] = field(default_factory=list)  # allocations so far and live ones, after each step
     damaged: int = 0  # copies that are not what was copied
     touched: int = 0
     restored: int = 0  # pools that graph trees put back
@@ -69,5 +73,7 @@ def run(program: Program, allocator: str, seed: int, device: str) -> Outcome:
 
 
 def check_counters() -> None:
+    now = {name: torch.cuda.memory_stats()[f"{name}_bytes.all.current"] for name in COUNTERS}
+    assert now["requested"] <= now["active"] <= now["reserved"] and now["allocated"] <= now["active"], now
     if spillway.installed():
         check(library().spw_validate(0))

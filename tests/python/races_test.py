@@ -4,7 +4,9 @@ allocator is asked the same, and a program that forgets record_stream() is found
 
 from __future__ import annotations
 
+import functools
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 from on_seeds import ALLOCATORS, SEEDS, Outcome, Program, check_counters, run, torch
@@ -85,66 +87,72 @@ def tokens(step: int = 0) -> Any:
     return torch.zeros(2, 16 + 8 * (step % 3), dtype=torch.int64, device="cuda")
 
 
-def train(model: Any, optimizer: Any, batch: Any) -> None:
-    model(batch).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    check_counters()
+# What makes an optimizer of a model's parameters.
+Optimizer = Callable[..., Any]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "foreach": functools.partial(torch.optim.AdamW, foreach=True),
+    "fused": functools.partial(torch.optim.AdamW, fused=True),
+}
 
 
-def adamw(model: Any, **options: Any) -> Any:
-    return torch.optim.AdamW(model.parameters(), **options)
+class Training:
+    """A model, an optimizer, and the step of both, after which the counters are looked at."""
+
+    def __init__(self, outcome: Outcome, make: Optimizer, checkpointed: bool = False, **options: Any) -> None:
+        self.outcome = outcome
+        self.model = Model(checkpointed).cuda()
+        self.optimizer = make(self.model.parameters(), **options)
+
+    def step(self, batch: Any) -> None:
+        self.model(batch).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.note_counters()
+
+    def note_counters(self) -> None:
+        check_counters()
+        stats = torch.cuda.memory_stats()
+        self.outcome.steps.append((stats["allocation.all.allocated"], stats["allocation.all.current"]))
 
 
-def foreach() -> None:
-    model = Model().cuda()
-    optimizer = adamw(model, foreach=True)
+def eager(outcome: Outcome, make: Optimizer) -> None:
+    training = Training(outcome, make)
     for step in range(4):
-        train(model, optimizer, tokens(step))
+        training.step(tokens(step))
 
 
-def fused() -> None:
-    model = Model().cuda()
-    optimizer = adamw(model, fused=True)
+def checkpointing(outcome: Outcome, make: Optimizer) -> None:
+    training = Training(outcome, make, checkpointed=True)
     for step in range(4):
-        train(model, optimizer, tokens(step))
+        training.step(tokens(step))
 
 
-def checkpointing() -> None:
-    model = Model(checkpointed=True).cuda()
-    optimizer = adamw(model)
-    for step in range(4):
-        train(model, optimizer, tokens(step))
-
-
-def graph() -> None:
-    model = Model().cuda()
-    optimizer = adamw(model, capturable=True)
+def graph(outcome: Outcome, make: Optimizer) -> None:
+    training = Training(outcome, make, capturable=True)
     batch = tokens()
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(main)
     with torch.cuda.stream(side):
         for _ in range(2):
-            train(model, optimizer, batch)
+            training.step(batch)
     main.wait_stream(side)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        train(model, optimizer, batch)
+        training.step(batch)
     # PyTorch sets the generator's seed on the capture's stream, and orders no replay after that.
     torch.cuda.synchronize()
     for step in range(3):
         batch.copy_(torch.zeros_like(batch, device="cpu"))
         tokens(step).add_(1)
         captured.replay()
-        check_counters()
+        training.note_counters()
     torch.cuda.synchronize()
 
 
-def prefetching() -> None:
+def prefetching(outcome: Outcome, make: Optimizer) -> None:
     """Batches come on a stream of their own, one step ahead."""
-    model = Model().cuda()
-    optimizer = adamw(model)
+    training = Training(outcome, make)
     main, copies = torch.cuda.current_stream(), torch.cuda.Stream()
 
     def fetch(step: int) -> Any:
@@ -157,35 +165,37 @@ def prefetching() -> None:
         batch, following = following, fetch(step + 1)
         main.wait_stream(copies)
         batch.record_stream(main)
-        train(model, optimizer, batch)
+        training.step(batch)
 
 
-def pooled() -> None:
-    model = Model().cuda()
-    optimizer = adamw(model)
+def pooled(outcome: Outcome, make: Optimizer) -> None:
+    training = Training(outcome, make)
     pool = torch.cuda.MemPool()
     for step in range(3):
         with torch.cuda.use_mem_pool(pool):
             batch = tokens(step)
-            train(model, optimizer, batch)
-        train(model, optimizer, batch)
+            training.step(batch)
+        training.step(batch)
         del batch
 
 
-TRAININGS = (foreach, fused, checkpointing, graph, prefetching, pooled)
+TRAININGS = (eager, checkpointing, graph, prefetching, pooled)
 
 
 def all_trainings(outcome: Outcome) -> None:
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     for training in TRAININGS:
-        torch.manual_seed(0)
-        torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)
-        training()
-        events = torch.cuda.memory._snapshot()["device_traces"][0]
-        torch.cuda.memory._record_memory_history(None)
-        outcome.requests[training.__name__] = [event["size"] for event in events if event["action"] == "alloc"]
-        check_counters()
+        for optimizer, make in OPTIMIZERS.items():
+            torch.manual_seed(0)
+            torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)
+            training(outcome, make)
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+            torch.cuda.memory._record_memory_history(None)
+            outcome.requests[f"{training.__name__}, {optimizer}"] = [
+                (event["action"], event["size"]) for event in events if event["action"] in ("alloc", "free_requested")
+            ]
+            check_counters()
 
 
 # ---- Tests ----------------------------------------------------------------------------------------------------------
@@ -220,16 +230,17 @@ class Races(unittest.TestCase):
             self.assertTrue(any(outcome.damaged for outcome in outcomes), allocator)
 
     def test_training(self) -> None:
-        wanted: dict[str, list[int]] = {}
+        wanted: Outcome | None = None
         for allocator in ALLOCATORS:
             for seed, outcome in enumerate(self.outcomes(all_trainings, allocator)):
                 where = f"{allocator}, seed {seed}"
                 self.assertEqual(outcome.reports, [], where)
-                wanted = wanted or outcome.requests
-                for training in TRAININGS:
-                    sizes = outcome.requests[training.__name__]
-                    self.assertGreater(len(sizes), 100)
-                    self.assertEqual(sizes, wanted[training.__name__], f"{training.__name__}, {where}")
+                wanted = wanted or outcome
+                self.assertEqual(len(outcome.requests), len(TRAININGS) * len(OPTIMIZERS))
+                for training, requests in outcome.requests.items():
+                    self.assertGreater(len(requests), 200)
+                    self.assertEqual(requests, wanted.requests[training], f"{training}, {where}")
+                self.assertEqual(outcome.steps, wanted.steps, where)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,50 @@
+"""The programs of bench/pytorch: the size that is found is the smallest, and both allocators' times are printed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(1, str(ROOT / "bench" / "pytorch"))
+from smallest_devices import ALLOCATORS, PAGE_BYTES, Search  # noqa: E402
+
+importlib.import_module("torch")  # once for all children
+BUILD = Path(os.environ["SPILLWAY_LIBRARY"]).resolve().parents[1]
+
+
+class SmallestDevices(unittest.TestCase):
+    def test_a_page_less_is_too_small(self) -> None:
+        search = Search("generate.py", "--width 256 --layers 2 --batch 4 --length 256 --tokens 4 --steps 1")
+        for allocator in ALLOCATORS:
+            smallest = search.smallest(allocator)
+            self.assertGreaterEqual(smallest, search.requested_bytes)
+            self.assertTrue(search.completes(allocator, smallest), allocator)
+            if smallest - PAGE_BYTES >= search.requested_bytes:
+                self.assertFalse(search.completes(allocator, smallest - PAGE_BYTES), allocator)
+
+    def test_bad_input(self) -> None:
+        words = [sys.executable, str(ROOT / "bench" / "pytorch" / "smallest_devices.py"), f"--build={BUILD}"]
+        done = subprocess.run([*words, "--example", "x.py"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no example 'x.py'; allowed: train_transformer.py", done.stderr.splitlines()[-1])
+
+
+class Speed(unittest.TestCase):
+    def test_every_measure_has_both_times(self) -> None:
+        words = [sys.executable, str(ROOT / "bench" / "pytorch" / "speed.py"), f"--build={BUILD}", "--repeats", "1"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(done.stdout)
+        self.assertEqual(len(rows), 8)
+        for row in rows:
+            self.assertTrue(row["native_ns"] > 0 and row["full_ns"] > 0, row)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,48 @@
+"""Every example of examples/pytorch on PyTorch's own allocator and on Spillway: it runs, and each is asked the same."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench" / "pytorch"))
+from simulated import Outcome  # noqa: E402
+
+from examples import EXAMPLES, FOLDER, Example  # noqa: E402
+
+# What the examples import, once for all children.
+for name in ("torch._dynamo", "torch.distributed.fsdp", "transformers"):
+    importlib.import_module(name)
+
+SMALL = "--width 128 --layers 2 --batch 2 --length 64 --steps 3"
+BACKENDS = {"native": "native", "plain": "pluggable", "full": "spillway"}
+
+
+class Examples(unittest.TestCase):
+    def outcomes(self, example: Example, allocator: str) -> list[Outcome]:
+        outcomes = example.run(allocator, 1 << 30, SMALL)
+        for outcome in outcomes:
+            self.assertEqual(outcome.failure, "")
+            self.assertEqual(outcome.backend, BACKENDS[allocator])
+        return outcomes
+
+    def test_each_allocator_is_asked_the_same(self) -> None:
+        for example in EXAMPLES:
+            native = self.outcomes(example, "native")
+            for allocator in ("plain", "full"):
+                with self.subTest(f"{example.command}, {allocator}"):
+                    for ours, theirs in zip(self.outcomes(example, allocator), native, strict=True):
+                        for name in ("allocation.all.allocated", "requested_bytes.all.allocated"):
+                            self.assertEqual(ours.stats[name], theirs.stats[name], name)
+                        self.assertGreater(ours.stats["allocation.all.allocated"], 100)
+
+    def test_no_example_is_forgotten(self) -> None:
+        scripts = {path.name for path in FOLDER.glob("*.py")} - {"language_model.py"}
+        self.assertEqual(scripts, {example.script.name for example in EXAMPLES})
+
+
+if __name__ == "__main__":
+    unittest.main()
