@@ -1,0 +1,17 @@
+// Logits and loss: the largest tensors of a model with a large vocabulary, all of the last stage.
+#pragma once
+
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+// While the loss is computed: logits, their fp32 copy and what the loss keeps.
+double loss_bytes(const Run& run);
+
+// Input and output of the final norm, and of what else stands before the output projection.
+double head_bytes(const Run& run);
+
+// Logit gradients and head inputs kept until the pipeline drains.
+double deferred_gradient_bytes(const Run& run);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,123 @@
+#include "estimator/buckets/states.h"
+
+#include <algorithm>
+
+namespace spillway::estimator {
+namespace {
+
+RankParameters layer_parameters(const Run& run, const Layer& layer) {
+  RankParameters out;
+  for (const Block& block : layer) {
+    const BlockParameters count = block_parameters(block, run.model.hidden);
+    out.dense += count.tensor_sharded / run.parallel.tensor + count.replicated;
+    out.expert += count.expert / (run.parallel.expert * run.parallel.expert_tensor);
+  }
+  return out;
+}
+
+void add(RankParameters& sum, const RankParameters& more) {
+  sum.dense += more.dense;
+  sum.expert += more.expert;
+}
+
+// With tied tables the first and the last stage each hold one (Megatron-LM, language_module.py).
+int64_t vocabulary_tables(const Model& model, const Stage& stage) {
+  if (stage.first && stage.last) return model.tied ? 1 : 2;
+  return stage.first || stage.last ? 1 : 0;
+}
+
+double moment_bytes(OptimizerKind kind, double state_bytes) {
+  switch (kind) {
+    case OptimizerKind::kAdam:
+      return 2 * state_bytes;
+    // Two bytes and an fp32 scale for each block of 256 (bitsandbytes, optimizer.py).
+    case OptimizerKind::kAdam8bit:
+      return 2 * (1 + 4.0 / 256);
+    case OptimizerKind::kAdamMini:
+    case OptimizerKind::kLion:
+    case OptimizerKind::kMuon:
+    case OptimizerKind::kSgdMomentum:
+      return state_bytes;
+    case OptimizerKind::kAdafactor:  // one row and one column of each matrix
+    case OptimizerKind::kSgd:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+RankParameters rank_parameters(const Run& run, const Stage& stage) {
+  const Model& model = run.model;
+  const int64_t rows = vocabulary_shard(run);
+  RankParameters out;
+  out.dense = rows * model.hidden * vocabulary_tables(model, stage);
+  if (stage.first) out.dense += (model.positions + model.token_types) * model.hidden;
+  if (stage.last) out.dense += model.head_parameters + (model.output_bias ? rows : 0);
+  for (const Tower& tower : model.towers) {
+    if (stage.first) out.dense += tower.input_parameters;
+    if (stage.last) out.dense += tower.final_norm_parameters;
+    if (&tower == &model.towers.back()) break;
+    for (const Layer& layer : tower.layers) add(out, layer_parameters(run, layer));
+  }
+  const std::vector<Layer>& layers = model.towers.back().layers;
+  for (const Chunk& chunk : stage.chunks) {
+    for (int64_t i = 0; i < chunk.layers; ++i) {
+      add(out, layer_parameters(run, layers[static_cast<size_t>(chunk.first_layer + i)]));
+    }
+  }
+  return out;
+}
+
+ElementBytes element_bytes(const Training& training, Framework framework) {
+  ElementBytes out;
+  const bool half = training.precision != Precision::kFp32;
+  out.weight = half ? 2 : 4;
+  out.gradient = !half || training.fp32_gradients ? 4 : 2;
+  out.master = half && training.mixed ? 4 : 0;
+  // Optimizers keep states in the dtype of the parameters they update.
+  out.moments = moment_bytes(training.optimizer, half && !training.mixed ? 2 : 4);
+  // Megatron-LM, optimizer.py: 16-bit gradients are copied to fp32 ones, freed by zero_grad.
+  if (framework == Framework::kMegatron && out.master > 0 && out.gradient < 4) out.master_gradient = 4;
+  return out;
+}
+
+StateBytes state_bytes(const Run& run, const RankParameters& parameters) {
+  const Parallel& parallel = run.parallel;
+  const ElementBytes bytes = element_bytes(run.training, run.framework);
+  const auto instances = static_cast<double>(parallel.optimizer_instances);
+  const double dense_ranks = static_cast<double>(parallel.data() * parallel.context) / instances;
+  const double expert_ranks = std::max(1.0, static_cast<double>(parallel.expert_data()) / instances);
+  const auto dense = static_cast<double>(parameters.dense);
+  const auto expert = static_cast<double>(parameters.expert);
+  const auto held = [&](DataSharding from) {
+    return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
+  };
+  const double optimizer = held(DataSharding::kOptimizer);
+  return {bytes.weight * held(DataSharding::kParameters),
+          bytes.gradient * held(DataSharding::kGradients),
+          bytes.master * optimizer,
+          bytes.moments * optimizer,
+          bytes.master_gradient * optimizer,
+          bytes.step_temporary * optimizer};
+}
+
+double gathered_root_bytes(const Run& run) {
+  const Model& model = run.model;
+  const double bytes = element_bytes(run.training, run.framework).weight;
+  const int64_t tables = model.tied ? 1 : 2;
+  return bytes * static_cast<double>((vocabulary_shard(run) * tables + model.positions + model.token_types) *
+                                     model.hidden);
+}
+
+double gathered_layer_bytes(const Run& run) {
+  const double bytes = element_bytes(run.training, run.framework).weight;
+  int64_t largest = 0;
+  for (const Layer& layer : run.model.towers.back().layers) {
+    const RankParameters count = layer_parameters(run, layer);
+    largest = std::max(largest, count.dense + count.expert);
+  }
+  return bytes * static_cast<double>(largest);
+}
+
+}  // namespace spillway::estimator

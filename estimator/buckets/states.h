@@ -1,0 +1,43 @@
+// Model states: weights, gradients, fp32 copies and what the optimizer keeps, on one rank.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/run.h"
+#include "estimator/stages.h"
+
+namespace spillway::estimator {
+
+// Elements on one rank, by the group of ranks that holds the same ones.
+struct RankParameters {
+  int64_t dense = 0;
+  int64_t expert = 0;
+};
+RankParameters rank_parameters(const Run& run, const Stage& stage);
+
+// Bytes for each element before any sharding over data-parallel ranks.
+struct ElementBytes {
+  double weight = 0;
+  double gradient = 0;
+  double master = 0;
+  double moments = 0;          // created by the first optimizer step
+  double master_gradient = 0;  // fp32 copies that live from one step to the next forward pass
+  double step_temporary = 0;   // during the optimizer step
+};
+ElementBytes element_bytes(const Training& training, Framework framework);
+
+struct StateBytes {
+  double weights = 0;
+  double gradients = 0;
+  double master = 0;
+  double moments = 0;
+  double master_gradients = 0;
+  double step_temporary = 0;
+};
+StateBytes state_bytes(const Run& run, const RankParameters& parameters);
+
+// Weights of one sharding unit, gathered for use: the embedding with the head, and a layer.
+double gathered_root_bytes(const Run& run);
+double gathered_layer_bytes(const Run& run);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,37 @@
+// Every constant that no framework's source gives: where it was measured, and how far it may be wrong. All
+// other numbers of the estimator are formulas with their source beside them.
+#pragma once
+
+#include <array>
+
+namespace spillway::estimator {
+
+constexpr double kMiB = 1 << 20;
+
+struct Measured {
+  double value;
+  const char* what;
+  const char* origin;
+};
+
+// Megatron-LM's pipelined runs hold this beside two inputs for each virtual stage, whatever the model.
+constexpr Measured kPipelineFixedBytes{2 * kMiB, "bytes held by pipelined runs beside stage inputs",
+                                       "residual of Megatron-LM's dense pipelined runs, 1 to 4 MiB"};
+
+// torch.compile of the fused cross entropy, PyTorch before 2.6 and in the 24.01 container.
+constexpr Measured kFusedLossBytesOld{14, "bytes for each logit, fused loss, containers of early 2025",
+                                      "two runs of one configuration: 4 T V/t above today's"};
+constexpr Measured kFusedLossBytesOldest{18, "bytes for each logit, fused loss, 24.01 container",
+                                         "two runs of one configuration: 8 T V/t above today's"};
+
+// Half-widths of the interval as shares of a part of the peak, from the residuals of measured runs.
+constexpr Measured kStateSpread{0.010, "of the steady part", "residuals of steady bytes: allocator rounding"};
+constexpr Measured kActivationSpread{0.018, "of the dense transient part",
+                                     "residuals of dense runs: allocator rounding"};
+constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
+                                 "runs of one configuration differ by this much: routing"};
+
+constexpr std::array<Measured, 6> kMeasured = {kPipelineFixedBytes, kFusedLossBytesOld, kFusedLossBytesOldest,
+                                               kStateSpread,        kActivationSpread,  kExpertSpread};
+
+}  // namespace spillway::estimator
