@@ -3,77 +3,103 @@
 namespace spillway::estimator {
 namespace {
 
-BlockParameters latent_parameters(const Attention& block, int64_t hidden) {
-  const LatentAttention& latent = *block.latent;
-  const int64_t query_width = block.heads * (latent.head_dim + latent.rotary_dim);
-  BlockParameters out;
-  if (latent.query_rank > 0) {
-    out.replicated += latent.query_rank * hidden;
-    out.tensor_sharded += latent.query_rank * query_width;
-  } else {
-    out.tensor_sharded += hidden * query_width;
-  }
-  out.replicated += hidden * (latent.key_value_rank + latent.rotary_dim);
-  out.tensor_sharded += latent.key_value_rank * block.heads * (latent.head_dim + latent.value_dim) +
-                        block.heads * latent.value_dim * hidden;
-  out.replicated += block.norm_parameters + block.head_norm_parameters + (block.output_bias ? hidden : 0);
-  return out;
-}
+class Lister {
+ public:
+  Lister(int64_t hidden, std::vector<WeightTensors>& out) : hidden_(hidden), out_(out) {}
 
-struct Count {
-  int64_t hidden;
-
-  BlockParameters operator()(const Attention& block) const {
-    if (block.latent.has_value()) return latent_parameters(block, hidden);
-    const int64_t projected = block.head_dim * (block.heads + 2 * block.key_value_heads);
-    return {hidden * projected + block.heads * block.head_dim * hidden +
-                (block.query_key_value_bias ? projected : 0),
-            block.norm_parameters + block.head_norm_parameters + block.extra_parameters +
-                (block.output_bias ? hidden : 0),
-            0};
+  void operator()(const Attention& block) const {
+    replicated(block.norm_parameters);
+    if (block.latent.has_value()) {
+      latent_projections(block, *block.latent);
+    } else {
+      const int64_t projected = block.head_dim * (block.heads + 2 * block.key_value_heads);
+      sharded(hidden_ * projected);
+      if (block.query_key_value_bias) sharded(projected);
+      sharded(block.heads * block.head_dim * hidden_);
+    }
+    replicated(block.head_norm_parameters);
+    replicated(block.extra_parameters);
+    if (block.output_bias) replicated(hidden_);
   }
 
-  BlockParameters operator()(const Mlp& block) const {
+  void operator()(const Mlp& block) const {
     const int64_t widths = block.gated ? 2 : 1;
-    return {hidden * block.ffn * (widths + 1) + (block.bias ? widths * block.ffn : 0),
-            block.norm_parameters + (block.bias ? hidden : 0), 0};
+    replicated(block.norm_parameters);
+    sharded(hidden_ * block.ffn * widths);
+    if (block.bias) sharded(widths * block.ffn);
+    sharded(hidden_ * block.ffn);
+    if (block.bias) replicated(hidden_);
   }
 
-  BlockParameters operator()(const Experts& block) const {
+  void operator()(const Experts& block) const {
     const int64_t widths = block.gated ? 2 : 1;
-    const int64_t one = hidden * block.ffn * (widths + 1) + (block.bias ? widths * block.ffn + hidden : 0);
-    return {hidden * block.shared_ffn * (widths + 1),
-            block.norm_parameters + hidden * block.count + (block.router_bias ? block.count : 0) +
-                (block.shared_gate ? hidden : 0),
-            block.count * one};
+    replicated(block.norm_parameters);
+    replicated(hidden_ * block.count);
+    if (block.router_bias) replicated(block.count);
+    const auto expert = [&](int64_t elements) {
+      out_.push_back({Placement::kExpert, elements, block.count});
+    };
+    expert(hidden_ * block.ffn * widths);
+    if (block.bias) expert(widths * block.ffn);
+    expert(hidden_ * block.ffn);
+    if (block.bias) expert(hidden_);
+    sharded(hidden_ * block.shared_ffn * widths);
+    sharded(hidden_ * block.shared_ffn);
+    if (block.shared_gate) replicated(hidden_);
   }
 
-  BlockParameters operator()(const Mamba& block) const {
+  void operator()(const Mamba& block) const {
     const int64_t inner = block.heads * block.head_dim;
     const int64_t states = 2 * block.groups * block.state;
-    return {hidden * (2 * inner + states + block.heads) + (inner + states) * (block.convolution + 1) +
-                3 * block.heads + inner + inner * hidden,
-            block.norm_parameters, 0};
+    replicated(block.norm_parameters);
+    sharded(hidden_ * (2 * inner + states + block.heads));
+    sharded((inner + states) * (block.convolution + 1));
+    sharded(3 * block.heads);
+    sharded(inner);
+    sharded(inner * hidden_);
   }
+
+ private:
+  void latent_projections(const Attention& block, const LatentAttention& latent) const {
+    const int64_t query_width = block.heads * (latent.head_dim + latent.rotary_dim);
+    if (latent.query_rank > 0) {
+      replicated(latent.query_rank * hidden_);
+      sharded(latent.query_rank * query_width);
+    } else {
+      sharded(hidden_ * query_width);
+    }
+    replicated(hidden_ * (latent.key_value_rank + latent.rotary_dim));
+    sharded(latent.key_value_rank * block.heads * (latent.head_dim + latent.value_dim));
+    sharded(block.heads * latent.value_dim * hidden_);
+  }
+
+  void sharded(int64_t elements) const { add(Placement::kTensorSharded, elements); }
+  void replicated(int64_t elements) const { add(Placement::kReplicated, elements); }
+  void add(Placement placement, int64_t elements) const {
+    if (elements > 0) out_.push_back({placement, elements});
+  }
+
+  int64_t hidden_;
+  std::vector<WeightTensors>& out_;
 };
 
 }  // namespace
 
-BlockParameters block_parameters(const Block& block, int64_t hidden) {
-  return std::visit(Count{hidden}, block);
+void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out) {
+  std::visit(Lister(hidden, out), block);
 }
 
 int64_t total_parameters(const Model& model) {
   int64_t total = model.vocabulary * model.hidden * (model.tied ? 1 : 2) +
                   (model.positions + model.token_types) * model.hidden + model.head_parameters +
                   (model.output_bias ? model.vocabulary : 0);
+  std::vector<WeightTensors> weights;
   for (const Tower& tower : model.towers) {
     total += tower.final_norm_parameters + tower.input_parameters;
     for (const Layer& layer : tower.layers) {
-      for (const Block& block : layer) {
-        const BlockParameters count = block_parameters(block, model.hidden);
-        total += count.tensor_sharded + count.replicated + count.expert;
-      }
+      weights.clear();
+      for (const Block& block : layer) append_weights(block, model.hidden, weights);
+      for (const WeightTensors& tensors : weights) total += tensors.elements * tensors.count;
     }
   }
   return total;

@@ -89,13 +89,17 @@ struct Model {
   std::vector<Tower> towers = {};
 };
 
-// Elements a block holds, split by how it is sharded.
-struct BlockParameters {
-  int64_t tensor_sharded = 0;
-  int64_t replicated = 0;
-  int64_t expert = 0;
+enum class Placement { kTensorSharded, kReplicated, kExpert };
+
+// Equal weights of a block, in whole-model elements.
+struct WeightTensors {
+  Placement placement = Placement::kReplicated;
+  int64_t elements = 0;  // of one
+  int64_t count = 1;
 };
-BlockParameters block_parameters(const Block& block, int64_t hidden);
+
+// The weights of a block in the order they are made, appended to `out`.
+void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out);
 
 // Elements of the whole model as it is published: no padding of the vocabulary, no sharding.
 int64_t total_parameters(const Model& model);

@@ -26,7 +26,6 @@ enum class AttentionKernel {
   kFlash,         // not kept
   kMaterialised,  // kept, by fused softmax kernels
   kLocal,         // kept, and scores are written to a buffer that lives as long as the process
-  kPlain,         // kept in fp32 as well: no fused softmax takes the shape
 };
 
 enum class Recompute { kNone, kSelective, kFull };
@@ -51,6 +50,12 @@ enum class CrossEntropy {
 enum class TokenDispatcher { kAllGather, kAllToAll };
 
 enum class Gpu { kA100, kH100, kGb200, kOther };
+
+// Whose rounding is added to what tensors ask for.
+enum class AllocatorModel {
+  kPytorch,   // the native allocator: what is left of a block below 1 MiB stays with it
+  kSpillway,  // lines of 512 bytes: less than a page for each thousand tensors, not counted
+};
 
 struct Parallel {
   int64_t world = 1;
@@ -83,6 +88,7 @@ struct Training {
   bool hidden_dropout = false;
   bool attention_dropout = false;
   AttentionKernel attention = AttentionKernel::kFlash;
+  double score_copy_bytes = 0;  // for each score, where softmax is not one kernel
   bool attention_mask = false;  // a batch x sequence x sequence mask comes with each microbatch
   Recompute recompute = Recompute::kNone;
   RecomputeModules modules = {};
@@ -122,6 +128,7 @@ struct Run {
   std::string name;
   Framework framework = Framework::kMegatron;
   Gpu gpu = Gpu::kOther;
+  AllocatorModel allocator = AllocatorModel::kPytorch;
   Model model;
   Parallel parallel;
   Training training;

@@ -7,6 +7,7 @@
 #include "estimator/buckets/overhead.h"
 #include "estimator/buckets/states.h"
 #include "estimator/measured.h"
+#include "estimator/rounding.h"
 
 namespace spillway::estimator {
 namespace {
@@ -14,39 +15,59 @@ namespace {
 constexpr const char* kCount = "counted from the model's widths";
 constexpr const char* kSaved = "tensors autograd saves, see buckets/activations.cpp";
 
+// What is held at the end of the forward pass.
 struct Activations {
-  SavedBytes saved;            // of all microbatches in flight
-  double largest_segment = 0;  // what one recomputation brings back
-  double inputs = 0;           // of layers that are recomputed
+  SavedBytes saved;                  // by part, of all microbatches in flight
+  std::vector<double> tensors = {};  // the same, one by one in the order they are made
+  double inputs = 0;                 // of layers that are recomputed
+  std::vector<double> segment = {};  // what the largest recomputation brings back
+  double segment_bytes = 0;
 };
 
 class Collector {
  public:
   explicit Collector(const Run& run) : run_(run), full_(run.training.recompute == Recompute::kFull) {}
 
-  void layers(const Tower& tower, int64_t first, int64_t count, int64_t source, double times) {
-    const int64_t segment = std::max<int64_t>(1, run_.training.recompute_layers);
-    double open = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const SavedBytes saved = saved_bytes(run_, tower, tower.layers[static_cast<size_t>(first + i)], source);
-      if (!full_) {
-        out_.saved.add(saved, times);
-        continue;
+  void layers(const Tower& tower, const Chunk& chunk, int64_t source_sequence) {
+    made_.clear();
+    const int64_t segment_layers = std::max<int64_t>(1, run_.training.recompute_layers);
+    size_t segment_start = 0;
+    for (int64_t i = 0; i < chunk.layers; ++i) {
+      if (full_ && i % segment_layers == 0) {
+        keep_segment(segment_start);
+        segment_start = made_.size();
+        keep(layer_input_bytes(run_, tower), chunk.in_flight);
+        out_.inputs += static_cast<double>(chunk.in_flight) * layer_input_bytes(run_, tower);
       }
-      if (i % segment == 0) {
-        out_.inputs += times * layer_input_bytes(run_, tower);
-        open = 0;
-      }
-      open += saved.total();
-      out_.largest_segment = std::max(out_.largest_segment, open);
+      append_saved_tensors(run_, tower, tower.layers[static_cast<size_t>(chunk.first_layer + i)],
+                           source_sequence, made_);
+    }
+    if (full_) return keep_segment(segment_start);
+    for (const SavedTensor& tensor : made_) out_.saved.add(tensor, static_cast<double>(chunk.in_flight));
+    for (int64_t i = 0; i < chunk.in_flight; ++i) {
+      for (const SavedTensor& tensor : made_) out_.tensors.push_back(tensor.bytes);
     }
   }
 
-  const Activations& result() const { return out_; }
+  Activations take() { return std::move(out_); }
 
  private:
+  void keep(double bytes, int64_t times) {
+    out_.tensors.insert(out_.tensors.end(), static_cast<size_t>(times), bytes);
+  }
+
+  void keep_segment(size_t start) {
+    double bytes = 0;
+    for (size_t i = start; i < made_.size(); ++i) bytes += made_[i].bytes;
+    if (bytes <= out_.segment_bytes) return;
+    out_.segment_bytes = bytes;
+    out_.segment.clear();
+    for (size_t i = start; i < made_.size(); ++i) out_.segment.push_back(made_[i].bytes);
+  }
+
   const Run& run_;
   bool full_;
+  std::vector<SavedTensor> made_;
   Activations out_;
 };
 
@@ -55,13 +76,10 @@ Activations activations(const Run& run, const Stage& stage) {
   const std::vector<Tower>& towers = run.model.towers;
   for (const Tower& tower : towers) {
     if (&tower == &towers.back()) break;
-    collector.layers(tower, 0, static_cast<int64_t>(tower.layers.size()), 0, 1);
+    collector.layers(tower, {0, static_cast<int64_t>(tower.layers.size()), 1}, 0);
   }
-  for (const Chunk& chunk : stage.chunks) {
-    collector.layers(towers.back(), chunk.first_layer, chunk.layers, towers.front().sequence,
-                     static_cast<double>(chunk.in_flight));
-  }
-  return collector.result();
+  for (const Chunk& chunk : stage.chunks) collector.layers(towers.back(), chunk, towers.front().sequence);
+  return collector.take();
 }
 
 void add_nonzero(Buckets& buckets, Bucket bucket) {
@@ -70,34 +88,41 @@ void add_nonzero(Buckets& buckets, Bucket bucket) {
 
 Buckets activation_buckets(const Activations& held) {
   Buckets out;
-  add_nonzero(out, {"norms and residuals", held.saved.norms, "(8 + 2 m) h T/t_sp for each layer", kSaved});
-  add_nonzero(out, {"attention", held.saved.attention, "(4 a + 4 k) d T/t for each layer", kSaved});
-  add_nonzero(out, {"attention scores", held.saved.attention_scores, "(2 + 3 m) a s^2 b/t for each layer",
+  add_nonzero(out,
+              {"norms and residuals", held.saved[Part::kNorms], "(8 + 2 m) h T/t_sp for each layer", kSaved});
+  add_nonzero(out, {"attention", held.saved[Part::kAttention], "(4 a + 4 k) d T/t for each layer", kSaved});
+  add_nonzero(out, {"attention scores", held.saved[Part::kScores], "(2 + 3 m) a s^2 b/t for each layer",
                     "Korthikanti et al., section 4.1"});
-  add_nonzero(out, {"feed-forward", held.saved.mlp, "4 f T/t, gated 6 f T/t, for each layer", kSaved});
-  add_nonzero(out, {"experts", held.saved.experts, "R (2 h + 6 f/etp), R = T K etp/t_sp, for each layer",
-                    "Megatron-LM, experts.py and token_dispatcher.py"});
-  add_nonzero(out, {"mixers", held.saved.mamba, "2 (4 d_i + 2 g N + n) T/t for each layer",
+  add_nonzero(out,
+              {"feed-forward", held.saved[Part::kMlp], "4 f T/t, gated 6 f T/t, for each layer", kSaved});
+  add_nonzero(out,
+              {"experts", held.saved[Part::kExperts], "R (2 h + 6 f/etp), R = T K etp/t_sp, for each layer",
+               "Megatron-LM, experts.py and token_dispatcher.py"});
+  add_nonzero(out, {"mixers", held.saved[Part::kMixers], "2 (4 d_i + 2 g N + n) T/t for each layer",
                     "mamba_ssm, ssd_combined.py"});
   add_nonzero(out, {"recomputed layers' inputs", held.inputs, "2 h T/t_sp for each layer",
                     "Korthikanti et al., section 5"});
   return out;
 }
 
-// At the end of the forward pass: what the loss needs, or one recomputed segment, whichever is more.
-void add_turning_point(const Run& run, const Stage& stage, const Activations& held, Buckets& out) {
-  const double loss = stage.last ? loss_bytes(run) + head_bytes(run) : 0;
-  if (held.largest_segment > loss) {
-    out.push_back({"recomputed segment", held.largest_segment, "one segment's activations",
+// At the end of the forward pass: what the loss needs, or one recomputed segment, whichever is more. The
+// tensors join those that are held.
+void add_turning_point(const Run& run, const Stage& stage, Activations& held, Buckets& out) {
+  const LossBytes loss = stage.last ? loss_bytes(run) : LossBytes{};
+  const double head = stage.last ? head_bytes(run) : 0;
+  if (held.segment_bytes > loss.total() + head) {
+    out.push_back({"recomputed segment", held.segment_bytes, "one segment's activations",
                    "Korthikanti et al., section 5"});
+    held.tensors.insert(held.tensors.end(), held.segment.begin(), held.segment.end());
     return;
   }
   if (!stage.last) return;
-  add_nonzero(out, {"logits and loss", loss_bytes(run), "6 T V/t, fused 10 T V/t, eager 12 T V",
+  add_nonzero(out, {"logits and loss", loss.total(), "6 T V/t, fused 10 T V/t, eager 12 T V",
                     "Megatron-LM, cross_entropy.py; PyTorch, F.cross_entropy"});
-  add_nonzero(out, {"head", head_bytes(run), "4 h T/t_sp", "final norm"});
+  add_nonzero(out, {"head", head, "4 h T/t_sp", "final norm"});
   add_nonzero(out, {"deferred logit gradients", deferred_gradient_bytes(run), "n (2 T V/t + 2 T h)",
                     "Megatron-LM, defer-embedding-wgrad-compute"});
+  held.tensors.insert(held.tensors.end(), {head / 2, head / 2, loss.logits, loss.working});
 }
 
 Buckets state_buckets(const StateBytes& states, bool gradients_stay) {
@@ -115,9 +140,9 @@ Buckets state_buckets(const StateBytes& states, bool gradients_stay) {
 }
 
 void set_interval(const SavedBytes& saved, RankClass& out) {
-  const double transient = std::max(0.0, out.peak_bytes - out.steady_bytes - saved.experts);
+  const double transient = std::max(0.0, out.peak_bytes - out.steady_bytes - saved[Part::kExperts]);
   const double spread = kStateSpread.value * out.steady_bytes + kActivationSpread.value * transient +
-                        kExpertSpread.value * saved.experts;
+                        kExpertSpread.value * saved[Part::kExperts];
   out.lowest_bytes = out.peak_bytes - spread;
   out.highest_bytes = out.peak_bytes + spread;
 }
@@ -125,7 +150,8 @@ void set_interval(const SavedBytes& saved, RankClass& out) {
 }  // namespace
 
 RankClass rank_class(const Run& run, const Stage& stage) {
-  const RankParameters parameters = rank_parameters(run, stage);
+  const std::vector<RankWeight> weights = rank_weights(run, stage);
+  const RankParameters parameters = rank_parameters(weights);
   const StateBytes states = state_bytes(run, parameters);
   // PyTorch frees gradients after a step; Megatron-LM's buffers stay. With accumulation they outlive a
   // microbatch.
@@ -137,11 +163,17 @@ RankClass rank_class(const Run& run, const Stage& stage) {
   out.parameters = parameters.dense + parameters.expert;
   out.steady = state_buckets(states, gradients_stay);
   for (const Bucket& bucket : persistent_overhead(run, stage)) out.steady.push_back(bucket);
-  out.steady_bytes = total_bytes(out.steady);
-
-  const Activations held = activations(run, stage);
+  Activations held = activations(run, stage);
   out.peak = activation_buckets(held);
   add_turning_point(run, stage, held, out.peak);
+  if (run.allocator == AllocatorModel::kPytorch) {
+    const RoundingBytes rounding = allocator_rounding(run, weights, held.tensors);
+    out.steady.push_back({"allocator rounding", rounding.steady, "blocks above requests, allocations played",
+                          "PyTorch, CUDACachingAllocator.cpp"});
+    out.peak.push_back({"allocator rounding", rounding.peak - rounding.steady,
+                        "blocks above requests, allocations played", "PyTorch, CUDACachingAllocator.cpp"});
+  }
+  out.steady_bytes = total_bytes(out.steady);
   for (const Bucket& bucket : transient_overhead(run, stage)) out.peak.push_back(bucket);
   add_nonzero(out.peak, {"fp32 gradient copies", -states.master_gradients, "freed by zero_grad",
                          "Megatron-LM, optimizer.py, fp16"});
@@ -160,7 +192,7 @@ RankClass rank_class(const Run& run, const Stage& stage) {
   const double step = out.steady_bytes + gradients_after + states.step_temporary;
   out.phases = {{"after load", loaded},
                 {"end of forward", forward},
-                {"end of backward", out.steady_bytes + gradients_after + held.largest_segment},
+                {"end of backward", out.steady_bytes + gradients_after + held.segment_bytes},
                 {"optimizer step", step},
                 {"between steps", out.steady_bytes}};
   if (waiting_gradients != 0)

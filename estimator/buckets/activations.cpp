@@ -3,133 +3,148 @@
 #include "estimator/buckets/experts.h"
 
 // Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4, counts the
-// tensors of a GeLU layer with dropout; here each block counts its own, for any width, so that the same sums
+// tensors of a GeLU layer with dropout; here each block lists its own, for any width, so that the same sums
 // hold for grouped-query attention, gated feed-forwards and mixers. Which tensors a kernel keeps follows
 // Transformer Engine's and Megatron-LM's autograd functions.
 
 namespace spillway::estimator {
 namespace {
 
-class BlockBytes {
+class Lister {
  public:
-  BlockBytes(const Run& run, const Tower& tower, int64_t source_sequence)
+  Lister(const Run& run, const Tower& tower, int64_t source_sequence, std::vector<SavedTensor>& out)
       : run_(run),
         training_(run.training),
         tensor_(static_cast<double>(run.parallel.tensor)),
+        sequence_shards_(static_cast<double>(run.parallel.sequence_shards())),
         element_(activation_element_bytes(run)),
         hidden_(static_cast<double>(run.model.hidden)),
-        sequence_(static_cast<double>(tower.sequence)),
         tokens_(rank_tokens(run, tower)),
-        source_tokens_(source_sequence == 0 ? tokens_
-                                            : tokens_ / sequence_ * static_cast<double>(source_sequence)),
-        source_sequence_(source_sequence == 0 ? sequence_ : static_cast<double>(source_sequence)) {}
+        source_sequence_(static_cast<double>(source_sequence == 0 ? tower.sequence : source_sequence)),
+        source_tokens_(tokens_ / static_cast<double>(tower.sequence) * source_sequence_),
+        out_(out) {}
 
-  SavedBytes operator()(const Attention& block) const {
-    SavedBytes out;
-    out.norms = norm_bytes(block.norm_parameters > 0, training_.modules.layer_norm);
-    out.attention = block.latent.has_value() ? latent_bytes(block) : projection_bytes(block);
-    core_bytes(block, out);
-    return out;
+  void operator()(const Attention& block) const {
+    norm(block.norm_parameters > 0);
+    if (block.latent.has_value()) {
+      latent_projections(block, *block.latent);
+    } else {
+      projections(block);
+    }
+    core(block);
+    dropout_mask();
   }
 
-  SavedBytes operator()(const Mlp& block) const {
-    SavedBytes out;
-    out.norms = norm_bytes(block.norm_parameters > 0, training_.modules.layer_norm);
-    if (!training_.modules.mlp) out.mlp = tokens_ * feed_forward(block.ffn, block.gated) / tensor_;
-    return out;
+  void operator()(const Mlp& block) const {
+    norm(block.norm_parameters > 0);
+    if (!training_.modules.mlp) feed_forward(Part::kMlp, block.ffn, block.gated);
+    dropout_mask();
   }
 
-  SavedBytes operator()(const Experts& block) const {
-    SavedBytes out;
-    out.norms = norm_bytes(true, training_.modules.layer_norm);
-    if (training_.modules.experts) return out;
-    out.experts = routed_expert_bytes(run_, block, tokens_, hidden_, element_) +
-                  tokens_ * feed_forward(block.shared_ffn, block.gated) / tensor_;
-    return out;
+  void operator()(const Experts& block) const {
+    norm(true);
+    if (!training_.modules.experts) {
+      append_routed_tensors(run_, block, tokens_, out_);
+      if (block.shared_ffn > 0) feed_forward(Part::kExperts, block.shared_ffn, block.gated);
+    }
+    dropout_mask();
   }
 
-  // The fused kernel keeps its packed input, and the scan's output for the gated norm, whose result the
-  // output projection keeps (mamba_ssm, ssd_combined.py).
-  SavedBytes operator()(const Mamba& block) const {
+  // The fused kernel keeps its packed input, the scan's output before and after the gate, and the norm's
+  // result for the output projection (mamba_ssm, ssd_combined.py).
+  void operator()(const Mamba& block) const {
     const auto inner = static_cast<double>(block.heads * block.head_dim);
-    const auto packed = 2 * inner + static_cast<double>(2 * block.groups * block.state + block.heads);
-    SavedBytes out;
-    out.norms = norm_bytes(true, training_.modules.layer_norm);
-    out.mamba = tokens_ * (element_ * (packed + 2 * inner) + 4 * static_cast<double>(block.groups)) / tensor_;
-    return out;
+    const auto states = static_cast<double>(2 * block.groups * block.state + block.heads);
+    norm(true);
+    add(Part::kMixers, tokens_ * element_ * (2 * inner + states) / tensor_);
+    for (int i = 0; i < 3; ++i) add(Part::kMixers, tokens_ * element_ * inner / tensor_);
+    add(Part::kMixers, tokens_ * 4 * static_cast<double>(block.groups) / tensor_);
+    dropout_mask();
   }
 
  private:
-  // A block's input and, where it has a norm of its own, the norm's output; one byte an element of dropout
-  // mask.
-  double norm_bytes(bool has_norm, bool recomputed) const {
-    double bytes = element_ * hidden_;
-    if (has_norm && !recomputed) bytes += element_ * hidden_;
-    if (training_.hidden_dropout) bytes += hidden_;
-    // An RMSNorm in fp32 keeps the cast input, its normalised copy, and the weighted 16-bit product.
-    if (training_.norm_in_fp32 && has_norm && element_ < 4) bytes += 6 * hidden_;
-    return tokens_ * bytes / static_cast<double>(run_.parallel.sequence_shards());
+  void add(Part part, double bytes) const { out_.push_back({part, bytes}); }
+
+  // A block's input and, where it has a norm of its own, the norm's output.
+  void norm(bool has_norm) const {
+    const double one = tokens_ * hidden_ / sequence_shards_;
+    add(Part::kNorms, element_ * one);
+    if (!has_norm) return;
+    if (!training_.modules.layer_norm) add(Part::kNorms, element_ * one);
+    // An RMSNorm in fp32 keeps the cast input beside its 16-bit product with the weight.
+    if (training_.norm_in_fp32 && element_ < 4) {
+      add(Part::kNorms, 4 * one);
+      add(Part::kNorms, element_ * one);
+    }
   }
 
-  // Inputs of the activation and of the second projection; an eager gated unit keeps the activated gate as
-  // well.
-  double feed_forward(int64_t ffn, bool gated) const {
-    const double gated_tensors = run_.framework == Framework::kPytorch ? 4 : 3;
-    return element_ * static_cast<double>(ffn) * (gated ? gated_tensors : 2);
+  void dropout_mask() const {
+    if (training_.hidden_dropout) add(Part::kNorms, tokens_ * hidden_ / sequence_shards_);
   }
 
-  double projection_bytes(const Attention& block) const {
-    const auto query = static_cast<double>(block.heads * block.head_dim);
-    const auto keys = static_cast<double>(2 * block.key_value_heads * block.head_dim);
-    return element_ * (2 * query * tokens_ + keys * source_tokens_) / tensor_;
+  // The input of the activation, one or two wide, and that of the second projection. An eager gated unit
+  // keeps the activated gate as well.
+  void feed_forward(Part part, int64_t ffn, bool gated) const {
+    const double one = tokens_ * element_ * static_cast<double>(ffn) / tensor_;
+    add(part, gated ? 2 * one : one);
+    if (gated && run_.framework == Framework::kPytorch) add(part, one);
+    add(part, one);
+  }
+
+  void projections(const Attention& block) const {
+    const double query = element_ * static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
+    const double keys =
+        element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) * source_tokens_ / tensor_;
+    add(Part::kAttention, query + keys);
+    // Norms over heads keep their inputs beside their outputs.
+    if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2);
+    add(Part::kAttention, query);  // the output
   }
 
   // Narrow projections and their norms' outputs, then queries, keys and values at full width, and the
   // key-value projection that values are a slice of.
-  double latent_bytes(const Attention& block) const {
-    const LatentAttention& latent = *block.latent;
-    const auto narrow =
-        static_cast<double>(2 * latent.query_rank + 2 * latent.key_value_rank + latent.rotary_dim);
+  void latent_projections(const Attention& block, const LatentAttention& latent) const {
+    const double narrow = tokens_ * element_ / sequence_shards_;
+    add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
+    add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
+    add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank + latent.rotary_dim));
+    add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank));
+    const double wide = tokens_ * element_ * static_cast<double>(block.heads) / tensor_;
     const auto key = static_cast<double>(latent.head_dim + latent.rotary_dim);
     const auto value = static_cast<double>(latent.value_dim);
-    const auto heads = static_cast<double>(block.heads);
-    double wide = heads * value;  // the output
-    if (!training_.modules.latent_projection)
-      wide += heads * (2 * key + value + static_cast<double>(latent.head_dim) + value);
-    return element_ * tokens_ *
-           (narrow / static_cast<double>(run_.parallel.sequence_shards()) + wide / tensor_);
+    if (!training_.modules.latent_projection) {
+      add(Part::kAttention, wide * (static_cast<double>(latent.head_dim) + value));
+      add(Part::kAttention, wide * key);
+      add(Part::kAttention, wide * key);
+      add(Part::kAttention, wide * value);
+    }
+    add(Part::kAttention, wide * value);
   }
 
-  void core_bytes(const Attention& block, SavedBytes& out) const {
+  void core(const Attention& block) const {
     const double heads = static_cast<double>(block.heads) / tensor_;
     if (training_.attention == AttentionKernel::kFlash) {
-      out.attention += 4 * heads * tokens_;  // one fp32 sum for each row of scores
+      add(Part::kAttention, 4 * heads * tokens_);  // one fp32 sum for each row of scores
       if (run_.behaviour.flash_saves_output_twice)
-        out.attention += element_ * heads * static_cast<double>(block.head_dim) * tokens_;
+        add(Part::kAttention, element_ * heads * static_cast<double>(block.head_dim) * tokens_);
       return;
     }
     if (training_.modules.attention_core) return;
     const double scores = heads * tokens_ * source_sequence_;
-    double bytes = element_ + (training_.attention_dropout ? 1 + element_ : 0);
-    if (training_.attention == AttentionKernel::kPlain) bytes += 4;
-    out.attention_scores = bytes * scores;
+    if (training_.score_copy_bytes > 0) add(Part::kScores, training_.score_copy_bytes * scores);
+    add(Part::kScores, element_ * scores);
+    if (!training_.attention_dropout) return;
+    add(Part::kScores, scores);
+    add(Part::kScores, element_ * scores);
   }
 
   const Run& run_;
   const Training& training_;
-  double tensor_, element_, hidden_, sequence_, tokens_, source_tokens_, source_sequence_;
+  double tensor_, sequence_shards_, element_, hidden_, tokens_, source_sequence_, source_tokens_;
+  std::vector<SavedTensor>& out_;
 };
 
 }  // namespace
-
-void SavedBytes::add(const SavedBytes& more, double times) {
-  norms += times * more.norms;
-  attention += times * more.attention;
-  attention_scores += times * more.attention_scores;
-  mlp += times * more.mlp;
-  experts += times * more.experts;
-  mamba += times * more.mamba;
-}
 
 double activation_element_bytes(const Run& run) {
   return run.training.precision == Precision::kFp32 ? 4 : 2;
@@ -140,14 +155,13 @@ double rank_tokens(const Run& run, const Tower& tower) {
          static_cast<double>(run.parallel.context);
 }
 
-SavedBytes saved_bytes(const Run& run, const Tower& tower, const Layer& layer, int64_t source_sequence) {
-  SavedBytes out;
+void append_saved_tensors(const Run& run, const Tower& tower, const Layer& layer, int64_t source_sequence,
+                          std::vector<SavedTensor>& out) {
   for (const Block& block : layer) {
     const auto* attention = std::get_if<Attention>(&block);
     const bool cross = attention != nullptr && attention->cross;
-    out.add(std::visit(BlockBytes(run, tower, cross ? source_sequence : 0), block), 1);
+    std::visit(Lister(run, tower, cross ? source_sequence : 0, out), block);
   }
-  return out;
 }
 
 double layer_input_bytes(const Run& run, const Tower& tower) {

@@ -1,24 +1,42 @@
-// What the forward pass saves for the backward pass, for one microbatch, in bytes on one rank.
+// What the forward pass saves for the backward pass: each tensor of a layer, for one microbatch on one rank.
 #pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
 
 #include "estimator/run.h"
 
 namespace spillway::estimator {
 
-struct SavedBytes {
-  double norms = 0;             // block inputs, norm outputs, masks of hidden dropout
-  double attention = 0;         // queries, keys, values, outputs
-  double attention_scores = 0;  // softmax, its dropout mask and the dropped copy
-  double mlp = 0;
-  double experts = 0;
-  double mamba = 0;
+enum class Part {
+  kNorms,      // block inputs, norm outputs, masks of hidden dropout
+  kAttention,  // queries, keys, values, outputs
+  kScores,     // softmax, its dropout mask and the dropped copy
+  kMlp,
+  kExperts,
+  kMixers,
+};
+constexpr size_t kParts = 6;
 
-  double total() const { return norms + attention + attention_scores + mlp + experts + mamba; }
-  void add(const SavedBytes& more, double times);
+struct SavedTensor {
+  Part part;
+  double bytes;
 };
 
-// The length of keys and values where they come from another tower; 0 elsewhere.
-SavedBytes saved_bytes(const Run& run, const Tower& tower, const Layer& layer, int64_t source_sequence);
+struct SavedBytes {
+  std::array<double, kParts> of = {};
+
+  double operator[](Part part) const { return of[static_cast<size_t>(part)]; }
+  void add(const SavedTensor& tensor, double times = 1) {
+    of[static_cast<size_t>(tensor.part)] += times * tensor.bytes;
+  }
+};
+
+// Appended to `out` in the order they are made. `source_sequence` is the length of the tower before, which
+// cross attention reads.
+void append_saved_tensors(const Run& run, const Tower& tower, const Layer& layer, int64_t source_sequence,
+                          std::vector<SavedTensor>& out);
 
 // Under full recomputation a layer's input is kept and nothing else.
 double layer_input_bytes(const Run& run, const Tower& tower);

@@ -1,5 +1,7 @@
 #include "estimator/buckets/loss.h"
 
+#include <algorithm>
+
 #include "estimator/buckets/activations.h"
 
 namespace spillway::estimator {
@@ -27,8 +29,11 @@ double logits(const Run& run) {
 
 }  // namespace
 
-double loss_bytes(const Run& run) {
-  return bytes_per_logit(run, activation_element_bytes(run)) * logits(run);
+LossBytes loss_bytes(const Run& run) {
+  const double element = activation_element_bytes(run);
+  const double all = bytes_per_logit(run, element) * logits(run);
+  const double made = std::min(all, element * logits(run));
+  return {made, all - made};
 }
 
 double head_bytes(const Run& run) {

@@ -5,8 +5,14 @@
 
 namespace spillway::estimator {
 
-// While the loss is computed: logits, their fp32 copy and what the loss keeps.
-double loss_bytes(const Run& run);
+// While the loss is computed.
+struct LossBytes {
+  double logits = 0;   // as the output projection makes them
+  double working = 0;  // their fp32 copy and what the loss keeps
+
+  double total() const { return logits + working; }
+};
+LossBytes loss_bytes(const Run& run);
 
 // Input and output of the final norm, and of what else stands before the output projection.
 double head_bytes(const Run& run);

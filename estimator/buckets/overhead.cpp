@@ -68,10 +68,8 @@ Buckets persistent_overhead(const Run& run, const Stage& stage) {
   }
   if (run.framework == Framework::kMegatron && has_experts(run) &&
       training.dispatcher == TokenDispatcher::kAllGather) {
-    out.push_back({"gathered tokens",
-                   gathered_token_bytes(run, rank_tokens(run, tower), static_cast<double>(run.model.hidden),
-                                        activation_element_bytes(run)),
-                   "2 h T/t_sp etp ep", "Megatron-LM, token_dispatcher.py, all-gather"});
+    out.push_back({"gathered tokens", gathered_token_bytes(run, rank_tokens(run, tower)), "2 h T/t_sp etp ep",
+                   "Megatron-LM, token_dispatcher.py, all-gather"});
   }
   if (run.framework == Framework::kMegatron && parallel.pipeline > 1) {
     out.push_back({"pipeline buffers",

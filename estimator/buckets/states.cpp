@@ -5,19 +5,25 @@
 namespace spillway::estimator {
 namespace {
 
-RankParameters layer_parameters(const Run& run, const Layer& layer) {
-  RankParameters out;
-  for (const Block& block : layer) {
-    const BlockParameters count = block_parameters(block, run.model.hidden);
-    out.dense += count.tensor_sharded / run.parallel.tensor + count.replicated;
-    out.expert += count.expert / (run.parallel.expert * run.parallel.expert_tensor);
+// The weights of one layer as a rank holds them.
+void append_layer(const Run& run, const Layer& layer, std::vector<RankWeight>& out) {
+  std::vector<WeightTensors> weights;
+  for (const Block& block : layer) append_weights(block, run.model.hidden, weights);
+  for (const WeightTensors& tensors : weights) {
+    switch (tensors.placement) {
+      case Placement::kTensorSharded:
+        out.push_back({tensors.elements / run.parallel.tensor});
+        break;
+      case Placement::kReplicated:
+        out.push_back({tensors.elements});
+        break;
+      case Placement::kExpert: {
+        const RankWeight one{tensors.elements / run.parallel.expert_tensor, true};
+        out.insert(out.end(), static_cast<size_t>(tensors.count / run.parallel.expert), one);
+        break;
+      }
+    }
   }
-  return out;
-}
-
-void add(RankParameters& sum, const RankParameters& more) {
-  sum.dense += more.dense;
-  sum.expert += more.expert;
 }
 
 // With tied tables the first and the last stage each hold one (Megatron-LM, language_module.py).
@@ -47,26 +53,51 @@ double moment_bytes(OptimizerKind kind, double state_bytes) {
 
 }  // namespace
 
-RankParameters rank_parameters(const Run& run, const Stage& stage) {
+std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage) {
   const Model& model = run.model;
   const int64_t rows = vocabulary_shard(run);
-  RankParameters out;
-  out.dense = rows * model.hidden * vocabulary_tables(model, stage);
-  if (stage.first) out.dense += (model.positions + model.token_types) * model.hidden;
-  if (stage.last) out.dense += model.head_parameters + (model.output_bias ? rows : 0);
+  std::vector<RankWeight> out;
+  const auto add = [&](int64_t elements) {
+    if (elements > 0) out.push_back({elements});
+  };
+  if (stage.first) {
+    add(rows * model.hidden);
+    add(model.positions * model.hidden);
+    add(model.token_types * model.hidden);
+  }
   for (const Tower& tower : model.towers) {
-    if (stage.first) out.dense += tower.input_parameters;
-    if (stage.last) out.dense += tower.final_norm_parameters;
+    if (stage.first) add(tower.input_parameters);
     if (&tower == &model.towers.back()) break;
-    for (const Layer& layer : tower.layers) add(out, layer_parameters(run, layer));
+    for (const Layer& layer : tower.layers) append_layer(run, layer, out);
+    add(tower.final_norm_parameters);
   }
   const std::vector<Layer>& layers = model.towers.back().layers;
   for (const Chunk& chunk : stage.chunks) {
-    for (int64_t i = 0; i < chunk.layers; ++i) {
-      add(out, layer_parameters(run, layers[static_cast<size_t>(chunk.first_layer + i)]));
-    }
+    for (int64_t i = 0; i < chunk.layers; ++i)
+      append_layer(run, layers[static_cast<size_t>(chunk.first_layer + i)], out);
   }
+  if (!stage.last) return out;
+  add(model.towers.back().final_norm_parameters);
+  add(model.head_parameters);
+  if (vocabulary_tables(model, stage) > (stage.first ? 1 : 0)) add(rows * model.hidden);
+  if (model.output_bias) add(rows);
   return out;
+}
+
+RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
+  RankParameters out;
+  for (const RankWeight& weight : weights) (weight.expert ? out.expert : out.dense) += weight.elements;
+  return out;
+}
+
+double dense_optimizer_ranks(const Parallel& parallel) {
+  return static_cast<double>(parallel.data() * parallel.context) /
+         static_cast<double>(parallel.optimizer_instances);
+}
+
+double expert_optimizer_ranks(const Parallel& parallel) {
+  return std::max(
+      1.0, static_cast<double>(parallel.expert_data()) / static_cast<double>(parallel.optimizer_instances));
 }
 
 ElementBytes element_bytes(const Training& training, Framework framework) {
@@ -85,9 +116,8 @@ ElementBytes element_bytes(const Training& training, Framework framework) {
 StateBytes state_bytes(const Run& run, const RankParameters& parameters) {
   const Parallel& parallel = run.parallel;
   const ElementBytes bytes = element_bytes(run.training, run.framework);
-  const auto instances = static_cast<double>(parallel.optimizer_instances);
-  const double dense_ranks = static_cast<double>(parallel.data() * parallel.context) / instances;
-  const double expert_ranks = std::max(1.0, static_cast<double>(parallel.expert_data()) / instances);
+  const double dense_ranks = dense_optimizer_ranks(parallel);
+  const double expert_ranks = expert_optimizer_ranks(parallel);
   const auto dense = static_cast<double>(parameters.dense);
   const auto expert = static_cast<double>(parameters.expert);
   const auto held = [&](DataSharding from) {
@@ -114,7 +144,9 @@ double gathered_layer_bytes(const Run& run) {
   const double bytes = element_bytes(run.training, run.framework).weight;
   int64_t largest = 0;
   for (const Layer& layer : run.model.towers.back().layers) {
-    const RankParameters count = layer_parameters(run, layer);
+    std::vector<RankWeight> weights;
+    append_layer(run, layer, weights);
+    const RankParameters count = rank_parameters(weights);
     largest = std::max(largest, count.dense + count.expert);
   }
   return bytes * static_cast<double>(largest);

@@ -2,18 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "estimator/run.h"
 #include "estimator/stages.h"
 
 namespace spillway::estimator {
 
+// One weight as a rank holds it, in the order they are made.
+struct RankWeight {
+  int64_t elements = 0;
+  bool expert = false;
+};
+std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage);
+
 // Elements on one rank, by the group of ranks that holds the same ones.
 struct RankParameters {
   int64_t dense = 0;
   int64_t expert = 0;
 };
-RankParameters rank_parameters(const Run& run, const Stage& stage);
+RankParameters rank_parameters(const std::vector<RankWeight>& weights);
+
+// Ranks that the optimizer's shard of dense and of expert weights is one of.
+double dense_optimizer_ranks(const Parallel& parallel);
+double expert_optimizer_ranks(const Parallel& parallel);
 
 // Bytes for each element before any sharding over data-parallel ranks.
 struct ElementBytes {

@@ -81,6 +81,7 @@ Status set_attention(KeyValues& values, const MegatronRun& given, bool engine, C
   AttentionKernel& kernel = run.training.attention;
   if (!engine || backend == "local") {
     kernel = AttentionKernel::kLocal;
+    if (values.flag("no-masked-softmax-fusion")) run.training.score_copy_bytes = 2;
     return {};
   }
   kernel = backend == "unfused" ? AttentionKernel::kMaterialised : AttentionKernel::kFlash;
@@ -90,7 +91,7 @@ Status set_attention(KeyValues& values, const MegatronRun& given, bool engine, C
   // of 4.
   const bool odd_head = attention != nullptr && attention->head_dim % 8 != 0;
   if (odd_head) kernel = AttentionKernel::kMaterialised;
-  if (odd_head && run.model.towers.back().sequence % 4 != 0) kernel = AttentionKernel::kPlain;
+  if (odd_head && run.model.towers.back().sequence % 4 != 0) run.training.score_copy_bytes = 4;
   if (backend != "auto" || odd_head) return {};
   // Flash-attention of the old container had no deterministic backward pass.
   const bool deterministic = environment(given, "NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0";
@@ -137,9 +138,14 @@ Status set_versions(KeyValues& values, const MegatronRun& given, Run& run) {
   const std::string implementation = values.choice("transformer-impl", "transformer_engine",
                                                    {"transformer_engine", "local", "inference_optimized"});
   const bool engine = implementation != "local" && values.text("spec", "") != "local";
+  // Expandable segments are split to the line.
+  if (environment(given, "PYTORCH_CUDA_ALLOC_CONF").find("expandable_segments:True") != std::string::npos)
+    run.allocator = AllocatorModel::kSpillway;
   const Container container = container_of(date, run.gpu);
+  // Routers use the engine's products whatever the layers are made of; the old container's version had none.
+  const bool routes_through_engine = values.has("num-experts") && container != Container::kOld;
   run.container_known = container != Container::kUnknown;
-  set_reserve(given, date, engine, container, run);
+  set_reserve(given, date, engine || routes_through_engine, container, run);
   set_behaviour(date, engine, container, run);
   return set_attention(values, given, engine, container, run);
 }
