@@ -1,27 +1,34 @@
 #include "estimator/rounding.h"
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "estimator/torch_allocator.h"
 
 namespace spillway::estimator {
 namespace {
 
-// The weights an optimizer shard holds. A rank owns one end of the gradient buffer, which is laid out in the
-// order gradients come: the last rank, whose memory is known, has the weights that were made first.
+// The weights an optimizer shard holds, dense ones before experts'. A rank owns one end of each gradient
+// buffer, which is laid out in the order gradients come: the last rank has the weights that were made first.
 std::vector<double> optimizer_shard(const Run& run, const std::vector<RankWeight>& weights) {
   const bool sharded = run.parallel.sharding >= DataSharding::kOptimizer;
-  const RankParameters all = rank_parameters(weights);
-  double dense_left = static_cast<double>(all.dense);
-  double expert_left = static_cast<double>(all.expert);
-  if (sharded) {
-    dense_left /= dense_optimizer_ranks(run.parallel);
-    expert_left /= expert_optimizer_ranks(run.parallel);
+  std::map<std::pair<bool, int64_t>, double> left;  // of each buffer, for this rank
+  for (const RankWeight& weight : weights)
+    left[{weight.expert, weight.buffer}] += static_cast<double>(weight.elements);
+  for (auto& [buffer, elements] : left) {
+    if (!sharded) continue;
+    elements /= buffer.first ? expert_optimizer_ranks(run.parallel) : dense_optimizer_ranks(run.parallel);
   }
   std::vector<double> out;
-  for (const RankWeight& weight : weights) {
-    double& left = weight.expert ? expert_left : dense_left;
-    const double own = std::min(left, static_cast<double>(weight.elements));
-    if (own >= 1) out.push_back(own);
-    left -= own;
+  for (const bool expert : {false, true}) {
+    for (const RankWeight& weight : weights) {
+      if (weight.expert != expert) continue;
+      double& rest = left[{expert, weight.buffer}];
+      const double own = std::min(rest, static_cast<double>(weight.elements));
+      if (own >= 1) out.push_back(own);
+      rest -= own;
+    }
   }
   return out;
 }

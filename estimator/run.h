@@ -111,7 +111,8 @@ struct Behaviour {
   bool fused_weighted_activation = false;  // by one kernel that keeps no product
   bool keeps_gathered_tokens = false;      // each layer keeps tokens gathered over the expert tensor group
   bool keeps_masks = false;                // of one microbatch for each pipeline stage
-  bool keeps_deferred_gradient = false;    // of the output projection, where it is put off
+  bool keeps_gathered_weights = false;   // a sharded model's root and layer units stay gathered between steps
+  bool keeps_deferred_gradient = false;  // of the output projection, where it is put off
 };
 
 // Memory that is taken once and does not follow from the model.

@@ -49,6 +49,12 @@ double mask_bytes(const Run& run) {
          squared(static_cast<double>(loss_tower(run).sequence));
 }
 
+void add_gathered_weights(const Run& run, Buckets& out) {
+  if (run.parallel.sharding != DataSharding::kParameters) return;
+  out.push_back({"gathered weights", gathered_root_bytes(run) + 2 * gathered_layer_bytes(run),
+                 "root unit + 2 layer units", "PyTorch FSDP notes, prefetch"});
+}
+
 }  // namespace
 
 Buckets persistent_overhead(const Run& run, const Stage& stage) {
@@ -87,6 +93,7 @@ Buckets persistent_overhead(const Run& run, const Stage& stage) {
          activation_element_bytes(run) * static_cast<double>(vocabulary_shard(run) * run.model.hidden),
          "2 V h / t", "Megatron-LM, defer-embedding-wgrad-compute"});
   }
+  if (run.behaviour.keeps_gathered_weights) add_gathered_weights(run, out);
   return out;
 }
 
@@ -104,10 +111,7 @@ Buckets transient_overhead(const Run& run, const Stage& stage) {
       bytes += layer_input_bytes(run, tower) / activation_element_bytes(run);
     out.push_back({"embedding dropout mask", bytes, "h T/t_sp", "Megatron-LM, language_model_embedding.py"});
   }
-  if (run.parallel.sharding == DataSharding::kParameters) {
-    out.push_back({"gathered weights", gathered_root_bytes(run) + 2 * gathered_layer_bytes(run),
-                   "root unit + 2 layer units", "PyTorch FSDP notes, prefetch"});
-  }
+  if (!run.behaviour.keeps_gathered_weights) add_gathered_weights(run, out);
   return out;
 }
 

@@ -6,7 +6,7 @@ namespace spillway::estimator {
 namespace {
 
 // The weights of one layer as a rank holds them.
-void append_layer(const Run& run, const Layer& layer, std::vector<RankWeight>& out) {
+void append_layer(const Run& run, const Layer& layer, int64_t buffer, std::vector<RankWeight>& out) {
   std::vector<WeightTensors> weights;
   for (const Block& block : layer) append_weights(block, run.model.hidden, weights);
   for (const WeightTensors& tensors : weights) {
@@ -18,7 +18,7 @@ void append_layer(const Run& run, const Layer& layer, std::vector<RankWeight>& o
         out.push_back({tensors.elements});
         break;
       case Placement::kExpert: {
-        const RankWeight one{tensors.elements / run.parallel.expert_tensor, true};
+        const RankWeight one{tensors.elements / run.parallel.expert_tensor, true, buffer};
         out.insert(out.end(), static_cast<size_t>(tensors.count / run.parallel.expert), one);
         break;
       }
@@ -57,29 +57,35 @@ std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage) {
   const Model& model = run.model;
   const int64_t rows = vocabulary_shard(run);
   std::vector<RankWeight> out;
+  int64_t buffer = 0;
   const auto add = [&](int64_t elements) {
-    if (elements > 0) out.push_back({elements});
+    if (elements > 0) out.push_back({elements, false, buffer});
   };
+  // A table that two stages share has a buffer of its own (Megatron-LM, param_and_grad_buffer.py).
+  constexpr int64_t kSharedTable = -1;
+  const bool shared = model.tied && run.parallel.pipeline > 1;
+  const auto add_table = [&] { out.push_back({rows * model.hidden, false, shared ? kSharedTable : buffer}); };
   if (stage.first) {
-    add(rows * model.hidden);
+    add_table();
     add(model.positions * model.hidden);
     add(model.token_types * model.hidden);
   }
   for (const Tower& tower : model.towers) {
     if (stage.first) add(tower.input_parameters);
     if (&tower == &model.towers.back()) break;
-    for (const Layer& layer : tower.layers) append_layer(run, layer, out);
+    for (const Layer& layer : tower.layers) append_layer(run, layer, 0, out);
     add(tower.final_norm_parameters);
   }
   const std::vector<Layer>& layers = model.towers.back().layers;
   for (const Chunk& chunk : stage.chunks) {
+    buffer = &chunk - stage.chunks.data();
     for (int64_t i = 0; i < chunk.layers; ++i)
-      append_layer(run, layers[static_cast<size_t>(chunk.first_layer + i)], out);
+      append_layer(run, layers[static_cast<size_t>(chunk.first_layer + i)], buffer, out);
   }
   if (!stage.last) return out;
   add(model.towers.back().final_norm_parameters);
   add(model.head_parameters);
-  if (vocabulary_tables(model, stage) > (stage.first ? 1 : 0)) add(rows * model.hidden);
+  if (vocabulary_tables(model, stage) > (stage.first ? 1 : 0)) add_table();
   if (model.output_bias) add(rows);
   return out;
 }
@@ -145,7 +151,7 @@ double gathered_layer_bytes(const Run& run) {
   int64_t largest = 0;
   for (const Layer& layer : run.model.towers.back().layers) {
     std::vector<RankWeight> weights;
-    append_layer(run, layer, weights);
+    append_layer(run, layer, 0, weights);
     const RankParameters count = rank_parameters(weights);
     largest = std::max(largest, count.dense + count.expert);
   }

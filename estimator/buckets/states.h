@@ -13,6 +13,7 @@ namespace spillway::estimator {
 struct RankWeight {
   int64_t elements = 0;
   bool expert = false;
+  int64_t buffer = 0;  // a distributed optimizer shards each buffer by itself
 };
 std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage);
 

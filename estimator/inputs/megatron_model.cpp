@@ -81,32 +81,39 @@ class Shapes {
   KeyValues& values_;
 };
 
-// Sizes of the tables the tests' tokenizers bring; a run may name its own with vocab-size.
+// Entries of the tables that tokenizers bring, by the day from which the test data has them; a run may name
+// its own with vocab-size.
 struct Tokenizer {
   const char* type;
+  const char* since;
   int64_t entries;
 };
-constexpr std::array<Tokenizer, 5> kTokenizers = {{{"GPT2BPETokenizer", 50257},
-                                                   {"BertWordPieceCase", 28996},
-                                                   {"BertWordPieceLowerCase", 30522},
-                                                   {"GPTSentencePieceTokenizer", 256000},
-                                                   {"TikTokenizer", 131072}}};
+constexpr std::array<Tokenizer, 6> kTokenizers = {{{"GPT2BPETokenizer", "", 50257},
+                                                   {"BertWordPieceCase", "", 28996},
+                                                   {"BertWordPieceCase", "2025-08", 32128},
+                                                   {"BertWordPieceLowerCase", "", 30522},
+                                                   {"GPTSentencePieceTokenizer", "", 256000},
+                                                   {"TikTokenizer", "", 131072}}};
+
+std::string usual_tokenizer(const std::string& date, const std::string& program) {
+  if (program != "bert") return "GPT2BPETokenizer";
+  return date.empty() || date >= "2026" ? "BertWordPieceLowerCase" : "BertWordPieceCase";
+}
 
 int64_t vocabulary(KeyValues& values, const MegatronRun& given, const std::string& program) {
-  const bool bert = program == "bert";
-  // The tests of BERT moved from the cased to the uncased table with 2026.
-  const char* usual = !bert                                        ? "GPT2BPETokenizer"
-                      : given.date.empty() || given.date >= "2026" ? "BertWordPieceLowerCase"
-                                                                   : "BertWordPieceCase";
-  const std::string type = values.text("tokenizer-type", usual);
+  const bool named = values.has("tokenizer-type");
+  const std::string type = values.text("tokenizer-type", usual_tokenizer(given.date, program));
   const int64_t extra = values.whole("vocab-extra-ids", 0, 0);
   if (values.has("vocab-size")) {
     // The null tokenizer adds an end-of-document entry.
     return values.required("vocab-size") + (type == "NullTokenizer" ? 1 : 0) + extra;
   }
+  const std::string date = given.date.empty() ? "9999" : named ? given.date : "";
+  int64_t entries = 0;
   for (const Tokenizer& tokenizer : kTokenizers) {
-    if (type == tokenizer.type) return tokenizer.entries + extra;
+    if (type == tokenizer.type && date >= tokenizer.since) entries = tokenizer.entries;
   }
+  if (entries > 0) return entries + extra;
   values.complain(
       fmt::format("vocab-size: missing, and the table of {} is not known; allowed: its entries", type));
   return 1;
@@ -210,6 +217,7 @@ Status fill_vlm(KeyValues& values, const Shapes& shapes, Model& model) {
   decoder.sequence = values.whole("dataloader-seq-length", decoder.sequence) + image_tokens;
   decoder.input_parameters = 2 * h * shapes.ffn + shapes.ffn + h;
   model.positions = std::max(model.positions, decoder.sequence);
+  model.tied = false;  // LLaVAModel's default, which the script leaves
   model.towers.insert(model.towers.begin(), std::move(vision));
   return {};
 }

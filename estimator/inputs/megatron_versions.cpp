@@ -106,7 +106,7 @@ Status set_attention(KeyValues& values, const MegatronRun& given, bool engine, C
   return {};
 }
 
-void set_behaviour(const std::string& date, bool engine, Container container, Run& run) {
+void set_behaviour(KeyValues& values, const std::string& date, bool engine, Container container, Run& run) {
   Behaviour& behaviour = run.behaviour;
   const bool dropout = run.training.attention_dropout;
   behaviour.flash_saves_output_twice =
@@ -125,6 +125,8 @@ void set_behaviour(const std::string& date, bool engine, Container container, Ru
   behaviour.keeps_gathered_tokens = date >= "2026";
   // "consolidate get_batch", 5e4fc931ba; with tensor parallelism masks are broadcast and freed.
   behaviour.keeps_masks = date >= "2026-05-21" && run.parallel.tensor == 1;
+  // The first name of Megatron-FSDP, before units were released at the end of a step.
+  behaviour.keeps_gathered_weights = values.flag("use-custom-fsdp");
   behaviour.keeps_deferred_gradient = date >= "2026";
 }
 
@@ -146,7 +148,7 @@ Status set_versions(KeyValues& values, const MegatronRun& given, Run& run) {
   const bool routes_through_engine = values.has("num-experts") && container != Container::kOld;
   run.container_known = container != Container::kUnknown;
   set_reserve(given, date, engine || routes_through_engine, container, run);
-  set_behaviour(date, engine, container, run);
+  set_behaviour(values, date, engine, container, run);
   return set_attention(values, given, engine, container, run);
 }
 
