@@ -24,14 +24,21 @@ constexpr Measured kFusedLossBytesOld{14, "bytes for each logit, fused loss, con
 constexpr Measured kFusedLossBytesOldest{18, "bytes for each logit, fused loss, 24.01 container",
                                          "two runs of one configuration: 8 T V/t above today's"};
 
+// Outside every allocator.
+constexpr Measured kContextBytes{400 * kMiB, "CUDA context and loaded kernels of a process",
+                                 "290 to 430 MB with lazy loading, PyTorch issue reports"};
+constexpr Measured kCommunicatorBytes{600 * kMiB, "NCCL's buffers of a process in one group",
+                                      "544 to 688 MB on four GPUs, NCCL issue 964"};
+
 // Half-widths of the interval as shares of a part of the peak, from the residuals of measured runs.
-constexpr Measured kStateSpread{0.010, "of the steady part", "residuals of steady bytes: allocator rounding"};
-constexpr Measured kActivationSpread{0.018, "of the dense transient part",
+constexpr Measured kStateSpread{0.015, "of the steady part", "residuals of steady bytes: allocator rounding"};
+constexpr Measured kActivationSpread{0.022, "of the dense transient part",
                                      "residuals of dense runs: allocator rounding"};
 constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
                                  "runs of one configuration differ by this much: routing"};
 
-constexpr std::array<Measured, 6> kMeasured = {kPipelineFixedBytes, kFusedLossBytesOld, kFusedLossBytesOldest,
-                                               kStateSpread,        kActivationSpread,  kExpertSpread};
+constexpr std::array<Measured, 8> kMeasured = {kPipelineFixedBytes, kFusedLossBytesOld, kFusedLossBytesOldest,
+                                               kContextBytes,       kCommunicatorBytes, kStateSpread,
+                                               kActivationSpread,   kExpertSpread};
 
 }  // namespace spillway::estimator

@@ -80,6 +80,7 @@ struct Parallel {
 
 struct Training {
   Precision precision = Precision::kBf16;
+  bool autocast = false;       // fp32 weights and states, 16-bit activations
   bool mixed = true;           // 16-bit weights beside an fp32 copy; false: one copy in `precision`
   bool fp32_gradients = true;  // gradients are accumulated in fp32
   OptimizerKind optimizer = OptimizerKind::kAdam;
@@ -121,7 +122,9 @@ struct Reserve {
   int64_t cublas_workspaces = 2;
   double engine_workspace_bytes = 0;  // Transformer Engine's
   int64_t engine_workspaces = 1;
-  double context_bytes = 0;  // outside every allocator
+  double declared_bytes = 0;      // what the user knows of
+  double context_bytes = 0;       // outside every allocator: CUDA's and the libraries' own
+  double communicator_bytes = 0;  // outside every allocator: NCCL's
 };
 
 // One measured run and everything an estimate follows from.

@@ -158,13 +158,13 @@ std::string accuracy_summary(const std::vector<Comparison>& comparisons) {
   return out;
 }
 
-std::string accuracy_markdown(const std::vector<Comparison>& comparisons, const std::string& command) {
-  std::string out = fmt::format(
-      "# Accuracy of the estimator\n\nWritten by `{}`: estimates of recorded Megatron-LM runs beside what "
-      "the last "
-      "rank's\nallocator counted. Errors are relative, in percent: median / 90th percentile / worst.\n\n## "
-      "By feature\n\n",
-      command);
+std::string accuracy_markdown(const std::vector<Comparison>& comparisons) {
+  std::string out =
+      "# Accuracy of the estimator\n\n"
+      "Written by `spillway estimate --accuracy --jsonl RUNS`: estimates of recorded Megatron-LM runs beside "
+      "what the\n"
+      "last rank's allocator counted. Errors are relative, in percent: median / 90th percentile / worst.\n\n"
+      "## By feature\n\n";
   out += kHeader;
   const Rows all = estimated(comparisons, [](const Comparison&) { return true; });
   out += table_row("all", errors_of(all));

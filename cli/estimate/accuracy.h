@@ -21,6 +21,6 @@ struct Comparison {
 std::string accuracy_summary(const std::vector<Comparison>& comparisons);
 
 // Markdown: the bars, the same by feature and by family of cases, and what was refused.
-std::string accuracy_markdown(const std::vector<Comparison>& comparisons, const std::string& command);
+std::string accuracy_markdown(const std::vector<Comparison>& comparisons);
 
 }  // namespace spillway

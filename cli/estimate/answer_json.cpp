@@ -1,5 +1,6 @@
 #include "cli/estimate/answer_json.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace spillway {
@@ -21,9 +22,34 @@ void add_buckets(const estimator::Buckets& buckets, const char* when, Json& out)
   }
 }
 
+// The worst of the GPUs asked for is the verdict of all.
+void add_verdicts(const estimator::Run& run, const estimator::Estimate& estimate,
+                  const std::vector<estimator::GpuMemory>& gpus, Json& out) {
+  const double needed = estimator::needed_bytes(run, estimate);
+  estimator::Verdict worst = estimator::Verdict::kFits;
+  Json rows = Json::array();
+  for (const estimator::GpuMemory& gpu : gpus) {
+    const estimator::Verdict verdict = estimator::verdict(needed, gpu);
+    worst = std::max(worst, verdict);
+    rows.push_back({{"gpu", gpu.name},
+                    {"memory_bytes", whole(gpu.bytes)},
+                    {"verdict", estimator::verdict_name(verdict)}});
+  }
+  Json changes = Json::array();
+  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate)) {
+    changes.push_back(
+        {{"change", change.change}, {"saved_bytes", whole(change.saved_bytes)}, {"cost", change.cost}});
+  }
+  out["needed_bytes"] = whole(needed);
+  out["verdict"] = estimator::verdict_name(worst);
+  out["gpus"] = rows;
+  out["mitigations"] = changes;
+}
+
 }  // namespace
 
-Json answer_json(const estimator::Run& run, const estimator::Estimate& estimate) {
+Json answer_json(const estimator::Run& run, const estimator::Estimate& estimate,
+                 const std::vector<estimator::GpuMemory>& gpus) {
   const estimator::RankClass& rank = estimate.peak();
   Json buckets = Json::array();
   add_buckets(rank.steady, "always", buckets);
@@ -38,19 +64,21 @@ Json answer_json(const estimator::Run& run, const estimator::Estimate& estimate)
                       {"steady_bytes", whole(other.steady_bytes)},
                       {"peak_bytes", whole(other.peak_bytes)}});
   }
-  return {{"schema_version", 1},
-          {"parameters", estimate.parameters},
-          {"rank_parameters", rank.parameters},
-          {"steady_bytes", whole(rank.steady_bytes)},
-          {"peak_bytes", whole(rank.peak_bytes)},
-          {"peak_step1_bytes", whole(rank.peak_step1_bytes)},
-          {"interval",
-           {{"lowest_bytes", whole(rank.lowest_bytes)}, {"highest_bytes", whole(rank.highest_bytes)}}},
-          {"peak_stage", rank.stage},
-          {"buckets", buckets},
-          {"phases", phases},
-          {"stages", stages},
-          {"assumptions", run.assumptions}};
+  Json out = {{"schema_version", 1},
+              {"parameters", estimate.parameters},
+              {"rank_parameters", rank.parameters},
+              {"steady_bytes", whole(rank.steady_bytes)},
+              {"peak_bytes", whole(rank.peak_bytes)},
+              {"peak_step1_bytes", whole(rank.peak_step1_bytes)},
+              {"interval",
+               {{"lowest_bytes", whole(rank.lowest_bytes)}, {"highest_bytes", whole(rank.highest_bytes)}}},
+              {"peak_stage", rank.stage},
+              {"buckets", buckets},
+              {"phases", phases},
+              {"stages", stages},
+              {"assumptions", run.assumptions}};
+  if (!gpus.empty()) add_verdicts(run, estimate, gpus, out);
+  return out;
 }
 
 }  // namespace spillway

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "estimator/estimate.h"
+#include "estimator/verdict.h"
 
 namespace spillway {
 
-nlohmann::ordered_json answer_json(const estimator::Run& run, const estimator::Estimate& estimate);
+// With no GPU to judge by there is no verdict, and mitigations are not searched for.
+nlohmann::ordered_json answer_json(const estimator::Run& run, const estimator::Estimate& estimate,
+                                   const std::vector<estimator::GpuMemory>& gpus = {});
 
 }  // namespace spillway

@@ -68,6 +68,8 @@ Buckets persistent_overhead(const Run& run, const Stage& stage) {
                  "cuBLAS and Transformer Engine, one for each handle and stream",
                  "PyTorch CUDABlas.cpp; "
                  "Transformer Engine, cpp_extensions/gemm"});
+  if (run.reserve.declared_bytes > 0)
+    out.push_back({"declared", run.reserve.declared_bytes, "overhead.extra", "the run's description"});
   if (training.attention == AttentionKernel::kLocal) {
     out.push_back({"attention score buffer", score_buffer_bytes(run), "2 a s^2 b / t",
                    "Megatron-LM, dot_product_attention.py, global memory buffer"});

@@ -108,7 +108,7 @@ double expert_optimizer_ranks(const Parallel& parallel) {
 
 ElementBytes element_bytes(const Training& training, Framework framework) {
   ElementBytes out;
-  const bool half = training.precision != Precision::kFp32;
+  const bool half = training.precision != Precision::kFp32 && !training.autocast;
   out.weight = half ? 2 : 4;
   out.gradient = !half || training.fp32_gradients ? 4 : 2;
   out.master = half && training.mixed ? 4 : 0;

@@ -1,0 +1,27 @@
+// Spillway's own description of a run: sections [model] [train] [parallel] [overhead] [allocator], documented
+// in docs/estimate.md. Every other input that is not Megatron-LM's is turned into these keys first.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "driver/status.h"
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+using RunKeys = std::map<std::string, std::string>;  // "train.micro_batch" and so on
+
+// TOML to keys. `model.config`, a path beside the file, is read as a Hugging Face config.
+Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder);
+
+// A Hugging Face config to the keys of [model].
+Result<RunKeys> read_model_json(const std::string& text);
+
+// DeepSpeed's JSON to the keys of [train] and [parallel]. What it offloads is refused by name.
+Result<RunKeys> read_deepspeed_json(const std::string& text);
+
+// Errors: a missing or wrong value, or a key that is not known, by its name.
+Result<Run> read_run(const RunKeys& keys);
+
+}  // namespace spillway::estimator
