@@ -48,6 +48,11 @@ class Lister {
     if (block.shared_gate) replicated(hidden_);
   }
 
+  void operator()(const PredictionInput& block) const {
+    replicated(block.norm_parameters);
+    sharded(2 * hidden_ * hidden_);
+  }
+
   void operator()(const Mamba& block) const {
     const int64_t inner = block.heads * block.head_dim;
     const int64_t states = 2 * block.groups * block.state;

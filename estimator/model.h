@@ -62,7 +62,13 @@ struct Mamba {
   int64_t norm_parameters = 0;
 };
 
-using Block = std::variant<Attention, Mlp, Experts, Mamba>;
+// What stands before a multi-token prediction layer (DeepSeek-V3, section 2.2): norms of the hidden state and
+// of the next token's embedding, and the projection of both to one width.
+struct PredictionInput {
+  int64_t norm_parameters = 0;  // of these two and of the layer's final norm
+};
+
+using Block = std::variant<Attention, Mlp, Experts, Mamba, PredictionInput>;
 using Layer = std::vector<Block>;
 
 // Layers over one sequence. A model has one tower, or more where sequences differ (encoder and decoder,
@@ -85,7 +91,8 @@ struct Model {
   int64_t positions = 0;            // rows of a learned position table
   int64_t token_types = 0;          // rows of a learned segment table
   int64_t head_parameters = 0;  // of what stands between the last layer and the output projection, replicated
-  bool output_bias = false;     // one element for each row of the vocabulary
+  int64_t prediction_layers = 0;  // at the end of the last tower, each with a loss of its own
+  bool output_bias = false;       // one element for each row of the vocabulary
   std::vector<Tower> towers = {};
 };
 

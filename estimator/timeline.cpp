@@ -122,7 +122,7 @@ void add_turning_point(const Run& run, const Stage& stage, Activations& held, Bu
   add_nonzero(out, {"head", head, "4 h T/t_sp", "final norm"});
   add_nonzero(out, {"deferred logit gradients", deferred_gradient_bytes(run), "n (2 T V/t + 2 T h)",
                     "Megatron-LM, defer-embedding-wgrad-compute"});
-  held.tensors.insert(held.tensors.end(), {head / 2, head / 2, loss.logits, loss.working});
+  held.tensors.insert(held.tensors.end(), {head / 2, head / 2, loss.kept, loss.logits, loss.working});
 }
 
 Buckets state_buckets(const StateBytes& states, bool gradients_stay) {

@@ -50,6 +50,12 @@ class Lister {
     dropout_mask();
   }
 
+  // Both inputs, their norms' outputs side by side, the final norm's input and output.
+  void operator()(const PredictionInput&) const {
+    const double one = tokens_ * element_ * hidden_ / sequence_shards_;
+    for (const double times : {1, 1, 2, 1, 1}) add(Part::kNorms, times * one);
+  }
+
   // The fused kernel keeps its packed input, the scan's output before and after the gate, and the norm's
   // result for the output projection (mamba_ssm, ssd_combined.py).
   void operator()(const Mamba& block) const {

@@ -33,7 +33,9 @@ LossBytes loss_bytes(const Run& run) {
   const double element = activation_element_bytes(run);
   const double all = bytes_per_logit(run, element) * logits(run);
   const double made = std::min(all, element * logits(run));
-  return {made, all - made};
+  // The losses of prediction layers come first and keep their fp32 softmax.
+  const double kept = 4 * logits(run) * static_cast<double>(run.model.prediction_layers);
+  return {made, all - made, kept};
 }
 
 double head_bytes(const Run& run) {

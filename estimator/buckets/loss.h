@@ -10,7 +10,9 @@ struct LossBytes {
   double logits = 0;   // as the output projection makes them
   double working = 0;  // their fp32 copy and what the loss keeps
 
-  double total() const { return logits + working; }
+  double kept = 0;  // by earlier losses of the same microbatch
+
+  double total() const { return logits + working + kept; }
 };
 LossBytes loss_bytes(const Run& run);
 

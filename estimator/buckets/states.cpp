@@ -29,6 +29,8 @@ void append_layer(const Run& run, const Layer& layer, int64_t buffer, std::vecto
 // With tied tables the first and the last stage each hold one (Megatron-LM, language_module.py).
 int64_t vocabulary_tables(const Model& model, const Stage& stage) {
   if (stage.first && stage.last) return model.tied ? 1 : 2;
+  // Prediction layers embed tokens again.
+  if (stage.last && model.prediction_layers > 0 && !model.tied) return 2;
   return stage.first || stage.last ? 1 : 0;
 }
 
@@ -85,7 +87,7 @@ std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage) {
   if (!stage.last) return out;
   add(model.towers.back().final_norm_parameters);
   add(model.head_parameters);
-  if (vocabulary_tables(model, stage) > (stage.first ? 1 : 0)) add_table();
+  for (int64_t i = stage.first ? 1 : 0; i < vocabulary_tables(model, stage); ++i) add_table();
   if (model.output_bias) add(rows);
   return out;
 }

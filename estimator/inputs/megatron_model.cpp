@@ -222,6 +222,16 @@ Status fill_vlm(KeyValues& values, const Shapes& shapes, Model& model) {
   return {};
 }
 
+void add_prediction_layers(KeyValues& values, const Shapes& shapes, Model& model) {
+  model.prediction_layers = values.whole("mtp-num-layers", 0, 0, 100);
+  std::vector<Layer>& layers = model.towers.back().layers;
+  for (int64_t i = 0; i < model.prediction_layers; ++i) {
+    Layer layer = layers.back();
+    if (i == 0) layer.insert(layer.begin(), PredictionInput{3 * shapes.norm});
+    layers.push_back(std::move(layer));
+  }
+}
+
 }  // namespace
 
 Status read_megatron_model(KeyValues& values, const MegatronRun& given, const std::string& program,
@@ -252,6 +262,7 @@ Status read_megatron_model(KeyValues& values, const MegatronRun& given, const st
     filled = fill_decoder(values, shapes, model.towers.back());
     if (program == "bert") fill_bert(shapes, model);
   }
+  if (filled.ok()) add_prediction_layers(values, shapes, model);
   return filled.ok() ? values.status() : std::move(filled);
 }
 

@@ -76,6 +76,14 @@ Status place_layers(KeyValues& values, int64_t layers, Parallel& parallel) {
   return {};
 }
 
+// Prediction layers stand on the last stage, beside its share of the others.
+void place_predictions(int64_t layers, int64_t predictions, Parallel& parallel) {
+  const int64_t stages = parallel.pipeline * parallel.virtual_stages;
+  if (parallel.stage_layers.empty() && layers % stages == 0)
+    parallel.stage_layers.assign(static_cast<size_t>(stages), layers / stages);
+  if (!parallel.stage_layers.empty()) parallel.stage_layers.back() += predictions;
+}
+
 DataSharding data_sharding(KeyValues& values) {
   const std::string strategy = values.choice("data-parallel-sharding-strategy", "no_shard",
                                              {"no_shard", "optim", "optim_grads", "optim_grads_params"});
@@ -115,8 +123,10 @@ Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, Run& 
     parallel.virtual_stages = stages / parallel.pipeline;
     return values.status();
   }
-  const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());
+  const int64_t predictions = run.model.prediction_layers;
+  const int64_t layers = static_cast<int64_t>(run.model.towers.back().layers.size()) - predictions;
   if (Status status = place_layers(values, layers, parallel); !status.ok()) return status;
+  if (predictions > 0) place_predictions(layers, predictions, parallel);
   return values.status();
 }
 

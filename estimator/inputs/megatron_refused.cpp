@@ -17,7 +17,7 @@ constexpr Refusal kRefusals[] = {
     {"cuda-graph-impl", "captured graphs hold their own memory pools"},
     {"enable-cuda-graph", "captured graphs hold their own memory pools"},
     {"external-cuda-graph", "captured graphs hold their own memory pools"},
-    {"mtp-num-layers", "multi-token prediction adds layers and losses"},
+    {"mtp-use-repeated-layer", "prediction layers share their weights"},
     {"perform-rl-step", "reinforcement learning holds inference engines and rollouts"},
     {"flextron", "elastic networks hold masks and routers"},
     {"export-te-mcore-model", "ModelOpt training may hold a teacher"},
