@@ -6,7 +6,7 @@
 
 namespace spillway::estimator {
 
-Result<Estimate> estimate(const Run& run) {
+Result<Estimate> estimate(const TrainingRun& run) {
   if (std::string found = contradiction(run); !found.empty()) return Status::invalid_argument(found);
   Estimate out;
   out.parameters = total_parameters(run.model);

@@ -40,6 +40,6 @@ struct Estimate {
 };
 
 // Errors: sizes that contradict each other.
-Result<Estimate> estimate(const Run& run);
+Result<Estimate> estimate(const TrainingRun& run);
 
 }  // namespace spillway::estimator

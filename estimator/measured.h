@@ -14,10 +14,6 @@ struct Measured {
   const char* origin;
 };
 
-// Megatron-LM's pipelined runs hold this beside two inputs for each virtual stage, whatever the model.
-constexpr Measured kPipelineFixedBytes{2 * kMiB, "bytes held by pipelined runs beside stage inputs",
-                                       "residual of Megatron-LM's dense pipelined runs, 1 to 4 MiB"};
-
 // torch.compile of the fused cross entropy, PyTorch before 2.6 and in the 24.01 container.
 constexpr Measured kFusedLossBytesOld{14, "bytes for each logit, fused loss, containers of early 2025",
                                       "two runs of one configuration: 4 T V/t above today's"};
@@ -37,8 +33,8 @@ constexpr Measured kActivationSpread{0.022, "of the dense transient part",
 constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
                                  "runs of one configuration differ by this much: routing"};
 
-constexpr std::array<Measured, 8> kMeasured = {kPipelineFixedBytes, kFusedLossBytesOld, kFusedLossBytesOldest,
-                                               kContextBytes,       kCommunicatorBytes, kStateSpread,
-                                               kActivationSpread,   kExpertSpread};
+constexpr std::array<Measured, 7> kMeasured = {kFusedLossBytesOld, kFusedLossBytesOldest, kContextBytes,
+                                               kCommunicatorBytes, kStateSpread,          kActivationSpread,
+                                               kExpertSpread};
 
 }  // namespace spillway::estimator

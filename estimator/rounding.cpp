@@ -11,7 +11,7 @@ namespace {
 
 // The weights an optimizer shard holds, dense ones before experts'. A rank owns one end of each gradient
 // buffer, which is laid out in the order gradients come: the last rank has the weights that were made first.
-std::vector<double> optimizer_shard(const Run& run, const std::vector<RankWeight>& weights) {
+std::vector<double> optimizer_shard(const TrainingRun& run, const std::vector<RankWeight>& weights) {
   const bool sharded = run.parallel.sharding >= DataSharding::kOptimizer;
   std::map<std::pair<bool, int64_t>, double> left;  // of each buffer, for this rank
   for (const RankWeight& weight : weights)
@@ -35,7 +35,7 @@ std::vector<double> optimizer_shard(const Run& run, const std::vector<RankWeight
 
 class Player {
  public:
-  Player(const Run& run, const std::vector<RankWeight>& weights)
+  Player(const TrainingRun& run, const std::vector<RankWeight>& weights)
       : bytes_(element_bytes(run.training, run.framework)), shard_(optimizer_shard(run, weights)) {
     const RankParameters all = rank_parameters(weights);
     const bool buffers = run.parallel.sharding >= DataSharding::kOptimizer;
@@ -85,7 +85,7 @@ class Player {
 
 }  // namespace
 
-RoundingBytes allocator_rounding(const Run& run, const std::vector<RankWeight>& weights,
+RoundingBytes allocator_rounding(const TrainingRun& run, const std::vector<RankWeight>& weights,
                                  const std::vector<double>& activations) {
   if (run.parallel.sharding == DataSharding::kParameters) return {};
   Player player(run, weights);

@@ -14,7 +14,7 @@ struct RoundingBytes {
 };
 
 // `activations` are the tensors held at the end of the forward pass, in the order they are made.
-RoundingBytes allocator_rounding(const Run& run, const std::vector<RankWeight>& weights,
+RoundingBytes allocator_rounding(const TrainingRun& run, const std::vector<RankWeight>& weights,
                                  const std::vector<double>& activations);
 
 }  // namespace spillway::estimator

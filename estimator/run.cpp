@@ -36,12 +36,12 @@ std::string block_contradiction(const Block& block, const Parallel& parallel) {
 
 }  // namespace
 
-int64_t vocabulary_shard(const Run& run) {
+int64_t vocabulary_shard(const TrainingRun& run) {
   const int64_t multiple = run.model.vocabulary_multiple * run.parallel.tensor;
   return (run.model.vocabulary + multiple - 1) / multiple * multiple / run.parallel.tensor;
 }
 
-std::string contradiction(const Run& run) {
+std::string contradiction(const TrainingRun& run) {
   const Parallel& parallel = run.parallel;
   const int64_t model_parallel = parallel.tensor * parallel.pipeline * parallel.context;
   if (parallel.world % model_parallel != 0) {

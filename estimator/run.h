@@ -128,7 +128,7 @@ struct Reserve {
 };
 
 // One measured run and everything an estimate follows from.
-struct Run {
+struct TrainingRun {
   std::string name;
   Framework framework = Framework::kMegatron;
   Gpu gpu = Gpu::kOther;
@@ -144,9 +144,9 @@ struct Run {
 };
 
 // The tensor-parallel share of the vocabulary, padded.
-int64_t vocabulary_shard(const Run& run);
+int64_t vocabulary_shard(const TrainingRun& run);
 
 // One line that says which sizes contradict each other; empty where none do.
-std::string contradiction(const Run& run);
+std::string contradiction(const TrainingRun& run);
 
 }  // namespace spillway::estimator

@@ -4,7 +4,7 @@
 
 namespace spillway::estimator {
 
-Stage pipeline_stage(const Run& run, int64_t rank) {
+Stage pipeline_stage(const TrainingRun& run, int64_t rank) {
   const Parallel& parallel = run.parallel;
   const int64_t stages = parallel.pipeline * parallel.virtual_stages;
   const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());

@@ -24,6 +24,6 @@ struct Stage {
 
 // In flight: 1F1B holds min(m, p-r); the interleaved schedule min(m v, 2(p-r-1) + (v-1) G + 1) chunks, G
 // microbatches of one chunk at a time (Megatron-LM, pipeline_parallel/schedules.py).
-Stage pipeline_stage(const Run& run, int64_t rank);
+Stage pipeline_stage(const TrainingRun& run, int64_t rank);
 
 }  // namespace spillway::estimator

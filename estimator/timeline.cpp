@@ -26,7 +26,7 @@ struct Activations {
 
 class Collector {
  public:
-  explicit Collector(const Run& run) : run_(run), full_(run.training.recompute == Recompute::kFull) {}
+  explicit Collector(const TrainingRun& run) : run_(run), full_(run.training.recompute == Recompute::kFull) {}
 
   void layers(const Tower& tower, const Chunk& chunk, int64_t source_sequence) {
     made_.clear();
@@ -65,13 +65,13 @@ class Collector {
     for (size_t i = start; i < made_.size(); ++i) out_.segment.push_back(made_[i].bytes);
   }
 
-  const Run& run_;
+  const TrainingRun& run_;
   bool full_;
   std::vector<SavedTensor> made_;
   Activations out_;
 };
 
-Activations activations(const Run& run, const Stage& stage) {
+Activations activations(const TrainingRun& run, const Stage& stage) {
   Collector collector(run);
   const std::vector<Tower>& towers = run.model.towers;
   for (const Tower& tower : towers) {
@@ -107,7 +107,7 @@ Buckets activation_buckets(const Activations& held) {
 
 // At the end of the forward pass: what the loss needs, or one recomputed segment, whichever is more. The
 // tensors join those that are held.
-void add_turning_point(const Run& run, const Stage& stage, Activations& held, Buckets& out) {
+void add_turning_point(const TrainingRun& run, const Stage& stage, Activations& held, Buckets& out) {
   const LossBytes loss = stage.last ? loss_bytes(run) : LossBytes{};
   const double head = stage.last ? head_bytes(run) : 0;
   if (held.segment_bytes > loss.total() + head) {
@@ -149,7 +149,7 @@ void set_interval(const SavedBytes& saved, RankClass& out) {
 
 }  // namespace
 
-RankClass rank_class(const Run& run, const Stage& stage) {
+RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   const std::vector<RankWeight> weights = rank_weights(run, stage);
   const RankParameters parameters = rank_parameters(weights);
   const StateBytes states = state_bytes(run, parameters);

@@ -8,6 +8,6 @@
 
 namespace spillway::estimator {
 
-RankClass rank_class(const Run& run, const Stage& stage);
+RankClass rank_class(const TrainingRun& run, const Stage& stage);
 
 }  // namespace spillway::estimator

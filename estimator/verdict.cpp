@@ -41,56 +41,60 @@ std::string names() {
 }
 
 struct Option {
-  std::function<bool(const Run&)> applies;
-  std::function<void(Run&)> change;
+  std::function<bool(const TrainingRun&)> applies;
+  std::function<void(TrainingRun&)> change;
   const char* keys;
   const char* cost;
 };
 
-bool divides_states(const Run& run) {
+bool divides_states(const TrainingRun& run) {
   return run.parallel.data() * run.parallel.context > 1;
 }
 
 // Ordered by what they cost.
 std::vector<Option> options() {
   return {
-      {[](const Run& run) { return run.training.cross_entropy == CrossEntropy::kEager; },
-       [](Run& run) { run.training.cross_entropy = CrossEntropy::kFusedLinear; }, "train.loss = fused-linear",
-       "none: another loss kernel"},
-      {[](const Run& run) { return run.training.attention != AttentionKernel::kFlash; },
-       [](Run& run) { run.training.attention = AttentionKernel::kFlash; }, "train.attention = flash",
+      {[](const TrainingRun& run) { return run.training.cross_entropy == CrossEntropy::kEager; },
+       [](TrainingRun& run) { run.training.cross_entropy = CrossEntropy::kFusedLinear; },
+       "train.loss = fused-linear", "none: another loss kernel"},
+      {[](const TrainingRun& run) { return run.training.attention != AttentionKernel::kFlash; },
+       [](TrainingRun& run) { run.training.attention = AttentionKernel::kFlash; }, "train.attention = flash",
        "none: another attention kernel"},
-      {[](const Run& run) { return run.parallel.tensor > 1 && !run.parallel.sequence; },
-       [](Run& run) { run.parallel.sequence = true; }, "parallel.sequence_parallel = true",
+      {[](const TrainingRun& run) { return run.parallel.tensor > 1 && !run.parallel.sequence; },
+       [](TrainingRun& run) { run.parallel.sequence = true; }, "parallel.sequence_parallel = true",
        "none: the same bytes are communicated"},
-      {[](const Run& run) { return divides_states(run) && run.parallel.sharding == DataSharding::kNone; },
-       [](Run& run) { run.parallel.sharding = DataSharding::kOptimizer; }, "parallel.zero = 1",
+      {[](const TrainingRun& run) {
+         return divides_states(run) && run.parallel.sharding == DataSharding::kNone;
+       },
+       [](TrainingRun& run) { run.parallel.sharding = DataSharding::kOptimizer; }, "parallel.zero = 1",
        "none: gathers replace an all-reduce"},
-      {[](const Run& run) {
+      {[](const TrainingRun& run) {
          return divides_states(run) && run.parallel.sharding < DataSharding::kParameters;
        },
-       [](Run& run) { run.parallel.sharding = DataSharding::kParameters; }, "parallel.zero = 3",
+       [](TrainingRun& run) { run.parallel.sharding = DataSharding::kParameters; }, "parallel.zero = 3",
        "half as much communication again"},
-      {[](const Run& run) { return run.training.optimizer == OptimizerKind::kAdam; },
-       [](Run& run) { run.training.optimizer = OptimizerKind::kAdam8bit; }, "train.optimizer = adamw8bit",
-       "8-bit optimizer states"},
-      {[](const Run& run) {
+      {[](const TrainingRun& run) { return run.training.optimizer == OptimizerKind::kAdam; },
+       [](TrainingRun& run) { run.training.optimizer = OptimizerKind::kAdam8bit; },
+       "train.optimizer = adamw8bit", "8-bit optimizer states"},
+      {[](const TrainingRun& run) {
          return run.training.recompute == Recompute::kNone &&
                 run.training.attention != AttentionKernel::kFlash;
        },
-       [](Run& run) {
+       [](TrainingRun& run) {
          run.training.recompute = Recompute::kSelective;
          run.training.modules.attention_core = true;
        },
        "train.recompute = selective", "about 2 % more arithmetic"},
-      {[](const Run& run) { return run.training.micro_batch > 1 && run.training.micro_batch % 2 == 0; },
-       [](Run& run) {
+      {[](const TrainingRun& run) {
+         return run.training.micro_batch > 1 && run.training.micro_batch % 2 == 0;
+       },
+       [](TrainingRun& run) {
          run.training.micro_batch /= 2;
          run.training.microbatches *= 2;
        },
        "train.micro_batch / 2, train.gradient_accumulation x 2", "smaller products"},
-      {[](const Run& run) { return run.training.recompute != Recompute::kFull; },
-       [](Run& run) {
+      {[](const TrainingRun& run) { return run.training.recompute != Recompute::kFull; },
+       [](TrainingRun& run) {
          run.training.recompute = Recompute::kFull;
          run.training.modules = {};
        },
@@ -126,7 +130,7 @@ const char* verdict_name(Verdict verdict) {
   return "";
 }
 
-double needed_bytes(const Run& run, const Estimate& estimate) {
+double needed_bytes(const TrainingRun& run, const Estimate& estimate) {
   return estimate.peak().peak_bytes + run.reserve.context_bytes + run.reserve.communicator_bytes;
 }
 
@@ -135,11 +139,11 @@ Verdict verdict(double needed, const GpuMemory& gpu) {
   return needed > (1 - kTightShare) * gpu.bytes ? Verdict::kTight : Verdict::kFits;
 }
 
-std::vector<Mitigation> mitigations(const Run& run, const Estimate& before) {
+std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& before) {
   std::vector<Mitigation> out;
   for (const Option& option : options()) {
     if (!option.applies(run)) continue;
-    Run changed = run;
+    TrainingRun changed = run;
     option.change(changed);
     const Result<Estimate> after = estimate(changed);
     if (!after.ok()) continue;

@@ -22,7 +22,7 @@ enum class Verdict { kFits, kTight, kNo };  // tight: less than a tenth is left
 const char* verdict_name(Verdict verdict);
 
 // The peak and what lies outside the allocator, against all of the GPU's memory.
-double needed_bytes(const Run& run, const Estimate& estimate);
+double needed_bytes(const TrainingRun& run, const Estimate& estimate);
 Verdict verdict(double needed_bytes, const GpuMemory& gpu);
 
 // One change of the run, estimated anew.
@@ -33,6 +33,6 @@ struct Mitigation {
 };
 
 // The changes that save memory, the cheapest kind first among those that save about as much.
-std::vector<Mitigation> mitigations(const Run& run, const Estimate& estimate);
+std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& estimate);
 
 }  // namespace spillway::estimator

@@ -23,7 +23,7 @@ void add_buckets(const estimator::Buckets& buckets, const char* when, Json& out)
 }
 
 // The worst of the GPUs asked for is the verdict of all.
-void add_verdicts(const estimator::Run& run, const estimator::Estimate& estimate,
+void add_verdicts(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
                   const std::vector<estimator::GpuMemory>& gpus, Json& out) {
   const double needed = estimator::needed_bytes(run, estimate);
   estimator::Verdict worst = estimator::Verdict::kFits;
@@ -48,7 +48,7 @@ void add_verdicts(const estimator::Run& run, const estimator::Estimate& estimate
 
 }  // namespace
 
-Json answer_json(const estimator::Run& run, const estimator::Estimate& estimate,
+Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
                  const std::vector<estimator::GpuMemory>& gpus) {
   const estimator::RankClass& rank = estimate.peak();
   Json buckets = Json::array();

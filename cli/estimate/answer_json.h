@@ -10,7 +10,7 @@
 namespace spillway {
 
 // With no GPU to judge by there is no verdict, and mitigations are not searched for.
-nlohmann::ordered_json answer_json(const estimator::Run& run, const estimator::Estimate& estimate,
+nlohmann::ordered_json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
                                    const std::vector<estimator::GpuMemory>& gpus = {});
 
 }  // namespace spillway

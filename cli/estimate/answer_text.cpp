@@ -28,7 +28,7 @@ std::string total_row(const char* name, double bytes, double total) {
   return fmt::format("= {:<32} {:>18.0f} {:>10} {:>6.1f}\n", name, bytes, gib(bytes), 100 * bytes / total);
 }
 
-std::string verdict_rows(const estimator::Run& run, const estimator::Estimate& estimate,
+std::string verdict_rows(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
                          const std::vector<estimator::GpuMemory>& gpus) {
   const double needed = estimator::needed_bytes(run, estimate);
   std::string out;
@@ -42,7 +42,7 @@ std::string verdict_rows(const estimator::Run& run, const estimator::Estimate& e
 
 }  // namespace
 
-std::string answer_text(const estimator::Run& run, const estimator::Estimate& estimate,
+std::string answer_text(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
                         const std::vector<estimator::GpuMemory>& gpus) {
   const RankClass& rank = estimate.peak();
   const double peak = rank.peak_bytes;

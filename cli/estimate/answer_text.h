@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-std::string answer_text(const estimator::Run& run, const estimator::Estimate& estimate,
+std::string answer_text(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
                         const std::vector<estimator::GpuMemory>& gpus);
 
 }  // namespace spillway

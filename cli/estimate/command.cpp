@@ -49,7 +49,7 @@ int answer_file(const Choices& choices) {
     if (!gpu.ok()) return complain(gpu.status());
     gpus.push_back(std::move(gpu.value()));
   }
-  Result<estimator::Run> run = read_input(choices.input);
+  Result<estimator::TrainingRun> run = read_input(choices.input);
   if (!run.ok()) return complain(run.status());
   Result<estimator::Estimate> estimate = estimator::estimate(run.value());
   if (!estimate.ok())

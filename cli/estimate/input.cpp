@@ -13,8 +13,8 @@ namespace spillway {
 namespace {
 
 using estimator::MegatronRun;
-using estimator::Run;
 using estimator::RunKeys;
+using estimator::TrainingRun;
 
 Status apply_sets(const std::vector<std::string>& sets, RunKeys& keys) {
   for (const std::string& set : sets) {
@@ -28,7 +28,7 @@ Status apply_sets(const std::vector<std::string>& sets, RunKeys& keys) {
   return {};
 }
 
-Result<Run> run_of_megatron(Result<MegatronRun> given, const InputChoices& choices) {
+Result<TrainingRun> run_of_megatron(Result<MegatronRun> given, const InputChoices& choices) {
   if (!given.ok()) return given.take_status();
   given->gpu = choices.gpu_kind;
   if (choices.gpus > 0) given->gpus = choices.gpus;
@@ -36,7 +36,7 @@ Result<Run> run_of_megatron(Result<MegatronRun> given, const InputChoices& choic
     const size_t equals = set.find('=');
     given->arguments[set.substr(0, equals)] = equals == std::string::npos ? "true" : set.substr(equals + 1);
   }
-  Result<Run> run = read_megatron(given.value());
+  Result<TrainingRun> run = read_megatron(given.value());
   // The question is which rank peaks, not what the last one logs.
   if (run.ok()) run->last_rank_only = false;
   return run;
@@ -64,7 +64,7 @@ Result<RunKeys> deepspeed_keys(const std::string& text, const InputChoices& choi
   return keys;
 }
 
-Result<Run> run_of(const std::string& text, const InputChoices& choices) {
+Result<TrainingRun> run_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
   if (ending == ".yaml" || ending == ".yml")
@@ -91,10 +91,10 @@ Result<std::string> read_text_file(const std::string& path) {
   return std::move(text).str();
 }
 
-Result<Run> read_input(const InputChoices& choices) {
+Result<TrainingRun> read_input(const InputChoices& choices) {
   Result<std::string> text = read_text_file(choices.file);
   if (!text.ok()) return text.take_status();
-  Result<Run> run = run_of(text.value(), choices);
+  Result<TrainingRun> run = run_of(text.value(), choices);
   if (!run.ok()) return Status(run.status().code(), fmt::format("{}: {}", choices.file, run.status().text()));
   run->name = choices.file;
   return run;

@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-bool has_experts(const estimator::Run& run) {
+bool has_experts(const estimator::TrainingRun& run) {
   for (const estimator::Layer& layer : run.model.towers.back().layers) {
     for (const estimator::Block& block : layer) {
       if (std::holds_alternative<estimator::Experts>(block)) return true;
@@ -23,7 +23,7 @@ Result<nlohmann::ordered_json> answer_line(const std::string& text, Comparison& 
   Result<estimator::RecordedRun> recorded = estimator::read_recorded_run(text);
   if (!recorded.ok()) return recorded.take_status();
   out.recorded = std::move(recorded.value());
-  Result<estimator::Run> run = estimator::read_megatron(out.recorded.run);
+  Result<estimator::TrainingRun> run = estimator::read_megatron(out.recorded.run);
   Status problem = run.ok() ? Status() : run.take_status();
   if (problem.ok()) {
     Result<estimator::Estimate> estimate = estimator::estimate(run.value());

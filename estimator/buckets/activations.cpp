@@ -12,7 +12,7 @@ namespace {
 
 class Lister {
  public:
-  Lister(const Run& run, const Tower& tower, int64_t source_sequence, std::vector<SavedTensor>& out)
+  Lister(const TrainingRun& run, const Tower& tower, int64_t source_sequence, std::vector<SavedTensor>& out)
       : run_(run),
         training_(run.training),
         tensor_(static_cast<double>(run.parallel.tensor)),
@@ -144,7 +144,7 @@ class Lister {
     add(Part::kScores, element_ * scores);
   }
 
-  const Run& run_;
+  const TrainingRun& run_;
   const Training& training_;
   double tensor_, sequence_shards_, element_, hidden_, tokens_, source_sequence_, source_tokens_;
   std::vector<SavedTensor>& out_;
@@ -152,17 +152,17 @@ class Lister {
 
 }  // namespace
 
-double activation_element_bytes(const Run& run) {
+double activation_element_bytes(const TrainingRun& run) {
   return run.training.precision == Precision::kFp32 ? 4 : 2;
 }
 
-double rank_tokens(const Run& run, const Tower& tower) {
+double rank_tokens(const TrainingRun& run, const Tower& tower) {
   return static_cast<double>(run.training.micro_batch) * static_cast<double>(tower.sequence) /
          static_cast<double>(run.parallel.context);
 }
 
-void append_saved_tensors(const Run& run, const Tower& tower, const Layer& layer, int64_t source_sequence,
-                          std::vector<SavedTensor>& out) {
+void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                          int64_t source_sequence, std::vector<SavedTensor>& out) {
   for (const Block& block : layer) {
     const auto* attention = std::get_if<Attention>(&block);
     const bool cross = attention != nullptr && attention->cross;
@@ -170,7 +170,7 @@ void append_saved_tensors(const Run& run, const Tower& tower, const Layer& layer
   }
 }
 
-double layer_input_bytes(const Run& run, const Tower& tower) {
+double layer_input_bytes(const TrainingRun& run, const Tower& tower) {
   return activation_element_bytes(run) * static_cast<double>(run.model.hidden) * rank_tokens(run, tower) /
          static_cast<double>(run.parallel.sequence_shards());
 }

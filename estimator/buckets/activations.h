@@ -35,16 +35,16 @@ struct SavedBytes {
 
 // Appended to `out` in the order they are made. `source_sequence` is the length of the tower before, which
 // cross attention reads.
-void append_saved_tensors(const Run& run, const Tower& tower, const Layer& layer, int64_t source_sequence,
-                          std::vector<SavedTensor>& out);
+void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                          int64_t source_sequence, std::vector<SavedTensor>& out);
 
 // Under full recomputation a layer's input is kept and nothing else.
-double layer_input_bytes(const Run& run, const Tower& tower);
+double layer_input_bytes(const TrainingRun& run, const Tower& tower);
 
 // Tokens of one microbatch on one rank.
-double rank_tokens(const Run& run, const Tower& tower);
+double rank_tokens(const TrainingRun& run, const Tower& tower);
 
 // Of a saved tensor.
-double activation_element_bytes(const Run& run);
+double activation_element_bytes(const TrainingRun& run);
 
 }  // namespace spillway::estimator

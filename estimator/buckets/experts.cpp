@@ -2,7 +2,7 @@
 
 namespace spillway::estimator {
 
-void append_routed_tensors(const Run& run, const Experts& block, double tokens,
+void append_routed_tensors(const TrainingRun& run, const Experts& block, double tokens,
                            std::vector<SavedTensor>& out) {
   const auto add = [&](double bytes) { out.push_back({Part::kExperts, bytes}); };
   const double element = activation_element_bytes(run);
@@ -26,7 +26,7 @@ void append_routed_tensors(const Run& run, const Experts& block, double tokens,
   if (!run.behaviour.weighted_activation) add(routed * element * hidden);  // the output, to be weighted
 }
 
-double gathered_token_bytes(const Run& run, double tokens) {
+double gathered_token_bytes(const TrainingRun& run, double tokens) {
   return activation_element_bytes(run) * static_cast<double>(run.model.hidden) * tokens /
          static_cast<double>(run.parallel.sequence_shards()) *
          static_cast<double>(run.parallel.expert_tensor * run.parallel.expert);

@@ -9,10 +9,10 @@
 namespace spillway::estimator {
 
 // For one layer and microbatch, appended to `out`; `tokens` on this rank before sequence parallelism.
-void append_routed_tensors(const Run& run, const Experts& block, double tokens,
+void append_routed_tensors(const TrainingRun& run, const Experts& block, double tokens,
                            std::vector<SavedTensor>& out);
 
 // The all-gather dispatcher's one buffer with the tokens of all expert ranks.
-double gathered_token_bytes(const Run& run, double tokens);
+double gathered_token_bytes(const TrainingRun& run, double tokens);
 
 }  // namespace spillway::estimator

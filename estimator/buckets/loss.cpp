@@ -7,7 +7,7 @@
 namespace spillway::estimator {
 namespace {
 
-double bytes_per_logit(const Run& run, double element) {
+double bytes_per_logit(const TrainingRun& run, double element) {
   switch (run.training.cross_entropy) {
     // 16-bit logits and the fp32 copy that becomes the softmax in place (Megatron-LM, cross_entropy.py).
     case CrossEntropy::kVocabularyParallel:
@@ -23,13 +23,13 @@ double bytes_per_logit(const Run& run, double element) {
   return 0;
 }
 
-double logits(const Run& run) {
+double logits(const TrainingRun& run) {
   return rank_tokens(run, run.model.towers.back()) * static_cast<double>(vocabulary_shard(run));
 }
 
 }  // namespace
 
-LossBytes loss_bytes(const Run& run) {
+LossBytes loss_bytes(const TrainingRun& run) {
   const double element = activation_element_bytes(run);
   const double all = bytes_per_logit(run, element) * logits(run);
   const double made = std::min(all, element * logits(run));
@@ -38,14 +38,14 @@ LossBytes loss_bytes(const Run& run) {
   return {made, all - made, kept};
 }
 
-double head_bytes(const Run& run) {
+double head_bytes(const TrainingRun& run) {
   const double norm = 2 * layer_input_bytes(run, run.model.towers.back());
   // A dense layer with its activation and norm before the output projection: four more tensors.
   const bool has_dense_layer = run.model.head_parameters > 0;
   return has_dense_layer ? 3 * norm : norm;
 }
 
-double deferred_gradient_bytes(const Run& run) {
+double deferred_gradient_bytes(const TrainingRun& run) {
   const double element = activation_element_bytes(run);
   const double hidden = static_cast<double>(run.model.hidden) * rank_tokens(run, run.model.towers.back());
   return static_cast<double>(run.training.deferred_embedding_gradients) * element * (logits(run) + hidden);

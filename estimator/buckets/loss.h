@@ -14,12 +14,12 @@ struct LossBytes {
 
   double total() const { return logits + working + kept; }
 };
-LossBytes loss_bytes(const Run& run);
+LossBytes loss_bytes(const TrainingRun& run);
 
 // Input and output of the final norm, and of what else stands before the output projection.
-double head_bytes(const Run& run);
+double head_bytes(const TrainingRun& run);
 
 // Logit gradients and head inputs kept until the pipeline drains.
-double deferred_gradient_bytes(const Run& run);
+double deferred_gradient_bytes(const TrainingRun& run);
 
 }  // namespace spillway::estimator

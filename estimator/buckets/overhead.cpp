@@ -3,12 +3,11 @@
 #include "estimator/buckets/activations.h"
 #include "estimator/buckets/experts.h"
 #include "estimator/buckets/states.h"
-#include "estimator/measured.h"
 
 namespace spillway::estimator {
 namespace {
 
-const Tower& loss_tower(const Run& run) {
+const Tower& loss_tower(const TrainingRun& run) {
   return run.model.towers.back();
 }
 
@@ -17,7 +16,7 @@ double squared(double x) {
 }
 
 // The largest of them: the buffer is shared by all layers.
-double score_buffer_bytes(const Run& run) {
+double score_buffer_bytes(const TrainingRun& run) {
   double largest = 0;
   for (const Tower& tower : run.model.towers) {
     for (const Layer& layer : tower.layers) {
@@ -34,7 +33,7 @@ double score_buffer_bytes(const Run& run) {
   return largest;
 }
 
-bool has_experts(const Run& run) {
+bool has_experts(const TrainingRun& run) {
   for (const Layer& layer : loss_tower(run).layers) {
     for (const Block& block : layer) {
       if (std::holds_alternative<Experts>(block)) return true;
@@ -44,12 +43,12 @@ bool has_experts(const Run& run) {
 }
 
 // One byte for each pair of tokens of a sample; a context-parallel rank has its share of the rows.
-double mask_bytes(const Run& run) {
+double mask_bytes(const TrainingRun& run) {
   return static_cast<double>(run.training.micro_batch) *
          squared(static_cast<double>(loss_tower(run).sequence));
 }
 
-void add_gathered_weights(const Run& run, Buckets& out) {
+void add_gathered_weights(const TrainingRun& run, Buckets& out) {
   if (run.parallel.sharding != DataSharding::kParameters) return;
   out.push_back({"gathered weights", gathered_root_bytes(run) + 2 * gathered_layer_bytes(run),
                  "root unit + 2 layer units", "PyTorch FSDP notes, prefetch"});
@@ -57,7 +56,7 @@ void add_gathered_weights(const Run& run, Buckets& out) {
 
 }  // namespace
 
-Buckets persistent_overhead(const Run& run, const Stage& stage) {
+Buckets persistent_overhead(const TrainingRun& run, const Stage& stage) {
   const Training& training = run.training;
   const Parallel& parallel = run.parallel;
   const Tower& tower = loss_tower(run);
@@ -81,9 +80,8 @@ Buckets persistent_overhead(const Run& run, const Stage& stage) {
   }
   if (run.framework == Framework::kMegatron && parallel.pipeline > 1) {
     out.push_back({"pipeline buffers",
-                   2 * static_cast<double>(parallel.virtual_stages) * layer_input_bytes(run, tower) +
-                       kPipelineFixedBytes.value,
-                   "2 v (2 h T/t_sp) + fixed", "Megatron-LM, schedules.py; measured.h"});
+                   2 * static_cast<double>(parallel.virtual_stages) * layer_input_bytes(run, tower),
+                   "2 v (2 h T/t_sp)", "Megatron-LM, schedules.py"});
     if (run.behaviour.keeps_masks && training.attention_mask) {
       out.push_back({"kept attention masks", static_cast<double>(parallel.pipeline) * mask_bytes(run),
                      "p b s^2", "Megatron-LM, get_batch since 2026-05-21"});
@@ -99,7 +97,7 @@ Buckets persistent_overhead(const Run& run, const Stage& stage) {
   return out;
 }
 
-Buckets transient_overhead(const Run& run, const Stage& stage) {
+Buckets transient_overhead(const TrainingRun& run, const Stage& stage) {
   const Training& training = run.training;
   Buckets out;
   const bool mask_counted = run.behaviour.keeps_masks && run.parallel.pipeline > 1;

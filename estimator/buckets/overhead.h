@@ -8,9 +8,9 @@
 namespace spillway::estimator {
 
 // Held from the first step on.
-Buckets persistent_overhead(const Run& run, const Stage& stage);
+Buckets persistent_overhead(const TrainingRun& run, const Stage& stage);
 
 // Held while a microbatch is under way.
-Buckets transient_overhead(const Run& run, const Stage& stage);
+Buckets transient_overhead(const TrainingRun& run, const Stage& stage);
 
 }  // namespace spillway::estimator

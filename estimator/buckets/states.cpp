@@ -6,7 +6,7 @@ namespace spillway::estimator {
 namespace {
 
 // The weights of one layer as a rank holds them.
-void append_layer(const Run& run, const Layer& layer, int64_t buffer, std::vector<RankWeight>& out) {
+void append_layer(const TrainingRun& run, const Layer& layer, int64_t buffer, std::vector<RankWeight>& out) {
   std::vector<WeightTensors> weights;
   for (const Block& block : layer) append_weights(block, run.model.hidden, weights);
   for (const WeightTensors& tensors : weights) {
@@ -55,7 +55,7 @@ double moment_bytes(OptimizerKind kind, double state_bytes) {
 
 }  // namespace
 
-std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage) {
+std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage) {
   const Model& model = run.model;
   const int64_t rows = vocabulary_shard(run);
   std::vector<RankWeight> out;
@@ -121,7 +121,7 @@ ElementBytes element_bytes(const Training& training, Framework framework) {
   return out;
 }
 
-StateBytes state_bytes(const Run& run, const RankParameters& parameters) {
+StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters) {
   const Parallel& parallel = run.parallel;
   const ElementBytes bytes = element_bytes(run.training, run.framework);
   const double dense_ranks = dense_optimizer_ranks(parallel);
@@ -140,7 +140,7 @@ StateBytes state_bytes(const Run& run, const RankParameters& parameters) {
           bytes.step_temporary * optimizer};
 }
 
-double gathered_root_bytes(const Run& run) {
+double gathered_root_bytes(const TrainingRun& run) {
   const Model& model = run.model;
   const double bytes = element_bytes(run.training, run.framework).weight;
   const int64_t tables = model.tied ? 1 : 2;
@@ -148,7 +148,7 @@ double gathered_root_bytes(const Run& run) {
                                      model.hidden);
 }
 
-double gathered_layer_bytes(const Run& run) {
+double gathered_layer_bytes(const TrainingRun& run) {
   const double bytes = element_bytes(run.training, run.framework).weight;
   int64_t largest = 0;
   for (const Layer& layer : run.model.towers.back().layers) {

@@ -15,7 +15,7 @@ struct RankWeight {
   bool expert = false;
   int64_t buffer = 0;  // a distributed optimizer shards each buffer by itself
 };
-std::vector<RankWeight> rank_weights(const Run& run, const Stage& stage);
+std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage);
 
 // Elements on one rank, by the group of ranks that holds the same ones.
 struct RankParameters {
@@ -47,10 +47,10 @@ struct StateBytes {
   double master_gradients = 0;
   double step_temporary = 0;
 };
-StateBytes state_bytes(const Run& run, const RankParameters& parameters);
+StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters);
 
 // Weights of one sharding unit, gathered for use: the embedding with the head, and a layer.
-double gathered_root_bytes(const Run& run);
-double gathered_layer_bytes(const Run& run);
+double gathered_root_bytes(const TrainingRun& run);
+double gathered_layer_bytes(const TrainingRun& run);
 
 }  // namespace spillway::estimator

@@ -62,7 +62,7 @@ void read_precision(KeyValues& values, Training& training) {
   if (optimizer == "sgd") training.optimizer = OptimizerKind::kSgdMomentum;
 }
 
-void read_training(KeyValues& values, Run& run) {
+void read_training(KeyValues& values, TrainingRun& run) {
   Training& training = run.training;
   training.micro_batch = values.required("micro-batch-size", 1, 1 << 20);
   const int64_t data = run.parallel.data();
@@ -97,14 +97,14 @@ void read_training(KeyValues& values, Run& run) {
 
 }  // namespace
 
-Result<Run> read_megatron(const MegatronRun& given) {
+Result<TrainingRun> read_megatron(const MegatronRun& given) {
   KeyValues values(given.arguments);
   if (given.gpus < 1 || given.gpus > (int64_t{1} << 20)) {
     return Status::invalid_argument(
         fmt::format("gpus: '{}' is not allowed; allowed: whole numbers from 1 to {}", given.gpus, 1 << 20));
   }
   if (Status status = refuse_unmodelled(values); !status.ok()) return status;
-  Run run;
+  TrainingRun run;
   run.framework = Framework::kMegatron;
   run.last_rank_only = true;
   if (Status status = read_megatron_model(values, given, program_of(values, given), run); !status.ok())

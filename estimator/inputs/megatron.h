@@ -21,12 +21,13 @@ struct MegatronRun {
 };
 
 // Errors: invalid_argument for a value that is wrong, unsupported for what is not modelled.
-Result<Run> read_megatron(const MegatronRun& run);
+Result<TrainingRun> read_megatron(const MegatronRun& run);
 
 // Parts of it, one file each.
-Status read_megatron_model(KeyValues& values, const MegatronRun& given, const std::string& program, Run& run);
-Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, Run& run);
+Status read_megatron_model(KeyValues& values, const MegatronRun& given, const std::string& program,
+                           TrainingRun& run);
+Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, TrainingRun& run);
 Status refuse_unmodelled(const KeyValues& values);
-Status set_versions(KeyValues& values, const MegatronRun& given, Run& run);
+Status set_versions(KeyValues& values, const MegatronRun& given, TrainingRun& run);
 
 }  // namespace spillway::estimator

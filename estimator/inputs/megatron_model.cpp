@@ -140,7 +140,7 @@ Status fill_decoder(KeyValues& values, const Shapes& shapes, Tower& tower) {
 
 // One block for each letter: M a mixer, - a feed-forward, * attention, E experts; bars divide pipeline
 // stages.
-Status fill_hybrid(KeyValues& values, const Shapes& shapes, Run& run) {
+Status fill_hybrid(KeyValues& values, const Shapes& shapes, TrainingRun& run) {
   const std::string key =
       values.has("hybrid-layer-pattern") ? "hybrid-layer-pattern" : "hybrid-override-pattern";
   const std::string pattern = values.text(key, "");
@@ -235,7 +235,7 @@ void add_prediction_layers(KeyValues& values, const Shapes& shapes, Model& model
 }  // namespace
 
 Status read_megatron_model(KeyValues& values, const MegatronRun& given, const std::string& program,
-                           Run& run) {
+                           TrainingRun& run) {
   Model& model = run.model;
   const Shapes shapes(values);
   if (Status status = values.status(); !status.ok()) return status;

@@ -98,7 +98,7 @@ DataSharding data_sharding(KeyValues& values) {
 
 }  // namespace
 
-Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, Run& run) {
+Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, TrainingRun& run) {
   Parallel& parallel = run.parallel;
   constexpr int64_t kMostRanks = int64_t{1} << 20;
   parallel.world = given.gpus;

@@ -63,7 +63,7 @@ double cublas_workspace(const MegatronRun& given, Gpu gpu, const std::string& da
 }
 
 void set_reserve(const MegatronRun& given, const std::string& date, bool engine, Container container,
-                 Run& run) {
+                 TrainingRun& run) {
   Reserve& reserve = run.reserve;
   reserve.cublas_workspace_bytes = cublas_workspace(given, run.gpu, date);
   reserve.cublas_workspaces = run.training.overlaps_expert_communication ? 4 : 2;
@@ -75,7 +75,7 @@ void set_reserve(const MegatronRun& given, const std::string& date, bool engine,
 }
 
 Status set_attention(KeyValues& values, const MegatronRun& given, bool engine, Container container,
-                     Run& run) {
+                     TrainingRun& run) {
   const std::string backend =
       values.choice("attention-backend", "auto", {"auto", "flash", "fused", "unfused", "local"});
   AttentionKernel& kernel = run.training.attention;
@@ -106,7 +106,8 @@ Status set_attention(KeyValues& values, const MegatronRun& given, bool engine, C
   return {};
 }
 
-void set_behaviour(KeyValues& values, const std::string& date, bool engine, Container container, Run& run) {
+void set_behaviour(KeyValues& values, const std::string& date, bool engine, Container container,
+                   TrainingRun& run) {
   Behaviour& behaviour = run.behaviour;
   const bool dropout = run.training.attention_dropout;
   behaviour.flash_saves_output_twice =
@@ -132,7 +133,7 @@ void set_behaviour(KeyValues& values, const std::string& date, bool engine, Cont
 
 }  // namespace
 
-Status set_versions(KeyValues& values, const MegatronRun& given, Run& run) {
+Status set_versions(KeyValues& values, const MegatronRun& given, TrainingRun& run) {
   Result<Gpu> gpu = gpu_of(given.gpu);
   if (!gpu.ok()) return gpu.take_status();
   run.gpu = gpu.value();

@@ -93,7 +93,7 @@ OptimizerKind optimizer_kind(KeyValues& values) {
   return OptimizerKind::kAdam;
 }
 
-void read_train(KeyValues& values, Run& run) {
+void read_train(KeyValues& values, TrainingRun& run) {
   Training& training = run.training;
   run.framework = values.choice("train.framework", "pytorch", {"pytorch", "megatron"}) == "megatron"
                       ? Framework::kMegatron
@@ -132,7 +132,7 @@ void read_train(KeyValues& values, Run& run) {
   training.expert_imbalance = values.number("train.expert_imbalance", 1, 1, 1000);
 }
 
-void read_parallel(KeyValues& values, Run& run) {
+void read_parallel(KeyValues& values, TrainingRun& run) {
   Parallel& parallel = run.parallel;
   parallel.world = values.whole("parallel.gpus", 1, 1, kMostRanks);
   parallel.tensor = values.whole("parallel.tensor", 1, 1, kMostRanks);
@@ -194,9 +194,9 @@ Result<RunKeys> read_model_json(const std::string& text) {
   return out;
 }
 
-Result<Run> read_run(const RunKeys& keys) {
+Result<TrainingRun> read_run(const RunKeys& keys) {
   KeyValues values(keys);
-  Run run;
+  TrainingRun run;
   Result<Model> model = read_hugging_face(values, "model.", run.assumptions);
   if (!model.ok()) return model.take_status();
   run.model = std::move(model.value());

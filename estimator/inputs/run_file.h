@@ -22,6 +22,6 @@ Result<RunKeys> read_model_json(const std::string& text);
 Result<RunKeys> read_deepspeed_json(const std::string& text);
 
 // Errors: a missing or wrong value, or a key that is not known, by its name.
-Result<Run> read_run(const RunKeys& keys);
+Result<TrainingRun> read_run(const RunKeys& keys);
 
 }  // namespace spillway::estimator
