@@ -164,11 +164,12 @@ std::string family_tables(const std::vector<Comparison>& comparisons,
   errors += kHeader;
   std::string left_out =
       "\n## Leaving one family out\n\n"
-      "Steady and peak bytes have no constant that was set on these runs but the two of the fused loss in "
-      "old "
-      "containers.\nThe interval's widths were set on them. Had each family's been set on the others, to "
-      "hold nine "
-      "in ten of those:\n\n"
+      "Formulas follow the framework's source. Three things were learned from these runs: the bytes of the "
+      "fused\n"
+      "loss in old containers (runs of gpt); the days on which versions and vocabularies changed, named in\n"
+      "`inputs/megatron_versions.cpp` and `megatron_model.cpp` with the commit where there is one; and the "
+      "widths of\n"
+      "the interval. Had each family's widths been set on the others, to hold nine in ten of those:\n\n"
       "| family left out | width, times today's | interval holds |\n|---|---:|---:|\n";
   for (const auto& [family, count] : families) {
     const Rows rows = estimated(comparisons, [&](const Comparison& row) { return family_of(row) == family; });

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -64,15 +65,21 @@ Result<RunKeys> deepspeed_keys(const std::string& text, const InputChoices& choi
   return keys;
 }
 
+Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& folder,
+                        const InputChoices& choices) {
+  if (toml && estimator::is_torchtitan_toml(text))
+    return estimator::read_torchtitan_toml(text, std::max<int64_t>(1, choices.gpus));
+  if (toml) return estimator::read_run_toml(text, folder);
+  return is_deepspeed(text) ? deepspeed_keys(text, choices) : estimator::read_model_json(text);
+}
+
 Result<TrainingRun> run_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
   if (ending == ".yaml" || ending == ".yml")
     return run_of_megatron(estimator::read_megatron_yaml(text), choices);
   if (text.rfind("--", 0) == 0) return run_of_megatron(estimator::read_megatron_arguments(text), choices);
-  Result<RunKeys> keys = ending == ".toml"    ? estimator::read_run_toml(text, path.parent_path().string())
-                         : is_deepspeed(text) ? deepspeed_keys(text, choices)
-                                              : estimator::read_model_json(text);
+  Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
   if (Status status = apply_sets(choices.sets, keys.value()); !status.ok()) return status;
   if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);

@@ -19,8 +19,9 @@ struct InputChoices {
 
 Result<std::string> read_text_file(const std::string& path);
 
-// Kinds: .toml is a run file; .yaml and .yml Megatron-LM's; .json DeepSpeed's where it has its keys, else a
-// Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors name the file.
+// Kinds: .toml is a run file or torchtitan's; .yaml and .yml Megatron-LM's; .json DeepSpeed's where it has
+// its keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors name
+// the file.
 Result<estimator::TrainingRun> read_input(const InputChoices& choices);
 
 }  // namespace spillway

@@ -114,6 +114,10 @@ Result<TrainingRun> read_megatron(const MegatronRun& given) {
   if (Status status = set_versions(values, given, run); !status.ok()) return status;
   if (Status status = values.status(); !status.ok()) return status;
   run.assumptions = values.assumed();
+  for (const std::string& key : values.unread()) {
+    if (!known_without_effect(key))
+      run.assumptions.push_back(fmt::format("{}: not known, taken to have no effect on memory", key));
+  }
   return run;
 }
 

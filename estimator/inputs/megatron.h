@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "driver/status.h"
 #include "estimator/inputs/key_values.h"
@@ -28,6 +29,8 @@ Status read_megatron_model(KeyValues& values, const MegatronRun& given, const st
                            TrainingRun& run);
 Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, TrainingRun& run);
 Status refuse_unmodelled(const KeyValues& values);
+// True where an argument is known to say nothing about memory.
+bool known_without_effect(std::string_view key);
 Status set_versions(KeyValues& values, const MegatronRun& given, TrainingRun& run);
 
 }  // namespace spillway::estimator

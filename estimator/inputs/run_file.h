@@ -21,6 +21,11 @@ Result<RunKeys> read_model_json(const std::string& text);
 // DeepSpeed's JSON to the keys of [train] and [parallel]. What it offloads is refused by name.
 Result<RunKeys> read_deepspeed_json(const std::string& text);
 
+// torchtitan's job file, of the time when it was TOML, to the same keys; how many GPUs there are is not in
+// it.
+bool is_torchtitan_toml(const std::string& text);
+Result<RunKeys> read_torchtitan_toml(const std::string& text, int64_t gpus);
+
 // Errors: a missing or wrong value, or a key that is not known, by its name.
 Result<TrainingRun> read_run(const RunKeys& keys);
 

@@ -100,6 +100,20 @@ TEST(Megatron, DoesNotGuessTheKernelOfAnUnknownContainer) {
   EXPECT_TRUE(read_megatron(given).ok());
 }
 
+TEST(Megatron, EchoesArgumentsItDoesNotKnow) {
+  MegatronRun given = small_gpt();
+  given.arguments["brand-new-flag"] = "7";
+  given.arguments["lr-decay-style"] = "cosine";
+  Result<TrainingRun> run = read_megatron(given);
+  ASSERT_TRUE(run.ok());
+  const auto mentions = [&](std::string_view key) {
+    return std::any_of(run->assumptions.begin(), run->assumptions.end(),
+                       [&](const std::string& text) { return text.find(key) != std::string::npos; });
+  };
+  EXPECT_TRUE(mentions("brand-new-flag"));
+  EXPECT_FALSE(mentions("lr-decay-style"));
+}
+
 TEST(Megatron, ReadsAnArgumentList) {
   Result<MegatronRun> given = read_megatron_arguments(
       "--num-layers 12 --bf16 \\\n --seq-length=1024 --recompute-modules core_attn mlp");

@@ -91,6 +91,23 @@ TEST(DeepSpeedFile, WithOffloadIsRefusedByName) {
   EXPECT_EQ(keys.status().text(), "zero_optimization.offload_optimizer.device is not modelled");
 }
 
+TEST(TorchtitanFile, BecomesTheSameKeys) {
+  const std::string job =
+      "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n"
+      "[parallelism]\ntensor_parallel_degree = 2\n[activation_checkpoint]\nmode = 'full'\n";
+  ASSERT_TRUE(is_torchtitan_toml(job));
+  Result<RunKeys> keys = read_torchtitan_toml(job, 16);
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  TrainingRun run = must_read(keys.value());
+  EXPECT_EQ(total_parameters(run.model), 8030261248);
+  EXPECT_EQ(run.parallel.data(), 8);
+  EXPECT_EQ(run.parallel.sharding, DataSharding::kParameters);
+  EXPECT_EQ(run.training.recompute, Recompute::kFull);
+  EXPECT_EQ(run.training.micro_batch, 2);
+  EXPECT_FALSE(read_torchtitan_toml("[model]\nname = 'llama3'\nflavor = '9B'\n[training]\n", 8).ok());
+  EXPECT_FALSE(read_torchtitan_toml(job + "x = [", 8).ok());
+}
+
 // Adding one thing changes one thing.
 TEST(RunFile, EachKeyMovesItsOwnBucket) {
   const RunKeys base = with(llama32_3b(), {{"train.micro_batch", "2"}, {"train.sequence", "4096"}});
