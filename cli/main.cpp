@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/estimate/command.h"
 #include "cli/launch/command.h"
 #include "cli/output.h"
 #include "cli/replay/command.h"
@@ -41,6 +42,7 @@ int run(int argc, char** argv) {
   char** const marker = std::find_if(argv, end, [](const char* word) { return std::string(word) == "--"; });
   const std::vector<std::string> program(marker == end ? end : marker + 1, end);
   const std::function<std::optional<int>()> launch = spillway::add_launch_commands(app, program);
+  const std::function<std::optional<int>()> estimate = spillway::add_estimate_command(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -58,8 +60,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  const std::optional<int> launched = launch();
-  return launched.has_value() ? *launched : replay();
+  for (const auto& command : {launch, estimate}) {
+    if (const std::optional<int> code = command(); code.has_value()) return *code;
+  }
+  return replay();
 }
 
 }  // namespace

@@ -1,0 +1,84 @@
+#include "cli/estimate/answer_json.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t whole(double bytes) {
+  return static_cast<int64_t>(std::llround(bytes));
+}
+
+void add_buckets(const estimator::Buckets& buckets, const char* when, Json& out) {
+  for (const estimator::Bucket& bucket : buckets) {
+    out.push_back({{"name", bucket.name},
+                   {"bytes", whole(bucket.bytes)},
+                   {"when", when},
+                   {"formula", bucket.formula},
+                   {"source", bucket.source}});
+  }
+}
+
+// The worst of the GPUs asked for is the verdict of all.
+void add_verdicts(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
+                  const std::vector<estimator::GpuMemory>& gpus, Json& out) {
+  const double needed = estimator::needed_bytes(run, estimate);
+  estimator::Verdict worst = estimator::Verdict::kFits;
+  Json rows = Json::array();
+  for (const estimator::GpuMemory& gpu : gpus) {
+    const estimator::Verdict verdict = estimator::verdict(needed, gpu);
+    worst = std::max(worst, verdict);
+    rows.push_back({{"gpu", gpu.name},
+                    {"memory_bytes", whole(gpu.bytes)},
+                    {"verdict", estimator::verdict_name(verdict)}});
+  }
+  Json changes = Json::array();
+  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate)) {
+    changes.push_back(
+        {{"change", change.change}, {"saved_bytes", whole(change.saved_bytes)}, {"cost", change.cost}});
+  }
+  out["needed_bytes"] = whole(needed);
+  out["verdict"] = estimator::verdict_name(worst);
+  out["gpus"] = rows;
+  out["mitigations"] = changes;
+}
+
+}  // namespace
+
+Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
+                 const std::vector<estimator::GpuMemory>& gpus) {
+  const estimator::RankClass& rank = estimate.peak();
+  Json buckets = Json::array();
+  add_buckets(rank.steady, "always", buckets);
+  add_buckets(rank.peak, "at the peak", buckets);
+  Json phases = Json::array();
+  for (const estimator::Phase& phase : rank.phases)
+    phases.push_back({{"name", phase.name}, {"bytes", whole(phase.bytes)}});
+  Json stages = Json::array();
+  for (const estimator::RankClass& other : estimate.ranks) {
+    stages.push_back({{"stage", other.stage},
+                      {"parameters", other.parameters},
+                      {"steady_bytes", whole(other.steady_bytes)},
+                      {"peak_bytes", whole(other.peak_bytes)}});
+  }
+  Json out = {{"schema_version", 1},
+              {"parameters", estimate.parameters},
+              {"rank_parameters", rank.parameters},
+              {"steady_bytes", whole(rank.steady_bytes)},
+              {"peak_bytes", whole(rank.peak_bytes)},
+              {"peak_step1_bytes", whole(rank.peak_step1_bytes)},
+              {"interval",
+               {{"lowest_bytes", whole(rank.lowest_bytes)}, {"highest_bytes", whole(rank.highest_bytes)}}},
+              {"peak_stage", rank.stage},
+              {"buckets", buckets},
+              {"phases", phases},
+              {"stages", stages},
+              {"assumptions", run.assumptions}};
+  if (!gpus.empty()) add_verdicts(run, estimate, gpus, out);
+  return out;
+}
+
+}  // namespace spillway

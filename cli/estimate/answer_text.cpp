@@ -1,0 +1,72 @@
+#include "cli/estimate/answer_text.h"
+
+#include <fmt/format.h>
+
+namespace spillway {
+namespace {
+
+using estimator::Bucket;
+using estimator::Buckets;
+using estimator::RankClass;
+
+constexpr double kGiB = 1 << 30;
+
+std::string gib(double bytes) {
+  return fmt::format("{:.3f}", bytes / kGiB);
+}
+
+std::string rows(const Buckets& buckets, double total) {
+  std::string out;
+  for (const Bucket& bucket : buckets) {
+    out += fmt::format("  {:<32} {:>18.0f} {:>10} {:>6.1f}  {} [{}]\n", bucket.name, bucket.bytes,
+                       gib(bucket.bytes), 100 * bucket.bytes / total, bucket.formula, bucket.source);
+  }
+  return out;
+}
+
+std::string total_row(const char* name, double bytes, double total) {
+  return fmt::format("= {:<32} {:>18.0f} {:>10} {:>6.1f}\n", name, bytes, gib(bytes), 100 * bytes / total);
+}
+
+std::string verdict_rows(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
+                         const std::vector<estimator::GpuMemory>& gpus) {
+  const double needed = estimator::needed_bytes(run, estimate);
+  std::string out;
+  for (const estimator::GpuMemory& gpu : gpus) {
+    out += fmt::format("{:<6} on {} ({} GiB): {} GiB needed, {:.1f} % of it\n",
+                       estimator::verdict_name(estimator::verdict(needed, gpu)), gpu.name, gib(gpu.bytes),
+                       gib(needed), 100 * needed / gpu.bytes);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string answer_text(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
+                        const std::vector<estimator::GpuMemory>& gpus) {
+  const RankClass& rank = estimate.peak();
+  const double peak = rank.peak_bytes;
+  std::string out =
+      fmt::format("{}: {} parameters; stage {} of {} peaks, with {} on each rank\n", run.model.type,
+                  estimate.parameters, rank.stage, run.parallel.pipeline, rank.parameters);
+  out += fmt::format("  {:<32} {:>18} {:>10} {:>6}  formula [source]\n", "bucket", "bytes", "GiB", "%");
+  out += rows(rank.steady, peak);
+  out += total_row("between steps", rank.steady_bytes, peak);
+  out += rows(rank.peak, peak);
+  out += total_row("peak", peak, peak);
+  out += fmt::format("  between {} and {} GiB; first step {} GiB\n", gib(rank.lowest_bytes),
+                     gib(rank.highest_bytes), gib(rank.peak_step1_bytes));
+  out += "phases:";
+  for (const estimator::Phase& phase : rank.phases)
+    out += fmt::format("  {} {} GiB", phase.name, gib(phase.bytes));
+  out += fmt::format("\noutside the allocator: context {} GiB, communicators {} GiB\n",
+                     gib(run.reserve.context_bytes), gib(run.reserve.communicator_bytes));
+  out += verdict_rows(run, estimate, gpus);
+  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate)) {
+    out += fmt::format("  saves {:>8} GiB: {} ({})\n", gib(change.saved_bytes), change.change, change.cost);
+  }
+  if (!run.assumptions.empty()) out += fmt::format("assumed: {}\n", fmt::join(run.assumptions, "; "));
+  return out;
+}
+
+}  // namespace spillway

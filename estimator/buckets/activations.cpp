@@ -1,0 +1,178 @@
+#include "estimator/buckets/activations.h"
+
+#include "estimator/buckets/experts.h"
+
+// Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4, counts the
+// tensors of a GeLU layer with dropout; here each block lists its own, for any width, so that the same sums
+// hold for grouped-query attention, gated feed-forwards and mixers. Which tensors a kernel keeps follows
+// Transformer Engine's and Megatron-LM's autograd functions.
+
+namespace spillway::estimator {
+namespace {
+
+class Lister {
+ public:
+  Lister(const TrainingRun& run, const Tower& tower, int64_t source_sequence, std::vector<SavedTensor>& out)
+      : run_(run),
+        training_(run.training),
+        tensor_(static_cast<double>(run.parallel.tensor)),
+        sequence_shards_(static_cast<double>(run.parallel.sequence_shards())),
+        element_(activation_element_bytes(run)),
+        hidden_(static_cast<double>(run.model.hidden)),
+        tokens_(rank_tokens(run, tower)),
+        source_sequence_(static_cast<double>(source_sequence == 0 ? tower.sequence : source_sequence)),
+        source_tokens_(tokens_ / static_cast<double>(tower.sequence) * source_sequence_),
+        out_(out) {}
+
+  void operator()(const Attention& block) const {
+    norm(block.norm_parameters > 0);
+    if (block.latent.has_value()) {
+      latent_projections(block, *block.latent);
+    } else {
+      projections(block);
+    }
+    core(block);
+    dropout_mask();
+  }
+
+  void operator()(const Mlp& block) const {
+    norm(block.norm_parameters > 0);
+    if (!training_.modules.mlp) feed_forward(Part::kMlp, block.ffn, block.gated);
+    dropout_mask();
+  }
+
+  void operator()(const Experts& block) const {
+    norm(true);
+    if (!training_.modules.experts) {
+      append_routed_tensors(run_, block, tokens_, out_);
+      if (block.shared_ffn > 0) feed_forward(Part::kExperts, block.shared_ffn, block.gated);
+    }
+    dropout_mask();
+  }
+
+  // Both inputs, their norms' outputs side by side, the final norm's input and output.
+  void operator()(const PredictionInput&) const {
+    const double one = tokens_ * element_ * hidden_ / sequence_shards_;
+    for (const double times : {1, 1, 2, 1, 1}) add(Part::kNorms, times * one);
+  }
+
+  // The fused kernel keeps its packed input, the scan's output before and after the gate, and the norm's
+  // result for the output projection (mamba_ssm, ssd_combined.py).
+  void operator()(const Mamba& block) const {
+    const auto inner = static_cast<double>(block.heads * block.head_dim);
+    const auto states = static_cast<double>(2 * block.groups * block.state + block.heads);
+    norm(true);
+    add(Part::kMixers, tokens_ * element_ * (2 * inner + states) / tensor_);
+    for (int i = 0; i < 3; ++i) add(Part::kMixers, tokens_ * element_ * inner / tensor_);
+    add(Part::kMixers, tokens_ * 4 * static_cast<double>(block.groups) / tensor_);
+    dropout_mask();
+  }
+
+ private:
+  void add(Part part, double bytes) const { out_.push_back({part, bytes}); }
+
+  // A block's input and, where it has a norm of its own, the norm's output.
+  void norm(bool has_norm) const {
+    const double one = tokens_ * hidden_ / sequence_shards_;
+    add(Part::kNorms, element_ * one);
+    if (!has_norm) return;
+    if (!training_.modules.layer_norm) add(Part::kNorms, element_ * one);
+    // An RMSNorm in fp32 keeps the cast input beside its 16-bit product with the weight.
+    if (training_.norm_in_fp32 && element_ < 4) {
+      add(Part::kNorms, 4 * one);
+      add(Part::kNorms, element_ * one);
+    }
+  }
+
+  void dropout_mask() const {
+    if (training_.hidden_dropout) add(Part::kNorms, tokens_ * hidden_ / sequence_shards_);
+  }
+
+  // The input of the activation, one or two wide, and that of the second projection. An eager gated unit
+  // keeps the activated gate as well.
+  void feed_forward(Part part, int64_t ffn, bool gated) const {
+    const double one = tokens_ * element_ * static_cast<double>(ffn) / tensor_;
+    add(part, gated ? 2 * one : one);
+    if (gated && run_.framework == Framework::kPytorch) add(part, one);
+    add(part, one);
+  }
+
+  void projections(const Attention& block) const {
+    const double query = element_ * static_cast<double>(block.heads * block.head_dim) * tokens_ / tensor_;
+    const double keys =
+        element_ * static_cast<double>(2 * block.key_value_heads * block.head_dim) * source_tokens_ / tensor_;
+    add(Part::kAttention, query + keys);
+    // Norms over heads keep their inputs beside their outputs.
+    if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2);
+    add(Part::kAttention, query);  // the output
+  }
+
+  // Narrow projections and their norms' outputs, then queries, keys and values at full width, and the
+  // key-value projection that values are a slice of.
+  void latent_projections(const Attention& block, const LatentAttention& latent) const {
+    const double narrow = tokens_ * element_ / sequence_shards_;
+    add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
+    add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
+    add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank + latent.rotary_dim));
+    add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank));
+    const double wide = tokens_ * element_ * static_cast<double>(block.heads) / tensor_;
+    const auto key = static_cast<double>(latent.head_dim + latent.rotary_dim);
+    const auto value = static_cast<double>(latent.value_dim);
+    if (!training_.modules.latent_projection) {
+      add(Part::kAttention, wide * (static_cast<double>(latent.head_dim) + value));
+      add(Part::kAttention, wide * key);
+      add(Part::kAttention, wide * key);
+      add(Part::kAttention, wide * value);
+    }
+    add(Part::kAttention, wide * value);
+  }
+
+  void core(const Attention& block) const {
+    const double heads = static_cast<double>(block.heads) / tensor_;
+    if (training_.attention == AttentionKernel::kFlash) {
+      add(Part::kAttention, 4 * heads * tokens_);  // one fp32 sum for each row of scores
+      if (run_.behaviour.flash_saves_output_twice)
+        add(Part::kAttention, element_ * heads * static_cast<double>(block.head_dim) * tokens_);
+      return;
+    }
+    if (training_.modules.attention_core) return;
+    const double scores = heads * tokens_ * source_sequence_;
+    if (training_.score_copy_bytes > 0) add(Part::kScores, training_.score_copy_bytes * scores);
+    add(Part::kScores, element_ * scores);
+    if (!training_.attention_dropout) return;
+    add(Part::kScores, scores);
+    add(Part::kScores, element_ * scores);
+  }
+
+  const TrainingRun& run_;
+  const Training& training_;
+  double tensor_, sequence_shards_, element_, hidden_, tokens_, source_sequence_, source_tokens_;
+  std::vector<SavedTensor>& out_;
+};
+
+}  // namespace
+
+double activation_element_bytes(const TrainingRun& run) {
+  return run.training.precision == Precision::kFp32 ? 4 : 2;
+}
+
+double rank_tokens(const TrainingRun& run, const Tower& tower) {
+  return static_cast<double>(run.training.micro_batch) * static_cast<double>(tower.sequence) /
+         static_cast<double>(run.parallel.context);
+}
+
+void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                          int64_t source_sequence, std::vector<SavedTensor>& out) {
+  for (const Block& block : layer) {
+    const auto* attention = std::get_if<Attention>(&block);
+    const bool cross = attention != nullptr && attention->cross;
+    std::visit(Lister(run, tower, cross ? source_sequence : 0, out), block);
+  }
+}
+
+double layer_input_bytes(const TrainingRun& run, const Tower& tower) {
+  return activation_element_bytes(run) * static_cast<double>(run.model.hidden) * rank_tokens(run, tower) /
+         static_cast<double>(run.parallel.sequence_shards());
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,50 @@
+// What the forward pass saves for the backward pass: each tensor of a layer, for one microbatch on one rank.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+enum class Part {
+  kNorms,      // block inputs, norm outputs, masks of hidden dropout
+  kAttention,  // queries, keys, values, outputs
+  kScores,     // softmax, its dropout mask and the dropped copy
+  kMlp,
+  kExperts,
+  kMixers,
+};
+constexpr size_t kParts = 6;
+
+struct SavedTensor {
+  Part part;
+  double bytes;
+};
+
+struct SavedBytes {
+  std::array<double, kParts> of = {};
+
+  double operator[](Part part) const { return of[static_cast<size_t>(part)]; }
+  void add(const SavedTensor& tensor, double times = 1) {
+    of[static_cast<size_t>(tensor.part)] += times * tensor.bytes;
+  }
+};
+
+// Appended to `out` in the order they are made. `source_sequence` is the length of the tower before, which
+// cross attention reads.
+void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                          int64_t source_sequence, std::vector<SavedTensor>& out);
+
+// Under full recomputation a layer's input is kept and nothing else.
+double layer_input_bytes(const TrainingRun& run, const Tower& tower);
+
+// Tokens of one microbatch on one rank.
+double rank_tokens(const TrainingRun& run, const Tower& tower);
+
+// Of a saved tensor.
+double activation_element_bytes(const TrainingRun& run);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,163 @@
+#include "estimator/buckets/states.h"
+
+#include <algorithm>
+
+namespace spillway::estimator {
+namespace {
+
+// The weights of one layer as a rank holds them.
+void append_layer(const TrainingRun& run, const Layer& layer, int64_t buffer, std::vector<RankWeight>& out) {
+  std::vector<WeightTensors> weights;
+  for (const Block& block : layer) append_weights(block, run.model.hidden, weights);
+  for (const WeightTensors& tensors : weights) {
+    switch (tensors.placement) {
+      case Placement::kTensorSharded:
+        out.push_back({tensors.elements / run.parallel.tensor});
+        break;
+      case Placement::kReplicated:
+        out.push_back({tensors.elements});
+        break;
+      case Placement::kExpert: {
+        const RankWeight one{tensors.elements / run.parallel.expert_tensor, true, buffer};
+        out.insert(out.end(), static_cast<size_t>(tensors.count / run.parallel.expert), one);
+        break;
+      }
+    }
+  }
+}
+
+// With tied tables the first and the last stage each hold one (Megatron-LM, language_module.py).
+int64_t vocabulary_tables(const Model& model, const Stage& stage) {
+  if (stage.first && stage.last) return model.tied ? 1 : 2;
+  // Prediction layers embed tokens again.
+  if (stage.last && model.prediction_layers > 0 && !model.tied) return 2;
+  return stage.first || stage.last ? 1 : 0;
+}
+
+double moment_bytes(OptimizerKind kind, double state_bytes) {
+  switch (kind) {
+    case OptimizerKind::kAdam:
+      return 2 * state_bytes;
+    // Two bytes and an fp32 scale for each block of 256 (bitsandbytes, optimizer.py).
+    case OptimizerKind::kAdam8bit:
+      return 2 * (1 + 4.0 / 256);
+    case OptimizerKind::kAdamMini:
+    case OptimizerKind::kLion:
+    case OptimizerKind::kMuon:
+    case OptimizerKind::kSgdMomentum:
+      return state_bytes;
+    case OptimizerKind::kAdafactor:  // one row and one column of each matrix
+    case OptimizerKind::kSgd:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage) {
+  const Model& model = run.model;
+  const int64_t rows = vocabulary_shard(run);
+  std::vector<RankWeight> out;
+  int64_t buffer = 0;
+  const auto add = [&](int64_t elements) {
+    if (elements > 0) out.push_back({elements, false, buffer});
+  };
+  // A table that two stages share has a buffer of its own (Megatron-LM, param_and_grad_buffer.py).
+  constexpr int64_t kSharedTable = -1;
+  const bool shared = model.tied && run.parallel.pipeline > 1;
+  const auto add_table = [&] { out.push_back({rows * model.hidden, false, shared ? kSharedTable : buffer}); };
+  if (stage.first) {
+    add_table();
+    add(model.positions * model.hidden);
+    add(model.token_types * model.hidden);
+  }
+  for (const Tower& tower : model.towers) {
+    if (stage.first) add(tower.input_parameters);
+    if (&tower == &model.towers.back()) break;
+    for (const Layer& layer : tower.layers) append_layer(run, layer, 0, out);
+    add(tower.final_norm_parameters);
+  }
+  const std::vector<Layer>& layers = model.towers.back().layers;
+  for (const Chunk& chunk : stage.chunks) {
+    buffer = &chunk - stage.chunks.data();
+    for (int64_t i = 0; i < chunk.layers; ++i)
+      append_layer(run, layers[static_cast<size_t>(chunk.first_layer + i)], buffer, out);
+  }
+  if (!stage.last) return out;
+  add(model.towers.back().final_norm_parameters);
+  add(model.head_parameters);
+  for (int64_t i = stage.first ? 1 : 0; i < vocabulary_tables(model, stage); ++i) add_table();
+  if (model.output_bias) add(rows);
+  return out;
+}
+
+RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
+  RankParameters out;
+  for (const RankWeight& weight : weights) (weight.expert ? out.expert : out.dense) += weight.elements;
+  return out;
+}
+
+double dense_optimizer_ranks(const Parallel& parallel) {
+  return static_cast<double>(parallel.data() * parallel.context) /
+         static_cast<double>(parallel.optimizer_instances);
+}
+
+double expert_optimizer_ranks(const Parallel& parallel) {
+  return std::max(
+      1.0, static_cast<double>(parallel.expert_data()) / static_cast<double>(parallel.optimizer_instances));
+}
+
+ElementBytes element_bytes(const Training& training, Framework framework) {
+  ElementBytes out;
+  const bool half = training.precision != Precision::kFp32 && !training.autocast;
+  out.weight = half ? 2 : 4;
+  out.gradient = !half || training.fp32_gradients ? 4 : 2;
+  out.master = half && training.mixed ? 4 : 0;
+  // Optimizers keep states in the dtype of the parameters they update.
+  out.moments = moment_bytes(training.optimizer, half && !training.mixed ? 2 : 4);
+  // Megatron-LM, optimizer.py: 16-bit gradients are copied to fp32 ones, freed by zero_grad.
+  if (framework == Framework::kMegatron && out.master > 0 && out.gradient < 4) out.master_gradient = 4;
+  return out;
+}
+
+StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters) {
+  const Parallel& parallel = run.parallel;
+  const ElementBytes bytes = element_bytes(run.training, run.framework);
+  const double dense_ranks = dense_optimizer_ranks(parallel);
+  const double expert_ranks = expert_optimizer_ranks(parallel);
+  const auto dense = static_cast<double>(parameters.dense);
+  const auto expert = static_cast<double>(parameters.expert);
+  const auto held = [&](DataSharding from) {
+    return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
+  };
+  const double optimizer = held(DataSharding::kOptimizer);
+  return {bytes.weight * held(DataSharding::kParameters),
+          bytes.gradient * held(DataSharding::kGradients),
+          bytes.master * optimizer,
+          bytes.moments * optimizer,
+          bytes.master_gradient * optimizer,
+          bytes.step_temporary * optimizer};
+}
+
+double gathered_root_bytes(const TrainingRun& run) {
+  const Model& model = run.model;
+  const double bytes = element_bytes(run.training, run.framework).weight;
+  const int64_t tables = model.tied ? 1 : 2;
+  return bytes * static_cast<double>((vocabulary_shard(run) * tables + model.positions + model.token_types) *
+                                     model.hidden);
+}
+
+double gathered_layer_bytes(const TrainingRun& run) {
+  const double bytes = element_bytes(run.training, run.framework).weight;
+  int64_t largest = 0;
+  for (const Layer& layer : run.model.towers.back().layers) {
+    std::vector<RankWeight> weights;
+    append_layer(run, layer, 0, weights);
+    const RankParameters count = rank_parameters(weights);
+    largest = std::max(largest, count.dense + count.expert);
+  }
+  return bytes * static_cast<double>(largest);
+}
+
+}  // namespace spillway::estimator

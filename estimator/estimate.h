@@ -1,0 +1,45 @@
+// The answer for one run: bytes by bucket and by phase for each rank class, and how sure they are. Pure
+// arithmetic: no I/O, no clock, microseconds for one run; safe to call from any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "driver/status.h"
+#include "estimator/buckets/bucket.h"
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+struct Phase {
+  const char* name;
+  double bytes;
+};
+
+// Ranks of one pipeline stage; all of them hold the same.
+struct RankClass {
+  int64_t stage = 0;
+  int64_t parameters = 0;  // elements on one rank
+  Buckets steady = {};     // between steps
+  Buckets peak = {};       // beside or instead of them at the peak; may be negative where less is held
+  double steady_bytes = 0;
+  double peak_bytes = 0;        // the largest phase of a later step
+  double peak_step1_bytes = 0;  // of the first step: the optimizer's states come at its end
+  std::vector<Phase> phases = {};
+  double lowest_bytes = 0;  // the interval that should hold the measured peak
+  double highest_bytes = 0;
+};
+
+struct Estimate {
+  int64_t parameters = 0;  // of the whole model
+  std::vector<RankClass> ranks = {};
+  size_t peak_rank = 0;  // index of the rank class with the highest peak
+
+  const RankClass& peak() const { return ranks[peak_rank]; }
+};
+
+// Errors: sizes that contradict each other.
+Result<Estimate> estimate(const TrainingRun& run);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,259 @@
+#include "estimator/inputs/hugging_face.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace spillway::estimator {
+namespace {
+
+using Json = nlohmann::json;
+
+// What sets a type apart from Llama. Sources: transformers, models/<type>/modeling_<type>.py.
+struct Family {
+  const char* type;
+  bool layer_norm = false;  // weight and bias, not RMSNorm
+  bool gated = true;
+  bool query_key_value_bias = false;
+  bool biases = false;      // of every other linear layer
+  bool head_norms = false;  // over queries and keys
+  bool tied = false;        // where the file does not say
+  bool learned_positions = false;
+  int norms_per_layer = 2;
+  bool shared_expert_gate = false;
+};
+
+constexpr std::array<Family, 22> kFamilies = {{
+    {.type = "llama"},
+    {.type = "mistral"},
+    {.type = "mixtral"},
+    {.type = "qwen2", .query_key_value_bias = true},
+    {.type = "qwen2_moe", .query_key_value_bias = true, .shared_expert_gate = true},
+    {.type = "qwen3", .head_norms = true},
+    {.type = "qwen3_moe", .head_norms = true},
+    {.type = "gemma", .tied = true},
+    {.type = "gemma2", .tied = true, .norms_per_layer = 4},
+    {.type = "gemma3", .head_norms = true, .tied = true, .norms_per_layer = 4},
+    {.type = "gemma3_text", .head_norms = true, .tied = true, .norms_per_layer = 4},
+    {.type = "gpt2",
+     .layer_norm = true,
+     .gated = false,
+     .query_key_value_bias = true,
+     .biases = true,
+     .tied = true,
+     .learned_positions = true},
+    {.type = "gpt_neox", .layer_norm = true, .gated = false, .query_key_value_bias = true, .biases = true},
+    {.type = "phi",
+     .layer_norm = true,
+     .gated = false,
+     .query_key_value_bias = true,
+     .biases = true,
+     .norms_per_layer = 1},
+    {.type = "phi3"},
+    {.type = "deepseek_v3"},
+    {.type = "deepseek_v2"},
+    {.type = "gpt_oss", .query_key_value_bias = true, .biases = true},
+    {.type = "bert",
+     .layer_norm = true,
+     .gated = false,
+     .query_key_value_bias = true,
+     .biases = true,
+     .tied = true,
+     .learned_positions = true},
+    {.type = "t5", .gated = false, .tied = true},
+    {.type = "olmo2", .head_norms = true},
+    {.type = "granite", .tied = true},
+}};
+
+constexpr Family kGeneric{.type = ""};
+
+// A key under any of the names that types have given it.
+class Reader {
+ public:
+  Reader(KeyValues& values, std::string prefix) : values_(values), prefix_(std::move(prefix)) {}
+
+  std::string name(std::initializer_list<const char*> names) const {
+    for (const char* key : names) {
+      if (values_.has(prefix_ + key)) return prefix_ + key;
+    }
+    return prefix_ + *names.begin();
+  }
+  bool has(const char* key) const { return values_.has(prefix_ + key); }
+  int64_t required(std::initializer_list<const char*> names, int64_t most = KeyValues::kMost) {
+    return values_.required(name(names), 1, most);
+  }
+  int64_t whole(std::initializer_list<const char*> names, int64_t otherwise, int64_t least = 0) {
+    const std::string key = name(names);
+    // A key that is there but empty says the same as none.
+    if (values_.text(key, "null") == "null") return otherwise;
+    return values_.whole(key, otherwise, least);
+  }
+  bool flag(const char* key, bool otherwise) { return values_.flag(prefix_ + key, otherwise); }
+  std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
+  void complain(std::string text) { values_.complain(std::move(text)); }
+
+ private:
+  KeyValues& values_;
+  std::string prefix_;
+};
+
+class Builder {
+ public:
+  Builder(Reader reader, const Family& family) : in_(std::move(reader)), family_(family) {
+    hidden_ = in_.required({"hidden_size", "n_embd", "d_model"});
+    heads_ = in_.required({"num_attention_heads", "n_head", "num_heads"}, 1 << 20);
+    norm_ = family_.layer_norm ? 2 * hidden_ : hidden_;
+    ffn_ = in_.whole({"intermediate_size", "n_inner", "d_ff"}, 4 * hidden_, 1);
+    if (!in_.has("head_dim") && !in_.has("d_kv") && !in_.has("kv_lora_rank") && hidden_ % heads_ != 0) {
+      in_.complain(fmt::format(
+          "num_attention_heads: '{}' is not allowed; allowed: a divisor of hidden_size {}", heads_, hidden_));
+    }
+    head_dim_ = in_.whole({"head_dim", "d_kv"}, std::max<int64_t>(1, hidden_ / heads_), 1);
+    const std::string type = family_.type;
+    if (type == "t5") gated_ = in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0;
+  }
+
+  Model build() {
+    Model model;
+    model.type = family_.type;
+    model.hidden = hidden_;
+    model.vocabulary = in_.required({"vocab_size"});
+    model.tied = in_.flag("tie_word_embeddings", family_.tied);
+    const std::string type = family_.type;
+    Tower decoder;
+    decoder.sequence = in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, 2048, 1);
+    if (family_.learned_positions) model.positions = decoder.sequence;
+    const int64_t layers = in_.required({"num_hidden_layers", "n_layer", "num_layers"}, 10000);
+    for (int64_t i = 0; i < layers; ++i) decoder.layers.push_back(layer(i));
+    decoder.final_norm_parameters = norm_;
+    model.towers = {std::move(decoder)};
+    if (type == "bert") finish_bert(model);
+    if (type == "t5") finish_t5(model, layers);
+    if (type == "phi") model.output_bias = true;
+    return model;
+  }
+
+ private:
+  Layer layer(int64_t index) {
+    const bool experts = has_experts(index);
+    if (experts) return {attention(), routed()};
+    return {attention(), dense()};
+  }
+
+  bool has_experts(int64_t index) {
+    const int64_t count = expert_count();
+    if (count <= 1) return false;
+    if (index < in_.whole({"first_k_dense_replace"}, 0)) return false;
+    return (index + 1) % in_.whole({"decoder_sparse_step", "moe_layer_freq"}, 1, 1) == 0;
+  }
+
+  int64_t expert_count() { return in_.whole({"num_local_experts", "n_routed_experts", "num_experts"}, 0); }
+
+  Attention attention() {
+    Attention out{heads_, in_.whole({"num_key_value_heads"}, heads_, 1), head_dim_};
+    out.query_key_value_bias = in_.flag("attention_bias", family_.query_key_value_bias);
+    out.output_bias = in_.flag("attention_bias", family_.biases);
+    const int64_t around = family_.norms_per_layer / 2;
+    out.norm_parameters = norm_ * std::max<int64_t>(1, around);
+    if (family_.head_norms) out.head_norm_parameters = 2 * head_dim_;
+    if (std::string_view(family_.type) == "olmo2")
+      out.head_norm_parameters = head_dim_ * (heads_ + out.key_value_heads);
+    if (std::string_view(family_.type) == "gpt_oss") out.extra_parameters = heads_;  // sinks
+    if (in_.has("kv_lora_rank")) {
+      out.latent = LatentAttention{in_.whole({"q_lora_rank"}, 0), in_.required({"kv_lora_rank"}),
+                                   in_.required({"qk_nope_head_dim"}), in_.required({"qk_rope_head_dim"}),
+                                   in_.required({"v_head_dim"})};
+      out.head_norm_parameters = out.latent->query_rank + out.latent->key_value_rank;
+    }
+    return out;
+  }
+
+  Mlp dense() {
+    return {ffn_, gated_ && family_.gated ? true : gated_t5(), in_.flag("mlp_bias", family_.biases),
+            norm_ * (family_.norms_per_layer / 2)};
+  }
+
+  bool gated_t5() const { return std::string_view(family_.type) == "t5" && gated_; }
+
+  Experts routed() {
+    Experts out;
+    out.count = expert_count();
+    out.top_k = in_.whole({"num_experts_per_tok", "experts_per_token"}, 2, 1);
+    out.ffn = in_.whole({"moe_intermediate_size", "intermediate_size"}, ffn_, 1);
+    out.shared_ffn = in_.has("n_shared_experts") ? in_.whole({"n_shared_experts"}, 0) * out.ffn
+                                                 : in_.whole({"shared_expert_intermediate_size"}, 0);
+    out.gated = true;
+    out.bias = family_.biases;
+    // Correction terms beside DeepSeek-V3's scores; a true bias in gpt-oss.
+    out.router_bias = family_.biases || std::string_view(family_.type) == "deepseek_v3";
+    out.shared_gate = family_.shared_expert_gate;
+    out.norm_parameters = norm_;
+    return out;
+  }
+
+  // Embedding norm and pooler; no norm after the last layer.
+  void finish_bert(Model& model) {
+    model.token_types = in_.whole({"type_vocab_size"}, 2, 1);
+    model.towers.back().input_parameters = norm_;
+    model.towers.back().final_norm_parameters = 0;
+    model.head_parameters = hidden_ * hidden_ + hidden_;
+  }
+
+  // Relative positions: one table in the first layer of each tower.
+  void finish_t5(Model& model, int64_t layers) {
+    const int64_t table = in_.whole({"relative_attention_num_buckets"}, 32, 1) * heads_;
+    Tower encoder = model.towers.back();
+    encoder.name = "encoder";
+    encoder.input_parameters = table;
+    Tower& decoder = model.towers.back();
+    decoder.input_parameters = table;
+    const int64_t decoders = in_.whole({"num_decoder_layers"}, layers, 1);
+    decoder.layers.clear();
+    Attention cross = attention();
+    cross.cross = true;
+    for (int64_t i = 0; i < decoders; ++i) decoder.layers.push_back({attention(), cross, dense()});
+    model.towers.insert(model.towers.begin(), std::move(encoder));
+  }
+
+  Reader in_;
+  const Family& family_;
+  int64_t hidden_ = 1, heads_ = 1, norm_ = 1, ffn_ = 1, head_dim_ = 1;
+  bool gated_ = true;
+};
+
+void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) flatten(inner, name.empty() ? key : name + "." + key, out);
+  } else {
+    out[name] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+}
+
+}  // namespace
+
+Result<std::map<std::string, std::string>> flatten_json(const std::string& text) {
+  const Json root = Json::parse(text, nullptr, false);
+  if (!root.is_object()) return Status::invalid_argument("not a JSON object");
+  std::map<std::string, std::string> out;
+  flatten(root, "", out);
+  return out;
+}
+
+Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix,
+                                std::vector<std::string>& assumptions) {
+  const std::string type = values.text(prefix + "model_type", "");
+  const auto* found = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                   [&](const Family& family) { return type == family.type; });
+  if (found == kFamilies.end())
+    assumptions.push_back(
+        fmt::format("model_type '{}' is not known: read as a Llama by its generic keys", type));
+  Reader reader(values, prefix);
+  Model model = Builder(reader, found == kFamilies.end() ? kGeneric : *found).build();
+  model.type = type.empty() ? "generic" : type;
+  if (!values.status().ok()) return values.status();
+  return model;
+}
+
+}  // namespace spillway::estimator

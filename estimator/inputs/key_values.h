@@ -1,0 +1,54 @@
+// Named values as text, read with checks. The first complaint is kept and every later read answers with its
+// default, so that a reader asks for all it needs and looks at status() once. A complaint names key, value
+// and what is allowed.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver/status.h"
+
+namespace spillway::estimator {
+
+class KeyValues {
+ public:
+  explicit KeyValues(std::map<std::string, std::string> values) : values_(std::move(values)) {}
+
+  bool has(const std::string& key) const;
+  int64_t whole(const std::string& key, int64_t otherwise, int64_t least = 1, int64_t most = kMost);
+  double number(const std::string& key, double otherwise, double least, double most);
+  // True for "true", "1" and a key without a value.
+  bool flag(const std::string& key, bool otherwise = false);
+  std::string text(const std::string& key, const std::string& otherwise);
+  std::string choice(const std::string& key, const std::string& otherwise,
+                     std::initializer_list<const char*> allowed);
+
+  // As whole(), for a key that must be there.
+  int64_t required(const std::string& key, int64_t least = 1, int64_t most = kMost);
+
+  void complain(std::string text);
+  Status status() const;
+
+  // Keys nobody has asked for.
+  std::vector<std::string> unread() const;
+  // Defaults that were used, as "key = value".
+  const std::vector<std::string>& assumed() const { return assumed_; }
+
+  // Past this no size of a model means anything, and products of three sizes still fit a double exactly
+  // enough.
+  static constexpr int64_t kMost = int64_t{1} << 32;
+
+ private:
+  const std::string* find(const std::string& key);
+
+  std::map<std::string, std::string> values_;
+  std::set<std::string> read_;
+  std::vector<std::string> assumed_;
+  std::string complaint_;
+};
+
+}  // namespace spillway::estimator

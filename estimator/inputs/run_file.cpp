@@ -1,0 +1,226 @@
+#include "estimator/inputs/run_file.h"
+
+#include <fmt/format.h>
+
+#include <toml++/toml.h>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/key_values.h"
+#include "estimator/measured.h"
+
+namespace spillway::estimator {
+namespace {
+
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+
+std::string node_text(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* whole = node.as_integer()) return std::to_string(whole->get());
+  if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  return "";
+}
+
+Status add_section(const toml::table& section, const std::string& prefix, RunKeys& out) {
+  for (const auto& [name, node] : section) {
+    const std::string key = prefix + std::string(name.str());
+    if (const auto* inner = node.as_table()) {
+      if (Status status = add_section(*inner, key + ".", out); !status.ok()) return status;
+    } else if (node.is_array() || node.is_date() || node.is_time() || node.is_date_time()) {
+      return Status::invalid_argument(
+          fmt::format("{}: not allowed; allowed: a text, a number, true or false", key));
+    } else {
+      out[key] = node_text(node);
+    }
+  }
+  return {};
+}
+
+// "2GiB", "512MiB" or bytes.
+double size(KeyValues& values, const std::string& key, double otherwise) {
+  if (!values.has(key)) return otherwise;
+  const std::string text = values.text(key, "");
+  double number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
+  const double scale = unit.empty()    ? 1
+                       : unit == "KiB" ? 1024
+                       : unit == "MiB" ? kMiB
+                       : unit == "GiB" ? 1024 * kMiB
+                                       : 0;
+  if (error != std::errc() || scale == 0 || !(number >= 0) || number * scale > 1e15) {
+    values.complain(fmt::format("{}: '{}' is not allowed; allowed: sizes such as 512MiB, 2GiB", key, text));
+    return otherwise;
+  }
+  return number * scale;
+}
+
+void read_precision(KeyValues& values, Training& training) {
+  const std::string precision = values.choice(
+      "train.precision", "bf16-mixed", {"bf16-mixed", "fp16-mixed", "autocast", "bf16", "fp16", "fp32"});
+  training.mixed = precision == "bf16-mixed" || precision == "fp16-mixed";
+  // Autocast keeps fp32 weights and states; activations are 16-bit.
+  training.autocast = precision == "autocast";
+  training.precision = precision == "fp32"               ? Precision::kFp32
+                       : precision.rfind("fp16", 0) == 0 ? Precision::kFp16
+                                                         : Precision::kBf16;
+  training.fp32_gradients = values.choice("train.gradients", "same", {"same", "fp32"}) == "fp32";
+}
+
+OptimizerKind optimizer_kind(KeyValues& values) {
+  struct Name {
+    const char* name;
+    OptimizerKind kind;
+  };
+  constexpr std::array<Name, 8> kNames = {{{"adamw", OptimizerKind::kAdam},
+                                           {"adamw8bit", OptimizerKind::kAdam8bit},
+                                           {"adam-mini", OptimizerKind::kAdamMini},
+                                           {"adafactor", OptimizerKind::kAdafactor},
+                                           {"lion", OptimizerKind::kLion},
+                                           {"muon", OptimizerKind::kMuon},
+                                           {"sgd-momentum", OptimizerKind::kSgdMomentum},
+                                           {"sgd", OptimizerKind::kSgd}}};
+  const std::string chosen =
+      values.choice("train.optimizer", "adamw",
+                    {"adamw", "adamw8bit", "adam-mini", "adafactor", "lion", "muon", "sgd-momentum", "sgd"});
+  for (const Name& name : kNames) {
+    if (chosen == name.name) return name.kind;
+  }
+  return OptimizerKind::kAdam;
+}
+
+void read_train(KeyValues& values, TrainingRun& run) {
+  Training& training = run.training;
+  run.framework = values.choice("train.framework", "pytorch", {"pytorch", "megatron"}) == "megatron"
+                      ? Framework::kMegatron
+                      : Framework::kPytorch;
+  training.micro_batch = values.whole("train.micro_batch", 1, 1, 1 << 20);
+  training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
+  const int64_t usual = std::min<int64_t>(4096, run.model.towers.back().sequence);
+  const int64_t sequence = values.whole("train.sequence", usual, 1, int64_t{1} << 24);
+  for (Tower& tower : run.model.towers) tower.sequence = sequence;
+  if (run.model.positions > 0 && sequence > run.model.positions) {
+    values.complain(
+        fmt::format("train.sequence: '{}' is not allowed; allowed: up to the model's {} positions", sequence,
+                    run.model.positions));
+  }
+  read_precision(values, training);
+  training.optimizer = optimizer_kind(values);
+  training.hidden_dropout = values.number("train.dropout", 0, 0, 1) > 0;
+  training.attention_dropout = values.number("train.attention_dropout", 0, 0, 1) > 0;
+  training.attention = values.choice("train.attention", "flash", {"flash", "materialised"}) == "flash"
+                           ? AttentionKernel::kFlash
+                           : AttentionKernel::kMaterialised;
+  const std::string loss =
+      values.choice("train.loss", run.framework == Framework::kMegatron ? "vocabulary-parallel" : "eager",
+                    {"eager", "fused-linear", "vocabulary-parallel", "fused"});
+  training.cross_entropy = loss == "eager"          ? CrossEntropy::kEager
+                           : loss == "fused-linear" ? CrossEntropy::kFusedLinear
+                           : loss == "fused"        ? CrossEntropy::kFused
+                                                    : CrossEntropy::kVocabularyParallel;
+  const std::string recompute = values.choice("train.recompute", "none", {"none", "selective", "full"});
+  training.recompute = recompute == "full"        ? Recompute::kFull
+                       : recompute == "selective" ? Recompute::kSelective
+                                                  : Recompute::kNone;
+  training.modules.attention_core = training.recompute == Recompute::kSelective;
+  training.recompute_layers = values.whole("train.recompute_layers", 1, 1, 10000);
+  training.norm_in_fp32 = values.flag("train.norm_in_fp32");
+  training.expert_imbalance = values.number("train.expert_imbalance", 1, 1, 1000);
+}
+
+void read_parallel(KeyValues& values, TrainingRun& run) {
+  Parallel& parallel = run.parallel;
+  parallel.world = values.whole("parallel.gpus", 1, 1, kMostRanks);
+  parallel.tensor = values.whole("parallel.tensor", 1, 1, kMostRanks);
+  parallel.sequence = values.flag("parallel.sequence_parallel") && parallel.tensor > 1;
+  parallel.pipeline = values.whole("parallel.pipeline", 1, 1, kMostRanks);
+  parallel.virtual_stages = values.whole("parallel.virtual_stages", 1, 1, 10000);
+  parallel.context = values.whole("parallel.context", 1, 1, kMostRanks);
+  parallel.expert = values.whole("parallel.expert", 1, 1, kMostRanks);
+  parallel.expert_tensor = values.whole("parallel.expert_tensor", 1, 1, kMostRanks);
+  parallel.optimizer_instances = values.whole("parallel.replicas", 1, 1, kMostRanks);
+  constexpr std::array<DataSharding, 4> kStages = {DataSharding::kNone, DataSharding::kOptimizer,
+                                                   DataSharding::kGradients, DataSharding::kParameters};
+  parallel.sharding = kStages[static_cast<size_t>(values.whole("parallel.zero", 0, 0, 3))];
+}
+
+}  // namespace
+
+Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder) {
+  RunKeys out;
+  try {
+    const toml::table root = toml::parse(text);
+    for (const auto& [name, node] : root) {
+      const auto* section = node.as_table();
+      if (section == nullptr) {
+        return Status::invalid_argument(fmt::format(
+            "{}: not allowed; allowed: sections model, train, parallel, overhead, allocator", name.str()));
+      }
+      if (Status status = add_section(*section, std::string(name.str()) + ".", out); !status.ok())
+        return status;
+    }
+  } catch (const toml::parse_error& error) {
+    return Status::invalid_argument(
+        fmt::format("line {}: not TOML: {}", error.source().begin.line, error.description()));
+  }
+  const auto config = out.find("model.config");
+  if (config == out.end()) return out;
+  const std::string path = config->second.rfind('/', 0) == 0 ? config->second : folder + "/" + config->second;
+  out.erase(config);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Status::io(fmt::format("model.config: {}: cannot be read", path));
+  std::ostringstream json;
+  json << file.rdbuf();
+  Result<RunKeys> model = read_model_json(json.str());
+  if (!model.ok()) return Status::invalid_argument(fmt::format("{}: {}", path, model.status().text()));
+  for (auto& [key, value] : model.value()) out.emplace(key, value);
+  return out;
+}
+
+Result<RunKeys> read_model_json(const std::string& text) {
+  Result<std::map<std::string, std::string>> values = flatten_json(text);
+  if (!values.ok()) return values.take_status();
+  // A composite model holds its language part under this name.
+  const bool nested = values->count("text_config.hidden_size") != 0;
+  RunKeys out;
+  for (const auto& [key, value] : values.value()) {
+    if (!nested) out["model." + key] = value;
+    if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
+  }
+  return out;
+}
+
+Result<TrainingRun> read_run(const RunKeys& keys) {
+  KeyValues values(keys);
+  TrainingRun run;
+  Result<Model> model = read_hugging_face(values, "model.", run.assumptions);
+  if (!model.ok()) return model.take_status();
+  run.model = std::move(model.value());
+  read_train(values, run);
+  read_parallel(values, run);
+  run.allocator = values.choice("allocator.model", "spillway", {"spillway", "pytorch"}) == "pytorch"
+                      ? AllocatorModel::kPytorch
+                      : AllocatorModel::kSpillway;
+  run.reserve.cublas_workspace_bytes = size(values, "overhead.workspace", 32 * kMiB);
+  run.reserve.cublas_workspaces = 1;
+  run.reserve.engine_workspaces = 0;
+  run.reserve.context_bytes = size(values, "overhead.context", kContextBytes.value);
+  run.reserve.communicator_bytes =
+      size(values, "overhead.communicators", run.parallel.world > 1 ? kCommunicatorBytes.value : 0);
+  run.reserve.declared_bytes = size(values, "overhead.extra", 0);
+  if (!values.status().ok()) return values.status();
+  for (const std::string& key : values.unread()) {
+    // A model's file may say more than what touches memory.
+    if (key.rfind("model.", 0) == 0) continue;
+    return Status::invalid_argument(
+        fmt::format("{}: not known; allowed: the keys listed in docs/estimate.md", key));
+  }
+  for (const std::string& assumed : values.assumed()) run.assumptions.push_back(assumed);
+  return run;
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,32 @@
+// Spillway's own description of a run: sections [model] [train] [parallel] [overhead] [allocator], documented
+// in docs/estimate.md. Every other input that is not Megatron-LM's is turned into these keys first.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "driver/status.h"
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+using RunKeys = std::map<std::string, std::string>;  // "train.micro_batch" and so on
+
+// TOML to keys. `model.config`, a path beside the file, is read as a Hugging Face config.
+Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder);
+
+// A Hugging Face config to the keys of [model].
+Result<RunKeys> read_model_json(const std::string& text);
+
+// DeepSpeed's JSON to the keys of [train] and [parallel]. What it offloads is refused by name.
+Result<RunKeys> read_deepspeed_json(const std::string& text);
+
+// torchtitan's job file, of the time when it was TOML, to the same keys; how many GPUs there are is not in
+// it.
+bool is_torchtitan_toml(const std::string& text);
+Result<RunKeys> read_torchtitan_toml(const std::string& text, int64_t gpus);
+
+// Errors: a missing or wrong value, or a key that is not known, by its name.
+Result<TrainingRun> read_run(const RunKeys& keys);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <toml++/toml.h>
+#include <array>
+
+#include "estimator/inputs/key_values.h"
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator {
+namespace {
+
+// torchtitan, models/llama3: the flavors' sizes.
+struct Flavor {
+  const char* name;
+  int64_t hidden, ffn, layers, heads, key_value_heads, vocabulary;
+};
+constexpr std::array<Flavor, 3> kFlavors = {{{"8B", 4096, 14336, 32, 32, 8, 128256},
+                                             {"70B", 8192, 28672, 80, 64, 8, 128256},
+                                             {"405B", 16384, 53248, 126, 128, 8, 128256}}};
+
+Status add_model(KeyValues& values, RunKeys& out) {
+  const std::string name = values.text("model.name", "");
+  const std::string flavor = values.text("model.flavor", "");
+  for (const Flavor& known : kFlavors) {
+    if (name != "llama3" || flavor != known.name) continue;
+    out["model.model_type"] = "llama";
+    out["model.hidden_size"] = std::to_string(known.hidden);
+    out["model.intermediate_size"] = std::to_string(known.ffn);
+    out["model.num_hidden_layers"] = std::to_string(known.layers);
+    out["model.num_attention_heads"] = std::to_string(known.heads);
+    out["model.num_key_value_heads"] = std::to_string(known.key_value_heads);
+    out["model.vocab_size"] = std::to_string(known.vocabulary);
+    out["model.max_position_embeddings"] = "131072";
+    return {};
+  }
+  return Status::unsupported(fmt::format(
+      "model.flavor: '{}' of model.name '{}' is not known; allowed: llama3 in 8B, 70B, 405B", flavor, name));
+}
+
+// The keys below one table, as "section.key".
+void flatten(const toml::table& table, const std::string& prefix, std::map<std::string, std::string>& out) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    if (const auto* inner = node.as_table()) {
+      flatten(*inner, key + ".", out);
+    } else if (const auto* text = node.as_string()) {
+      out[key] = text->get();
+    } else if (const auto* whole = node.as_integer()) {
+      out[key] = std::to_string(whole->get());
+    } else if (const auto* truth = node.as_boolean()) {
+      out[key] = truth->get() ? "true" : "false";
+    }
+  }
+}
+
+std::string first_of(KeyValues& values, std::initializer_list<const char*> keys, const char* otherwise) {
+  for (const char* key : keys) {
+    if (values.has(key)) return values.text(key, otherwise);
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+bool is_torchtitan_toml(const std::string& text) {
+  return text.find("[training]") != std::string::npos && text.find("flavor") != std::string::npos;
+}
+
+Result<RunKeys> read_torchtitan_toml(const std::string& text, int64_t gpus) {
+  std::map<std::string, std::string> flat;
+  try {
+    flatten(toml::parse(text), "", flat);
+  } catch (const toml::parse_error& error) {
+    return Status::invalid_argument(
+        fmt::format("line {}: not TOML: {}", error.source().begin.line, error.description()));
+  }
+  KeyValues values(std::move(flat));
+  RunKeys out;
+  if (Status status = add_model(values, out); !status.ok()) return status;
+  out["train.micro_batch"] = first_of(values, {"training.local_batch_size", "training.batch_size"}, "8");
+  out["train.sequence"] = values.text("training.seq_len", "2048");
+  // FSDP's mixed precision: fp32 shards, 16-bit while gathered.
+  out["train.precision"] = "autocast";
+  const std::string mode = values.choice("activation_checkpoint.mode", "none", {"none", "full", "selective"});
+  if (mode == "selective")
+    return Status::unsupported(
+        "activation_checkpoint.mode: 'selective' is not modelled: it picks operators; allowed: none, full");
+  out["train.recompute"] = mode;
+  out["parallel.gpus"] = std::to_string(gpus);
+  const bool shards = values.text("parallelism.data_parallel_shard_degree", "-1") != "1";
+  out["parallel.zero"] = shards && gpus > 1 ? "3" : "0";
+  out["parallel.replicas"] = values.text("parallelism.data_parallel_replicate_degree", "1");
+  out["parallel.tensor"] = values.text("parallelism.tensor_parallel_degree", "1");
+  out["parallel.sequence_parallel"] = "true";
+  out["parallel.pipeline"] = values.text("parallelism.pipeline_parallel_degree", "1");
+  out["parallel.context"] = values.text("parallelism.context_parallel_degree", "1");
+  if (!values.status().ok()) return values.status();
+  return out;
+}
+
+}  // namespace spillway::estimator

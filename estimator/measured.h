@@ -1,0 +1,40 @@
+// Every constant that no framework's source gives: where it was measured, and how far it may be wrong. All
+// other numbers of the estimator are formulas with their source beside them.
+#pragma once
+
+#include <array>
+
+namespace spillway::estimator {
+
+constexpr double kMiB = 1 << 20;
+
+struct Measured {
+  double value;
+  const char* what;
+  const char* origin;
+};
+
+// torch.compile of the fused cross entropy, PyTorch before 2.6 and in the 24.01 container.
+constexpr Measured kFusedLossBytesOld{14, "bytes for each logit, fused loss, containers of early 2025",
+                                      "two runs of one configuration: 4 T V/t above today's"};
+constexpr Measured kFusedLossBytesOldest{18, "bytes for each logit, fused loss, 24.01 container",
+                                         "two runs of one configuration: 8 T V/t above today's"};
+
+// Outside every allocator.
+constexpr Measured kContextBytes{400 * kMiB, "CUDA context and loaded kernels of a process",
+                                 "290 to 430 MB with lazy loading, PyTorch issue reports"};
+constexpr Measured kCommunicatorBytes{600 * kMiB, "NCCL's buffers of a process in one group",
+                                      "544 to 688 MB on four GPUs, NCCL issue 964"};
+
+// Half-widths of the interval as shares of a part of the peak, from the residuals of measured runs.
+constexpr Measured kStateSpread{0.015, "of the steady part", "residuals of steady bytes: allocator rounding"};
+constexpr Measured kActivationSpread{0.022, "of the dense transient part",
+                                     "residuals of dense runs: allocator rounding"};
+constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
+                                 "runs of one configuration differ by this much: routing"};
+
+constexpr std::array<Measured, 7> kMeasured = {kFusedLossBytesOld, kFusedLossBytesOldest, kContextBytes,
+                                               kCommunicatorBytes, kStateSpread,          kActivationSpread,
+                                               kExpertSpread};
+
+}  // namespace spillway::estimator

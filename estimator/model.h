@@ -1,0 +1,114 @@
+// What is trained: towers of layers of blocks. Sizes are whole-model sizes, before any sharding; lengths are
+// in tokens and elements, never bytes. Plain data: a reader in inputs/ fills it, the rest of the library
+// reads it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace spillway::estimator {
+
+// Multi-head latent attention (DeepSeek): queries and keys/values go through narrow projections.
+struct LatentAttention {
+  int64_t query_rank = 0;  // 0: queries are projected directly
+  int64_t key_value_rank = 0;
+  int64_t head_dim = 0;  // of queries and keys, without the rotary part
+  int64_t rotary_dim = 0;
+  int64_t value_dim = 0;
+};
+
+struct Attention {
+  int64_t heads = 0;
+  int64_t key_value_heads = 0;
+  int64_t head_dim = 0;
+  bool query_key_value_bias = false;
+  bool output_bias = false;
+  int64_t norm_parameters = 0;       // of the norms around the block
+  int64_t head_norm_parameters = 0;  // of the norms over query and key heads
+  int64_t extra_parameters = 0;      // sinks, relative position tables
+  bool cross = false;                // keys and values come from the tower before
+  std::optional<LatentAttention> latent = {};
+};
+
+struct Mlp {
+  int64_t ffn = 0;
+  bool gated = false;  // two projections in, one out
+  bool bias = false;
+  int64_t norm_parameters = 0;
+};
+
+struct Experts {
+  int64_t count = 0;
+  int64_t top_k = 0;
+  int64_t ffn = 0;
+  int64_t shared_ffn = 0;  // of the experts that every token passes, together
+  bool gated = false;
+  bool bias = false;
+  bool router_bias = false;
+  bool shared_gate = false;
+  int64_t norm_parameters = 0;
+};
+
+// A Mamba-2 mixer.
+struct Mamba {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+  int64_t state = 0;
+  int64_t groups = 0;
+  int64_t convolution = 4;
+  int64_t norm_parameters = 0;
+};
+
+// What stands before a multi-token prediction layer (DeepSeek-V3, section 2.2): norms of the hidden state and
+// of the next token's embedding, and the projection of both to one width.
+struct PredictionInput {
+  int64_t norm_parameters = 0;  // of these two and of the layer's final norm
+};
+
+using Block = std::variant<Attention, Mlp, Experts, Mamba, PredictionInput>;
+using Layer = std::vector<Block>;
+
+// Layers over one sequence. A model has one tower, or more where sequences differ (encoder and decoder,
+// vision and language); the last one carries the loss.
+struct Tower {
+  std::string name = "decoder";
+  int64_t sequence = 0;  // tokens of one sample
+  std::vector<Layer> layers = {};
+  int64_t final_norm_parameters = 0;
+  int64_t input_parameters =
+      0;  // of what stands before the first layer and is not the shared vocabulary table
+};
+
+struct Model {
+  std::string type = "gpt";
+  int64_t hidden = 0;
+  int64_t vocabulary = 0;
+  int64_t vocabulary_multiple = 1;  // times the tensor-parallel size, what the table is padded to
+  bool tied = true;                 // the output projection is the embedding table
+  int64_t positions = 0;            // rows of a learned position table
+  int64_t token_types = 0;          // rows of a learned segment table
+  int64_t head_parameters = 0;  // of what stands between the last layer and the output projection, replicated
+  int64_t prediction_layers = 0;  // at the end of the last tower, each with a loss of its own
+  bool output_bias = false;       // one element for each row of the vocabulary
+  std::vector<Tower> towers = {};
+};
+
+enum class Placement { kTensorSharded, kReplicated, kExpert };
+
+// Equal weights of a block, in whole-model elements.
+struct WeightTensors {
+  Placement placement = Placement::kReplicated;
+  int64_t elements = 0;  // of one
+  int64_t count = 1;
+};
+
+// The weights of a block in the order they are made, appended to `out`.
+void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out);
+
+// Elements of the whole model as it is published: no padding of the vocabulary, no sharding.
+int64_t total_parameters(const Model& model);
+
+}  // namespace spillway::estimator

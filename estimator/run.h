@@ -1,0 +1,152 @@
+// How a model is trained: precision, batch, sharding, kernels, machine. Plain data, filled by a reader in
+// inputs/.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimator/model.h"
+
+namespace spillway::estimator {
+
+// Whose code runs: it decides which tensors are saved for the backward pass.
+enum class Framework { kMegatron, kPytorch };
+
+enum class Precision { kFp32, kFp16, kBf16 };
+
+enum class OptimizerKind { kAdam, kAdam8bit, kAdamMini, kAdafactor, kLion, kSgdMomentum, kSgd, kMuon };
+
+// What of the model states is divided over the data-parallel ranks: ZeRO's stages.
+enum class DataSharding { kNone, kOptimizer, kGradients, kParameters };
+
+// How attention scores are kept for the backward pass.
+enum class AttentionKernel {
+  kFlash,         // not kept
+  kMaterialised,  // kept, by fused softmax kernels
+  kLocal,         // kept, and scores are written to a buffer that lives as long as the process
+};
+
+enum class Recompute { kNone, kSelective, kFull };
+
+// What selective recomputation drops.
+struct RecomputeModules {
+  bool attention_core = false;
+  bool layer_norm = false;
+  bool latent_projection = false;
+  bool mlp = false;
+  bool expert_activation = false;
+  bool experts = false;
+};
+
+enum class CrossEntropy {
+  kVocabularyParallel,  // Megatron's own
+  kFused,               // Megatron's, compiled
+  kEager,               // F.cross_entropy on logits cast to fp32
+  kFusedLinear,         // logits are never whole
+};
+
+enum class TokenDispatcher { kAllGather, kAllToAll };
+
+enum class Gpu { kA100, kH100, kGb200, kOther };
+
+// Whose rounding is added to what tensors ask for.
+enum class AllocatorModel {
+  kPytorch,   // the native allocator: what is left of a block below 1 MiB stays with it
+  kSpillway,  // lines of 512 bytes: less than a page for each thousand tensors, not counted
+};
+
+struct Parallel {
+  int64_t world = 1;
+  int64_t tensor = 1;
+  bool sequence = false;
+  int64_t pipeline = 1;
+  int64_t virtual_stages = 1;
+  int64_t microbatch_group = 0;  // of the interleaved schedule; 0: as many as pipeline stages
+  int64_t context = 1;
+  int64_t expert = 1;
+  int64_t expert_tensor = 1;
+  // Layers on each virtual stage in model order; empty: divided evenly.
+  std::vector<int64_t> stage_layers = {};
+  DataSharding sharding = DataSharding::kNone;
+  int64_t optimizer_instances = 1;  // replicas of the sharded optimizer
+  bool gradients_in_reduced_precision = false;
+
+  int64_t data() const { return world / (tensor * pipeline * context); }
+  int64_t expert_data() const { return world / (expert_tensor * expert * pipeline); }
+  int64_t sequence_shards() const { return sequence ? tensor : 1; }
+};
+
+struct Training {
+  Precision precision = Precision::kBf16;
+  bool autocast = false;       // fp32 weights and states, 16-bit activations
+  bool mixed = true;           // 16-bit weights beside an fp32 copy; false: one copy in `precision`
+  bool fp32_gradients = true;  // gradients are accumulated in fp32
+  OptimizerKind optimizer = OptimizerKind::kAdam;
+  int64_t micro_batch = 1;
+  int64_t microbatches = 1;  // for each step
+  bool hidden_dropout = false;
+  bool attention_dropout = false;
+  AttentionKernel attention = AttentionKernel::kFlash;
+  double score_copy_bytes = 0;  // for each score, where softmax is not one kernel
+  bool attention_mask = false;  // a batch x sequence x sequence mask comes with each microbatch
+  Recompute recompute = Recompute::kNone;
+  RecomputeModules modules = {};
+  int64_t recompute_layers = 1;  // recomputed together where recompute is full
+  CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
+  bool norm_in_fp32 = false;                 // an RMSNorm that upcasts keeps fp32 copies
+  int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
+  TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
+  bool grouped_gemm = false;
+  double expert_imbalance = 1.0;  // busiest rank's tokens over the mean
+  bool overlaps_expert_communication = false;
+};
+
+// What differs between versions of a framework and the libraries under it. A reader decides it from the
+// machine and the date of the run; each field's history is in versions.h.
+struct Behaviour {
+  bool flash_saves_output_twice = false;
+  double fused_loss_bytes_per_logit = 10;
+  bool weighted_activation = true;         // routing weights are applied inside the expert, on the activation
+  bool fused_weighted_activation = false;  // by one kernel that keeps no product
+  bool keeps_gathered_tokens = false;      // each layer keeps tokens gathered over the expert tensor group
+  bool keeps_masks = false;                // of one microbatch for each pipeline stage
+  bool keeps_gathered_weights = false;   // a sharded model's root and layer units stay gathered between steps
+  bool keeps_deferred_gradient = false;  // of the output projection, where it is put off
+};
+
+// Memory that is taken once and does not follow from the model.
+struct Reserve {
+  double cublas_workspace_bytes = 0;  // of one handle and stream
+  int64_t cublas_workspaces = 2;
+  double engine_workspace_bytes = 0;  // Transformer Engine's
+  int64_t engine_workspaces = 1;
+  double declared_bytes = 0;      // what the user knows of
+  double context_bytes = 0;       // outside every allocator: CUDA's and the libraries' own
+  double communicator_bytes = 0;  // outside every allocator: NCCL's
+};
+
+// One measured run and everything an estimate follows from.
+struct TrainingRun {
+  std::string name;
+  Framework framework = Framework::kMegatron;
+  Gpu gpu = Gpu::kOther;
+  AllocatorModel allocator = AllocatorModel::kPytorch;
+  Model model;
+  Parallel parallel;
+  Training training;
+  Behaviour behaviour;
+  Reserve reserve;
+  bool last_rank_only = false;                // Megatron logs the last rank's memory and no other
+  bool container_known = true;                // false: what is installed was guessed
+  std::vector<std::string> assumptions = {};  // every default that was filled in
+};
+
+// The tensor-parallel share of the vocabulary, padded.
+int64_t vocabulary_shard(const TrainingRun& run);
+
+// One line that says which sizes contradict each other; empty where none do.
+std::string contradiction(const TrainingRun& run);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,38 @@
+// Does an estimate fit a GPU, and what would make it fit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/status.h"
+#include "estimator/estimate.h"
+
+namespace spillway::estimator {
+
+struct GpuMemory {
+  std::string name;
+  double bytes = 0;
+};
+
+// A name of the table ("h100-80", "a100-40") or a size ("24GiB").
+Result<GpuMemory> gpu_memory(const std::string& text);
+
+enum class Verdict { kFits, kTight, kNo };  // tight: less than a tenth is left
+
+const char* verdict_name(Verdict verdict);
+
+// The peak and what lies outside the allocator, against all of the GPU's memory.
+double needed_bytes(const TrainingRun& run, const Estimate& estimate);
+Verdict verdict(double needed_bytes, const GpuMemory& gpu);
+
+// One change of the run, estimated anew.
+struct Mitigation {
+  std::string change;  // as keys of a run file
+  double saved_bytes = 0;
+  const char* cost;
+};
+
+// The changes that save memory, the cheapest kind first among those that save about as much.
+std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& estimate);
+
+}  // namespace spillway::estimator

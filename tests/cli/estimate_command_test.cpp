@@ -1,0 +1,176 @@
+// `spillway estimate` as a user runs it: answers, exit codes, and one line for every kind of bad input.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/cli/run_command.h"
+
+namespace spillway {
+namespace {
+
+using nlohmann::json;
+using test::CommandResult;
+using test::run_command;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr const char* kLlama8b =
+    R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": false,
+        "max_position_embeddings": 8192, "rope_scaling": {"type": "linear"}, "eos_token_id": [1, 2]})";
+
+class EstimateCommandTest : public ::testing::Test {
+ protected:
+  EstimateCommandTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "spillway-estimate-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~EstimateCommandTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::string path = folder_ / name;
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+
+  void expect_one_line_error(const std::string& name, const std::string& text,
+                             const std::string& part) const {
+    const CommandResult result = run_command({"estimate", write(name, text)});
+    EXPECT_EQ(result.code, 1) << result.err;
+    EXPECT_EQ(result.error_lines(), 1) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(EstimateCommandTest, SaysWhatFitsWhere) {
+  const std::string path = write("config.json", kLlama8b);
+  EXPECT_EQ(run_command({"estimate", path, "--gpu", "200GiB"}).code, 0);
+  const CommandResult result = run_command({"estimate", path, "--gpu", "200GiB,a100-40"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.out, HasSubstr("8030261248 parameters"));
+  EXPECT_THAT(result.out, HasSubstr("FITS   on 200GiB"));
+  EXPECT_THAT(result.out, HasSubstr("NO     on a100-40"));
+  EXPECT_THAT(result.out, HasSubstr("train.optimizer = adamw8bit"));
+}
+
+TEST_F(EstimateCommandTest, JsonSumsToItsTotals) {
+  const CommandResult result = run_command({"estimate", write("config.json", kLlama8b), "--json"});
+  EXPECT_EQ(result.code, 2);
+  const json answer = json::parse(result.out);
+  EXPECT_EQ(answer["schema_version"], 1);
+  EXPECT_EQ(answer["parameters"], 8030261248);
+  EXPECT_EQ(answer["verdict"], "NO");
+  int64_t always = 0, peak = 0;
+  for (const json& bucket : answer["buckets"]) {
+    (bucket["when"] == "always" ? always : peak) += bucket["bytes"].get<int64_t>();
+  }
+  EXPECT_NEAR(static_cast<double>(always), answer["steady_bytes"].get<double>(), 8);
+  EXPECT_NEAR(static_cast<double>(always + peak), answer["peak_bytes"].get<double>(), 16);
+  EXPECT_LT(answer["interval"]["lowest_bytes"], answer["peak_bytes"]);
+  EXPECT_GT(answer["interval"]["highest_bytes"], answer["peak_bytes"]);
+  EXPECT_FALSE(answer["mitigations"].empty());
+}
+
+TEST_F(EstimateCommandTest, SetSpeaksOverTheFile) {
+  const std::string path = write("config.json", kLlama8b);
+  const auto peak = [&](const std::string& set) {
+    return json::parse(run_command({"estimate", path, "--json", "--set", set}).out)["peak_bytes"]
+        .get<int64_t>();
+  };
+  EXPECT_GT(peak("train.micro_batch=4"), peak("train.micro_batch=1"));
+  EXPECT_THAT(run_command({"estimate", path, "--set", "train.micro_batch"}).err, HasSubstr("key=value"));
+}
+
+TEST_F(EstimateCommandTest, ReadsARunFileWithItsModelBesideIt) {
+  write("config.json", kLlama8b);
+  const std::string path =
+      write("run.toml", "[model]\nconfig = 'config.json'\n[parallel]\ngpus = 64\nzero = 3\n");
+  const CommandResult result = run_command({"estimate", path});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("gathered weights"));
+}
+
+TEST_F(EstimateCommandTest, ReadsDeepSpeedBesideAModel) {
+  const std::string model = write("config.json", kLlama8b);
+  const std::string path =
+      write("ds.json", R"({"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}})");
+  EXPECT_THAT(run_command({"estimate", path}).err, HasSubstr("--model"));
+  EXPECT_EQ(run_command({"estimate", path, "--model", model, "--gpus", "64"}).code, 0);
+}
+
+// The first pipeline stage holds the most microbatches: the last, which Megatron-LM logs, is not the one that
+// peaks.
+TEST_F(EstimateCommandTest, NamesTheStageThatPeaks) {
+  const std::string path = write("arguments.txt",
+                                 "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length "
+                                 "4096 --max-position-embeddings 4096 "
+                                 "--micro-batch-size 1 --global-batch-size 64 --bf16 "
+                                 "--pipeline-model-parallel-size 4 --attention-backend flash");
+  const CommandResult result = run_command({"estimate", path, "--json", "--gpus", "4", "--gpu-kind", "h100"});
+  const json answer = json::parse(result.out);
+  EXPECT_EQ(answer["peak_stage"], 0);
+  EXPECT_EQ(answer["stages"].size(), 4u);
+}
+
+TEST_F(EstimateCommandTest, BadInputIsOneLine) {
+  expect_one_line_error("config.json", R"({"model_type": "llama", "hidden_size": -4})",
+                        "model.hidden_size: '-4' is not allowed");
+  expect_one_line_error("config.json", "{", "not a JSON object");
+  expect_one_line_error("config.json", R"({"model_type": "llama"})", "model.hidden_size: missing");
+  expect_one_line_error("run.toml", "[model]\nconfig = 'none.json'\n", "none.json: cannot be read");
+  expect_one_line_error("run.toml", "[train]\nmicro_batch = 1e999\n", "run.toml");
+  expect_one_line_error("model_config.yaml", "a: [", "not YAML");
+  expect_one_line_error("arguments.txt", "--num-layers 0", "missing");
+  expect_one_line_error("empty.json", "", "not a JSON object");
+  expect_one_line_error("binary.json", std::string("\x00\xff\xfe", 3), "not a JSON object");
+}
+
+TEST_F(EstimateCommandTest, WrongUseIsOneLine) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"estimate"},
+        {"estimate", "/no/such/file"},
+        {"estimate", "/tmp"},
+        {"estimate", write("c.json", kLlama8b), "--gpu", "banana"},
+        {"estimate", write("c.json", kLlama8b), "--gpus", "0"},
+        {"estimate", write("c.json", kLlama8b), "--jsonl", "x"}}) {
+    const CommandResult result = run_command(arguments);
+    EXPECT_EQ(result.code, 1) << result.err;
+    EXPECT_EQ(result.error_lines(), 1) << result.err;
+    EXPECT_THAT(result.out, IsEmpty());
+  }
+}
+
+TEST_F(EstimateCommandTest, AnswersRecordedRunsLineByLine) {
+  const std::string run =
+      R"({"args": {"num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "seq-length": 1024,
+          "max-position-embeddings": 1024, "micro-batch-size": 4, "global-batch-size": 32, "bf16": true,
+          "attention-backend": "unfused"}, "gpu": "h100"})";
+  std::string one_line = run;
+  std::erase(one_line, '\n');
+  const std::string refused = R"({"args": {"fp8-format": "hybrid"}})";
+  const CommandResult result =
+      run_command({"estimate", "--jsonl", write("runs.jsonl", one_line + "\n" + refused + "\n")});
+  EXPECT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::string first, second;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  EXPECT_GT(json::parse(first)["peak_bytes"].get<int64_t>(),
+            json::parse(first)["steady_bytes"].get<int64_t>());
+  EXPECT_THAT(json::parse(second)["refused"].get<std::string>(), HasSubstr("fp8-format"));
+  expect_one_line_error("none.json", "[]", "not a JSON object");
+  const CommandResult broken =
+      run_command({"estimate", "--jsonl", write("broken.jsonl", one_line + "\n{\n")});
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_THAT(broken.err, HasSubstr("broken.jsonl:2: not a JSON object"));
+  EXPECT_THAT(broken.out, IsEmpty());
+}
+
+}  // namespace
+}  // namespace spillway

@@ -1,0 +1,172 @@
+// Megatron-LM's arguments: what is read, what is refused, and a recorded run to the byte where everything is
+// counted.
+#include "estimator/inputs/megatron.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "estimator/inputs/megatron_files.h"
+#include "tests/estimator/runs.h"
+
+namespace spillway::estimator::test {
+namespace {
+
+MegatronRun small_gpt() {
+  MegatronRun given;
+  given.gpu = "h100";
+  given.arguments = {{"num-layers", "12"},
+                     {"hidden-size", "512"},
+                     {"num-attention-heads", "8"},
+                     {"seq-length", "1024"},
+                     {"max-position-embeddings", "1024"},
+                     {"micro-batch-size", "4"},
+                     {"global-batch-size", "32"},
+                     {"bf16", "true"},
+                     {"attention-backend", "unfused"}};
+  return given;
+}
+
+std::string complaint(const std::map<std::string, std::string>& more, int64_t gpus = 8) {
+  MegatronRun given = small_gpt();
+  given.gpus = gpus;
+  for (const auto& [key, value] : more) given.arguments[key] = value;
+  Result<TrainingRun> run = read_megatron(given);
+  if (!run.ok()) return run.status().text();
+  Result<Estimate> answer = estimate(run.value());
+  return answer.ok() ? "" : answer.status().text();
+}
+
+// 12 layers of 12 h^2 + 13 h, the padded table, positions and the final norm, counted by hand.
+TEST(Megatron, CountsASmallGpt) {
+  Result<TrainingRun> run = read_megatron(small_gpt());
+  ASSERT_TRUE(run.ok()) << run.status().text();
+  const Estimate answer = must_estimate(run.value());
+  const int64_t layer = 12 * 512 * 512 + 13 * 512;
+  EXPECT_EQ(answer.peak().parameters, 12 * layer + 50304 * 512 + 1024 * 512 + 2 * 512);
+  EXPECT_EQ(answer.parameters, 12 * layer + 50257 * 512 + 1024 * 512 + 2 * 512);
+}
+
+// 18 bytes an element, two cuBLAS workspaces and Transformer Engine's, and what the allocator adds.
+TEST(Megatron, HoldsEighteenBytesBetweenSteps) {
+  Result<TrainingRun> run = read_megatron(small_gpt());
+  ASSERT_TRUE(run.ok());
+  const RankClass rank = must_estimate(run.value()).peak();
+  double rounding = 0;
+  for (const Bucket& bucket : rank.steady) {
+    if (std::string_view(bucket.name) == "allocator rounding") rounding = bucket.bytes;
+  }
+  EXPECT_GT(rounding, 0);
+  EXPECT_NEAR(rank.steady_bytes - rounding, 18.0 * static_cast<double>(rank.parameters) + 96 * (1 << 20), 1);
+}
+
+TEST(Megatron, RefusesWhatIsNotModelledByName) {
+  EXPECT_EQ(complaint({{"fp8-format", "hybrid"}}),
+            "fp8-format is not modelled: fp8 keeps 8-bit copies and scales of weights and activations");
+  EXPECT_EQ(complaint({{"moe-token-dispatcher-type", "flex"}}),
+            "moe-token-dispatcher-type: 'flex' is not modelled; allowed: allgather, alltoall");
+}
+
+TEST(Megatron, NamesKeyValueAndWhatIsAllowed) {
+  EXPECT_EQ(complaint({{"hidden-size", "-5"}}),
+            "hidden-size: '-5' is not allowed; allowed: whole numbers from 1 to 4294967296");
+  EXPECT_EQ(complaint({{"hidden-size", "510"}}),
+            "num-attention-heads: '8' is not allowed; allowed: a divisor of hidden-size 510");
+  EXPECT_EQ(complaint({{"hidden-dropout", "nan"}}),
+            "hidden-dropout: 'nan' is not allowed; allowed: numbers from 0 to 1");
+  EXPECT_EQ(complaint({{"attention-backend", "quick"}}),
+            "attention-backend: 'quick' is not allowed; allowed: auto, flash, fused, unfused, local");
+  EXPECT_EQ(complaint({{"tensor-model-parallel-size", "3"}}),
+            "8 GPUs are not divisible by tensor 3 x pipeline 1 x context 1");
+  EXPECT_EQ(complaint({{"tensor-model-parallel-size", "16"}}, 16),
+            "attention heads 8 is not divisible by tensor-parallel size 16");
+  EXPECT_EQ(complaint({{"pipeline-model-parallel-size", "8"}}),
+            "number of layers 12 is not divisible by pipeline stages 8");
+  EXPECT_EQ(complaint({{"num-experts", "6"}, {"expert-model-parallel-size", "4"}}),
+            "experts 6 is not divisible by expert-parallel size 4");
+  EXPECT_EQ(complaint({{"global-batch-size", "33"}}),
+            "global-batch-size: '33' is not allowed; allowed: multiples of micro-batch-size 4 x "
+            "data-parallel size 8");
+}
+
+TEST(Megatron, DoesNotGuessTheKernelOfAnUnknownContainer) {
+  MegatronRun given = small_gpt();
+  given.arguments.erase("attention-backend");
+  given.environment["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0";
+  given.gpu = "a100";
+  given.date = "2025-06-01";
+  EXPECT_FALSE(read_megatron(given).ok());
+  given.date = "2026-06-01";
+  EXPECT_TRUE(read_megatron(given).ok());
+}
+
+TEST(Megatron, EchoesArgumentsItDoesNotKnow) {
+  MegatronRun given = small_gpt();
+  given.arguments["brand-new-flag"] = "7";
+  given.arguments["lr-decay-style"] = "cosine";
+  Result<TrainingRun> run = read_megatron(given);
+  ASSERT_TRUE(run.ok());
+  const auto mentions = [&](std::string_view key) {
+    return std::any_of(run->assumptions.begin(), run->assumptions.end(),
+                       [&](const std::string& text) { return text.find(key) != std::string::npos; });
+  };
+  EXPECT_TRUE(mentions("brand-new-flag"));
+  EXPECT_FALSE(mentions("lr-decay-style"));
+}
+
+TEST(Megatron, ReadsAnArgumentList) {
+  Result<MegatronRun> given = read_megatron_arguments(
+      "--num-layers 12 --bf16 \\\n --seq-length=1024 --recompute-modules core_attn mlp");
+  ASSERT_TRUE(given.ok());
+  EXPECT_EQ(given->arguments.at("num-layers"), "12");
+  EXPECT_EQ(given->arguments.at("bf16"), "true");
+  EXPECT_EQ(given->arguments.at("seq-length"), "1024");
+  EXPECT_EQ(given->arguments.at("recompute-modules"), "core_attn mlp");
+  EXPECT_FALSE(read_megatron_arguments("num-layers 12").ok());
+}
+
+TEST(Megatron, ReadsAModelConfig) {
+  Result<MegatronRun> given =
+      read_megatron_yaml("ENV_VARS:\n  NCCL_ALGO: Ring\nMODEL_ARGS:\n  --num-layers: 12\n  --bf16: true\n");
+  ASSERT_TRUE(given.ok()) << given.status().text();
+  EXPECT_EQ(given->arguments.at("num-layers"), "12");
+  EXPECT_EQ(given->arguments.at("bf16"), "true");
+  EXPECT_EQ(given->environment.at("NCCL_ALGO"), "Ring");
+  EXPECT_FALSE(read_megatron_yaml("a: [").ok());
+  EXPECT_FALSE(read_megatron_yaml("a: 1").ok());
+}
+
+#ifdef SPILLWAY_RECORDED_RUNS
+// The bars of the accuracy that docs/estimator-accuracy.md shows.
+TEST(Megatron, RecordedRunsAreMet) {
+  std::ifstream file(SPILLWAY_RECORDED_RUNS);
+  std::string line;
+  std::vector<double> steady, peak;
+  size_t runs = 0, held = 0;
+  while (std::getline(file, line)) {
+    Result<RecordedRun> recorded = read_recorded_run(line);
+    ASSERT_TRUE(recorded.ok()) << recorded.status().text();
+    ++runs;
+    Result<TrainingRun> run = read_megatron(recorded.value().run);
+    if (!run.ok()) continue;
+    const RankClass rank = must_estimate(run.value()).peak();
+    const MeasuredBytes& measured = *recorded.value().measured;
+    steady.push_back(std::abs(rank.steady_bytes / measured.steady - 1));
+    peak.push_back(std::abs(rank.peak_bytes / measured.peak - 1));
+    held += rank.lowest_bytes <= measured.peak && measured.peak <= rank.highest_bytes ? 1 : 0;
+  }
+  std::sort(steady.begin(), steady.end());
+  std::sort(peak.begin(), peak.end());
+  ASSERT_GT(peak.size(), 300u);
+  EXPECT_GE(peak.size(), 0.95 * static_cast<double>(runs));
+  EXPECT_LT(steady[steady.size() / 2], 0.005);
+  EXPECT_LT(steady[steady.size() * 9 / 10], 0.025);
+  EXPECT_LT(peak[peak.size() / 2], 0.006);
+  EXPECT_LT(peak[peak.size() * 9 / 10], 0.04);
+  EXPECT_LT(peak.back(), 0.15);
+  EXPECT_GT(held, 0.9 * static_cast<double>(peak.size()));
+}
+#endif
+
+}  // namespace
+}  // namespace spillway::estimator::test

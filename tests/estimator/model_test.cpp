@@ -1,0 +1,120 @@
+// Parameter counts as the models' own cards and checkpoints give them.
+#include "estimator/model.h"
+
+#include <gtest/gtest.h>
+
+#include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator {
+namespace {
+
+struct Published {
+  const char* name;
+  int64_t parameters;
+  const char* config;
+};
+
+class PublishedModel : public testing::TestWithParam<Published> {};
+
+TEST_P(PublishedModel, HasItsParameters) {
+  Result<RunKeys> keys = read_model_json(GetParam().config);
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  KeyValues values(keys.value());
+  std::vector<std::string> assumptions;
+  Result<Model> model = read_hugging_face(values, "model.", assumptions);
+  ASSERT_TRUE(model.ok()) << model.status().text();
+  EXPECT_EQ(total_parameters(model.value()), GetParam().parameters);
+  EXPECT_TRUE(assumptions.empty());
+}
+
+constexpr Published kModels[] =
+    {
+        {"Llama27b", 6738415616,
+         R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "tie_word_embeddings": false})"},
+        {"Llama38b", 8030261248,
+         R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": false, "hidden_act": "silu", "torch_dtype": "bfloat16"})"},
+        {"Llama370b", 70553706496,
+         R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256})"},
+        {"Llama3405b", 405853388800,
+         R"({"model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 128256})"},
+        {"Llama323b", 3212749824,
+         R"({"model_type": "llama", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "tie_word_embeddings": true})"},
+        {"Llama321b", 1235814400,
+         R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": true})"},
+        {"Mistral7b", 7241732096,
+         R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000})"},
+        {"Mixtral", 46702792704,
+         R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2})"},
+        {"Qwen27b", 7615616512,
+         R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064})"},
+        {"Qwen38b", 8190735360,
+         R"({"model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936})"},
+        {"Qwen330bA3b", 30532122624,
+         R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8})"},
+        {"Qwen15Moe", 14315784192, R"({"model_type": "qwen2_moe", "hidden_size": 2048, "intermediate_size": 5632, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 151936, "num_experts": 60, "num_experts_per_tok": 4})"},
+        {"Gemma2b", 2506172416,
+         R"({"model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 256000})"},
+        {"Gemma7b", 8537680896,
+         R"({"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000})"},
+        {"Gemma29b", 9241705984,
+         R"({"model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 256000})"},
+        {"Gemma31b", 999885952,
+         R"({"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144})"},
+        {"Gpt2", 124439808,
+         R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257, "n_inner": null})"},
+        {"Neox20b", 20554567680,
+         R"({"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44, "num_attention_heads": 64, "vocab_size": 50432})"},
+        {"Phi2", 2779683840,
+         R"({"model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 51200})"},
+        {"Phi3Mini", 3821079552,
+         R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064})"},
+        {"DeepseekV3", 671026419200,
+         R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})"},
+        {"GptOss20b", 20914757184,
+         R"({"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": true})"},
+        {"BertBase", 109482240,
+         R"({"model_type": "bert", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2})"},
+        {"T5Base", 222903552,
+         R"({"model_type": "t5", "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12, "num_heads": 12, "vocab_size": 32128, "feed_forward_proj": "relu"})"},
+        {"Olmo27b", 7298617344,
+         R"({"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 100352})"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, PublishedModel, testing::ValuesIn(kModels),
+                         [](const testing::TestParamInfo<Published>& info) { return info.param.name; });
+
+TEST(UnknownModel, IsReadByItsGenericKeysAndSaysSo) {
+  Result<RunKeys> keys = read_model_json(
+      R"({"model_type": "newcomer", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 128, "vocab_size": 1000})");
+  ASSERT_TRUE(keys.ok());
+  KeyValues values(keys.value());
+  std::vector<std::string> assumptions;
+  Result<Model> model = read_hugging_face(values, "model.", assumptions);
+  ASSERT_TRUE(model.ok());
+  // Two tables, two layers of 4 h^2 + 3 h f + 2 h, and the final norm.
+  EXPECT_EQ(total_parameters(model.value()), 2 * 64'000 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64);
+  ASSERT_EQ(assumptions.size(), 1u);
+  EXPECT_NE(assumptions.front().find("newcomer"), std::string::npos);
+}
+
+// Megatron-LM's padded table and layer norms, counted by hand for 2 layers of 8 wide.
+TEST(Weights, OfABiasedGptLayerAddUp) {
+  std::vector<WeightTensors> weights;
+  append_weights(Attention{.heads = 2,
+                           .key_value_heads = 2,
+                           .head_dim = 4,
+                           .query_key_value_bias = true,
+                           .output_bias = true,
+                           .norm_parameters = 16},
+                 8, weights);
+  append_weights(Mlp{.ffn = 32, .gated = false, .bias = true, .norm_parameters = 16}, 8, weights);
+  int64_t total = 0;
+  for (const WeightTensors& tensors : weights) total += tensors.elements * tensors.count;
+  // 12 h^2 + 13 h.
+  EXPECT_EQ(total, 12 * 64 + 13 * 8);
+}
+
+}  // namespace
+}  // namespace spillway::estimator

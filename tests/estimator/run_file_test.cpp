@@ -1,0 +1,128 @@
+#include "estimator/inputs/run_file.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/estimator/runs.h"
+
+namespace spillway::estimator::test {
+namespace {
+
+constexpr const char* kModel =
+    "[model]\nmodel_type = 'llama'\nhidden_size = 512\nintermediate_size = 1024\nnum_hidden_layers = 4\n"
+    "num_attention_heads = 8\nvocab_size = 1000\n";
+
+std::string complaint(const std::string& toml) {
+  Result<RunKeys> keys = read_run_toml(toml, ".");
+  if (!keys.ok()) return keys.status().text();
+  Result<TrainingRun> run = read_run(keys.value());
+  if (!run.ok()) return run.status().text();
+  Result<Estimate> answer = estimate(run.value());
+  return answer.ok() ? "" : answer.status().text();
+}
+
+TEST(RunFile, IsReadWithEveryDefaultEchoed) {
+  Result<RunKeys> keys =
+      read_run_toml(std::string(kModel) + "[train]\nmicro_batch = 2\nsequence = 256\n", ".");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  Result<TrainingRun> run = read_run(keys.value());
+  ASSERT_TRUE(run.ok()) << run.status().text();
+  EXPECT_EQ(run->training.micro_batch, 2);
+  EXPECT_EQ(run->model.towers.back().sequence, 256);
+  const auto& assumed = run->assumptions;
+  EXPECT_NE(std::find(assumed.begin(), assumed.end(), "train.optimizer = adamw"), assumed.end());
+  EXPECT_EQ(std::find(assumed.begin(), assumed.end(), "train.micro_batch = 1"), assumed.end());
+}
+
+struct Bad {
+  const char* name;
+  const char* section;
+  const char* says;
+};
+class BadRunFile : public testing::TestWithParam<Bad> {};
+TEST_P(BadRunFile, IsRefusedByNameAndValue) {
+  EXPECT_EQ(complaint(std::string(kModel) + GetParam().section), GetParam().says);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Values, BadRunFile,
+    testing::Values(
+        Bad{"unknown_key", "[train]\nmicrobatch = 2\n",
+            "train.microbatch: not known; allowed: the keys listed in docs/estimate.md"},
+        Bad{"negative", "[train]\nmicro_batch = -1\n",
+            "train.micro_batch: '-1' is not allowed; allowed: whole numbers from 1 to 1048576"},
+        Bad{"not_a_number", "[train]\ndropout = nan\n",
+            "train.dropout: 'nan' is not allowed; allowed: numbers from 0 to 1"},
+        Bad{"absurd", "[parallel]\ngpus = 99999999999\n",
+            "parallel.gpus: '99999999999' is not allowed; allowed: whole numbers from 1 to 1048576"},
+        Bad{"choice", "[train]\noptimizer = 'adam'\n",
+            "train.optimizer: 'adam' is not allowed; allowed: adamw, adamw8bit, adam-mini, adafactor, lion, "
+            "muon, "
+            "sgd-momentum, sgd"},
+        Bad{"sizes", "[parallel]\ngpus = 8\ntensor = 3\n",
+            "8 GPUs are not divisible by tensor 3 x pipeline 1 x context 1"},
+        Bad{"heads", "[parallel]\ngpus = 16\ntensor = 16\n",
+            "attention heads 8 is not divisible by tensor-parallel size 16"},
+        Bad{"layers", "[parallel]\ngpus = 3\npipeline = 3\n",
+            "number of layers 4 is not divisible by pipeline stages 3"},
+        Bad{"size_unit", "[overhead]\nextra = '2 GB'\n",
+            "overhead.extra: '2 GB' is not allowed; allowed: sizes such as 512MiB, 2GiB"},
+        Bad{"list", "[train]\nsequence = [1, 2]\n",
+            "train.sequence: not allowed; allowed: a text, a number, true or false"}),
+    [](const testing::TestParamInfo<Bad>& info) { return info.param.name; });
+
+TEST(RunFile, SaysWhereItIsNoToml) {
+  EXPECT_EQ(complaint("[model\n").rfind("line 1: not TOML:", 0), 0u) << complaint("[model\n");
+}
+
+TEST(DeepSpeedFile, BecomesTheSameKeys) {
+  Result<RunKeys> keys = read_deepspeed_json(
+      R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+          "zero_optimization": {"stage": 3, "overlap_comm": true}})");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  EXPECT_EQ(keys->at("parallel.zero"), "3");
+  EXPECT_EQ(keys->at("train.micro_batch"), "4");
+  EXPECT_EQ(keys->at("train.gradient_accumulation"), "2");
+  EXPECT_EQ(keys->at("train.precision"), "bf16-mixed");
+}
+
+TEST(DeepSpeedFile, WithOffloadIsRefusedByName) {
+  Result<RunKeys> keys =
+      read_deepspeed_json(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})");
+  ASSERT_FALSE(keys.ok());
+  EXPECT_EQ(keys.status().text(), "zero_optimization.offload_optimizer.device is not modelled");
+}
+
+TEST(TorchtitanFile, BecomesTheSameKeys) {
+  const std::string job =
+      "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n"
+      "[parallelism]\ntensor_parallel_degree = 2\n[activation_checkpoint]\nmode = 'full'\n";
+  ASSERT_TRUE(is_torchtitan_toml(job));
+  Result<RunKeys> keys = read_torchtitan_toml(job, 16);
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  TrainingRun run = must_read(keys.value());
+  EXPECT_EQ(total_parameters(run.model), 8030261248);
+  EXPECT_EQ(run.parallel.data(), 8);
+  EXPECT_EQ(run.parallel.sharding, DataSharding::kParameters);
+  EXPECT_EQ(run.training.recompute, Recompute::kFull);
+  EXPECT_EQ(run.training.micro_batch, 2);
+  EXPECT_FALSE(read_torchtitan_toml("[model]\nname = 'llama3'\nflavor = '9B'\n[training]\n", 8).ok());
+  EXPECT_FALSE(read_torchtitan_toml(job + "x = [", 8).ok());
+}
+
+// Adding one thing changes one thing.
+TEST(RunFile, EachKeyMovesItsOwnBucket) {
+  const RunKeys base = with(llama32_3b(), {{"train.micro_batch", "2"}, {"train.sequence", "4096"}});
+  const auto peak = [&](const RunKeys& more) {
+    return must_estimate(must_read(with(base, more))).peak().peak_bytes;
+  };
+  const double before = peak({});
+  EXPECT_LT(peak({{"train.loss", "fused-linear"}}), before);
+  EXPECT_LT(peak({{"train.recompute", "full"}}), before);
+  EXPECT_LT(peak({{"train.optimizer", "adamw8bit"}}), before);
+  EXPECT_GT(peak({{"train.attention", "materialised"}}), before);
+  EXPECT_GT(peak({{"train.micro_batch", "4"}}), before);
+  EXPECT_NEAR(peak({{"overhead.extra", "1GiB"}}), before + (1 << 30), 1);
+  EXPECT_LT(peak({{"parallel.gpus", "8"}, {"parallel.zero", "1"}}), before);
+}
+
+}  // namespace
+}  // namespace spillway::estimator::test

@@ -1,0 +1,49 @@
+// Runs that several tests start from.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "estimator/estimate.h"
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator::test {
+
+inline RunKeys llama(int64_t hidden, int64_t ffn, int64_t layers, int64_t heads, int64_t key_value_heads,
+                     int64_t vocabulary, bool tied = false) {
+  return {{"model.model_type", "llama"},
+          {"model.hidden_size", std::to_string(hidden)},
+          {"model.intermediate_size", std::to_string(ffn)},
+          {"model.num_hidden_layers", std::to_string(layers)},
+          {"model.num_attention_heads", std::to_string(heads)},
+          {"model.num_key_value_heads", std::to_string(key_value_heads)},
+          {"model.vocab_size", std::to_string(vocabulary)},
+          {"model.tie_word_embeddings", tied ? "true" : "false"},
+          {"model.max_position_embeddings", "131072"}};
+}
+
+inline RunKeys llama32_3b() {
+  RunKeys keys = llama(3072, 8192, 28, 24, 8, 128256, true);
+  keys["model.head_dim"] = "128";
+  return keys;
+}
+
+inline RunKeys with(RunKeys keys, const RunKeys& more) {
+  for (const auto& [key, value] : more) keys[key] = value;
+  return keys;
+}
+
+inline TrainingRun must_read(const RunKeys& keys) {
+  Result<TrainingRun> run = read_run(keys);
+  EXPECT_TRUE(run.ok()) << run.status().text();
+  return run.ok() ? std::move(run.value()) : TrainingRun{};
+}
+
+inline Estimate must_estimate(const TrainingRun& run) {
+  Result<Estimate> answer = estimate(run);
+  EXPECT_TRUE(answer.ok()) << answer.status().text();
+  return answer.ok() ? std::move(answer.value()) : Estimate{};
+}
+
+}  // namespace spillway::estimator::test
