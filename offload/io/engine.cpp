@@ -1,0 +1,289 @@
+#include "offload/io/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <system_error>
+#include <utility>
+
+namespace spillway {
+
+// A request on its way: its bytes up to `pushed_bytes` have been handed to the queue.
+struct IoEngine::Active {
+  IoRequest request;
+  IoDone done;
+  size_t pushed_bytes = 0;
+  uint32_t in_flight = 0;
+  int error = 0;
+
+  bool has_more() const { return error == 0 && pushed_bytes < request.memory.size(); }
+};
+
+// One operation in flight: a block of a request, or what is left of it.
+struct IoEngine::Slot {
+  ActivePointer active;
+  size_t begin = 0;  // within the request
+  size_t bytes = 0;
+  int retries = 0;
+  bool is_direct = false;
+};
+
+namespace {
+
+IoEngine::MakeQueue usual_queue(const IoOptions& options) {
+  return [options]() -> Result<std::unique_ptr<IoQueue>> {
+    if (!options.use_uring)
+      return make_thread_queue(options.depth, options.threads, "io_uring is not wanted");
+    auto uring = make_uring_queue(options.depth);
+    if (uring.ok()) return uring;
+    return make_thread_queue(options.depth, options.threads, uring.status().text());
+  };
+}
+
+// What a kernel may say of an operation that would do when tried again.
+bool is_passing(int error) {
+  return error == EINTR || error == EAGAIN;
+}
+
+}  // namespace
+
+IoEngine::IoEngine(const IoOptions& options) : IoEngine(options, usual_queue(options)) {}
+
+IoEngine::IoEngine(const IoOptions& options, MakeQueue make_queue)
+    : options_(options), make_queue_(std::move(make_queue)) {}
+
+IoEngine::~IoEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    if (queue_ != nullptr) queue_->wake();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- Any thread
+
+// The queue is made by the thread that will serve it, as io_uring's cheapest setup demands.
+Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
+  if (queue_ != nullptr) return {};
+  if (thread_.joinable()) thread_.join();  // one that could not make its queue
+  std::condition_variable made;
+  bool is_made = false;
+  Status problem;
+  const auto run = [&] {
+    auto queue = make_queue_();
+    std::unique_lock thread_lock(mutex_);
+    if (queue.ok()) {
+      queue_ = queue->get();
+      description_ = queue_->description();
+    } else {
+      problem = queue.take_status();
+    }
+    is_made = true;
+    made.notify_one();
+    thread_lock.unlock();
+    if (queue.ok()) serve(*queue.value());
+  };
+  try {
+    thread_ = std::thread(run);
+    made.wait(lock, [&] { return is_made; });
+  } catch (const std::system_error& error) {
+    problem = Status::io(fmt::format("the I/O thread does not start: {}", error.what()));
+  }
+  return problem;
+}
+
+Status IoEngine::submit(const IoRequest& request, IoDone done) {
+  std::unique_lock lock(mutex_);
+  if (Status status = start(lock); !status.ok()) return status;
+  auto active = std::make_shared<Active>();
+  active->request = request;
+  active->done = std::move(done);
+  submitted_[static_cast<size_t>(request.priority)].push_back(std::move(active));
+  queue_->wake();
+  return {};
+}
+
+Status IoEngine::use_memory(std::span<std::byte> memory) {
+  std::unique_lock lock(mutex_);
+  if (Status status = start(lock); !status.ok()) return status;
+  new_memory_.push_back(memory);
+  queue_->wake();
+  return {};
+}
+
+Status IoEngine::run(const IoRequest& request) {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool has_ended = false;
+  int error = 0;
+  Status status = submit(request, [&](int result) {
+    const std::lock_guard lock(mutex);
+    error = result;
+    has_ended = true;
+    ended.notify_one();
+  });
+  if (!status.ok()) return status;
+  std::unique_lock lock(mutex);
+  ended.wait(lock, [&] { return has_ended; });
+  if (error == 0) return {};
+  const char* verb = request.kind == IoKind::kRead ? "read" : "write";
+  return Status::io(fmt::format("{} of {} bytes at {}: {}", verb, request.memory.size(), request.offset,
+                                std::system_category().message(error)));
+}
+
+IoCounters IoEngine::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+std::string IoEngine::description() const {
+  const std::lock_guard lock(mutex_);
+  return description_;
+}
+
+// ---- The engine's thread
+
+void IoEngine::serve(IoQueue& queue) {
+  slots_.resize(queue.depth());
+  free_slots_.clear();
+  for (uint32_t i = 0; i < queue.depth(); ++i) free_slots_.push_back(i);
+  std::vector<IoCompletion> completions(queue.depth());
+  while (take_submitted(queue) || free_slots_.size() < slots_.size()) {
+    fill(queue);
+    const size_t found = queue.wait(completions);
+    for (size_t i = 0; i < found; ++i) complete(queue, completions[i]);
+    if (found > 0) publish_counters();
+  }
+}
+
+// False when the engine ends and nothing waits any more.
+bool IoEngine::take_submitted(IoQueue& queue) {
+  std::vector<std::span<std::byte>> memory;
+  bool has_waiting = false;
+  bool goes_on = true;
+  {
+    const std::lock_guard lock(mutex_);
+    for (size_t priority = 0; priority < kIoPriorities; ++priority) {
+      for (ActivePointer& active : submitted_[priority]) waiting_[priority].push_back(std::move(active));
+      submitted_[priority].clear();
+      has_waiting = has_waiting || !waiting_[priority].empty();
+    }
+    memory.swap(new_memory_);
+    goes_on = has_waiting || !is_stopping_;
+    if (!goes_on && free_slots_.size() == slots_.size()) queue_ = nullptr;
+  }
+  for (const std::span<std::byte> range : memory) queue.use_memory(range);
+  return goes_on;
+}
+
+void IoEngine::fill(IoQueue& queue) {
+  while (!free_slots_.empty()) {
+    ActivePointer active = next_active();
+    if (active == nullptr) return;
+    if (!active->has_more()) {  // nothing was asked for
+      active->done(0);
+      continue;
+    }
+    const uint32_t index = free_slots_.back();
+    free_slots_.pop_back();
+    Slot& slot = slots_[index];
+    slot.begin = active->pushed_bytes;
+    slot.bytes = std::min(options_.block_bytes, active->request.memory.size() - slot.begin);
+    slot.retries = 0;
+    active->pushed_bytes += slot.bytes;
+    ++active->in_flight;
+    slot.active = std::move(active);
+    push(queue, index);
+  }
+}
+
+// The request whose block comes next, taken off its list with its last one; null where none waits.
+IoEngine::ActivePointer IoEngine::next_active() {
+  for (auto& waiting : waiting_) {
+    while (!waiting.empty()) {
+      ActivePointer active = waiting.front();
+      const bool is_last = active->request.memory.size() - active->pushed_bytes <= options_.block_bytes;
+      const bool has_failed = active->error != 0;
+      if (is_last || has_failed) waiting.pop_front();
+      if (!has_failed) return active;
+    }
+  }
+  return nullptr;
+}
+
+void IoEngine::push(IoQueue& queue, uint32_t index) {
+  Slot& slot = slots_[index];
+  const IoRequest& request = slot.active->request;
+  IoOperation operation;
+  operation.kind = request.kind;
+  operation.memory = request.memory.data() + slot.begin;
+  operation.bytes = slot.bytes;
+  operation.offset = request.offset + slot.begin;
+  // The last try of a read does not go where the others failed.
+  const bool is_last_try = slot.retries > 0 && slot.retries == options_.read_retries;
+  operation.file = is_last_try
+                       ? request.file->buffered()
+                       : request.file->descriptor_for(operation.memory, operation.bytes, operation.offset);
+  operation.token = index;
+  slot.is_direct = operation.file != request.file->buffered();
+  ++news_.operations;
+  queue.push(operation);
+}
+
+void IoEngine::complete(IoQueue& queue, const IoCompletion& completion) {
+  Slot& slot = slots_[completion.token];
+  int error = 0;
+  if (goes_on(slot, completion.result, &error)) {
+    push(queue, completion.token);
+    return;
+  }
+  const ActivePointer active = std::move(slot.active);
+  free_slots_.push_back(completion.token);
+  if (active->error == 0) active->error = error;
+  if (--active->in_flight > 0 || active->has_more()) return;
+  const bool has_failed = active->error != 0;
+  const size_t bytes = has_failed ? 0 : active->request.memory.size();
+  (active->request.kind == IoKind::kRead ? news_.read_bytes : news_.written_bytes) += bytes;
+  news_.failed_requests += has_failed ? 1 : 0;
+  publish_counters();  // whoever waits for this request may look at once
+  active->done(active->error);
+}
+
+// Whether the slot's block needs another operation; if not, *error is how it ended.
+bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
+  const IoRequest& request = slot.active->request;
+  if (result > 0) {
+    const auto done = std::min(static_cast<size_t>(result), slot.bytes);
+    slot.begin += done;
+    slot.bytes -= done;
+    if (slot.bytes > 0) ++news_.short_operations;
+    return slot.bytes > 0;
+  }
+  // A kernel that says 0 has come to the end of the file, or cannot write and does not say why.
+  *error = result < 0 ? static_cast<int>(-result) : request.kind == IoKind::kRead ? ENODATA : EIO;
+  if (is_passing(*error)) {
+    ++news_.repeated_operations;
+    return true;
+  }
+  if (*error == EINVAL && slot.is_direct) {
+    request.file->give_up_direct("an operation was refused with EINVAL");
+    ++news_.direct_fallbacks;
+    return true;
+  }
+  if (request.kind == IoKind::kRead && slot.retries < options_.read_retries) {
+    ++slot.retries;
+    ++news_.repeated_operations;
+    return true;
+  }
+  return false;
+}
+
+void IoEngine::publish_counters() {
+  const std::lock_guard lock(mutex_);
+  counters_ = news_;
+}
+
+}  // namespace spillway

@@ -1,0 +1,245 @@
+#include "offload/io/extent_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+namespace spillway {
+namespace {
+
+// A file system on which spilling is not what it seems.
+struct Kind {
+  int64_t magic;
+  const char* name;
+  bool is_memory;
+  const char* warning;
+};
+
+constexpr Kind kKinds[] = {
+    {TMPFS_MAGIC, "tmpfs", true, "spilling to it takes the host memory that it is meant to save"},
+    {RAMFS_MAGIC, "ramfs", true, "spilling to it takes the host memory that it is meant to save"},
+    {NFS_SUPER_MAGIC, "NFS", false, "spilling goes over the network"},
+    {OVERLAYFS_SUPER_MAGIC, "overlayfs", false,
+     "a container's own layer may be slow and small: mount a disk"},
+};
+
+const Kind* kind_of(int descriptor) {
+  struct statfs about {};
+  if (fstatfs(descriptor, &about) != 0) return nullptr;
+  const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                   [&](const Kind& kind) { return kind.magic == about.f_type; });
+  return found == std::end(kKinds) ? nullptr : found;
+}
+
+// A file without a name, or -1 with errno.
+int open_unnamed(const std::string& directory) {
+  const int descriptor = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  // EISDIR: a kernel or file system without O_TMPFILE (open(2)).
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return descriptor;
+  std::string path = directory + "/spillway-XXXXXX";
+  const int named = mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0) unlink(path.c_str());
+  return named;
+}
+
+bool is_no_room(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
+}  // namespace
+
+// ---- RangeSet
+
+void RangeSet::add(uint64_t offset, uint64_t bytes) {
+  if (bytes == 0) return;
+  total_bytes_ += bytes;
+  auto after = by_offset_.upper_bound(offset);
+  if (after != by_offset_.end() && offset + bytes == after->first) {
+    bytes += after->second;
+    after = by_offset_.erase(after);
+  }
+  if (after != by_offset_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == offset) {
+      before->second += bytes;
+      return;
+    }
+  }
+  by_offset_.emplace_hint(after, offset, bytes);
+}
+
+Extent RangeSet::take(uint64_t bytes) {
+  auto best = by_offset_.end();
+  for (auto range = by_offset_.begin(); range != by_offset_.end(); ++range) {
+    const bool is_first = best == by_offset_.end();
+    const bool has_all = range->second >= bytes;
+    const bool best_has_all = !is_first && best->second >= bytes;
+    const bool is_better = has_all ? !best_has_all || range->second < best->second
+                                   : !best_has_all && !is_first && range->second > best->second;
+    if (is_first || is_better) best = range;
+  }
+  if (best == by_offset_.end()) return {};
+  const Extent taken{best->first, std::min(bytes, best->second)};
+  const uint64_t left = best->second - taken.bytes;
+  by_offset_.erase(best);
+  total_bytes_ -= taken.bytes;
+  if (left > 0) by_offset_.emplace(taken.offset + taken.bytes, left);
+  return taken;
+}
+
+std::vector<Extent> RangeSet::ranges() const {
+  std::vector<Extent> out;
+  for (const auto& [offset, bytes] : by_offset_) out.push_back({offset, bytes});
+  return out;
+}
+
+// ---- ExtentFile
+
+Result<std::unique_ptr<ExtentFile>> ExtentFile::open(const ExtentFileOptions& options) {
+  const int descriptor = open_unnamed(options.directory);
+  if (descriptor < 0) {
+    return Status::io(fmt::format("no file can be made in the spill directory {}: {}", options.directory,
+                                  std::strerror(errno)));
+  }
+  std::string warning;
+  if (const Kind* kind = kind_of(descriptor); kind != nullptr) {
+    warning =
+        fmt::format("the spill directory {} is on {}: {}", options.directory, kind->name, kind->warning);
+    if (kind->is_memory && !options.allow_ram_backed) {
+      close(descriptor);
+      return Status::config(warning);
+    }
+  }
+  return std::unique_ptr<ExtentFile>(new ExtentFile(options, descriptor, std::move(warning)));
+}
+
+ExtentFile::ExtentFile(const ExtentFileOptions& options, int descriptor, std::string warning)
+    : options_(options),
+      warning_(std::move(warning)),
+      file_(std::make_unique<IoFile>(descriptor, options.want_direct)) {}
+
+Result<std::vector<Extent>> ExtentFile::reserve(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  uint64_t left = (bytes + kExtentBytes - 1) / kExtentBytes * kExtentBytes;
+  std::vector<Extent> out;
+  Status status;
+  const uint64_t have = free_.total_bytes() + holes_.total_bytes();
+  if (left > have) status = grow(left - have);
+  if (status.ok()) status = take(free_, &left, &out);
+  if (status.ok()) status = take(holes_, &left, &out);
+  if (status.ok()) return out;
+  for (const Extent& extent : out) free_.add(extent.offset, extent.bytes);
+  return status;
+}
+
+// What comes out of a hole is reserved first.
+Status ExtentFile::take(RangeSet& set, uint64_t* left, std::vector<Extent>* out) {
+  while (*left > 0) {
+    const Extent extent = set.take(*left);
+    if (extent.bytes == 0) return {};
+    if (&set == &holes_) {
+      if (Status status = allocate(extent.offset, extent.bytes); !status.ok()) {
+        holes_.add(extent.offset, extent.bytes);
+        return status;
+      }
+    }
+    out->push_back(extent);
+    *left -= extent.bytes;
+  }
+  return {};
+}
+
+// Makes the file longer by a whole step, or by the least that serves where a step has no room.
+Status ExtentFile::grow(uint64_t least_bytes) {
+  if (least_bytes > options_.most_bytes || file_bytes_ > options_.most_bytes - least_bytes) {
+    return Status::out_of_memory(no_room(least_bytes));
+  }
+  const uint64_t step =
+      std::min(options_.growth_bytes, options_.most_bytes - file_bytes_) / kExtentBytes * kExtentBytes;
+  uint64_t bytes = std::max(least_bytes, step);
+  Status status = allocate(file_bytes_, bytes);
+  if (status.code() == SPW_ERROR_OUT_OF_MEMORY && bytes > least_bytes) {
+    bytes = least_bytes;
+    status = allocate(file_bytes_, bytes);
+  }
+  if (!status.ok()) return status;
+  free_.add(file_bytes_, bytes);
+  file_bytes_ += bytes;
+  return {};
+}
+
+// Where the file system cannot reserve (EOPNOTSUPP), a write may still find the disk full.
+Status ExtentFile::allocate(uint64_t offset, uint64_t bytes) {
+  int error = 0;
+  do {
+    error = fallocate(file_->buffered(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0
+                ? 0
+                : errno;
+  } while (error == EINTR);
+  if (error == EOPNOTSUPP) {
+    const auto end = static_cast<off_t>(std::max(file_bytes_, offset + bytes));
+    error = ftruncate(file_->buffered(), end) == 0 ? 0 : errno;
+  }
+  if (error == 0) return {};
+  if (is_no_room(error)) return Status::out_of_memory(no_room(bytes) + ": " + std::strerror(error));
+  return Status::io(fmt::format("{} bytes of the spill file in {} are not reserved: {}", bytes,
+                                options_.directory, std::strerror(error)));
+}
+
+std::string ExtentFile::no_room(uint64_t bytes) const {
+  return fmt::format("no room for {} more bytes in the spill directory {}; the file has {}, {} of them free",
+                     bytes, options_.directory, file_bytes_, free_.total_bytes());
+}
+
+void ExtentFile::release(std::span<const Extent> extents) {
+  const std::lock_guard lock(mutex_);
+  for (const Extent& extent : extents) free_.add(extent.offset, extent.bytes);
+}
+
+void ExtentFile::quarantine(std::span<const Extent> extents) {
+  const std::lock_guard lock(mutex_);
+  for (const Extent& extent : extents) quarantined_bytes_ += extent.bytes;
+}
+
+Status ExtentFile::give_back() {
+  const std::lock_guard lock(mutex_);
+  constexpr int kMode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  RangeSet kept;
+  int error = 0;
+  for (const Extent& range : free_.ranges()) {
+    const auto offset = static_cast<off_t>(range.offset);
+    if (fallocate(file_->buffered(), kMode, offset, static_cast<off_t>(range.bytes)) == 0) {
+      holes_.add(range.offset, range.bytes);
+    } else {
+      error = errno;
+      kept.add(range.offset, range.bytes);
+    }
+  }
+  free_ = std::move(kept);
+  if (error == 0) return {};
+  return Status::io(fmt::format("free space of the spill file in {} is not given back: {}",
+                                options_.directory, std::strerror(error)));
+}
+
+ExtentFile::Usage ExtentFile::usage() const {
+  const std::lock_guard lock(mutex_);
+  Usage usage;
+  usage.file_bytes = file_bytes_;
+  usage.free_bytes = free_.total_bytes();
+  usage.hole_bytes = holes_.total_bytes();
+  usage.quarantined_bytes = quarantined_bytes_;
+  usage.extent_bytes = file_bytes_ - usage.free_bytes - usage.hole_bytes - usage.quarantined_bytes;
+  return usage;
+}
+
+}  // namespace spillway

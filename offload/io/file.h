@@ -1,0 +1,52 @@
+// A file that blocks are spilled to: past the page cache where that was tried and works, else through it.
+//
+// That O_DIRECT opens says nothing about what it does: file systems refuse the first write, or buffer
+// silently. So it is used only after a write, a read back and a comparison went well, and given up on the
+// first refusal.
+//
+// Thread-safe. Owns its descriptors.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "driver/status.h"
+
+namespace spillway {
+
+class IoFile {
+ public:
+  // Takes ownership of `descriptor`, which is open for reading and writing, without O_DIRECT. Writes to the
+  // file's beginning when it tries O_DIRECT, and leaves it empty.
+  explicit IoFile(int descriptor, bool want_direct = true);
+  ~IoFile();
+  IoFile(const IoFile&) = delete;
+  IoFile& operator=(const IoFile&) = delete;
+
+  int buffered() const { return buffered_; }
+  // For this range of memory and file; the buffered descriptor where O_DIRECT does not serve.
+  int descriptor_for(const void* memory, size_t bytes, uint64_t offset) const;
+  bool is_direct() const { return direct_works_.load(std::memory_order_relaxed); }
+  // An operation was refused with EINVAL: none is direct from now on.
+  void give_up_direct(const std::string& reason);
+
+  // What memory, lengths and offsets of direct operations are multiples of; a power of two, at least 512
+  // bytes.
+  size_t alignment_bytes() const { return alignment_bytes_; }
+  // Why not direct; empty while it is. Not to be called while operations run.
+  const std::string& buffered_reason() const { return buffered_reason_; }
+
+ private:
+  void open_direct();
+  std::string probe_direct() const;
+
+  int buffered_;
+  int direct_ = -1;
+  size_t alignment_bytes_ = 4096;
+  std::atomic<bool> direct_works_{false};
+  std::string buffered_reason_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,346 @@
+// Whatever single operations do, a request ends once: with all its bytes, or with an error that says why not.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "offload/io/engine.h"
+#include "offload/io/faulty_queue.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kKiB = 1024;
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
+// Page-aligned memory of a known content.
+class Bytes {
+ public:
+  explicit Bytes(size_t size, uint32_t seed = 0)
+      : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096))), size_(size) {
+    std::minstd_rand random(seed + 1);
+    for (size_t i = 0; i < size; ++i) memory_.get()[i] = static_cast<std::byte>(random());
+  }
+  std::span<std::byte> span() const { return {memory_.get(), size_}; }
+  bool operator==(const Bytes& other) const {
+    return size_ == other.size_ && std::memcmp(memory_.get(), other.memory_.get(), size_) == 0;
+  }
+
+ private:
+  std::unique_ptr<std::byte, Free> memory_;
+  size_t size_;
+};
+
+int temporary_file() {
+  const int descriptor = open(::testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  EXPECT_GE(descriptor, 0) << std::strerror(errno);
+  return descriptor;
+}
+
+IoRequest request_of(IoKind kind, IoFile& file, const Bytes& bytes, uint64_t offset = 0) {
+  IoRequest request;
+  request.kind = kind;
+  request.file = &file;
+  request.memory = bytes.span();
+  request.offset = offset;
+  return request;
+}
+
+IoOptions small_blocks(bool use_uring) {
+  IoOptions options;
+  options.block_bytes = 64 * kKiB;
+  options.depth = 4;
+  options.use_uring = use_uring;
+  return options;
+}
+
+Result<std::unique_ptr<IoQueue>> queue_of(const IoOptions& options) {
+  return options.use_uring ? make_uring_queue(options.depth)
+                           : make_thread_queue(options.depth, options.threads, "as the test wants");
+}
+
+class OnEachQueue : public ::testing::TestWithParam<bool> {
+ protected:
+  IoOptions options() const { return small_blocks(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(IoEngine, OnEachQueue, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "uring" : "threads"; });
+
+TEST_P(OnEachQueue, WhatWasWrittenIsRead) {
+  for (const bool is_direct : {true, false}) {
+    IoFile file(temporary_file(), is_direct);
+    IoEngine engine(options());
+    std::minstd_rand random(7);
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < 40; ++i) {
+      const size_t size = i == 0 ? 0 : random() % (700 * kKiB);  // most are no multiple of a sector
+      const Bytes written(size, i);
+      const Bytes read(size, 1000);
+      ASSERT_TRUE(engine.run(request_of(IoKind::kWrite, file, written, offset)).ok());
+      ASSERT_TRUE(engine.run(request_of(IoKind::kRead, file, read, offset)).ok());
+      ASSERT_TRUE(read == written) << i;
+      offset += i % 3 == 0 ? size : (size + 4095) / 4096 * 4096;
+    }
+    EXPECT_EQ(engine.counters().failed_requests, 0U);
+    EXPECT_EQ(engine.counters().read_bytes, engine.counters().written_bytes);
+  }
+}
+
+TEST_P(OnEachQueue, ManyRequestsAtATime) {
+  IoFile file(temporary_file());
+  const Bytes memory(32 * 1024 * kKiB, 3);
+  const Bytes copy(32 * 1024 * kKiB, 4);
+  std::atomic<int> errors{0};
+  std::atomic<int> ended{0};
+  for (const IoKind kind : {IoKind::kWrite, IoKind::kRead}) {
+    IoEngine engine(options());
+    const Bytes& bytes = kind == IoKind::kWrite ? memory : copy;
+    ASSERT_TRUE(engine.use_memory(bytes.span()).ok());
+    for (size_t offset = 0; offset < bytes.span().size(); offset += 320 * kKiB) {
+      IoRequest request;
+      request.kind = kind;
+      request.priority = static_cast<IoPriority>(offset / (320 * kKiB) % kIoPriorities);
+      request.file = &file;
+      request.memory = bytes.span().subspan(offset, std::min(320 * kKiB, bytes.span().size() - offset));
+      request.offset = offset;
+      ASSERT_TRUE(engine
+                      .submit(request,
+                              [&](int error) {
+                                errors += error == 0 ? 0 : 1;
+                                ++ended;
+                              })
+                      .ok());
+    }
+  }  // an engine ends with its requests
+  EXPECT_EQ(errors, 0);
+  EXPECT_EQ(ended, 2 * 103);
+  EXPECT_TRUE(copy == memory);
+}
+
+TEST_P(OnEachQueue, AnUrgentRequestOvertakes) {
+  IoFile file(temporary_file());
+  const Bytes large(16 * 1024 * kKiB);
+  const Bytes small(4 * kKiB);
+  std::vector<std::string> order;
+  {
+    IoEngine engine(options());
+    ASSERT_TRUE(engine.run(request_of(IoKind::kWrite, file, large)).ok());
+    IoRequest slow = request_of(IoKind::kWrite, file, large);
+    slow.priority = IoPriority::kWriteBehind;
+    IoRequest urgent = request_of(IoKind::kRead, file, small);
+    ASSERT_TRUE(engine.submit(slow, [&](int) { order.emplace_back("slow"); }).ok());
+    ASSERT_TRUE(engine.submit(slow, [&](int) { order.emplace_back("slow"); }).ok());
+    ASSERT_TRUE(engine.submit(urgent, [&](int) { order.emplace_back("urgent"); }).ok());
+  }
+  ASSERT_EQ(order.size(), 3U);
+  EXPECT_EQ(order.front(), "urgent");
+}
+
+TEST_P(OnEachQueue, AFileThatEndsEarlyIsAnError) {
+  IoFile file(temporary_file());
+  IoEngine engine(options());
+  const Bytes bytes(100 * kKiB);
+  ASSERT_TRUE(engine.run(request_of(IoKind::kWrite, file, bytes)).ok());
+  const Bytes more(200 * kKiB);
+  const Status status = engine.run(request_of(IoKind::kRead, file, more));
+  EXPECT_EQ(status.code(), SPW_ERROR_IO);
+  EXPECT_NE(status.text().find("read of 204800 bytes at 0"), std::string::npos) << status.text();
+}
+
+TEST_P(OnEachQueue, AFullDiskIsAnError) {
+  IoFile file(open("/dev/full", O_RDWR | O_CLOEXEC), false);
+  IoEngine engine(options());
+  const Bytes bytes(300 * kKiB);
+  const Status status = engine.run(request_of(IoKind::kWrite, file, bytes));
+  EXPECT_EQ(status.code(), SPW_ERROR_IO);
+  EXPECT_NE(status.text().find("No space left on device"), std::string::npos) << status.text();
+}
+
+// RLIMIT_FSIZE makes the kernel itself stop in the middle of a write.
+TEST_P(OnEachQueue, AShortWriteOfTheKernelGoesOnToItsError) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{100 * kKiB, 100 * kKiB};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    bool is_right = false;
+    {
+      IoFile file(temporary_file(), false);
+      IoEngine engine(options());
+      const Status status = engine.run(request_of(IoKind::kWrite, file, Bytes(128 * kKiB)));
+      is_right = status.text().find("File too large") != std::string::npos &&
+                 engine.counters().short_operations == 1;
+    }
+    _exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+struct Fault {
+  const char* name;
+  IoFault fault;
+  bool fails_write;
+  bool fails_read;
+};
+
+IoFault instead(int64_t result) {
+  IoFault fault;
+  fault.result = result;
+  return fault;
+}
+
+IoFault at_most(size_t bytes) {
+  IoFault fault;
+  fault.most_bytes = bytes;
+  return fault;
+}
+
+// At every operation of a request, every kind of fault, once: the engine gets over it or reports it.
+TEST_P(OnEachQueue, EveryFaultAtEveryOperation) {
+  const std::vector<Fault> faults = {
+      {"interrupted", instead(-EINTR), false, false}, {"again", instead(-EAGAIN), false, false},
+      {"half", at_most(32 * kKiB), false, false},     {"a sector", at_most(512), false, false},
+      {"one byte", at_most(1), false, false},         {"not direct", instead(-EINVAL), false, false},
+      {"error", instead(-EIO), true, false},          {"full", instead(-ENOSPC), true, false},
+      {"quota", instead(-EDQUOT), true, false},       {"nothing", instead(0), true, false},
+      {"gone", instead(-ENODEV), true, false},
+  };
+  const size_t size = 300 * kKiB;  // five operations
+  const Bytes written(size, 1);
+  for (const Fault& fault : faults) {
+    for (uint64_t at = 0; at < 6; ++at) {
+      for (const IoKind kind : {IoKind::kWrite, IoKind::kRead}) {
+        SCOPED_TRACE(std::string(fault.name) + " at " + std::to_string(at) +
+                     (kind == IoKind::kRead ? " of a read" : " of a write"));
+        IoFile file(temporary_file());
+        if (!file.is_direct() && std::string(fault.name) == "not direct") continue;
+        const Bytes read(size, 2);
+        if (kind == IoKind::kRead) {
+          ASSERT_TRUE(IoEngine(options()).run(request_of(IoKind::kWrite, file, written)).ok());
+        }
+        IoEngine engine(options(), [&]() -> Result<std::unique_ptr<IoQueue>> {
+          auto queue = queue_of(options());
+          if (!queue.ok()) return queue;
+          return make_faulty_queue(std::move(queue.value()), [&, at](const IoOperation&, uint64_t index) {
+            return index == at ? fault.fault : IoFault();
+          });
+        });
+        const Bytes& bytes = kind == IoKind::kWrite ? written : read;
+        const Status status = engine.run(request_of(kind, file, bytes));
+        const bool is_reached = at < 5;
+        EXPECT_EQ(status.ok(),
+                  !is_reached || !(kind == IoKind::kWrite ? fault.fails_write : fault.fails_read))
+            << status.text();
+        if (!status.ok()) continue;
+        IoEngine sound(options());
+        ASSERT_TRUE(sound.run(request_of(IoKind::kRead, file, read)).ok());
+        EXPECT_TRUE(read == written);
+      }
+    }
+  }
+}
+
+TEST_P(OnEachQueue, AReadThatKeepsFailingEndsThroughThePageCache) {
+  IoFile file(temporary_file());
+  if (!file.is_direct()) GTEST_SKIP() << "the file system has no direct I/O: " << file.buffered_reason();
+  const Bytes written(64 * kKiB, 1);
+  const Bytes read(64 * kKiB, 2);
+  ASSERT_TRUE(IoEngine(options()).run(request_of(IoKind::kWrite, file, written)).ok());
+  IoEngine engine(options(), [&]() -> Result<std::unique_ptr<IoQueue>> {
+    auto queue = queue_of(options());
+    if (!queue.ok()) return queue;
+    return make_faulty_queue(std::move(queue.value()), [&](const IoOperation& operation, uint64_t) {
+      return operation.file == file.buffered() ? IoFault() : instead(-EIO);
+    });
+  });
+  EXPECT_TRUE(engine.run(request_of(IoKind::kRead, file, read)).ok());
+  EXPECT_TRUE(read == written);
+  EXPECT_EQ(engine.counters().repeated_operations, 3U);
+}
+
+TEST(IoEngine, IsNotStartedBeforeItIsUsed) {
+  int made = 0;
+  {
+    const IoEngine engine(IoOptions(), [&]() -> Result<std::unique_ptr<IoQueue>> {
+      ++made;
+      return make_thread_queue(1, 1, "");
+    });
+    EXPECT_EQ(engine.description(), "");
+  }
+  EXPECT_EQ(made, 0);
+}
+
+TEST(IoEngine, AQueueThatCannotBeMadeIsAnErrorAndMayBeTriedAgain) {
+  IoFile file(temporary_file());
+  bool refuses = true;
+  IoEngine engine(IoOptions(), [&]() -> Result<std::unique_ptr<IoQueue>> {
+    if (refuses) return Status::io("no queue today");
+    return make_thread_queue(2, 1, "");
+  });
+  const Bytes bytes(kKiB);
+  EXPECT_EQ(engine.run(request_of(IoKind::kWrite, file, bytes)).text(), "no queue today");
+  refuses = false;
+  EXPECT_TRUE(engine.run(request_of(IoKind::kWrite, file, bytes)).ok());
+}
+
+// As container runtimes do: io_uring_setup answers EPERM.
+bool forbid_io_uring() {
+  std::array<sock_filter, 4> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog filter{static_cast<uint16_t>(program.size()), program.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST(IoEngine, WithoutIoUringThreadsServe) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!forbid_io_uring()) _exit(2);
+    bool is_right = false;
+    {
+      IoFile file(temporary_file());
+      IoEngine engine{IoOptions()};
+      const Bytes written(500 * kKiB, 1);
+      const Bytes read(500 * kKiB, 2);
+      is_right =
+          engine.run(request_of(IoKind::kWrite, file, written)).ok() &&
+          engine.run(request_of(IoKind::kRead, file, read)).ok() && read == written &&
+          engine.description() ==
+              "4 threads of pread and pwrite (io_uring: io_uring_queue_init_params: Operation not permitted)";
+      if (!is_right) std::fprintf(stderr, "%s\n", engine.description().c_str());
+    }
+    _exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace spillway::test
