@@ -132,12 +132,8 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
     return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
   };
   const double optimizer = held(DataSharding::kOptimizer);
-  return {bytes.weight * held(DataSharding::kParameters),
-          bytes.gradient * held(DataSharding::kGradients),
-          bytes.master * optimizer,
-          bytes.moments * optimizer,
-          bytes.master_gradient * optimizer,
-          bytes.step_temporary * optimizer};
+  return {bytes.weight * held(DataSharding::kParameters), bytes.gradient * held(DataSharding::kGradients),
+          bytes.master * optimizer, bytes.moments * optimizer, bytes.master_gradient * optimizer};
 }
 
 double gathered_root_bytes(const TrainingRun& run) {

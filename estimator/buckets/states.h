@@ -35,7 +35,6 @@ struct ElementBytes {
   double master = 0;
   double moments = 0;          // created by the first optimizer step
   double master_gradient = 0;  // fp32 copies that live from one step to the next forward pass
-  double step_temporary = 0;   // during the optimizer step
 };
 ElementBytes element_bytes(const Training& training, Framework framework);
 
@@ -45,7 +44,6 @@ struct StateBytes {
   double master = 0;
   double moments = 0;
   double master_gradients = 0;
-  double step_temporary = 0;
 };
 StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters);
 

@@ -20,13 +20,15 @@ void read_recompute(KeyValues& values, Training& training) {
   const std::string granularity =
       values.has("recompute-granularity")
           ? values.choice("recompute-granularity", "selective", {"full", "selective"})
-          : "none";
+      : values.flag("recompute-activations") ? "selective"
+                                             : "none";
   if (granularity == "full") {
     training.recompute = Recompute::kFull;
     training.recompute_layers = values.whole("recompute-num-layers", 1, 1, 10000);
     if (values.choice("recompute-method", "uniform", {"uniform", "block"}) == "block")
       values.complain("recompute-method: 'block' is not modelled; allowed: uniform");
   }
+  if (values.flag("moe-layer-recompute")) training.modules.experts = true;
   if (granularity != "selective") return;
   training.recompute = Recompute::kSelective;
   const std::string modules = " " + values.text("recompute-modules", "core_attn") + " ";

@@ -59,6 +59,7 @@ class Shapes {
     out.shared_ffn = values_.whole("moe-shared-expert-intermediate-size", 0, 0);
     out.gated = gated;
     out.bias = bias;
+    out.shared_gate = values_.flag("moe-shared-expert-gate");
     out.norm_parameters = norm;
     return out;
   }
