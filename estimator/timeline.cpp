@@ -24,6 +24,9 @@ struct Activations {
   double segment_bytes = 0;
 };
 
+// Past this many they are only summed.
+constexpr size_t kMostTensors = 1 << 19;
+
 class Collector {
  public:
   explicit Collector(const TrainingRun& run) : run_(run), full_(run.training.recompute == Recompute::kFull) {}
@@ -44,7 +47,7 @@ class Collector {
     }
     if (full_) return keep_segment(segment_start);
     for (const SavedTensor& tensor : made_) out_.saved.add(tensor, static_cast<double>(chunk.in_flight));
-    for (int64_t i = 0; i < chunk.in_flight; ++i) {
+    for (int64_t i = 0; i < chunk.in_flight && out_.tensors.size() < kMostTensors; ++i) {
       for (const SavedTensor& tensor : made_) out_.tensors.push_back(tensor.bytes);
     }
   }
@@ -53,7 +56,8 @@ class Collector {
 
  private:
   void keep(double bytes, int64_t times) {
-    out_.tensors.insert(out_.tensors.end(), static_cast<size_t>(times), bytes);
+    const size_t more = std::min(static_cast<size_t>(times), kMostTensors);
+    if (out_.tensors.size() < kMostTensors) out_.tensors.insert(out_.tensors.end(), more, bytes);
   }
 
   void keep_segment(size_t start) {

@@ -9,10 +9,11 @@
 
 namespace spillway::estimator {
 
-// One weight as a rank holds it, in the order they are made.
+// Equal weights as a rank holds them, in the order they are made.
 struct RankWeight {
   int64_t elements = 0;
   bool expert = false;
+  int64_t count = 1;
   int64_t buffer = 0;  // a distributed optimizer shards each buffer by itself
 };
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage);

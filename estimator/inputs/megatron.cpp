@@ -69,7 +69,7 @@ void read_training(KeyValues& values, TrainingRun& run) {
   training.micro_batch = values.required("micro-batch-size", 1, 1 << 20);
   const int64_t data = run.parallel.data();
   const int64_t step = training.micro_batch * std::max<int64_t>(1, data);
-  const int64_t global = values.whole("global-batch-size", step);
+  const int64_t global = values.whole("global-batch-size", step, 1, int64_t{1} << 32);
   if (data > 0 && global % step != 0) {
     values.complain(
         fmt::format("global-batch-size: '{}' is not allowed; allowed: multiples of micro-batch-size "
