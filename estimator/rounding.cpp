@@ -9,13 +9,16 @@
 namespace spillway::estimator {
 namespace {
 
+// With more tensors than this, what is left of blocks is small beside them, and playing them would take long.
+constexpr double kMostPlayed = 1 << 18;
+
 // The weights an optimizer shard holds, dense ones before experts'. A rank owns one end of each gradient
 // buffer, which is laid out in the order gradients come: the last rank has the weights that were made first.
 std::vector<double> optimizer_shard(const TrainingRun& run, const std::vector<RankWeight>& weights) {
   const bool sharded = run.parallel.sharding >= DataSharding::kOptimizer;
   std::map<std::pair<bool, int64_t>, double> left;  // of each buffer, for this rank
   for (const RankWeight& weight : weights)
-    left[{weight.expert, weight.buffer}] += static_cast<double>(weight.elements);
+    left[{weight.expert, weight.buffer}] += static_cast<double>(weight.elements * weight.count);
   for (auto& [buffer, elements] : left) {
     if (!sharded) continue;
     elements /= buffer.first ? expert_optimizer_ranks(run.parallel) : dense_optimizer_ranks(run.parallel);
@@ -25,9 +28,11 @@ std::vector<double> optimizer_shard(const TrainingRun& run, const std::vector<Ra
     for (const RankWeight& weight : weights) {
       if (weight.expert != expert) continue;
       double& rest = left[{expert, weight.buffer}];
-      const double own = std::min(rest, static_cast<double>(weight.elements));
-      if (own >= 1) out.push_back(own);
-      rest -= own;
+      for (int64_t i = 0; i < weight.count && rest >= 1; ++i) {
+        const double own = std::min(rest, static_cast<double>(weight.elements));
+        if (own >= 1) out.push_back(own);
+        rest -= own;
+      }
     }
   }
   return out;
@@ -42,8 +47,10 @@ class Player {
     if (buffers) {
       contiguous(bytes_.weight, all);
     } else {
-      for (const RankWeight& weight : weights)
-        allocator_.allocate(bytes_.weight * static_cast<double>(weight.elements));
+      for (const RankWeight& weight : weights) {
+        for (int64_t i = 0; i < weight.count; ++i)
+          allocator_.allocate(bytes_.weight * static_cast<double>(weight.elements));
+      }
     }
     contiguous(bytes_.gradient, all);
     if (bytes_.master > 0) {
@@ -88,6 +95,9 @@ class Player {
 RoundingBytes allocator_rounding(const TrainingRun& run, const std::vector<RankWeight>& weights,
                                  const std::vector<double>& activations) {
   if (run.parallel.sharding == DataSharding::kParameters) return {};
+  double played = static_cast<double>(activations.size());
+  for (const RankWeight& weight : weights) played += static_cast<double>(weight.count);
+  if (played > kMostPlayed) return {};
   Player player(run, weights);
   player.step(activations);
   player.create_moments();

@@ -34,6 +34,23 @@ std::string block_contradiction(const Block& block, const Parallel& parallel) {
   return {};
 }
 
+constexpr double kMostParameters = 1e15;
+
+// As total_parameters(), where that would overflow.
+double approximate_parameters(const Model& model) {
+  double total = 0;
+  std::vector<WeightTensors> weights;
+  for (const Tower& tower : model.towers) {
+    for (const Layer& layer : tower.layers) {
+      weights.clear();
+      for (const Block& block : layer) append_weights(block, model.hidden, weights);
+      for (const WeightTensors& tensors : weights)
+        total += static_cast<double>(tensors.elements) * static_cast<double>(tensors.count);
+    }
+  }
+  return total;
+}
+
 }  // namespace
 
 int64_t vocabulary_shard(const TrainingRun& run) {
@@ -42,6 +59,9 @@ int64_t vocabulary_shard(const TrainingRun& run) {
 }
 
 std::string contradiction(const TrainingRun& run) {
+  if (const double parameters = approximate_parameters(run.model); parameters > kMostParameters)
+    return fmt::format("{:.1e} parameters are more than any machine holds; allowed: up to {:.0e}", parameters,
+                       kMostParameters);
   const Parallel& parallel = run.parallel;
   const int64_t model_parallel = parallel.tensor * parallel.pipeline * parallel.context;
   if (parallel.world % model_parallel != 0) {

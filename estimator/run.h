@@ -71,7 +71,6 @@ struct Parallel {
   std::vector<int64_t> stage_layers = {};
   DataSharding sharding = DataSharding::kNone;
   int64_t optimizer_instances = 1;  // replicas of the sharded optimizer
-  bool gradients_in_reduced_precision = false;
 
   int64_t data() const { return world / (tensor * pipeline * context); }
   int64_t expert_data() const { return world / (expert_tensor * expert * pipeline); }
@@ -104,7 +103,8 @@ struct Training {
 };
 
 // What differs between versions of a framework and the libraries under it. A reader decides it from the
-// machine and the date of the run; each field's history is in versions.h.
+// machine and the date of the run; each field's history is in
+// inputs/megatron_versions.cpp.
 struct Behaviour {
   bool flash_saves_output_twice = false;
   double fused_loss_bytes_per_logit = 10;
@@ -127,9 +127,8 @@ struct Reserve {
   double communicator_bytes = 0;  // outside every allocator: NCCL's
 };
 
-// One measured run and everything an estimate follows from.
+// Everything an estimate follows from.
 struct TrainingRun {
-  std::string name;
   Framework framework = Framework::kMegatron;
   Gpu gpu = Gpu::kOther;
   AllocatorModel allocator = AllocatorModel::kPytorch;
@@ -139,7 +138,6 @@ struct TrainingRun {
   Behaviour behaviour;
   Reserve reserve;
   bool last_rank_only = false;                // Megatron logs the last rank's memory and no other
-  bool container_known = true;                // false: what is installed was guessed
   std::vector<std::string> assumptions = {};  // every default that was filled in
 };
 

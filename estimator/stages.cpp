@@ -27,8 +27,11 @@ Stage pipeline_stage(const TrainingRun& run, int64_t rank) {
   const int64_t group = parallel.microbatch_group > 0 ? parallel.microbatch_group : parallel.pipeline;
   const int64_t held =
       std::min(microbatches * parallel.virtual_stages, 2 * later + (parallel.virtual_stages - 1) * group + 1);
-  for (int64_t i = 0; i < held; ++i) {
-    ++out.chunks[static_cast<size_t>(i / group % parallel.virtual_stages)].in_flight;
+  // Microbatches go through the chunks a group at a time.
+  const int64_t round = group * parallel.virtual_stages;
+  for (int64_t i = 0; i < parallel.virtual_stages; ++i) {
+    const int64_t rest = std::clamp<int64_t>(held % round - i * group, 0, group);
+    out.chunks[static_cast<size_t>(i)].in_flight = held / round * group + rest;
   }
   return out;
 }

@@ -24,6 +24,9 @@ struct Activations {
   double segment_bytes = 0;
 };
 
+// Past this many they are only summed.
+constexpr size_t kMostTensors = 1 << 19;
+
 class Collector {
  public:
   explicit Collector(const TrainingRun& run) : run_(run), full_(run.training.recompute == Recompute::kFull) {}
@@ -44,7 +47,7 @@ class Collector {
     }
     if (full_) return keep_segment(segment_start);
     for (const SavedTensor& tensor : made_) out_.saved.add(tensor, static_cast<double>(chunk.in_flight));
-    for (int64_t i = 0; i < chunk.in_flight; ++i) {
+    for (int64_t i = 0; i < chunk.in_flight && out_.tensors.size() < kMostTensors; ++i) {
       for (const SavedTensor& tensor : made_) out_.tensors.push_back(tensor.bytes);
     }
   }
@@ -53,7 +56,8 @@ class Collector {
 
  private:
   void keep(double bytes, int64_t times) {
-    out_.tensors.insert(out_.tensors.end(), static_cast<size_t>(times), bytes);
+    const size_t more = std::min(static_cast<size_t>(times), kMostTensors);
+    if (out_.tensors.size() < kMostTensors) out_.tensors.insert(out_.tensors.end(), more, bytes);
   }
 
   void keep_segment(size_t start) {
@@ -189,7 +193,7 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   const double loaded = states.weights + states.master + (gradients_stay ? states.gradients : 0);
   const double forward = out.steady_bytes + turning_point + waiting_gradients;
   const double gradients_after = gradients_stay ? 0 : states.gradients;
-  const double step = out.steady_bytes + gradients_after + states.step_temporary;
+  const double step = out.steady_bytes + gradients_after;
   out.phases = {{"after load", loaded},
                 {"end of forward", forward},
                 {"end of backward", out.steady_bytes + gradients_after + held.segment_bytes},
@@ -200,12 +204,11 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   out.peak_bytes = 0;
   for (const Phase& phase : out.phases) out.peak_bytes = std::max(out.peak_bytes, phase.bytes);
   if (out.peak_bytes > forward) {
-    out.peak = {{"gradients and step temporaries", out.peak_bytes - out.steady_bytes,
+    out.peak = {{"gradients", out.peak_bytes - out.steady_bytes,
                  "at the end of the backward pass or in the optimizer step", kCount}};
   }
-  // Before the first step there are no moments, nor the copies the step makes.
-  const double late = states.moments + states.master_gradients;
-  out.peak_step1_bytes = std::max(forward - late + states.master_gradients, step);
+  // Before the first optimizer step there are no moments.
+  out.peak_step1_bytes = std::max(forward - states.moments, step);
   set_interval(held.saved, out);
   return out;
 }

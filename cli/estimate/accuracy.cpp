@@ -23,7 +23,7 @@ Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+    return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
   };
   return {at(0.5), at(0.9), values.back()};
 }
@@ -171,7 +171,8 @@ std::string family_tables(const std::vector<Comparison>& comparisons,
       "widths of\n"
       "the interval. Had each family's widths been set on the others, to hold nine in ten of those:\n\n"
       "| family left out | width, times today's | interval holds |\n|---|---:|---:|\n";
-  for (const auto& [family, count] : families) {
+  for (const auto& entry : families) {
+    const std::string& family = entry.first;
     const Rows rows = estimated(comparisons, [&](const Comparison& row) { return family_of(row) == family; });
     const Rows others =
         estimated(comparisons, [&](const Comparison& row) { return family_of(row) != family; });

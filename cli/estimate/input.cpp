@@ -103,7 +103,6 @@ Result<TrainingRun> read_input(const InputChoices& choices) {
   if (!text.ok()) return text.take_status();
   Result<TrainingRun> run = run_of(text.value(), choices);
   if (!run.ok()) return Status(run.status().code(), fmt::format("{}: {}", choices.file, run.status().text()));
-  run->name = choices.file;
   return run;
 }
 

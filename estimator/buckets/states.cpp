@@ -18,8 +18,8 @@ void append_layer(const TrainingRun& run, const Layer& layer, int64_t buffer, st
         out.push_back({tensors.elements});
         break;
       case Placement::kExpert: {
-        const RankWeight one{tensors.elements / run.parallel.expert_tensor, true, buffer};
-        out.insert(out.end(), static_cast<size_t>(tensors.count / run.parallel.expert), one);
+        out.push_back({tensors.elements / run.parallel.expert_tensor, true,
+                       tensors.count / run.parallel.expert, buffer});
         break;
       }
     }
@@ -61,12 +61,14 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
   std::vector<RankWeight> out;
   int64_t buffer = 0;
   const auto add = [&](int64_t elements) {
-    if (elements > 0) out.push_back({elements, false, buffer});
+    if (elements > 0) out.push_back({elements, false, 1, buffer});
   };
   // A table that two stages share has a buffer of its own (Megatron-LM, param_and_grad_buffer.py).
   constexpr int64_t kSharedTable = -1;
   const bool shared = model.tied && run.parallel.pipeline > 1;
-  const auto add_table = [&] { out.push_back({rows * model.hidden, false, shared ? kSharedTable : buffer}); };
+  const auto add_table = [&] {
+    out.push_back({rows * model.hidden, false, 1, shared ? kSharedTable : buffer});
+  };
   if (stage.first) {
     add_table();
     add(model.positions * model.hidden);
@@ -94,7 +96,8 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
 
 RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
   RankParameters out;
-  for (const RankWeight& weight : weights) (weight.expert ? out.expert : out.dense) += weight.elements;
+  for (const RankWeight& weight : weights)
+    (weight.expert ? out.expert : out.dense) += weight.elements * weight.count;
   return out;
 }
 
@@ -132,12 +135,8 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
     return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
   };
   const double optimizer = held(DataSharding::kOptimizer);
-  return {bytes.weight * held(DataSharding::kParameters),
-          bytes.gradient * held(DataSharding::kGradients),
-          bytes.master * optimizer,
-          bytes.moments * optimizer,
-          bytes.master_gradient * optimizer,
-          bytes.step_temporary * optimizer};
+  return {bytes.weight * held(DataSharding::kParameters), bytes.gradient * held(DataSharding::kGradients),
+          bytes.master * optimizer, bytes.moments * optimizer, bytes.master_gradient * optimizer};
 }
 
 double gathered_root_bytes(const TrainingRun& run) {

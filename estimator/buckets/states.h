@@ -9,10 +9,11 @@
 
 namespace spillway::estimator {
 
-// One weight as a rank holds it, in the order they are made.
+// Equal weights as a rank holds them, in the order they are made.
 struct RankWeight {
   int64_t elements = 0;
   bool expert = false;
+  int64_t count = 1;
   int64_t buffer = 0;  // a distributed optimizer shards each buffer by itself
 };
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage);
@@ -35,7 +36,6 @@ struct ElementBytes {
   double master = 0;
   double moments = 0;          // created by the first optimizer step
   double master_gradient = 0;  // fp32 copies that live from one step to the next forward pass
-  double step_temporary = 0;   // during the optimizer step
 };
 ElementBytes element_bytes(const Training& training, Framework framework);
 
@@ -45,7 +45,6 @@ struct StateBytes {
   double master = 0;
   double moments = 0;
   double master_gradients = 0;
-  double step_temporary = 0;
 };
 StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters);
 

@@ -84,11 +84,12 @@ class Reader {
   int64_t required(std::initializer_list<const char*> names, int64_t most = KeyValues::kMost) {
     return values_.required(name(names), 1, most);
   }
-  int64_t whole(std::initializer_list<const char*> names, int64_t otherwise, int64_t least = 0) {
+  int64_t whole(std::initializer_list<const char*> names, int64_t otherwise, int64_t least = 0,
+                int64_t most = KeyValues::kMost) {
     const std::string key = name(names);
     // A key that is there but empty says the same as none.
     if (values_.text(key, "null") == "null") return otherwise;
-    return values_.whole(key, otherwise, least);
+    return values_.whole(key, otherwise, least, most);
   }
   bool flag(const char* key, bool otherwise) { return values_.flag(prefix_ + key, otherwise); }
   std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
@@ -119,11 +120,12 @@ class Builder {
     Model model;
     model.type = family_.type;
     model.hidden = hidden_;
-    model.vocabulary = in_.required({"vocab_size"});
+    model.vocabulary = in_.required({"vocab_size"}, KeyValues::kMostEntries);
     model.tied = in_.flag("tie_word_embeddings", family_.tied);
     const std::string type = family_.type;
     Tower decoder;
-    decoder.sequence = in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, 2048, 1);
+    decoder.sequence =
+        in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, 2048, 1, KeyValues::kMostEntries);
     if (family_.learned_positions) model.positions = decoder.sequence;
     const int64_t layers = in_.required({"num_hidden_layers", "n_layer", "num_layers"}, 10000);
     for (int64_t i = 0; i < layers; ++i) decoder.layers.push_back(layer(i));
@@ -225,7 +227,8 @@ class Builder {
 
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
   if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) flatten(inner, name.empty() ? key : name + "." + key, out);
+    for (const auto& [key, inner] : value.items())
+      flatten(inner, name.empty() ? key : fmt::format("{}.{}", name, key), out);
   } else {
     out[name] = value.is_string() ? value.get<std::string>() : value.dump();
   }

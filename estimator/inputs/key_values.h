@@ -38,9 +38,10 @@ class KeyValues {
   // Defaults that were used, as "key = value".
   const std::vector<std::string>& assumed() const { return assumed_; }
 
-  // Past this no size of a model means anything, and products of three sizes still fit a double exactly
-  // enough.
-  static constexpr int64_t kMost = int64_t{1} << 32;
+  // Past this no width of a model means anything, and products of three widths still fit 64 bits.
+  static constexpr int64_t kMost = int64_t{1} << 20;
+  // Of lengths and tables.
+  static constexpr int64_t kMostEntries = int64_t{1} << 24;
 
  private:
   const std::string* find(const std::string& key);

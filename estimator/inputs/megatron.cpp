@@ -20,13 +20,15 @@ void read_recompute(KeyValues& values, Training& training) {
   const std::string granularity =
       values.has("recompute-granularity")
           ? values.choice("recompute-granularity", "selective", {"full", "selective"})
-          : "none";
+      : values.flag("recompute-activations") ? "selective"
+                                             : "none";
   if (granularity == "full") {
     training.recompute = Recompute::kFull;
     training.recompute_layers = values.whole("recompute-num-layers", 1, 1, 10000);
     if (values.choice("recompute-method", "uniform", {"uniform", "block"}) == "block")
       values.complain("recompute-method: 'block' is not modelled; allowed: uniform");
   }
+  if (values.flag("moe-layer-recompute")) training.modules.experts = true;
   if (granularity != "selective") return;
   training.recompute = Recompute::kSelective;
   const std::string modules = " " + values.text("recompute-modules", "core_attn") + " ";
@@ -67,7 +69,7 @@ void read_training(KeyValues& values, TrainingRun& run) {
   training.micro_batch = values.required("micro-batch-size", 1, 1 << 20);
   const int64_t data = run.parallel.data();
   const int64_t step = training.micro_batch * std::max<int64_t>(1, data);
-  const int64_t global = values.whole("global-batch-size", step);
+  const int64_t global = values.whole("global-batch-size", step, 1, int64_t{1} << 32);
   if (data > 0 && global % step != 0) {
     values.complain(
         fmt::format("global-batch-size: '{}' is not allowed; allowed: multiples of micro-batch-size "

@@ -54,7 +54,7 @@ Status read_bytes(const Json& line, const char* key, double& out) {
 
 // The tests of one program lie in one folder, which the recording's name begins with.
 std::string program_of_case(const std::string& name) {
-  const std::string folder = name.substr(0, name.find('/'));
+  std::string folder = name.substr(0, name.find('/'));
   if (folder == "bert" || folder == "t5" || folder == "hybrid") return folder;
   if (folder == "multimodal-llava") return "vlm";
   return {};
@@ -137,7 +137,11 @@ Result<MegatronRun> read_megatron_arguments(const std::string& text) {
           fmt::format("'{}' is not allowed; allowed: arguments such as --num-layers 12", word));
     } else {
       std::string& value = out.arguments[key];
-      value = value == "true" ? word : value + " " + word;
+      if (value == "true") {
+        value = word;
+      } else {
+        value.append(" ").append(word);
+      }
     }
   }
   return out;

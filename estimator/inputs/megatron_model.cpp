@@ -59,6 +59,7 @@ class Shapes {
     out.shared_ffn = values_.whole("moe-shared-expert-intermediate-size", 0, 0);
     out.gated = gated;
     out.bias = bias;
+    out.shared_gate = values_.flag("moe-shared-expert-gate");
     out.norm_parameters = norm;
     return out;
   }
@@ -106,7 +107,8 @@ int64_t vocabulary(KeyValues& values, const MegatronRun& given, const std::strin
   const int64_t extra = values.whole("vocab-extra-ids", 0, 0);
   if (values.has("vocab-size")) {
     // The null tokenizer adds an end-of-document entry.
-    return values.required("vocab-size") + (type == "NullTokenizer" ? 1 : 0) + extra;
+    return values.required("vocab-size", 1, KeyValues::kMostEntries) + (type == "NullTokenizer" ? 1 : 0) +
+           extra;
   }
   const std::string date = given.date.empty() ? "9999" : named ? given.date : "";
   int64_t entries = 0;
@@ -245,11 +247,12 @@ Status read_megatron_model(KeyValues& values, const MegatronRun& given, const st
   model.vocabulary_multiple = values.whole("make-vocab-size-divisible-by", 128);
   model.tied = !values.flag("untie-embeddings-and-output-weights");
   Tower decoder;
-  decoder.sequence = values.whole("seq-length", 1024, 1, int64_t{1} << 24);
+  decoder.sequence = values.whole("seq-length", 1024, 1, KeyValues::kMostEntries);
   decoder.final_norm_parameters = shapes.norm;
   const bool learned = !values.flag("use-rotary-position-embeddings") &&
                        values.text("position-embedding-type", "learned_absolute") == "learned_absolute";
-  if (learned) model.positions = values.whole("max-position-embeddings", decoder.sequence);
+  if (learned)
+    model.positions = values.whole("max-position-embeddings", decoder.sequence, 1, KeyValues::kMostEntries);
   model.towers = {std::move(decoder)};
   Status filled;
   if (program == "t5") {

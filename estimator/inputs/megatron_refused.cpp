@@ -35,6 +35,19 @@ constexpr Refusal kRefusals[] = {
     {"heterogeneous-layers-config-path", "layers differ by a file that is not read"},
     {"hybrid-context-parallel", "sequences are divided by length"},
     {"retro-add-retriever", "retrieval adds an encoder"},
+    {"fp32-residual-connection", "the residual stream is kept in fp32"},
+    {"freeze-all-layers", "frozen weights have no gradients"},
+    {"qk-l2-norm", "queries and keys are kept before and after it"},
+    {"moe-latent-size", "experts work on a narrower state"},
+    {"moe-paged-stash", "expert activations live in a buffer of their own"},
+    {"moe-pad-expert-input-to-capacity", "tokens are dropped and padded"},
+    {"linear-attention-freq", "some layers have linear attention"},
+    {"enable-mhc-connections", "several residual streams are kept"},
+    {"mlp-chunks-for-training", "feed-forwards run in chunks"},
+    {"hybrid-attention-ratio", "the order of layers follows from ratios"},
+    {"num-layers-in-first-pipeline-stage", "it is an older name of decoder-first-pipeline-num-layers"},
+    {"num-layers-in-last-pipeline-stage", "it is an older name of decoder-last-pipeline-num-layers"},
+    {"heterogeneous-layers-config-encoded-json", "layers differ by a text that is not read"},
 };
 
 }  // namespace

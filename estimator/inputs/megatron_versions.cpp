@@ -147,7 +147,6 @@ Status set_versions(KeyValues& values, const MegatronRun& given, TrainingRun& ru
   const Container container = container_of(date, run.gpu);
   // Routers use the engine's products whatever the layers are made of; the old container's version had none.
   const bool routes_through_engine = values.has("num-experts") && container != Container::kOld;
-  run.container_known = container != Container::kUnknown;
   set_reserve(given, date, engine || routes_through_engine, container, run);
   set_behaviour(values, date, engine, container, run);
   return set_attention(values, given, engine, container, run);

@@ -2,6 +2,7 @@
 // counted.
 #include "estimator/inputs/megatron.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -69,7 +70,7 @@ TEST(Megatron, RefusesWhatIsNotModelledByName) {
 
 TEST(Megatron, NamesKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(complaint({{"hidden-size", "-5"}}),
-            "hidden-size: '-5' is not allowed; allowed: whole numbers from 1 to 4294967296");
+            "hidden-size: '-5' is not allowed; allowed: whole numbers from 1 to 1048576");
   EXPECT_EQ(complaint({{"hidden-size", "510"}}),
             "num-attention-heads: '8' is not allowed; allowed: a divisor of hidden-size 510");
   EXPECT_EQ(complaint({{"hidden-dropout", "nan"}}),
@@ -87,6 +88,17 @@ TEST(Megatron, NamesKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(complaint({{"global-batch-size", "33"}}),
             "global-batch-size: '33' is not allowed; allowed: multiples of micro-batch-size 4 x "
             "data-parallel size 8");
+}
+
+TEST(Megatron, AnswersAbsurdSizesAtOnce) {
+  EXPECT_THAT(complaint({{"hidden-size", "1048576"}, {"num-layers", "10000"}, {"kv-channels", "1048576"}}),
+              testing::HasSubstr("parameters are more than any machine holds"));
+  EXPECT_EQ(complaint({{"num-experts", "1048576"}, {"moe-ffn-hidden-size", "8"}}), "");
+  EXPECT_EQ(complaint({{"global-batch-size", "4194304"},
+                       {"pipeline-model-parallel-size", "4"},
+                       {"num-layers-per-virtual-pipeline-stage", "1"},
+                       {"microbatch-group-size-per-virtual-pipeline-stage", "1048576"}}),
+            "");
 }
 
 TEST(Megatron, DoesNotGuessTheKernelOfAnUnknownContainer) {
