@@ -10,7 +10,7 @@ namespace spillway_torch {
 namespace {
 
 struct PoolState final : caching::AllocatorState {
-  PoolState(DeviceIndex its_device, MempoolId_t pool) : device(its_device) {
+  PoolState(DeviceIndex its_device, MempoolId_t its_pool) : device(its_device), pool(its_pool) {
     check(spw_pool_checkpoint(device, abi(pool), &blocks));
   }
   ~PoolState() override { spw_pool_state_free(blocks); }
@@ -18,6 +18,7 @@ struct PoolState final : caching::AllocatorState {
   PoolState& operator=(const PoolState&) = delete;
 
   const DeviceIndex device;
+  const MempoolId_t pool;
   spw_pool_state* blocks = nullptr;
 };
 
@@ -39,11 +40,6 @@ std::vector<Change> restore(const PoolState& state) {
 
 std::shared_ptr<caching::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t id) {
   check_device(device);
-  {
-    const std::lock_guard lock(pools_mutex_);
-    TORCH_CHECK(foreign_.count({device, id}) == 0,
-                "spillway: the state of a pool with an allocator of its own cannot be saved");
-  }
   return std::make_shared<PoolState>(device, id);
 }
 
@@ -56,16 +52,15 @@ caching::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
   caching::CheckpointDelta delta;
   for (const auto& [block, stream] : restore(*saved)) {
     auto* const pointer = reinterpret_cast<void*>(block.address);
+    const History::Block named{device, pointer, block.requested_bytes, stream, saved->pool};
     if (block.state == SPW_BLOCK_ALLOCATED) {
       delta.dataptrs_allocd.emplace_back(pointer, pointer, raw_deleter(), c10::Device(c10::kCUDA, device));
       if (!history_.listens()) continue;
-      history_.allocated(device, pointer, block.requested_bytes, stream, {0, 0},
-                         history_.gather(c10::CachingDeviceAllocator::RecordContext::STATE));
+      history_.allocated(named, history_.gather(c10::CachingDeviceAllocator::RecordContext::STATE));
     } else {
       delta.ptrs_freed.push_back(pointer);
       if (!history_.listens()) continue;
-      history_.free_requested(device, pointer, block.requested_bytes, stream, {0, 0},
-                              history_.gather(c10::CachingDeviceAllocator::RecordContext::ALL));
+      history_.free_requested(named, history_.gather(c10::CachingDeviceAllocator::RecordContext::ALL));
       history_.complete_frees();
     }
   }
