@@ -230,6 +230,9 @@ Result<PoolState> Arena::checkpoint_pool(PoolId id) {
   const Lock lock(mutex_);
   PoolState state{id, pool_birth(id), {}};
   if (state.birth == 0) return no_such_pool(id);
+  if (sourced_.count(id) != 0) {
+    return Status::unsupported("the state of a pool with an allocator of its own cannot be saved");
+  }
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
     state.heaps[heap] = heap->save();

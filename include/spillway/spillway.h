@@ -216,7 +216,7 @@ typedef struct spw_pool_state spw_pool_state;
 
 /* *out is the caller's, for spw_pool_state_free. Blocks in host memory belong to no pool. Errors:
  * SPW_ERROR_INVALID_STATE (no such pool), SPW_ERROR_INVALID_ARGUMENT (NULL), SPW_ERROR_UNSUPPORTED
- * (debug:guard). */
+ * (debug:guard, a pool with a source of its own). */
 SPW_API spw_status spw_pool_checkpoint(int device, spw_pool_id id, spw_pool_state** out);
 
 /* A block that spw_pool_restore freed (SPW_BLOCK_INACTIVE) or allocated (SPW_BLOCK_ALLOCATED), and the stream
