@@ -13,8 +13,8 @@ sys.path[1:1] = [str(ROOT / "tests" / "python" / "conformance"), str(ROOT / "ben
 from cases import NOT_APPLICABLE, REFUSES, WORKS, WRONG, Case, NotApplicableError, find, torch  # noqa: E402
 from findings import Findings, every_case, find_all, functions_without_case, worse  # noqa: E402
 
-# What full is known to lack, until it has it.
-LACKING = {"torch.cuda.memory.caching_allocator_enable", "pytorch PR#151487"}
+# cudaIpcGetMemHandle takes no mapped memory; PyTorch's own expandable segments have the same trouble.
+LACKING = {"vllm#42609, #9774, aiter#4174"}
 
 
 class Conformance(unittest.TestCase):
@@ -29,7 +29,7 @@ class Conformance(unittest.TestCase):
         self.assertEqual({name: found[name] for name in found.keys() - LACKING}, {})
 
     def test_plain_refuses_what_it_lacks(self) -> None:
-        for name in worse(self.findings, "plain", "native"):
+        for name in set(worse(self.findings, "plain", "native")) - LACKING:
             finding = self.findings[name]["plain"]
             self.assertEqual(finding.kind, REFUSES, f"{name}: {finding.words}")
             self.assertIn("install(mode='full')", finding.words, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import unittest
 from typing import Any
 
 import spillway
+from spillway import _hooks
 
 assert spillway.install("full")
 
@@ -271,7 +273,8 @@ class PoolStates(Memory):
         state = self.save()
         with self.assertRaisesRegex(RuntimeError, "of a pool of device 0, not 1"):
             torch._C._cuda_setCheckpointPoolState(1, state, [], [])
-        other = torch.cuda.MemPool(spillway.mempool_allocator())
+        malloc, free = [_hooks.address(getattr(ctypes.CDLL(None), name)) for name in ("malloc", "free")]
+        other = torch.cuda.MemPool(torch._C._cuda_customAllocator(malloc, free))
         with self.assertRaisesRegex(RuntimeError, "an allocator of its own"):
             torch._C._cuda_getCheckpointState(0, other.id)
         with self.assertRaisesRegex(RuntimeError, "does not exist"):
