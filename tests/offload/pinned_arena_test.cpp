@@ -58,7 +58,7 @@ TEST(PinnedArena, FreeNeighboursAreJoinedWithinAChunk) {
   std::vector<char*> parts;
   for (int i = 0; i < 16; ++i) parts.push_back(must_allocate(arena, 4 * kMiB));
   EXPECT_EQ(stats_of(arena).chunks.current, 1);
-  for (const size_t i : {3, 1, 2, 0}) {
+  for (const size_t i : {size_t{3}, size_t{1}, size_t{2}, size_t{0}}) {
     arena.give_back(parts[i], 4 * kMiB);
     SPW_EXPECT_OK(arena.validate());
   }
