@@ -194,7 +194,7 @@ TEST_F(SourcesTest, MemoryThatBeginsAnywhere) {
   Source source(*device_.driver, 4096 + 256);
   open(source);
   std::vector<void*> blocks;
-  for (int i = 0; i < 300; ++i) blocks.push_back(must_allocate(*arena_, 600 + 997 * i, nullptr));
+  for (size_t i = 0; i < 300; ++i) blocks.push_back(must_allocate(*arena_, 600 + 997 * i, nullptr));
   for (void* block : blocks) {
     EXPECT_TRUE(source.holds(block));
     EXPECT_EQ(reinterpret_cast<uint64_t>(block) % 512, 0u);
