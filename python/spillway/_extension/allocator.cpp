@@ -20,19 +20,6 @@ namespace {
 
 using c10::CachingDeviceAllocator::RecordContext;
 
-c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
-  c10::CachingAllocator::Stat out;
-  out.current = stat.current;
-  out.peak = stat.peak;
-  out.allocated = stat.allocated;
-  out.freed = stat.freed;
-  return out;
-}
-
-c10::CachingAllocator::StatArray to_torch(const spw_pool_stat& stat) {
-  return {to_torch(stat.all), to_torch(stat.small_pool), to_torch(stat.large_pool)};
-}
-
 // Fills in whose block it is.
 void find_owner(History::Block& block) {
   spw_stream stream = nullptr;

@@ -1,10 +1,13 @@
-// How the extension calls libspillway and the CUDA runtime: errors are PyTorch's exceptions.
+// How the extension calls libspillway and the CUDA runtime: errors are PyTorch's exceptions, counters its
+// statistics.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <spillway/pinned.h>
 #include <spillway/spillway.h>
 
 namespace spillway_torch {
@@ -16,6 +19,28 @@ inline spw_pool_id abi(c10::MempoolId_t id) {
 // An error that is no lack of device memory, with the library's own text.
 inline void check(spw_status status) {
   TORCH_CHECK(status == SPW_OK, "spillway: ", spw_last_error());
+}
+
+inline c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
+  c10::CachingAllocator::Stat out;
+  out.current = stat.current;
+  out.peak = stat.peak;
+  out.allocated = stat.allocated;
+  out.freed = stat.freed;
+  return out;
+}
+
+inline c10::CachingAllocator::StatArray to_torch(const spw_pool_stat& stat) {
+  return {to_torch(stat.all), to_torch(stat.small_pool), to_torch(stat.large_pool)};
+}
+
+inline c10::CachingAllocator::DurationStat to_torch(const spw_duration& duration) {
+  c10::CachingAllocator::DurationStat out;
+  out.total = duration.total_us;
+  out.max = duration.longest_us;
+  out.min = duration.shortest_us;
+  out.count = duration.count;
+  return out;
 }
 
 inline spw_stats stats_of(c10::DeviceIndex device) {

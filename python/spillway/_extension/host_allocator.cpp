@@ -25,24 +25,6 @@ void delete_pinned(void* pointer) {
   }
 }
 
-c10::CachingAllocator::Stat to_torch(const spw_stat& stat) {
-  c10::CachingAllocator::Stat out;
-  out.current = stat.current;
-  out.peak = stat.peak;
-  out.allocated = stat.allocated;
-  out.freed = stat.freed;
-  return out;
-}
-
-c10::CachingAllocator::DurationStat to_torch(const spw_duration& duration) {
-  c10::CachingAllocator::DurationStat out;
-  out.total = duration.total_us;
-  out.max = duration.longest_us;
-  out.min = duration.shortest_us;
-  out.count = duration.count;
-  return out;
-}
-
 }  // namespace
 
 // ---- Blocks
