@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "abi/arena_calls.h"
 #include "abi/boundary.h"
 #include "abi/config.h"
 #include "abi/ipc/exporter.h"
@@ -16,25 +17,6 @@
 
 namespace spillway {
 namespace {
-
-// Runs `body` on the arena of a device, made if need be.
-template <typename Body>
-spw_status with_arena(int device, Body body) noexcept {
-  return guarded([&]() -> Status {
-    Result<Arena*> arena = Process::instance().arena(device);
-    return arena.ok() ? body(*arena.value()) : arena.take_status();
-  });
-}
-
-// Runs `body` on the arena of a device if it was used already; there is nothing to do otherwise.
-template <typename Body>
-spw_status with_used_arena(int device, Body body) noexcept {
-  return guarded([&]() -> Status {
-    Result<Arena*> arena = Process::instance().used_arena(device);
-    if (!arena.ok()) return arena.take_status();
-    return arena.value() == nullptr ? Status() : body(*arena.value());
-  });
-}
 
 // With debug:guard, memory comes from the device's guard. `caller` is where the program called. Kept out of
 // line: the path without a guard is not to pay for them.
@@ -109,13 +91,6 @@ Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   return {};
 }
 
-spw_block to_abi(const BlockRow& row) {
-  spw_block_state state = SPW_BLOCK_INACTIVE;
-  if (row.kind == BlockKind::kActiveAllocated) state = SPW_BLOCK_ALLOCATED;
-  if (row.kind == BlockKind::kActivePendingFree) state = SPW_BLOCK_PENDING_FREE;
-  return {row.address, row.bytes, row.requested_bytes, state};
-}
-
 void walk(const Arena& arena, spw_segment_visitor visit, void* context) {
   std::vector<spw_block> blocks;
   for (const SegmentRow& row : arena.segments()) {
@@ -164,15 +139,9 @@ Status conf_get(const char* name, char* buffer, size_t size, size_t* needed) {
 
 using spillway::Arena;
 using spillway::Guard;
-using spillway::PoolId;
 using spillway::Process;
 using spillway::Result;
 using spillway::Status;
-
-struct spw_pool_state {
-  Arena& arena;  // for as long as the process lives
-  const spillway::PoolState blocks;
-};
 
 extern "C" {
 
@@ -298,92 +267,6 @@ spw_status spw_add_oom_callback(int device, spw_oom_callback callback, void* con
 spw_status spw_remove_oom_callback(int device, spw_oom_callback callback, void* context) {
   return spillway::guarded(
       [&] { return Process::instance().remove_oom_callback(device, callback, context); });
-}
-
-spw_status spw_pool_begin(int device, spw_pool_id id, spw_pool_filter filter, void* context) {
-  return spillway::with_arena(device, [&](Arena& arena) {
-    if (filter == nullptr) return arena.begin_pool(PoolId{id.first, id.second}, nullptr);
-    return arena.begin_pool(PoolId{id.first, id.second},
-                            [filter, context](CUstream stream) { return filter(stream, context) != 0; });
-  });
-}
-
-spw_status spw_pool_end(int device, spw_pool_id id) {
-  return spillway::with_arena(device, [&](Arena& arena) {
-    return arena.end_pool(PoolId{id.first, id.second});
-  });
-}
-
-spw_status spw_pool_release(int device, spw_pool_id id) {
-  return spillway::with_arena(device, [&](Arena& arena) {
-    return arena.release_pool(PoolId{id.first, id.second});
-  });
-}
-
-spw_status spw_pool_retain(int device, spw_pool_id id) {
-  return spillway::with_arena(device, [&](Arena& arena) {
-    return arena.retain_pool(PoolId{id.first, id.second});
-  });
-}
-
-spw_status spw_pool_lend(int device, spw_pool_id id, int lends) {
-  return spillway::with_arena(device, [&](Arena& arena) {
-    return arena.set_pool_lends(PoolId{id.first, id.second}, lends != 0);
-  });
-}
-
-spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
-  if (claims == nullptr) {
-    return spillway::guarded([] { return spillway::is_null("claims"); });
-  }
-  *claims = 0;
-  return spillway::with_used_arena(device, [&](Arena& arena) {
-    *claims = arena.pool_claims(PoolId{id.first, id.second});
-    return Status();
-  });
-}
-
-spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc, spw_segment_free free,
-                               void* context) {
-  return spillway::with_arena(device, [&](Arena& arena) {
-    if (alloc == nullptr || free == nullptr) return spillway::is_null("alloc or free");
-    return arena.set_pool_source(
-        PoolId{id.first, id.second},
-        {[=](uint64_t bytes, spw_stream stream) { return alloc(bytes, stream, context); },
-         [=](const spillway::SegmentMemory& memory) { free(memory.pointer, memory.bytes, context); }});
-  });
-}
-
-spw_status spw_pool_checkpoint(int device, spw_pool_id id, spw_pool_state** out) {
-  return spillway::with_arena(device, [&](Arena& arena) -> Status {
-    if (out == nullptr) return spillway::is_null("out");
-    *out = nullptr;
-    if (Process::is_guarded()) {
-      return Status::unsupported("the state of a pool cannot be saved with debug:guard");
-    }
-    Result<spillway::PoolState> state = arena.checkpoint_pool(PoolId{id.first, id.second});
-    if (!state.ok()) return state.take_status();
-    *out = new spw_pool_state{arena, std::move(state.value())};
-    return {};
-  });
-}
-
-spw_status spw_pool_restore(const spw_pool_state* state, spw_restore_visitor visit, void* context) {
-  return spillway::guarded([&]() -> Status {
-    if (state == nullptr) return spillway::is_null("state");
-    std::vector<spillway::RestoredBlock> changes;
-    Status status = state->arena.restore_pool(state->blocks, &changes);
-    if (!status.ok() || visit == nullptr) return status;
-    for (const spillway::RestoredBlock& change : changes) {
-      const spw_block block = spillway::to_abi(change.row);
-      visit(&block, change.stream, context);
-    }
-    return {};
-  });
-}
-
-void spw_pool_state_free(spw_pool_state* state) {
-  delete state;
 }
 
 spw_status spw_walk(int device, spw_segment_visitor visit, void* context) {
