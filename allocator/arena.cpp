@@ -265,7 +265,7 @@ DeviceStats Arena::stats() const {
   uint64_t metadata = 0;
   for (Heap* heap : heaps()) {
     const Lock lock(heap->mutex);
-    largest = std::max(largest, heap->largest_free_bytes());
+    if (!heap->counters.is_away()) largest = std::max(largest, heap->largest_free_bytes());
     metadata += heap->metadata_bytes();
   }
   {

@@ -130,6 +130,13 @@ class Arena {
   // of them goes back after the pool's release, in trims. Errors: invalid_state (no such pool, or it had
   // memory).
   Status set_pool_source(PoolId id, SegmentSource source);
+  // Moves what such a pool holds out of the device, once all of the context's work is done, and back. Until
+  // then it counts for nothing, cannot be opened, and its blocks can be freed but not used. Back, it needs
+  // room within the limit, for which others give what they can. Errors: those of `move`; invalid_state (no
+  // such pool or without a source, open, moving, out already or not out; a stream is being captured, or may
+  // be: a pool is open), out_of_memory, driver; everything is where it was then.
+  Status move_pool_out(PoolId id, const MoveSegments& move);
+  Status bring_pool_back(PoolId id, const MoveSegments& move);
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id);
@@ -222,6 +229,16 @@ class Arena {
   // arena_sources.cpp. The next three with the arena's lock held.
   PageStore& store_of(PoolId pool) const;
   uint64_t sourced_bytes() const;
+  bool is_moving(PoolId id) const;
+  // Errors: invalid_state (the pool is out of the device, or on its way).
+  Status check_present(PoolId id) const;
+  // arena_moves.cpp.
+  Result<SourcedPool*> begin_move(PoolId id, bool out);
+  Status wait_before_move();
+  // With the arena's lock held.
+  std::vector<Heap*> heaps_in(const PageStore& store) const;
+  void set_away(SourcedPool& pool, bool away);
+  Status make_room(uint64_t bytes);
   // Nothing is served from the pool's source any more; false where it has none.
   bool retire_source(PoolId id);
   template <typename Visit>

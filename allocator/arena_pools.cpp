@@ -81,6 +81,7 @@ std::vector<Heap*> Arena::heaps_of(PoolId id) const {
 Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
   const Lock arena_lock(mutex_);
+  if (Status status = check_present(id); !status.ok()) return status;
   {
     const Lock lock(registry_mutex_);
     for (const std::shared_ptr<Pool>& pool : open_pools_) {
@@ -199,6 +200,10 @@ uint64_t Arena::lend_pool(PoolId id) {
 
 Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   const Lock lock(mutex_);
+  if (is_moving(id)) {
+    return Status::invalid_state(
+        fmt::format("pool {{{}, {}}} is being moved: release it afterwards", id.first, id.second));
+  }
   {
     const Lock registry(registry_mutex_);
     const auto claims = pool_claims_.find(id);

@@ -61,7 +61,9 @@ PageStore& Arena::store_of(PoolId pool) const {
 
 uint64_t Arena::sourced_bytes() const {
   uint64_t bytes = 0;
-  for_each_sourced([&](const SourcedPool& pool) { bytes += pool.store->reserved_bytes(); });
+  for_each_sourced([&](const SourcedPool& pool) {
+    if (!pool.store->is_away()) bytes += pool.store->reserved_bytes();
+  });
   return bytes;
 }
 

@@ -119,7 +119,7 @@ void PageStore::note_released_page(PageId id) {
   backed_.clear(id);
   page_count_.fetch_sub(1, std::memory_order_relaxed);
   --live_mappings_;
-  counters_.on_reserve(-static_cast<int64_t>(kPageBytes), -1);
+  count_pages(-1);
 }
 
 Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint32_t* created) {
@@ -163,8 +163,7 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
     note_new_page(first + i, va + i * kPageBytes, owner, handles[i]);
   }
   *created = static_cast<uint32_t>(handles.size());
-  counters_.on_reserve(static_cast<int64_t>(handles.size() * kPageBytes),
-                       static_cast<int64_t>(handles.size()));
+  count_pages(static_cast<int64_t>(handles.size()));
   return status;
 }
 
@@ -177,7 +176,7 @@ void PageStore::note_new_segment(Segment segment, uint64_t va, Heap* owner) {
   next_segment_id_ += segment.count + 1;
   for (uint32_t i = 0; i < segment.count; ++i)
     note_new_page(segment.first + i, va + i * kPageBytes, owner, 0);
-  counters_.on_reserve(static_cast<int64_t>(segment.count * kPageBytes), segment.count);
+  count_pages(segment.count);
   segments_.push_back(std::move(segment));
 }
 
@@ -335,6 +334,20 @@ Status PageStore::unmap_retired() {
     }
   }
   return views.empty() ? Status() : unmap_stretch(views.size() - 1);
+}
+
+void PageStore::set_away(bool away) {
+  if (away_ == away) return;
+  const int64_t pages = page_count();
+  away_ = false;
+  count_pages(away ? -pages : pages);
+  away_ = away;
+}
+
+std::vector<SegmentMemory> PageStore::segments() const {
+  std::vector<SegmentMemory> all;
+  for (const Segment& segment : segments_) all.push_back(segment.memory);
+  return all;
 }
 
 bool PageStore::undo_mapping(uint64_t va, uint64_t bytes) {

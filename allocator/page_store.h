@@ -145,6 +145,12 @@ class PageStore {
   template <typename MayGo, typename Released>
   std::vector<SegmentMemory> take_segments(MayGo may_go, Released released);
 
+  // Its memory is somewhere else for now, and counts for nothing on the device.
+  bool is_away() const { return away_; }
+  void set_away(bool away);
+  // What add_segment brought.
+  std::vector<SegmentMemory> segments() const;
+
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
   void leave_to_driver() { left_to_driver_ = true; }
 
@@ -185,6 +191,10 @@ class PageStore {
   Status for_each_mapped_range(Visit visit) const;
   // Unmaps what was mapped a moment ago and never used; false if the driver refuses twice.
   bool undo_mapping(uint64_t va, uint64_t bytes);
+  // Pages that came from the driver, or went.
+  void count_pages(int64_t pages) {
+    if (!away_) counters_.on_reserve(pages * static_cast<int64_t>(kPageBytes), pages);
+  }
   void count(DriverCall call) { counters_.on_driver_call(call); }
 
   std::shared_ptr<const Driver> driver_;
@@ -196,6 +206,7 @@ class PageStore {
   Sharing sharing_ = Sharing::kNone;
   uint64_t pages_ever_ = 0;
   bool left_to_driver_ = false;
+  bool away_ = false;
   uint64_t device_bytes_ = 0;
 
   Page* pages_ = nullptr;

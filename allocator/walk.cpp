@@ -131,6 +131,7 @@ Status Arena::validate() const {
   int64_t cached = 0;
   for (const Heap* heap : all) {
     if (Status status = heap->validate(); !status.ok()) return status;
+    if (heap->counters.is_away()) continue;
     const HeapStats stats = heap->counters.snapshot();
     active += stats.active_bytes;
     owned += stats.owned_bytes;
@@ -248,6 +249,7 @@ std::vector<SegmentRow> Arena::segments() const {
   const Lock lock(mutex_);
   std::vector<SegmentRow> segments;
   for (const Heap* heap : heaps()) {
+    if (heap->counters.is_away()) continue;
     std::vector<BlockRow> rows;
     {
       const Lock heap_lock(const_cast<Heap*>(heap)->mutex);

@@ -25,6 +25,7 @@ class [[nodiscard]] Status {
   static Status driver(std::string text) { return {SPW_ERROR_DRIVER, std::move(text)}; }
   static Status io(std::string text) { return {SPW_ERROR_IO, std::move(text)}; }
   static Status config(std::string text) { return {SPW_ERROR_CONFIG, std::move(text)}; }
+  static Status data_lost(std::string text) { return {SPW_ERROR_DATA_LOST, std::move(text)}; }
   static Status internal(std::string text) { return {SPW_ERROR_INTERNAL, std::move(text)}; }
 
   bool ok() const { return code_ == SPW_OK; }

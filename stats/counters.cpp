@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace spillway {
 namespace {
@@ -231,6 +232,7 @@ void DeviceCounters::settle(HeapCounters& heap) const {
 }
 
 void DeviceCounters::count_stopped(HeapCounters& heap) const {
+  if (heap.away_) return;
   settle(heap);
   counted_stopped_.fetch_add(1, std::memory_order_relaxed);
   if (stopped_operations_left_ > 0) --stopped_operations_left_;
@@ -262,6 +264,7 @@ void DeviceCounters::add_heap(HeapCounters& heap) {
 
 void DeviceCounters::remove_heap(HeapCounters& heap) {
   const std::lock_guard lock(mutex_);
+  if (heap.away_) return;
   stop();
   heap.sample_now();
   gone_active_byte_ns_ += heap.active_byte_ns_;
@@ -269,6 +272,39 @@ void DeviceCounters::remove_heap(HeapCounters& heap) {
   add(own_, heap.gauges());
   add(own_came_, heap.came());
   heaps_.erase(std::find(heaps_.begin(), heaps_.end(), &heap));
+  resume();
+}
+
+void DeviceCounters::leave(HeapCounters& heap) {
+  const std::lock_guard lock(mutex_);
+  if (heap.away_) return;
+  stop();
+  settle(heap);
+  heap.sample_now();
+  gone_active_byte_ns_ += std::exchange(heap.active_byte_ns_, 0);
+  gone_requested_byte_ns_ += std::exchange(heap.requested_byte_ns_, 0);
+  for (size_t i = 0; i < kGauges; ++i) sums_[i] -= heap.seen_[i];
+  add(own_came_, heap.came());
+  heaps_.erase(std::find(heaps_.begin(), heaps_.end(), &heap));
+  heap.away_ = true;
+  resume();
+}
+
+void DeviceCounters::rejoin(HeapCounters& heap) {
+  const std::lock_guard lock(mutex_);
+  if (!heap.away_) return;
+  stop();
+  heap.away_ = false;
+  heap.seen_ = heap.reached_ = heap.gauges();
+  heap.sampled_ns_ = now_ns();
+  heap.sampled_active_ = heap.pools_[0].bytes + heap.pools_[1].bytes;
+  heap.sampled_requested_ = heap.pools_[0].requested + heap.pools_[1].requested;
+  // Its own totals count again from here on, so they go out of the device's.
+  const Gauges came = heap.came();
+  for (size_t i = 0; i < kGauges; ++i) own_came_[i] += heap.seen_[i] - came[i];
+  add(sums_, heap.seen_);
+  raise_peaks();
+  heaps_.push_back(&heap);
   resume();
 }
 

@@ -111,6 +111,8 @@ class DeviceCounters {
 
   void add_heap(HeapCounters& heap);
   void remove_heap(HeapCounters& heap);
+  void leave(HeapCounters& heap);
+  void rejoin(HeapCounters& heap);
   void settle_passed_ceiling(HeapCounters& heap);  // takes the mutex; the heap is not busy
 
   // With the mutex held:
@@ -260,6 +262,12 @@ class HeapCounters {
     on_pages(cached_bytes);
   }
 
+  // What the heap holds leaves the device, or comes back: until then it is in no gauge of the device, and
+  // what goes meanwhile is not noticed there. Coming back counts as having come anew.
+  void leave() { device_.leave(*this); }
+  void rejoin() { device_.rejoin(*this); }
+  bool is_away() const { return away_; }
+
   HeapStats snapshot() const;
 
  private:
@@ -360,6 +368,7 @@ class HeapCounters {
   std::atomic<bool> stop_{true};   // count under the device's mutex instead
   const bool fence_;
   bool alone_ = false;  // the device has no other heap
+  bool away_ = false;   // in no sum of the device; stop_ is set as long
   std::array<PoolCounts, 2> pools_{};
   std::array<Limits, static_cast<size_t>(Row::kCount)> limits_{};
   int64_t slab_bytes_ = 0, slab_bytes_came_ = 0;

@@ -16,7 +16,8 @@ typedef enum spw_status {
   SPW_ERROR_DRIVER = 6,           /* the CUDA driver answered with an error; the text names it */
   SPW_ERROR_IO = 7,               /* a file could not be read or written */
   SPW_ERROR_CONFIG = 8,           /* an option's name or value is wrong */
-  SPW_ERROR_INTERNAL = 9          /* a broken invariant of Spillway itself */
+  SPW_ERROR_INTERNAL = 9,         /* a broken invariant of Spillway itself */
+  SPW_ERROR_DATA_LOST = 10        /* bytes that were moved out of the device cannot be read as they were */
 } spw_status;
 
 #ifdef __cplusplus

@@ -1,0 +1,74 @@
+// A block of device memory that may be somewhere else: where its bytes are, and which changes of that are
+// legal. One rule above all: a copy is dropped only after the next one is complete and verified.
+//
+//   kResident -> kEvicting -> kHost or kDisk      failure: back to kResident, the device's copy was never
+//   given up kHost     -> kWriting  -> kDisk               failure: back to kHost kDisk     -> kReading  ->
+//   kHost               failure: kDisk; kPoisoned where the bytes cannot be read kHost or kDisk -> kRestoring
+//   -> kResident     failure: back to where it was, or kPoisoned kResident -> kDiscarded -> kRestoring what
+//   the program said it does not need
+//
+// A block that is in a state ending in -ing has exactly one operation in flight. Plain data; whoever owns a
+// block guards it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "driver/status.h"
+
+namespace spillway {
+
+enum class BlockPlace : uint8_t {
+  kResident,
+  kEvicting,
+  kHost,
+  kWriting,
+  kDisk,
+  kReading,
+  kRestoring,
+  kDiscarded,
+  kPoisoned,
+};
+const char* name_of(BlockPlace place);
+
+// The unit of the disk tier: what is written, verified and replaced as one.
+inline constexpr size_t kPieceBytes = size_t{2} << 20;
+inline constexpr size_t kChecksumBytes = size_t{1} << 20;
+
+// Where the bytes of a piece are in the file, and their XXH3 for each MiB.
+struct DiskPiece {
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
+
+  uint64_t offset = kNowhere;
+  bool is_zero = false;  // nothing was written: every byte is 0
+  std::array<uint64_t, kPieceBytes / kChecksumBytes> checksums{};
+};
+
+// The bytes of a block outside of the device: in pinned host memory, in the file, or in both.
+struct SpilledBytes {
+  std::byte* host = nullptr;
+  std::vector<DiskPiece> pieces;
+};
+
+inline size_t piece_count(uint64_t bytes) {
+  return static_cast<size_t>((bytes + kPieceBytes - 1) / kPieceBytes);
+}
+
+class SpillBlock {
+ public:
+  explicit SpillBlock(uint64_t size, BlockPlace first = BlockPlace::kResident) : bytes(size), place_(first) {}
+
+  BlockPlace place() const { return place_; }
+  // Errors: internal, for a change that the table above does not have; the block is as it was then.
+  Status go(BlockPlace to);
+
+  const uint64_t bytes;
+  SpilledBytes spilled;
+
+ private:
+  BlockPlace place_;
+};
+
+}  // namespace spillway

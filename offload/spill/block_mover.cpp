@@ -1,0 +1,218 @@
+#include "offload/spill/block_mover.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "offload/spill/staging.h"
+
+namespace spillway {
+
+// What passes through one buffer: pieces of one block that lie side by side.
+struct BlockMover::Chunk {
+  CUdeviceptr va;
+  SpillBlock* block;
+  size_t first_piece;
+  size_t bytes;
+
+  size_t pieces() const { return piece_count(bytes); }
+  DiskPiece& piece(size_t i) const { return block->spilled.pieces[first_piece + i]; }
+  std::span<std::byte> part(std::byte* memory, size_t i) const {
+    const size_t begin = i * kPieceBytes;
+    return {memory + begin, std::min(kPieceBytes, bytes - begin)};
+  }
+};
+
+std::vector<BlockMover::Chunk> BlockMover::divide(std::span<const DeviceBytes> blocks) {
+  std::vector<Chunk> chunks;
+  for (const DeviceBytes& each : blocks) {
+    for (uint64_t at = 0; at < each.block->bytes; at += Staging::kBufferBytes) {
+      chunks.push_back(
+          {each.va + at, each.block, static_cast<size_t>(at / kPieceBytes),
+           static_cast<size_t>(std::min<uint64_t>(Staging::kBufferBytes, each.block->bytes - at))});
+    }
+  }
+  return chunks;
+}
+
+// ---- Host
+
+void BlockMover::drop_host(SpillBlock& block) {
+  if (block.spilled.host == nullptr) return;
+  pinned_.give_back(std::exchange(block.spilled.host, nullptr), slot_bytes(block));
+}
+
+void BlockMover::drop(SpillBlock& block) {
+  drop_host(block);
+  disk_.release(block.spilled.pieces);
+}
+
+Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks) {
+  Status status;
+  size_t enqueued = 0;
+  for (const DeviceBytes& each : blocks) {
+    Result<void*> slot = pinned_.allocate(slot_bytes(*each.block), DiskTier::kAlignment);
+    status = slot.ok() ? Status() : slot.take_status();
+    if (!status.ok()) break;
+    each.block->spilled.host = static_cast<std::byte*>(slot.value());
+  }
+  for (const DeviceBytes& each : blocks) {
+    if (!status.ok()) break;
+    // In parts where somebody waits for bytes to come back, so that theirs do not wait behind all of these.
+    for (uint64_t at = 0; at < each.block->bytes && status.ok();) {
+      const uint64_t left = each.block->bytes - at;
+      const uint64_t part = lanes_.somebody_waits() ? std::min<uint64_t>(left, Staging::kBufferBytes) : left;
+      status = lanes_.copy_out(each.block->spilled.host + at, each.va + at, part);
+      ++enqueued;
+      if (status.ok() && part < left) status = lanes_.drain_out();
+      at += part;
+    }
+  }
+  const Status drained = enqueued > 0 ? lanes_.drain_out() : Status();
+  if (status.ok() && drained.ok()) return {};
+  for (const DeviceBytes& each : blocks) {
+    // A slot that the device may still write to is never used again.
+    if (!drained.ok()) each.block->spilled.host = nullptr;
+    drop_host(*each.block);
+  }
+  return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
+}
+
+// ---- Disk
+
+Status BlockMover::reserve_all(std::span<const DeviceBytes> blocks) {
+  for (const DeviceBytes& each : blocks) {
+    Status status = disk_.reserve(each.block->bytes, &each.block->spilled.pieces);
+    if (status.ok()) continue;
+    for (const DeviceBytes& reserved : blocks) disk_.release(reserved.block->spilled.pieces);
+    return status;
+  }
+  return {};
+}
+
+Status BlockMover::copy_to_disk(std::span<const DeviceBytes> blocks) {
+  if (Status status = reserve_all(blocks); !status.ok()) return status;
+  Status status = stream_to_disk(divide(blocks));
+  if (!status.ok()) {
+    for (const DeviceBytes& each : blocks) disk_.release(each.block->spilled.pieces);
+  }
+  return status;
+}
+
+Status BlockMover::stream_to_disk(std::span<const Chunk> chunks) {
+  if (chunks.empty()) return {};
+  Result<std::unique_ptr<Staging>> made =
+      Staging::create(lanes_, pinned_, chunks.size() * Staging::kBufferBytes);
+  if (!made.ok()) return made.take_status();
+  Staging& staging = *made.value();
+  const auto pass_on = [&](size_t i) -> Status {
+    Staging::Buffer& buffer = staging.at(i);
+    if (Status status = staging.wait_for_copy(buffer); !status.ok()) return status;
+    const Chunk& chunk = chunks[i];
+    buffer.disk.begin(chunk.pieces());
+    for (size_t piece = 0; piece < chunk.pieces(); ++piece) {
+      disk_.write(chunk.part(buffer.memory, piece), chunk.piece(piece), IoPriority::kEvict,
+                  [&buffer](Status status) { buffer.disk.end(std::move(status)); });
+    }
+    return {};
+  };
+  // So many buffers are being filled; the others are being written.
+  const size_t ahead = (staging.size() + 1) / 2;
+  Status status;
+  for (size_t i = 0; i < chunks.size() + ahead && status.ok(); ++i) {
+    if (i < chunks.size()) {
+      Staging::Buffer& buffer = staging.at(i);
+      status = buffer.disk.wait();
+      if (status.ok()) status = lanes_.copy_out(buffer.memory, chunks[i].va, chunks[i].bytes);
+      const Status marked = staging.mark_copy(buffer, lanes_.out());
+      if (status.ok() && !marked.ok()) status = Status(marked.code(), marked.text());
+      if (status.ok() && lanes_.somebody_waits()) status = staging.wait_for_copy(buffer);
+    }
+    if (status.ok() && i + 1 >= ahead && i + 1 - ahead < chunks.size()) status = pass_on(i + 1 - ahead);
+  }
+  for (size_t i = 0; i < staging.size(); ++i) {
+    Status written = staging.at(i).disk.wait();
+    if (status.ok()) status = std::move(written);
+  }
+  return status;
+}
+
+Status BlockMover::write_down(SpillBlock& block) {
+  if (Status status = disk_.reserve(block.bytes, &block.spilled.pieces); !status.ok()) return status;
+  DiskWork work;
+  work.begin(block.spilled.pieces.size());
+  for (size_t i = 0; i < block.spilled.pieces.size(); ++i) {
+    const size_t begin = i * kPieceBytes;
+    disk_.write({block.spilled.host + begin, std::min<size_t>(kPieceBytes, block.bytes - begin)},
+                block.spilled.pieces[i], IoPriority::kWriteBehind,
+                [&work](Status status) { work.end(std::move(status)); });
+  }
+  Status status = work.wait();
+  if (!status.ok()) disk_.release(block.spilled.pieces);
+  return status;
+}
+
+// ---- Back
+
+Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost) {
+  if (chunks.empty()) return {};
+  Result<std::unique_ptr<Staging>> made =
+      Staging::create(lanes_, pinned_, chunks.size() * Staging::kBufferBytes);
+  if (!made.ok()) return made.take_status();
+  Staging& staging = *made.value();
+  const auto begin_reading = [&](size_t i) -> Status {
+    Staging::Buffer& buffer = staging.at(i);
+    if (Status status = staging.wait_for_copy(buffer); !status.ok()) return status;
+    const Chunk& chunk = chunks[i];
+    buffer.disk.begin(chunk.pieces());
+    for (size_t piece = 0; piece < chunk.pieces(); ++piece) {
+      disk_.read(chunk.part(buffer.memory, piece), chunk.piece(piece), IoPriority::kDemand,
+                 [&buffer](Status status) { buffer.disk.end(std::move(status)); });
+    }
+    return {};
+  };
+  const auto pass_on = [&](size_t i) -> Status {
+    Staging::Buffer& buffer = staging.at(i);
+    const Chunk& chunk = chunks[i];
+    Status status = buffer.disk.wait();
+    for (size_t piece = 0; piece < chunk.pieces() && status.ok(); ++piece) {
+      status = disk_.verify(chunk.part(buffer.memory, piece), chunk.piece(piece));
+    }
+    if (status.code() == SPW_ERROR_DATA_LOST && lost != nullptr) *lost = chunk.block;
+    if (!status.ok()) return status;
+    status = lanes_.copy_in(chunk.va, buffer.memory, chunk.bytes);
+    const Status marked = staging.mark_copy(buffer, lanes_.in());
+    return status.ok() ? Status(marked.code(), marked.text()) : std::move(status);
+  };
+  const size_t ahead = staging.size();
+  Status status;
+  for (size_t i = 0; i < chunks.size() + ahead && status.ok(); ++i) {
+    // The buffer that is about to be filled is the one whose chunk is passed on first.
+    if (i >= ahead) status = pass_on(i - ahead);
+    if (status.ok() && i < chunks.size()) status = begin_reading(i);
+  }
+  const Status drained = lanes_.drain_in();
+  return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
+}
+
+Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost) {
+  const CopyLanes::Demand demand(lanes_);
+  if (lost != nullptr) *lost = nullptr;
+  std::vector<DeviceBytes> on_disk;
+  Status status;
+  bool enqueued = false;
+  for (const DeviceBytes& each : blocks) {
+    if (each.block->spilled.host == nullptr) {
+      on_disk.push_back(each);
+      continue;
+    }
+    if (!status.ok()) continue;
+    status = lanes_.copy_in(each.va, each.block->spilled.host, each.block->bytes);
+    enqueued = true;
+  }
+  if (status.ok()) status = stream_from_disk(divide(on_disk), lost);
+  if (!enqueued) return status;
+  const Status drained = lanes_.drain_in();
+  return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
+}
+
+}  // namespace spillway

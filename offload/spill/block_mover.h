@@ -1,0 +1,62 @@
+// Moves the bytes of blocks between a device, pinned host memory and the disk. Every call waits until all is
+// done, and overlaps what it can meanwhile: copies of the device with checksums and the disk's work.
+//
+// A call either moves all of its blocks or gives an error; then the copies that it was to make are gone, and
+// those that were there are untouched. Which place a block is in is the caller's to say (SpillBlock::go).
+// Thread-safe for different blocks. The context must be current.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "offload/pinned_arena.h"
+#include "offload/spill/block.h"
+#include "offload/spill/copy_lanes.h"
+#include "offload/spill/disk_tier.h"
+
+namespace spillway {
+
+// A block and where its bytes are, or are to be, on the device.
+struct DeviceBytes {
+  CUdeviceptr va = 0;
+  SpillBlock* block = nullptr;
+};
+
+class BlockMover {
+ public:
+  BlockMover(CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
+      : lanes_(lanes), pinned_(pinned), disk_(disk) {}
+
+  // Errors: out_of_memory (no room in host memory), driver.
+  Status copy_to_host(std::span<const DeviceBytes> blocks);
+  // Errors: those of DiskTier, driver.
+  Status copy_to_disk(std::span<const DeviceBytes> blocks);
+  // From host memory where a block has bytes there, else from the disk. *lost (may be null) is the block
+  // whose bytes are not as they were. Errors: data_lost, io, driver.
+  Status copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost);
+  // From host memory to the disk; what is in host memory stays.
+  Status write_down(SpillBlock& block);
+
+  // Gives up the copies of a block.
+  void drop(SpillBlock& block);
+  void drop_host(SpillBlock& block);
+
+  static uint64_t slot_bytes(const SpillBlock& block) {
+    constexpr uint64_t kMask = DiskTier::kAlignment - 1;
+    return (block.bytes + kMask) & ~kMask;
+  }
+
+ private:
+  struct Chunk;
+
+  static std::vector<Chunk> divide(std::span<const DeviceBytes> blocks);
+  Status stream_to_disk(std::span<const Chunk> chunks);
+  Status stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost);
+  Status reserve_all(std::span<const DeviceBytes> blocks);
+
+  CopyLanes& lanes_;
+  PinnedArena& pinned_;
+  DiskTier& disk_;
+};
+
+}  // namespace spillway

@@ -1,0 +1,99 @@
+// The disk below the host: pieces of blocks in one file, each with the checksums of what was written.
+//
+// Room is reserved before anything is written. A write that fails is tried again elsewhere in the file, up to
+// kMostWrites times in all; places that could not be written are not used again. After kMostFailures failed
+// writes in a row the tier takes nothing more. What is read is compared with its checksums; a mismatch is
+// read once more, past the way it was read before, and then reported.
+//
+// The file is made by the first reserve(). Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "driver/status.h"
+#include "offload/io/engine.h"
+#include "offload/io/extent_file.h"
+#include "offload/spill/block.h"
+
+namespace spillway {
+
+struct DiskTierOptions {
+  ExtentFileOptions file;  // an empty directory: there is no disk tier
+  IoOptions io;
+  uint64_t daily_write_bytes = ~uint64_t{0};  // what may be written in any day: flash wears
+  IoEngine::MakeQueue make_queue;             // instead of the kernel's: for faults
+};
+
+struct DiskCounters {
+  uint64_t blocks_bytes = 0;  // reserved for pieces now
+  uint64_t written_bytes = 0;
+  uint64_t read_bytes = 0;
+  uint64_t zero_bytes = 0;  // that needed no write
+  uint64_t verified_bytes = 0;
+  uint64_t mismatches = 0;
+  uint64_t repeated_writes = 0;
+  uint64_t failed_writes = 0;  // for good
+};
+
+class DiskTier {
+ public:
+  static constexpr int kMostWrites = 3;
+  static constexpr uint32_t kMostFailures = 8;
+
+  explicit DiskTier(DiskTierOptions options);
+  ~DiskTier();
+  DiskTier(const DiskTier&) = delete;
+  DiskTier& operator=(const DiskTier&) = delete;
+
+  bool exists() const { return !options_.file.directory.empty(); }
+  // Places for a block of so many bytes. Errors: unsupported (no directory is set), out_of_memory (no room
+  // within the limit, the disk, a quota, or what may be written today), io (the directory; or the tier was
+  // given up).
+  Status reserve(uint64_t bytes, std::vector<DiskPiece>* pieces);
+  void release(std::vector<DiskPiece>& pieces);
+
+  // One operation on a piece. It lives until `done` was called, and so does the memory: a piece's, or what is
+  // left of the block, and its last bytes up to a multiple of kAlignment are the caller's too.
+  using Done = std::function<void(Status status)>;
+  static constexpr size_t kAlignment = 4096;
+  void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Done done);
+  // Whoever waits for it calls verify() then.
+  void read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done);
+  // Compares what was read; reads again where it differs. Errors: data_lost, io.
+  Status verify(std::span<std::byte> memory, const DiskPiece& piece);
+
+  DiskCounters counters() const;
+  IoCounters io_counters() const { return engine_.counters(); }
+  ExtentFile::Usage usage() const;
+  // Why not better, or not at all: for reports. Empty where all is well.
+  std::string warning() const;
+  std::string engine() const { return engine_.description(); }
+
+ private:
+  struct Write;
+
+  Status open();
+  void submit_write(const std::shared_ptr<Write>& write);
+  void write_ended(const std::shared_ptr<Write>& write, int error);
+  Status budget(uint64_t bytes);
+
+  const DiskTierOptions options_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<ExtentFile> file_;
+  DiskCounters counters_;
+  uint32_t failures_in_a_row_ = 0;
+  int64_t budget_day_ = 0;
+  uint64_t budget_used_bytes_ = 0;
+  IoEngine engine_;  // ends first: its requests use the file
+};
+
+// The checksums of a piece; whether all of it is zero.
+DiskPiece describe(std::span<const std::byte> memory);
+
+}  // namespace spillway

@@ -1,0 +1,209 @@
+#include "offload/spill/region_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace spillway {
+
+// ---- Segments
+
+Status RegionMemory::map(Segment& segment) {
+  if (segment.range.is_full()) return {};
+  Result<PhysicalHandle> handle = PhysicalHandle::create(lanes_.driver(), device_, segment.range.bytes());
+  if (!handle.ok()) return handle.take_status();
+  Status status = segment.range.append(handle.value());
+  const std::vector<int> devices = devices_();
+  if (status.ok()) {
+    status = set_access(lanes_.driver(), segment.range.base(), segment.range.bytes(), devices.data(),
+                        devices.size());
+  }
+  if (!status.ok()) (void)segment.range.unmap_all();
+  return status;
+}
+
+void* RegionMemory::allocate(uint64_t bytes) {
+  Result<MappedRange> range = MappedRange::reserve(lanes_.driver(), bytes);
+  if (!range.ok()) return nullptr;
+  const CUdeviceptr base = range->base();
+  auto segment = std::make_unique<Segment>(std::move(range.value()), bytes);
+  if (!map(*segment).ok()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  segments_[base] = std::move(segment);
+  return reinterpret_cast<void*>(base);
+}
+
+void RegionMemory::free(const SegmentMemory& memory) {
+  std::unique_ptr<Segment> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = segments_.find(memory.va());
+    if (found == segments_.end()) return;
+    gone = std::move(found->second);
+    segments_.erase(found);
+  }
+  mover_.drop(gone->block);
+}
+
+RegionMemory::Segments RegionMemory::find(const std::vector<SegmentMemory>& memory) {
+  const std::lock_guard lock(mutex_);
+  Segments found;
+  for (const SegmentMemory& each : memory) {
+    if (const auto at = segments_.find(each.va()); at != segments_.end()) found.push_back(at->second.get());
+  }
+  return found;
+}
+
+std::vector<DeviceBytes> RegionMemory::device_bytes(const Segments& segments) {
+  std::vector<DeviceBytes> blocks;
+  for (Segment* segment : segments) blocks.push_back({segment->range.base(), &segment->block});
+  return blocks;
+}
+
+Status RegionMemory::go(const Segments& segments, BlockPlace to) {
+  for (Segment* segment : segments) {
+    if (Status status = segment->block.go(to); !status.ok()) return status;
+  }
+  return {};
+}
+
+// ---- Out
+
+Status RegionMemory::copy_out(const Segments& segments, SpillTo to) {
+  const std::vector<DeviceBytes> blocks = device_bytes(segments);
+  if (to == SpillTo::kDisk) return mover_.copy_to_disk(blocks);
+  // What host memory has no room for goes to the disk, block by block from the last.
+  std::vector<DeviceBytes> in_host = blocks;
+  Status status = mover_.copy_to_host(in_host);
+  size_t kept = in_host.size();
+  while (status.code() == SPW_ERROR_OUT_OF_MEMORY && kept > 0) {
+    kept /= 2;
+    status = mover_.copy_to_host(std::span(in_host).first(kept));
+  }
+  if (!status.ok() || kept == blocks.size()) return status;
+  status = mover_.copy_to_disk(std::span(blocks).subspan(kept));
+  if (status.ok()) return status;
+  for (const DeviceBytes& each : blocks) mover_.drop_host(*each.block);
+  if (status.code() != SPW_ERROR_UNSUPPORTED) return status;
+  return Status::out_of_memory("host memory has no room for all of it (see pinned_limit), and " +
+                               status.text());
+}
+
+Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo to) {
+  const Segments segments = find(memory);
+  if (to != SpillTo::kNowhere) {
+    if (Status status = go(segments, BlockPlace::kEvicting); !status.ok()) return status;
+    if (Status status = copy_out(segments, to); !status.ok()) {
+      (void)go(segments, BlockPlace::kResident);
+      return status;
+    }
+  }
+  // Complete elsewhere: the device's memory may go.
+  for (Segment* segment : segments) {
+    const BlockPlace place = to == SpillTo::kNowhere                  ? BlockPlace::kDiscarded
+                             : segment->block.spilled.host != nullptr ? BlockPlace::kHost
+                                                                      : BlockPlace::kDisk;
+    if (Status status = segment->block.go(place); !status.ok()) return status;
+    (void)segment->range.unmap_all();
+  }
+  return {};
+}
+
+// ---- Back
+
+Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory) {
+  const Segments segments = find(memory);
+  for (const Segment* segment : segments) {
+    if (segment->block.place() != BlockPlace::kPoisoned) continue;
+    return Status::data_lost(
+        fmt::format("{} bytes at {:#x} were moved out and cannot be read any more: free what lies there",
+                    segment->block.bytes, segment->range.base()));
+  }
+  Segments spilled;
+  std::vector<BlockPlace> places;
+  for (Segment* segment : segments) {
+    places.push_back(segment->block.place());
+    if (segment->block.place() != BlockPlace::kDiscarded) spilled.push_back(segment);
+  }
+  if (Status status = go(segments, BlockPlace::kRestoring); !status.ok()) return status;
+  SpillBlock* lost = nullptr;
+  Status status;
+  for (size_t i = 0; i < segments.size() && status.ok(); ++i) status = map(*segments[i]);
+  if (status.ok()) status = mover_.copy_back(device_bytes(spilled), &lost);
+  if (!status.ok()) {
+    // Copies that are under way must not meet memory that is gone.
+    const bool drained = lanes_.drain_in().ok();
+    for (size_t i = 0; i < segments.size(); ++i) {
+      if (drained) (void)segments[i]->range.unmap_all();
+      (void)segments[i]->block.go(&segments[i]->block == lost ? BlockPlace::kPoisoned : places[i]);
+    }
+    return status;
+  }
+  for (Segment* segment : segments) {
+    (void)segment->block.go(BlockPlace::kResident);
+    mover_.drop(segment->block);
+  }
+  return {};
+}
+
+Status RegionMemory::write_down(const std::vector<SegmentMemory>& memory) {
+  for (Segment* segment : find(memory)) {
+    if (segment->block.place() != BlockPlace::kHost) continue;
+    if (Status status = segment->block.go(BlockPlace::kWriting); !status.ok()) return status;
+    Status status = mover_.write_down(segment->block);
+    if (Status back = segment->block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok())
+      return back;
+    if (!status.ok()) return status;
+    mover_.drop_host(segment->block);
+  }
+  return {};
+}
+
+// ---- The rest
+
+Status RegionMemory::grant(int peer) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [base, segment] : segments_) {
+    if (!segment->range.is_full()) continue;
+    Status status = set_access(lanes_.driver(), base, segment->range.bytes(), peer);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+RegionUsage RegionMemory::usage(const std::vector<SegmentMemory>& memory) const {
+  const std::lock_guard lock(mutex_);
+  RegionUsage usage;
+  for (const SegmentMemory& each : memory) {
+    const auto found = segments_.find(each.va());
+    if (found == segments_.end()) continue;
+    const Segment& segment = *found->second;
+    const uint64_t bytes = segment.block.bytes;
+    switch (segment.block.place()) {
+      case BlockPlace::kHost:
+      case BlockPlace::kWriting:
+        usage.host_bytes += bytes;
+        break;
+      case BlockPlace::kDisk:
+      case BlockPlace::kReading:
+        usage.disk_bytes += bytes;
+        break;
+      case BlockPlace::kDiscarded:
+        usage.discarded_bytes += bytes;
+        break;
+      case BlockPlace::kPoisoned:
+        usage.lost_bytes += bytes;
+        break;
+      case BlockPlace::kResident:
+      case BlockPlace::kEvicting:
+      case BlockPlace::kRestoring:
+        usage.device_bytes += bytes;
+        continue;
+    }
+    if (segment.range.is_full()) usage.stuck_bytes += bytes;
+  }
+  return usage;
+}
+
+}  // namespace spillway

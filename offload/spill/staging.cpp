@@ -1,0 +1,84 @@
+#include "offload/spill/staging.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace spillway {
+
+void DiskWork::begin(size_t operations) {
+  const std::lock_guard lock(mutex_);
+  left_ += operations;
+}
+
+void DiskWork::end(Status status) {
+  const std::lock_guard lock(mutex_);
+  if (status_.ok()) status_ = std::move(status);
+  if (--left_ == 0) ended_.notify_all();
+}
+
+Status DiskWork::wait() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] { return left_ == 0; });
+  return std::exchange(status_, Status());
+}
+
+Result<std::unique_ptr<Staging>> Staging::create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes) {
+  std::unique_ptr<Staging> staging(new Staging(lanes, arena));
+  const size_t wanted =
+      std::clamp<size_t>(static_cast<size_t>((bytes + kBufferBytes - 1) / kBufferBytes), 1, kMostBuffers);
+  for (size_t i = 0; i < wanted; ++i) {
+    auto buffer = std::make_unique<Buffer>();
+    Result<void*> memory = arena.allocate(kBufferBytes, PinnedArena::kSlotBytes);
+    if (memory.ok()) {
+      buffer->memory = static_cast<std::byte*>(memory.value());
+    } else if (!staging->buffers_.empty()) {
+      break;
+    } else {
+      staging->is_pinned_ = false;
+      buffer->memory = static_cast<std::byte*>(std::aligned_alloc(PinnedArena::kSlotBytes, kBufferBytes));
+      if (buffer->memory == nullptr) return memory.take_status();
+    }
+    staging->buffers_.push_back(std::move(buffer));
+    if (!staging->is_pinned_) break;
+  }
+  for (const std::unique_ptr<Buffer>& buffer : staging->buffers_) {
+    Result<Event> event = lanes.events().acquire();
+    if (!event.ok()) return event.take_status();
+    buffer->copied = std::move(event.value());
+  }
+  return staging;
+}
+
+Staging::~Staging() {
+  for (const std::unique_ptr<Buffer>& buffer : buffers_) {
+    (void)buffer->disk.wait();
+    const bool is_done = wait_for_copy(*buffer).ok();
+    if (buffer->copied) lanes_.events().give_back(std::move(buffer->copied));
+    if (!is_done) continue;
+    if (is_pinned_) {
+      arena_.give_back(buffer->memory, kBufferBytes);
+    } else {
+      std::free(buffer->memory);
+    }
+  }
+}
+
+Status Staging::wait_for_copy(Buffer& buffer) {
+  if (!buffer.is_copying) return {};
+  if (Status status = buffer.copied.synchronize(); !status.ok()) return status;
+  buffer.is_copying = false;
+  return {};
+}
+
+Status Staging::mark_copy(Buffer& buffer, CUstream stream) {
+  buffer.is_copying = true;
+  Status status = buffer.copied.record(stream);
+  if (status.ok()) return {};
+  // Without a mark, the stream's end is one.
+  const Driver& driver = lanes_.driver();
+  if (driver.cuStreamSynchronize(stream) == CUDA_SUCCESS) buffer.is_copying = false;
+  return status;
+}
+
+}  // namespace spillway

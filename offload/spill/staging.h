@@ -1,0 +1,73 @@
+// A ring of host buffers through which bytes pass between a device and a disk. A buffer is used by one side,
+// then by the other, then again.
+//
+// Buffers are pinned where that is granted; else plain memory, through which copies are slower and go on.
+// Belongs to one thread, but for Work, which ends on any.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "driver/event.h"
+#include "offload/pinned_arena.h"
+#include "offload/spill/copy_lanes.h"
+
+namespace spillway {
+
+// Operations of a disk that a buffer waits for.
+class DiskWork {
+ public:
+  void begin(size_t operations);
+  // Called by whoever ends one.
+  void end(Status status);
+  // Until all have ended; the first error among them.
+  Status wait();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  size_t left_ = 0;
+  Status status_;
+};
+
+class Staging {
+ public:
+  static constexpr size_t kBufferBytes = size_t{8} << 20;
+  static constexpr size_t kMostBuffers = 8;
+
+  struct Buffer {
+    std::byte* memory = nullptr;
+    Event copied;  // the last copy from it or to it
+    bool is_copying = false;
+    DiskWork disk;
+  };
+
+  // Of as many buffers as `bytes` can use. The context must be current. Errors: out_of_memory, where the host
+  // has no memory for one buffer; driver.
+  static Result<std::unique_ptr<Staging>> create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes);
+  // Waits for what still uses the buffers; where that fails, their memory is never used again.
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  size_t size() const { return buffers_.size(); }
+  Buffer& at(size_t i) { return *buffers_[i % buffers_.size()]; }
+  // Until the buffer's copy is done, and its disk work.
+  Status wait_for_copy(Buffer& buffer);
+  // Marks the copy just enqueued on `stream`.
+  Status mark_copy(Buffer& buffer, CUstream stream);
+
+ private:
+  Staging(CopyLanes& lanes, PinnedArena& arena) : lanes_(lanes), arena_(arena) {}
+
+  CopyLanes& lanes_;
+  PinnedArena& arena_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  bool is_pinned_ = true;
+};
+
+}  // namespace spillway

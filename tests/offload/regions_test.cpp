@@ -1,0 +1,228 @@
+// Regions move out of the device and back with their bytes and addresses, whatever fails on the way.
+#include <random>
+
+#include "tests/offload/spilling.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr PoolId kWeights{9, 1};
+constexpr PoolId kOther{9, 2};
+
+class RegionsTest : public testing::Test {
+ protected:
+  static constexpr const char* kDevice = "capacity:128MiB,completion:late";
+
+  void expect_sound() {
+    SPW_EXPECT_OK(arena_->validate());
+    EXPECT_EQ(tiers_.device.reports(), "");
+  }
+  int64_t reserved() const { return arena_->stats().reserved_bytes.all.current; }
+  int64_t allocated() const { return arena_->stats().allocated_bytes.all.current; }
+
+  TemporaryDirectory directory_;
+  Tiers tiers_{kDevice, disk_options(directory_.path())};
+  std::unique_ptr<Arena> arena_ = tiers_.device.arena();
+  TestRegion weights_{tiers_, *arena_, kWeights};
+};
+
+TEST_F(RegionsTest, BytesComeBackToTheirAddressesFromEachTier) {
+  std::vector<void*> blocks;
+  for (const size_t bytes : {600 * kMiB / 1024, 5 * kMiB + 100, 33 * kMiB, size_t{512}}) {
+    blocks.push_back(weights_.allocate(bytes));
+    weights_.write(blocks.back(), static_cast<uint32_t>(blocks.size()));
+  }
+  const int64_t held = reserved();
+  const int64_t used = allocated();
+  for (const SpillTo to : {SpillTo::kHost, SpillTo::kDisk}) {
+    SPW_EXPECT_OK(weights_.evict(to));
+    EXPECT_EQ(reserved(), 0) << "what is elsewhere is not on the device";
+    EXPECT_EQ(allocated(), 0);
+    EXPECT_EQ(weights_.usage().device_bytes, 0u);
+    EXPECT_EQ(to == SpillTo::kHost ? weights_.usage().host_bytes : weights_.usage().disk_bytes,
+              static_cast<uint64_t>(held));
+    expect_sound();
+    SPW_EXPECT_OK(weights_.restore());
+    EXPECT_EQ(reserved(), held);
+    EXPECT_EQ(allocated(), used);
+    EXPECT_TRUE(weights_.all_intact());
+    expect_sound();
+  }
+  EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0u) << "no copy is left behind";
+}
+
+TEST_F(RegionsTest, TheDeviceServesOthersMeanwhile) {
+  void* block = weights_.allocate(80 * kMiB);
+  weights_.write(block, 7);
+  EXPECT_EQ(arena_->allocate(100 * kMiB, nullptr, &block).code(), SPW_ERROR_OUT_OF_MEMORY);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kHost));
+  void* other = must_allocate(*arena_, 100 * kMiB, nullptr);
+  tiers_.device.touch(nullptr, other, 100 * kMiB);
+  EXPECT_EQ(weights_.restore().code(), SPW_ERROR_OUT_OF_MEMORY);
+  expect_sound();
+  SPW_EXPECT_OK(Arena::free(other));
+  SPW_EXPECT_OK(weights_.restore());  // what the arena kept for later goes back to make room
+  EXPECT_TRUE(weights_.all_intact());
+  expect_sound();
+}
+
+TEST_F(RegionsTest, HostMemoryGoesDownToTheDisk) {
+  void* block = weights_.allocate(20 * kMiB);
+  weights_.write(block, 3);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kHost));
+  SPW_EXPECT_OK(weights_.write_down());
+  EXPECT_EQ(weights_.usage().host_bytes, 0u);
+  EXPECT_GE(weights_.usage().disk_bytes, 20 * kMiB);
+  SPW_EXPECT_OK(weights_.restore());
+  EXPECT_TRUE(weights_.all_intact());
+}
+
+TEST_F(RegionsTest, ZerosAreNotWritten) {
+  void* block = weights_.allocate(20 * kMiB);
+  weights_.write(block, 0);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kDisk));
+  EXPECT_EQ(tiers_.disk.counters().written_bytes, 0u);
+  SPW_EXPECT_OK(weights_.restore());
+  EXPECT_TRUE(weights_.all_intact());
+}
+
+TEST_F(RegionsTest, WhatIsDiscardedComesBackAsMemory) {
+  void* block = weights_.allocate(20 * kMiB);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kNowhere));
+  EXPECT_EQ(reserved(), 0);
+  EXPECT_EQ(weights_.usage().discarded_bytes, 20 * kMiB);
+  SPW_EXPECT_OK(weights_.restore());
+  tiers_.device.touch(nullptr, block, 20 * kMiB);
+  expect_sound();
+}
+
+TEST_F(RegionsTest, BlocksCanBeFreedWhileTheyAreElsewhere) {
+  void* first = weights_.allocate(24 * kMiB);
+  void* second = weights_.allocate(24 * kMiB);
+  weights_.write(first, 1);
+  weights_.write(second, 2);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kDisk));
+  weights_.free(first);
+  expect_sound();
+  SPW_EXPECT_OK(weights_.restore());
+  EXPECT_TRUE(weights_.is_intact(second));
+  EXPECT_EQ(allocated(), static_cast<int64_t>(24 * kMiB));
+  EXPECT_EQ(weights_.allocate(24 * kMiB), first);
+  expect_sound();
+}
+
+TEST_F(RegionsTest, ARegionThatIsReleasedElsewhereLeavesNothing) {
+  void* block = weights_.allocate(24 * kMiB);
+  weights_.write(block, 1);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kDisk));
+  SPW_EXPECT_OK(arena_->release_pool(kWeights));
+  weights_.free(block);
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0u);
+  EXPECT_EQ(reserved(), 0);
+  expect_sound();
+}
+
+TEST_F(RegionsTest, WhatCannotBeDoneNowIsRefusedAndChangesNothing) {
+  void* block = weights_.allocate(4 * kMiB);
+  weights_.write(block, 5);
+  EXPECT_EQ(weights_.restore().code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(arena_->begin_pool(kWeights, nullptr));
+  EXPECT_EQ(weights_.evict(SpillTo::kHost).code(), SPW_ERROR_INVALID_STATE) << "open";
+  SPW_EXPECT_OK(arena_->end_pool(kWeights));
+  SPW_EXPECT_OK(arena_->release_pool(kWeights));
+  const CUstream stream = tiers_.device.stream();
+  ASSERT_EQ(tiers_.device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  SPW_EXPECT_OK(arena_->begin_pool(kOther, nullptr));
+  EXPECT_EQ(weights_.evict(SpillTo::kHost).code(), SPW_ERROR_INVALID_STATE) << "a capture";
+  SPW_EXPECT_OK(arena_->end_pool(kOther));
+  CUgraph graph = nullptr;
+  EXPECT_EQ(tiers_.device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS) << "it goes on";
+  tiers_.device.driver->cuGraphDestroy(graph);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kHost));
+  EXPECT_EQ(weights_.evict(SpillTo::kHost).code(), SPW_ERROR_INVALID_STATE) << "twice";
+  EXPECT_EQ(arena_->begin_pool(kWeights, nullptr).code(), SPW_ERROR_INVALID_STATE) << "not on the device";
+  EXPECT_EQ(arena_->move_pool_out(kOther, nullptr).code(), SPW_ERROR_INVALID_STATE) << "no region";
+  SPW_EXPECT_OK(weights_.restore());
+  EXPECT_TRUE(weights_.all_intact());
+  expect_sound();
+}
+
+TEST_F(RegionsTest, LiveMemoryWaitsForEveryStream) {
+  const CUstream stream = tiers_.device.stream();
+  void* block = weights_.allocate(4 * kMiB, stream);
+  tiers_.device.touch(stream, block, 4 * kMiB);
+  tiers_.device.touch(tiers_.device.stream(), weights_.allocate(4 * kMiB), 4 * kMiB);
+  SPW_EXPECT_OK(weights_.evict(SpillTo::kHost));
+  expect_sound();
+}
+
+TEST(Regions, WithoutHostMemoryTheDiskTakesTheRest) {
+  TemporaryDirectory directory;
+  Tiers tiers("capacity:256MiB,completion:late", disk_options(directory.path()), 64 * kMiB);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  for (uint32_t seed = 1; seed <= 4; ++seed) region.write(region.allocate(30 * kMiB), seed);
+  SPW_EXPECT_OK(region.evict(SpillTo::kHost));
+  EXPECT_GT(region.usage().host_bytes, 0u);
+  EXPECT_GT(region.usage().disk_bytes, 0u);
+  SPW_EXPECT_OK(region.restore());
+  EXPECT_TRUE(region.all_intact());
+  EXPECT_EQ(tiers.device.reports(), "");
+}
+
+TEST(Regions, WithoutAnyRoomEverythingStays) {
+  Tiers tiers("capacity:256MiB,completion:late", {}, 16 * kMiB);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  region.write(region.allocate(30 * kMiB), 1);
+  EXPECT_EQ(region.evict(SpillTo::kHost).code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(region.evict(SpillTo::kDisk).code(), SPW_ERROR_UNSUPPORTED);
+  EXPECT_TRUE(region.all_intact());
+  SPW_EXPECT_OK(arena->validate());
+}
+
+// Every call of the driver fails once at each place in a scenario: nothing is lost, nothing hangs, and what
+// the error left can be done afterwards.
+TEST(Regions, NothingIsLostWhereverTheDriverFails) {
+  const char* const kCalls[] = {"cuMemCreate",         "cuMemMap",          "cuMemSetAccess",
+                                "cuMemUnmap",          "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync",
+                                "cuEventRecord",       "cuEventCreate",     "cuEventSynchronize",
+                                "cuStreamSynchronize", "cuCtxSynchronize",  "cuMemHostRegister"};
+  int faults = 0;
+  for (const char* call : kCalls) {
+    for (int nth = 1; nth <= 40; ++nth) {
+      TemporaryDirectory directory;
+      Tiers tiers("capacity:256MiB,completion:late", disk_options(directory.path(), false));
+      const std::unique_ptr<Arena> arena = tiers.device.arena();
+      TestRegion region(tiers, *arena, kWeights);
+      region.write(region.allocate(3 * kMiB), 1);
+      region.write(region.allocate(21 * kMiB), 2);
+      const uint64_t before = tiers.device.calls(call);
+      tiers.device.inject_fault(call, static_cast<uint64_t>(nth), CUDA_ERROR_UNKNOWN);
+      bool failed = false;
+      for (const SpillTo to : {SpillTo::kHost, SpillTo::kDisk}) {
+        Status out = region.evict(to);
+        failed = failed || !out.ok();
+        if (!out.ok()) {
+          EXPECT_TRUE(region.all_intact()) << call << " " << nth << ": " << out.text();
+          SPW_EXPECT_OK(region.evict(to));
+        }
+        Status back = region.restore();
+        failed = failed || !back.ok();
+        if (!back.ok()) SPW_EXPECT_OK(region.restore());
+        ASSERT_TRUE(region.all_intact()) << call << " " << nth;
+      }
+      tiers.device.clear_faults();
+      SPW_EXPECT_OK(arena->validate());
+      EXPECT_EQ(tiers.device.reports(), "") << call << " " << nth;
+      faults += failed ? 1 : 0;
+      if (tiers.device.calls(call) - before < static_cast<uint64_t>(nth)) break;  // the scenario has no more
+    }
+  }
+  EXPECT_GT(faults, 20);
+}
+
+}  // namespace
+}  // namespace spillway::test

@@ -1,0 +1,148 @@
+// What tests of the spill tiers share: a device, an arena, the tiers below it, and regions whose bytes are
+// written and compared by copies.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offload/spill/region_memory.h"
+#include "tests/allocator/device.h"
+
+namespace spillway::test {
+
+// A directory of the test's own, gone with it.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "spillway-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline DiskTierOptions disk_options(const std::string& directory, bool use_uring = true) {
+  DiskTierOptions options;
+  options.file.directory = directory;
+  options.file.growth_bytes = uint64_t{64} << 20;
+  options.file.allow_ram_backed = true;
+  options.io.use_uring = use_uring;
+  options.io.threads = 2;
+  return options;
+}
+
+// A device with its tiers.
+struct Tiers {
+  explicit Tiers(const char* configuration, DiskTierOptions disk_tier, uint64_t pinned_bytes = UINT64_MAX)
+      : device(configuration), pinned(*device.driver, {pinned_bytes, nullptr}), disk(std::move(disk_tier)) {
+    Result<std::unique_ptr<CopyLanes>> made = CopyLanes::create(*device.driver);
+    if (!made.ok()) throw std::runtime_error(made.status().text());
+    lanes = std::move(made.value());
+    memory = std::make_unique<RegionMemory>(0, *lanes, pinned, disk, [] { return std::vector<int>{0}; });
+  }
+
+  Device device;
+  PinnedArena pinned;
+  DiskTier disk;
+  std::unique_ptr<CopyLanes> lanes;
+  std::unique_ptr<RegionMemory> memory;
+};
+
+// One region of an arena, whose blocks hold patterns.
+class TestRegion {
+ public:
+  TestRegion(Tiers& tiers, Arena& arena, PoolId id) : tiers_(tiers), arena_(arena), id_(id) {
+    SPW_EXPECT_OK(arena_.retain_pool(id_));
+    SPW_EXPECT_OK(arena_.set_pool_source(
+        id_, {[this](uint64_t bytes, CUstream) { return tiers_.memory->allocate(bytes); },
+              [memory = tiers_.memory.get()](const SegmentMemory& segment) { memory->free(segment); }}));
+  }
+
+  void* allocate(size_t bytes, CUstream stream = nullptr) {
+    SPW_EXPECT_OK(arena_.begin_pool(id_, nullptr));
+    void* block = nullptr;
+    const Status status = arena_.allocate(bytes, stream, &block);
+    SPW_EXPECT_OK(arena_.end_pool(id_));
+    SPW_EXPECT_OK(arena_.release_pool(id_));  // begin_pool's claim; the region's own stays
+    if (!status.ok()) return nullptr;
+    bytes_[block] = bytes;
+    return block;
+  }
+  void free(void* block) {
+    bytes_.erase(block);
+    patterns_.erase(block);
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  // Work of the device on `stream` that gives the block bytes made from `seed`; 0 is all zero.
+  void write(void* block, uint32_t seed, CUstream stream = nullptr) {
+    patterns_[block] = pattern(bytes_[block], seed);
+    const std::vector<char>& bytes = patterns_[block];
+    EXPECT_EQ(
+        tiers_.device.driver->cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(block), bytes.data(), bytes.size()),
+        CUDA_SUCCESS);
+    (void)stream;
+  }
+  // Whether the device has what was written last.
+  bool is_intact(void* block) const {
+    const std::vector<char>& expected = patterns_.at(block);
+    std::vector<char> bytes(expected.size());
+    EXPECT_EQ(
+        tiers_.device.driver->cuMemcpyDtoH(bytes.data(), reinterpret_cast<CUdeviceptr>(block), bytes.size()),
+        CUDA_SUCCESS);
+    return bytes == expected;
+  }
+  bool all_intact() const {
+    for (const auto& [block, bytes] : patterns_) {
+      if (!is_intact(block)) return false;
+    }
+    return true;
+  }
+  const std::map<void*, size_t>& blocks() const { return bytes_; }
+
+  Status evict(SpillTo to) {
+    return arena_.move_pool_out(id_, [&](const std::vector<SegmentMemory>& segments) {
+      segments_ = segments;
+      return tiers_.memory->move_out(segments, to);
+    });
+  }
+  Status restore() {
+    return arena_.bring_pool_back(id_, [&](const std::vector<SegmentMemory>& segments) {
+      segments_ = segments;
+      return tiers_.memory->bring_back(segments);
+    });
+  }
+  Status write_down() { return tiers_.memory->write_down(segments_); }
+  RegionUsage usage() const { return tiers_.memory->usage(segments_); }
+  PoolId id() const { return id_; }
+
+  static std::vector<char> pattern(size_t bytes, uint32_t seed) {
+    std::vector<char> out(bytes);
+    uint32_t value = seed;
+    for (size_t i = 0; seed != 0 && i + sizeof(value) <= bytes; i += sizeof(value)) {
+      value = value * 1664525 + 1013904223;
+      std::memcpy(out.data() + i, &value, sizeof(value));
+    }
+    return out;
+  }
+
+ private:
+  Tiers& tiers_;
+  Arena& arena_;
+  const PoolId id_;
+  std::map<void*, size_t> bytes_;
+  std::map<void*, std::vector<char>> patterns_;
+  std::vector<SegmentMemory> segments_;
+};
+
+}  // namespace spillway::test
