@@ -70,11 +70,18 @@ bool parse(std::string_view text, LimitSize& out) {
   return true;
 }
 
-bool parse(std::string_view text, SmallSize& out) {
+template <typename Size>
+bool parse_within(std::string_view text, Size& out) {
   const std::optional<uint64_t> bytes = parse_bytes(text);
-  if (!bytes || *bytes < SmallSize::kSmallest || *bytes > SmallSize::kLargest) return false;
+  if (!bytes || *bytes < Size::kSmallest || *bytes > Size::kLargest) return false;
   out.bytes = *bytes;
   return true;
+}
+bool parse(std::string_view text, SmallSize& out) {
+  return parse_within(text, out);
+}
+bool parse(std::string_view text, BlockSize& out) {
+  return parse_within(text, out);
 }
 
 bool parse(std::string_view text, Backend& out) {
@@ -93,6 +100,26 @@ bool parse(std::string_view text, Flag& out) {
   const bool on = text == "on" || text == "true" || text == "1";
   if (!on && text != "off" && text != "false" && text != "0") return false;
   out = on;
+  return true;
+}
+
+bool parse(std::string_view text, Path& out) {
+  out = text;
+  return true;
+}
+
+bool parse(std::string_view text, Count& out) {
+  uint32_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value == 0 || value > Count::kMost)
+    return false;
+  out.value = value;
+  return true;
+}
+
+bool parse(std::string_view text, IoEngineKind& out) {
+  if (text != "auto" && text != "threads") return false;
+  out = text == "auto" ? IoEngineKind::kAuto : IoEngineKind::kThreads;
   return true;
 }
 
@@ -117,11 +144,23 @@ std::string print(const LimitSize& value) {
 std::string print(const SmallSize& value) {
   return print_bytes(value.bytes);
 }
+std::string print(const BlockSize& value) {
+  return print_bytes(value.bytes);
+}
 std::string print(const Backend& value) {
   return value == Backend::kVmm ? "vmm" : "malloc";
 }
 std::string print(const Debug& value) {
   return value == Debug::kOff ? "off" : "guard";
+}
+std::string print(const Path& value) {
+  return value;
+}
+std::string print(const Count& value) {
+  return fmt::format("{}", value.value);
+}
+std::string print(const IoEngineKind& value) {
+  return value == IoEngineKind::kAuto ? "auto" : "threads";
 }
 std::string print(const Flag& value) {
   return value ? "on" : "off";

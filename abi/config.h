@@ -32,8 +32,19 @@ struct SmallSize {
   static constexpr uint64_t kLargest = 16 << 10;
   uint64_t bytes = 0;
 };
+struct BlockSize {
+  static constexpr uint64_t kSmallest = 64 << 10;
+  static constexpr uint64_t kLargest = 16 << 20;
+  uint64_t bytes = 0;
+};
 enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
+enum class IoEngineKind : uint8_t { kAuto, kThreads };
+using Path = std::string;
+struct Count {
+  static constexpr uint32_t kMost = 4096;
+  uint32_t value = 0;
+};
 using Flag = bool;
 
 struct Config {

@@ -1,6 +1,7 @@
 #include "abi/process.h"
 
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,13 @@ Status check_annotation(const std::string& name) {
   return Status::invalid_argument(
       fmt::format("'{}' is no name for an annotation: use 1 to {} lower-case letters, digits and _",
                   name.substr(0, 80), kMostLetters));
+}
+
+// 0 where the directory cannot be asked; what is wrong with it shows when it is used.
+uint64_t file_system_bytes(const std::string& directory) {
+  struct statvfs space {};
+  if (statvfs(directory.c_str(), &space) != 0) return 0;
+  return uint64_t{space.f_blocks} * space.f_frsize;
 }
 
 bool is_per_device(const std::string& path) {
@@ -253,6 +261,44 @@ Result<PinnedBlocks*> Process::pinned() {
     published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
   }
   return existing_pinned();
+}
+
+DiskTierOptions Process::disk_options() const {
+  DiskTierOptions options;
+  options.file.directory = config_.spill_dir;
+  const uint64_t total = config_.spill_dir.empty() ? 0 : file_system_bytes(config_.spill_dir);
+  options.file.most_bytes = config_.spill_limit.of(total);
+  options.file.allow_ram_backed = config_.spill_ram_backed;
+  options.file.want_direct = config_.spill_direct;
+  options.daily_write_bytes = config_.spill_daily_writes.of(total);
+  options.io.block_bytes = config_.spill_block.bytes;
+  options.io.depth = config_.spill_depth.value;
+  options.io.threads = config_.spill_threads.value;
+  options.io.use_uring = config_.spill_engine == IoEngineKind::kAuto;
+  return options;
+}
+
+DeviceTiers* Process::existing_tiers(int device) {
+  const std::lock_guard lock(mutex_);
+  const auto found = tiers_.find(device);
+  return found == tiers_.end() ? nullptr : found->second;
+}
+
+Result<DeviceTiers*> Process::tiers(int device) {
+  if (DeviceTiers* tiers = existing_tiers(device); tiers != nullptr) return tiers;
+  Result<PinnedBlocks*> blocks = pinned();
+  if (!blocks.ok()) return blocks.take_status();
+  const std::lock_guard lock(mutex_);
+  Result<Arena*> arena = create_arena(device);
+  if (!arena.ok()) return arena.take_status();
+  if (is_guarded()) return Status::unsupported("memory cannot be spilled with debug:guard");
+  if (config_.backend == Backend::kMalloc)
+    return Status::unsupported("memory cannot be spilled with backend:malloc");
+  if (const auto found = tiers_.find(device); found != tiers_.end()) return found->second;
+  Result<std::unique_ptr<DeviceTiers>> made =
+      DeviceTiers::create(*driver_, *arena.value(), blocks.value()->arena(), disk_options());
+  if (!made.ok()) return made.take_status();
+  return tiers_[device] = made.value().release();
 }
 
 Status Process::annotate(int device, const std::string& name, uint64_t bytes) {

@@ -27,6 +27,7 @@
 #include "driver/status.h"
 #include "include/spillway/spillway.h"
 #include "offload/pinned_blocks.h"
+#include "offload/spill/device_tiers.h"
 
 namespace spillway {
 
@@ -66,6 +67,12 @@ class Process {
   // Null where there are none.
   static PinnedBlocks* existing_pinned() { return published_pinned.load(std::memory_order_acquire); }
 
+  // What lies below a device, made if need be. Errors: unsupported (debug:guard, backend:malloc), those of
+  // arena() and DeviceTiers::create.
+  Result<DeviceTiers*> tiers(int device);
+  // Null where there is nothing.
+  DeviceTiers* existing_tiers(int device);
+
   // See spw_annotate.
   Status annotate(int device, const std::string& name, uint64_t bytes);
   Result<uint64_t> annotation(int device, const std::string& name);
@@ -84,6 +91,7 @@ class Process {
   Result<Guard*> create_guard(int device);
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
+  DiskTierOptions disk_options() const;
   Result<std::string> dump_text(int device);  // negative: all devices
 
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
@@ -99,6 +107,7 @@ class Process {
   std::shared_ptr<const Driver> driver_;
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
+  std::map<int, DeviceTiers*> tiers_;                           // never freed
   std::map<int, std::map<std::string, uint64_t>> annotations_;  // by device, then name
 };
 

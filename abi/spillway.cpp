@@ -232,7 +232,11 @@ spw_status spw_ipc_close_handle(void* pointer) {
 }
 
 spw_status spw_enable_peer(int device, int peer) {
-  return spillway::with_arena(device, [&](Arena& arena) { return arena.enable_peer(peer); });
+  return spillway::with_arena(device, [&](Arena& arena) -> Status {
+    if (Status status = arena.enable_peer(peer); !status.ok()) return status;
+    spillway::DeviceTiers* tiers = Process::instance().existing_tiers(device);
+    return tiers == nullptr ? Status() : tiers->memory().grant(peer);
+  });
 }
 
 spw_status spw_trim(int device) {
@@ -403,6 +407,7 @@ const char* spw_status_name(spw_status status) {
     SPW_NAME(SPW_ERROR_IO)
     SPW_NAME(SPW_ERROR_CONFIG)
     SPW_NAME(SPW_ERROR_INTERNAL)
+    SPW_NAME(SPW_ERROR_DATA_LOST)
 #undef SPW_NAME
   }
   return "unknown status";

@@ -137,6 +137,10 @@ class Arena {
   // be: a pool is open), out_of_memory, driver; everything is where it was then.
   Status move_pool_out(PoolId id, const MoveSegments& move);
   Status bring_pool_back(PoolId id, const MoveSegments& move);
+  // What its source gave; empty for other pools.
+  std::vector<SegmentMemory> pool_segments(PoolId id) const;
+  // Those that may use the arena's memory: its own and its peers.
+  std::vector<int> devices() const;
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id);

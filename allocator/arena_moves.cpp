@@ -38,6 +38,17 @@ std::vector<Heap*> Arena::heaps_in(const PageStore& store) const {
   return all;
 }
 
+std::vector<SegmentMemory> Arena::pool_segments(PoolId id) const {
+  const Lock lock(mutex_);
+  const auto sourced = sourced_.find(id);
+  return sourced == sourced_.end() ? std::vector<SegmentMemory>() : sourced->second->store->segments();
+}
+
+std::vector<int> Arena::devices() const {
+  const Lock lock(mutex_);
+  return store_->devices();
+}
+
 Result<SourcedPool*> Arena::begin_move(PoolId id, bool out) {
   const Lock lock(mutex_);
   const auto found = sourced_.find(id);

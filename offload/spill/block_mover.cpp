@@ -151,6 +151,24 @@ Status BlockMover::write_down(SpillBlock& block) {
   return status;
 }
 
+Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
+  const auto part = [&](size_t i) {
+    const size_t begin = i * kPieceBytes;
+    return std::span<std::byte>(host + begin, std::min<size_t>(kPieceBytes, block.bytes - begin));
+  };
+  DiskWork work;
+  work.begin(block.spilled.pieces.size());
+  for (size_t i = 0; i < block.spilled.pieces.size(); ++i) {
+    disk_.read(part(i), block.spilled.pieces[i], IoPriority::kPrefetch,
+               [&work](Status status) { work.end(std::move(status)); });
+  }
+  Status status = work.wait();
+  for (size_t i = 0; i < block.spilled.pieces.size() && status.ok(); ++i) {
+    status = disk_.verify(part(i), block.spilled.pieces[i]);
+  }
+  return status;
+}
+
 // ---- Back
 
 Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost) {

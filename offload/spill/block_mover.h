@@ -36,6 +36,8 @@ class BlockMover {
   Status copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost);
   // From host memory to the disk; what is in host memory stays.
   Status write_down(SpillBlock& block);
+  // From the disk to `host`, of slot_bytes(); what is on the disk stays. Errors: data_lost, io.
+  Status read_up(SpillBlock& block, std::byte* host);
 
   // Gives up the copies of a block.
   void drop(SpillBlock& block);

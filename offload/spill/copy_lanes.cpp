@@ -17,11 +17,13 @@ CopyLanes::~CopyLanes() {
   }
 }
 
-Status CopyLanes::copy_out(std::byte* host, CUdeviceptr device, size_t bytes) const {
+Status CopyLanes::copy_out(std::byte* host, CUdeviceptr device, size_t bytes) {
+  out_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return driver_.check(driver_.cuMemcpyDtoHAsync(host, device, bytes, out_), "cuMemcpyDtoHAsync");
 }
 
-Status CopyLanes::copy_in(CUdeviceptr device, const std::byte* host, size_t bytes) const {
+Status CopyLanes::copy_in(CUdeviceptr device, const std::byte* host, size_t bytes) {
+  in_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return driver_.check(driver_.cuMemcpyHtoDAsync(device, host, bytes, in_), "cuMemcpyHtoDAsync");
 }
 

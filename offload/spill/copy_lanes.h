@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "driver/driver.h"
@@ -29,9 +30,13 @@ class CopyLanes {
   EventPool& events() { return events_; }
   const Driver& driver() const { return driver_; }
 
+  // Enqueued so far.
+  uint64_t out_bytes() const { return out_bytes_.load(std::memory_order_relaxed); }
+  uint64_t in_bytes() const { return in_bytes_.load(std::memory_order_relaxed); }
+
   // Enqueued only. The context must be current, and the host's memory live until the copy is done.
-  Status copy_out(std::byte* host, CUdeviceptr device, size_t bytes) const;
-  Status copy_in(CUdeviceptr device, const std::byte* host, size_t bytes) const;
+  Status copy_out(std::byte* host, CUdeviceptr device, size_t bytes);
+  Status copy_in(CUdeviceptr device, const std::byte* host, size_t bytes);
   // Waits for everything that was enqueued so far.
   Status drain_out() const;
   Status drain_in() const;
@@ -59,6 +64,8 @@ class CopyLanes {
   CUstream out_ = nullptr;
   CUstream in_ = nullptr;
   std::atomic<int> waiting_{0};
+  std::atomic<uint64_t> out_bytes_{0};
+  std::atomic<uint64_t> in_bytes_{0};
 };
 
 }  // namespace spillway

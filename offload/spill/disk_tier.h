@@ -51,6 +51,7 @@ class DiskTier {
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
+  uint64_t limit_bytes() const { return options_.file.most_bytes; }
   bool exists() const { return !options_.file.directory.empty(); }
   // Places for a block of so many bytes. Errors: unsupported (no directory is set), out_of_memory (no room
   // within the limit, the disk, a quota, or what may be written today), io (the directory; or the tier was

@@ -1,0 +1,293 @@
+// The C ABI of regions, stashes and tiers. As in spillway.cpp, nothing is decided here.
+#include "include/spillway/offload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "abi/boundary.h"
+#include "driver/context.h"
+#include "offload/spill/device_tiers.h"
+
+using spillway::DeviceTiers;
+using spillway::Process;
+using spillway::RegionReport;
+using spillway::Regions;
+using spillway::Result;
+using spillway::ScopedContext;
+using spillway::SpillTo;
+using spillway::Stashes;
+using spillway::Status;
+
+struct spw_stash {
+  DeviceTiers& tiers;  // for as long as the process lives
+  CUcontext context;
+  Stashes::Stash* stash;
+};
+
+namespace {
+
+// Runs `body` on the tiers of a device, made if need be.
+template <typename Body>
+spw_status with_tiers(int device, Body body) noexcept {
+  return spillway::guarded([&]() -> Status {
+    Result<DeviceTiers*> tiers = Process::instance().tiers(device);
+    return tiers.ok() ? body(*tiers.value()) : tiers.take_status();
+  });
+}
+
+template <typename Body>
+spw_status with_regions(int device, const char* tag, Body body) noexcept {
+  if (tag == nullptr) {
+    return spillway::guarded([] { return spillway::is_null("tag"); });
+  }
+  return with_tiers(device, [&](DeviceTiers& tiers) { return body(tiers.regions(), std::string(tag)); });
+}
+
+// Runs `body` in the context of the device's arena.
+template <typename Body>
+Status in_context(CUcontext wanted, Body body) {
+  Result<std::shared_ptr<const spillway::Driver>> driver = Process::instance().driver();
+  if (!driver.ok()) return driver.take_status();
+  const ScopedContext context(*driver.value(), wanted);
+  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  return body();
+}
+
+template <typename Stats>
+Status check_size(const Stats* stats, const char* name) {
+  if (stats == nullptr) return spillway::is_null("stats");
+  if (stats->size >= offsetof(Stats, version) + sizeof(stats->version)) return {};
+  return Status::invalid_argument(fmt::format("stats->size is {}; it must be set to sizeof({}), here {}",
+                                              stats->size, name, sizeof(Stats)));
+}
+
+template <typename Stats>
+void fill(Stats* stats, Stats all, uint32_t version) {
+  all.size = static_cast<uint32_t>(std::min<size_t>(stats->size, sizeof(Stats)));
+  all.version = version;
+  std::memcpy(stats, &all, all.size);
+}
+
+spw_region_stats to_abi(const RegionReport& report) {
+  spw_region_stats stats{};
+  stats.size = sizeof(stats);
+  stats.version = SPW_REGION_STATS_VERSION;
+  stats.device_bytes = report.usage.device_bytes;
+  stats.host_bytes = report.usage.host_bytes;
+  stats.disk_bytes = report.usage.disk_bytes;
+  stats.discarded_bytes = report.usage.discarded_bytes;
+  stats.lost_bytes = report.usage.lost_bytes;
+  stats.pins = report.pins;
+  stats.priority = report.priority;
+  stats.evictions = report.evictions;
+  stats.restores = report.restores;
+  stats.evict_ns = report.evict_ns;
+  stats.restore_ns = report.restore_ns;
+  return stats;
+}
+
+spw_tier_stats tier_stats(DeviceTiers& tiers, uint64_t disk_limit_bytes) {
+  spw_tier_stats stats{};
+  for (const auto& [tag, report] : tiers.regions().reports()) {
+    stats.region_host_bytes += report.usage.host_bytes;
+    stats.region_disk_bytes += report.usage.disk_bytes;
+  }
+  const spillway::StashCounters stashes = tiers.stashes().counters();
+  stats.stash_host_bytes = stashes.host_bytes;
+  stats.stash_disk_bytes = stashes.disk_bytes;
+  stats.stashes = stashes.stashes;
+  stats.stash_puts = stashes.puts;
+  stats.stash_gets = stashes.gets;
+  stats.late_gets = stashes.late_gets;
+  stats.refused_puts = stashes.refused_puts;
+  stats.out_bytes = tiers.lanes().out_bytes();
+  stats.in_bytes = tiers.lanes().in_bytes();
+  const spillway::DiskCounters disk = tiers.disk().counters();
+  stats.disk_written_bytes = disk.written_bytes;
+  stats.disk_read_bytes = disk.read_bytes;
+  stats.disk_zero_bytes = disk.zero_bytes;
+  stats.disk_verified_bytes = disk.verified_bytes;
+  stats.disk_mismatches = disk.mismatches;
+  stats.disk_repeated_writes = disk.repeated_writes;
+  stats.disk_failed_writes = disk.failed_writes;
+  stats.disk_file_bytes = tiers.disk().usage().file_bytes;
+  stats.disk_limit_bytes = disk_limit_bytes;
+  return stats;
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- Regions
+
+spw_status spw_region_begin(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.begin(name); });
+}
+
+spw_status spw_region_end(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.end(name); });
+}
+
+spw_status spw_region_pool(int device, const char* tag, spw_pool_id* id) {
+  return with_regions(device, tag, [&](Regions& regions, const std::string& name) -> Status {
+    if (id == nullptr) return spillway::is_null("id");
+    Result<spillway::PoolId> pool = regions.pool(name);
+    if (!pool.ok()) return pool.take_status();
+    *id = {pool->first, pool->second};
+    return {};
+  });
+}
+
+spw_status spw_region_evict(int device, const char* tag, spw_tier tier) {
+  return with_regions(device, tag, [&](Regions& regions, const std::string& name) -> Status {
+    switch (tier) {
+      case SPW_TIER_HOST:
+        return regions.evict(name, SpillTo::kHost);
+      case SPW_TIER_DISK:
+        return regions.evict(name, SpillTo::kDisk);
+      case SPW_TIER_NOWHERE:
+        return regions.evict(name, SpillTo::kNowhere);
+      case SPW_TIER_DEVICE:
+        break;
+    }
+    return Status::invalid_argument(
+        fmt::format("tier {} is none to evict to: use host, disk or nowhere", static_cast<int>(tier)));
+  });
+}
+
+spw_status spw_region_restore(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.restore(name); });
+}
+
+spw_status spw_region_prefetch(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.prefetch(name); });
+}
+
+spw_status spw_region_pin(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.pin(name); });
+}
+
+spw_status spw_region_unpin(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.unpin(name); });
+}
+
+spw_status spw_region_set_priority(int device, const char* tag, int priority) {
+  return with_regions(device, tag, [&](Regions& regions, const std::string& name) {
+    return regions.set_priority(name, priority);
+  });
+}
+
+spw_status spw_region_release(int device, const char* tag) {
+  return with_regions(device, tag,
+                      [](Regions& regions, const std::string& name) { return regions.release(name); });
+}
+
+spw_status spw_region_stats_get(int device, const char* tag, spw_region_stats* stats) {
+  return with_regions(device, tag, [&](Regions& regions, const std::string& name) -> Status {
+    if (Status status = check_size(stats, "spw_region_stats"); !status.ok()) return status;
+    Result<RegionReport> report = regions.report(name);
+    if (!report.ok()) return report.take_status();
+    fill(stats, to_abi(report.value()), SPW_REGION_STATS_VERSION);
+    return {};
+  });
+}
+
+spw_status spw_region_walk(int device, spw_region_visitor visit, void* context) {
+  return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
+    if (visit == nullptr) return spillway::is_null("visit");
+    for (const auto& [tag, report] : tiers.regions().reports()) {
+      const spw_region_stats stats = to_abi(report);
+      if (visit(tag.c_str(), &stats, context) != 0) break;
+    }
+    return {};
+  });
+}
+
+// ---- Stashes
+
+spw_status spw_stash_streams(int device, spw_stream* out, spw_stream* in) {
+  return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
+    if (out == nullptr || in == nullptr) return spillway::is_null("out or in");
+    *out = tiers.lanes().out();
+    *in = tiers.lanes().in();
+    return {};
+  });
+}
+
+spw_status spw_stash_put(int device, const void* pointer, size_t bytes, spw_stream stream, spw_tier tier,
+                         spw_stash** stash) {
+  return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
+    if (pointer == nullptr || stash == nullptr) return spillway::is_null("pointer or stash");
+    *stash = nullptr;
+    if (tier != SPW_TIER_HOST && tier != SPW_TIER_DISK) {
+      return Status::invalid_argument(
+          fmt::format("tier {} is none for a stash: use host or disk", static_cast<int>(tier)));
+    }
+    Result<spillway::Arena*> arena = Process::instance().arena(device);
+    if (!arena.ok()) return arena.take_status();
+    const CUcontext context = arena.value()->context();
+    return in_context(context, [&]() -> Status {
+      Result<Stashes::Stash*> made =
+          tiers.stashes().put(reinterpret_cast<CUdeviceptr>(pointer), bytes, stream,
+                              tier == SPW_TIER_DISK ? Stashes::To::kDisk : Stashes::To::kHost);
+      if (!made.ok()) return made.take_status();
+      *stash = new spw_stash{tiers, context, made.value()};
+      return {};
+    });
+  });
+}
+
+spw_status spw_stash_begin_get(spw_stash* stash, void* pointer, spw_stream stream) {
+  return spillway::guarded([&]() -> Status {
+    if (stash == nullptr || pointer == nullptr) return spillway::is_null("stash or pointer");
+    return in_context(stash->context, [&] {
+      return stash->tiers.stashes().begin_get(*stash->stash, reinterpret_cast<CUdeviceptr>(pointer), stream);
+    });
+  });
+}
+
+spw_status spw_stash_finish_get(spw_stash* stash, spw_stream stream, int* late) {
+  return spillway::guarded([&]() -> Status {
+    if (stash == nullptr) return spillway::is_null("stash");
+    return in_context(stash->context, [&] {
+      bool is_late = false;
+      Status status = stash->tiers.stashes().finish_get(*stash->stash, stream, &is_late);
+      if (late != nullptr) *late = is_late ? 1 : 0;
+      return status;
+    });
+  });
+}
+
+void spw_stash_free(spw_stash* stash) {
+  if (stash == nullptr) return;
+  (void)spillway::guarded([&]() -> Status {
+    return in_context(stash->context, [&]() -> Status {
+      stash->tiers.stashes().free(stash->stash);
+      return {};
+    });
+  });
+  delete stash;
+}
+
+// ---- Tiers
+
+spw_status spw_tier_stats_get(int device, spw_tier_stats* stats) {
+  return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
+    if (Status status = check_size(stats, "spw_tier_stats"); !status.ok()) return status;
+    fill(stats, tier_stats(tiers, tiers.disk().limit_bytes()), SPW_TIER_STATS_VERSION);
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,38 @@
+// All that lies below one device: its copy streams, its file, its regions and stashes. Made when something is
+// first spilled, and then for as long as the process lives.
+#pragma once
+
+#include <memory>
+
+#include "allocator/arena.h"
+#include "offload/pinned_arena.h"
+#include "offload/spill/regions.h"
+#include "offload/spill/stashes.h"
+
+namespace spillway {
+
+class DeviceTiers {
+ public:
+  // The arena and the pinned memory must outlive it. Errors: unsupported (no virtual memory management),
+  // driver.
+  static Result<std::unique_ptr<DeviceTiers>> create(const Driver& driver, Arena& arena, PinnedArena& pinned,
+                                                     const DiskTierOptions& disk);
+
+  CopyLanes& lanes() { return *lanes_; }
+  DiskTier& disk() { return disk_; }
+  RegionMemory& memory() { return memory_; }
+  Regions& regions() { return regions_; }
+  Stashes& stashes() { return stashes_; }
+
+ private:
+  DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
+              const DiskTierOptions& disk);
+
+  std::unique_ptr<CopyLanes> lanes_;
+  DiskTier disk_;
+  RegionMemory memory_;
+  Regions regions_;
+  Stashes stashes_;
+};
+
+}  // namespace spillway

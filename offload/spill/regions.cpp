@@ -1,0 +1,359 @@
+#include "offload/spill/regions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <utility>
+
+namespace spillway {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+uint64_t ns_since(Clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+}
+
+Status check_tag(const std::string& tag) {
+  const auto allowed = [](char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') ||
+           std::string_view("._-/:").find(letter) != std::string_view::npos;
+  };
+  if (!tag.empty() && tag.size() <= Regions::kMostTagLetters && std::all_of(tag.begin(), tag.end(), allowed))
+    return {};
+  return Status::invalid_argument(
+      fmt::format("'{}' is no tag of a region: use 1 to {} letters, digits and ._-/:", tag.substr(0, 80),
+                  Regions::kMostTagLetters));
+}
+
+}  // namespace
+
+struct Regions::Region {
+  explicit Region(std::string name, PoolId pool) : tag(std::move(name)), id(pool) {}
+
+  const std::string tag;
+  const PoolId id;
+  std::atomic<uint64_t> last_use{0};
+
+  std::mutex mutex;  // held while it moves
+  uint32_t opened = 0;
+  uint64_t pins = 0;
+  int priority = 0;
+  bool is_out = false;
+  bool is_released = false;
+  std::vector<SegmentMemory> segments;  // as of the last move
+  std::thread prefetching;
+  Status prefetched;
+  RegionReport report;
+};
+
+namespace {
+
+// Regions that this thread has opened, innermost last.
+thread_local std::vector<const void*> open_regions;
+// The one it is moving: making room for it must not ask it.
+thread_local const void* moving_region = nullptr;
+
+std::atomic<uint64_t> next_use{1};
+
+}  // namespace
+
+Regions::~Regions() {
+  if (rung_ != 0) arena_.last_rungs().remove(rung_);
+  for (const auto& [tag, region] : regions_) {
+    if (region->prefetching.joinable()) region->prefetching.join();
+  }
+}
+
+// ---- Which
+
+Result<Regions::RegionPointer> Regions::find(const std::string& tag) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
+  std::string names;
+  for (const auto& [name, region] : regions_) names += (names.empty() ? "" : ", ") + name;
+  return Status::invalid_state(fmt::format("device {} has no region '{}'; it has: {}", arena_.device(),
+                                           tag.substr(0, 80), names.empty() ? "none" : names));
+}
+
+Result<Regions::RegionPointer> Regions::find_or_make(const std::string& tag) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
+  if (Status status = check_tag(tag); !status.ok()) return status;
+  auto region = std::make_shared<Region>(tag, PoolId{kPoolFamily, next_pool_});
+  if (Status status = make(*region); !status.ok()) return status;
+  ++next_pool_;
+  return regions_.emplace(tag, std::move(region)).first->second;
+}
+
+Status Regions::make(Region& region) {
+  if (Status status = arena_.retain_pool(region.id); !status.ok()) return status;
+  Status status =
+      arena_.set_pool_source(region.id, {[this](uint64_t bytes, CUstream) { return memory_.allocate(bytes); },
+                                         [this](const SegmentMemory& segment) { memory_.free(segment); }});
+  if (!status.ok()) (void)arena_.release_pool(region.id);
+  return status;
+}
+
+// ---- Open
+
+Status Regions::begin(const std::string& tag) {
+  Result<RegionPointer> found = find_or_make(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  const std::lock_guard lock(region.mutex);
+  finish_prefetch(region);
+  if (region.is_out) {
+    return Status::invalid_state(fmt::format("region '{}' is not on the device: restore it first", tag));
+  }
+  if (region.opened == 0) {
+    const auto is_innermost = [which = &region](CUstream) {
+      return !open_regions.empty() && open_regions.back() == which;
+    };
+    if (Status status = arena_.begin_pool(region.id, is_innermost); !status.ok()) return status;
+  }
+  ++region.opened;
+  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+  open_regions.push_back(&region);
+  return {};
+}
+
+Status Regions::end(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  if (open_regions.empty() || open_regions.back() != &region) {
+    return Status::invalid_state(
+        fmt::format("region '{}' is not the innermost that this thread opened", tag));
+  }
+  open_regions.pop_back();
+  const std::lock_guard lock(region.mutex);
+  if (--region.opened > 0) return {};
+  if (Status status = arena_.end_pool(region.id); !status.ok()) return status;
+  return arena_.release_pool(region.id);  // the claim of begin_pool; the region's own stays
+}
+
+Result<PoolId> Regions::pool(const std::string& tag) {
+  Result<RegionPointer> found = find_or_make(tag);
+  if (!found.ok()) return found.take_status();
+  return PoolId{found.value()->id};
+}
+
+// ---- Move
+
+void Regions::finish_prefetch(Region& region) {
+  if (region.prefetching.joinable()) region.prefetching.join();
+}
+
+bool Regions::may_go(const Region& region) {
+  return !region.prefetching.joinable() && !region.is_out && region.pins == 0 && region.opened == 0;
+}
+
+Status Regions::move_out(Region& region, SpillTo to) {
+  const auto begin = Clock::now();
+  Status status = arena_.move_pool_out(region.id, [&](const std::vector<SegmentMemory>& segments) {
+    region.segments = segments;
+    return memory_.move_out(segments, to);
+  });
+  if (!status.ok()) return status;
+  region.is_out = true;
+  ++region.report.evictions;
+  region.report.evict_ns += ns_since(begin);
+  return {};
+}
+
+Status Regions::bring_back(Region& region) {
+  const auto begin = Clock::now();
+  moving_region = &region;
+  Status status = arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
+    region.segments = segments;
+    return memory_.bring_back(segments);
+  });
+  moving_region = nullptr;
+  if (!status.ok()) return status;
+  region.is_out = false;
+  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+  ++region.report.restores;
+  region.report.restore_ns += ns_since(begin);
+  return {};
+}
+
+Status Regions::evict(const std::string& tag, SpillTo to) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  const std::lock_guard lock(region.mutex);
+  finish_prefetch(region);
+  if (region.is_out) {
+    return Status::invalid_state(fmt::format("region '{}' is not on the device already", tag));
+  }
+  if (region.pins > 0) {
+    return Status::invalid_state(
+        fmt::format("region '{}' is pinned {} times: it must stay", tag, region.pins));
+  }
+  if (region.opened > 0) {
+    return Status::invalid_state(fmt::format("region '{}' is open: end it before it is evicted", tag));
+  }
+  return move_out(region, to);
+}
+
+Status Regions::restore(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  const std::lock_guard lock(region.mutex);
+  if (region.prefetching.joinable()) {
+    finish_prefetch(region);
+    if (Status status = std::exchange(region.prefetched, Status()); status.ok() || region.is_out)
+      return status;
+  }
+  if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
+  return bring_back(region);
+}
+
+Status Regions::prefetch(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  RegionPointer pointer = found.value();
+  Region& region = *pointer;
+  const std::lock_guard lock(region.mutex);
+  if (region.prefetching.joinable()) return {};
+  if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
+  // Everyone else waits for the thread before looking at the region, so it needs no lock.
+  try {
+    region.prefetching = std::thread([this, pointer] { pointer->prefetched = bring_back(*pointer); });
+  } catch (const std::system_error& error) {
+    return Status::io(fmt::format("no thread to bring region '{}' back: {}", tag, error.what()));
+  }
+  return {};
+}
+
+// ---- Policy
+
+Status Regions::pin(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  const std::lock_guard lock(region.mutex);
+  finish_prefetch(region);
+  if (region.is_out) {
+    return Status::invalid_state(fmt::format("region '{}' is not on the device: restore it first", tag));
+  }
+  ++region.pins;
+  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+Status Regions::unpin(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  const std::lock_guard lock(region.mutex);
+  if (region.pins == 0) return Status::invalid_state(fmt::format("region '{}' is not pinned", tag));
+  --region.pins;
+  return {};
+}
+
+Status Regions::set_priority(const std::string& tag, int priority) {
+  if (priority < 0) return Status::invalid_argument(fmt::format("a priority of {}: use 0 or more", priority));
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  {
+    const std::lock_guard lock(found.value()->mutex);
+    found.value()->priority = priority;
+  }
+  const std::lock_guard lock(mutex_);
+  if (priority > 0 && rung_ == 0) {
+    rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) { return evict_coldest(bytes); });
+  }
+  return {};
+}
+
+// Never waits for a region that somebody is moving.
+uint64_t Regions::evict_coldest(uint64_t bytes) {
+  std::vector<RegionPointer> candidates;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [tag, region] : regions_) candidates.push_back(region);
+  }
+  struct Choice {
+    int priority;
+    uint64_t last_use;
+    RegionPointer region;
+  };
+  std::vector<Choice> choices;
+  for (RegionPointer& region : candidates) {
+    if (region.get() == moving_region) continue;
+    const std::unique_lock lock(region->mutex, std::try_to_lock);
+    if (!lock.owns_lock() || region->priority == 0 || !may_go(*region)) continue;
+    choices.push_back({region->priority, region->last_use.load(std::memory_order_relaxed), region});
+  }
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return a.priority != b.priority ? a.priority > b.priority : a.last_use < b.last_use;
+  });
+  uint64_t given = 0;
+  for (const Choice& choice : choices) {
+    if (given >= bytes) break;
+    Region& region = *choice.region;
+    const std::unique_lock lock(region.mutex, std::try_to_lock);
+    if (!lock.owns_lock() || !may_go(region)) continue;
+    if (move_out(region, SpillTo::kHost).ok())
+      given += memory_.usage(region.segments).host_bytes + memory_.usage(region.segments).disk_bytes;
+  }
+  return given;
+}
+
+Status Regions::release(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  Region& region = *found.value();
+  const std::lock_guard lock(region.mutex);
+  finish_prefetch(region);
+  if (region.opened > 0) {
+    return Status::invalid_state(fmt::format("region '{}' is open: end it before its release", tag));
+  }
+  if (Status status = arena_.release_pool(region.id); !status.ok()) return status;
+  region.is_released = true;
+  const std::lock_guard registry(mutex_);
+  regions_.erase(tag);
+  return {};
+}
+
+// ---- Reports
+
+RegionReport Regions::report_of(const Region& region) const {
+  RegionReport report = region.report;
+  report.usage = memory_.usage(region.is_out ? region.segments : arena_.pool_segments(region.id));
+  report.pins = region.pins;
+  report.priority = region.priority;
+  return report;
+}
+
+Result<RegionReport> Regions::report(const std::string& tag) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  const std::lock_guard lock(found.value()->mutex);
+  finish_prefetch(*found.value());
+  return report_of(*found.value());
+}
+
+std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
+  std::vector<RegionPointer> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [tag, region] : regions_) all.push_back(region);
+  }
+  std::vector<std::pair<std::string, RegionReport>> out;
+  for (const RegionPointer& region : all) {
+    const std::lock_guard lock(region->mutex);
+    finish_prefetch(*region);
+    out.emplace_back(region->tag, report_of(*region));
+  }
+  return out;
+}
+
+}  // namespace spillway

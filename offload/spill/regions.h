@@ -1,0 +1,81 @@
+// The regions of one device by tag: what the program opens, moves and pins. Which memory moves how is
+// RegionMemory's; when the allocator may let go of it, the arena's.
+//
+// Thread-safe. A region is moved by one thread at a time; others wait for it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/arena.h"
+#include "offload/spill/region_memory.h"
+
+namespace spillway {
+
+// What is said of one region.
+struct RegionReport {
+  RegionUsage usage;
+  uint64_t pins = 0;
+  int priority = 0;
+  uint64_t evictions = 0;
+  uint64_t restores = 0;
+  uint64_t evict_ns = 0;
+  uint64_t restore_ns = 0;
+};
+
+class Regions {
+ public:
+  static constexpr size_t kMostTagLetters = 64;
+  // Pools of regions have this first number, others must not.
+  static constexpr uint64_t kPoolFamily = 0x73706c7772656731;  // "splwreg1"
+
+  Regions(Arena& arena, RegionMemory& memory) : arena_(arena), memory_(memory) {}
+  ~Regions();
+  Regions(const Regions&) = delete;
+  Regions& operator=(const Regions&) = delete;
+
+  // See spw_region_begin, and so on.
+  Status begin(const std::string& tag);
+  Status end(const std::string& tag);
+  Result<PoolId> pool(const std::string& tag);
+  Status evict(const std::string& tag, SpillTo to);
+  Status restore(const std::string& tag);
+  Status prefetch(const std::string& tag);
+  Status pin(const std::string& tag);
+  Status unpin(const std::string& tag);
+  Status set_priority(const std::string& tag, int priority);
+  Status release(const std::string& tag);
+  Result<RegionReport> report(const std::string& tag);
+  std::vector<std::pair<std::string, RegionReport>> reports();
+
+ private:
+  struct Region;
+  using RegionPointer = std::shared_ptr<Region>;
+
+  Result<RegionPointer> find(const std::string& tag);
+  Result<RegionPointer> find_or_make(const std::string& tag);
+  Status make(Region& region);
+  // With the region's lock held, like those below.
+  static void finish_prefetch(Region& region);
+  static bool may_go(const Region& region);
+  Status move_out(Region& region, SpillTo to);
+  Status bring_back(Region& region);
+  RegionReport report_of(const Region& region) const;
+  uint64_t evict_coldest(uint64_t bytes);
+
+  Arena& arena_;
+  RegionMemory& memory_;
+  std::mutex mutex_;
+  std::map<std::string, RegionPointer> regions_;
+  uint64_t next_pool_ = 1;
+  LastRungs::Id rung_ = 0;  // 0: none is asked yet
+};
+
+}  // namespace spillway

@@ -1,0 +1,309 @@
+#include "offload/spill/stashes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "driver/capture.h"
+#include "driver/context.h"
+
+namespace spillway {
+
+struct Stashes::Stash {
+  explicit Stash(uint64_t bytes) : block(bytes, BlockPlace::kResident) {}
+
+  SpillBlock block;
+  Event copied_out;  // I2: what comes back waits for it
+  Event copied_in;
+  bool is_copied_out = false;  // known to be
+  bool wants_disk = false;
+  bool is_queued = false;  // for the thread, or in its hands
+  bool is_freed = false;
+  // A get that is under way.
+  bool is_coming = false;
+  bool is_enqueued = false;  // its copy is
+  CUdeviceptr target = 0;
+  Event target_ready;
+  Status failed;
+};
+
+Stashes::~Stashes() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  const ScopedContext context(lanes_.driver(), context_);
+  (void)lanes_.drain_out();
+  (void)lanes_.drain_in();
+  for (Stash* stash : freed_) {
+    mover_.drop(stash->block);
+    delete stash;
+  }
+}
+
+// ---- Events
+
+Result<Event> Stashes::mark(CUstream stream) {
+  Result<Event> event = lanes_.events().acquire();
+  if (!event.ok()) return event.take_status();
+  if (Status status = event->record(stream); !status.ok()) return status;
+  return event;
+}
+
+void Stashes::destroy(Stash& stash) {
+  for (Event* event : {&stash.copied_out, &stash.copied_in, &stash.target_ready}) {
+    if (*event) lanes_.events().give_back(std::move(*event));
+  }
+  const uint64_t bytes = stash.block.bytes;
+  if (stash.block.spilled.host != nullptr) counters_.host_bytes -= bytes;
+  if (!stash.block.spilled.pieces.empty()) counters_.disk_bytes -= bytes;
+  --counters_.stashes;
+  mover_.drop(stash.block);
+  delete &stash;
+}
+
+void Stashes::reclaim() {
+  const auto is_done = [](const Event& event) {
+    if (!event) return true;
+    const Result<bool> completed = event.completed();
+    return completed.ok() && completed.value();
+  };
+  const RelaxedCapture relaxed(lanes_.driver());
+  std::erase_if(freed_, [&](Stash* stash) {
+    if (stash->is_queued || !is_done(stash->copied_out) || !is_done(stash->copied_in)) return false;
+    destroy(*stash);
+    return true;
+  });
+}
+
+// ---- Out
+
+Result<void*> Stashes::find_slot(const SpillBlock& block) {
+  for (;;) {
+    {
+      const Lock lock(mutex_);
+      reclaim();
+    }
+    // Pinning more may take long.
+    Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(block), DiskTier::kAlignment);
+    if (slot.ok() || slot.status().code() != SPW_ERROR_OUT_OF_MEMORY) return slot;
+    // What is being written down will make room.
+    Lock lock(mutex_);
+    if (writes_.empty()) return slot;
+    const size_t before = writes_.size();
+    changed_.wait(lock, [&] { return writes_.size() < before; });
+  }
+}
+
+Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to) {
+  if (bytes == 0) return Status::invalid_argument("a stash of 0 bytes");
+  if (is_capturing(lanes_.driver(), stream)) {
+    return Status::invalid_state("the stream is being captured: what a graph saves must stay on the device");
+  }
+  auto stash = std::make_unique<Stash>(bytes);
+  stash->wants_disk = to == To::kDisk;
+  if (stash->wants_disk && !disk_.exists()) {
+    return Status::unsupported("no directory for spilled memory is set: see spill_dir");
+  }
+  Result<void*> slot = find_slot(stash->block);
+  const Lock lock(mutex_);
+  if (!slot.ok()) {
+    ++counters_.refused_puts;
+    return slot.take_status();
+  }
+  stash->block.spilled.host = static_cast<std::byte*>(slot.value());
+  Result<Event> made = mark(stream);
+  Status status = made.ok() ? made->make_wait(lanes_.out()) : made.take_status();
+  if (made.ok()) lanes_.events().give_back(std::move(made.value()));
+  if (status.ok()) status = stash->block.go(BlockPlace::kEvicting);
+  if (status.ok()) status = lanes_.copy_out(stash->block.spilled.host, va, bytes);
+  if (!status.ok()) {
+    mover_.drop(stash->block);
+    return status;
+  }
+  Result<Event> copied = mark(lanes_.out());
+  // Without an event there is the stream's end to wait for.
+  if (copied.ok()) {
+    stash->copied_out = std::move(copied.value());
+  } else if (Status drained = lanes_.drain_out(); !drained.ok()) {
+    stash->block.spilled.host = nullptr;  // may still be written to: never used again
+    return drained;
+  }
+  stash->is_copied_out = !stash->copied_out;
+  (void)stash->block.go(BlockPlace::kHost);
+  ++counters_.stashes;
+  ++counters_.puts;
+  counters_.host_bytes += bytes;
+  counters_.out_bytes += bytes;
+  if (stash->wants_disk && start_thread().ok()) {
+    stash->is_queued = true;
+    writes_.push_back(stash.get());
+    wake_.notify_one();
+  }
+  return stash.release();
+}
+
+void Stashes::write_down(Stash& stash, Lock& lock) {
+  // Asked for meanwhile: it is needed where it is.
+  if (stash.is_freed || stash.is_coming || !stash.block.go(BlockPlace::kWriting).ok()) return;
+  lock.unlock();
+  Status status;
+  if (stash.copied_out && !stash.is_copied_out) status = stash.copied_out.synchronize();
+  if (status.ok()) status = mover_.write_down(stash.block);
+  lock.lock();
+  stash.is_copied_out = true;
+  (void)stash.block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost);
+  if (!status.ok()) return;  // it stays in host memory
+  mover_.drop_host(stash.block);
+  counters_.host_bytes -= stash.block.bytes;
+  counters_.disk_bytes += stash.block.bytes;
+}
+
+// ---- Back
+
+Status Stashes::copy_back(Stash& stash) {
+  Status status = stash.copied_out ? stash.copied_out.make_wait(lanes_.in()) : Status();
+  if (status.ok()) status = stash.target_ready.make_wait(lanes_.in());
+  if (status.ok()) status = lanes_.copy_in(stash.target, stash.block.spilled.host, stash.block.bytes);
+  if (!status.ok()) return status;
+  Result<Event> copied = mark(lanes_.in());
+  if (!copied.ok()) {
+    Status drained = lanes_.drain_in();
+    if (!drained.ok()) stash.block.spilled.host = nullptr;
+    return drained.ok() ? copied.take_status() : std::move(drained);
+  }
+  if (stash.copied_in) lanes_.events().give_back(std::move(stash.copied_in));
+  stash.copied_in = std::move(copied.value());
+  counters_.in_bytes += stash.block.bytes;
+  return {};
+}
+
+Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
+  Lock lock(mutex_);
+  if (stash.is_coming) return Status::invalid_state("the stash is being brought back already");
+  if (stash.block.place() == BlockPlace::kPoisoned) {
+    return Status::data_lost(
+        fmt::format("{} bytes were moved out and cannot be read any more", stash.block.bytes));
+  }
+  Result<Event> ready = mark(stream);
+  if (!ready.ok()) return ready.take_status();
+  if (stash.target_ready) lanes_.events().give_back(std::move(stash.target_ready));
+  stash.target_ready = std::move(ready.value());
+  stash.target = va;
+  stash.failed = Status();
+  stash.is_coming = true;
+  stash.is_enqueued = false;
+  ++counters_.gets;
+  // What is being written is still in host memory, and stays there until the write has ended.
+  if (stash.block.place() == BlockPlace::kWriting) changed_.wait(lock, [&] { return !stash.is_queued; });
+  if (stash.block.spilled.host != nullptr) {
+    Status status = copy_back(stash);
+    stash.is_enqueued = status.ok();
+    stash.is_coming = status.ok();
+    return status;
+  }
+  if (Status status = start_thread(); !status.ok()) {
+    stash.is_coming = false;
+    return status;
+  }
+  stash.is_queued = true;
+  reads_.push_back(&stash);
+  wake_.notify_one();
+  return {};
+}
+
+void Stashes::read_back(Stash& stash, Lock& lock) {
+  stash.failed = stash.block.go(BlockPlace::kReading);
+  if (!stash.failed.ok()) return;
+  lock.unlock();
+  Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(stash.block), DiskTier::kAlignment);
+  auto* host = slot.ok() ? static_cast<std::byte*>(slot.value()) : nullptr;
+  Status status = slot.ok() ? mover_.read_up(stash.block, host) : slot.take_status();
+  lock.lock();
+  if (!status.ok()) {
+    const bool is_lost = status.code() == SPW_ERROR_DATA_LOST;
+    (void)stash.block.go(is_lost ? BlockPlace::kPoisoned : BlockPlace::kDisk);
+    if (host != nullptr) pinned_.give_back(host, BlockMover::slot_bytes(stash.block));
+    stash.failed = std::move(status);
+    return;
+  }
+  (void)stash.block.go(BlockPlace::kHost);
+  stash.block.spilled.host = host;
+  disk_.release(stash.block.spilled.pieces);
+  counters_.host_bytes += stash.block.bytes;
+  counters_.disk_bytes -= stash.block.bytes;
+  stash.failed = copy_back(stash);
+  stash.is_enqueued = stash.failed.ok();
+}
+
+Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
+  Lock lock(mutex_);
+  if (!stash.is_coming) return Status::invalid_state("nothing is being brought back from the stash");
+  bool is_late = !stash.is_enqueued;
+  {
+    const CopyLanes::Demand demand(lanes_);
+    changed_.wait(lock, [&] { return stash.is_enqueued || !stash.failed.ok(); });
+  }
+  stash.is_coming = false;
+  if (!stash.failed.ok()) return std::exchange(stash.failed, Status());
+  if (!is_late) {
+    const RelaxedCapture relaxed(lanes_.driver());
+    const Result<bool> completed = stash.copied_in.completed();
+    is_late = !completed.ok() || !completed.value();
+  }
+  counters_.late_gets += is_late ? 1 : 0;
+  if (late != nullptr) *late = is_late;
+  return stash.copied_in.make_wait(stream);
+}
+
+void Stashes::free(Stash* stash) {
+  if (stash == nullptr) return;
+  const Lock lock(mutex_);
+  stash->is_freed = true;
+  freed_.push_back(stash);
+  reclaim();
+}
+
+StashCounters Stashes::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+// ---- The thread
+
+Status Stashes::start_thread() {
+  if (thread_.joinable()) return {};
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    return Status::io(fmt::format("no thread for the disk's work: {}", error.what()));
+  }
+  return {};
+}
+
+void Stashes::work() {
+  const ScopedContext context(lanes_.driver(), context_);
+  Lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return is_stopping_ || !reads_.empty() || !writes_.empty(); });
+    if (is_stopping_) return;
+    // Somebody waits for what is read, and nobody for what is written.
+    std::deque<Stash*>& queue = reads_.empty() ? writes_ : reads_;
+    Stash& stash = *queue.front();
+    if (&queue == &reads_) {
+      read_back(stash, lock);
+    } else {
+      write_down(stash, lock);
+    }
+    queue.pop_front();
+    stash.is_queued = false;
+    changed_.notify_all();
+    reclaim();
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,88 @@
+// Bytes of single tensors that are kept outside of the device for a while: copied out behind the work that
+// made them, copied back before the work that needs them, both without a wait of the host where host memory
+// has room. Those that are for the disk are written down by a thread, which also reads them again.
+//
+// Unlike regions they have no address of their own: the device's memory is the caller's, before and after.
+// Thread-safe. The caller's context must be current.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "offload/spill/block_mover.h"
+
+namespace spillway {
+
+struct StashCounters {
+  uint64_t stashes = 0;
+  uint64_t host_bytes = 0;
+  uint64_t disk_bytes = 0;
+  uint64_t puts = 0;
+  uint64_t gets = 0;
+  uint64_t late_gets = 0;
+  uint64_t refused_puts = 0;
+  uint64_t out_bytes = 0;
+  uint64_t in_bytes = 0;
+};
+
+class Stashes {
+ public:
+  struct Stash;
+  enum class To : uint8_t { kHost, kDisk };
+
+  Stashes(CUcontext context, CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
+      : context_(context), lanes_(lanes), mover_(lanes, pinned, disk), pinned_(pinned), disk_(disk) {}
+  // Waits for what its thread is doing. No stash may be in use.
+  ~Stashes();
+  Stashes(const Stashes&) = delete;
+  Stashes& operator=(const Stashes&) = delete;
+
+  // See spw_stash_put, and so on. The stash is owned by the caller, for free().
+  Result<Stash*> put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to);
+  Status begin_get(Stash& stash, CUdeviceptr va, CUstream stream);
+  Status finish_get(Stash& stash, CUstream stream, bool* late);
+  void free(Stash* stash);
+
+  StashCounters counters() const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // With the mutex held, like those below.
+  Status start_thread();
+  void enqueue(Stash& stash);
+  // Host memory that no copy needs any more.
+  void reclaim();
+  Status copy_back(Stash& stash);
+  Result<Event> mark(CUstream stream);
+
+  // Without it.
+  Result<void*> find_slot(const SpillBlock& block);
+
+  void work();
+  void write_down(Stash& stash, Lock& lock);
+  void read_back(Stash& stash, Lock& lock);
+  void destroy(Stash& stash);
+
+  const CUcontext context_;
+  CopyLanes& lanes_;
+  BlockMover mover_;
+  PinnedArena& pinned_;
+  DiskTier& disk_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable changed_;
+  std::deque<Stash*> reads_;  // before writes
+  std::deque<Stash*> writes_;
+  std::deque<Stash*> freed_;  // whose copies are still under way
+  StashCounters counters_;
+  std::thread thread_;
+  bool is_stopping_ = false;
+};
+
+}  // namespace spillway

@@ -1,0 +1,205 @@
+// The C ABI of regions and stashes: what each function does, and that mistakes cost an error and nothing
+// else.
+#include "include/spillway/offload.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/abi/child.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+bool last_error_has(const char* text) {
+  return std::strstr(spw_last_error(), text) != nullptr;
+}
+
+spw_region_stats region_stats(const char* tag) {
+  spw_region_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_region_stats_get(0, tag, &stats) == SPW_OK);
+  return stats;
+}
+
+spw_tier_stats tier_stats() {
+  spw_tier_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_tier_stats_get(0, &stats) == SPW_OK);
+  return stats;
+}
+
+int64_t allocated_bytes() {
+  spw_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_stats_get(0, &stats) == SPW_OK);
+  return stats.allocated_bytes.all.current;
+}
+
+void* allocate_in(const char* tag, size_t bytes) {
+  void* block = nullptr;
+  SPW_CHECK(spw_region_begin(0, tag) == SPW_OK);
+  SPW_CHECK(spw_alloc(bytes, 0, nullptr, &block) == SPW_OK);
+  SPW_CHECK(spw_region_end(0, tag) == SPW_OK);
+  return block;
+}
+
+void fill(const Driver& driver, void* block, unsigned char value, size_t bytes) {
+  const std::vector<unsigned char> pattern(bytes, value);
+  SPW_CHECK(driver.cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(block), pattern.data(), bytes) == CUDA_SUCCESS);
+}
+
+bool is_filled(const Driver& driver, const void* block, unsigned char value, size_t bytes) {
+  std::vector<unsigned char> found(bytes);
+  SPW_CHECK(driver.cuMemcpyDtoH(found.data(), reinterpret_cast<CUdeviceptr>(block), bytes) == CUDA_SUCCESS);
+  return found == std::vector<unsigned char>(bytes, value);
+}
+
+TEST(AbiOffload, RegionsLeaveAndComeBack) {
+  in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on"}}, [] {
+    const auto driver = start_device();
+    void* weights = allocate_in("weights", 10 * kMiB);
+    void* cache = allocate_in("kv/cache", 6 * kMiB);
+    fill(*driver, weights, 1, 10 * kMiB);
+    fill(*driver, cache, 2, 6 * kMiB);
+    SPW_CHECK(spw_region_evict(0, "weights", SPW_TIER_DISK) == SPW_OK);
+    SPW_CHECK(spw_region_evict(0, "kv/cache", SPW_TIER_NOWHERE) == SPW_OK);
+    SPW_CHECK(allocated_bytes() == 0);
+    SPW_CHECK(region_stats("weights").disk_bytes >= 10 * kMiB &&
+              region_stats("kv/cache").discarded_bytes >= 6 * kMiB);
+    SPW_CHECK(tier_stats().disk_written_bytes >= 10 * kMiB);
+    SPW_CHECK(spw_region_prefetch(0, "weights") == SPW_OK);
+    SPW_CHECK(spw_region_restore(0, "weights") == SPW_OK);
+    SPW_CHECK(is_filled(*driver, weights, 1, 10 * kMiB));
+    SPW_CHECK(spw_region_restore(0, "kv/cache") == SPW_OK);
+    SPW_CHECK(allocated_bytes() == static_cast<int64_t>(16 * kMiB));
+    SPW_CHECK(region_stats("weights").evictions == 1 && region_stats("weights").restores == 1);
+    std::string tags;
+    const auto visit = [](const char* tag, const spw_region_stats*, void* out) {
+      *static_cast<std::string*>(out) += std::string(tag) + " ";
+      return 0;
+    };
+    SPW_CHECK(spw_region_walk(0, visit, &tags) == SPW_OK && tags == "kv/cache weights ");
+    SPW_CHECK(spw_region_release(0, "weights") == SPW_OK);
+    SPW_CHECK(spw_free(weights) == SPW_OK && spw_free(cache) == SPW_OK);
+    SPW_CHECK(spw_trim(0) == SPW_OK);
+    SPW_CHECK(spw_validate(0) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, NestedRegionsServeInnermostFirst) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    SPW_CHECK(spw_region_begin(0, "outer") == SPW_OK);
+    void* inner = allocate_in("inner", 4 * kMiB);
+    void* outer = nullptr;
+    SPW_CHECK(spw_alloc(2 * kMiB, 0, nullptr, &outer) == SPW_OK);
+    SPW_CHECK(spw_region_end(0, "inner") == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_region_end(0, "outer") == SPW_OK);
+    void* none = nullptr;
+    SPW_CHECK(spw_alloc(2 * kMiB, 0, nullptr, &none) == SPW_OK);
+    SPW_CHECK(region_stats("inner").device_bytes == 20 * kMiB &&
+              region_stats("outer").device_bytes == 20 * kMiB);
+    for (void* block : {inner, outer, none}) SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, AnAllocationThatWouldFailEvictsWhatMayGo) {
+  in_child({{"SPILLWAY_CONF", "limit:64MiB"}}, [] {
+    const auto driver = start_device();
+    void* cold = allocate_in("cold", 30 * kMiB);
+    void* pinned = allocate_in("pinned", 20 * kMiB);
+    fill(*driver, cold, 3, 30 * kMiB);
+    SPW_CHECK(spw_region_set_priority(0, "cold", 1) == SPW_OK);
+    SPW_CHECK(spw_region_set_priority(0, "pinned", 2) == SPW_OK);
+    SPW_CHECK(spw_region_pin(0, "pinned") == SPW_OK);
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(30 * kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(region_stats("cold").host_bytes == 30 * kMiB && region_stats("pinned").host_bytes == 0);
+    SPW_CHECK(spw_region_evict(0, "pinned", SPW_TIER_HOST) == SPW_ERROR_INVALID_STATE &&
+              last_error_has("pinned"));
+    SPW_CHECK(spw_region_restore(0, "cold") == SPW_ERROR_OUT_OF_MEMORY);
+    SPW_CHECK(spw_free(block) == SPW_OK);
+    SPW_CHECK(spw_region_restore(0, "cold") == SPW_OK);
+    SPW_CHECK(is_filled(*driver, cold, 3, 30 * kMiB));
+    SPW_CHECK(spw_region_unpin(0, "pinned") == SPW_OK);
+    SPW_CHECK(spw_free(cold) == SPW_OK && spw_free(pinned) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, StashesComeBackFromEachTier) {
+  in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on"}}, [] {
+    const auto driver = start_device();
+    spw_stream out = nullptr;
+    spw_stream in = nullptr;
+    SPW_CHECK(spw_stash_streams(0, &out, &in) == SPW_OK && out != in);
+    for (const spw_tier tier : {SPW_TIER_HOST, SPW_TIER_DISK}) {
+      void* from = nullptr;
+      SPW_CHECK(spw_alloc(5 * kMiB + 100, 0, nullptr, &from) == SPW_OK);
+      fill(*driver, from, 9, 5 * kMiB + 100);
+      spw_stash* stash = nullptr;
+      SPW_CHECK(spw_stash_put(0, from, 5 * kMiB + 100, nullptr, tier, &stash) == SPW_OK);
+      SPW_CHECK(spw_record_stream(from, out) == SPW_OK && spw_free(from) == SPW_OK);
+      void* to = nullptr;
+      SPW_CHECK(spw_alloc(5 * kMiB + 100, 0, nullptr, &to) == SPW_OK);
+      SPW_CHECK(spw_stash_finish_get(stash, nullptr, nullptr) == SPW_ERROR_INVALID_STATE);
+      SPW_CHECK(spw_stash_begin_get(stash, to, nullptr) == SPW_OK);
+      SPW_CHECK(spw_stash_begin_get(stash, to, nullptr) == SPW_ERROR_INVALID_STATE);
+      int late = -1;
+      SPW_CHECK(spw_stash_finish_get(stash, nullptr, &late) == SPW_OK && late >= 0);
+      spw_stash_free(stash);
+      SPW_CHECK(is_filled(*driver, to, 9, 5 * kMiB + 100));
+      SPW_CHECK(spw_record_stream(to, in) == SPW_OK && spw_free(to) == SPW_OK);
+    }
+    SPW_CHECK(tier_stats().stash_puts == 2 && tier_stats().stash_gets == 2);
+    SPW_CHECK(spw_trim(0) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, MistakesAreErrors) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    SPW_CHECK(spw_region_begin(0, nullptr) == SPW_ERROR_INVALID_ARGUMENT && last_error_has("tag is NULL"));
+    SPW_CHECK(spw_region_begin(0, "two words") == SPW_ERROR_INVALID_ARGUMENT && last_error_has("letters"));
+    SPW_CHECK(spw_region_begin(7, "a") == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_region_evict(0, "none", SPW_TIER_HOST) == SPW_ERROR_INVALID_STATE &&
+              last_error_has("has no region"));
+    void* block = allocate_in("a", 4 * kMiB);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DEVICE) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_ERROR_UNSUPPORTED &&
+              last_error_has("spill_dir"));
+    SPW_CHECK(spw_region_restore(0, "a") == SPW_ERROR_INVALID_STATE && last_error_has("already"));
+    SPW_CHECK(spw_region_unpin(0, "a") == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_region_set_priority(0, "a", -1) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_region_begin(0, "a") == SPW_ERROR_INVALID_STATE && last_error_has("restore it first"));
+    SPW_CHECK(spw_region_release(0, "a") == SPW_OK);
+    SPW_CHECK(spw_region_restore(0, "a") == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_free(block) == SPW_OK);
+    spw_stash* stash = nullptr;
+    SPW_CHECK(spw_stash_put(0, nullptr, 1, nullptr, SPW_TIER_HOST, &stash) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_stash_put(0, &block, 1, nullptr, SPW_TIER_DISK, &stash) == SPW_ERROR_UNSUPPORTED);
+    SPW_CHECK(spw_stash_put(0, &block, 1, nullptr, SPW_TIER_NOWHERE, &stash) == SPW_ERROR_INVALID_ARGUMENT);
+    spw_stash_free(nullptr);
+    spw_region_stats none{};
+    SPW_CHECK(spw_region_stats_get(0, "b", &none) == SPW_ERROR_INVALID_ARGUMENT &&
+              last_error_has("size is 0"));
+    SPW_CHECK(spw_region_walk(0, nullptr, nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+  });
+}
+
+TEST(AbiOffload, ADirectoryThatDoesNotServeIsNamed) {
+  in_child({{"SPILLWAY_CONF", "spill_dir:/nowhere/at/all"}}, [] {
+    const auto driver = start_device();
+    void* block = allocate_in("a", 4 * kMiB);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_ERROR_IO && last_error_has("/nowhere/at/all"));
+    SPW_CHECK(allocated_bytes() == static_cast<int64_t>(4 * kMiB));
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+}  // namespace
+}  // namespace spillway::test
