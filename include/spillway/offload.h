@@ -104,7 +104,8 @@ typedef struct spw_stash spw_stash;
 SPW_API spw_status spw_stash_streams(int device, spw_stream* out, spw_stream* in);
 
 /* Begins to copy `bytes` at `pointer`, as they are when what is enqueued on `stream` is done, and returns.
- * The memory must stay until the `out` stream has come so far: spw_record_stream on it says that. With
+ * The memory must stay, unchanged, until the `out` stream has come so far: for its free, spw_record_stream on
+ * that stream says so. With
  * SPW_TIER_DISK, a thread writes it down as soon as it is in host memory. *stash is the caller's. Errors:
  * SPW_ERROR_OUT_OF_MEMORY (no room now: keep it on the device), SPW_ERROR_UNSUPPORTED (no spill_dir),
  * SPW_ERROR_INVALID_ARGUMENT, SPW_ERROR_INVALID_STATE (the stream is being captured), SPW_ERROR_DRIVER. */
