@@ -1,59 +1,15 @@
-// Pools whose memory comes from a source of their own. This source unmaps what it takes back at once, as
-// NCCL's does, so the race detector reports a segment that goes back too early.
+// Pools whose memory comes from a source of their own.
 
-#include <map>
 #include <memory>
 #include <random>
 
-#include "tests/allocator/device.h"
+#include "tests/allocator/source.h"
 
 namespace spillway::test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kPool{0, 7};
-
-class Source {
- public:
-  explicit Source(const Driver& driver, uint64_t offset = 0) : driver_(driver), offset_(offset) {}
-
-  SegmentSource functions() {
-    return {[this](uint64_t bytes, CUstream) { return allocate(bytes); },
-            [this](const SegmentMemory& memory) { held_.erase(memory.pointer); }};
-  }
-  size_t held() const { return held_.size(); }
-  bool holds(const void* pointer) const {
-    const auto va = reinterpret_cast<uint64_t>(pointer);
-    for (const auto& [at, range] : held_) {
-      if (va - range.base() < range.bytes()) return true;
-    }
-    return false;
-  }
-
-  uint64_t most_bytes = UINT64_MAX;
-  int asked = 0;
-  std::function<void()> inside;  // what the source does with the allocator
-
- private:
-  void* allocate(uint64_t bytes) {
-    ++asked;
-    if (inside) inside();
-    if (bytes > most_bytes) return nullptr;
-    const uint64_t rounded = (bytes + offset_ + kPageBytes - 1) / kPageBytes * kPageBytes;
-    Result<PhysicalHandle> handle = PhysicalHandle::create(driver_, 0, rounded);
-    if (!handle.ok()) return nullptr;
-    Result<MappedRange> range = MappedRange::reserve(driver_, rounded);
-    if (!range.ok() || !range->append(handle.value()).ok()) return nullptr;
-    if (!set_access(driver_, range->base(), rounded, 0).ok()) return nullptr;
-    void* pointer = reinterpret_cast<void*>(range->base() + offset_);
-    held_[pointer] = std::move(range.value());
-    return pointer;
-  }
-
-  const Driver& driver_;
-  const uint64_t offset_;  // where in a page its memory begins
-  std::map<void*, MappedRange> held_;
-};
 
 class SourcesTest : public testing::Test {
  protected:

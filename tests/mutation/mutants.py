@@ -21,6 +21,7 @@ POOLS = "allocator/arena_pools.cpp"
 WAITS = "allocator/arena_waits.cpp"
 STREAMS = "allocator/arena_streams.cpp"
 SOURCES = "allocator/arena_sources.cpp"
+MOVES = "allocator/arena_moves.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_STATE = "allocator/heap_state.cpp"
@@ -332,4 +333,10 @@ MUTANTS = [
     ),
     Mutant("places in lost slots are taken", HEAP, "  if (is_lost(place)) return false;\n", ""),
     Mutant("a view that lost a slot keeps its places", STORE, "  alias.view->lose_places();\n", ""),
+    # Pools that leave the device.
+    Mutant("a move does not wait", MOVES, "return synchronize_context(all);", "return {};"),
+    Mutant(
+        "a move does not ask for captures", MOVES, "if (any_capturing(all)) return Status", "if (false) return Status"
+    ),
+    Mutant("a move goes on beside an open pool", MOVES, "if (!may_wait_for_context()) {", "if (false) {"),
 ]

@@ -22,7 +22,7 @@ from mutants import MUTANTS, Mutant
 COPIED = ("CMakeLists.txt", "cmake", "include", "driver", "stats", "allocator", "abi", "sim", "cli", "bench", "tests")
 # Cheapest first: a mutant is dead after its first failed test.
 PROGRAMS = (
-    ("allocator_arena_test", "Streams.*:StreamIdentity.*:Pools.*:PoolStates.*:Captures.*:SourcesTest.*"),
+    ("allocator_arena_test", "Streams.*:StreamIdentity.*:Pools.*:PoolStates.*:Captures.*:SourcesTest.*:MovesTest.*"),
     ("allocator_random_test", "RandomStreams.*:RandomPoolStates.*"),
 )
 TEST_TIMEOUT_S = 300

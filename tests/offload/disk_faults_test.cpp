@@ -1,0 +1,185 @@
+// The disk fails in every way at every operation of a scenario: what was written elsewhere is never lost, and
+// what cannot be read as it was written is never given to the program.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+
+#include "offload/io/faulty_queue.h"
+#include "tests/offload/spilling.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr PoolId kWeights{9, 1};
+constexpr PoolId kOther{9, 2};
+constexpr const char* kDevice = "capacity:128MiB,completion:late";
+
+DiskTierOptions faulty(const std::string& directory, ChooseFault choose) {
+  DiskTierOptions options = disk_options(directory, false);
+  options.make_queue = [choose = std::move(choose)]() -> Result<std::unique_ptr<IoQueue>> {
+    Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "for faults");
+    if (!queue.ok()) return queue;
+    return make_faulty_queue(std::move(queue.value()), choose);
+  };
+  return options;
+}
+
+struct Kind {
+  const char* name;
+  IoFault fault;
+  bool lasts;  // every operation from there on, else one
+};
+
+IoFault fails(int64_t result) {
+  IoFault fault;
+  fault.result = result;
+  return fault;
+}
+IoFault stops_short(size_t most_bytes) {
+  IoFault fault;
+  fault.most_bytes = most_bytes;
+  return fault;
+}
+IoFault flips(size_t byte) {
+  IoFault fault;
+  fault.flipped_byte = byte;
+  return fault;
+}
+
+const Kind kKinds[] = {
+    {"EIO once", fails(-EIO), false},          {"EIO for good", fails(-EIO), true},
+    {"ENOSPC once", fails(-ENOSPC), false},    {"ENOSPC for good", fails(-ENOSPC), true},
+    {"EDQUOT for good", fails(-EDQUOT), true}, {"EINVAL once", fails(-EINVAL), false},
+    {"EINTR once", fails(-EINTR), false},      {"EAGAIN once", fails(-EAGAIN), false},
+    {"nothing done", fails(0), false},         {"nothing done for good", fails(0), true},
+    {"short", stops_short(512), false},        {"all short", stops_short(64 << 10), true},
+    {"a wrong byte", flips(100), false},       {"wrong bytes for good", flips(0), true},
+};
+
+TEST(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
+  int refused_writes = 0;
+  int recovered = 0;
+  for (const Kind& kind : kKinds) {
+    for (uint64_t at = 0;; ++at) {
+      std::atomic<uint64_t> operations{0};
+      const auto choose = [&](const IoOperation& operation, uint64_t index) {
+        operations = index + 1;
+        const bool is_it = kind.lasts ? index >= at : index == at;
+        // Wrong memory under a write would be a wrong file that nobody can tell from a right one.
+        if (!is_it || (kind.fault.flipped_byte && operation.kind == IoKind::kWrite)) return IoFault{};
+        return kind.fault;
+      };
+      TemporaryDirectory directory;
+      Tiers tiers(kDevice, faulty(directory.path(), choose));
+      const std::unique_ptr<Arena> arena = tiers.device.arena();
+      TestRegion region(tiers, *arena, kWeights);
+      region.write(region.allocate(5 * kMiB), 11);
+      const std::string where = std::string(kind.name) + " at " + std::to_string(at);
+      Status out = region.evict(SpillTo::kDisk);
+      if (!out.ok()) {
+        ++refused_writes;
+        EXPECT_EQ(out.code(), SPW_ERROR_IO) << where << ": " << out.text();
+        EXPECT_TRUE(region.all_intact()) << where;
+        SPW_EXPECT_OK(region.evict(SpillTo::kHost));
+        SPW_EXPECT_OK(region.restore());
+        EXPECT_TRUE(region.all_intact()) << where;
+      } else {
+        Status back = region.restore();
+        if (back.ok()) {
+          ++recovered;
+          EXPECT_TRUE(region.all_intact()) << where;
+        } else {
+          EXPECT_EQ(back.code(), SPW_ERROR_DATA_LOST) << where << ": " << back.text();
+          EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0) << where;
+          EXPECT_EQ(region.restore().code(), SPW_ERROR_DATA_LOST) << where;
+        }
+      }
+      SPW_EXPECT_OK(arena->validate());
+      EXPECT_EQ(tiers.device.reports(), "") << where;
+      ASSERT_FALSE(HasFailure());
+      if (operations <= at) break;  // the scenario has no more
+    }
+  }
+  EXPECT_GT(refused_writes, 10);
+  EXPECT_GT(recovered, 50);
+}
+
+// The file of the tier, among what the process has open.
+int spill_file(const std::string& directory) {
+  for (int descriptor = 3; descriptor < 1024; ++descriptor) {
+    std::array<char, 4096> target{};
+    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+    if (readlink(link.c_str(), target.data(), target.size() - 1) <= 0) continue;
+    if (std::string(target.data()).rfind(directory, 0) == 0) return descriptor;
+  }
+  return -1;
+}
+
+TEST(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
+  TemporaryDirectory directory;
+  Tiers tiers(kDevice, disk_options(directory.path()));
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion damaged(tiers, *arena, kWeights);
+  TestRegion other(tiers, *arena, kOther);
+  void* block = damaged.allocate(5 * kMiB);
+  damaged.write(block, 1);
+  SPW_EXPECT_OK(damaged.evict(SpillTo::kDisk));
+  const int file = spill_file(directory.path());
+  ASSERT_GE(file, 0);
+  // O_DIRECT may be set: a whole aligned sector.
+  alignas(4096) static std::array<char, 4096> wrong{};
+  wrong.fill('x');
+  ASSERT_EQ(pwrite(file, wrong.data(), wrong.size(), static_cast<off_t>(3 * kMiB)), 4096);
+  other.write(other.allocate(5 * kMiB), 2);
+  SPW_EXPECT_OK(other.evict(SpillTo::kDisk));
+
+  const Status lost = damaged.restore();
+  EXPECT_EQ(lost.code(), SPW_ERROR_DATA_LOST);
+  EXPECT_NE(lost.text().find("checksum"), std::string::npos) << lost.text();
+  EXPECT_EQ(tiers.disk.counters().mismatches, 1u);
+  EXPECT_EQ(damaged.restore().code(), SPW_ERROR_DATA_LOST);
+  EXPECT_GT(damaged.usage().lost_bytes, 0u);
+  SPW_EXPECT_OK(other.restore());
+  EXPECT_TRUE(other.all_intact());
+  // What is lost can be let go.
+  SPW_EXPECT_OK(arena->release_pool(kWeights));
+  damaged.free(block);
+  SPW_EXPECT_OK(arena->trim());
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
+}
+
+TEST(DiskFaults, ATierThatFailsTakesNothingMore) {
+  TemporaryDirectory directory;
+  Tiers tiers(kDevice, faulty(directory.path(), [](const IoOperation&, uint64_t) { return fails(-EIO); }));
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  region.write(region.allocate(20 * kMiB), 1);
+  Status status;
+  for (int i = 0; i < 4; ++i) status = region.evict(SpillTo::kDisk);
+  EXPECT_EQ(status.code(), SPW_ERROR_IO);
+  EXPECT_NE(status.text().find("in a row failed"), std::string::npos) << status.text();
+  EXPECT_TRUE(region.all_intact());
+}
+
+TEST(DiskFaults, WhatMayBeWrittenInADayIsABound) {
+  TemporaryDirectory directory;
+  DiskTierOptions options = disk_options(directory.path());
+  options.daily_write_bytes = 50 * kMiB;
+  Tiers tiers(kDevice, options);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  region.write(region.allocate(20 * kMiB), 1);
+  for (int i = 0; i < 2; ++i) {
+    SPW_EXPECT_OK(region.evict(SpillTo::kDisk));
+    SPW_EXPECT_OK(region.restore());
+  }
+  EXPECT_EQ(region.evict(SpillTo::kDisk).code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(region.all_intact());
+}
+
+}  // namespace
+}  // namespace spillway::test
