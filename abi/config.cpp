@@ -117,6 +117,12 @@ bool parse(std::string_view text, Count& out) {
   return true;
 }
 
+bool parse(std::string_view text, Overflow& out) {
+  if (text != "off" && text != "host") return false;
+  out = text == "off" ? Overflow::kOff : Overflow::kHost;
+  return true;
+}
+
 bool parse(std::string_view text, IoEngineKind& out) {
   if (text != "auto" && text != "threads") return false;
   out = text == "auto" ? IoEngineKind::kAuto : IoEngineKind::kThreads;
@@ -158,6 +164,9 @@ std::string print(const Path& value) {
 }
 std::string print(const Count& value) {
   return fmt::format("{}", value.value);
+}
+std::string print(const Overflow& value) {
+  return value == Overflow::kOff ? "off" : "host";
 }
 std::string print(const IoEngineKind& value) {
   return value == IoEngineKind::kAuto ? "auto" : "threads";

@@ -14,6 +14,7 @@
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
 #include "offload/host_memory.h"
+#include "offload/host_overflow.h"
 #include "stats/dump.h"
 
 namespace spillway {
@@ -149,7 +150,18 @@ Result<Arena*> Process::create_arena(int device) {
   if (Status status = open_driver(); !status.ok()) return status;
   // Fixed once there is an arena: see configure().
   guarded.store(config_.debug == Debug::kGuard, std::memory_order_relaxed);
-  return owned_allocator_->arena(device);
+  const bool is_new = owned_allocator_->existing(device) == nullptr;
+  Result<Arena*> arena = owned_allocator_->arena(device);
+  if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());
+  return arena;
+}
+
+void Process::place_in_host_memory(Arena& arena) {
+  HostOverflowOptions options;
+  options.most_bytes = config_.overflow_limit.of(read_host_memory().total_bytes);
+  options.least_block_bytes = config_.overflow_min.bytes;
+  arena.last_rungs().set_placement(
+      HostOverflow::create(*driver_, arena, make_pinned().arena(), options)->placement());
 }
 
 Guard* Process::existing_guard(int device) {
@@ -254,13 +266,17 @@ Result<PinnedBlocks*> Process::pinned() {
   if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr) return blocks;
   const std::lock_guard lock(mutex_);
   if (Status status = open_driver(); !status.ok()) return status;
+  return &make_pinned();
+}
+
+PinnedBlocks& Process::make_pinned() {
   if (existing_pinned() == nullptr) {
     PinnedArenaOptions options;
     options.most_bytes = config_.pinned_limit.of(read_host_memory().total_bytes);
     options.available_bytes = [] { return read_host_memory().available_bytes; };
     published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
   }
-  return existing_pinned();
+  return *existing_pinned();
 }
 
 DiskTierOptions Process::disk_options() const {

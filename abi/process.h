@@ -92,6 +92,8 @@ class Process {
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
   DiskTierOptions disk_options() const;
+  PinnedBlocks& make_pinned();
+  void place_in_host_memory(Arena& arena);
   Result<std::string> dump_text(int device);  // negative: all devices
 
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex

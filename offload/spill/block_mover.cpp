@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "offload/spill/staging.h"
-
 namespace spillway {
 
 // What passes through one buffer: pieces of one block that lie side by side.
@@ -79,6 +77,25 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks) {
 
 // ---- Disk
 
+// One that spills once will again: a whole ring is kept, and registered with the disk's engine.
+Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (spare_ != nullptr) return std::move(spare_);
+  }
+  Result<std::unique_ptr<Staging>> made = Staging::create(lanes_, pinned_, bytes);
+  if (!made.ok() || made.value()->size() < Staging::kMostBuffers) return made;
+  Staging& staging = *made.value();
+  for (size_t i = 0; i < staging.size(); ++i) disk_.use_memory({staging.at(i).memory, Staging::kBufferBytes});
+  return made;
+}
+
+void BlockMover::give_back(std::unique_ptr<Staging> staging) {
+  if (!staging->settle() || staging->size() < Staging::kMostBuffers) return;
+  const std::lock_guard lock(mutex_);
+  if (spare_ == nullptr) spare_ = std::move(staging);
+}
+
 Status BlockMover::reserve_all(std::span<const DeviceBytes> blocks) {
   for (const DeviceBytes& each : blocks) {
     Status status = disk_.reserve(each.block->bytes, &each.block->spilled.pieces);
@@ -100,8 +117,7 @@ Status BlockMover::copy_to_disk(std::span<const DeviceBytes> blocks) {
 
 Status BlockMover::stream_to_disk(std::span<const Chunk> chunks) {
   if (chunks.empty()) return {};
-  Result<std::unique_ptr<Staging>> made =
-      Staging::create(lanes_, pinned_, chunks.size() * Staging::kBufferBytes);
+  Result<std::unique_ptr<Staging>> made = take_staging(chunks.size() * Staging::kBufferBytes);
   if (!made.ok()) return made.take_status();
   Staging& staging = *made.value();
   const auto pass_on = [&](size_t i) -> Status {
@@ -133,6 +149,7 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks) {
     Status written = staging.at(i).disk.wait();
     if (status.ok()) status = std::move(written);
   }
+  give_back(std::move(made.value()));
   return status;
 }
 
@@ -173,8 +190,7 @@ Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
 
 Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost) {
   if (chunks.empty()) return {};
-  Result<std::unique_ptr<Staging>> made =
-      Staging::create(lanes_, pinned_, chunks.size() * Staging::kBufferBytes);
+  Result<std::unique_ptr<Staging>> made = take_staging(chunks.size() * Staging::kBufferBytes);
   if (!made.ok()) return made.take_status();
   Staging& staging = *made.value();
   const auto begin_reading = [&](size_t i) -> Status {
@@ -209,6 +225,7 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
     if (status.ok() && i < chunks.size()) status = begin_reading(i);
   }
   const Status drained = lanes_.drain_in();
+  give_back(std::move(made.value()));
   return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
 }
 

@@ -6,6 +6,8 @@
 // Thread-safe for different blocks. The context must be current.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "offload/spill/block.h"
 #include "offload/spill/copy_lanes.h"
 #include "offload/spill/disk_tier.h"
+#include "offload/spill/staging.h"
 
 namespace spillway {
 
@@ -51,6 +54,9 @@ class BlockMover {
  private:
   struct Chunk;
 
+  // Buffers for so many bytes, those of an earlier call where nobody has them.
+  Result<std::unique_ptr<Staging>> take_staging(uint64_t bytes);
+  void give_back(std::unique_ptr<Staging> staging);
   static std::vector<Chunk> divide(std::span<const DeviceBytes> blocks);
   Status stream_to_disk(std::span<const Chunk> chunks);
   Status stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost);
@@ -59,6 +65,8 @@ class BlockMover {
   CopyLanes& lanes_;
   PinnedArena& pinned_;
   DiskTier& disk_;
+  std::mutex mutex_;
+  std::unique_ptr<Staging> spare_;  // a whole ring, known to the disk's engine
 };
 
 }  // namespace spillway

@@ -59,6 +59,9 @@ class DiskTier {
   Status reserve(uint64_t bytes, std::vector<DiskPiece>* pieces);
   void release(std::vector<DiskPiece>& pieces);
 
+  // Memory that many pieces will pass through: it stays mapped while the tier lives.
+  void use_memory(std::span<std::byte> memory) { (void)engine_.use_memory(memory); }
+
   // One operation on a piece. It lives until `done` was called, and so does the memory: a piece's, or what is
   // left of the block, and its last bytes up to a multiple of kAlignment are the caller's too.
   using Done = std::function<void(Status status)>;

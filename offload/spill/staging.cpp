@@ -50,6 +50,15 @@ Result<std::unique_ptr<Staging>> Staging::create(CopyLanes& lanes, PinnedArena& 
   return staging;
 }
 
+bool Staging::settle() {
+  bool is_settled = true;
+  for (const std::unique_ptr<Buffer>& buffer : buffers_) {
+    (void)buffer->disk.wait();
+    is_settled = wait_for_copy(*buffer).ok() && is_settled;
+  }
+  return is_settled;
+}
+
 Staging::~Staging() {
   for (const std::unique_ptr<Buffer>& buffer : buffers_) {
     (void)buffer->disk.wait();

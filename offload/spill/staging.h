@@ -55,6 +55,9 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   size_t size() const { return buffers_.size(); }
+  bool is_pinned() const { return is_pinned_; }
+  // Waits for what still uses the buffers; false where that cannot be told.
+  bool settle();
   Buffer& at(size_t i) { return *buffers_[i % buffers_.size()]; }
   // Until the buffer's copy is done, and its disk work.
   Status wait_for_copy(Buffer& buffer);

@@ -1,0 +1,172 @@
+#include "offload/host_overflow.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "allocator/units.h"
+#include "driver/capture.h"
+#include "driver/context.h"
+#include "offload/host_memory.h"
+
+namespace spillway {
+
+HostOverflow::HostOverflow(const Driver& driver, Arena& arena, PinnedArena& pinned,
+                           const HostOverflowOptions& options)
+    : driver_(driver), arena_(arena), pinned_(pinned), options_(options), events_(driver) {
+  Result<DeviceProperties> properties = query_device(driver, arena.device());
+  if (properties.ok() && properties->host_numa_id >= 0) node_ = properties->host_numa_id;
+}
+
+std::shared_ptr<HostOverflow> HostOverflow::create(const Driver& driver, Arena& arena, PinnedArena& pinned,
+                                                   const HostOverflowOptions& options) {
+  return std::shared_ptr<HostOverflow>(new HostOverflow(driver, arena, pinned, options));
+}
+
+std::shared_ptr<const HostPlacement> HostOverflow::placement() {
+  auto made = std::make_shared<HostPlacement>();
+  made->place = [self = shared_from_this()](uint64_t bytes, CUstream) { return self->place(bytes); };
+  made->release = [self = shared_from_this()](void* block, const std::vector<CUstream>& streams) {
+    self->release(block, streams);
+  };
+  return made;
+}
+
+// ---- Place
+
+Result<HostOverflow::Block> HostOverflow::map_host_memory(uint64_t bytes, uint64_t* va) {
+  const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  Result<PhysicalHandle> handle = PhysicalHandle::create_on_host(driver_, node_, rounded);
+  if (!handle.ok()) return handle.take_status();
+  Result<MappedRange> range = MappedRange::reserve(driver_, rounded);
+  if (!range.ok()) return range.take_status();
+  if (Status status = range->append(handle.value()); !status.ok()) return status;
+  const std::vector<int> devices = arena_.devices();
+  Status status = set_access(driver_, range->base(), rounded, devices.data(), devices.size());
+  if (!status.ok()) return status;
+  *va = range->base();
+  Block block;
+  block.bytes = rounded;
+  block.range = std::move(range.value());
+  return block;
+}
+
+Result<HostOverflow::Block> HostOverflow::make(uint64_t bytes, uint64_t* va) {
+  Result<Block> mapped = map_host_memory(bytes, va);
+  if (mapped.ok() || driver_.cuMemHostGetDevicePointer == nullptr) return mapped;
+  Result<void*> pinned = pinned_.allocate(bytes);
+  if (!pinned.ok()) return pinned.take_status();
+  CUdeviceptr pointer = 0;
+  Status status = driver_.check(driver_.cuMemHostGetDevicePointer(&pointer, pinned.value(), 0),
+                                "cuMemHostGetDevicePointer");
+  if (!status.ok()) {
+    pinned_.give_back(pinned.value(), bytes);
+    return status;
+  }
+  *va = pointer;
+  Block block;
+  block.bytes = bytes;
+  block.pinned = pinned.value();
+  return block;
+}
+
+void* HostOverflow::place(uint64_t bytes) {
+  std::vector<Block> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    finished = take_finished();
+    if (bytes < options_.least_block_bytes ||
+        bytes > options_.most_bytes - std::min(held_bytes_, options_.most_bytes)) {
+      for (Block& block : finished) give_back(std::move(block));
+      return nullptr;
+    }
+    held_bytes_ += bytes;
+  }
+  for (Block& block : finished) give_back(std::move(block));
+  const auto refuse = [&]() -> void* {
+    const std::lock_guard lock(mutex_);
+    held_bytes_ -= bytes;
+    return nullptr;
+  };
+  // The host keeps half of what it has left.
+  if (bytes > read_host_memory().available_bytes / 2) return refuse();
+  const ScopedContext context(driver_, arena_.context());
+  uint64_t va = 0;
+  Result<Block> made = make(bytes, &va);
+  if (!made.ok()) return refuse();
+  const std::lock_guard lock(mutex_);
+  held_bytes_ += made->bytes - bytes;
+  blocks_[va] = std::move(made.value());
+  return reinterpret_cast<void*>(va);
+}
+
+// ---- Release
+
+void HostOverflow::release(void* pointer, const std::vector<CUstream>& streams) {
+  Freed freed;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(reinterpret_cast<uint64_t>(pointer));
+    if (found == blocks_.end()) return;
+    freed.block = std::move(found->second);
+    blocks_.erase(found);
+  }
+  const ScopedContext context(driver_, arena_.context());
+  const RelaxedCapture relaxed(driver_);
+  bool is_marked = context.status().ok();
+  for (const CUstream stream : streams) {
+    if (is_capturing(driver_, stream)) {
+      freed.block.range.leave_to_driver();  // a graph may use it at any time
+      return;
+    }
+    Result<Event> mark = events_.acquire();
+    is_marked = is_marked && mark.ok() && mark->record(stream).ok();
+    if (mark.ok()) freed.marks.push_back(std::move(mark.value()));
+  }
+  // What cannot be marked is waited for.
+  if (!is_marked) {
+    if (driver_.cuCtxSynchronize() != CUDA_SUCCESS) {
+      freed.block.range.leave_to_driver();
+      return;
+    }
+    freed.marks.clear();
+  }
+  std::vector<Block> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    freed_.push_back(std::move(freed));
+    finished = take_finished();
+  }
+  for (Block& block : finished) give_back(std::move(block));
+}
+
+std::vector<HostOverflow::Block> HostOverflow::take_finished() {
+  const RelaxedCapture relaxed(driver_);
+  std::vector<Block> finished;
+  for (auto freed = freed_.begin(); freed != freed_.end();) {
+    const bool is_done = std::all_of(freed->marks.begin(), freed->marks.end(), [](const Event& mark) {
+      const Result<bool> completed = mark.completed();
+      return completed.ok() && completed.value();
+    });
+    if (!is_done) {
+      ++freed;
+      continue;
+    }
+    for (Event& mark : freed->marks) events_.give_back(std::move(mark));
+    held_bytes_ -= freed->block.bytes;
+    finished.push_back(std::move(freed->block));
+    freed = freed_.erase(freed);
+  }
+  return finished;
+}
+
+void HostOverflow::give_back(Block block) {
+  if (block.pinned != nullptr) pinned_.give_back(block.pinned, block.bytes);
+  // The range unmaps itself.
+}
+
+uint64_t HostOverflow::held_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return held_bytes_;
+}
+
+}  // namespace spillway

@@ -1,0 +1,76 @@
+// Allocations that the device has no room for, placed in host memory where the program allows it.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/abi/child.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+spw_stats stats() {
+  spw_stats all{};
+  all.size = sizeof all;
+  SPW_CHECK(spw_stats_get(0, &all) == SPW_OK);
+  return all;
+}
+
+TEST(AbiOverflow, WhatDoesNotFitIsInHostMemory) {
+  in_child({{"SPILLWAY_CONF", "limit:64MiB,overflow:host,overflow_limit:100MiB"}}, [] {
+    const auto driver = start_device();
+    void* on_device = nullptr;
+    void* placed = nullptr;
+    SPW_CHECK(spw_alloc(60 * kMiB, 0, nullptr, &on_device) == SPW_OK);
+    SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &placed) == SPW_OK && placed != nullptr);
+    SPW_CHECK(stats().host_placed_blocks == 1 && stats().host_placed_bytes == 40 * kMiB);
+    SPW_CHECK(stats().allocated_bytes.all.current == 60 * kMiB);
+    // The device uses it as its own.
+    const auto va = reinterpret_cast<CUdeviceptr>(placed);
+    SPW_CHECK(driver->cuMemsetD8Async(va, 7, 40 * kMiB, nullptr) == CUDA_SUCCESS);
+    SPW_CHECK(driver->cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(on_device), va, 40 * kMiB, nullptr) ==
+              CUDA_SUCCESS);
+    std::vector<unsigned char> bytes(64);
+    SPW_CHECK(driver->cuMemcpyDtoH(bytes.data(), reinterpret_cast<CUdeviceptr>(on_device) + 39 * kMiB, 64) ==
+              CUDA_SUCCESS);
+    SPW_CHECK(bytes == std::vector<unsigned char>(64, 7));
+    // Too small, and above the limit of what may be placed.
+    void* none = nullptr;
+    SPW_CHECK(spw_alloc(8 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
+    SPW_CHECK(spw_alloc(70 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
+    // With room on the device, the next is there.
+    SPW_CHECK(spw_free(on_device) == SPW_OK);
+    SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &on_device) == SPW_OK && stats().host_placed_blocks == 1);
+    SPW_CHECK(spw_free(placed) == SPW_OK && stats().host_placed_bytes == 0);
+    SPW_CHECK(spw_free(on_device) == SPW_OK);
+  });
+}
+
+TEST(AbiOverflow, AFreedBlockWaitsForItsStreams) {
+  in_child({{"SPILLWAY_CONF", "limit:20MiB,overflow:host,overflow_limit:70MiB"}}, [] {
+    const auto driver = start_device();
+    CUstream stream = nullptr;
+    SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    for (int i = 0; i < 8; ++i) {
+      void* placed = nullptr;
+      SPW_CHECK(spw_alloc(32 * kMiB, 0, stream, &placed) == SPW_OK);
+      SPW_CHECK(driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(placed), 1, 32 * kMiB, stream) ==
+                CUDA_SUCCESS);
+      SPW_CHECK(spw_free(placed) == SPW_OK);
+      if (i % 2 == 1) SPW_CHECK(driver->cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    }
+  });
+}
+
+TEST(AbiOverflow, NothingIsPlacedUnlessAskedFor) {
+  in_child({{"SPILLWAY_CONF", "limit:20MiB"}}, [] {
+    const auto driver = start_device();
+    void* none = nullptr;
+    SPW_CHECK(spw_alloc(32 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
+    SPW_CHECK(stats().host_placed_blocks == 0);
+  });
+}
+
+}  // namespace
+}  // namespace spillway::test
