@@ -10,6 +10,7 @@
 
 #include "abi/boundary.h"
 #include "driver/context.h"
+#include "offload/io/measure.h"
 #include "offload/spill/device_tiers.h"
 
 using spillway::DeviceTiers;
@@ -286,6 +287,37 @@ spw_status spw_tier_stats_get(int device, spw_tier_stats* stats) {
   return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
     if (Status status = check_size(stats, "spw_tier_stats"); !status.ok()) return status;
     fill(stats, tier_stats(tiers, tiers.disk().limit_bytes()), SPW_TIER_STATS_VERSION);
+    return {};
+  });
+}
+
+spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw_disk_speed* speed) {
+  return spillway::guarded([&]() -> Status {
+    if (directory == nullptr) return spillway::is_null("directory");
+    if (bytes == 0) return Status::invalid_argument("0 bytes measure nothing");
+    if (Status status = check_size(speed, "spw_disk_speed"); !status.ok()) return status;
+    const spillway::DiskTierOptions options = Process::instance().disk_options();
+    spillway::IoOptions io = options.io;
+    if (tune != 0) {
+      Result<spillway::IoOptions> tuned = spillway::tune_disk(directory, io, options.file.want_direct);
+      if (!tuned.ok()) return tuned.take_status();
+      io = tuned.value();
+    }
+    Result<spillway::DiskSpeed> measured =
+        spillway::measure_disk(directory, bytes, io, options.file.want_direct);
+    if (!measured.ok()) return measured.take_status();
+    spw_disk_speed all{};
+    all.write_bytes_per_s = measured->write_bytes_per_s;
+    all.read_bytes_per_s = measured->read_bytes_per_s;
+    all.write_cpu_s = measured->write_cpu_s;
+    all.read_cpu_s = measured->read_cpu_s;
+    all.bytes = measured->bytes;
+    all.block_bytes = measured->block_bytes;
+    all.depth = measured->depth;
+    all.is_direct = measured->is_direct ? 1 : 0;
+    measured->engine.copy(all.engine, sizeof(all.engine) - 1);
+    measured->warning.copy(all.warning, sizeof(all.warning) - 1);
+    fill(speed, all, SPW_DISK_SPEED_VERSION);
     return {};
   });
 }

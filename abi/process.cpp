@@ -279,7 +279,13 @@ PinnedBlocks& Process::make_pinned() {
   return *existing_pinned();
 }
 
-DiskTierOptions Process::disk_options() const {
+DiskTierOptions Process::disk_options() {
+  const std::lock_guard lock(mutex_);
+  load_config();
+  return configured_disk();
+}
+
+DiskTierOptions Process::configured_disk() const {
   DiskTierOptions options;
   options.file.directory = config_.spill_dir;
   const uint64_t total = config_.spill_dir.empty() ? 0 : file_system_bytes(config_.spill_dir);
@@ -312,7 +318,7 @@ Result<DeviceTiers*> Process::tiers(int device) {
     return Status::unsupported("memory cannot be spilled with backend:malloc");
   if (const auto found = tiers_.find(device); found != tiers_.end()) return found->second;
   Result<std::unique_ptr<DeviceTiers>> made =
-      DeviceTiers::create(*driver_, *arena.value(), blocks.value()->arena(), disk_options());
+      DeviceTiers::create(*driver_, *arena.value(), blocks.value()->arena(), configured_disk());
   if (!made.ok()) return made.take_status();
   return tiers_[device] = made.value().release();
 }

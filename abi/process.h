@@ -73,6 +73,9 @@ class Process {
   // Null where there is nothing.
   DeviceTiers* existing_tiers(int device);
 
+  // What the configuration says of the disk below a device.
+  DiskTierOptions disk_options();
+
   // See spw_annotate.
   Status annotate(int device, const std::string& name, uint64_t bytes);
   Result<uint64_t> annotation(int device, const std::string& name);
@@ -91,7 +94,7 @@ class Process {
   Result<Guard*> create_guard(int device);
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
-  DiskTierOptions disk_options() const;
+  DiskTierOptions configured_disk() const;
   PinnedBlocks& make_pinned();
   void place_in_host_memory(Arena& arena);
   Result<std::string> dump_text(int device);  // negative: all devices

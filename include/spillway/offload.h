@@ -152,6 +152,29 @@ typedef struct spw_tier_stats {
 
 SPW_API spw_status spw_tier_stats_get(int device, spw_tier_stats* stats);
 
+#define SPW_DISK_SPEED_VERSION 1
+
+typedef struct spw_disk_speed {
+  uint32_t size;    /* in: sizeof(spw_disk_speed) as the caller was built; out: bytes filled */
+  uint32_t version; /* out: SPW_DISK_SPEED_VERSION of the library */
+  double write_bytes_per_s;
+  double read_bytes_per_s;
+  double write_cpu_s; /* of this process, for all bytes */
+  double read_cpu_s;
+  uint64_t bytes; /* that were written, and read */
+  uint64_t block_bytes;
+  uint64_t depth;
+  int64_t is_direct; /* past the page cache */
+  char engine[256];  /* what served, and why nothing better did */
+  char warning[256]; /* what a user should know of the directory; empty where all is well */
+} spw_disk_speed;
+
+/* Writes `bytes` to a nameless file in the directory and reads them again, with the options of spilling in
+ * force; with `tune` not 0, with the block size and the depth that serve it best, for which some seconds more
+ * are spent. Needs no device. Errors: SPW_ERROR_IO, SPW_ERROR_OUT_OF_MEMORY (no room),
+ * SPW_ERROR_INVALID_ARGUMENT (NULL, 0 bytes). */
+SPW_API spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw_disk_speed* speed);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,151 @@
+#include "cli/tiers/command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/output.h"
+#include "cli/size.h"
+#include "cli/tiers/device.h"
+#include "driver/status.h"
+#include "include/spillway/offload.h"
+#include "include/spillway/pinned.h"
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kGb = 1e9;
+
+struct Asked {
+  std::string directory;
+  std::string bytes = "1GiB";
+  int device = 0;
+  bool tune = false;
+  bool json = false;
+};
+
+std::string option_value(const char* name) {
+  std::vector<char> text(4096);
+  return spw_conf_get(name, text.data(), text.size(), nullptr) == SPW_OK ? text.data() : "";
+}
+
+std::string directory_of(const Asked& asked) {
+  if (!asked.directory.empty()) return asked.directory;
+  const std::string configured = option_value("spill_dir");
+  return configured.empty() ? std::filesystem::temp_directory_path().string() : configured;
+}
+
+Result<Json> disk(const Asked& asked, uint64_t bytes) {
+  const std::string directory = directory_of(asked);
+  spw_disk_speed speed{};
+  speed.size = sizeof(speed);
+  const spw_status status = spw_disk_measure(directory.c_str(), bytes, asked.tune ? 1 : 0, &speed);
+  if (status != SPW_OK) return Status(status, spw_last_error());
+  const double gib = static_cast<double>(speed.bytes) / (1 << 30);
+  return Json{{"directory", directory},
+              {"spilled_there", option_value("spill_dir") == directory},
+              {"limit", option_value("spill_limit")},
+              {"engine", std::string(speed.engine)},
+              {"direct", speed.is_direct != 0},
+              {"warning", std::string(speed.warning)},
+              {"bytes", speed.bytes},
+              {"block_bytes", speed.block_bytes},
+              {"depth", speed.depth},
+              {"write_bytes_per_s", speed.write_bytes_per_s},
+              {"read_bytes_per_s", speed.read_bytes_per_s},
+              {"write_cpu_s_per_gib", speed.write_cpu_s / gib},
+              {"read_cpu_s_per_gib", speed.read_cpu_s / gib}};
+}
+
+std::string disk_text(const Json& disk) {
+  std::string text = fmt::format(
+      "disk    {}: write {:.2f} GB/s, read {:.2f} GB/s; processor {:.3f} and {:.3f} s/GiB\n"
+      "        {} operations of {} KiB, {}; {}\n",
+      disk["directory"].get<std::string>(), disk["write_bytes_per_s"].get<double>() / kGb,
+      disk["read_bytes_per_s"].get<double>() / kGb, disk["write_cpu_s_per_gib"].get<double>(),
+      disk["read_cpu_s_per_gib"].get<double>(), disk["depth"].get<uint64_t>(),
+      disk["block_bytes"].get<uint64_t>() >> 10, disk["engine"].get<std::string>(),
+      disk["direct"].get<bool>() ? "past the page cache" : "through the page cache");
+  if (const auto warning = disk["warning"].get<std::string>(); !warning.empty())
+    text += "        " + warning + "\n";
+  if (!disk["spilled_there"].get<bool>())
+    text += "        nothing is spilled there: spill_dir is not set to it\n";
+  return text;
+}
+
+int complain(const Status& status) {
+  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
+  return 1;
+}
+
+int answer(const Json& json, const std::string& text, bool as_json) {
+  const Status status = write_stdout(as_json ? json.dump(2) + "\n" : text);
+  return status.ok() ? 0 : complain(status);
+}
+
+int run_tiers(const Asked& asked, uint64_t bytes) {
+  Result<Json> disk_part = disk(asked, bytes);
+  if (!disk_part.ok()) return complain(disk_part.status());
+  const Json json{
+      {"device", device_facts(asked.device)}, {"host", host_facts()}, {"disk", disk_part.value()}};
+  const std::string text =
+      device_text(json["device"]) + host_text(json["host"]) + disk_text(json["disk"]) +
+      (asked.tune ? fmt::format("        best here: SPILLWAY_CONF=spill_block:{}KiB,spill_depth:{}\n",
+                                json["disk"]["block_bytes"].get<uint64_t>() >> 10,
+                                json["disk"]["depth"].get<uint64_t>())
+                  : std::string());
+  return answer(json, text, asked.json);
+}
+
+int run_bench(const Asked& asked, uint64_t bytes) {
+  const std::string directory = directory_of(asked);
+  if (spw_conf_set(("spill_dir:" + directory + ",spill_ram_backed:on").c_str()) != SPW_OK) {
+    return complain(Status(SPW_ERROR_CONFIG, spw_last_error()));
+  }
+  Result<Json> device_part = bench_device(asked.device, bytes);
+  if (!device_part.ok()) return complain(device_part.status());
+  Result<Json> disk_part = disk(asked, bytes);
+  if (!disk_part.ok()) return complain(disk_part.status());
+  const Json json{{"device", device_part.value()}, {"disk", disk_part.value()}};
+  return answer(json, bench_text(json["device"]) + disk_text(json["disk"]), asked.json);
+}
+
+CLI::App* add(CLI::App& app, const char* name, const char* help, Asked& asked) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->add_option("--dir", asked.directory,
+                      "directory of the disk; else spill_dir, else the temporary one");
+  command->add_option("--bytes", asked.bytes, "how much is written and read")->capture_default_str();
+  command->add_option("--device", asked.device, "number of the device")->capture_default_str();
+  command->add_flag("--json", asked.json, "JSON instead of text");
+  return command;
+}
+
+}  // namespace
+
+std::function<std::optional<int>()> add_tiers_commands(CLI::App& app) {
+  auto asked = std::make_shared<Asked>();
+  CLI::App* tiers = add(app, "tiers", "what memory there is below the device, and how fast it is", *asked);
+  tiers->add_flag("--tune", asked->tune,
+                  "find the best block size and depth for the disk first (some seconds)");
+  CLI::App* bench = add(app, "bench-tiers",
+                        "measure evicting and restoring a region, beside plain copies and the disk", *asked);
+  return [=]() -> std::optional<int> {
+    if (!tiers->parsed() && !bench->parsed()) return std::nullopt;
+    const std::optional<uint64_t> bytes = parse_size(asked->bytes);
+    if (!bytes.has_value()) {
+      return complain(Status::invalid_argument(
+          fmt::format("--bytes: '{}' is not a size; allowed: such as 512MiB or 1GiB", asked->bytes)));
+    }
+    return tiers->parsed() ? run_tiers(*asked, *bytes) : run_bench(*asked, *bytes);
+  };
+}
+
+}  // namespace spillway

@@ -1,0 +1,205 @@
+#include "cli/tiers/device.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cli/size.h"
+#include "driver/context.h"
+#include "driver/driver.h"
+#include "include/spillway/offload.h"
+#include "include/spillway/pinned.h"
+
+namespace spillway {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kGb = 1e9;
+constexpr const char* kTag = "bench-tiers";
+
+const char* answer_of(int attribute) {
+  return attribute == DeviceProperties::kUnknown ? "unknown" : attribute != 0 ? "yes" : "no";
+}
+
+Status last_error(spw_status status) {
+  return status == SPW_OK ? Status() : Status(status, spw_last_error());
+}
+
+// Seconds that `body`, which answers a Status, takes.
+template <typename Body>
+Status timed(double* seconds, Body body) {
+  const auto begin = std::chrono::steady_clock::now();
+  Status status = body();
+  *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return status;
+}
+
+// The primary context of the device, current for this thread.
+class Context {
+ public:
+  explicit Context(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
+  ~Context() {
+    if (stream_ != nullptr) (void)driver_->cuStreamDestroy(stream_);
+    if (context_ == nullptr) return;
+    (void)driver_->cuCtxSetCurrent(nullptr);
+    (void)driver_->cuDevicePrimaryCtxRelease(device_);
+  }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  Status open(int ordinal) {
+    Status status = driver_->check(driver_->cuDeviceGet(&device_, ordinal), "cuDeviceGet");
+    if (status.ok()) {
+      status =
+          driver_->check(driver_->cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
+    }
+    if (status.ok()) status = driver_->check(driver_->cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+    if (status.ok())
+      status = driver_->check(driver_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return status;
+  }
+  const Driver& driver() const { return *driver_; }
+  CUstream stream() const { return stream_; }
+
+ private:
+  std::shared_ptr<const Driver> driver_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+};
+
+// Copies of the whole block through one pinned buffer, again and again: what the link gives.
+Status measure_copies(const Context& context, void* block, uint64_t bytes, Json& figures) {
+  const uint64_t part = std::min<uint64_t>(bytes, uint64_t{256} << 20);
+  void* host = nullptr;
+  if (Status status = last_error(spw_pinned_alloc(part, 0, &host)); !status.ok()) return status;
+  const auto va = reinterpret_cast<CUdeviceptr>(block);
+  const Driver& driver = context.driver();
+  double out = 0;
+  double in = 0;
+  const auto copy = [&](bool to_host) {
+    for (uint64_t at = 0; at + part <= bytes; at += part) {
+      const CUresult result = to_host ? driver.cuMemcpyDtoHAsync(host, va + at, part, context.stream())
+                                      : driver.cuMemcpyHtoDAsync(va + at, host, part, context.stream());
+      if (Status status = driver.check(result, "cuMemcpyAsync"); !status.ok()) return status;
+    }
+    return driver.check(driver.cuStreamSynchronize(context.stream()), "cuStreamSynchronize");
+  };
+  Status status = timed(&out, [&] { return copy(true); });
+  if (status.ok()) status = timed(&in, [&] { return copy(false); });
+  const Status freed = last_error(spw_pinned_free(host));
+  if (!status.ok() || !freed.ok())
+    return status.ok() ? Status(freed.code(), freed.text()) : std::move(status);
+  const auto copied = static_cast<double>(bytes / part * part);
+  figures["copy_out_bytes_per_s"] = copied / out;
+  figures["copy_in_bytes_per_s"] = copied / in;
+  return {};
+}
+
+Status measure_moves(int device, uint64_t bytes, const char* name, spw_tier tier, Json& figures) {
+  double out = 0;
+  double in = 0;
+  Status status = timed(&out, [&] { return last_error(spw_region_evict(device, kTag, tier)); });
+  if (status.ok()) status = timed(&in, [&] { return last_error(spw_region_restore(device, kTag)); });
+  if (!status.ok()) return status;
+  figures[fmt::format("evict_{}_bytes_per_s", name)] = static_cast<double>(bytes) / out;
+  figures[fmt::format("restore_{}_bytes_per_s", name)] = static_cast<double>(bytes) / in;
+  return {};
+}
+
+}  // namespace
+
+// ---- Facts
+
+Json device_facts(int device) {
+  Result<std::shared_ptr<const Driver>> driver = Driver::open();
+  if (!driver.ok()) return {{"available", false}, {"reason", driver.status().text()}};
+  Result<DeviceProperties> properties = query_device(*driver.value(), device);
+  if (!properties.ok()) return {{"available", false}, {"reason", properties.status().text()}};
+  return {{"available", true},
+          {"name", properties->name},
+          {"driver", driver.value()->version()},
+          {"total_bytes", properties->total_bytes},
+          {"vmm", properties->vmm_supported},
+          {"host_memory_mapped", answer_of(std::max(properties->host_vmm, properties->host_numa_vmm))},
+          {"numa_node", properties->host_numa_id}};
+}
+
+std::string device_text(const Json& facts) {
+  if (!facts["available"].get<bool>())
+    return fmt::format("device  none: {}\n", facts["reason"].get<std::string>());
+  return fmt::format("device  {}, {}: regions {}, host memory mapped into the device: {}\n",
+                     facts["name"].get<std::string>(), format_size(facts["total_bytes"].get<uint64_t>()),
+                     facts["vmm"].get<bool>() ? "yes" : "no (no virtual memory management)",
+                     facts["host_memory_mapped"].get<std::string>());
+}
+
+Json host_facts() {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::vector<char> limit(64);
+  (void)spw_conf_get("pinned_limit", limit.data(), limit.size(), nullptr);
+  return {{"total_bytes", page * static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES))},
+          {"free_bytes", page * static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES))},
+          {"pinned_limit", std::string(limit.data())}};
+}
+
+std::string host_text(const Json& facts) {
+  return fmt::format("host    {}, {} free; at most {} of it is pinned, and half of what is left stays free\n",
+                     format_size(facts["total_bytes"].get<uint64_t>()),
+                     format_size(std::max<uint64_t>(facts["free_bytes"].get<uint64_t>(), 1)),
+                     facts["pinned_limit"].get<std::string>());
+}
+
+// ---- Measured
+
+Result<Json> bench_device(int device, uint64_t bytes) {
+  Result<std::shared_ptr<const Driver>> driver = Driver::open();
+  if (!driver.ok()) return driver.take_status();
+  Result<DeviceProperties> properties = query_device(*driver.value(), device);
+  if (!properties.ok()) return properties.take_status();
+  Context context(driver.value());
+  if (Status status = context.open(device); !status.ok()) return status;
+  void* block = nullptr;
+  Status status = last_error(spw_region_begin(device, kTag));
+  if (!status.ok()) return status;
+  status = last_error(spw_alloc(bytes, device, context.stream(), &block));
+  (void)spw_region_end(device, kTag);
+  if (!status.ok()) return status;
+  Json figures{{"name", properties->name}, {"bytes", bytes}};
+  // Not all zero, which would not be written.
+  status = context.driver().check(
+      context.driver().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(block), 0x5a, bytes, context.stream()),
+      "cuMemsetD8Async");
+  if (status.ok()) status = measure_moves(device, bytes, "first", SPW_TIER_HOST, figures);
+  if (status.ok()) status = measure_moves(device, bytes, "host", SPW_TIER_HOST, figures);
+  if (status.ok()) status = measure_moves(device, bytes, "disk", SPW_TIER_DISK, figures);
+  if (status.ok()) status = measure_copies(context, block, bytes, figures);
+  const Status freed = last_error(spw_free(block));
+  (void)spw_region_release(device, kTag);
+  if (!status.ok() || !freed.ok())
+    return status.ok() ? Status(freed.code(), freed.text()) : std::move(status);
+  return figures;
+}
+
+std::string bench_text(const Json& figures) {
+  std::string text =
+      fmt::format("device  {}, a region of {}\n\n{:<34}{:>12}{:>12}\n", figures["name"].get<std::string>(),
+                  format_size(figures["bytes"].get<uint64_t>()), "GB/s", "out", "back");
+  const auto row = [&](const char* what, const char* out, const char* in) {
+    text += fmt::format("{:<34}{:>12.2f}{:>12.2f}\n", what, figures[out].get<double>() / kGb,
+                        figures[in].get<double>() / kGb);
+  };
+  row("plain copies, pinned memory", "copy_out_bytes_per_s", "copy_in_bytes_per_s");
+  row("region, host, first time (pins)", "evict_first_bytes_per_s", "restore_first_bytes_per_s");
+  row("region, host", "evict_host_bytes_per_s", "restore_host_bytes_per_s");
+  row("region, disk", "evict_disk_bytes_per_s", "restore_disk_bytes_per_s");
+  return text + "\n";
+}
+
+}  // namespace spillway

@@ -1,0 +1,23 @@
+// What `tiers` says of devices and of the host, and what `bench-tiers` measures on a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "driver/status.h"
+
+namespace spillway {
+
+nlohmann::ordered_json device_facts(int device);
+std::string device_text(const nlohmann::ordered_json& facts);
+nlohmann::ordered_json host_facts();
+std::string host_text(const nlohmann::ordered_json& facts);
+
+// Evicts and restores a region of `bytes`, beside plain copies to and from pinned memory. Bytes per second.
+// Errors: those of the driver and of spw_region_evict.
+Result<nlohmann::ordered_json> bench_device(int device, uint64_t bytes);
+std::string bench_text(const nlohmann::ordered_json& figures);
+
+}  // namespace spillway

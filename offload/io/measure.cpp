@@ -1,0 +1,165 @@
+#include "offload/io/measure.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "offload/io/extent_file.h"
+
+namespace spillway {
+namespace {
+
+constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
+constexpr uint64_t kTrialBytes = uint64_t{128} << 20;
+constexpr double kTuningSeconds = 4;
+
+struct Freed {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, Freed>;
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  (void)getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Requests in flight, no more than the memory has room for.
+class Window {
+ public:
+  Window(IoEngine& engine, IoFile& file, std::byte* memory, uint64_t request_bytes)
+      : engine_(engine), file_(file), memory_(memory), request_bytes_(request_bytes) {
+    for (uint64_t at = 0; at + request_bytes <= kWindowBytes; at += request_bytes) free_.push_back(at);
+  }
+
+  Status run(IoKind kind, const std::vector<Extent>& extents) {
+    for (const Extent& extent : extents) {
+      for (uint64_t at = 0; at < extent.bytes; at += request_bytes_) {
+        const uint64_t bytes = std::min(request_bytes_, extent.bytes - at);
+        if (Status status = submit(kind, extent.offset + at, bytes); !status.ok()) break;
+      }
+    }
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [&] { return in_flight_ == 0; });
+    return error_ == 0 ? Status() : Status::io(std::strerror(error_));
+  }
+
+ private:
+  Status submit(IoKind kind, uint64_t offset, uint64_t bytes) {
+    uint64_t at = 0;
+    {
+      std::unique_lock lock(mutex_);
+      ended_.wait(lock, [&] { return !free_.empty(); });
+      if (error_ != 0) return Status::io(std::strerror(error_));
+      at = free_.back();
+      free_.pop_back();
+      ++in_flight_;
+    }
+    const IoRequest request{kind, IoPriority::kDemand, &file_, {memory_ + at, bytes}, offset};
+    Status status = engine_.submit(request, [this, at](int error) { end(at, error); });
+    if (!status.ok()) end(at, EIO);
+    return status;
+  }
+  void end(uint64_t at, int error) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(at);
+    --in_flight_;
+    if (error_ == 0) error_ = error;
+    ended_.notify_all();
+  }
+
+  IoEngine& engine_;
+  IoFile& file_;
+  std::byte* const memory_;
+  const uint64_t request_bytes_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::vector<uint64_t> free_;
+  int in_flight_ = 0;
+  int error_ = 0;
+};
+
+}  // namespace
+
+Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, const IoOptions& options,
+                               bool want_direct) {
+  ExtentFileOptions file_options;
+  file_options.directory = directory;
+  file_options.allow_ram_backed = true;
+  file_options.want_direct = want_direct;
+  file_options.growth_bytes = kExtentBytes;
+  Result<std::unique_ptr<ExtentFile>> file = ExtentFile::open(file_options);
+  if (!file.ok()) return file.take_status();
+  Result<std::vector<Extent>> extents = file.value()->reserve(bytes);
+  if (!extents.ok()) return extents.take_status();
+  Memory memory(static_cast<std::byte*>(std::aligned_alloc(kExtentBytes, kWindowBytes)));
+  if (memory == nullptr) return Status::out_of_memory("the host has no memory to measure a disk with");
+  // Not all zero: some file systems and disks do not store that.
+  uint64_t value = 1;
+  for (uint64_t at = 0; at < kWindowBytes; at += sizeof(value)) {
+    value = value * 6364136223846793005u + 1442695040888963407u;
+    std::memcpy(memory.get() + at, &value, sizeof(value));
+  }
+  IoEngine engine(options);
+  if (Status status = engine.use_memory({memory.get(), kWindowBytes}); !status.ok()) return status;
+  Window window(engine, file.value()->file(), memory.get(),
+                std::max<uint64_t>(options.block_bytes, kExtentBytes));
+  DiskSpeed speed;
+  speed.bytes = bytes;
+  speed.block_bytes = options.block_bytes;
+  speed.depth = options.depth;
+  for (const IoKind kind : {IoKind::kWrite, IoKind::kRead}) {
+    const double cpu = cpu_seconds();
+    const auto begin = std::chrono::steady_clock::now();
+    if (Status status = window.run(kind, extents.value()); !status.ok()) {
+      return Status::io(directory + ": " + status.text());
+    }
+    const double per_s = static_cast<double>(bytes) / seconds_since(begin);
+    (kind == IoKind::kWrite ? speed.write_bytes_per_s : speed.read_bytes_per_s) = per_s;
+    (kind == IoKind::kWrite ? speed.write_cpu_s : speed.read_cpu_s) = cpu_seconds() - cpu;
+  }
+  speed.is_direct = file.value()->file().is_direct();
+  speed.engine = engine.description();
+  speed.warning = file.value()->warning();
+  if (!speed.is_direct && speed.warning.empty()) speed.warning = file.value()->file().buffered_reason();
+  return speed;
+}
+
+Result<IoOptions> tune_disk(const std::string& directory, const IoOptions& options, bool want_direct) {
+  IoOptions best = options;
+  double best_speed = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  // What research and measurement found worth trying, the likeliest first, for as long as there is time.
+  constexpr std::pair<uint64_t, uint32_t> kSettings[] = {{1, 32}, {4, 8}, {1, 8}, {4, 16}, {1, 16}, {4, 4}};
+  for (const auto& [block_mib, depth] : kSettings) {
+    if (seconds_since(begin) > kTuningSeconds) break;
+    IoOptions trial = options;
+    trial.block_bytes = block_mib << 20;
+    trial.depth = depth;
+    Result<DiskSpeed> speed = measure_disk(directory, kTrialBytes, trial, want_direct);
+    if (!speed.ok()) return speed.take_status();
+    // Both ways count alike.
+    const double both = 2 / (1 / speed->write_bytes_per_s + 1 / speed->read_bytes_per_s);
+    if (both <= best_speed) continue;
+    best_speed = both;
+    best = trial;
+  }
+  return best;
+}
+
+}  // namespace spillway
