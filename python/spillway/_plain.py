@@ -63,8 +63,7 @@ def refusing(what: str) -> Callable[..., NoReturn]:
 
 def replace_counters(torch: Any) -> None:
     native = torch._C
-    later = later_stats(torch)
-    native._cuda_memoryStats = lambda device: {**_counters.stats(device), **later}
+    native._cuda_memoryStats = lambda device: {**_counters.stats(device), **later_stats(torch, device)}
     native._cuda_resetPeakMemoryStats = lambda device: check(library().spw_stats_reset_peaks(device))
     native._cuda_resetAccumulatedMemoryStats = lambda device: check(library().spw_stats_reset_accumulated(device))
     # torch.accelerator asks the allocator that PyTorch registered for the device type, and that is its own.

@@ -129,7 +129,9 @@ class Past:
     """What PyTorch's viewer shows of moments before a snapshot: it undoes the events, the last one first."""
 
     def __init__(self, segments: list[dict[str, Any]]) -> None:
-        self.ends = {segment["address"]: segment["address"] + segment["total_size"] for segment in segments}
+        self.ends: dict[int, int] = {
+            segment["address"]: segment["address"] + segment["total_size"] for segment in segments
+        }
         blocks = [block for segment in segments for block in segment["blocks"]]
         self.live = {block["address"] for block in blocks if block["state"] != "inactive"}
 

@@ -280,6 +280,16 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
 
 // ---- Counters
 
+namespace {
+void add_pool_bytes(DeviceIndex device, caching::DeviceStats& stats) {
+  const spw_pool_visitor add = [](const spw_pool_id* id, const spw_stat* bytes, void* context) {
+    set_pool_bytes(*static_cast<caching::DeviceStats*>(context), {id->first, id->second}, to_torch(*bytes));
+    return 0;
+  };
+  check(spw_walk_pools(device, add, &stats));
+}
+}  // namespace
+
 caching::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   check_device(device);
   const spw_stats stats = stats_of(device);
@@ -301,6 +311,7 @@ caching::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   out.num_device_alloc = stats.num_device_alloc;
   out.num_device_free = stats.num_device_free;
   out.max_split_size = stats.max_split_size;
+  if constexpr (kCountsPools) add_pool_bytes(device, out);
   return out;
 }
 
