@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,14 @@ def check_release(torch: Any) -> None:
 def later_stats(torch: Any, device: int) -> dict[str, Any]:
     release = release_of(torch)
     return {name: value(device) for name, (since, value) in LATER_STATS.items() if release >= since}
+
+
+def use_nccl_without_hook() -> None:
+    """As of 2.15 a group of NCCL asks for a snapshot in C++ when it ends, unless it is of the older kind."""
+    os.environ["TORCH_DIST_USE_NCCL2"] = "0"
+    groups = sys.modules.get("torch.distributed.distributed_c10d")
+    if register := getattr(groups, "_register_builtin_nccl_as_legacy", None):
+        register()
 
 
 def is_allocator_taken(torch: Any) -> str | None:
