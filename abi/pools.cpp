@@ -60,6 +60,17 @@ spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
   });
 }
 
+spw_status spw_walk_pools(int device, spw_pool_visitor visit, void* context) {
+  return spillway::with_used_arena(device, [&](Arena& arena) {
+    if (visit == nullptr) return spillway::is_null("visit");
+    for (const auto& [pool, bytes] : arena.pool_bytes()) {
+      const spw_pool_id id{pool.first, pool.second};
+      if (visit(&id, &bytes, context) != 0) break;
+    }
+    return Status();
+  });
+}
+
 spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc, spw_segment_free free,
                                void* context) {
   return spillway::with_arena(device, [&](Arena& arena) {

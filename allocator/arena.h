@@ -177,8 +177,10 @@ class Arena {
   // Those that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const;
   DeviceStats stats() const;
-  void reset_peaks() { counters_.reset_peaks(); }
-  void reset_accumulated() { counters_.reset_accumulated(); }
+  // The bytes that each private pool holds. One that was released holds none; it is listed until both resets.
+  std::vector<std::pair<PoolId, spw_stat>> pool_bytes() const;
+  void reset_peaks();
+  void reset_accumulated();
   // Re-derives every counter by walking everything, and compares. Errors: internal, with the first
   // difference.
   Status validate() const;
@@ -225,6 +227,8 @@ class Arena {
   std::vector<Heap*> heaps_of(PoolId id) const;
   uint64_t pool_birth(PoolId id) const;  // 0: there is no such pool
   bool pool_for(CUstream stream, PoolId* id);
+  // Drops the counters of pools that are gone, as far as nothing is left in them. With the arena's lock held.
+  void forget_pool_bytes();
   // release_pool without what may wait. *was_sourced: the pool had a source of its own.
   Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
   void stop_lending(PoolId id);
@@ -351,6 +355,7 @@ class Arena {
   std::unique_ptr<PageStore> store_;
   SharedBlocks shared_;
   std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_;
+  std::map<PoolId, spw_stat> pool_bytes_;
   std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
   uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back

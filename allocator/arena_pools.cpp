@@ -61,11 +61,13 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
 }
 
 void Arena::claim(PoolId id) {
+  spw_stat& bytes = pool_bytes_[id];
   // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
   for (Heap* heap : heaps_of(id)) {
     if (&heap->store() != &store_of(id)) continue;
     const Lock heap_lock(heap->mutex);
     heap->pool_is_open = true;
+    heap->count_for(&bytes);
   }
   const Lock lock(registry_mutex_);
   PoolClaims& claims = pool_claims_[id];
@@ -224,9 +226,38 @@ Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
     heap->pool_released();
+    heap->count_for(nullptr);
   }
   *was_sourced = retire_source(id);
   return {};
+}
+
+// ---- What a pool holds, counted
+
+std::vector<std::pair<PoolId, spw_stat>> Arena::pool_bytes() const {
+  const Lock lock(mutex_);
+  return {pool_bytes_.begin(), pool_bytes_.end()};
+}
+
+void Arena::reset_peaks() {
+  counters_.reset_peaks();
+  const Lock lock(mutex_);
+  for (auto& [id, bytes] : pool_bytes_) bytes.peak = bytes.current;
+  forget_pool_bytes();
+}
+
+void Arena::reset_accumulated() {
+  counters_.reset_accumulated();
+  const Lock lock(mutex_);
+  for (auto& [id, bytes] : pool_bytes_) bytes.allocated = bytes.freed = 0;
+  forget_pool_bytes();
+}
+
+void Arena::forget_pool_bytes() {
+  std::erase_if(pool_bytes_, [&](const auto& pool) {
+    const auto& [id, bytes] = pool;
+    return pool_birth(id) == 0 && bytes.peak == 0 && bytes.allocated == 0 && bytes.freed == 0;
+  });
 }
 
 // ---- What a pool holds, saved and put back

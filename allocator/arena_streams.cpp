@@ -95,6 +95,7 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   const Lock heap_lock(heap->mutex);
   const Lock lock(registry_mutex_);
   heap->pool_is_open = pool_claims_.count(key.pool) != 0;
+  heap->count_for(heap->pool_is_open ? &pool_bytes_[key.pool] : nullptr);
   entry.begin()->second = heap;
   serving_.merge(entry);
   return heap;

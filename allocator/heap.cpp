@@ -360,6 +360,10 @@ void Heap::receive(Heap& from, const std::vector<PageId>& pages) {
   vacant_count_ += static_cast<uint32_t>(pages.size());
   from.owned_count_ -= static_cast<uint32_t>(pages.size());
   owned_count_ += static_cast<uint32_t>(pages.size());
+  if (pool_bytes_ != from.pool_bytes_) {
+    from.count_in_pool(-bytes);
+    count_in_pool(bytes);
+  }
   counters.on_transfer(from.counters, bytes);
 }
 
@@ -367,6 +371,7 @@ void Heap::add_vacant(PageId first, uint32_t count) {
   vacant_.set(first, count);
   vacant_count_ += count;
   owned_count_ += count;
+  count_in_pool(static_cast<int64_t>(count * kPageBytes));
   counters.on_pages(static_cast<int64_t>(count * kPageBytes));
 }
 
@@ -375,7 +380,20 @@ void Heap::drop_vacant(PageId first, uint32_t count) {
   vacant_.clear(first, count);
   vacant_count_ -= count;
   owned_count_ -= count;
+  count_in_pool(-static_cast<int64_t>(count * kPageBytes));
   counters.on_pages(-static_cast<int64_t>(count * kPageBytes));
+}
+
+void Heap::count_for(spw_stat* pool_bytes) {
+  if (pool_bytes == pool_bytes_) return;
+  const auto bytes = static_cast<int64_t>(owned_count_ * kPageBytes);
+  count_in_pool(-bytes);
+  pool_bytes_ = pool_bytes;
+  count_in_pool(bytes);
+}
+
+void Heap::count_in_pool(int64_t bytes) {
+  if (pool_bytes_ != nullptr && bytes != 0) add_bytes(*pool_bytes_, bytes);
 }
 
 bool Heap::is_idle() {

@@ -93,6 +93,11 @@ class Heap {
   std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
   bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
 
+  // Its pages are the pool's from now on, which counts them here; null where no pool claims them. With the
+  // arena's lock held, under which pages come and go.
+  void count_for(spw_stat* pool_bytes);
+  const spw_stat* pool_bytes() const { return pool_bytes_; }
+
   int device() const { return store_.device(); }
   const PageStore& store() const { return store_; }
 
@@ -337,6 +342,8 @@ class Heap {
   void leave_scarcer_end(Plan& plan, uint32_t lines) const;
   Plan plan_view(const Request& request) const;
 
+  void count_in_pool(int64_t bytes);
+
   // Whether a live block begins at `va`; *slot is kMostSlots where it is no slot of a slab.
   bool begins_live(const Place& place, uint64_t va, uint32_t* slot) const;
   void mark_pending(Place& place, uint32_t slot);
@@ -374,6 +381,7 @@ class Heap {
   Bitmap vacant_;
   uint32_t vacant_count_ = 0;
   uint32_t owned_count_ = 0;
+  spw_stat* pool_bytes_ = nullptr;
   bool keeps_together_ = false;
   bool breaks_pages_ = false;
   FragmentIndex fragments_;

@@ -7,12 +7,15 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <tuple>
 
 #include "allocator/slab.h"
+#include "include/spillway/stats.h"
 #include "stats/segment_row.h"
 
 namespace spillway {
@@ -25,6 +28,13 @@ struct PoolId {
     return std::tie(first, second) < std::tie(other.first, other.second);
   }
 };
+
+// The bytes of device memory that a pool holds, as a counter.
+inline void add_bytes(spw_stat& held, int64_t bytes) {
+  held.current += bytes;
+  held.peak = std::max(held.peak, held.current);
+  (bytes > 0 ? held.allocated : held.freed) += std::abs(bytes);
+}
 
 // What was live at a place: a large block, or those of a slab, which is kept as it was.
 struct SavedPlace {

@@ -129,6 +129,7 @@ Status Arena::validate() const {
   int64_t active = 0;
   int64_t owned = 0;
   int64_t cached = 0;
+  std::map<const spw_stat*, int64_t> in_pools;
   for (const Heap* heap : all) {
     if (Status status = heap->validate(); !status.ok()) return status;
     if (heap->counters.is_away()) continue;
@@ -136,6 +137,14 @@ Status Arena::validate() const {
     active += stats.active_bytes;
     owned += stats.owned_bytes;
     cached += stats.cached_free_bytes;
+    in_pools[heap->pool_bytes()] += stats.owned_bytes;
+  }
+  for (const auto& [id, bytes] : pool_bytes_) {
+    const int64_t walked = in_pools[&bytes];
+    if (bytes.current != walked || bytes.peak < walked) {
+      return broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", id.first,
+                                id.second, walked, bytes.current, bytes.peak));
+    }
   }
   if (Status status = shared_.validate(); !status.ok()) return status;
   const HeapStats shared = shared_.stats();

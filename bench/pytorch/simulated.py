@@ -111,6 +111,7 @@ def start(program: Callable[[], Any], allocator: str, environment: dict[str, str
 
 def serve(torch: Any, allocator: str) -> None:
     """Makes it the allocator of this process; cuDNN, which is not simulated, is switched off."""
+    os.environ["TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC"] = "0"  # expandable segments ask NVML else, which is not simulated
     if allocator == "expandable":
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     elif allocator in ("plain", "full"):

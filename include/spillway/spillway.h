@@ -179,6 +179,12 @@ SPW_API spw_status spw_pool_lend(int device, spw_pool_id id, int lends);
 /* How many claims there are: 0 for a pool that does not exist. */
 SPW_API spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims);
 
+/* Calls `visit` for each private pool, with the bytes of device memory that it holds, until it answers
+ * non-zero. A pool that was released holds none; it is visited until peaks and running totals were reset
+ * (spw_stats_reset_peaks, spw_stats_reset_accumulated). With no lock held; it must not throw. */
+typedef int (*spw_pool_visitor)(const spw_pool_id* id, const spw_stat* bytes, void* context);
+SPW_API spw_status spw_walk_pools(int device, spw_pool_visitor visit, void* context);
+
 /* Gives `bytes` of device memory that `stream` may use at once, for a pool; NULL when there are none. */
 typedef void* (*spw_segment_alloc)(size_t bytes, spw_stream stream, void* context);
 /* Takes back what it gave; nothing uses it any more. */

@@ -71,6 +71,7 @@ class Segment(ctypes.Structure):
     ]
 
 
+POOL_VISITOR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(PoolId), ctypes.POINTER(Stat), ctypes.c_void_p)
 VISITOR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Segment), ctypes.c_void_p)
 
 
@@ -86,6 +87,23 @@ def stats(device: int) -> dict[str, Any]:
     values = nested(read)
     del values["size"], values["version"]
     return values
+
+
+def pool_bytes(device: int) -> dict[tuple[int, int], Any]:
+    """What each private pool holds, as in torch.cuda.memory_stats_as_nested_dict(). Errors: as stats()."""
+    found: dict[tuple[int, int], Any] = {}
+
+    def visit(pool: Any, held: Any, _: object) -> int:
+        bytes_held = nested(held.contents)
+        found[pool.contents.first, pool.contents.second] = {
+            "all": bytes_held,
+            "small_pool": nested(Stat()),
+            "large_pool": bytes_held,
+        }
+        return 0
+
+    check(library().spw_walk_pools(device, POOL_VISITOR(visit), None))
+    return found
 
 
 def segments(device: int, wanted: Callable[[tuple[int, int]], bool]) -> list[dict[str, Any]]:

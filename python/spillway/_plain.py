@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from . import _counters, _first_use, _hooks
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check, library
-from ._releases import later_stats
+from ._releases import later_stats, use_nccl_without_hook
 
 # Functions of torch._C, and what they are for.
 REFUSED = {
@@ -43,6 +43,7 @@ def install(torch: Any) -> None:
         first_line = str(problem).splitlines()[0]
         raise SpillwayError(f"PyTorch refuses another allocator ({first_line}): {_first_use.describe()}") from None
     _hooks.throw_pytorchs_own(torch)
+    use_nccl_without_hook()
     replace_counters(torch)
     replace_snapshot(torch)
     replace_fraction(torch)
@@ -63,8 +64,7 @@ def refusing(what: str) -> Callable[..., NoReturn]:
 
 def replace_counters(torch: Any) -> None:
     native = torch._C
-    later = later_stats(torch)
-    native._cuda_memoryStats = lambda device: {**_counters.stats(device), **later}
+    native._cuda_memoryStats = lambda device: {**_counters.stats(device), **later_stats(torch, device)}
     native._cuda_resetPeakMemoryStats = lambda device: check(library().spw_stats_reset_peaks(device))
     native._cuda_resetAccumulatedMemoryStats = lambda device: check(library().spw_stats_reset_accumulated(device))
     # torch.accelerator asks the allocator that PyTorch registered for the device type, and that is its own.

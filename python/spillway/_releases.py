@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
+from ._counters import pool_bytes
 from ._errors import SpillwayError
 
 OLDEST = (2, 11)
@@ -17,10 +21,10 @@ ERROR_CONSTRUCTOR = (
 )
 
 
-# What torch.cuda.memory_stats() has since which release, beyond what 2.11 has; Spillway's value of it never changes.
-LATER_STATS: dict[str, tuple[tuple[int, int], Any]] = {
-    "num_oom_rejections": ((2, 12), 0),
-    "reserved_bytes_by_private_pools": ((2, 13), {}),
+# What torch.cuda.memory_stats() has since which release, beyond what 2.11 has, and Spillway's value for a device.
+LATER_STATS: dict[str, tuple[tuple[int, int], Callable[[int], Any]]] = {
+    "num_oom_rejections": ((2, 12), lambda _: 0),
+    "reserved_bytes_by_private_pools": ((2, 13), pool_bytes),
 }
 
 
@@ -39,9 +43,17 @@ def check_release(torch: Any) -> None:
         raise SpillwayError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build")
 
 
-def later_stats(torch: Any) -> dict[str, Any]:
+def later_stats(torch: Any, device: int) -> dict[str, Any]:
     release = release_of(torch)
-    return {name: value for name, (since, value) in LATER_STATS.items() if release >= since}
+    return {name: value(device) for name, (since, value) in LATER_STATS.items() if release >= since}
+
+
+def use_nccl_without_hook() -> None:
+    """As of 2.15 a group of NCCL asks for a snapshot in C++ when it ends, unless it is of the older kind."""
+    os.environ["TORCH_DIST_USE_NCCL2"] = "0"
+    groups = sys.modules.get("torch.distributed.distributed_c10d")
+    if register := getattr(groups, "_register_builtin_nccl_as_legacy", None):
+        register()
 
 
 def is_allocator_taken(torch: Any) -> str | None:

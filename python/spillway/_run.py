@@ -39,6 +39,8 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
     """On the simulated device: what it cannot do is switched off, and the end is written down."""
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
+    # As of 2.15 PyTorch's expandable segments ask NVML, which is not simulated, unless they are to stay in the process.
+    os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")
     result: dict[str, Any] = {"process_id": os.getpid(), "rank": _rank()}
     before = sys.excepthook
 

@@ -23,7 +23,8 @@ def touch_operands() -> None:
     """From here on every operator of PyTorch, on every thread, touches its operands on the simulated device.
 
     Its kernels compute nothing, so without this no race can be found. fill_ and what is made of it (full, ones) writes
-    its value; other results keep the bytes that were there. Again is ok. Compiles a library on first use.
+    its value, and _foreach_copy_ copies; other results keep the bytes that were there. Again is ok. Compiles a library
+    on first use.
 
     Errors: SpillwayError, when the driver in the process is not the simulated one, or it cannot be compiled.
     """

@@ -315,6 +315,13 @@ TEST(Abi, PoolsKeepTheirMemoryAndAskTheirFilter) {
     SPW_CHECK(spw_find_owner(pooled, &owner, &pool) == SPW_OK);
     SPW_CHECK(owner == stream && pool.first == 3 && pool.second == 4);
     SPW_CHECK(spw_pool_end(0, {3, 4}) == SPW_OK);
+    int64_t held = 0;
+    const spw_pool_visitor look = [](const spw_pool_id* id, const spw_stat* bytes, void* context) {
+      if (id->first == 3 && id->second == 4) *static_cast<int64_t*>(context) = bytes->current;
+      return 0;
+    };
+    SPW_CHECK(spw_walk_pools(0, nullptr, nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_walk_pools(0, look, &held) == SPW_OK && held >= 1 << 20);
     SPW_CHECK(spw_free(pooled) == SPW_OK);
     void* other = nullptr;
     SPW_CHECK(spw_alloc(kMiB, 0, stream, &other) == SPW_OK && other != pooled && asked.calls == 1);

@@ -74,6 +74,45 @@ TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
   EXPECT_EQ(device.reports(), "");
 }
 
+TEST(Pools, WhatAPoolHoldsIsCounted) {
+  Device device;
+  const auto arena = device.arena();
+  const CUstream pooled = device.stream();
+  const CUstream other = device.stream();
+  const auto held = [&](PoolId id) {
+    for (const auto& [pool, bytes] : arena->pool_bytes()) {
+      if (pool == id) return std::vector<int64_t>{bytes.current, bytes.peak, bytes.allocated, bytes.freed};
+    }
+    return std::vector<int64_t>();
+  };
+  constexpr int64_t kPages = 2 * kMiB;
+  void* outside = must_allocate(*arena, 8 * kMiB, pooled);
+  EXPECT_EQ(held({1, 0}), std::vector<int64_t>());
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == pooled; }));
+  void* in_pool = must_allocate(*arena, 6 * kMiB, pooled);
+  void* small = must_allocate(*arena, 100, pooled);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  EXPECT_EQ(held({1, 0}), (std::vector<int64_t>{4 * kPages, 4 * kPages, 4 * kPages, 0}));
+  SPW_EXPECT_OK(arena->validate());
+  for (void* block : {in_pool, small, outside}) SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(held({1, 0})[0], 4 * kPages);
+  // The next pool of the stream gets the memory, once the first one is gone.
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  EXPECT_EQ(held({1, 0}), (std::vector<int64_t>{0, 4 * kPages, 4 * kPages, 4 * kPages}));
+  SPW_EXPECT_OK(arena->trim());
+  SPW_EXPECT_OK(arena->begin_pool({2, 0}, [&](CUstream on) { return on == other; }));
+  must_allocate(*arena, 2 * kMiB, other);
+  SPW_EXPECT_OK(arena->end_pool({2, 0}));
+  EXPECT_EQ(held({2, 0})[0], kPages);
+  EXPECT_EQ(held({1, 0})[0], 0);
+  arena->reset_accumulated();
+  EXPECT_EQ(held({1, 0}), (std::vector<int64_t>{0, 4 * kPages, 0, 0}));
+  arena->reset_peaks();
+  EXPECT_EQ(held({1, 0}), std::vector<int64_t>());
+  EXPECT_EQ(held({2, 0}), (std::vector<int64_t>{kPages, kPages, 0, 0}));
+  SPW_EXPECT_OK(arena->validate());
+}
+
 TEST(Pools, APoolOpenedAgainIsProtectedAgain) {
   Device device;
   const auto arena = device.arena();

@@ -74,7 +74,7 @@ def watched(outcome: Outcome, program: str) -> Iterator[None]:
 
 
 class Source(torch.nn.Module):  # type: ignore[misc]
-    """Its buffer is where it is: the graph reads it there, so that what is written there goes through every replay."""
+    """The graph reads its buffer, so that what is written there goes through every replay."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,9 +175,7 @@ def all_programs(outcome: Outcome) -> None:
     # After each restoration and recording, what is live in the pool must be what the tree thinks.
     checks = inductor_module("config").triton
     checks.slow_path_cudagraph_asserts = checks.fast_path_cudagraph_asserts = True
-    # Buffers keep their addresses: else the tree copies them, by a kernel that the simulated device does not run.
     torch.compiler.config.force_disable_caches = True
-    dynamo.config.inline_inbuilt_nn_modules = False
     dynamo.config.recompile_limit = 64
     for program in PROGRAMS:
         torch.manual_seed(0)

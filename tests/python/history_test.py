@@ -1,8 +1,12 @@
-"""The history of memory, beside that of PyTorch's own allocator for the same program."""
+"""The history of memory, beside that of PyTorch's own allocator for the same program, and as the viewer replays it."""
 
 from __future__ import annotations
 
+import base64
+import importlib
 import json
+import pickle
+import re
 import subprocess
 import sys
 import time
@@ -54,11 +58,60 @@ keys = ("action", "size", "stream", "time_us", "user_metadata")
 print(json.dumps([{key: event.get(key, "") for key in keys} for event in events]))
 """
 
+# Memory that grows, is shown by several views, changes streams and pools, and goes back.
+SEGMENTS = """
+import pickle, sys, torch
+import spillway
+spillway.install()
+
+def block(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+reserved = []
+def look():
+    torch.cuda.memory._snapshot()
+    reserved.append(torch.cuda.memory_reserved())
+
+MIB = 1 << 20
+early = [block(3 * MIB) for _ in range(4)]
+del early[1::2]
+begin = torch.cuda.memory_reserved()
+torch.cuda.memory._record_memory_history()
+blocks = [block(4 * MIB + 1000 * step) for step in range(12)]
+look()
+del blocks[::2]
+wide = block(20 * MIB + 700)
+look()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    beside = [block(6 * MIB), block(500)]
+beside[0].record_stream(torch.cuda.current_stream())
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    pooled = block(5 * MIB)
+look()
+del wide, beside, early, blocks[1:]
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+look()
+wider = block(31 * MIB)
+try:
+    block(2 * torch.cuda.get_device_properties(0).total_memory)
+except torch.OutOfMemoryError:
+    pass
+snapshot = torch.cuda.memory._snapshot()
+sys.stdout.buffer.write(pickle.dumps((begin, reserved, torch.cuda.memory_reserved(), snapshot)))
+"""
+
+
+def output(program: str, *arguments: str) -> bytes:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
 
 def history(allocator: str) -> list[dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, allocator], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    events: list[dict[str, Any]] = json.loads(done.stdout)
+    events: list[dict[str, Any]] = json.loads(output(PROGRAM, allocator))
     return events
 
 
@@ -72,6 +125,39 @@ def comparable(events: list[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
     ]
 
 
+class Past:
+    """What PyTorch's viewer shows of moments before a snapshot: it undoes the events, the last one first."""
+
+    def __init__(self, segments: list[dict[str, Any]]) -> None:
+        self.ends: dict[int, int] = {
+            segment["address"]: segment["address"] + segment["total_size"] for segment in segments
+        }
+        blocks = [block for segment in segments for block in segment["blocks"]]
+        self.live = {block["address"] for block in blocks if block["state"] != "inactive"}
+
+    def reserved(self) -> int:
+        return sum(end - begin for begin, end in self.ends.items())
+
+    def around(self, address: int, size: int = 1) -> int:
+        """The beginning of the segment that has these bytes."""
+        return next(begin for begin, end in self.ends.items() if begin <= address and address + size <= end)
+
+    def undo(self, event: dict[str, Any]) -> None:
+        action, address, end = event["action"], event.get("addr", 0), event.get("addr", 0) + event["size"]
+        if action == "alloc":
+            self.live.remove(address)
+        elif action == "free_completed":
+            self.live.add(address)
+        elif action == "segment_map":
+            begin = self.around(address, event["size"])
+            rest = self.ends.pop(begin)
+            self.ends.update({first: last for first, last in ((begin, address), (end, rest)) if first < last})
+        elif action == "segment_unmap":
+            last = self.ends.pop(end, end)
+            before = [begin for begin, its_end in self.ends.items() if its_end == address]
+            self.ends[before[0] if before else address] = last
+
+
 class History(unittest.TestCase):
     def test_events_are_those_of_the_native_allocator(self) -> None:
         begin = time.time()
@@ -82,6 +168,37 @@ class History(unittest.TestCase):
         self.assertEqual(times, sorted(times))
         self.assertLessEqual(begin, times[0])
         self.assertLessEqual(times[-1], end)
+
+    def test_segments_of_the_past(self) -> None:
+        begin, reserved, end, snapshot = pickle.loads(output(SEGMENTS))
+        events = snapshot["device_traces"][0]
+        actions = [event["action"] for event in events]
+        self.assertLessEqual({"segment_map", "segment_unmap", "oom"}, set(actions))
+        past = Past(snapshot["segments"])
+        self.assertEqual(past.reserved(), end)
+        for event in reversed(events):
+            past.undo(event)
+            for address in past.live:
+                past.around(address)
+            if event["action"] == "snapshot":
+                self.assertEqual(past.reserved(), reserved.pop())
+        self.assertEqual((past.reserved(), reserved), (begin, []))
+
+    def test_the_viewer_reads_it(self) -> None:
+        snapshot = pickle.loads(output(SEGMENTS))[3]
+        viewer: Any = importlib.import_module("torch.cuda._memory_viz")
+        reserved = sum(segment["total_size"] for segment in snapshot["segments"])
+        self.assertIn(f"total_reserved: {viewer.Bytes(reserved)}", viewer.segsum(snapshot))
+        self.assertIn("segment_map", viewer.trace(snapshot))
+        pages = [
+            viewer.segment_plot(snapshot),
+            viewer.trace_plot(snapshot),
+            viewer.trace_plot(snapshot, plot_segments=True),
+        ]
+        for page in pages:
+            data = re.search(r'"base64": "([^"]+)"', page)
+            assert data is not None
+            self.assertEqual(pickle.loads(base64.b64decode(data[1])), snapshot)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 import unittest
+from pathlib import Path
 from typing import Any
 
 import spillway
 from spillway import _hooks
+from spillway._build import compiled
+from spillway._library import include_folder
+from spillway._releases import release_of
 
 assert spillway.install("full")
 
@@ -199,6 +203,18 @@ class Uncached(Memory):
         mebibytes(total // MIB * 3 // 4)
         with self.assertRaisesRegex(torch.OutOfMemoryError, "CUDA out of memory"):
             mebibytes(2 * total // MIB)
+
+
+@unittest.skipIf(release_of(torch) < (2, 15), "what PyTorch has since 2.15")
+class Addresses(Memory):
+    def test_a_place_of_the_programs_choice_is_refused(self) -> None:
+        folder = Path(__file__).parent / "with_address"
+        library = ctypes.CDLL(str(compiled(torch, "with_address", folder, include_folder(), [])))
+        library.allocate_with_address.restype = ctypes.c_char_p
+        library.allocate_with_address.argtypes = [ctypes.c_void_p]
+        tensor = mebibytes(2)
+        refusal = library.allocate_with_address(tensor.data_ptr())
+        self.assertEqual(refusal, b"Spillway chooses where a block lies: allocateWithAddress is not served")
 
 
 class PoolStates(Memory):

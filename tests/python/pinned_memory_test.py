@@ -11,6 +11,7 @@ import unittest
 from typing import Any
 
 import spillway
+from spillway._releases import release_of
 
 assert spillway.install("full", pinned_memory=True)
 
@@ -36,6 +37,16 @@ class Pinned(unittest.TestCase):
         torch.cuda.synchronize()
         torch._C._host_emptyCache()
         torch.cuda.reset_peak_host_memory_stats()
+
+
+@unittest.skipIf(release_of(torch) < (2, 15), "what PyTorch has since 2.15")
+class History(Pinned):
+    def test_it_is_refused(self) -> None:
+        record = torch.cuda.memory._record_memory_history
+        self.addCleanup(record, None)
+        with self.assertRaisesRegex(NotImplementedError, "record_pinned_host_memory is not served"):
+            record(record_pinned_host_memory=True)
+        record(record_pinned_host_memory=False)
 
 
 class Bytes(Pinned):

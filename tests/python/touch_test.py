@@ -181,6 +181,15 @@ class Values(Touched):
         filled = torch.empty(9, device="cuda").fill_(torch.tensor(2.5))
         self.assertTrue(torch.equal(filled.cpu(), torch.full((9,), 2.5)))
 
+    def test_lists_are_copied(self) -> None:
+        given = [torch.arange(7.0).cuda(), torch.arange(6).reshape(2, 3).cuda(), torch.zeros(0, device="cuda")]
+        wide = torch.zeros(9, device="cuda")
+        copies = [wide[1:8], torch.zeros(2, 3, dtype=torch.int64, device="cuda"), torch.zeros(0, device="cuda")]
+        torch._foreach_copy_(copies, given)
+        for copy, source in zip(copies, given, strict=True):
+            self.assertTrue(torch.equal(copy.cpu(), source.cpu()))
+        self.assertEqual((wide[0].item(), wide[8].item()), (0, 0))
+
     def test_fill_of_a_view_leaves_the_rest(self) -> None:
         x = torch.zeros(8, 8, device="cuda")
         x[1:3, ::2].fill_(7)

@@ -122,6 +122,7 @@ void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t str
   if (history_.listens()) {
     constexpr size_t kLineBytes = 512;
     const size_t block_bytes = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+    history_.look_at_segments(device, nullptr);
     const History::Block request{device, nullptr, block_bytes, stream, open_pool(device, stream)};
     history_.out_of_memory(request, free_bytes, history_.gather(RecordContext::STATE));
   }
@@ -235,7 +236,9 @@ void Allocator::emptyCache(MempoolId_t) {
     // While a graph is being captured nothing can be given back, and nobody is to be told.
     if (status != SPW_ERROR_INVALID_STATE) check(status);
   }
-  if (history_.listens()) history_.complete_frees();
+  if (!history_.listens()) return;
+  history_.complete_frees();
+  look_at_segments();
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
@@ -277,6 +280,16 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
 
 // ---- Counters
 
+namespace {
+void add_pool_bytes(DeviceIndex device, caching::DeviceStats& stats) {
+  const spw_pool_visitor add = [](const spw_pool_id* id, const spw_stat* bytes, void* context) {
+    set_pool_bytes(*static_cast<caching::DeviceStats*>(context), {id->first, id->second}, to_torch(*bytes));
+    return 0;
+  };
+  check(spw_walk_pools(device, add, &stats));
+}
+}  // namespace
+
 caching::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   check_device(device);
   const spw_stats stats = stats_of(device);
@@ -298,6 +311,7 @@ caching::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   out.num_device_alloc = stats.num_device_alloc;
   out.num_device_free = stats.num_device_free;
   out.max_split_size = stats.max_split_size;
+  if constexpr (kCountsPools) add_pool_bytes(device, out);
   return out;
 }
 
@@ -313,10 +327,19 @@ void Allocator::resetPeakStats(DeviceIndex device) {
 
 // ---- History
 
+void Allocator::look_at_segments() {
+  if (!history_.is_enabled()) return;
+  const History::Context context = history_.gather(RecordContext::ALL);
+  for (int device = 0; device < device_count_.load(); ++device) {
+    history_.look_at_segments(static_cast<DeviceIndex>(device), context);
+  }
+}
+
 caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
   caching::SnapshotInfo out;
   const int devices = device_count_.load();
   history_.complete_frees();
+  look_at_segments();
   for (int device = 0; device < devices; ++device) {
     const auto index = static_cast<DeviceIndex>(device);
     size_t active_bytes = 0;
@@ -375,7 +398,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces)
 void Allocator::recordHistory(bool enabled, caching::CreateContextFn gather, size_t most_entries,
                               caching::RecordContext when, bool clear,
                               const std::vector<std::string>& skipped_actions) {
-  history_.configure(enabled, gather, most_entries, when, clear, skipped_actions);
+  history_.configure(enabled, device_count_.load(), gather, most_entries, when, clear, skipped_actions);
 }
 
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& annotation) {

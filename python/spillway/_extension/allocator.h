@@ -106,6 +106,8 @@ class Allocator final : public AllocatorOfRelease {
   [[noreturn]] void out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream,
                                   const std::string& report);
   void* allocate_uncached(size_t bytes, DeviceIndex device);
+  // Of every device, for the history.
+  void look_at_segments();
   // The pool that is open for this stream; {0, 0} if there is none.
   MempoolId_t open_pool(DeviceIndex device, cudaStream_t stream);
   void check_device(DeviceIndex device) const;

@@ -22,7 +22,7 @@ std::string compile_context() {
 
 }  // namespace
 
-void History::configure(bool enabled, c10::CachingDeviceAllocator::CreateContextFn gather,
+void History::configure(bool enabled, int devices, c10::CachingDeviceAllocator::CreateContextFn gather,
                         size_t most_entries, RecordContext when, bool clear,
                         const std::vector<std::string>& skipped_actions) {
   std::vector<Entry::Action> skipped;
@@ -35,6 +35,11 @@ void History::configure(bool enabled, c10::CachingDeviceAllocator::CreateContext
   gather_.store(enabled ? gather : nullptr);
   when_.store(enabled ? when : RecordContext::NEVER);
   if (clear || !enabled) entries_.clear();
+  if (!enabled || clear || !enabled_.load()) segments_.clear();
+  for (int device = 0; enabled && device < devices; ++device) {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    if (segments_.count(index) == 0) segments_[index] = segments_of(index);
+  }
   if (!enabled) live_.clear();
   enabled_.store(enabled);
   listens_.store(enabled || !trackers_.empty());
@@ -64,6 +69,10 @@ void History::add(Entry entry, const std::string& metadata) {
   entry.compile_context_ = compile_context();
   entry.user_metadata_ = metadata;
   for (const auto& tracker : trackers_) tracker(entry);
+  record(std::move(entry));
+}
+
+void History::record(Entry entry) {
   if (!enabled_.load(std::memory_order_relaxed) || is_skipped(entry.action_)) return;
   // The list keeps a stack only where stacks of events were asked for.
   if (when_.load(std::memory_order_relaxed) < RecordContext::ALLOC) entry.context_ = nullptr;
@@ -79,8 +88,34 @@ void History::add(Entry::Action action, const Block& block, Context context) {
 void History::allocated(const Block& block, Context context) {
   const std::lock_guard lock(mutex_);
   complete_finished();
-  if (enabled_.load(std::memory_order_relaxed) && context != nullptr) live_[block.pointer] = context;
+  if (enabled_.load(std::memory_order_relaxed)) {
+    if (context != nullptr) live_[block.pointer] = context;
+    const auto address = reinterpret_cast<uint64_t>(block.pointer);
+    if (!holds(segments_[block.device], address, block.bytes)) update_segments(block.device, context);
+  }
   add(Entry::ALLOC, block, std::move(context));
+}
+
+void History::look_at_segments(c10::DeviceIndex device, Context context) {
+  const std::lock_guard lock(mutex_);
+  if (enabled_.load(std::memory_order_relaxed)) update_segments(device, context);
+}
+
+void History::update_segments(c10::DeviceIndex device, const Context& context) {
+  Segments now = segments_of(device);
+  Segments& known = segments_[device];
+  const auto record_all = [&](Entry::Action action, const Segments& parts) {
+    for (const Segment& part : parts) {
+      Entry entry(action, device, part.address, part.bytes, part.stream, part.pool, c10::getApproximateTime(),
+                  context);
+      entry.compile_context_ = compile_context();
+      entry.user_metadata_ = metadata_of_thread;
+      record(std::move(entry));
+    }
+  };
+  record_all(Entry::SEGMENT_UNMAP, difference(known, now));
+  record_all(Entry::SEGMENT_MAP, difference(now, known));
+  known = std::move(now);
 }
 
 void History::free_requested(const Block& block, Context context) {

@@ -1,7 +1,13 @@
 // What torch.cuda.memory._record_memory_history() records: a bounded list of events, and the stack of each
 // live block. While nothing is recorded and nobody listens, an allocation pays for reading one flag.
 //
-// Thread-safe. Listeners are called with a lock held, as PyTorch's contract has it.
+// Segments are those of the snapshot, and like PyTorch's expandable ones they grow and shrink: segment_map
+// and segment_unmap say by which parts. They are looked at when a block lies outside of those known, when
+// memory was given back, and for a snapshot, so that every block of the history lies in a segment, and what
+// was there at the beginning and all parts since add up to the reserved memory. Each look walks all blocks.
+//
+// Thread-safe. Listeners are called with a lock held, as PyTorch's contract has it; they hear of blocks
+// alone.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -9,12 +15,15 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
+
+#include "segments.h"
 
 namespace spillway_torch {
 
@@ -35,8 +44,9 @@ class History {
   bool listens() const { return listens_.load(std::memory_order_relaxed); }
   bool is_enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
-  void configure(bool enabled, c10::CachingDeviceAllocator::CreateContextFn gather, size_t most_entries,
-                 c10::CachingDeviceAllocator::RecordContext when, bool clear,
+  // `devices`: how many there are.
+  void configure(bool enabled, int devices, c10::CachingDeviceAllocator::CreateContextFn gather,
+                 size_t most_entries, c10::CachingDeviceAllocator::RecordContext when, bool clear,
                  const std::vector<std::string>& skipped_actions);
   void attach(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker);
 
@@ -47,6 +57,8 @@ class History {
   void free_requested(const Block& block, Context context);
   // Frees that had to wait for other streams and have completed since.
   void complete_frees();
+  // The segments of a device may have changed.
+  void look_at_segments(c10::DeviceIndex device, Context context);
   // `request` has no pointer.
   void out_of_memory(const Block& request, size_t free_bytes, Context context);
   void snapshot_taken(c10::DeviceIndex device, size_t active_bytes);
@@ -73,7 +85,10 @@ class History {
   // With the mutex held, like those below.
   void add(Entry entry);
   void add(Entry entry, const std::string& metadata);
+  // Without the listeners.
+  void record(Entry entry);
   void add(Entry::Action action, const Block& block, Context context);
+  void update_segments(c10::DeviceIndex device, const Context& context);
   void complete_finished();
   void complete(const PendingFree& pending);
   bool is_skipped(Entry::Action action) const;
@@ -96,6 +111,7 @@ class History {
   std::unordered_map<const void*, Context> live_;
   std::unordered_set<void*> on_other_streams_;
   std::deque<PendingFree> pending_;
+  std::map<c10::DeviceIndex, Segments> segments_;  // as far as the events tell
 };
 
 }  // namespace spillway_torch

@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "release.h"
+
 namespace spillway_torch {
 
-class HostAllocator final : public at::HostAllocator {
+class HostAllocator final : public HostAllocatorOfRelease {
  public:
   at::DataPtr allocate(size_t bytes) override;
   at::DeleterFnPtr raw_deleter() const override;

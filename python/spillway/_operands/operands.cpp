@@ -6,7 +6,7 @@
 // current that its kernels go to. Before the operator one grid is enqueued that reads its inputs and writes
 // the arguments that its schema marks as written; after it, one that writes its new outputs. In that order,
 // because an operator that waits for its own work (a copy to the host) leaves nothing pending. Bytes stay as
-// they are: copies and zeros are moved by the driver, and fill_ is done here.
+// they are: copies and zeros are moved by the driver, and fill_ and _foreach_copy_ are done here.
 //
 // Judged are operators that have a kernel of their own for CUDA; others are made of such. Views, and what
 // makes or resizes memory, touch nothing. Never too much is touched, so a report is a race; not seen are
@@ -158,6 +158,7 @@ class Grid {
 struct Operator {
   bool is_judged = false;
   bool fills = false;
+  bool copies_each = false;
   std::vector<bool> writes;  // by argument
 };
 
@@ -190,6 +191,7 @@ Operator describe(const c10::OperatorName& name) {
   }
   out.is_judged = has_effect;
   out.fills = name.name == "aten::fill_";
+  out.copies_each = name.name == "aten::_foreach_copy_";
   return out;
 }
 
@@ -230,6 +232,21 @@ void fill(const at::Tensor& tensor, const IValue& value) {
   });
 }
 
+// One of the copies of _foreach_copy_, where the bytes are the same.
+void copy(const at::Tensor& to, const at::Tensor& from) {
+  if (base_of(to) == 0 || base_of(from) == 0) return;
+  if (to.scalar_type() != from.scalar_type() || !to.sizes().equals(from.sizes())) return;
+  if (!to.is_contiguous() || !from.is_contiguous()) return;
+  const auto begin_of = [](const at::Tensor& tensor) {
+    return reinterpret_cast<void*>(base_of(tensor) + static_cast<uint64_t>(tensor.storage_offset()) *
+                                                         static_cast<uint64_t>(tensor.itemsize()));
+  };
+  launch(to.device().index(), [&](cudaStream_t stream) {
+    return static_cast<int>(
+        cudaMemcpyAsync(begin_of(to), begin_of(from), to.nbytes(), cudaMemcpyDefault, stream));
+  });
+}
+
 struct Call final : at::ObserverContext {
   Grid before;
 };
@@ -247,6 +264,13 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   }
   call->before.enqueue();
   if (described.fills && inputs.size() == 2) fill(inputs[0].toTensor(), inputs[1]);
+  if (described.copies_each && inputs.size() >= 2) {
+    std::vector<at::Tensor> to;
+    std::vector<at::Tensor> from;
+    each_tensor(inputs[0], [&](const at::Tensor& tensor) { to.push_back(tensor); });
+    each_tensor(inputs[1], [&](const at::Tensor& tensor) { from.push_back(tensor); });
+    for (size_t i = 0; i < std::min(to.size(), from.size()); ++i) copy(to[i], from[i]);
+  }
   return call;
 }
 

@@ -1,6 +1,7 @@
-// Communicators of any size whose collectives move nothing, but for one: a small ncclAllGather answers as if
-// every rank gave what this one gives. By such gathers ranks compare counts and sizes, and a program stops
-// that reads other bytes there; in large ones are tensors, whose values nothing here computed.
+// Communicators of any size whose collectives move nothing, but for one: a small gather, by ncclAllGather or
+// by a group of broadcasts, one from each rank, answers as if every rank gave what this one gives. By such
+// gathers ranks compare counts and sizes, and a program stops that reads other bytes there; in large ones are
+// tensors, whose values nothing here computed.
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -87,19 +88,72 @@ int ncclCommGetAsyncError(struct Communicator* communicator, int* error) {
 static const size_t kItemBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 static const size_t kMostGatheredBytes = 1 << 20;
 
+static const int kInvalidArgument = 4;     // ncclInvalidArgument
+static const int kUnhandledCudaError = 1;  // ncclUnhandledCudaError
+
+// False where nothing is to be moved.
+static int is_small(size_t count, int type, size_t* bytes) {
+  *bytes = count * kItemBytes[type];
+  return *bytes > 0 && *bytes <= kMostGatheredBytes;
+}
+
+static int is_type(int type) {
+  return type >= 0 && (size_t)type < sizeof kItemBytes / sizeof *kItemBytes;
+}
+
 typedef int (*CopyAsync)(void* to, const void* from, size_t bytes, int kind, void* stream);
+
+static int copy(void* to, const void* from, size_t bytes, void* stream) {
+  const CopyAsync copy_async = (CopyAsync)dlsym(RTLD_DEFAULT, "cudaMemcpyAsync");
+  const int kind = 3;  // cudaMemcpyDeviceToDevice
+  if (copy_async == 0 || to == from) return 0;
+  return copy_async(to, from, bytes, kind, stream) == 0 ? 0 : kUnhandledCudaError;
+}
 
 int ncclAllGather(const void* from, void* to, size_t count, int type, struct Communicator* communicator,
                   void* stream) {
-  if (type < 0 || (size_t)type >= sizeof kItemBytes / sizeof *kItemBytes) return 4;  // ncclInvalidArgument
-  const size_t bytes = count * kItemBytes[type];
-  const CopyAsync copy = (CopyAsync)dlsym(RTLD_DEFAULT, "cudaMemcpyAsync");
-  if (copy == 0 || bytes == 0 || bytes > kMostGatheredBytes) return 0;
+  size_t bytes = 0;
+  if (!is_type(type)) return kInvalidArgument;
+  if (!is_small(count, type, &bytes)) return 0;
   for (int rank = 0; rank < communicator->ranks; ++rank) {
-    char* const place = (char*)to + (size_t)rank * bytes;
-    const int kind = 3;                                                          // cudaMemcpyDeviceToDevice
-    if (place != from && copy(place, from, bytes, kind, stream) != 0) return 1;  // ncclUnhandledCudaError
+    const int status = copy((char*)to + (size_t)rank * bytes, from, bytes, stream);
+    if (status != 0) return status;
   }
+  return 0;
+}
+
+// The broadcasts of the group that this thread has open, while there is one from each rank in turn.
+enum { kMostRanks = 64 };
+static _Thread_local struct {
+  int depth;
+  int ranks;  // so many were seen
+  const void* given;
+  void* places[kMostRanks];
+  size_t bytes;
+} group;
+
+int ncclGroupStart(void) {
+  if (group.depth++ == 0) group.ranks = 0;
+  return 0;
+}
+int ncclBroadcast(const void* from, void* to, size_t count, int type, int root,
+                  struct Communicator* communicator, void* stream) {
+  size_t bytes = 0;
+  if (!is_type(type)) return kInvalidArgument;
+  if (group.depth == 0 || !is_small(count, type, &bytes)) return 0;
+  if (root != group.ranks || root >= kMostRanks || (root > 0 && bytes != group.bytes)) return 0;
+  if (root == communicator->rank) group.given = from;
+  group.places[group.ranks++] = to;
+  group.bytes = bytes;
+  if (group.ranks < communicator->ranks) return 0;
+  for (int rank = 0; rank < group.ranks; ++rank) {
+    const int status = copy(group.places[rank], group.given, bytes, stream);
+    if (status != 0) return status;
+  }
+  return 0;
+}
+int ncclGroupEnd(void) {
+  if (group.depth > 0) --group.depth;
   return 0;
 }
 int ncclRedOpCreatePreMulSum(int* operation) {
@@ -116,7 +170,7 @@ const char* ncclGetLastError(struct Communicator* communicator) {
 int ncclMemAlloc(void** pointer, size_t bytes) {
   (void)bytes;
   *pointer = 0;
-  return 1;  // ncclUnhandledCudaError: not simulated
+  return kUnhandledCudaError;  // not simulated
 }
 int ncclCommRegister(const struct Communicator* communicator, void* buffer, size_t bytes, void** handle) {
   (void)communicator, (void)buffer, (void)bytes;

@@ -70,6 +70,16 @@ def no_caching() -> None:
     expect(held_bytes() > 0, "with caching, a freed block does not stay reserved")
 
 
+@cuda("caching_allocator_disabled")
+def no_caching_for_a_while() -> None:
+    torch.cuda.init()
+    with memory.caching_allocator_disabled():
+        mebibytes(32)
+        expect(held_bytes() == 0, "without caching, a freed block stays reserved")
+    mebibytes(32)
+    expect(held_bytes() > 0, "afterwards, a freed block does not stay reserved")
+
+
 def held_bytes() -> int:
     free, total = memory.mem_get_info()
     return int(total - free)
@@ -86,6 +96,14 @@ def check_emptied(empty: Any) -> None:
 @cuda("empty_cache")
 def empty_cache() -> None:
     check_emptied(memory.empty_cache)
+
+
+@accelerator("empty_host_cache")
+def accelerator_empty_host_cache() -> None:
+    torch.empty(MIB, dtype=torch.uint8, pin_memory=True)
+    expect(memory.host_memory_stats()["allocated_bytes.current"] >= MIB, "a freed block of pinned memory is not cached")
+    torch.accelerator.empty_host_cache()
+    expect(memory.host_memory_stats()["allocated_bytes.current"] == 0, "pinned memory stays")
 
 
 @accelerator("empty_cache")
