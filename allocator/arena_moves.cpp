@@ -86,6 +86,7 @@ void Arena::set_away(SourcedPool& pool, bool away) {
   if (!away) pool.store->set_away(false);
   for (Heap* heap : heaps_in(*pool.store)) {
     const Lock heap_lock(heap->mutex);
+    heap->count_for(away ? nullptr : &pool_bytes_[heap->key.pool]);
     if (away) {
       heap->counters.leave();
     } else {

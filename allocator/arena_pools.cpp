@@ -67,7 +67,7 @@ void Arena::claim(PoolId id) {
     if (&heap->store() != &store_of(id)) continue;
     const Lock heap_lock(heap->mutex);
     heap->pool_is_open = true;
-    heap->count_for(&bytes);
+    if (!heap->counters.is_away()) heap->count_for(&bytes);
   }
   const Lock lock(registry_mutex_);
   PoolClaims& claims = pool_claims_[id];

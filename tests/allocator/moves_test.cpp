@@ -35,6 +35,12 @@ class MovesTest : public testing::Test {
     SPW_EXPECT_OK(arena_->validate());
     EXPECT_EQ(device_.reports(), "");
   }
+  int64_t pool_bytes() const {
+    for (const auto& [id, bytes] : arena_->pool_bytes()) {
+      if (id == kPool) return bytes.current;
+    }
+    return -1;
+  }
   DeviceStats stats() const { return arena_->stats(); }
 
   Device device_{"capacity:256MiB,completion:late"};
@@ -70,12 +76,16 @@ TEST_F(MovesTest, WhatIsElsewhereCountsForNothing) {
   EXPECT_EQ(stats().allocated_bytes.all.freed - before.allocated_bytes.all.freed,
             before.allocated_bytes.all.current - static_cast<int64_t>(6 * kMiB));
   for (const SegmentRow& row : arena_->segments()) EXPECT_EQ(row.pool_second, 0u);
+  EXPECT_EQ(pool_bytes(), 0);
+  SPW_EXPECT_OK(arena_->retain_pool(kPool));
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
   SPW_EXPECT_OK(Arena::free(small));
   expect_sound();
   SPW_EXPECT_OK(back());
   EXPECT_EQ(stats().reserved_bytes.all.current, before.reserved_bytes.all.current);
   EXPECT_EQ(stats().allocated_bytes.all.current, before.allocated_bytes.all.current - 512);
   EXPECT_EQ(stats().allocation.all.current, 2);
+  EXPECT_EQ(pool_bytes(), before.reserved_bytes.all.current - static_cast<int64_t>(6 * kMiB));
   const spw_stat& bytes = stats().allocated_bytes.all;
   EXPECT_EQ(bytes.allocated - bytes.freed, bytes.current);
   EXPECT_GE(bytes.peak, before.allocated_bytes.all.peak);
