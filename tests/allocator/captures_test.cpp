@@ -178,6 +178,48 @@ TEST_F(Captures, PoolsThatComeAndGoWithTheirStreamsLeaveNothingBehind) {
   EXPECT_EQ(device_.reports(), "");
 }
 
+// A graph may be replayed over the place of a block that was freed under capture: its view stays, however
+// many others are wanted.
+TEST_F(Captures, ViewsOfAPoolOutliveTheirBlocks) {
+  constexpr size_t kPage = 2 * kMiB;
+  constexpr size_t kViewPages = 4;
+  ArenaOptions narrow;
+  narrow.most_mappings = 40;
+  arena_.reset();
+  arena_ = device_.arena(narrow);
+  const auto scatter = [&](CUstream stream, size_t vacant_pages) {
+    std::vector<void*> pages;
+    for (size_t i = 0; i < 2 * vacant_pages; ++i) pages.push_back(must_allocate(*arena_, kPage, stream));
+    for (size_t i = 1; i < pages.size(); i += 2) SPW_EXPECT_OK(Arena::free(pages[i]));
+  };
+  open_pool();
+  scatter(captured_, kViewPages);
+  const int64_t before = arena_->stats().live_mappings;
+  begin();
+  void* block = must_allocate(*arena_, kViewPages * kPage, captured_);
+  device_.touch(captured_, block, kViewPages * kPage);
+  SPW_EXPECT_OK(Arena::free(block));
+  CUgraph graph = end();
+  ASSERT_EQ(arena_->stats().live_mappings - before, static_cast<int64_t>(kViewPages)) << "a view was needed";
+  CUgraphExec exec = nullptr;
+  EXPECT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  SPW_EXPECT_OK(
+      Arena::free(must_allocate(*arena_, kPage, captured_)));  // it is not what the pool served last
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  const int64_t waits = arena_->stats().host_waits;
+  scatter(other_, 6);
+  for (size_t pages = 2; pages <= 6; ++pages) {
+    void* other = must_allocate(*arena_, pages * kPage, other_);
+    device_.touch(other_, other, pages * kPage);
+    SPW_EXPECT_OK(Arena::free(other));
+  }
+  EXPECT_GT(arena_->stats().host_waits, waits) << "no view was retired";
+  replay(exec);
+  EXPECT_EQ(device_.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(device_.reports(), "");
+}
+
 TEST_F(Captures, AnOpenPoolGivesNoPlaceBack) {
   use_and_free(other_);
   open_pool();
