@@ -77,6 +77,16 @@ struct Parallel {
   int64_t sequence_shards() const { return sequence ? tensor : 1; }
 };
 
+// Matrix products in 8 bits (Transformer Engine): each matrix beside its 16-bit weight, for the forward and
+// for the backward pass, and inputs of products kept in 8 bits.
+struct Fp8 {
+  double weight_copies_bytes = 0;  // for each element of a matrix; 0: no fp8
+  double input_bytes = 0;          // for each element of a kept input
+  int64_t amax_history = 0;        // fp32 entries for each scaled tensor, where scaling is delayed
+
+  bool on() const { return weight_copies_bytes > 0; }
+};
+
 struct Training {
   Precision precision = Precision::kBf16;
   bool autocast = false;       // fp32 weights and states, 16-bit activations
@@ -94,7 +104,8 @@ struct Training {
   RecomputeModules modules = {};
   int64_t recompute_layers = 1;  // recomputed together where recompute is full
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
-  bool norm_in_fp32 = false;                 // an RMSNorm that upcasts keeps fp32 copies
+  bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
+  Fp8 fp8 = {};
   int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
   TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
   bool grouped_gemm = false;
@@ -112,6 +123,7 @@ struct Behaviour {
   bool fused_weighted_activation = false;  // by one kernel that keeps no product
   bool keeps_gathered_tokens = false;      // each layer keeps tokens gathered over the expert tensor group
   bool keeps_masks = false;                // of one microbatch for each pipeline stage
+  bool keeps_score_masks = false;          // of materialised scores, by each layer
   bool keeps_gathered_weights = false;   // a sharded model's root and layer units stay gathered between steps
   bool keeps_deferred_gradient = false;  // of the output projection, where it is put off
 };

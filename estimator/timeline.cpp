@@ -109,11 +109,27 @@ Buckets activation_buckets(const Activations& held) {
   return out;
 }
 
-// At the end of the forward pass: what the loss needs, or one recomputed segment, whichever is more. The
-// tensors join those that are held.
+// Of the last layer, whose backward pass comes first.
+double score_gradients(const TrainingRun& run, const Stage& stage) {
+  const Chunk& chunk = stage.chunks.back();
+  const Tower& tower = run.model.towers.back();
+  if (chunk.layers == 0) return 0;
+  return score_gradient_bytes(run, tower,
+                              tower.layers[static_cast<size_t>(chunk.first_layer + chunk.layers - 1)]);
+}
+
+// At the end of the forward pass: what the loss needs, one recomputed segment, or the first gradients of
+// attention scores, whichever is more. The tensors join those that are held.
 void add_turning_point(const TrainingRun& run, const Stage& stage, Activations& held, Buckets& out) {
   const LossBytes loss = stage.last ? loss_bytes(run) : LossBytes{};
   const double head = stage.last ? head_bytes(run) : 0;
+  const double scores = score_gradients(run, stage);
+  if (scores > std::max(loss.total() + head, held.segment_bytes)) {
+    out.push_back({"attention score gradients", scores, "10 a s^2 b/t less what the layer has freed",
+                   "PyTorch, SoftMax.cu, softmax_backward"});
+    held.tensors.push_back(scores);
+    return;
+  }
   if (held.segment_bytes > loss.total() + head) {
     out.push_back({"recomputed segment", held.segment_bytes, "one segment's activations",
                    "Korthikanti et al., section 5"});
@@ -140,6 +156,8 @@ Buckets state_buckets(const StateBytes& states, bool gradients_stay) {
                     "Rajbhandari et al., ZeRO, section 3"});
   add_nonzero(out, {"fp32 gradient copies", states.master_gradients, "4 for each element of the shard",
                     "Megatron-LM, optimizer.py, fp16"});
+  add_nonzero(out, {"fp8 weights", states.fp8_copies, "1 for each element of a matrix and direction",
+                    "Transformer Engine, module/base.py, get_weight_workspace"});
   return out;
 }
 

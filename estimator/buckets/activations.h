@@ -38,6 +38,11 @@ struct SavedBytes {
 void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
                           int64_t source_sequence, std::vector<SavedTensor>& out);
 
+// What the backward pass of a layer's attention scores makes where softmax is no single kernel, less what the
+// layer has let go of by then: the gradient of the fp32 probabilities, its product with them and the gradient
+// of the scores stand beside each other (PyTorch, SoftMax.cu), and the 16-bit probabilities are gone.
+double score_gradient_bytes(const TrainingRun& run, const Tower& tower, const Layer& layer);
+
 // Under full recomputation a layer's input is kept and nothing else.
 double layer_input_bytes(const TrainingRun& run, const Tower& tower);
 

@@ -44,6 +44,9 @@ bool has_experts(const TrainingRun& run) {
 
 // One byte for each pair of tokens of a sample; a context-parallel rank has its share of the rows.
 double mask_bytes(const TrainingRun& run) {
+  const auto* attention = std::get_if<Attention>(&loss_tower(run).layers.front().front());
+  const bool padding = attention != nullptr && attention->mask == AttentionMask::kPadding;
+  if (padding && run.behaviour.keeps_score_masks) return 0;  // a row for each sample; layers make the rest
   return static_cast<double>(run.training.micro_batch) *
          squared(static_cast<double>(loss_tower(run).sequence));
 }

@@ -12,14 +12,14 @@ void append_layer(const TrainingRun& run, const Layer& layer, int64_t buffer, st
   for (const WeightTensors& tensors : weights) {
     switch (tensors.placement) {
       case Placement::kTensorSharded:
-        out.push_back({tensors.elements / run.parallel.tensor});
+        out.push_back({tensors.elements / run.parallel.tensor, false, 1, 0, tensors.product});
         break;
       case Placement::kReplicated:
-        out.push_back({tensors.elements});
+        out.push_back({tensors.elements, false, 1, 0, tensors.product});
         break;
       case Placement::kExpert: {
         out.push_back({tensors.elements / run.parallel.expert_tensor, true,
-                       tensors.count / run.parallel.expert, buffer});
+                       tensors.count / run.parallel.expert, buffer, tensors.product});
         break;
       }
     }
@@ -75,7 +75,10 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
     add(model.token_types * model.hidden);
   }
   for (const Tower& tower : model.towers) {
-    if (stage.first) add(tower.input_parameters);
+    if (stage.first) {
+      add(tower.input_parameters);
+      add(tower.sharded_input_parameters / run.parallel.tensor);
+    }
     if (&tower == &model.towers.back()) break;
     for (const Layer& layer : tower.layers) append_layer(run, layer, 0, out);
     add(tower.final_norm_parameters);
@@ -96,8 +99,10 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
 
 RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
   RankParameters out;
-  for (const RankWeight& weight : weights)
+  for (const RankWeight& weight : weights) {
     (weight.expert ? out.expert : out.dense) += weight.elements * weight.count;
+    if (weight.product) out.products += weight.elements * weight.count;
+  }
   return out;
 }
 
@@ -135,8 +140,12 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
     return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
   };
   const double optimizer = held(DataSharding::kOptimizer);
-  return {bytes.weight * held(DataSharding::kParameters), bytes.gradient * held(DataSharding::kGradients),
-          bytes.master * optimizer, bytes.moments * optimizer, bytes.master_gradient * optimizer};
+  return {bytes.weight * held(DataSharding::kParameters),
+          bytes.gradient * held(DataSharding::kGradients),
+          bytes.master * optimizer,
+          bytes.moments * optimizer,
+          bytes.master_gradient * optimizer,
+          run.training.fp8.weight_copies_bytes * static_cast<double>(parameters.products)};
 }
 
 double gathered_root_bytes(const TrainingRun& run) {

@@ -51,6 +51,18 @@ void read_recompute(KeyValues& values, Training& training) {
   }
 }
 
+// Transformer Engine, tensor/: rows and columns of every matrix in 8 bits and, of each kept input, what the
+// backward pass multiplies; a block of 32 has a scale of one byte, one of 128 an fp32 scale.
+void read_fp8(KeyValues& values, Training& training) {
+  if (!values.has("fp8-format")) return;
+  values.choice("fp8-format", "hybrid", {"e4m3", "hybrid"});
+  const std::string recipe =
+      values.choice("fp8-recipe", "delayed", {"delayed", "tensorwise", "blockwise", "mxfp8"});
+  const double scale = recipe == "mxfp8" ? 1.0 / 32 : recipe == "blockwise" ? 4.0 / 128 : 0;
+  training.fp8 = {2 * (1 + scale), 1 + scale,
+                  recipe == "delayed" ? values.whole("fp8-amax-history-len", 1) : 0};
+}
+
 void read_precision(KeyValues& values, Training& training) {
   const bool fp16 = values.flag("fp16");
   const bool bf16 = values.flag("bf16");
@@ -94,6 +106,7 @@ void read_training(KeyValues& values, TrainingRun& run) {
   training.grouped_gemm = values.flag("moe-grouped-gemm");
   training.overlaps_expert_communication = values.flag("overlap-moe-expert-parallel-comm");
   read_precision(values, training);
+  read_fp8(values, training);
   read_recompute(values, training);
 }
 
