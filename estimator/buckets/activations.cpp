@@ -201,6 +201,37 @@ double layer_input_bytes(const TrainingRun& run, const Tower& tower) {
          static_cast<double>(tower.divided ? run.parallel.sequence_shards() : 1);
 }
 
+double checkpoint_bytes(const TrainingRun& run, const Tower& tower) {
+  const bool divided = run.training.partition_checkpoints && !run.parallel.sequence;
+  return layer_input_bytes(run, tower) / static_cast<double>(divided ? run.parallel.tensor : 1);
+}
+
+void append_operator_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                             std::vector<SavedTensor>& out) {
+  const double element = activation_element_bytes(run) * rank_tokens(run, tower);
+  const double shard = element / static_cast<double>(run.parallel.tensor);
+  const double input = layer_input_bytes(run, tower);
+  int64_t products = 0;
+  const auto product = [&](Part part, double bytes) {
+    if (++products % 2 == 1) out.push_back({part, bytes});
+  };
+  for (const Block& block : layer) {
+    if (const auto* attention = std::get_if<Attention>(&block)) {
+      const double query = shard * static_cast<double>(attention->heads * attention->head_dim);
+      const double key = shard * static_cast<double>(attention->key_value_heads * attention->head_dim);
+      for (const double bytes : {query, key, key}) product(Part::kAttention, bytes);
+      out.push_back({Part::kAttention, query});
+      out.push_back({Part::kAttention, 4 * rank_tokens(run, tower) * static_cast<double>(attention->heads) /
+                                           static_cast<double>(run.parallel.tensor)});
+      product(Part::kAttention, input);
+    } else if (const auto* mlp = std::get_if<Mlp>(&block)) {
+      for (int64_t i = 0; i < (mlp->gated ? 2 : 1); ++i)
+        product(Part::kMlp, shard * static_cast<double>(mlp->ffn));
+      product(Part::kMlp, input);
+    }
+  }
+}
+
 double score_gradient_bytes(const TrainingRun& run, const Tower& tower, const Layer& layer) {
   const double copy = run.training.score_copy_bytes;
   const auto* attention = std::get_if<Attention>(&layer.front());

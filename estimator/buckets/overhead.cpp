@@ -2,7 +2,6 @@
 
 #include "estimator/buckets/activations.h"
 #include "estimator/buckets/experts.h"
-#include "estimator/buckets/states.h"
 
 namespace spillway::estimator {
 namespace {
@@ -51,12 +50,6 @@ double mask_bytes(const TrainingRun& run) {
          squared(static_cast<double>(loss_tower(run).sequence));
 }
 
-void add_gathered_weights(const TrainingRun& run, Buckets& out) {
-  if (run.parallel.sharding != DataSharding::kParameters) return;
-  out.push_back({"gathered weights", gathered_root_bytes(run) + 2 * gathered_layer_bytes(run),
-                 "root unit + 2 layer units", "PyTorch FSDP notes, prefetch"});
-}
-
 }  // namespace
 
 Buckets persistent_overhead(const TrainingRun& run, const Stage& stage) {
@@ -96,7 +89,6 @@ Buckets persistent_overhead(const TrainingRun& run, const Stage& stage) {
          activation_element_bytes(run) * static_cast<double>(vocabulary_shard(run) * run.model.hidden),
          "2 V h / t", "Megatron-LM, defer-embedding-wgrad-compute"});
   }
-  if (run.behaviour.keeps_gathered_weights) add_gathered_weights(run, out);
   return out;
 }
 
@@ -114,7 +106,6 @@ Buckets transient_overhead(const TrainingRun& run, const Stage& stage) {
       bytes += layer_input_bytes(run, tower) / activation_element_bytes(run);
     out.push_back({"embedding dropout mask", bytes, "h T/t_sp", "Megatron-LM, language_model_embedding.py"});
   }
-  if (!run.behaviour.keeps_gathered_weights) add_gathered_weights(run, out);
   return out;
 }
 

@@ -23,7 +23,8 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
 struct RankParameters {
   int64_t dense = 0;
   int64_t expert = 0;
-  int64_t products = 0;  // of both, in matrices of layers
+  int64_t products = 0;         // of both, in matrices of layers
+  int64_t product_tensors = 0;  // such matrices
 };
 RankParameters rank_parameters(const std::vector<RankWeight>& weights);
 
@@ -51,7 +52,8 @@ struct StateBytes {
 };
 StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters);
 
-// Weights of one sharding unit, gathered for use: the embedding with the head, and a layer.
+// Weights of one sharding unit, gathered for use in the dtype of activations: the embedding with the head,
+// and a layer.
 double gathered_root_bytes(const TrainingRun& run);
 double gathered_layer_bytes(const TrainingRun& run);
 

@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "estimator/inputs/fp8.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -51,16 +53,13 @@ void read_recompute(KeyValues& values, Training& training) {
   }
 }
 
-// Transformer Engine, tensor/: rows and columns of every matrix in 8 bits and, of each kept input, what the
-// backward pass multiplies; a block of 32 has a scale of one byte, one of 128 an fp32 scale.
 void read_fp8(KeyValues& values, Training& training) {
   if (!values.has("fp8-format")) return;
   values.choice("fp8-format", "hybrid", {"e4m3", "hybrid"});
-  const std::string recipe =
-      values.choice("fp8-recipe", "delayed", {"delayed", "tensorwise", "blockwise", "mxfp8"});
-  const double scale = recipe == "mxfp8" ? 1.0 / 32 : recipe == "blockwise" ? 4.0 / 128 : 0;
-  training.fp8 = {2 * (1 + scale), 1 + scale,
-                  recipe == "delayed" ? values.whole("fp8-amax-history-len", 1) : 0};
+  training.fp8 =
+      fp8_recipe(values.choice("fp8-recipe", "delayed", {"delayed", "tensorwise", "blockwise", "mxfp8"}));
+  if (training.fp8.amax_history > 0)
+    training.fp8.amax_history = values.whole("fp8-amax-history-len", 1);  // Megatron-LM, arguments.py
 }
 
 void read_precision(KeyValues& values, Training& training) {

@@ -82,10 +82,14 @@ Result<RunKeys> read_torchtitan_toml(const std::string& text, int64_t gpus) {
   // FSDP's mixed precision: fp32 shards, 16-bit while gathered.
   out["train.precision"] = "autocast";
   const std::string mode = values.choice("activation_checkpoint.mode", "none", {"none", "full", "selective"});
-  if (mode == "selective")
-    return Status::unsupported(
-        "activation_checkpoint.mode: 'selective' is not modelled: it picks operators; allowed: none, full");
-  out["train.recompute"] = mode;
+  const std::string selective = values.text("activation_checkpoint.selective_ac_option", "2");
+  if (mode == "selective" && selective != "op") {
+    return Status::unsupported(fmt::format(
+        "activation_checkpoint.selective_ac_option: '{}' is not modelled: it recomputes some layers; "
+        "allowed: op",
+        selective));
+  }
+  out["train.recompute"] = mode == "selective" ? "operators" : mode;
   out["parallel.gpus"] = std::to_string(gpus);
   const bool shards = values.text("parallelism.data_parallel_shard_degree", "-1") != "1";
   out["parallel.zero"] = shards && gpus > 1 ? "3" : "0";
