@@ -49,6 +49,7 @@ enum class CrossEntropy {
   kVocabularyParallel,  // Megatron's own
   kFused,               // Megatron's, compiled
   kEager,               // F.cross_entropy on logits cast to fp32
+  kChunked,             // logits stay in 16 bits; the loss takes an eighth of them at a time
   kFusedLinear,         // logits are never whole
 };
 

@@ -17,6 +17,9 @@ double bytes_per_logit(const TrainingRun& run, double element) {
     // fp32 log-softmax and two fp32 gradients, in the backward pass.
     case CrossEntropy::kEager:
       return 12;
+    // torchtune, CEWithChunkedOutputLoss: eight chunks.
+    case CrossEntropy::kChunked:
+      return element + 12.0 / 8;
     case CrossEntropy::kFusedLinear:
       return 0;
   }

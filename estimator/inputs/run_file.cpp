@@ -116,8 +116,9 @@ void read_train(KeyValues& values, TrainingRun& run) {
                            : AttentionKernel::kMaterialised;
   const std::string loss =
       values.choice("train.loss", run.framework == Framework::kMegatron ? "vocabulary-parallel" : "eager",
-                    {"eager", "fused-linear", "vocabulary-parallel", "fused"});
+                    {"eager", "chunked", "fused-linear", "vocabulary-parallel", "fused"});
   training.cross_entropy = loss == "eager"          ? CrossEntropy::kEager
+                           : loss == "chunked"      ? CrossEntropy::kChunked
                            : loss == "fused-linear" ? CrossEntropy::kFusedLinear
                            : loss == "fused"        ? CrossEntropy::kFused
                                                     : CrossEntropy::kVocabularyParallel;

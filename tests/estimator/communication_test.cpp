@@ -124,7 +124,10 @@ TEST(Fp8, AddsCopiesAndHalvesInputs) {
 }
 
 TEST(Checkpoints, AreDividedOrFewer) {
-  const RunKeys full = {{"parallel.gpus", "4"}, {"parallel.tensor", "4"}, {"train.recompute", "full"}, {"train.micro_batch", "8"}};
+  const RunKeys full = {{"parallel.gpus", "4"},
+                        {"parallel.tensor", "4"},
+                        {"train.recompute", "full"},
+                        {"train.micro_batch", "8"}};
   const double whole = bucket(rank(full), "recomputed layers' inputs");
   EXPECT_DOUBLE_EQ(
       bucket(rank(with(full, {{"train.partition_checkpoints", "true"}})), "recomputed layers' inputs"),
