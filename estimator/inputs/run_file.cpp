@@ -154,6 +154,13 @@ void read_parallel(KeyValues& values, TrainingRun& run) {
   constexpr std::array<DataSharding, 4> kStages = {DataSharding::kNone, DataSharding::kOptimizer,
                                                    DataSharding::kGradients, DataSharding::kParameters};
   parallel.sharding = kStages[static_cast<size_t>(values.whole("parallel.zero", 0, 0, 3))];
+  // Prediction layers stand on the last stage, beside its share of the others.
+  const int64_t predictions = run.model.prediction_layers;
+  const int64_t layers = static_cast<int64_t>(run.model.towers.back().layers.size()) - predictions;
+  const int64_t stages = parallel.pipeline * parallel.virtual_stages;
+  if (predictions == 0 || layers % stages != 0) return;
+  parallel.stage_layers.assign(static_cast<size_t>(stages), layers / stages);
+  parallel.stage_layers.back() += predictions;
 }
 
 }  // namespace
@@ -201,6 +208,7 @@ Result<RunKeys> read_model_json(const std::string& text) {
     if (!nested) out["model." + key] = value;
     if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
   }
+  if (nested) out["model.text_config"] = "true";
   return out;
 }
 
