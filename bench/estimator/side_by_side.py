@@ -2,7 +2,8 @@
 
 Prints a Markdown table of errors against the measured peak of twenty runs: all eligible recordings, one for each
 case, sorted by their peak, evenly spaced. The rivals are the published packages of requirements.txt and one file of
-Megatron-LM (megatron/training/theoretical_memory_usage.py); one that cannot be imported is left out and named on stderr.
+Megatron-LM (megatron/training/theoretical_memory_usage.py); one that cannot be imported is
+left out and named on stderr.
 
     python bench/estimator/side_by_side.py --runs RUNS.jsonl --megatron theoretical_memory_usage.py
 """
@@ -64,10 +65,10 @@ Estimator = Callable[[Recorded], float]
 
 def accelerate_rival() -> Estimator:
     """`accelerate estimate-memory`: the column "Training using Adam" is the largest of four parts."""
-    from accelerate.commands.estimate import estimate_training_usage  # type: ignore[import-not-found]
+    from accelerate.commands.estimate import estimate_training_usage  # type: ignore[import-untyped]
 
     def peak(run: Recorded) -> float:
-        return float(max(estimate_training_usage(4 * run.share, "bf16").values()))
+        return float(max(estimate_training_usage(4 * run.share, "float16").values()))
 
     return peak
 
@@ -176,9 +177,7 @@ def eligible(line: dict[str, Any]) -> bool:
 
 def read_runs(path: Path, spillway: Path, count: int) -> list[Recorded]:
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    answered = subprocess.run(
-        [spillway, "estimate", "--jsonl", path], capture_output=True, text=True, check=True
-    )
+    answered = subprocess.run([spillway, "estimate", "--jsonl", path], capture_output=True, text=True, check=True)
     runs: dict[str, Recorded] = {}
     for line, text in zip(lines, answered.stdout.splitlines(), strict=True):
         answer = json.loads(text)
