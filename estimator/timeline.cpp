@@ -106,10 +106,11 @@ void set_peak(double forward, double gradients, double segment, double temporari
   }
 }
 
-void set_interval(double experts, RankClass& out) {
+void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   const double transient = std::max(0.0, out.peak_bytes - out.steady_bytes - experts);
-  const double spread = kStateSpread.value * out.steady_bytes + kActivationSpread.value * transient +
-                        kExpertSpread.value * experts;
+  const double share = kActivationSpread.value + (run.training.fp8.on() ? kFp8Spread.value : 0);
+  const double spread =
+      kStateSpread.value * out.steady_bytes + share * transient + kExpertSpread.value * experts;
   out.lowest_bytes = out.peak_bytes - spread;
   out.highest_bytes = out.peak_bytes + spread;
 }
@@ -155,7 +156,7 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   set_peak(forward, gradients, segment, temporaries, out);
   // Before the first optimizer step there are no moments.
   out.peak_step1_bytes = std::max(forward - states.moments, step);
-  set_interval(held.expert_bytes, out);
+  set_interval(run, held.expert_bytes, out);
   return out;
 }
 

@@ -147,6 +147,19 @@ TEST(TorchtitanFile, BecomesTheSameKeys) {
   EXPECT_EQ(run.training.micro_batch, 2);
   EXPECT_FALSE(read_torchtitan_toml("[model]\nname = 'llama3'\nflavor = '9B'\n[training]\n", 8).ok());
   EXPECT_FALSE(read_torchtitan_toml(job + "x = [", 8).ok());
+  EXPECT_EQ(read_torchtitan_toml(job + "[optimizer]\nearly_step_in_backward = true\n", 8)
+                ->at("train.optimizer_step"),
+            "in-backward");
+  std::string selective = job;
+  selective.replace(selective.find("'full'"), 6, "'selective'\nselective_ac_option = 'op'");
+  EXPECT_EQ(read_torchtitan_toml(selective, 8)->at("train.recompute"), "operators");
+  std::string converted = job;
+  converted.replace(converted.find("flavor"), 0, "converters = ['float8']\n");
+  EXPECT_EQ(read_torchtitan_toml(converted, 8).status().text(),
+            "model.converters is not modelled: they replace linear layers; allowed: none");
+  std::string offloaded = job;
+  offloaded.replace(offloaded.find("seq_len"), 0, "enable_cpu_offload = true\n");
+  must_estimate(must_read(read_torchtitan_toml(offloaded, 16).value()));
 }
 
 // Adding one thing changes one thing.
