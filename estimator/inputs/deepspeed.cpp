@@ -74,12 +74,20 @@ class Translator {
     if (values_.has(from) && values_.text(from, "") != "auto") out_[to] = values_.text(from, "");
   }
 
+  bool flag(const char* key, bool otherwise) {
+    const std::string text = values_.text(key, "null");
+    return text == "null" || text == "auto" ? otherwise : values_.flag(key);
+  }
+
   void precision() {
-    const bool fp16 = values_.flag("fp16.enabled");
-    const bool bf16 = values_.flag("bf16.enabled");
+    // "auto" is filled in by the trainer: the run file's default is taken, and echoed.
+    const auto automatic = [&](const char* key) { return values_.text(key, "") == "auto"; };
+    const bool fp16 = flag("fp16.enabled", false);
+    const bool bf16 = flag("bf16.enabled", false);
     if (fp16 && bf16)
       values_.complain("bf16.enabled: 'true' is not allowed beside fp16; allowed: one of them");
-    out_["train.precision"] = fp16 ? "fp16-mixed" : bf16 ? "bf16-mixed" : "fp32";
+    if (fp16 || bf16 || (!automatic("fp16.enabled") && !automatic("bf16.enabled")))
+      out_["train.precision"] = fp16 ? "fp16-mixed" : bf16 ? "bf16-mixed" : "fp32";
     if (values_.text("data_types.grad_accum_dtype", "null") == "fp32") out_["train.gradients"] = "fp32";
   }
 
@@ -98,8 +106,8 @@ class Translator {
     out_["communication.engine"] = "deepspeed";
     copy("zero_optimization.reduce_bucket_size", "communication.reduce_bucket_size");
     // One buffer is filled while the other is reduced; without contiguous gradients there is one flat copy.
-    const bool overlaps = values_.flag("zero_optimization.overlap_comm", stage == 3);
-    const bool contiguous = values_.flag("zero_optimization.contiguous_gradients", true);
+    const bool overlaps = flag("zero_optimization.overlap_comm", stage == 3);
+    const bool contiguous = flag("zero_optimization.contiguous_gradients", true);
     out_["communication.overlap_comm"] = overlaps && contiguous ? "true" : "false";
     if (stage < 3) return;
     copy("zero_optimization.stage3_max_live_parameters", "communication.max_live_parameters");
@@ -115,16 +123,22 @@ class Translator {
       return;
     }
     out_[to] = device == "cpu" ? "host" : "nvme";
-    if (device != "nvme" || !values_.has(section + ".buffer_count")) return;
-    const int64_t count = values_.whole(section + ".buffer_count", 4, 1, 1024);
-    const int64_t before = out_.count("offload.buffers") != 0 ? std::stoll(out_["offload.buffers"]) : 0;
-    out_["offload.buffers"] = std::to_string(std::max(count, before));
+    if (device != "nvme") return;
+    // Of the two sections the larger pool is taken for both.
+    const auto at_least = [&](const char* key, double value) {
+      const double before = out_.count(key) != 0 ? std::stod(out_[key]) : 0;
+      out_[key] = fmt::format("{:.0f}", std::max(before, value));
+    };
+    if (values_.has(section + ".buffer_count"))
+      at_least("offload.buffers", static_cast<double>(values_.whole(section + ".buffer_count", 4, 1, 1024)));
+    if (values_.has(section + ".buffer_size"))
+      at_least("offload.buffer", 2 * values_.number(section + ".buffer_size", 1e8, 0, 1e12));
   }
 
   // Layers are checkpointed by the model's code; a file that configures it is taken to say that they are.
   void checkpointing() {
-    const bool partition = values_.flag("activation_checkpointing.partition_activations");
-    const bool host = values_.flag("activation_checkpointing.cpu_checkpointing");
+    const bool partition = flag("activation_checkpointing.partition_activations", false);
+    const bool host = flag("activation_checkpointing.cpu_checkpointing", false);
     const std::string count = values_.text("activation_checkpointing.number_checkpoints", "null");
     if (!partition && !host && count == "null") return;
     out_["train.recompute"] = "full";

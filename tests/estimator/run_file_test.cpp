@@ -100,7 +100,7 @@ TEST(DeepSpeedFile, BecomesTheSameKeys) {
 TEST(DeepSpeedFile, SaysWhereBucketsAndTiersAre) {
   Result<RunKeys> keys = read_deepspeed_json(
       R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8,
-          "overlap_comm": true, "offload_optimizer": {"device": "nvme", "nvme_path": "/x", "buffer_count": 5}},
+          "overlap_comm": true, "offload_optimizer": {"device": "nvme", "nvme_path": "/x", "buffer_count": 5, "buffer_size": 1e8}},
           "activation_checkpointing": {"cpu_checkpointing": true, "number_checkpoints": 4}, "steps_per_print": 9})");
   ASSERT_TRUE(keys.ok()) << keys.status().text();
   EXPECT_EQ(keys->at("communication.engine"), "deepspeed");
@@ -108,10 +108,23 @@ TEST(DeepSpeedFile, SaysWhereBucketsAndTiersAre) {
   EXPECT_EQ(keys->at("communication.overlap_comm"), "true");
   EXPECT_EQ(keys->at("offload.optimizer"), "nvme");
   EXPECT_EQ(keys->at("offload.buffers"), "5");
+  EXPECT_EQ(keys->at("offload.buffer"), "200000000");
   EXPECT_EQ(keys->at("offload.activations"), "host");
   EXPECT_EQ(keys->at("train.recompute"), "full");
   EXPECT_EQ(keys->at("train.checkpoints"), "4");
   must_estimate(must_read(with(llama32_3b(), keys.value())));
+}
+
+// As transformers' documentation writes such files.
+TEST(DeepSpeedFile, LeavesToTheDefaultWhatATrainerFillsIn) {
+  Result<RunKeys> keys = read_deepspeed_json(
+      R"({"bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3,
+          "overlap_comm": null, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}})");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  EXPECT_EQ(keys->count("train.precision") + keys->count("train.micro_batch"), 0u);
+  const TrainingRun run = must_read(with(llama32_3b(), keys.value()));
+  EXPECT_NE(std::find(run.assumptions.begin(), run.assumptions.end(), "train.precision = bf16-mixed"),
+            run.assumptions.end());
 }
 
 TEST(DeepSpeedFile, NamesWhatIsNotModelled) {
