@@ -43,7 +43,7 @@ double named(const json& rows, const std::string& name) {
 }
 
 const std::vector<Example>& examples() {
-  static const std::vector<Example> all = {
+  static const std::vector<Example> kAll = {
       {"residual-after-states.toml", {}, "phases", "optimizer step", 16 * kLlama1b, 0},
       {"fsdp-70b-on-4.toml", {}, "phases", "optimizer step", 16 * kLlama70b / 4, 2},
       {"fsdp-70b-on-4.toml", {"--gpus", "16"}, "phases", "optimizer step", 16 * kLlama70b / 16, 0},
@@ -71,7 +71,7 @@ const std::vector<Example>& examples() {
       {"gpt-oss-on-8-h100.toml", {}, "buckets", "attention scores", 24 * 5.0 * 64 * 2 * 1024 * 1024, 0},
       {"gpt-oss-on-8-h100.toml", {}, "buckets", "logits and loss", 12.0 * 2048 * 201088, 0},
   };
-  return all;
+  return kAll;
 }
 
 TEST(DocumentExamples, HaveTheRightFigures) {
