@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -56,10 +55,10 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = functional.rms_norm(x, (HIDDEN,), self.norms[0])
-        heads = [
-            part(y).view(BATCH, TOKENS, HEADS, HEAD_DIM).transpose(1, 2) for part in (self.query, self.key, self.value)
-        ]
-        y = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        query = self.query(y).view(BATCH, TOKENS, HEADS, HEAD_DIM).transpose(1, 2)
+        key = self.key(y).view(BATCH, TOKENS, HEADS, HEAD_DIM).transpose(1, 2)
+        value = self.value(y).view(BATCH, TOKENS, HEADS, HEAD_DIM).transpose(1, 2)
+        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(BATCH, TOKENS, -1))
         y = functional.rms_norm(x, (HIDDEN,), self.norms[1])
         out: torch.Tensor = x + self.down(functional.silu(self.gate(y)) * self.up(y))
