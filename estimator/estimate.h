@@ -17,6 +17,13 @@ struct Phase {
   double bytes;
 };
 
+// Of one step. Exposed is what compute does not hide: max(0, transfer - overlap).
+struct StepTime {
+  double transfer_seconds = 0;  // hops are pipelined: the slowest counts
+  double exposed_seconds = 0;
+  double compute_seconds = 0;  // 0: not known
+};
+
 // Ranks of one pipeline stage; all of them hold the same.
 struct RankClass {
   int64_t stage = 0;
@@ -27,6 +34,9 @@ struct RankClass {
   double peak_bytes = 0;        // the largest phase of a later step
   double peak_step1_bytes = 0;  // of the first step: the optimizer's states come at its end
   std::vector<Phase> phases = {};
+  Buckets host = {};  // what lies in host memory for this rank, staging buffers included
+  Buckets nvme = {};
+  StepTime time = {};
   double lowest_bytes = 0;  // the interval that should hold the measured peak
   double highest_bytes = 0;
 };

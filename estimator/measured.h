@@ -26,6 +26,12 @@ constexpr Measured kContextBytes{400 * kMiB, "CUDA context and loaded kernels of
 constexpr Measured kCommunicatorBytes{600 * kMiB, "NCCL's buffers of a process in one group",
                                       "544 to 688 MB on four GPUs, NCCL issue 964"};
 
+// Where a run file does not say how fast its tiers are.
+constexpr Measured kHostBandwidth{25e9, "bytes a second between device and pinned host memory",
+                                  "A100 hosts on PCIe 4.0 x16: 24 to 25 GB/s, nvbandwidth issues 11 and 53"};
+constexpr Measured kNvmeBandwidth{3.2e9, "bytes a second between host and NVMe",
+                                  "one PCIe 4.0 drive, DeepNVMe: 3.69 GB/s read, 3.18 GB/s written"};
+
 // Half-widths of the interval as shares of a part of the peak, from the residuals of measured runs.
 constexpr Measured kStateSpread{0.015, "of the steady part", "residuals of steady bytes: allocator rounding"};
 constexpr Measured kActivationSpread{0.022, "of the dense transient part",
@@ -33,8 +39,10 @@ constexpr Measured kActivationSpread{0.022, "of the dense transient part",
 constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
                                  "runs of one configuration differ by this much: routing"};
 
-constexpr std::array<Measured, 7> kMeasured = {kFusedLossBytesOld, kFusedLossBytesOldest, kContextBytes,
-                                               kCommunicatorBytes, kStateSpread,          kActivationSpread,
-                                               kExpertSpread};
+constexpr Measured kFp8Spread{0.06, "of the transient part with fp8", "one run, 4 % off"};
+
+constexpr std::array<Measured, 10> kMeasured = {
+    kFusedLossBytesOld, kFusedLossBytesOldest, kContextBytes,     kCommunicatorBytes, kHostBandwidth,
+    kNvmeBandwidth,     kStateSpread,          kActivationSpread, kExpertSpread,      kFp8Spread};
 
 }  // namespace spillway::estimator

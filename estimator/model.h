@@ -20,6 +20,12 @@ struct LatentAttention {
   int64_t value_dim = 0;
 };
 
+enum class AttentionMask {
+  kCausal,
+  kPadding,  // one for each sample
+  kNone,
+};
+
 struct Attention {
   int64_t heads = 0;
   int64_t key_value_heads = 0;
@@ -30,6 +36,7 @@ struct Attention {
   int64_t head_norm_parameters = 0;  // of the norms over query and key heads
   int64_t extra_parameters = 0;      // sinks, relative position tables
   bool cross = false;                // keys and values come from the tower before
+  AttentionMask mask = AttentionMask::kCausal;
   std::optional<LatentAttention> latent = {};
 };
 
@@ -76,10 +83,12 @@ using Layer = std::vector<Block>;
 struct Tower {
   std::string name = "decoder";
   int64_t sequence = 0;  // tokens of one sample
+  bool divided = true;   // over context- and sequence-parallel ranks
   std::vector<Layer> layers = {};
   int64_t final_norm_parameters = 0;
   int64_t input_parameters =
       0;  // of what stands before the first layer and is not the shared vocabulary table
+  int64_t sharded_input_parameters = 0;  // of the same, divided over tensor-parallel ranks
 };
 
 struct Model {
@@ -103,6 +112,7 @@ struct WeightTensors {
   Placement placement = Placement::kReplicated;
   int64_t elements = 0;  // of one
   int64_t count = 1;
+  bool product = false;  // multiplied with activations by the layer's own kernels: a matrix, not a bias
 };
 
 // The weights of a block in the order they are made, appended to `out`.

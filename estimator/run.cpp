@@ -78,7 +78,7 @@ std::string contradiction(const TrainingRun& run) {
                          parallel.optimizer_instances);
   }
   for (const Tower& tower : run.model.towers) {
-    if (tower.sequence % parallel.context != 0)
+    if (tower.divided && tower.sequence % parallel.context != 0)
       return not_divisible("sequence length", tower.sequence, "context-parallel size", parallel.context);
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {

@@ -28,7 +28,12 @@ enum class AttentionKernel {
   kLocal,         // kept, and scores are written to a buffer that lives as long as the process
 };
 
-enum class Recompute { kNone, kSelective, kFull };
+enum class Recompute {
+  kNone,
+  kSelective,
+  kOperators,  // torchtitan's policy: attention and every second matrix product are kept, the rest is not
+  kFull,
+};
 
 // What selective recomputation drops.
 struct RecomputeModules {
@@ -44,6 +49,7 @@ enum class CrossEntropy {
   kVocabularyParallel,  // Megatron's own
   kFused,               // Megatron's, compiled
   kEager,               // F.cross_entropy on logits cast to fp32
+  kChunked,             // logits stay in 16 bits; the loss takes an eighth of them at a time
   kFusedLinear,         // logits are never whole
 };
 
@@ -77,6 +83,16 @@ struct Parallel {
   int64_t sequence_shards() const { return sequence ? tensor : 1; }
 };
 
+// Matrix products in 8 bits (Transformer Engine): each matrix beside its 16-bit weight, for the forward and
+// for the backward pass, and inputs of products kept in 8 bits.
+struct Fp8 {
+  double weight_copies_bytes = 0;  // for each element of a matrix; 0: no fp8
+  double input_bytes = 0;          // for each element of a kept input
+  int64_t amax_history = 0;        // fp32 entries for each scaled tensor, where scaling is delayed
+
+  bool on() const { return weight_copies_bytes > 0; }
+};
+
 struct Training {
   Precision precision = Precision::kBf16;
   bool autocast = false;       // fp32 weights and states, 16-bit activations
@@ -92,14 +108,51 @@ struct Training {
   bool attention_mask = false;  // a batch x sequence x sequence mask comes with each microbatch
   Recompute recompute = Recompute::kNone;
   RecomputeModules modules = {};
-  int64_t recompute_layers = 1;  // recomputed together where recompute is full
+  int64_t recompute_layers = 1;        // recomputed together where recompute is full
+  bool partition_checkpoints = false;  // kept inputs are divided over tensor-parallel ranks
+  bool foreach_step = false;      // the optimizer works on all tensors at once, with a temporary for each
+  bool step_in_backward = false;  // each weight is updated as soon as its gradient is there
+  bool step_graph = false;        // a captured CUDA graph runs the step and keeps its memory pool
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
-  bool norm_in_fp32 = false;                 // an RMSNorm that upcasts keeps fp32 copies
+  bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
+  Fp8 fp8 = {};
   int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
   TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
   bool grouped_gemm = false;
   double expert_imbalance = 1.0;  // busiest rank's tokens over the mean
   bool overlaps_expert_communication = false;
+};
+
+// Whose data parallelism.
+enum class DataParallelEngine { kTorch, kDeepspeed };
+
+// Buffers of data parallelism. Sizes in elements, as DeepSpeed's keys are.
+struct Communication {
+  DataParallelEngine engine = DataParallelEngine::kTorch;
+  bool gradients_are_views = false;  // DDP's gradient_as_bucket_view
+  double reduce_bucket = 5e8;        // reduce_bucket_size
+  int64_t reduce_buckets = 1;        // 2 where one is filled while another is reduced: overlap_comm
+  double most_gathered = 1e9;        // stage3_max_live_parameters
+  double prefetch = 5e7;             // stage3_prefetch_bucket_size
+};
+
+enum class Tier { kDevice, kHost, kNvme };
+
+// What waits below the device and comes back for use.
+struct Offload {
+  Tier optimizer = Tier::kDevice;   // fp32 copies, states and gradients; the host updates
+  Tier parameters = Tier::kDevice;  // of layers that are not in use
+  Tier activations = Tier::kDevice;
+  int64_t buffers = 4;         // pinned ones for each kind on its way to NVMe
+  double buffer_bytes = 0;     // of one
+  double host_bandwidth = 0;   // bytes a second between device and host
+  double nvme_bandwidth = 0;   // bytes a second between host and NVMe
+  double compute_seconds = 0;  // of a step; 0: not known
+  double overlap = 1;          // the share of it that transfers hide behind
+
+  bool any() const {
+    return optimizer != Tier::kDevice || parameters != Tier::kDevice || activations != Tier::kDevice;
+  }
 };
 
 // What differs between versions of a framework and the libraries under it. A reader decides it from the
@@ -112,6 +165,7 @@ struct Behaviour {
   bool fused_weighted_activation = false;  // by one kernel that keeps no product
   bool keeps_gathered_tokens = false;      // each layer keeps tokens gathered over the expert tensor group
   bool keeps_masks = false;                // of one microbatch for each pipeline stage
+  bool keeps_score_masks = false;          // of materialised scores, by each layer
   bool keeps_gathered_weights = false;   // a sharded model's root and layer units stay gathered between steps
   bool keeps_deferred_gradient = false;  // of the output projection, where it is put off
 };
@@ -135,6 +189,8 @@ struct TrainingRun {
   Model model;
   Parallel parallel;
   Training training;
+  Communication communication;
+  Offload offload;
   Behaviour behaviour;
   Reserve reserve;
   bool last_rank_only = false;                // Megatron logs the last rank's memory and no other

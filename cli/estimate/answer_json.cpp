@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/estimate/tiers.h"
+
 namespace spillway {
 namespace {
 
@@ -76,6 +78,7 @@ Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& e
               {"buckets", buckets},
               {"phases", phases},
               {"stages", stages},
+              {"tiers", tiers_json(rank)},
               {"assumptions", run.assumptions}};
   if (!gpus.empty()) add_verdicts(run, estimate, gpus, out);
   return out;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/estimate/tiers.h"
+
 namespace spillway {
 namespace {
 
@@ -59,7 +61,8 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   out += "phases:";
   for (const estimator::Phase& phase : rank.phases)
     out += fmt::format("  {} {} GiB", phase.name, gib(phase.bytes));
-  out += fmt::format("\noutside the allocator: context {} GiB, communicators {} GiB\n",
+  out += "\n" + tier_rows(rank);
+  out += fmt::format("outside the allocator: context {} GiB, communicators {} GiB\n",
                      gib(run.reserve.context_bytes), gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);
   for (const estimator::Mitigation& change : estimator::mitigations(run, estimate)) {

@@ -16,12 +16,14 @@ class Lister {
       : run_(run),
         training_(run.training),
         tensor_(static_cast<double>(run.parallel.tensor)),
-        sequence_shards_(static_cast<double>(run.parallel.sequence_shards())),
+        sequence_shards_(static_cast<double>(tower.divided ? run.parallel.sequence_shards() : 1)),
         element_(activation_element_bytes(run)),
+        product_input_(run.training.fp8.on() ? run.training.fp8.input_bytes : element_),
         hidden_(static_cast<double>(run.model.hidden)),
         tokens_(rank_tokens(run, tower)),
+        sequence_(static_cast<double>(tower.sequence)),
         source_sequence_(static_cast<double>(source_sequence == 0 ? tower.sequence : source_sequence)),
-        source_tokens_(tokens_ / static_cast<double>(tower.sequence) * source_sequence_),
+        source_tokens_(tokens_ / sequence_ * source_sequence_),
         out_(out) {}
 
   void operator()(const Attention& block) const {
@@ -76,7 +78,7 @@ class Lister {
     const double one = tokens_ * hidden_ / sequence_shards_;
     add(Part::kNorms, element_ * one);
     if (!has_norm) return;
-    if (!training_.modules.layer_norm) add(Part::kNorms, element_ * one);
+    if (!training_.modules.layer_norm) add(Part::kNorms, product_input_ * one);
     // An RMSNorm in fp32 keeps the cast input beside its 16-bit product with the weight.
     if (training_.norm_in_fp32 && element_ < 4) {
       add(Part::kNorms, 4 * one);
@@ -91,10 +93,10 @@ class Lister {
   // The input of the activation, one or two wide, and that of the second projection. An eager gated unit
   // keeps the activated gate as well.
   void feed_forward(Part part, int64_t ffn, bool gated) const {
-    const double one = tokens_ * element_ * static_cast<double>(ffn) / tensor_;
-    add(part, gated ? 2 * one : one);
-    if (gated && run_.framework == Framework::kPytorch) add(part, one);
-    add(part, one);
+    const double one = tokens_ * static_cast<double>(ffn) / tensor_;
+    add(part, element_ * (gated ? 2 * one : one));
+    if (gated && run_.framework == Framework::kPytorch) add(part, element_ * one);
+    add(part, product_input_ * one);
   }
 
   void projections(const Attention& block) const {
@@ -104,17 +106,20 @@ class Lister {
     add(Part::kAttention, query + keys);
     // Norms over heads keep their inputs beside their outputs.
     if (block.head_norm_parameters > 0) add(Part::kAttention, query + keys / 2);
-    add(Part::kAttention, query);  // the output
+    output(query / element_);
   }
 
   // Narrow projections and their norms' outputs, then queries, keys and values at full width, and the
   // key-value projection that values are a slice of.
   void latent_projections(const Attention& block, const LatentAttention& latent) const {
     const double narrow = tokens_ * element_ / sequence_shards_;
+    const double narrow_input = narrow / element_ * product_input_;
+    // In 8 bits each projection keeps its own copy of the layer's normalised input.
+    if (training_.fp8.on()) add(Part::kNorms, narrow_input * hidden_);
     add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
-    add(Part::kAttention, narrow * static_cast<double>(latent.query_rank));
+    add(Part::kAttention, narrow_input * static_cast<double>(latent.query_rank));
     add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank + latent.rotary_dim));
-    add(Part::kAttention, narrow * static_cast<double>(latent.key_value_rank));
+    add(Part::kAttention, narrow_input * static_cast<double>(latent.key_value_rank));
     const double wide = tokens_ * element_ * static_cast<double>(block.heads) / tensor_;
     const auto key = static_cast<double>(latent.head_dim + latent.rotary_dim);
     const auto value = static_cast<double>(latent.value_dim);
@@ -124,7 +129,14 @@ class Lister {
       add(Part::kAttention, wide * key);
       add(Part::kAttention, wide * value);
     }
-    add(Part::kAttention, wide * value);
+    output(wide / element_ * value);
+  }
+
+  // Kept for the projection after it, and in 16 bits for a flash kernel's backward pass.
+  void output(double elements) const {
+    add(Part::kAttention, product_input_ * elements);
+    if (training_.fp8.on() && training_.attention == AttentionKernel::kFlash)
+      add(Part::kAttention, element_ * elements);
   }
 
   void core(const Attention& block) const {
@@ -139,14 +151,28 @@ class Lister {
     const double scores = heads * tokens_ * source_sequence_;
     if (training_.score_copy_bytes > 0) add(Part::kScores, training_.score_copy_bytes * scores);
     add(Part::kScores, element_ * scores);
+    score_mask(block, scores);
     if (!training_.attention_dropout) return;
     add(Part::kScores, scores);
     add(Part::kScores, element_ * scores);
   }
 
+  // Transformer Engine, attention.py: padding is filled with zeros once more after softmax, which keeps the
+  // mask and, without dropout, the product; softmax.py: a softmax of several kernels keeps the causal mask.
+  void score_mask(const Attention& block, double scores) const {
+    if (!run_.behaviour.keeps_score_masks || training_.attention != AttentionKernel::kMaterialised) return;
+    if (block.mask == AttentionMask::kPadding) {
+      add(Part::kScores, tokens_ * source_sequence_);
+      if (!training_.attention_dropout) add(Part::kScores, element_ * scores);
+    } else if (block.mask == AttentionMask::kCausal && training_.score_copy_bytes > 0) {
+      add(Part::kScores, sequence_ * source_sequence_);
+    }
+  }
+
   const TrainingRun& run_;
   const Training& training_;
-  double tensor_, sequence_shards_, element_, hidden_, tokens_, source_sequence_, source_tokens_;
+  double tensor_, sequence_shards_, element_, product_input_, hidden_, tokens_, sequence_, source_sequence_,
+      source_tokens_;
   std::vector<SavedTensor>& out_;
 };
 
@@ -158,7 +184,7 @@ double activation_element_bytes(const TrainingRun& run) {
 
 double rank_tokens(const TrainingRun& run, const Tower& tower) {
   return static_cast<double>(run.training.micro_batch) * static_cast<double>(tower.sequence) /
-         static_cast<double>(run.parallel.context);
+         static_cast<double>(tower.divided ? run.parallel.context : 1);
 }
 
 void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
@@ -172,7 +198,52 @@ void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Laye
 
 double layer_input_bytes(const TrainingRun& run, const Tower& tower) {
   return activation_element_bytes(run) * static_cast<double>(run.model.hidden) * rank_tokens(run, tower) /
-         static_cast<double>(run.parallel.sequence_shards());
+         static_cast<double>(tower.divided ? run.parallel.sequence_shards() : 1);
+}
+
+double checkpoint_bytes(const TrainingRun& run, const Tower& tower) {
+  const bool divided = run.training.partition_checkpoints && !run.parallel.sequence;
+  return layer_input_bytes(run, tower) / static_cast<double>(divided ? run.parallel.tensor : 1);
+}
+
+void append_operator_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                             std::vector<SavedTensor>& out) {
+  const double element = activation_element_bytes(run) * rank_tokens(run, tower);
+  const double shard = element / static_cast<double>(run.parallel.tensor);
+  const double input = layer_input_bytes(run, tower);
+  int64_t products = 0;
+  const auto product = [&](Part part, double bytes) {
+    if (++products % 2 == 1) out.push_back({part, bytes});
+  };
+  for (const Block& block : layer) {
+    if (const auto* attention = std::get_if<Attention>(&block)) {
+      const double query = shard * static_cast<double>(attention->heads * attention->head_dim);
+      const double key = shard * static_cast<double>(attention->key_value_heads * attention->head_dim);
+      for (const double bytes : {query, key, key}) product(Part::kAttention, bytes);
+      out.push_back({Part::kAttention, query});
+      out.push_back({Part::kAttention, 4 * rank_tokens(run, tower) * static_cast<double>(attention->heads) /
+                                           static_cast<double>(run.parallel.tensor)});
+      product(Part::kAttention, input);
+    } else if (const auto* mlp = std::get_if<Mlp>(&block)) {
+      for (int64_t i = 0; i < (mlp->gated ? 2 : 1); ++i)
+        product(Part::kMlp, shard * static_cast<double>(mlp->ffn));
+      product(Part::kMlp, input);
+    }
+  }
+}
+
+double score_gradient_bytes(const TrainingRun& run, const Tower& tower, const Layer& layer) {
+  const double copy = run.training.score_copy_bytes;
+  const auto* attention = std::get_if<Attention>(&layer.front());
+  if (run.training.attention != AttentionKernel::kMaterialised || copy < 4 || attention == nullptr) return 0;
+  const double scores = static_cast<double>(attention->heads) / static_cast<double>(run.parallel.tensor) *
+                        rank_tokens(run, tower) * static_cast<double>(tower.sequence);
+  std::vector<SavedTensor> after;
+  append_saved_tensors(run, tower, Layer(layer.begin() + 1, layer.end()), 0, after);
+  double freed = 0;
+  for (const SavedTensor& tensor : after) freed += tensor.bytes;
+  // Beside them the gradients of the residual stream and of the block's output.
+  return (3 * copy - activation_element_bytes(run)) * scores - freed + 2 * layer_input_bytes(run, tower);
 }
 
 }  // namespace spillway::estimator

@@ -38,8 +38,20 @@ struct SavedBytes {
 void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
                           int64_t source_sequence, std::vector<SavedTensor>& out);
 
-// Under full recomputation a layer's input is kept and nothing else.
+// What the backward pass of a layer's attention scores makes where softmax is no single kernel, less what the
+// layer has let go of by then: the gradient of the fp32 probabilities, its product with them and the gradient
+// of the scores stand beside each other (PyTorch, SoftMax.cu), and the 16-bit probabilities are gone.
+double score_gradient_bytes(const TrainingRun& run, const Tower& tower, const Layer& layer);
+
+// The same under recomputation of operators: outputs of attention and of every second matrix product, from
+// the first on (torchtitan, activation_checkpoint.py). The layer's input is not among them.
+void append_operator_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
+                             std::vector<SavedTensor>& out);
+
 double layer_input_bytes(const TrainingRun& run, const Tower& tower);
+
+// A layer's input as it is kept where the layer is recomputed; under full recomputation nothing else is.
+double checkpoint_bytes(const TrainingRun& run, const Tower& tower);
 
 // Tokens of one microbatch on one rank.
 double rank_tokens(const TrainingRun& run, const Tower& tower);

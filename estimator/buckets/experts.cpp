@@ -11,17 +11,18 @@ void append_routed_tensors(const TrainingRun& run, const Experts& block, double 
   const double local = tokens / static_cast<double>(run.parallel.sequence_shards());
   const double routed =
       local * static_cast<double>(block.top_k) * expert_tensor * run.training.expert_imbalance;
-  const double wide = routed * element * static_cast<double>(block.ffn) / expert_tensor;
+  const double input = run.training.fp8.on() ? run.training.fp8.input_bytes : element;
+  const double wide = routed * static_cast<double>(block.ffn) / expert_tensor;
 
   add(8 * local * static_cast<double>(block.count));  // fp32 logits and probabilities
   if (run.behaviour.keeps_gathered_tokens && run.parallel.expert_tensor > 1)
     add(element * hidden * local * expert_tensor);
-  add(routed * element * hidden);  // the permuted input
-  add(block.gated ? 2 * wide : wide);
+  add(routed * input * hidden);  // the permuted input
+  add(element * (block.gated ? 2 * wide : wide));
   if (!run.training.modules.expert_activation) {
     // Routing weights applied to the activation keep it beside the product, unless one kernel makes both.
-    if (run.behaviour.weighted_activation && !run.behaviour.fused_weighted_activation) add(wide);
-    add(wide);
+    if (run.behaviour.weighted_activation && !run.behaviour.fused_weighted_activation) add(element * wide);
+    add(input * wide);
   }
   if (!run.behaviour.weighted_activation) add(routed * element * hidden);  // the output, to be weighted
 }

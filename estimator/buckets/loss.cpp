@@ -17,6 +17,9 @@ double bytes_per_logit(const TrainingRun& run, double element) {
     // fp32 log-softmax and two fp32 gradients, in the backward pass.
     case CrossEntropy::kEager:
       return 12;
+    // torchtune, CEWithChunkedOutputLoss: eight chunks.
+    case CrossEntropy::kChunked:
+      return element + 12.0 / 8;
     case CrossEntropy::kFusedLinear:
       return 0;
   }
@@ -40,9 +43,9 @@ LossBytes loss_bytes(const TrainingRun& run) {
 
 double head_bytes(const TrainingRun& run) {
   const double norm = 2 * layer_input_bytes(run, run.model.towers.back());
-  // A dense layer with its activation and norm before the output projection: four more tensors.
+  // A dense layer with its activation and norm before the output projection: three more tensors.
   const bool has_dense_layer = run.model.head_parameters > 0;
-  return has_dense_layer ? 3 * norm : norm;
+  return has_dense_layer ? 2.5 * norm : norm;
 }
 
 double deferred_gradient_bytes(const TrainingRun& run) {

@@ -2,7 +2,6 @@
 
 #include "estimator/buckets/activations.h"
 #include "estimator/buckets/experts.h"
-#include "estimator/buckets/states.h"
 
 namespace spillway::estimator {
 namespace {
@@ -44,14 +43,11 @@ bool has_experts(const TrainingRun& run) {
 
 // One byte for each pair of tokens of a sample; a context-parallel rank has its share of the rows.
 double mask_bytes(const TrainingRun& run) {
+  const auto* attention = std::get_if<Attention>(&loss_tower(run).layers.front().front());
+  const bool padding = attention != nullptr && attention->mask == AttentionMask::kPadding;
+  if (padding && run.behaviour.keeps_score_masks) return 0;  // a row for each sample; layers make the rest
   return static_cast<double>(run.training.micro_batch) *
          squared(static_cast<double>(loss_tower(run).sequence));
-}
-
-void add_gathered_weights(const TrainingRun& run, Buckets& out) {
-  if (run.parallel.sharding != DataSharding::kParameters) return;
-  out.push_back({"gathered weights", gathered_root_bytes(run) + 2 * gathered_layer_bytes(run),
-                 "root unit + 2 layer units", "PyTorch FSDP notes, prefetch"});
 }
 
 }  // namespace
@@ -93,7 +89,6 @@ Buckets persistent_overhead(const TrainingRun& run, const Stage& stage) {
          activation_element_bytes(run) * static_cast<double>(vocabulary_shard(run) * run.model.hidden),
          "2 V h / t", "Megatron-LM, defer-embedding-wgrad-compute"});
   }
-  if (run.behaviour.keeps_gathered_weights) add_gathered_weights(run, out);
   return out;
 }
 
@@ -111,7 +106,6 @@ Buckets transient_overhead(const TrainingRun& run, const Stage& stage) {
       bytes += layer_input_bytes(run, tower) / activation_element_bytes(run);
     out.push_back({"embedding dropout mask", bytes, "h T/t_sp", "Megatron-LM, language_model_embedding.py"});
   }
-  if (!run.behaviour.keeps_gathered_weights) add_gathered_weights(run, out);
   return out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "estimator/buckets/activations.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -12,14 +14,14 @@ void append_layer(const TrainingRun& run, const Layer& layer, int64_t buffer, st
   for (const WeightTensors& tensors : weights) {
     switch (tensors.placement) {
       case Placement::kTensorSharded:
-        out.push_back({tensors.elements / run.parallel.tensor});
+        out.push_back({tensors.elements / run.parallel.tensor, false, 1, 0, tensors.product});
         break;
       case Placement::kReplicated:
-        out.push_back({tensors.elements});
+        out.push_back({tensors.elements, false, 1, 0, tensors.product});
         break;
       case Placement::kExpert: {
         out.push_back({tensors.elements / run.parallel.expert_tensor, true,
-                       tensors.count / run.parallel.expert, buffer});
+                       tensors.count / run.parallel.expert, buffer, tensors.product});
         break;
       }
     }
@@ -53,6 +55,14 @@ double moment_bytes(OptimizerKind kind, double state_bytes) {
   return 0;
 }
 
+// Copies of matrices; with delayed scaling the history, scale and inverse of five tensors for each matrix:
+// input, weight, output and the gradients of both (Transformer Engine, module/base.py, set_meta_tensor).
+double fp8_bytes(const Fp8& fp8, const RankParameters& parameters) {
+  const double scaled = fp8.amax_history > 0 ? 5 * static_cast<double>(parameters.product_tensors) : 0;
+  return fp8.weight_copies_bytes * static_cast<double>(parameters.products) +
+         4 * scaled * static_cast<double>(fp8.amax_history + 2);
+}
+
 }  // namespace
 
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage) {
@@ -75,7 +85,10 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
     add(model.token_types * model.hidden);
   }
   for (const Tower& tower : model.towers) {
-    if (stage.first) add(tower.input_parameters);
+    if (stage.first) {
+      add(tower.input_parameters);
+      add(tower.sharded_input_parameters / run.parallel.tensor);
+    }
     if (&tower == &model.towers.back()) break;
     for (const Layer& layer : tower.layers) append_layer(run, layer, 0, out);
     add(tower.final_norm_parameters);
@@ -96,8 +109,12 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
 
 RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
   RankParameters out;
-  for (const RankWeight& weight : weights)
+  for (const RankWeight& weight : weights) {
     (weight.expert ? out.expert : out.dense) += weight.elements * weight.count;
+    if (!weight.product) continue;
+    out.products += weight.elements * weight.count;
+    out.product_tensors += weight.count;
+  }
   return out;
 }
 
@@ -135,20 +152,24 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
     return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
   };
   const double optimizer = held(DataSharding::kOptimizer);
-  return {bytes.weight * held(DataSharding::kParameters), bytes.gradient * held(DataSharding::kGradients),
-          bytes.master * optimizer, bytes.moments * optimizer, bytes.master_gradient * optimizer};
+  return {bytes.weight * held(DataSharding::kParameters),
+          bytes.gradient * held(DataSharding::kGradients),
+          bytes.master * optimizer,
+          bytes.moments * optimizer,
+          bytes.master_gradient * optimizer,
+          fp8_bytes(run.training.fp8, parameters)};
 }
 
 double gathered_root_bytes(const TrainingRun& run) {
   const Model& model = run.model;
-  const double bytes = element_bytes(run.training, run.framework).weight;
+  const double bytes = activation_element_bytes(run);
   const int64_t tables = model.tied ? 1 : 2;
   return bytes * static_cast<double>((vocabulary_shard(run) * tables + model.positions + model.token_types) *
                                      model.hidden);
 }
 
 double gathered_layer_bytes(const TrainingRun& run) {
-  const double bytes = element_bytes(run.training, run.framework).weight;
+  const double bytes = activation_element_bytes(run);
   int64_t largest = 0;
   for (const Layer& layer : run.model.towers.back().layers) {
     std::vector<RankWeight> weights;

@@ -14,7 +14,8 @@ struct RankWeight {
   int64_t elements = 0;
   bool expert = false;
   int64_t count = 1;
-  int64_t buffer = 0;  // a distributed optimizer shards each buffer by itself
+  int64_t buffer = 0;    // a distributed optimizer shards each buffer by itself
+  bool product = false;  // multiplied with activations by the layer's own kernels
 };
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage);
 
@@ -22,6 +23,8 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
 struct RankParameters {
   int64_t dense = 0;
   int64_t expert = 0;
+  int64_t products = 0;         // of both, in matrices of layers
+  int64_t product_tensors = 0;  // such matrices
 };
 RankParameters rank_parameters(const std::vector<RankWeight>& weights);
 
@@ -45,10 +48,12 @@ struct StateBytes {
   double master = 0;
   double moments = 0;
   double master_gradients = 0;
+  double fp8_copies = 0;
 };
 StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters);
 
-// Weights of one sharding unit, gathered for use: the embedding with the head, and a layer.
+// Weights of one sharding unit, gathered for use in the dtype of activations: the embedding with the head,
+// and a layer.
 double gathered_root_bytes(const TrainingRun& run);
 double gathered_layer_bytes(const TrainingRun& run);
 

@@ -116,6 +116,8 @@ class Builder {
     if (type == "t5") gated_ = in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0;
   }
 
+  const std::vector<std::string>& notes() const { return notes_; }
+
   Model build() {
     Model model;
     model.type = family_.type;
@@ -129,6 +131,15 @@ class Builder {
     if (family_.learned_positions) model.positions = decoder.sequence;
     const int64_t layers = in_.required({"num_hidden_layers", "n_layer", "num_layers"}, 10000);
     for (int64_t i = 0; i < layers; ++i) decoder.layers.push_back(layer(i));
+    const int64_t predictions = in_.whole({"num_nextn_predict_layers"}, 0, 0, 100);
+    if (in_.flag("train_prediction_layers", false)) {
+      add_prediction_layers(predictions, decoder);
+      model.prediction_layers = predictions;
+    } else if (predictions > 0) {
+      notes_.push_back(
+          "num_nextn_predict_layers: not trained and not counted; model.train_prediction_layers = true "
+          "counts them");
+    }
     decoder.final_norm_parameters = norm_;
     model.towers = {std::move(decoder)};
     if (type == "bert") finish_bert(model);
@@ -142,6 +153,15 @@ class Builder {
     const bool experts = has_experts(index);
     if (experts) return {attention(), routed()};
     return {attention(), dense()};
+  }
+
+  // Like the last layer, behind a projection of two norms' outputs; the tables are the model's own.
+  void add_prediction_layers(int64_t count, Tower& tower) const {
+    for (int64_t i = 0; i < count; ++i) {
+      Layer layer = tower.layers.back();
+      if (i == 0) layer.insert(layer.begin(), PredictionInput{3 * norm_});
+      tower.layers.push_back(std::move(layer));
+    }
   }
 
   bool has_experts(int64_t index) {
@@ -223,6 +243,7 @@ class Builder {
   const Family& family_;
   int64_t hidden_ = 1, heads_ = 1, norm_ = 1, ffn_ = 1, head_dim_ = 1;
   bool gated_ = true;
+  std::vector<std::string> notes_ = {};  // what was not counted
 };
 
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
@@ -253,7 +274,13 @@ Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix,
     assumptions.push_back(
         fmt::format("model_type '{}' is not known: read as a Llama by its generic keys", type));
   Reader reader(values, prefix);
-  Model model = Builder(reader, found == kFamilies.end() ? kGeneric : *found).build();
+  if (const std::string dense = reader.text("mlp_only_layers", "[]"); dense != "[]" && dense != "null")
+    values.complain(fmt::format("{}mlp_only_layers: '{}' is not modelled; allowed: []", prefix, dense));
+  Builder builder(reader, found == kFamilies.end() ? kGeneric : *found);
+  Model model = builder.build();
+  assumptions.insert(assumptions.end(), builder.notes().begin(), builder.notes().end());
+  if (values.flag(prefix + "text_config"))
+    assumptions.push_back("text_config: the language part is counted and no other");
   model.type = type.empty() ? "generic" : type;
   if (!values.status().ok()) return values.status();
   return model;

@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "estimator/inputs/fp8.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -51,6 +53,15 @@ void read_recompute(KeyValues& values, Training& training) {
   }
 }
 
+void read_fp8(KeyValues& values, Training& training) {
+  if (!values.has("fp8-format")) return;
+  values.choice("fp8-format", "hybrid", {"e4m3", "hybrid"});
+  training.fp8 =
+      fp8_recipe(values.choice("fp8-recipe", "delayed", {"delayed", "tensorwise", "blockwise", "mxfp8"}));
+  if (training.fp8.amax_history > 0)
+    training.fp8.amax_history = values.whole("fp8-amax-history-len", 1);  // Megatron-LM, arguments.py
+}
+
 void read_precision(KeyValues& values, Training& training) {
   const bool fp16 = values.flag("fp16");
   const bool bf16 = values.flag("bf16");
@@ -94,6 +105,7 @@ void read_training(KeyValues& values, TrainingRun& run) {
   training.grouped_gemm = values.flag("moe-grouped-gemm");
   training.overlaps_expert_communication = values.flag("overlap-moe-expert-parallel-comm");
   read_precision(values, training);
+  read_fp8(values, training);
   read_recompute(values, training);
 }
 

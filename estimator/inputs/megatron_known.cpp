@@ -8,7 +8,7 @@ namespace {
 
 // How names begin that say nothing about memory: data, learning rates, logging, checkpoints, process groups,
 // and numbers that only change values.
-constexpr std::array<std::string_view, 60> kWithoutEffect = {"adam-",
+constexpr std::array<std::string_view, 63> kWithoutEffect = {"adam-",
                                                              "async-",
                                                              "attention-softmax",
                                                              "auto-detect-ckpt",
@@ -29,6 +29,9 @@ constexpr std::array<std::string_view, 60> kWithoutEffect = {"adam-",
                                                              "end-weight",
                                                              "eval-",
                                                              "exit-",
+                                                             "fp8-amax-compute",
+                                                             "fp8-interval",
+                                                             "fp8-margin",
                                                              "init-method",
                                                              "load",
                                                              "log-",

@@ -175,8 +175,17 @@ Status fill_hybrid(KeyValues& values, const Shapes& shapes, TrainingRun& run) {
   return {};
 }
 
+void set_mask(AttentionMask mask, Tower& tower) {
+  for (Layer& layer : tower.layers) {
+    for (Block& block : layer) {
+      if (auto* attention = std::get_if<Attention>(&block)) attention->mask = mask;
+    }
+  }
+}
+
 void fill_bert(const Shapes& shapes, Model& model) {
   const int64_t h = shapes.hidden;
+  set_mask(AttentionMask::kPadding, model.towers.back());
   model.token_types = 2;
   model.output_bias = true;
   // A dense layer and a norm before the output; a pooler and the next-sentence head.
@@ -189,36 +198,53 @@ void fill_t5(KeyValues& values, const Shapes& shapes, Model& model) {
       values.whole("encoder-num-layers", values.whole("num-layers", 12, 1, 10000), 1, 10000);
   for (int64_t i = 0; i < encoders; ++i) encoder.layers.push_back(transformer_layer(shapes, false));
   encoder.final_norm_parameters = shapes.norm;
+  set_mask(AttentionMask::kPadding, encoder);
   Tower& decoder = model.towers.back();
   decoder.sequence = values.whole("decoder-seq-length", 128);
   const int64_t decoders = values.whole("decoder-num-layers", encoders, 1, 10000);
   Attention cross = shapes.attention();
   cross.cross = true;
+  cross.mask = AttentionMask::kPadding;
   for (int64_t i = 0; i < decoders; ++i) decoder.layers.push_back({shapes.attention(), cross, shapes.mlp()});
   model.towers.insert(model.towers.begin(), std::move(encoder));
   model.output_bias = true;
 }
 
+// Megatron-LM, core/models/multimodal/context_parallel.py: tokens are divided evenly, over context-parallel
+// ranks in two parts each.
+int64_t padded_for_ranks(KeyValues& values, int64_t tokens) {
+  constexpr int64_t kMostRanks = int64_t{1} << 20;
+  const int64_t tensor =
+      values.flag("sequence-parallel") ? values.whole("tensor-model-parallel-size", 1, 1, kMostRanks) : 1;
+  const int64_t context = values.whole("context-parallel-size", 1, 1, kMostRanks);
+  const int64_t multiple = tensor * (context > 1 ? 2 * context : 1);
+  return (tokens + multiple - 1) / multiple * multiple;
+}
+
 // LLaVA (pretrain_vlm.py): a CLIP tower over patches and a class token, a two-layer projection, a decoder
 // over text and image tokens.
 Status fill_vlm(KeyValues& values, const Shapes& shapes, Model& model) {
-  if (values.whole("context-parallel-size", 1) > 1)
-    return Status::unsupported(
-        "context-parallel-size is not modelled beside img-h: only the decoder is divided");
   const int64_t patch = values.whole("patch-dim", 14);
   const int64_t patches = values.required("img-h") / patch * (values.required("img-w") / patch);
   const int64_t h = shapes.hidden;
+  const bool class_token = !values.flag("disable-vision-class-token");
   Tower vision{"vision", patches + 1};
+  vision.divided = false;
   const int64_t layers =
       values.whole("encoder-num-layers", values.whole("num-layers", 12, 1, 10000), 1, 10000);
   for (int64_t i = 0; i < layers; ++i) vision.layers.push_back(transformer_layer(shapes, false));
+  set_mask(AttentionMask::kNone, vision);
   vision.input_parameters = 3 * patch * patch * h + (patches + 1) * h + h + 2 * h;
   Tower& decoder = model.towers.back();
   if (Status status = fill_decoder(values, shapes, decoder); !status.ok()) return status;
-  const int64_t image_tokens = values.flag("disable-vision-class-token") ? patches : patches + 1;
-  decoder.sequence = values.whole("dataloader-seq-length", decoder.sequence) + image_tokens;
-  decoder.input_parameters = 2 * h * shapes.ffn + shapes.ffn + h;
-  model.positions = std::max(model.positions, decoder.sequence);
+  decoder.sequence =
+      values.whole("dataloader-seq-length", decoder.sequence) + patches + (class_token ? 1 : 0);
+  decoder.sequence = padded_for_ranks(values, decoder.sequence);
+  decoder.sharded_input_parameters = 2 * h * shapes.ffn + shapes.ffn;
+  decoder.input_parameters = h;
+  // Packed samples of a microbatch are one sequence to the language model.
+  const bool packed = values.flag("use-packed-sequence") && values.whole("context-parallel-size", 1) > 1;
+  model.positions = decoder.sequence * (packed ? values.required("micro-batch-size", 1, 1 << 20) : 1);
   model.tied = false;  // LLaVAModel's default, which the script leaves
   model.towers.insert(model.towers.begin(), std::move(vision));
   return {};

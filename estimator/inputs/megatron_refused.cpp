@@ -12,7 +12,8 @@ struct Refusal {
 
 // Arguments that change what is held in a way that is not modelled.
 constexpr Refusal kRefusals[] = {
-    {"fp8-format", "fp8 keeps 8-bit copies and scales of weights and activations"},
+    {"fp8-param-gather", "weights are stored in fp8"},
+    {"fp8-dot-product-attention", "attention keeps its tensors in fp8"},
     {"fp4-format", "fp4 keeps packed copies and scales of weights and activations"},
     {"cuda-graph-impl", "captured graphs hold their own memory pools"},
     {"enable-cuda-graph", "captured graphs hold their own memory pools"},

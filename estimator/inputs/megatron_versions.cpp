@@ -95,7 +95,8 @@ Status set_attention(KeyValues& values, const MegatronRun& given, bool engine, C
   if (backend != "auto" || odd_head) return {};
   // Flash-attention of the old container had no deterministic backward pass.
   const bool deterministic = environment(given, "NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0";
-  if (!deterministic || container == Container::kCurrent) return {};
+  // Only flash kernels exchange keys and values between ranks.
+  if (run.parallel.context > 1 || !deterministic || container == Container::kCurrent) return {};
   if (container == Container::kUnknown) {
     return Status::unsupported(fmt::format(
         "attention-backend: auto is not resolved for a deterministic A100 run of {}, which may be "
@@ -123,6 +124,7 @@ void set_behaviour(KeyValues& values, const std::string& date, bool engine, Cont
   // compiled.
   behaviour.fused_weighted_activation =
       run.training.grouped_gemm && (container == Container::kOld || !engine);
+  behaviour.keeps_score_masks = container != Container::kOld;
   behaviour.keeps_gathered_tokens = date >= "2026";
   // "consolidate get_batch", 5e4fc931ba; with tensor parallelism masks are broadcast and freed.
   behaviour.keeps_masks = date >= "2026-05-21" && run.parallel.tensor == 1;

@@ -4,12 +4,13 @@
 
 #include <toml++/toml.h>
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <sstream>
 
+#include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/key_values.h"
+#include "estimator/inputs/run_sections.h"
 #include "estimator/measured.h"
 
 namespace spillway::estimator {
@@ -38,25 +39,6 @@ Status add_section(const toml::table& section, const std::string& prefix, RunKey
     }
   }
   return {};
-}
-
-// "2GiB", "512MiB" or bytes.
-double size(KeyValues& values, const std::string& key, double otherwise) {
-  if (!values.has(key)) return otherwise;
-  const std::string text = values.text(key, "");
-  double number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  const double scale = unit.empty()    ? 1
-                       : unit == "KiB" ? 1024
-                       : unit == "MiB" ? kMiB
-                       : unit == "GiB" ? 1024 * kMiB
-                                       : 0;
-  if (error != std::errc() || scale == 0 || !(number >= 0) || number * scale > 1e15) {
-    values.complain(fmt::format("{}: '{}' is not allowed; allowed: sizes such as 512MiB, 2GiB", key, text));
-    return otherwise;
-  }
-  return number * scale;
 }
 
 void read_precision(KeyValues& values, Training& training) {
@@ -93,6 +75,23 @@ OptimizerKind optimizer_kind(KeyValues& values) {
   return OptimizerKind::kAdam;
 }
 
+void read_recompute(KeyValues& values, TrainingRun& run) {
+  Training& training = run.training;
+  const std::string recompute =
+      values.choice("train.recompute", "none", {"none", "selective", "operators", "full"});
+  training.recompute = recompute == "full"        ? Recompute::kFull
+                       : recompute == "operators" ? Recompute::kOperators
+                       : recompute == "selective" ? Recompute::kSelective
+                                                  : Recompute::kNone;
+  training.modules.attention_core = training.recompute == Recompute::kSelective;
+  const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());
+  const int64_t kept =
+      values.has("train.checkpoints") ? values.whole("train.checkpoints", layers, 1, layers) : 0;
+  training.recompute_layers =
+      kept > 0 ? (layers + kept - 1) / kept : values.whole("train.recompute_layers", 1, 1, 10000);
+  training.partition_checkpoints = values.flag("train.partition_checkpoints");
+}
+
 void read_train(KeyValues& values, TrainingRun& run) {
   Training& training = run.training;
   run.framework = values.choice("train.framework", "pytorch", {"pytorch", "megatron"}) == "megatron"
@@ -117,18 +116,27 @@ void read_train(KeyValues& values, TrainingRun& run) {
                            : AttentionKernel::kMaterialised;
   const std::string loss =
       values.choice("train.loss", run.framework == Framework::kMegatron ? "vocabulary-parallel" : "eager",
-                    {"eager", "fused-linear", "vocabulary-parallel", "fused"});
+                    {"eager", "chunked", "fused-linear", "vocabulary-parallel", "fused"});
   training.cross_entropy = loss == "eager"          ? CrossEntropy::kEager
+                           : loss == "chunked"      ? CrossEntropy::kChunked
                            : loss == "fused-linear" ? CrossEntropy::kFusedLinear
                            : loss == "fused"        ? CrossEntropy::kFused
                                                     : CrossEntropy::kVocabularyParallel;
-  const std::string recompute = values.choice("train.recompute", "none", {"none", "selective", "full"});
-  training.recompute = recompute == "full"        ? Recompute::kFull
-                       : recompute == "selective" ? Recompute::kSelective
-                                                  : Recompute::kNone;
-  training.modules.attention_core = training.recompute == Recompute::kSelective;
-  training.recompute_layers = values.whole("train.recompute_layers", 1, 1, 10000);
+  read_recompute(values, run);
   training.norm_in_fp32 = values.flag("train.norm_in_fp32");
+  const std::string recipe =
+      values.choice("train.fp8", "none", {"none", "delayed", "tensorwise", "blockwise", "mxfp8"});
+  if (recipe != "none" && training.precision == Precision::kFp32)
+    values.complain("train.fp8: not allowed beside train.precision 'fp32'; allowed: 16-bit precisions");
+  training.fp8 = fp8_recipe(recipe);
+  const std::string step =
+      values.choice("train.optimizer_step", "fused", {"fused", "foreach", "for-loop", "in-backward"});
+  training.foreach_step = step == "foreach";
+  training.step_in_backward = step == "in-backward";
+  if (training.step_in_backward && training.microbatches > 1)
+    values.complain(
+        "train.optimizer_step: 'in-backward' is not allowed beside train.gradient_accumulation; allowed: 1");
+  training.step_graph = values.choice("train.cuda_graph", "none", {"none", "step"}) == "step";
   training.expert_imbalance = values.number("train.expert_imbalance", 1, 1, 1000);
 }
 
@@ -146,6 +154,13 @@ void read_parallel(KeyValues& values, TrainingRun& run) {
   constexpr std::array<DataSharding, 4> kStages = {DataSharding::kNone, DataSharding::kOptimizer,
                                                    DataSharding::kGradients, DataSharding::kParameters};
   parallel.sharding = kStages[static_cast<size_t>(values.whole("parallel.zero", 0, 0, 3))];
+  // Prediction layers stand on the last stage, beside its share of the others.
+  const int64_t predictions = run.model.prediction_layers;
+  const int64_t layers = static_cast<int64_t>(run.model.towers.back().layers.size()) - predictions;
+  const int64_t stages = parallel.pipeline * parallel.virtual_stages;
+  if (predictions == 0 || layers % stages != 0) return;
+  parallel.stage_layers.assign(static_cast<size_t>(stages), layers / stages);
+  parallel.stage_layers.back() += predictions;
 }
 
 }  // namespace
@@ -158,7 +173,9 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
       const auto* section = node.as_table();
       if (section == nullptr) {
         return Status::invalid_argument(fmt::format(
-            "{}: not allowed; allowed: sections model, train, parallel, overhead, allocator", name.str()));
+            "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
+            "allocator",
+            name.str()));
       }
       if (Status status = add_section(*section, std::string(name.str()) + ".", out); !status.ok())
         return status;
@@ -191,6 +208,7 @@ Result<RunKeys> read_model_json(const std::string& text) {
     if (!nested) out["model." + key] = value;
     if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
   }
+  if (nested) out["model.text_config"] = "true";
   return out;
 }
 
@@ -202,16 +220,18 @@ Result<TrainingRun> read_run(const RunKeys& keys) {
   run.model = std::move(model.value());
   read_train(values, run);
   read_parallel(values, run);
+  read_communication(values, run);
+  read_offload(values, run);
   run.allocator = values.choice("allocator.model", "spillway", {"spillway", "pytorch"}) == "pytorch"
                       ? AllocatorModel::kPytorch
                       : AllocatorModel::kSpillway;
-  run.reserve.cublas_workspace_bytes = size(values, "overhead.workspace", 32 * kMiB);
+  run.reserve.cublas_workspace_bytes = read_size(values, "overhead.workspace", 32 * kMiB);
   run.reserve.cublas_workspaces = 1;
   run.reserve.engine_workspaces = 0;
-  run.reserve.context_bytes = size(values, "overhead.context", kContextBytes.value);
+  run.reserve.context_bytes = read_size(values, "overhead.context", kContextBytes.value);
   run.reserve.communicator_bytes =
-      size(values, "overhead.communicators", run.parallel.world > 1 ? kCommunicatorBytes.value : 0);
-  run.reserve.declared_bytes = size(values, "overhead.extra", 0);
+      read_size(values, "overhead.communicators", run.parallel.world > 1 ? kCommunicatorBytes.value : 0);
+  run.reserve.declared_bytes = read_size(values, "overhead.extra", 0);
   if (!values.status().ok()) return values.status();
   for (const std::string& key : values.unread()) {
     // A model's file may say more than what touches memory.

@@ -1,4 +1,5 @@
-// Spillway's own description of a run: sections [model] [train] [parallel] [overhead] [allocator], documented
+// Spillway's own description of a run: sections [model] [train] [parallel] [communication]
+// [offload] [overhead] [allocator], documented
 // in docs/estimate.md. Every other input that is not Megatron-LM's is turned into these keys first.
 #pragma once
 
@@ -18,7 +19,8 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
 // A Hugging Face config to the keys of [model].
 Result<RunKeys> read_model_json(const std::string& text);
 
-// DeepSpeed's JSON to the keys of [train] and [parallel]. What it offloads is refused by name.
+// DeepSpeed's JSON to the keys of [train], [parallel], [communication] and [offload]. Keys without effect on
+// memory are passed over; those with one that is not modelled are refused by name.
 Result<RunKeys> read_deepspeed_json(const std::string& text);
 
 // torchtitan's job file, of the time when it was TOML, to the same keys; how many GPUs there are is not in

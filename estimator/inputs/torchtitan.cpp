@@ -49,6 +49,8 @@ void flatten(const toml::table& table, const std::string& prefix, std::map<std::
       out[key] = std::to_string(whole->get());
     } else if (const auto* truth = node.as_boolean()) {
       out[key] = truth->get() ? "true" : "false";
+    } else if (const auto* list = node.as_array(); list != nullptr && !list->empty()) {
+      out[key] = "[...]";
     }
   }
 }
@@ -58,6 +60,17 @@ std::string first_of(KeyValues& values, std::initializer_list<const char*> keys,
     if (values.has(key)) return values.text(key, otherwise);
   }
   return otherwise;
+}
+
+// How the optimizer steps, and whether it and the weights lie in host memory (FSDP's CPU offload).
+void add_step(KeyValues& values, RunKeys& out) {
+  const std::string implementation =
+      values.choice("optimizer.implementation", "fused", {"for-loop", "foreach", "fused"});
+  const bool early = values.flag("optimizer.early_step_in_backward");
+  out["train.optimizer_step"] = early ? "in-backward" : implementation;
+  if (!values.flag("training.enable_cpu_offload")) return;
+  out["offload.optimizer"] = "host";
+  out["offload.parameters"] = "host";
 }
 
 }  // namespace
@@ -77,15 +90,24 @@ Result<RunKeys> read_torchtitan_toml(const std::string& text, int64_t gpus) {
   KeyValues values(std::move(flat));
   RunKeys out;
   if (Status status = add_model(values, out); !status.ok()) return status;
+  if (values.has("model.converters"))
+    return Status::unsupported("model.converters is not modelled: they replace linear layers; allowed: none");
   out["train.micro_batch"] = first_of(values, {"training.local_batch_size", "training.batch_size"}, "8");
   out["train.sequence"] = values.text("training.seq_len", "2048");
   // FSDP's mixed precision: fp32 shards, 16-bit while gathered.
-  out["train.precision"] = "autocast";
+  const bool fp32 =
+      values.choice("training.mixed_precision_param", "bfloat16", {"bfloat16", "float32"}) == "float32";
+  out["train.precision"] = fp32 ? "fp32" : "autocast";
+  add_step(values, out);
   const std::string mode = values.choice("activation_checkpoint.mode", "none", {"none", "full", "selective"});
-  if (mode == "selective")
-    return Status::unsupported(
-        "activation_checkpoint.mode: 'selective' is not modelled: it picks operators; allowed: none, full");
-  out["train.recompute"] = mode;
+  const std::string selective = values.text("activation_checkpoint.selective_ac_option", "2");
+  if (mode == "selective" && selective != "op") {
+    return Status::unsupported(fmt::format(
+        "activation_checkpoint.selective_ac_option: '{}' is not modelled: it recomputes some layers; "
+        "allowed: op",
+        selective));
+  }
+  out["train.recompute"] = mode == "selective" ? "operators" : mode;
   out["parallel.gpus"] = std::to_string(gpus);
   const bool shards = values.text("parallelism.data_parallel_shard_degree", "-1") != "1";
   out["parallel.zero"] = shards && gpus > 1 ? "3" : "0";

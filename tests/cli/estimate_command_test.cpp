@@ -153,7 +153,7 @@ TEST_F(EstimateCommandTest, AnswersRecordedRunsLineByLine) {
           "attention-backend": "unfused"}, "gpu": "h100"})";
   std::string one_line = run;
   std::erase(one_line, '\n');
-  const std::string refused = R"({"args": {"fp8-format": "hybrid"}})";
+  const std::string refused = R"({"args": {"fp4-format": "e2m1"}})";
   const CommandResult result =
       run_command({"estimate", "--jsonl", write("runs.jsonl", one_line + "\n" + refused + "\n")});
   EXPECT_EQ(result.code, 0) << result.err;
@@ -163,7 +163,7 @@ TEST_F(EstimateCommandTest, AnswersRecordedRunsLineByLine) {
   std::getline(lines, second);
   EXPECT_GT(json::parse(first)["peak_bytes"].get<int64_t>(),
             json::parse(first)["steady_bytes"].get<int64_t>());
-  EXPECT_THAT(json::parse(second)["refused"].get<std::string>(), HasSubstr("fp8-format"));
+  EXPECT_THAT(json::parse(second)["refused"].get<std::string>(), HasSubstr("fp4-format"));
   expect_one_line_error("none.json", "[]", "not a JSON object");
   const CommandResult broken =
       run_command({"estimate", "--jsonl", write("broken.jsonl", one_line + "\n{\n")});

@@ -85,6 +85,31 @@ TEST(EagerGatedLayer, IsTheSumOfItsTensors) {
   EXPECT_NEAR(layer_mib(run) * kMiB, 8192.0 * (12 * 3072 + 4 * 8 * 128 + 8 * 8192 + 4 * 24), 1);
 }
 
+// Softmax of several kernels, heads of 52: three fp32 tensors of scores without the 16-bit probabilities,
+// less the feed-forward that is gone by then, beside two gradients of the residual stream.
+TEST(ScoreGradients, AreThreeCopiesWhereSoftmaxIsNotOneKernel) {
+  TrainingRun run = gpt_layer(1601, 4, 624, 12, 1);
+  const Tower& tower = run.model.towers.back();
+  EXPECT_EQ(score_gradient_bytes(run, tower, tower.layers.front()), 0);
+  run.training.hidden_dropout = false;
+  run.training.score_copy_bytes = 4;
+  const double tokens = 1601.0 * 4;
+  const double scores = 12 * tokens * 1601;
+  const double feed_forward = tokens * 624 * (2 + 2 + 2 * 4 + 2 * 4);
+  EXPECT_NEAR(score_gradient_bytes(run, tower, tower.layers.front()),
+              10 * scores - feed_forward + 2 * tokens * 2 * 624, 1);
+}
+
+// Padding: b s^2 for each layer; a causal mask only where softmax is not one kernel.
+TEST(ScoreMasks, AreKeptByEachLayer) {
+  TrainingRun run = gpt_layer(512, 4, 1024, 16, 2);
+  const double without = layer_mib(run);
+  run.behaviour.keeps_score_masks = true;
+  EXPECT_EQ(layer_mib(run), without);
+  std::get<Attention>(run.model.towers.back().layers.front().front()).mask = AttentionMask::kPadding;
+  EXPECT_NEAR(layer_mib(run) - without, 4 * 512 * 512 / kMiB, 1e-9);
+}
+
 TEST(ContextParallelism, DividesTokensOnce) {
   TrainingRun run = gpt_layer(1024, 1, 512, 8, 1);
   run.training.attention = AttentionKernel::kFlash;

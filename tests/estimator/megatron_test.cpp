@@ -62,8 +62,8 @@ TEST(Megatron, HoldsEighteenBytesBetweenSteps) {
 }
 
 TEST(Megatron, RefusesWhatIsNotModelledByName) {
-  EXPECT_EQ(complaint({{"fp8-format", "hybrid"}}),
-            "fp8-format is not modelled: fp8 keeps 8-bit copies and scales of weights and activations");
+  EXPECT_EQ(complaint({{"fp4-format", "e2m1"}}),
+            "fp4-format is not modelled: fp4 keeps packed copies and scales of weights and activations");
   EXPECT_EQ(complaint({{"moe-token-dispatcher-type", "flex"}}),
             "moe-token-dispatcher-type: 'flex' is not modelled; allowed: allgather, alltoall");
 }
@@ -88,6 +88,45 @@ TEST(Megatron, NamesKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(complaint({{"global-batch-size", "33"}}),
             "global-batch-size: '33' is not allowed; allowed: multiples of micro-batch-size 4 x "
             "data-parallel size 8");
+}
+
+// Two copies of every matrix of a layer, 12 h^2 elements each, and a byte less for each kept product input:
+// of the two norms, the attention and the feed-forward, 7 h T.
+TEST(Megatron, Fp8KeepsCopiesOfMatricesAndSmallerInputs) {
+  MegatronRun given = small_gpt();
+  given.environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True";
+  const auto answer = [&] {
+    Result<TrainingRun> run = read_megatron(given);
+    EXPECT_TRUE(run.ok()) << run.status().text();
+    return must_estimate(run.value()).peak();
+  };
+  const RankClass plain = answer();
+  given.arguments["fp8-format"] = "hybrid";
+  given.arguments["fp8-recipe"] = "tensorwise";
+  const RankClass fp8 = answer();
+  const double copies = 12 * 2 * 12.0 * 512 * 512;
+  EXPECT_NEAR(fp8.steady_bytes - plain.steady_bytes, copies, 1);
+  EXPECT_NEAR(plain.peak_bytes + copies - fp8.peak_bytes, 12 * 7.0 * 512 * 1024 * 4, 1);
+}
+
+// A vision tower is whole on every context- and sequence-parallel rank; the decoder's tokens are padded.
+TEST(Megatron, DividesTheDecoderOfAVisionModelOnly) {
+  MegatronRun given = small_gpt();
+  given.arguments["attention-backend"] = "flash";
+  for (const auto& [key, value] : std::map<std::string, std::string>{{"img-h", "336"},
+                                                                     {"img-w", "336"},
+                                                                     {"vocab-size", "8192"},
+                                                                     {"tensor-model-parallel-size", "4"},
+                                                                     {"sequence-parallel", "true"},
+                                                                     {"context-parallel-size", "2"}})
+    given.arguments[key] = value;
+  Result<TrainingRun> run = read_megatron(given);
+  ASSERT_TRUE(run.ok()) << run.status().text();
+  EXPECT_EQ(run->model.towers.front().sequence, 577);
+  EXPECT_FALSE(run->model.towers.front().divided);
+  EXPECT_EQ(run->model.towers.back().sequence, (1024 + 577 + 15) / 16 * 16);
+  EXPECT_EQ(run->model.positions, run->model.towers.back().sequence);
+  must_estimate(run.value());
 }
 
 TEST(Megatron, AnswersAbsurdSizesAtOnce) {

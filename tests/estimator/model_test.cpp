@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/run_file.h"
 
@@ -77,12 +81,72 @@ constexpr Published kModels[] =
          R"({"model_type": "bert", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2})"},
         {"T5Base", 222903552,
          R"({"model_type": "t5", "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12, "num_heads": 12, "vocab_size": 32128, "feed_forward_proj": "relu"})"},
+        {"Qwen205b", 494032768,
+         R"({"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": true, "mlp_only_layers": []})"},
+        {"Mixtral8x22b", 140620634112,
+         R"({"model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2})"},
+        {"DeepseekV2", 235741434880,
+         R"({"model_type": "deepseek_v2", "hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536, "num_hidden_layers": 60, "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 102400, "n_routed_experts": 160, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})"},
+        {"GptOss120b", 116829156672,
+         R"({"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "num_local_experts": 128, "num_experts_per_tok": 4, "attention_bias": true})"},
+        {"Gpt2Xl", 1557611200,
+         R"({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "vocab_size": 50257})"},
+        {"T5V11Base", 247577856,
+         R"({"model_type": "t5", "d_model": 768, "d_ff": 2048, "d_kv": 64, "num_layers": 12, "num_heads": 12, "vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false})"},
         {"Olmo27b", 7298617344,
          R"({"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 100352})"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, PublishedModel, testing::ValuesIn(kModels),
                          [](const testing::TestParamInfo<Published>& info) { return info.param.name; });
+
+// DeepSeek-V3's card: 11.5e9 parameters of the prediction module that the model does not share.
+TEST(PredictionLayers, AreCountedWhereTheyAreTrained) {
+  const auto* published = std::find_if(std::begin(kModels), std::end(kModels), [](const Published& model) {
+    return std::string_view(model.name) == "DeepseekV3";
+  });
+  Result<RunKeys> keys = read_model_json(published->config);
+  ASSERT_TRUE(keys.ok());
+  keys.value()["model.num_nextn_predict_layers"] = "1";
+  std::vector<std::string> notes;
+  const auto total = [&] {
+    KeyValues values(keys.value());
+    Result<Model> model = read_hugging_face(values, "model.", notes);
+    EXPECT_TRUE(model.ok()) << model.status().text();
+    return total_parameters(model.value());
+  };
+  EXPECT_EQ(total(), published->parameters);
+  EXPECT_EQ(notes.size(), 1u);
+  keys.value()["model.train_prediction_layers"] = "true";
+  const int64_t h = 7168;
+  const int64_t attention = 1536 * (h + 128 * 192 + 1) + h * (512 + 64) + 512 * (128 * 256 + 1) + 128 * 128 * h;
+  const int64_t experts = 257 * 3 * h * 2048 + 256 * (h + 1);
+  EXPECT_EQ(total() - published->parameters, attention + experts + 2 * h + 2 * h * h + 3 * h);
+  EXPECT_NEAR(static_cast<double>(total() - published->parameters), 11.5e9, 0.2e9);
+}
+
+TEST(CompositeModel, SaysThatItsLanguagePartIsCounted) {
+  Result<RunKeys> keys = read_model_json(
+      R"({"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}, "vision_config": {"hidden_size": 32}})");
+  ASSERT_TRUE(keys.ok());
+  KeyValues values(keys.value());
+  std::vector<std::string> notes;
+  ASSERT_TRUE(read_hugging_face(values, "model.", notes).ok());
+  EXPECT_EQ(notes, std::vector<std::string>{"text_config: the language part is counted and no other"});
+}
+
+TEST(MixedExperts, ByAListOfLayersAreRefused) {
+  Result<RunKeys> keys = read_model_json(
+      R"({"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 128, "vocab_size": 1000, "num_experts": 4, "mlp_only_layers": [0]})");
+  ASSERT_TRUE(keys.ok());
+  KeyValues values(keys.value());
+  std::vector<std::string> notes;
+  Result<Model> model = read_hugging_face(values, "model.", notes);
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().text(), "model.mlp_only_layers: '[0]' is not modelled; allowed: []");
+}
 
 TEST(UnknownModel, IsReadByItsGenericKeysAndSaysSo) {
   Result<RunKeys> keys = read_model_json(

@@ -65,6 +65,19 @@ INSTANTIATE_TEST_SUITE_P(
             "number of layers 4 is not divisible by pipeline stages 3"},
         Bad{"size_unit", "[overhead]\nextra = '2 GB'\n",
             "overhead.extra: '2 GB' is not allowed; allowed: sizes such as 512MiB, 2GiB"},
+        Bad{"tier", "[offload]\noptimizer = 'disk'\n",
+            "offload.optimizer: 'disk' is not allowed; allowed: device, host, nvme"},
+        Bad{"no_tier", "[offload]\nbuffers = 2\n",
+            "offload.buffers: not allowed where nothing is offloaded; allowed: beside optimizer, parameters "
+            "or "
+            "activations = host or nvme"},
+        Bad{"framework", "[train]\nframework = 'megatron'\n[offload]\noptimizer = 'host'\n",
+            "offload.optimizer: not allowed beside train.framework 'megatron'; allowed: pytorch"},
+        Bad{"fp8_of_fp32", "[train]\nprecision = 'fp32'\nfp8 = 'mxfp8'\n",
+            "train.fp8: not allowed beside train.precision 'fp32'; allowed: 16-bit precisions"},
+        Bad{"step", "[train]\noptimizer_step = 'in-backward'\ngradient_accumulation = 2\n",
+            "train.optimizer_step: 'in-backward' is not allowed beside train.gradient_accumulation; allowed: "
+            "1"},
         Bad{"list", "[train]\nsequence = [1, 2]\n",
             "train.sequence: not allowed; allowed: a text, a number, true or false"}),
     [](const testing::TestParamInfo<Bad>& info) { return info.param.name; });
@@ -84,11 +97,52 @@ TEST(DeepSpeedFile, BecomesTheSameKeys) {
   EXPECT_EQ(keys->at("train.precision"), "bf16-mixed");
 }
 
-TEST(DeepSpeedFile, WithOffloadIsRefusedByName) {
-  Result<RunKeys> keys =
-      read_deepspeed_json(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})");
-  ASSERT_FALSE(keys.ok());
-  EXPECT_EQ(keys.status().text(), "zero_optimization.offload_optimizer.device is not modelled");
+TEST(DeepSpeedFile, SaysWhereBucketsAndTiersAre) {
+  Result<RunKeys> keys = read_deepspeed_json(
+      R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8,
+          "overlap_comm": true, "offload_optimizer": {"device": "nvme", "nvme_path": "/x", "buffer_count": 5, "buffer_size": 1e8}},
+          "activation_checkpointing": {"cpu_checkpointing": true, "number_checkpoints": 4}, "steps_per_print": 9})");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  EXPECT_EQ(keys->at("communication.engine"), "deepspeed");
+  EXPECT_EQ(std::stod(keys->at("communication.reduce_bucket_size")), 2e8);
+  EXPECT_EQ(keys->at("communication.overlap_comm"), "true");
+  EXPECT_EQ(keys->at("offload.optimizer"), "nvme");
+  EXPECT_EQ(keys->at("offload.buffers"), "5");
+  EXPECT_EQ(keys->at("offload.buffer"), "200000000");
+  EXPECT_EQ(keys->at("offload.activations"), "host");
+  EXPECT_EQ(keys->at("train.recompute"), "full");
+  EXPECT_EQ(keys->at("train.checkpoints"), "4");
+  must_estimate(must_read(with(llama32_3b(), keys.value())));
+}
+
+// As transformers' documentation writes such files.
+TEST(DeepSpeedFile, LeavesToTheDefaultWhatATrainerFillsIn) {
+  Result<RunKeys> keys = read_deepspeed_json(
+      R"({"bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3,
+          "overlap_comm": null, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}})");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  EXPECT_EQ(keys->count("train.precision") + keys->count("train.micro_batch"), 0u);
+  const TrainingRun run = must_read(with(llama32_3b(), keys.value()));
+  EXPECT_NE(std::find(run.assumptions.begin(), run.assumptions.end(), "train.precision = bf16-mixed"),
+            run.assumptions.end());
+}
+
+TEST(DeepSpeedFile, NamesWhatIsNotModelled) {
+  const auto refused = [](const char* json) {
+    Result<RunKeys> keys = read_deepspeed_json(json);
+    return keys.ok() ? std::string() : keys.status().text();
+  };
+  EXPECT_EQ(
+      refused(R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}})"),
+      "zero_optimization.zero_hpz_partition_size is not modelled: a second copy of the weights is kept in "
+      "each node");
+  EXPECT_EQ(
+      refused(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"),
+      "zero_optimization.offload_param: not allowed below zero_optimization.stage 3; allowed: device none");
+  EXPECT_EQ(refused(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}})"),
+            "zero_optimization.offload_optimizer.device: 'disk' is not allowed; allowed: none, cpu, nvme");
+  EXPECT_EQ(refused(R"({"optimizer": {"type": "OneBitAdam"}})"),
+            "optimizer.type: 'OneBitAdam' is not modelled; allowed: Adam, AdamW, Lion, Muon, SGD");
 }
 
 TEST(TorchtitanFile, BecomesTheSameKeys) {
@@ -106,6 +160,19 @@ TEST(TorchtitanFile, BecomesTheSameKeys) {
   EXPECT_EQ(run.training.micro_batch, 2);
   EXPECT_FALSE(read_torchtitan_toml("[model]\nname = 'llama3'\nflavor = '9B'\n[training]\n", 8).ok());
   EXPECT_FALSE(read_torchtitan_toml(job + "x = [", 8).ok());
+  EXPECT_EQ(read_torchtitan_toml(job + "[optimizer]\nearly_step_in_backward = true\n", 8)
+                ->at("train.optimizer_step"),
+            "in-backward");
+  std::string selective = job;
+  selective.replace(selective.find("'full'"), 6, "'selective'\nselective_ac_option = 'op'");
+  EXPECT_EQ(read_torchtitan_toml(selective, 8)->at("train.recompute"), "operators");
+  std::string converted = job;
+  converted.replace(converted.find("flavor"), 0, "converters = ['float8']\n");
+  EXPECT_EQ(read_torchtitan_toml(converted, 8).status().text(),
+            "model.converters is not modelled: they replace linear layers; allowed: none");
+  std::string offloaded = job;
+  offloaded.replace(offloaded.find("seq_len"), 0, "enable_cpu_offload = true\n");
+  must_estimate(must_read(read_torchtitan_toml(offloaded, 16).value()));
 }
 
 // Adding one thing changes one thing.

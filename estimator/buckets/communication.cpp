@@ -1,0 +1,98 @@
+#include "estimator/buckets/communication.h"
+
+#include <algorithm>
+
+#include "estimator/buckets/activations.h"
+
+namespace spillway::estimator {
+namespace {
+
+constexpr const char* kZeroSource = "DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py";
+
+bool is_deepspeed(const TrainingRun& run) {
+  return run.framework == Framework::kPytorch && run.communication.engine == DataParallelEngine::kDeepspeed &&
+         run.parallel.sharding != DataSharding::kNone;
+}
+
+// DDP: every rank holds all gradients and reduces them in buckets.
+bool is_replicated(const TrainingRun& run) {
+  return run.framework == Framework::kPytorch && run.parallel.sharding == DataSharding::kNone &&
+         run.communication.engine == DataParallelEngine::kTorch &&
+         run.parallel.data() * run.parallel.context > 1;
+}
+
+bool weights_are_gathered(const TrainingRun& run) {
+  return run.parallel.sharding == DataSharding::kParameters || run.offload.parameters != Tier::kDevice;
+}
+
+Bucket gathered_weights(const TrainingRun& run, const RankParameters& parameters) {
+  const double units = gathered_root_bytes(run) + 2 * gathered_layer_bytes(run);
+  const double weight = activation_element_bytes(run);
+  const double all = weight * static_cast<double>(parameters.dense + parameters.expert);
+  if (!is_deepspeed(run))
+    return {"gathered weights", std::min(all, units), "root unit + 2 layer units",
+            "PyTorch FSDP notes, prefetch"};
+  const double unit = std::max(gathered_root_bytes(run), gathered_layer_bytes(run));
+  const double live =
+      std::max(weight * run.communication.most_gathered, unit + weight * run.communication.prefetch);
+  return {"gathered weights", std::min(all, live), "2 max_live_parameters, at most all",
+          "DeepSpeed, partitioned_param_coordinator.py"};
+}
+
+// DeepSpeed's stage 3 makes one bucket at the start, stages 1 and 2 one or two for each backward pass.
+void add_reduce_buckets(const TrainingRun& run, Buckets& out) {
+  const bool one = run.parallel.sharding == DataSharding::kParameters;
+  const auto count = static_cast<double>(one ? 1 : run.communication.reduce_buckets);
+  out.push_back({"reduce buckets", count * activation_element_bytes(run) * run.communication.reduce_bucket,
+                 "2 reduce_bucket_size, twice where communication overlaps", kZeroSource});
+}
+
+}  // namespace
+
+bool gradients_live_in_buckets(const TrainingRun& run) {
+  return is_replicated(run) && run.communication.gradients_are_views;
+}
+
+Buckets persistent_communication(const TrainingRun& run, const StateBytes& states) {
+  Buckets out;
+  if (is_replicated(run) && !run.communication.gradients_are_views) {
+    out.push_back({"gradient buckets", states.gradients, "a copy of all gradients",
+                   "PyTorch, DistributedDataParallel, gradient_as_bucket_view"});
+  }
+  if (is_deepspeed(run) && run.parallel.sharding == DataSharding::kParameters) add_reduce_buckets(run, out);
+  if (run.behaviour.keeps_gathered_weights && weights_are_gathered(run)) {
+    out.push_back({"gathered weights", gathered_root_bytes(run) + 2 * gathered_layer_bytes(run),
+                   "root unit + 2 layer units", "Megatron-LM, the first name of Megatron-FSDP"});
+  }
+  return out;
+}
+
+Buckets transient_communication(const TrainingRun& run, const RankParameters& parameters) {
+  Buckets out;
+  if (is_deepspeed(run) && run.parallel.sharding < DataSharding::kParameters) add_reduce_buckets(run, out);
+  if (!run.behaviour.keeps_gathered_weights && weights_are_gathered(run))
+    out.push_back(gathered_weights(run, parameters));
+  return out;
+}
+
+double layer_reduction_bytes(const TrainingRun& run) {
+  const bool fsdp = run.framework == Framework::kPytorch &&
+                    run.parallel.sharding == DataSharding::kParameters &&
+                    run.communication.engine == DataParallelEngine::kTorch;
+  if (!fsdp && run.offload.optimizer == Tier::kDevice) return 0;
+  const double gathered = activation_element_bytes(run);
+  const double reduced = fsdp ? element_bytes(run.training, run.framework).gradient : 0;
+  return gathered_layer_bytes(run) / gathered * (gathered + reduced);
+}
+
+double step_temporary_bytes(const TrainingRun& run, const StateBytes& states) {
+  if (run.offload.optimizer != Tier::kDevice) return 0;
+  const bool adam = run.training.optimizer == OptimizerKind::kAdam;
+  const double foreach = run.training.foreach_step && adam ? states.moments / 2 : 0;
+  // DeepSpeed casts its shard of 16-bit gradients to fp32.
+  const bool casts =
+      is_deepspeed(run) && states.master > 0 && element_bytes(run.training, run.framework).gradient < 4;
+  return foreach + (casts ? states.master : 0);
+}
+
+}  // namespace spillway::estimator

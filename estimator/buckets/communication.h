@@ -1,0 +1,26 @@
+// What data parallelism holds beside the model states: gradient buckets, gathered weights.
+#pragma once
+
+#include "estimator/buckets/bucket.h"
+#include "estimator/buckets/states.h"
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+// True where DDP's buckets, which live from the first backward pass on, hold the gradients themselves.
+bool gradients_live_in_buckets(const TrainingRun& run);
+
+// Held from the first step on.
+Buckets persistent_communication(const TrainingRun& run, const StateBytes& states);
+
+// Held while a microbatch is under way.
+Buckets transient_communication(const TrainingRun& run, const RankParameters& parameters);
+
+// Weights and gradients of one layer on their way out of the backward pass, before they are sharded: its
+// 16-bit gradients and the input of their reduction.
+double layer_reduction_bytes(const TrainingRun& run);
+
+// What the optimizer step makes beside the states.
+double step_temporary_bytes(const TrainingRun& run, const StateBytes& states);
+
+}  // namespace spillway::estimator

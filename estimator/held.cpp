@@ -1,0 +1,202 @@
+#include "estimator/held.h"
+
+#include <algorithm>
+
+#include "estimator/buckets/communication.h"
+#include "estimator/buckets/loss.h"
+
+namespace spillway::estimator {
+namespace {
+
+constexpr const char* kSaved = "tensors autograd saves, see buckets/activations.cpp";
+
+// Past this many they are only summed.
+constexpr size_t kMostTensors = 1 << 19;
+
+double sum(const std::vector<SavedTensor>& tensors, size_t start = 0) {
+  double bytes = 0;
+  for (size_t i = start; i < tensors.size(); ++i) bytes += tensors[i].bytes;
+  return bytes;
+}
+
+class Collector {
+ public:
+  explicit Collector(const TrainingRun& run)
+      : run_(run),
+        recomputes_(run.training.recompute == Recompute::kFull ||
+                    run.training.recompute == Recompute::kOperators) {}
+
+  void layers(const Tower& tower, const Chunk& chunk, int64_t source_sequence) {
+    kept_.clear();
+    for (int64_t i = 0; i < chunk.layers; ++i) {
+      const Layer& layer = tower.layers[static_cast<size_t>(chunk.first_layer + i)];
+      const size_t start = kept_.size();
+      double input = 0;
+      if (recomputes_) {
+        input = recomputed(tower, layer, i, chunk.in_flight, source_sequence);
+      } else {
+        append_saved_tensors(run_, tower, layer, source_sequence, kept_);
+      }
+      layer_bytes_ = std::max(layer_bytes_, input + sum(kept_, start));
+    }
+    keep_segment();
+    for (const SavedTensor& tensor : kept_) saved_.add(tensor, static_cast<double>(chunk.in_flight));
+    for (int64_t i = 0; i < chunk.in_flight; ++i) {
+      for (const SavedTensor& tensor : kept_) keep(tensor.bytes, 1);
+    }
+  }
+
+  SavedBytes saved_ = {};
+  std::vector<double> tensors_ = {};
+  double inputs_ = 0;                 // of layers that are recomputed
+  double layer_bytes_ = 0;            // the most that one layer keeps of one microbatch
+  std::vector<double> segment_ = {};  // what the largest recomputation brings back
+  double segment_bytes_ = 0;
+
+ private:
+  // The layer joins the segment that is recomputed together; the input that is kept for it, if any.
+  double recomputed(const Tower& tower, const Layer& layer, int64_t index, int64_t in_flight,
+                    int64_t source_sequence) {
+    const bool operators = run_.training.recompute == Recompute::kOperators;
+    const int64_t together = operators ? 1 : std::max<int64_t>(1, run_.training.recompute_layers);
+    double input = 0;
+    if (index % together == 0) {
+      keep_segment();
+      input = checkpoint_bytes(run_, tower);
+      keep(input, in_flight);
+      inputs_ += static_cast<double>(in_flight) * input;
+    }
+    append_saved_tensors(run_, tower, layer, source_sequence, made_);
+    if (operators) append_operator_tensors(run_, tower, layer, kept_);
+    return input;
+  }
+
+  void keep(double bytes, int64_t times) {
+    const size_t more = std::min(static_cast<size_t>(times), kMostTensors);
+    if (tensors_.size() < kMostTensors) tensors_.insert(tensors_.end(), more, bytes);
+  }
+
+  void keep_segment() {
+    if (const double bytes = sum(made_); bytes > segment_bytes_) {
+      segment_bytes_ = bytes;
+      segment_.clear();
+      for (const SavedTensor& tensor : made_) segment_.push_back(tensor.bytes);
+    }
+    made_.clear();
+  }
+
+  const TrainingRun& run_;
+  bool recomputes_;
+  std::vector<SavedTensor> made_;  // of the segment under way
+  std::vector<SavedTensor> kept_;  // of the chunk
+};
+
+void add_nonzero(Buckets& buckets, Bucket bucket) {
+  if (bucket.bytes != 0) buckets.push_back(bucket);
+}
+
+Buckets activation_buckets(const SavedBytes& saved, double inputs) {
+  Buckets out;
+  add_nonzero(out, {"norms and residuals", saved[Part::kNorms], "(8 + 2 m) h T/t_sp for each layer", kSaved});
+  add_nonzero(out, {"attention", saved[Part::kAttention], "(4 a + 4 k) d T/t for each layer", kSaved});
+  add_nonzero(out, {"attention scores", saved[Part::kScores], "(2 + 3 m) a s^2 b/t for each layer",
+                    "Korthikanti et al., section 4.1"});
+  add_nonzero(out, {"feed-forward", saved[Part::kMlp], "4 f T/t, gated 6 f T/t, for each layer", kSaved});
+  add_nonzero(out, {"experts", saved[Part::kExperts], "R (2 h + 6 f/etp), R = T K etp/t_sp, for each layer",
+                    "Megatron-LM, experts.py and token_dispatcher.py"});
+  add_nonzero(out, {"mixers", saved[Part::kMixers], "2 (4 d_i + 2 g N + n) T/t for each layer",
+                    "mamba_ssm, ssd_combined.py"});
+  add_nonzero(out, {"recomputed layers' inputs", inputs, "2 h T/t_sp for each layer",
+                    "Korthikanti et al., section 5"});
+  return out;
+}
+
+// Of the last layer, whose backward pass comes first.
+double score_gradients(const TrainingRun& run, const Stage& stage) {
+  const Chunk& chunk = stage.chunks.back();
+  const Tower& tower = run.model.towers.back();
+  if (chunk.layers == 0) return 0;
+  return score_gradient_bytes(run, tower,
+                              tower.layers[static_cast<size_t>(chunk.first_layer + chunk.layers - 1)]);
+}
+
+// One of the things that may stand beside all activations.
+struct Turn {
+  Buckets buckets = {};
+  std::vector<double> tensors = {};
+};
+
+Turn loss_turn(const TrainingRun& run, const Stage& stage) {
+  if (!stage.last) return {};
+  const LossBytes loss = loss_bytes(run);
+  const double head = head_bytes(run);
+  Turn out;
+  add_nonzero(out.buckets, {"logits and loss", loss.total(), "6 T V/t, fused 10 T V/t, eager 12 T V",
+                            "Megatron-LM, cross_entropy.py; PyTorch, F.cross_entropy"});
+  add_nonzero(out.buckets, {"head", head, "4 h T/t_sp", "final norm"});
+  out.tensors = {head / 2, head / 2, loss.kept, loss.logits, loss.working};
+  return out;
+}
+
+Turn one_bucket(Bucket bucket, std::vector<double> tensors) {
+  Turn out;
+  add_nonzero(out.buckets, bucket);
+  out.tensors = std::move(tensors);
+  return out;
+}
+
+// The largest: what the loss needs, one recomputed segment, the first gradients of attention scores, or those
+// of the first layer before they are sharded.
+Turn turning_point(const TrainingRun& run, const Stage& stage, const Collector& held) {
+  const double scores = score_gradients(run, stage);
+  const double reduction = layer_reduction_bytes(run);
+  Turn loss = loss_turn(run, stage);
+  const std::vector<Turn> turns = {
+      loss,
+      one_bucket({"recomputed segment", held.segment_bytes_, "one segment's activations",
+                  "Korthikanti et al., section 5"},
+                 held.segment_),
+      one_bucket({"attention score gradients", scores, "10 a s^2 b/t less what the layer has freed",
+                  "PyTorch, SoftMax.cu, softmax_backward"},
+                 {scores}),
+      one_bucket({"a layer's gradients", reduction, "16-bit ones and the input of their reduction",
+                  "PyTorch FSDP, reduce-scatter"},
+                 {reduction})};
+  return *std::max_element(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
+    return total_bytes(a.buckets) < total_bytes(b.buckets);
+  });
+}
+
+}  // namespace
+
+HeldActivations held_activations(const TrainingRun& run, const Stage& stage) {
+  Collector collector(run);
+  const std::vector<Tower>& towers = run.model.towers;
+  for (const Tower& tower : towers) {
+    if (&tower == &towers.back()) break;
+    collector.layers(tower, {0, static_cast<int64_t>(tower.layers.size()), 1}, 0);
+  }
+  for (const Chunk& chunk : stage.chunks) collector.layers(towers.back(), chunk, towers.front().sequence);
+
+  HeldActivations out;
+  out.buckets = activation_buckets(collector.saved_, collector.inputs_);
+  out.expert_bytes = collector.saved_[Part::kExperts];
+  out.bytes = {total_bytes(out.buckets), collector.layer_bytes_};
+  out.segment_bytes = collector.segment_bytes_;
+  if (run.offload.activations != Tier::kDevice) {
+    out.buckets.clear();
+    add_nonzero(out.buckets, {"activations on their way", std::min(out.bytes.all, 2 * out.bytes.layer),
+                              "the largest layer's, twice", "one is used while another is moved"});
+    out.expert_bytes = 0;
+  }
+  const Turn turn = turning_point(run, stage, collector);
+  out.tensors = std::move(collector.tensors_);
+  out.tensors.insert(out.tensors.end(), turn.tensors.begin(), turn.tensors.end());
+  out.buckets.insert(out.buckets.end(), turn.buckets.begin(), turn.buckets.end());
+  if (stage.last)
+    add_nonzero(out.buckets, {"deferred logit gradients", deferred_gradient_bytes(run), "n (2 T V/t + 2 T h)",
+                              "Megatron-LM, defer-embedding-wgrad-compute"});
+  return out;
+}
+
+}  // namespace spillway::estimator
