@@ -224,7 +224,8 @@ TEST_F(Captures, AnOpenPoolGivesNoPlaceBack) {
   use_and_free(other_);
   open_pool();
   SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, kBytes, captured_)));
-  SPW_EXPECT_OK(arena_->trim());
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  SPW_EXPECT_OK(arena_->trim());  // a wait after which nothing is in use
   expect_out_of_memory(other_);
   EXPECT_EQ(arena_->stats().reserved_bytes.all.current, static_cast<int64_t>(kBytes));
 }

@@ -134,6 +134,22 @@ TEST_F(SourcesTest, WhatIsLeftOfAReleasedPoolServesNobody) {
   expect_sound();
 }
 
+TEST_F(SourcesTest, APoolByTheSameIdTakesNothingOfAReleasedSource) {
+  open(source_);
+  void* inside = must_allocate(*arena_, 3 * kMiB, nullptr);
+  release();
+  SPW_EXPECT_OK(arena_->begin_pool(kPool, nullptr));
+  void* again = must_allocate(*arena_, 3 * kMiB, nullptr);
+  EXPECT_FALSE(source_.holds(again)) << "this pool has no source";
+  SPW_EXPECT_OK(Arena::free(again));
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  SPW_EXPECT_OK(Arena::free(inside));
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(source_.held(), 0u);
+  expect_sound();
+}
+
 TEST_F(SourcesTest, ASourceThatHasLittle) {
   source_.most_bytes = 4 * kMiB;
   open(source_);

@@ -1,6 +1,7 @@
 // Several streams: reuse is ordered, waits are counted. The simulated device runs
 // everything as late as it may, and its race detector reports any reuse that was not ordered.
 
+#include <future>
 #include <thread>
 
 #include "tests/allocator/device.h"
@@ -405,6 +406,34 @@ TEST(Streams, AnotherThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
     SPW_EXPECT_OK(Arena::free(block));
   }
   EXPECT_GE(arena->stats().host_waits, 1);
+  EXPECT_EQ(device.reports(), "");
+}
+
+// An event that this thread records on its own default stream says nothing of the other's.
+TEST(Streams, ALivingThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  ArenaOptions options;
+  options.limit_bytes = 40 * kMiB;
+  const auto arena = device.arena(options);
+  std::promise<void> used;
+  std::promise<void> ends;
+  std::thread other([&] {
+    device.driver->cuCtxSetCurrent(device.context);
+    void* block = must_allocate(*arena, 30 * kMiB, CU_STREAM_PER_THREAD);
+    device.touch(CU_STREAM_PER_THREAD, block, 30 * kMiB);
+    SPW_EXPECT_OK(Arena::free(block));
+    used.set_value();
+    ends.get_future().wait();
+  });
+  used.get_future().wait();
+  const CUstream stream = device.stream();
+  void* block = must_allocate(*arena, 30 * kMiB, stream);
+  device.touch(stream, block, 30 * kMiB);
+  EXPECT_EQ(arena->stats().stream_waits, 0);
+  EXPECT_GE(arena->stats().host_waits, 1);
+  ends.set_value();
+  other.join();
+  SPW_EXPECT_OK(Arena::free(block));
   EXPECT_EQ(device.reports(), "");
 }
 
