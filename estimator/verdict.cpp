@@ -139,13 +139,14 @@ Verdict verdict(double needed, const GpuMemory& gpu) {
   return needed > (1 - kTightShare) * gpu.bytes ? Verdict::kTight : Verdict::kFits;
 }
 
-std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& before) {
+std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& before,
+                                    const Estimator& estimator) {
   std::vector<Mitigation> out;
   for (const Option& option : options()) {
     if (!option.applies(run)) continue;
     TrainingRun changed = run;
     option.change(changed);
-    const Result<Estimate> after = estimate(changed);
+    const Result<Estimate> after = estimator(changed);
     if (!after.ok()) continue;
     const double saved = before.peak().peak_bytes - after.value().peak().peak_bytes;
     // Less than the interval is wide says nothing.

@@ -32,7 +32,9 @@ struct Mitigation {
   const char* cost;
 };
 
-// The changes that save memory, the cheapest kind first among those that save about as much.
-std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& estimate);
+// The changes that save memory against `before`, which `estimator` made: the cheapest kind first among those
+// that save about as much.
+std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& before,
+                                    const Estimator& estimator = estimate);
 
 }  // namespace spillway::estimator

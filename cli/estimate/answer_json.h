@@ -9,8 +9,10 @@
 
 namespace spillway {
 
-// With no GPU to judge by there is no verdict, and mitigations are not searched for.
+// `estimator` made the estimate. With no GPU to judge by there is no verdict, and mitigations are not
+// searched for.
 nlohmann::ordered_json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                                   const std::vector<estimator::GpuMemory>& gpus = {});
+                                   const std::vector<estimator::GpuMemory>& gpus = {},
+                                   const estimator::Estimator& estimator = estimator::estimate);
 
 }  // namespace spillway

@@ -9,7 +9,9 @@
 
 namespace spillway {
 
+// `estimator` made the estimate.
 std::string answer_text(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                        const std::vector<estimator::GpuMemory>& gpus);
+                        const std::vector<estimator::GpuMemory>& gpus,
+                        const estimator::Estimator& estimator = estimator::estimate);
 
 }  // namespace spillway
