@@ -94,8 +94,10 @@ std::string text_of(const CatalogLine& line) {
     if (seen.predicted[i])
       out += row(estimator::group_name(static_cast<Group>(i)), *seen.predicted[i], seen.measured[i]);
   }
+  const bool learned = seen.measured[static_cast<size_t>(Group::kTransient)].has_value();
   return out + row("peak", seen.predicted_peak, seen.measured_peak) +
-         fmt::format("  peaks at: {}\n", seen.phase);
+         fmt::format("  peaks at: {}{}\n", seen.phase,
+                     learned ? "" : "; another phase is near, so it says nothing about activations");
 }
 
 Result<std::vector<CatalogLine>> lines_of(const Choices& choices) {

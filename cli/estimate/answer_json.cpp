@@ -24,8 +24,7 @@ void add_buckets(const estimator::Buckets& buckets, const char* when, Json& out)
 
 // The worst of the GPUs asked for is the verdict of all.
 void add_verdicts(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                  const std::vector<estimator::GpuMemory>& gpus, const estimator::Estimator& estimator,
-                  Json& out) {
+                  const std::vector<estimator::GpuMemory>& gpus, Json& out) {
   const double needed = estimator::needed_bytes(run, estimate);
   estimator::Verdict worst = estimator::Verdict::kFits;
   Json rows = Json::array();
@@ -37,7 +36,7 @@ void add_verdicts(const estimator::TrainingRun& run, const estimator::Estimate& 
                     {"verdict", estimator::verdict_name(verdict)}});
   }
   Json changes = Json::array();
-  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate, estimator)) {
+  for (const estimator::Mitigation& change : estimator::mitigations(run)) {
     changes.push_back(
         {{"change", change.change}, {"saved_bytes", whole(change.saved_bytes)}, {"cost", change.cost}});
   }
@@ -50,7 +49,7 @@ void add_verdicts(const estimator::TrainingRun& run, const estimator::Estimate& 
 }  // namespace
 
 Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                 const std::vector<estimator::GpuMemory>& gpus, const estimator::Estimator& estimator) {
+                 const std::vector<estimator::GpuMemory>& gpus) {
   const estimator::RankClass& rank = estimate.peak();
   Json buckets = Json::array();
   add_buckets(rank.steady, "always", buckets);
@@ -78,7 +77,7 @@ Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& e
               {"phases", phases},
               {"stages", stages},
               {"assumptions", run.assumptions}};
-  if (!gpus.empty()) add_verdicts(run, estimate, gpus, estimator, out);
+  if (!gpus.empty()) add_verdicts(run, estimate, gpus, out);
   return out;
 }
 

@@ -9,10 +9,8 @@
 
 namespace spillway {
 
-// `estimator` made the estimate. With no GPU to judge by there is no verdict, and mitigations are not
-// searched for.
+// With no GPU to judge by there is no verdict, and mitigations are not searched for.
 nlohmann::ordered_json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                                   const std::vector<estimator::GpuMemory>& gpus = {},
-                                   const estimator::Estimator& estimator = estimator::estimate);
+                                   const std::vector<estimator::GpuMemory>& gpus = {});
 
 }  // namespace spillway

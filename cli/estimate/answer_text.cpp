@@ -43,8 +43,7 @@ std::string verdict_rows(const estimator::TrainingRun& run, const estimator::Est
 }  // namespace
 
 std::string answer_text(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                        const std::vector<estimator::GpuMemory>& gpus,
-                        const estimator::Estimator& estimator) {
+                        const std::vector<estimator::GpuMemory>& gpus) {
   const RankClass& rank = estimate.peak();
   const double peak = rank.peak_bytes;
   std::string out =
@@ -63,7 +62,7 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   out += fmt::format("\noutside the allocator: context {} GiB, communicators {} GiB\n",
                      gib(run.reserve.context_bytes), gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);
-  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate, estimator)) {
+  for (const estimator::Mitigation& change : estimator::mitigations(run)) {
     out += fmt::format("  saves {:>8} GiB: {} ({})\n", gib(change.saved_bytes), change.change, change.cost);
   }
   if (!run.assumptions.empty()) out += fmt::format("assumed: {}\n", fmt::join(run.assumptions, "; "));

@@ -9,9 +9,7 @@
 
 namespace spillway {
 
-// `estimator` made the estimate.
 std::string answer_text(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
-                        const std::vector<estimator::GpuMemory>& gpus,
-                        const estimator::Estimator& estimator = estimator::estimate);
+                        const std::vector<estimator::GpuMemory>& gpus);
 
 }  // namespace spillway

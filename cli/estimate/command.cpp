@@ -105,11 +105,11 @@ Result<Answer> answer_estimate(const Question& question, const std::string& html
   Answer out;
   if (question.json) {
     nlohmann::ordered_json json =
-        answer_json(question.run, estimate.value(), question.gpus, question.estimator);
+        answer_json(question.run, estimate.value(), question.gpus);
     if (calibration) json["calibration"] = calibration_json(*calibration, peak);
     out.text = json.dump(2) + "\n";
   } else {
-    out.text = answer_text(question.run, estimate.value(), question.gpus, question.estimator);
+    out.text = answer_text(question.run, estimate.value(), question.gpus);
     if (calibration) out.text += calibration_text(*calibration, peak);
   }
   if (!html.empty()) {

@@ -98,7 +98,7 @@ Findings caching(const Measurement& m) {
            fmt::format("{} reserved and free, {:.0f} % of what is reserved; nothing was ever flushed",
                        gib(m.cached_free_bytes), percent(m.cached_free_bytes, m.reserved.current)),
            "the allocator's cache: not needed, only kept",
-           "none needed; torch.cuda.empty_cache() gives it to other processes", m.cached_free_bytes}};
+           "none needed; torch.cuda.empty_cache() gives it to other processes", 0}};
 }
 
 Findings rounding_loss(const Measurement& m) {

@@ -70,7 +70,7 @@ size_t rank_layers(const TrainingRun& run) {
 }
 
 double saving_of(const MeasuredRun& run, std::string_view change) {
-  for (const Mitigation& each : mitigations(run.run, run.estimate)) {
+  for (const Mitigation& each : mitigations(run.run)) {
     if (each.change == change) return each.saved_bytes;
   }
   return 0;

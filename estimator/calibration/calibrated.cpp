@@ -29,35 +29,45 @@ Result<CalibratedEstimator> CalibratedEstimator::open(std::shared_ptr<const Cata
     return Status::invalid_argument(
         "no line is of this model, parallel and state settings and this version of the estimator");
   }
-  if (hardware.empty() && known.size() == 1) return CalibratedEstimator(std::move(catalog), known.front());
+  if (hardware.empty() && known.size() == 1) return CalibratedEstimator(std::move(catalog), signature_of(run, known.front()));
   for (const std::string& name : known) {
-    if (name == hardware) return CalibratedEstimator(std::move(catalog), name);
+    if (name == hardware) return CalibratedEstimator(std::move(catalog), signature_of(run, name));
   }
   return Status::invalid_argument(
       fmt::format("--hardware '{}' is not allowed; allowed: '{}'", hardware, fmt::join(known, "', '")));
 }
 
+std::vector<Observation> CalibratedEstimator::observations(const Signature& signature) const {
+  std::vector<Observation> known = catalog_->observations(signature.key());
+  if (!known.empty() || signature.model != base_.model || signature.parallel != base_.parallel) return known;
+  known = catalog_->observations(base_.key());
+  for (Observation& each : known) {
+    for (size_t group = 0; group < static_cast<size_t>(Group::kTransient); ++group) each.measured[group] = {};
+  }
+  return known;
+}
+
 Result<Estimate> CalibratedEstimator::operator()(const TrainingRun& run) const {
   Result<Estimate> predicted = estimate(run);
   if (!predicted.ok()) return predicted;
-  const Signature signature = signature_of(run, hardware_);
-  const std::vector<Observation> observations = catalog_->observations(signature.key());
-  if (observations.empty()) return predicted;
-  return Factors(observations, signature.kernels).apply(predicted.value());
+  const Signature signature = signature_of(run, base_.hardware);
+  const std::vector<Observation> known = observations(signature);
+  if (known.empty()) return predicted;
+  return Factors(known, signature.kernels).apply(predicted.value());
 }
 
 Result<Calibration> CalibratedEstimator::explain(const TrainingRun& run) const {
   Result<Estimate> predicted = estimate(run);
   if (!predicted.ok()) return predicted.take_status();
-  const Signature signature = signature_of(run, hardware_);
-  Calibration out{signature.key(), hardware_};
-  const std::vector<Observation> observations = catalog_->observations(out.key);
-  const Factors factors(observations, signature.kernels);
+  const Signature signature = signature_of(run, base_.hardware);
+  Calibration out{signature.key(), base_.hardware};
+  const std::vector<Observation> known = observations(signature);
+  const Factors factors(known, signature.kernels);
   const Estimate calibrated = factors.apply(predicted.value());
   const RankClass& before = predicted->ranks[calibrated.peak_rank];
   const GroupBytes predicted_bytes = predicted_groups(before);
   const GroupBytes calibrated_bytes = predicted_groups(calibrated.peak());
-  const Observation* measured = same_run(observations, signature, before.peak_bytes);
+  const Observation* measured = same_run(known, signature, before.peak_bytes);
   for (size_t i = 0; i < kGroups; ++i) {
     if (!predicted_bytes[i] || !calibrated_bytes[i]) continue;
     const auto group = static_cast<Group>(i);

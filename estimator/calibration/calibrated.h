@@ -37,18 +37,21 @@ class CalibratedEstimator {
   static Result<CalibratedEstimator> open(std::shared_ptr<const Catalog> catalog, const TrainingRun& run,
                                           const std::string& hardware);
 
-  // Uncorrected where the run's key differs from all lines'.
+  // A run of another key, as another optimizer makes it, is corrected by what was measured of activations
+  // where model and parallel settings are the same; else not at all.
   Result<Estimate> operator()(const TrainingRun& run) const;
 
   // How the answer for one run comes about. Errors: as estimate().
   Result<Calibration> explain(const TrainingRun& run) const;
 
  private:
-  CalibratedEstimator(std::shared_ptr<const Catalog> catalog, std::string hardware)
-      : catalog_(std::move(catalog)), hardware_(std::move(hardware)) {}
+  CalibratedEstimator(std::shared_ptr<const Catalog> catalog, Signature base)
+      : catalog_(std::move(catalog)), base_(std::move(base)) {}
+
+  std::vector<Observation> observations(const Signature& signature) const;
 
   std::shared_ptr<const Catalog> catalog_;
-  std::string hardware_;
+  Signature base_;  // of the run it was opened with
 };
 
 }  // namespace spillway::estimator

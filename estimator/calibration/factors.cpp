@@ -74,7 +74,12 @@ Factor fit(const std::vector<Pair>& pairs) {
       out.fixed_bytes = fixed;
     }
   }
-  if (pairs.size() == 1) return out;
+  if (pairs.size() == 1) {
+    out.observed_at = pairs.front().predicted;
+    return out;
+  }
+  // Two sizes give two unknowns, and leave nothing over.
+  if (pairs.size() == 2 && out.fixed_bytes > 0) return out;
   out.spread = 0;
   for (const Pair& pair : pairs)
     out.spread = std::max(*out.spread, std::abs(pair.measured / out.of(pair.predicted) - 1));
@@ -97,6 +102,13 @@ const char* peak_phase(const RankClass& rank) {
   const auto highest = std::max_element(rank.phases.begin(), rank.phases.end(),
                                         [](const Phase& a, const Phase& b) { return a.bytes < b.bytes; });
   return highest == rank.phases.end() ? "" : highest->name;
+}
+
+bool peak_stands_out(const RankClass& rank) {
+  const std::string_view peak = peak_phase(rank);
+  return std::all_of(rank.phases.begin(), rank.phases.end(), [&](const Phase& phase) {
+    return phase.name == peak || 2 * (phase.bytes - rank.steady_bytes) <= rank.peak_bytes - rank.steady_bytes;
+  });
 }
 
 GroupBytes predicted_groups(const RankClass& rank) {
@@ -139,8 +151,12 @@ Result<GroupBytes> measured_groups(const Measurement& measurement, const RankCla
         fmt::format("a peak of {:.0f} bytes is less than the {:.0f} of the run's model states and workspaces",
                     measurement.allocated.peak, states + held(Group::kFixed)));
   }
-  note(Group::kTransient, transient);
+  if (peak_stands_out(predicted)) note(Group::kTransient, transient);
   return out;
+}
+
+double Factor::doubt(double predicted) const {
+  return observations == 1 ? std::abs((value - 1) * (predicted - observed_at)) : 0;
 }
 
 Factors::Factors(const std::vector<Observation>& observations, const std::string& kernels) {
@@ -199,7 +215,8 @@ RankClass Factors::apply(const RankClass& rank) const {
   out.peak_step1_bytes = std::max(forward - bytes_named(out.steady, kMoments),
                                   std::min(out.peak_bytes, phase_bytes(out, kStep)));
   const double spread = of(Group::kWeights).spread.value_or(kStateSpread.value) * out.steady_bytes +
-                        of_phase(peak).spread.value_or(kActivationSpread.value) * above;
+                        of_phase(peak).spread.value_or(kActivationSpread.value) * above +
+                        of_phase(peak).doubt(phase_bytes(rank, peak) - rank.steady_bytes);
   // Without an observation of the peak itself the interval is no narrower than the estimate's own.
   const double own = (rank.highest_bytes - rank.peak_bytes) / rank.peak_bytes * out.peak_bytes;
   const double width = of_phase(peak).observations > 0 ? spread : std::max(spread, own);

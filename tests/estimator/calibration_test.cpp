@@ -121,6 +121,7 @@ TEST(Factors, TwoSizesGiveWhatIsFixed) {
   const Factors factors({with_fixed(one), with_fixed(two)}, signature_of(one, "").kernels);
   EXPECT_NEAR(factors.of_phase("end of forward").value, 0.9, 1e-6);
   EXPECT_NEAR(factors.of_phase("end of forward").fixed_bytes, 1e8, 10);
+  EXPECT_FALSE(factors.of_phase("end of forward").spread.has_value()) << "two unknowns from two";
   const Estimate calibrated = factors.apply(test::must_estimate(four));
   EXPECT_NEAR(calibrated.peak().peak_bytes - calibrated.peak().steady_bytes,
               *with_fixed(four).measured[kTransient], 100);
@@ -141,6 +142,19 @@ TEST(Factors, SpreadIsTheWorstErrorAndWidensTheInterval) {
   EXPECT_GT(width(far), 5 * width(near));
 }
 
+// One measurement cannot tell what is fixed from what grows: farther from it the interval holds both.
+TEST(Factors, OneSizeIsDoubtedAtAnother) {
+  const TrainingRun run = test::must_read(small());
+  const TrainingRun larger = test::must_read(small({{"train.micro_batch", "32"}}));
+  const Factors factors({observed(run, 1, 0.8)}, signature_of(run, "").kernels);
+  const GroupBytes here = predicted_groups(test::must_estimate(run).peak());
+  const Estimate there = test::must_estimate(larger);
+  const double fixed = 0.2 * *here[static_cast<size_t>(Group::kTransient)];
+  const Estimate calibrated = factors.apply(there);
+  EXPECT_GE(calibrated.peak().highest_bytes, there.peak().peak_bytes - fixed);
+  EXPECT_LT(calibrated.peak().highest_bytes, there.peak().peak_bytes);
+}
+
 // What another kernel saves was not measured.
 TEST(Factors, OtherKernelsSayNothingAboutActivations) {
   const TrainingRun run = test::must_read(small());
@@ -156,6 +170,18 @@ TEST(Factors, APeakBelowTheStatesIsRefused) {
   m.allocated.peak = 1e6;
   const Result<GroupBytes> groups = measured_groups(m, test::must_estimate(run).peak(), false);
   EXPECT_THAT(groups.status().text(), HasSubstr("less than"));
+}
+
+// A batch this small has about as much in the optimizer step: which of them was measured?
+TEST(Factors, APeakThatDoesNotStandOutTeachesNoActivations) {
+  const TrainingRun run = test::must_read(small({{"train.micro_batch", "1"}, {"train.sequence", "256"}}));
+  const Estimate estimate = test::must_estimate(run);
+  EXPECT_FALSE(peak_stands_out(estimate.peak()));
+  EXPECT_TRUE(peak_stands_out(test::must_estimate(test::must_read(small())).peak()));
+  const Result<GroupBytes> groups = measured_groups(measured(run, 1, 1), estimate.peak(), false);
+  ASSERT_TRUE(groups.ok()) << groups.status().text();
+  EXPECT_FALSE(groups.value()[static_cast<size_t>(Group::kTransient)].has_value());
+  EXPECT_TRUE(groups.value()[static_cast<size_t>(Group::kOptimizer)].has_value());
 }
 
 TEST(Factors, BetweenStepsTheRestIsFixed) {
@@ -215,6 +241,23 @@ TEST(CalibratedEstimator, ShowsWhatWasMeasuredOnlyForThatRun) {
   EXPECT_FALSE(longer.value().measured_peak.has_value());
   EXPECT_NEAR(estimator.value()(other).value().peak().peak_bytes, measured(other, 1.1, 0.8).allocated.peak,
               100);
+}
+
+TEST(CalibratedEstimator, AnotherOptimizerKeepsWhatIsKnownOfActivations) {
+  const TrainingRun run = test::must_read(small());
+  auto catalog = std::make_shared<Catalog>();
+  catalog->lines.push_back(line_of(run, 1.1, 0.8));
+  const Result<CalibratedEstimator> estimator = CalibratedEstimator::open(catalog, run, "");
+  const auto transient = [](const Estimate& estimate) {
+    return estimate.peak().peak_bytes - estimate.peak().steady_bytes;
+  };
+  const TrainingRun lion = test::must_read(small({{"train.optimizer", "lion"}}));
+  const Estimate calibrated = estimator.value()(lion).value();
+  EXPECT_NEAR(transient(calibrated), 0.8 * transient(test::must_estimate(lion)), 8);
+  EXPECT_EQ(calibrated.peak().steady_bytes, test::must_estimate(lion).peak().steady_bytes);
+  const TrainingRun sharded = test::must_read(small({{"parallel.gpus", "2"}, {"parallel.zero", "3"}}));
+  EXPECT_EQ(estimator.value()(sharded).value().peak().peak_bytes,
+            test::must_estimate(sharded).peak().peak_bytes);
 }
 
 TEST(CalibratedEstimator, RefusesAnotherModelAndTwoDevices) {
