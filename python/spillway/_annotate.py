@@ -55,7 +55,7 @@ def annotate(model: Any, optimizer: Any = None) -> dict[int, dict[str, int]]:
 
 def outside_bytes(torch: Any, device: int) -> int:
     free, total = torch.cuda.mem_get_info(device)
-    return max(0, total - free - torch.cuda.memory_reserved(device))
+    return max(0, int(total - free - torch.cuda.memory_reserved(device)))
 
 
 def tensors(torch: Any, holder: Any) -> Iterator[Any]:
