@@ -104,8 +104,7 @@ Result<Answer> answer_estimate(const Question& question, const std::string& html
   }
   Answer out;
   if (question.json) {
-    nlohmann::ordered_json json =
-        answer_json(question.run, estimate.value(), question.gpus);
+    nlohmann::ordered_json json = answer_json(question.run, estimate.value(), question.gpus);
     if (calibration) json["calibration"] = calibration_json(*calibration, peak);
     out.text = json.dump(2) + "\n";
   } else {

@@ -21,6 +21,7 @@ constexpr double kWidth = 860;  // of a picture, pixels
 constexpr double kLeft = 150;   // where its axis begins
 constexpr double kBarHeight = 22;
 constexpr double kRowHeight = 34;
+constexpr double kFigureWidth = 90;  // of "123.456 GiB"
 
 // Told apart by people who do not see all colours (Okabe and Ito).
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
@@ -110,8 +111,11 @@ std::string phases_picture(const RankClass& rank, const Scale& scale) {
     out += bar(kLeft, y, scale.width(held), kColours[0], fmt::format("held between steps: {}", gib(held)));
     out += bar(kLeft + scale.width(held), y, scale.width(phase.bytes - held), kColours[1],
                fmt::format("only now: {}", gib(phase.bytes - held)));
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"figure\">{}</text>\n", kLeft + 6,
-                       y + kBarHeight - 6, gib(phase.bytes));
+    // Inside the bar where it has room, else behind it.
+    const double width = scale.width(phase.bytes);
+    const bool inside = width > kFigureWidth;
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", kLeft + 6 + (inside ? 0 : width),
+                       y + kBarHeight - 6, inside ? " class=\"figure\"" : "", gib(phase.bytes));
     y += kRowHeight;
   }
   return out + scale.close(height);

@@ -29,7 +29,8 @@ Result<CalibratedEstimator> CalibratedEstimator::open(std::shared_ptr<const Cata
     return Status::invalid_argument(
         "no line is of this model, parallel and state settings and this version of the estimator");
   }
-  if (hardware.empty() && known.size() == 1) return CalibratedEstimator(std::move(catalog), signature_of(run, known.front()));
+  if (hardware.empty() && known.size() == 1)
+    return CalibratedEstimator(std::move(catalog), signature_of(run, known.front()));
   for (const std::string& name : known) {
     if (name == hardware) return CalibratedEstimator(std::move(catalog), signature_of(run, name));
   }

@@ -39,8 +39,9 @@ const char* peak_phase(const RankClass& rank);
 // steps. Else a measured peak may be of another phase, and says nothing about this one.
 bool peak_stands_out(const RankClass& rank);
 
-// The groups of a measured peak; transient bytes only where the predicted peak stands out. With `between_steps` the counters were read when no step was under way, so
-// what is allocated then and is no model state is fixed. Errors: a peak below the model's states.
+// The groups of a measured peak; transient bytes only where the predicted peak stands out. With
+// `between_steps` the counters were read when no step was under way, so what is allocated then and is no
+// model state is fixed. Errors: a peak below the model's states.
 Result<GroupBytes> measured_groups(const Measurement& measurement, const RankClass& predicted,
                                    bool between_steps);
 
@@ -57,8 +58,9 @@ struct Observation {
 
 struct Factor {
   double value = 1;
-  double fixed_bytes = 0;             // above `value` times what is predicted, from two sizes and more
-  std::optional<double> spread = {};  // largest relative error over the observations; none where nothing is left to compare
+  double fixed_bytes = 0;  // above `value` times what is predicted, from two sizes and more
+  std::optional<double> spread =
+      {};  // largest relative error over the observations; none where nothing is left to compare
   size_t observations = 0;
   double observed_at = 0;  // the prediction that a single observation was of
 

@@ -46,7 +46,8 @@ class Calibrate : public test::CommandFolder {
   }
 
   json calibrated(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> words{"estimate", path("run.toml"), "--json", "--catalog", path("catalog.jsonl")};
+    std::vector<std::string> words{"estimate", path("run.toml"), "--json", "--catalog",
+                                   path("catalog.jsonl")};
     words.insert(words.end(), more.begin(), more.end());
     const CommandResult result = run_command(words);
     EXPECT_NE(result.code, 1) << result.err;
@@ -63,7 +64,8 @@ TEST_F(Calibrate, TheNextEstimateIsWhatWasMeasured) {
   const json answer = calibrated();
   const json& calibration = answer["calibration"];
   EXPECT_NEAR(answer["peak_bytes"].get<double>(), calibration["measured_peak_bytes"].get<double>(), 64);
-  EXPECT_NEAR(answer["peak_bytes"].get<double>(), 1.2 * calibration["predicted_peak_bytes"].get<double>(), 64);
+  EXPECT_NEAR(answer["peak_bytes"].get<double>(), 1.2 * calibration["predicted_peak_bytes"].get<double>(),
+              64);
   const json longer = calibrated({"--set", "sequence=1024"});
   EXPECT_TRUE(longer["calibration"]["measured_peak_bytes"].is_null());
   EXPECT_GT(longer["peak_bytes"], longer["calibration"]["predicted_peak_bytes"]);
@@ -84,10 +86,10 @@ TEST_F(Calibrate, RanksGiveASpread) {
 }
 
 TEST_F(Calibrate, QuestionsUseTheCatalogToo) {
-  ASSERT_EQ(run_command({"calibrate", dump("a.json", 1.5), "--run", run_file(), "--catalog",
-                         path("catalog.jsonl")})
-                .code,
-            0);
+  ASSERT_EQ(
+      run_command({"calibrate", dump("a.json", 1.5), "--run", run_file(), "--catalog", path("catalog.jsonl")})
+          .code,
+      0);
   const auto batch = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"estimate", run_file(), "--solve", "batch", "--gpu", "24GiB", "--json"};
     words.insert(words.end(), more.begin(), more.end());
@@ -129,9 +131,9 @@ TEST_F(Calibrate, ADamagedLineIsNamedAndTheRestAnswers) {
 
 TEST_F(Calibrate, ReadsASnapshotsTrace) {
   const CommandResult result =
-      run_command({"calibrate", SPILLWAY_EXAMPLE_TRACE, "--run", run_file(), "--set", "micro_batch=1", "--set",
-                   "hidden_size=64", "--set", "intermediate_size=64", "--set", "vocab_size=100", "--set",
-                   "overhead.workspace=0MiB", "--hardware", "A GPU", "--json"});
+      run_command({"calibrate", SPILLWAY_EXAMPLE_TRACE, "--run", run_file(), "--set", "micro_batch=1",
+                   "--set", "hidden_size=64", "--set", "intermediate_size=64", "--set", "vocab_size=100",
+                   "--set", "overhead.workspace=0MiB", "--hardware", "A GPU", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const json line = json::parse(result.out);
   EXPECT_EQ(line["hardware"], "A GPU");

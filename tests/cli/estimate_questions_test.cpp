@@ -36,7 +36,8 @@ class EstimateQuestions : public test::CommandFolder {
 // The answer is the boundary: what it names fits, one more does not, by estimates of their own.
 TEST_F(EstimateQuestions, TheLargestBatchIsTheLast) {
   const std::string file = run_file();
-  const CommandResult result = run_command({"estimate", file, "--solve", "batch", "--gpu", "a100-80", "--json"});
+  const CommandResult result =
+      run_command({"estimate", file, "--solve", "batch", "--gpu", "a100-80", "--json"});
   EXPECT_EQ(result.code, 0) << result.err;
   const json answer = json::parse(result.out)["gpus"][0];
   const std::string fits = answer["fits"]["setting"], misses = answer["does_not_fit"]["setting"];
@@ -76,8 +77,8 @@ TEST_F(EstimateQuestions, EveryGpuIsSolvedFor) {
 
 TEST_F(EstimateQuestions, ASweepIsTheProductInOrder) {
   const std::string file = run_file();
-  const CommandResult result = run_command({"estimate", file, "--json", "--sweep", "micro_batch=1..4x2",
-                                            "--sweep", "train.recompute=none,full"});
+  const CommandResult result = run_command(
+      {"estimate", file, "--json", "--sweep", "micro_batch=1..4x2", "--sweep", "train.recompute=none,full"});
   EXPECT_EQ(result.code, 0) << result.err;
   const std::vector<json> rows = lines(result.out);
   ASSERT_EQ(rows.size(), 6u);
@@ -120,8 +121,8 @@ TEST_F(EstimateQuestions, WhatIfSavesByBucket) {
   }
   EXPECT_NEAR(static_cast<double>(saved), answer["saved_bytes"].get<double>(), 32);
   EXPECT_GT(states, 0);
-  EXPECT_EQ(answer["saved_bytes"].get<int64_t>(), answer["base"]["peak_bytes"].get<int64_t>() -
-                                                      answer["changed"]["peak_bytes"].get<int64_t>());
+  EXPECT_EQ(answer["saved_bytes"].get<int64_t>(),
+            answer["base"]["peak_bytes"].get<int64_t>() - answer["changed"]["peak_bytes"].get<int64_t>());
   const CommandResult worse = run_command({"estimate", file, "--what-if", "micro_batch=64"});
   EXPECT_EQ(worse.code, 2);
   EXPECT_THAT(worse.out, HasSubstr("NO"));
@@ -129,8 +130,7 @@ TEST_F(EstimateQuestions, WhatIfSavesByBucket) {
 
 TEST_F(EstimateQuestions, WrongUseIsOneLine) {
   const std::string file = run_file();
-  expect_complaint({"estimate", file, "--solve", "banana"},
-                   "allowed: batch, seq, gpus, tp, recompute");
+  expect_complaint({"estimate", file, "--solve", "banana"}, "allowed: batch, seq, gpus, tp, recompute");
   expect_complaint({"estimate", file, "--what-if", "recompute"}, "--what-if 'recompute' is not allowed");
   expect_complaint({"estimate", file, "--what-if", "recompute=half"}, "train.recompute: 'half'");
   expect_complaint({"estimate", file, "--solve", "batch", "--sweep", "tensor=1"}, "choose one of");

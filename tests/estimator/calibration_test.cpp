@@ -14,8 +14,8 @@ namespace {
 using ::testing::HasSubstr;
 
 RunKeys small(const RunKeys& more = {}) {
-  return test::with(test::with(test::llama(512, 2048, 6, 8, 8, 8000), {{"train.micro_batch", "8"},
-                                                                       {"train.sequence", "512"}}),
+  return test::with(test::with(test::llama(512, 2048, 6, 8, 8, 8000),
+                               {{"train.micro_batch", "8"}, {"train.sequence", "512"}}),
                     more);
 }
 
@@ -85,7 +85,8 @@ TEST(Counters, RefusesWhatIsNeither) {
   EXPECT_THAT(complaint("[]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(complaint("{"), HasSubstr("not a JSON object"));
   EXPECT_THAT(complaint("{}"), HasSubstr("allowed: a Spillway dump"));
-  EXPECT_THAT(complaint(R"({"allocated_bytes.all.peak": 1})"), HasSubstr("allocated_bytes.all.current: missing"));
+  EXPECT_THAT(complaint(R"({"allocated_bytes.all.peak": 1})"),
+              HasSubstr("allocated_bytes.all.current: missing"));
   EXPECT_THAT(complaint(R"({"allocated_bytes.all.peak": -1, "allocated_bytes.all.current": 0})"),
               HasSubstr("'-1' is not allowed"));
   EXPECT_THAT(complaint(R"({"allocated_bytes.all.peak": "x", "allocated_bytes.all.current": 0})"),
@@ -201,9 +202,10 @@ TEST(Signature, BatchAndLengthShareAKeyAndLittleElseDoes) {
   EXPECT_EQ(key({{"train.micro_batch", "2"}}), same);
   EXPECT_EQ(key({{"train.sequence", "128"}}), same);
   EXPECT_EQ(key({{"train.recompute", "full"}}), same);
-  for (const RunKeys& other : {RunKeys{{"model.hidden_size", "1024"}}, RunKeys{{"model.num_hidden_layers", "7"}},
-                               RunKeys{{"parallel.gpus", "2"}}, RunKeys{{"train.optimizer", "lion"}},
-                               RunKeys{{"train.precision", "fp32"}}, RunKeys{{"allocator.model", "pytorch"}}})
+  for (const RunKeys& other :
+       {RunKeys{{"model.hidden_size", "1024"}}, RunKeys{{"model.num_hidden_layers", "7"}},
+        RunKeys{{"parallel.gpus", "2"}}, RunKeys{{"train.optimizer", "lion"}},
+        RunKeys{{"train.precision", "fp32"}}, RunKeys{{"allocator.model", "pytorch"}}})
     EXPECT_NE(key(other), same) << other.begin()->first;
   EXPECT_NE(signature_of(test::must_read(small()), "b").key(), same);
 }
@@ -219,9 +221,8 @@ TEST(Catalog, WhatIsWrittenIsRead) {
 
 TEST(Catalog, DamagedLinesAreNamedAndSkipped) {
   const std::string good = to_text(line_of(test::must_read(small()), 1, 1));
-  for (const std::string& bad :
-       {std::string("{"), std::string("null"), std::string("{}"), good.substr(0, good.size() / 2),
-        std::string(R"({"schema_version": 2})")}) {
+  for (const std::string& bad : {std::string("{"), std::string("null"), std::string("{}"),
+                                 good.substr(0, good.size() / 2), std::string(R"({"schema_version": 2})")}) {
     const Catalog catalog = read_catalog(good + bad + "\n" + good);
     EXPECT_EQ(catalog.lines.size(), 2u) << bad;
     EXPECT_THAT(catalog.damaged, HasSubstr("line 2 is damaged and skipped"));

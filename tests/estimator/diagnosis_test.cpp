@@ -21,8 +21,8 @@ Measurement quiet() {
 }
 
 const Finding* found(const std::vector<Finding>& findings, std::string_view rule) {
-  const auto at = std::find_if(findings.begin(), findings.end(),
-                               [&](const Finding& each) { return each.rule == rule; });
+  const auto at =
+      std::find_if(findings.begin(), findings.end(), [&](const Finding& each) { return each.rule == rule; });
   return at == findings.end() ? nullptr : &*at;
 }
 
