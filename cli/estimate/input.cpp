@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -56,6 +57,8 @@ constexpr std::array<std::string_view, 37> kKeys = {"train.framework",
                                                     "model.num_key_value_heads",
                                                     "model.max_position_embeddings"};
 
+constexpr int64_t kMostGpus = int64_t{1} << 20;
+
 std::string full_key(const std::string& name) {
   if (name.find('.') != std::string::npos) return name;
   for (const std::string_view key : kKeys) {
@@ -94,12 +97,26 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   return is_deepspeed(text) ? deepspeed_keys(text, choices) : estimator::read_model_json(text);
 }
 
-void set_key(const Change& change, RunKeys& keys) {
+Status set_key(const Change& change, RunKeys& keys) {
   keys[full_key(change.key)] = change.value;
+  return {};
 }
 
-void set_key(const Change& change, MegatronRun& run) {
-  run.arguments[change.key] = change.value;
+// How many GPUs there are is no argument of Megatron-LM's.
+Status set_key(const Change& change, MegatronRun& run) {
+  if (change.key != "gpus") {
+    run.arguments[change.key] = change.value;
+    return {};
+  }
+  int64_t gpus = 0;
+  const char* const end = change.value.data() + change.value.size();
+  const auto [rest, error] = std::from_chars(change.value.data(), end, gpus);
+  if (error != std::errc() || rest != end || gpus < 1 || gpus > kMostGpus) {
+    return Status::invalid_argument(fmt::format(
+        "gpus: '{}' is not allowed; allowed: whole numbers from 1 to {}", change.value, kMostGpus));
+  }
+  run.gpus = gpus;
+  return {};
 }
 
 Result<TrainingRun> read(const RunKeys& keys) {
@@ -166,15 +183,18 @@ Result<RunSource> RunSource::open(const InputChoices& choices) {
   for (const std::string& set : choices.sets) {
     Result<Change> change = parse_change("--set", set);
     if (!change.ok()) return change.take_status();
-    std::visit([&](auto& keys) { set_key(change.value(), keys); }, given.value());
+    Status status = std::visit([&](auto& keys) { return set_key(change.value(), keys); }, given.value());
+    if (!status.ok()) return status;
   }
   return RunSource(choices.file, std::move(given.value()));
 }
 
 Result<TrainingRun> RunSource::run(const std::vector<Change>& changes) const {
   Result<TrainingRun> run = std::visit(
-      [&](auto keys) {
-        for (const Change& change : changes) set_key(change, keys);
+      [&](auto keys) -> Result<TrainingRun> {
+        for (const Change& change : changes) {
+          if (Status status = set_key(change, keys); !status.ok()) return status;
+        }
         return read(keys);
       },
       given_);

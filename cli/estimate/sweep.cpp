@@ -197,6 +197,12 @@ Result<Answer> answer_sweep(const Question& question, const std::vector<std::str
   for (const std::string& text : sweeps) {
     Result<Axis> axis = parse_axis(text);
     if (!axis.ok()) return axis.take_status();
+    const bool twice =
+        std::any_of(axes.begin(), axes.end(), [&](const Axis& other) { return other.key == axis->key; });
+    if (twice) {
+      return Status::invalid_argument(
+          fmt::format("--sweep: '{}' is swept twice; allowed: all its values in one", axis->key));
+    }
     combinations *= axis->values.size();
     if (combinations > kMostCombinations) {
       return Status::invalid_argument(

@@ -109,8 +109,10 @@ std::string set_sequence(TrainingRun& run, int64_t step) {
 
 // GPUs of one replica of everything that is not divided over the data.
 int64_t gpus_of_replica(const Parallel& parallel) {
-  return std::lcm(parallel.tensor * parallel.pipeline * parallel.context * parallel.optimizer_instances,
-                  parallel.expert_tensor * parallel.expert * parallel.pipeline);
+  const int64_t gpus =
+      std::lcm(parallel.tensor * parallel.pipeline * parallel.context * parallel.optimizer_instances,
+               parallel.expert_tensor * parallel.expert * parallel.pipeline);
+  return std::max<int64_t>(1, gpus);
 }
 
 std::string set_replicas(TrainingRun& run, int64_t replicas) {

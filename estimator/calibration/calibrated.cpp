@@ -75,7 +75,7 @@ Result<Calibration> CalibratedEstimator::explain(const TrainingRun& run) const {
     CalibratedGroup row{group, *predicted_bytes[i], *calibrated_bytes[i]};
     row.factor = group == Group::kTransient ? factors.of_phase(peak_phase(before)) : factors.of(group);
     if (measured != nullptr) row.measured_bytes = measured->measured[i];
-    out.groups.push_back(std::move(row));
+    out.groups.push_back(row);
   }
   out.predicted_peak = before.peak_bytes;
   if (measured != nullptr) out.measured_peak = measured->measured_peak;

@@ -12,6 +12,8 @@
 namespace spillway::estimator {
 namespace {
 
+constexpr double kOtherRun = 2;  // times what is predicted
+
 constexpr std::string_view kForward = "end of forward";
 constexpr std::string_view kStep = "optimizer step";
 constexpr std::string_view kMoments = "optimizer states";
@@ -138,6 +140,16 @@ Result<GroupBytes> measured_groups(const Measurement& measurement, const RankCla
     note(Group::kWeights, measurement.annotation("parameter_bytes") + measurement.annotation("buffer_bytes"));
   note(Group::kOptimizer, measurement.annotation("optimizer_bytes"));
   note(Group::kGradients, measurement.annotation("gradient_bytes"));
+  for (const Group group : {Group::kWeights, Group::kOptimizer}) {
+    const auto& bytes = at(out, group);
+    const double wanted = said[static_cast<size_t>(group)].value_or(0);
+    if (bytes && (*bytes > kOtherRun * wanted || kOtherRun * *bytes < wanted)) {
+      return Status::invalid_argument(fmt::format(
+          "{:.0f} bytes of {} are not this run's {:.0f}: was it another run, or is its description "
+          "wrong?",
+          *bytes, group_name(group), wanted));
+    }
+  }
   const auto held = [&](Group group) {
     return at(out, group).value_or(said[static_cast<size_t>(group)].value_or(0));
   };

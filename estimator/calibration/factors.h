@@ -41,7 +41,8 @@ bool peak_stands_out(const RankClass& rank);
 
 // The groups of a measured peak; transient bytes only where the predicted peak stands out. With
 // `between_steps` the counters were read when no step was under way, so what is allocated then and is no
-// model state is fixed. Errors: a peak below the model's states.
+// model state is fixed. Errors: a peak below the model's states, and
+// states that are not this run's: less than half or more than twice as much as predicted.
 Result<GroupBytes> measured_groups(const Measurement& measurement, const RankClass& predicted,
                                    bool between_steps);
 

@@ -104,8 +104,26 @@ TEST_F(EstimateQuestions, BadSweepsAreOneLine) {
     expect_complaint({"estimate", file, "--sweep", sweep}, "is not allowed; allowed: KEY=VALUE");
   }
   expect_complaint({"estimate", file, "--sweep", "micro_batch=1..1000000000"}, "too many combinations");
+  expect_complaint({"estimate", file, "--sweep", "micro_batch=1", "--sweep", "micro_batch=2"}, "swept twice");
   expect_complaint({"estimate", file, "--sweep", "train.banana=1,2"}, "train.banana: not known");
   expect_complaint({"estimate", file, "--sweep", "micro_batch=-1"}, "train.micro_batch: '-1'");
+}
+
+// Megatron-LM's arguments are swept under their own names; the number of GPUs is none of them.
+TEST_F(EstimateQuestions, SweepsMegatronArguments) {
+  const std::string file =
+      write("arguments.txt",
+            "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
+            "--max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 "
+            "--bf16 --use-distributed-optimizer --attention-backend flash");
+  const CommandResult result = run_command({"estimate", file, "--gpu-kind", "h100", "--json", "--sweep",
+                                            "micro-batch-size=1,2", "--sweep", "gpus=8,16"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::vector<json> rows = lines(result.out);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_GT(rows[0]["steady_bytes"], rows[1]["steady_bytes"]) << "twice the shards";
+  EXPECT_GT(rows[2]["peak_bytes"], rows[0]["peak_bytes"]);
+  expect_complaint({"estimate", file, "--sweep", "gpus=none"}, "gpus: 'none' is not allowed");
 }
 
 TEST_F(EstimateQuestions, WhatIfSavesByBucket) {

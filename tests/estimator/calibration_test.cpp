@@ -173,6 +173,17 @@ TEST(Factors, APeakBelowTheStatesIsRefused) {
   EXPECT_THAT(groups.status().text(), HasSubstr("less than"));
 }
 
+TEST(Factors, StatesOfAnotherModelAreRefused) {
+  const TrainingRun run = test::must_read(small());
+  const Estimate estimate = test::must_estimate(run);
+  const RankClass& rank = estimate.peak();
+  EXPECT_TRUE(measured_groups(measured(run, 1.9, 1), rank, false).ok());
+  EXPECT_THAT(measured_groups(measured(run, 2.1, 1), rank, false).status().text(),
+              HasSubstr("not this run's"));
+  EXPECT_THAT(measured_groups(measured(run, 0.4, 1), rank, false).status().text(),
+              HasSubstr("not this run's"));
+}
+
 // A batch this small has about as much in the optimizer step: which of them was measured?
 TEST(Factors, APeakThatDoesNotStandOutTeachesNoActivations) {
   const TrainingRun run = test::must_read(small({{"train.micro_batch", "1"}, {"train.sequence", "256"}}));
