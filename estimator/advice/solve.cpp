@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <initializer_list>
 #include <numeric>
 
 #include "estimator/measured.h"
@@ -115,6 +116,17 @@ int64_t gpus_of_replica(const Parallel& parallel) {
   return std::max<int64_t>(1, gpus);
 }
 
+// As gpus_of_replica() at most, where that would overflow.
+double approximate_gpus_of_replica(const Parallel& parallel) {
+  const auto product = [](std::initializer_list<int64_t> sizes) {
+    double out = 1;
+    for (const int64_t size : sizes) out *= static_cast<double>(size);
+    return out;
+  };
+  return product({parallel.tensor, parallel.pipeline, parallel.context, parallel.optimizer_instances,
+                  parallel.expert_tensor, parallel.expert});
+}
+
 std::string set_replicas(TrainingRun& run, int64_t replicas) {
   set_gpus(run, replicas * gpus_of_replica(run.parallel));
   return fmt::format("parallel.gpus = {}", run.parallel.world);
@@ -168,6 +180,10 @@ Result<Solution> solve(const TrainingRun& run, Unknown unknown, const GpuMemory&
       return sequence.take();
     }
     case Unknown::kGpus: {
+      if (const double gpus = approximate_gpus_of_replica(run.parallel); gpus > 1e12) {
+        return Status::invalid_argument(fmt::format(
+            "parallel sizes of {:.0e} GPUs together are not allowed; allowed: up to 1e+12", gpus));
+      }
       Search replicas = search(set_replicas);
       replicas.smallest(std::max<int64_t>(1, kMostGpus / gpus_of_replica(run.parallel)));
       return replicas.take();

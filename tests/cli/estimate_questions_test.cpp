@@ -153,6 +153,9 @@ TEST_F(EstimateQuestions, WrongUseIsOneLine) {
   expect_complaint({"estimate", file, "--what-if", "recompute=half"}, "train.recompute: 'half'");
   expect_complaint({"estimate", file, "--solve", "batch", "--sweep", "tensor=1"}, "choose one of");
   expect_complaint({"estimate", file, "--solve", "batch", "--set", "tensor=7"}, "tensor 7");
+  expect_complaint({"estimate", file, "--solve", "gpus", "--set", "tensor=1048576", "--set",
+                    "pipeline=1048576", "--set", "context=1048576", "--set", "replicas=1048576"},
+                   "not allowed; allowed: up to");
   expect_complaint({"estimate", "--jsonl", file, "--solve", "batch"}, "--jsonl stands alone");
   expect_complaint({"estimate", file, "--html", "/no/such/folder/page.html"}, "/no/such/folder/page.html");
 }
