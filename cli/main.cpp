@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/calibrate/command.h"
 #include "cli/estimate/command.h"
 #include "cli/launch/command.h"
 #include "cli/output.h"
@@ -44,6 +45,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> program(marker == end ? end : marker + 1, end);
   const std::function<std::optional<int>()> launch = spillway::add_launch_commands(app, program);
   const std::function<std::optional<int>()> estimate = spillway::add_estimate_command(app);
+  const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
   const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
@@ -62,7 +64,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, tiers}) {
+  for (const auto& command : {launch, estimate, calibrate, tiers}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();

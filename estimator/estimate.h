@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,5 +52,8 @@ struct Estimate {
 
 // Errors: sizes that contradict each other.
 Result<Estimate> estimate(const TrainingRun& run);
+
+// estimate(), or the same with what was learned from measurements.
+using Estimator = std::function<Result<Estimate>(const TrainingRun&)>;
 
 }  // namespace spillway::estimator

@@ -139,17 +139,20 @@ Verdict verdict(double needed, const GpuMemory& gpu) {
   return needed > (1 - kTightShare) * gpu.bytes ? Verdict::kTight : Verdict::kFits;
 }
 
-std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& before) {
+std::vector<Mitigation> mitigations(const TrainingRun& run) {
   std::vector<Mitigation> out;
+  const Result<Estimate> base = estimate(run);
+  if (!base.ok()) return out;
+  const double before = base.value().peak().peak_bytes;
   for (const Option& option : options()) {
     if (!option.applies(run)) continue;
     TrainingRun changed = run;
     option.change(changed);
     const Result<Estimate> after = estimate(changed);
     if (!after.ok()) continue;
-    const double saved = before.peak().peak_bytes - after.value().peak().peak_bytes;
+    const double saved = before - after.value().peak().peak_bytes;
     // Less than the interval is wide says nothing.
-    if (saved < 0.01 * before.peak().peak_bytes) continue;
+    if (saved < 0.01 * before) continue;
     out.push_back({option.keys, saved, option.cost});
   }
   std::stable_sort(out.begin(), out.end(), [](const Mitigation& a, const Mitigation& b) {

@@ -32,7 +32,8 @@ struct Mitigation {
   const char* cost;
 };
 
-// The changes that save memory, the cheapest kind first among those that save about as much.
-std::vector<Mitigation> mitigations(const TrainingRun& run, const Estimate& estimate);
+// The changes that save memory, the cheapest kind first among those that save about as much. Savings are
+// between estimates by formulas alone, whatever was calibrated; none where the run contradicts itself.
+std::vector<Mitigation> mitigations(const TrainingRun& run);
 
 }  // namespace spillway::estimator

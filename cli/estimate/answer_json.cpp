@@ -38,7 +38,7 @@ void add_verdicts(const estimator::TrainingRun& run, const estimator::Estimate& 
                     {"verdict", estimator::verdict_name(verdict)}});
   }
   Json changes = Json::array();
-  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate)) {
+  for (const estimator::Mitigation& change : estimator::mitigations(run)) {
     changes.push_back(
         {{"change", change.change}, {"saved_bytes", whole(change.saved_bytes)}, {"cost", change.cost}});
   }

@@ -65,7 +65,7 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   out += fmt::format("outside the allocator: context {} GiB, communicators {} GiB\n",
                      gib(run.reserve.context_bytes), gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);
-  for (const estimator::Mitigation& change : estimator::mitigations(run, estimate)) {
+  for (const estimator::Mitigation& change : estimator::mitigations(run)) {
     out += fmt::format("  saves {:>8} GiB: {} ({})\n", gib(change.saved_bytes), change.change, change.cost);
   }
   if (!run.assumptions.empty()) out += fmt::format("assumed: {}\n", fmt::join(run.assumptions, "; "));

@@ -8,10 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "cli/calibrate/evidence.h"
 #include "cli/estimate/answer_json.h"
 #include "cli/estimate/answer_text.h"
-#include "cli/estimate/input.h"
+#include "cli/estimate/calibration_answer.h"
+#include "cli/estimate/diagnosis_answer.h"
+#include "cli/estimate/html.h"
 #include "cli/estimate/lines.h"
+#include "cli/estimate/question.h"
+#include "cli/estimate/solve.h"
+#include "cli/estimate/sweep.h"
+#include "cli/estimate/what_if.h"
 #include "cli/output.h"
 
 namespace spillway {
@@ -21,6 +28,13 @@ struct Choices {
   InputChoices input;
   std::string lines;
   std::vector<std::string> gpus;
+  std::string solve;
+  std::vector<std::string> sweeps;
+  std::vector<std::string> what_if;
+  std::string catalog;
+  std::string hardware;
+  std::vector<std::string> dumps;
+  std::string html;
   bool accuracy = false;
   bool json = false;
 };
@@ -42,34 +56,183 @@ int answer_lines(const Choices& choices) {
   return 0;
 }
 
-int answer_file(const Choices& choices) {
+Status add_catalog(const Choices& choices, Question& question, std::string& damaged) {
+  Result<std::string> text = read_text_file(choices.catalog);
+  if (!text.ok()) return text.take_status();
+  auto catalog = std::make_shared<estimator::Catalog>(estimator::read_catalog(text.value()));
+  if (!catalog->damaged.empty()) damaged = fmt::format("{}: {}", choices.catalog, catalog->damaged);
+  Result<estimator::CalibratedEstimator> calibrated =
+      estimator::CalibratedEstimator::open(std::move(catalog), question.run, choices.hardware);
+  if (!calibrated.ok()) {
+    return {calibrated.status().code(),
+            fmt::format("{}: {}", damaged.empty() ? choices.catalog : damaged, calibrated.status().text())};
+  }
+  question.estimator = calibrated.value();
+  question.calibrated = std::move(calibrated.value());
+  return {};
+}
+
+Result<Question> read_question(const Choices& choices, std::string& damaged) {
   std::vector<estimator::GpuMemory> gpus;
   for (const std::string& name : choices.gpus) {
     Result<estimator::GpuMemory> gpu = estimator::gpu_memory(name);
-    if (!gpu.ok()) return complain(gpu.status());
+    if (!gpu.ok()) return gpu.take_status();
     gpus.push_back(std::move(gpu.value()));
   }
-  Result<estimator::TrainingRun> run = read_input(choices.input);
-  if (!run.ok()) return complain(run.status());
-  Result<estimator::Estimate> estimate = estimator::estimate(run.value());
-  if (!estimate.ok())
-    return complain(Status(estimate.status().code(),
-                           fmt::format("{}: {}", choices.input.file, estimate.status().text())));
-  const Status written =
-      write_stdout(choices.json ? answer_json(run.value(), estimate.value(), gpus).dump(2) + "\n"
-                                : answer_text(run.value(), estimate.value(), gpus));
-  if (!written.ok()) return complain(written);
-  const double needed = estimator::needed_bytes(run.value(), estimate.value());
-  const bool fits = std::all_of(gpus.begin(), gpus.end(), [&](const estimator::GpuMemory& gpu) {
-    return estimator::verdict(needed, gpu) != estimator::Verdict::kNo;
-  });
-  return fits ? 0 : 2;
+  Result<RunSource> source = RunSource::open(choices.input);
+  if (!source.ok()) return source.take_status();
+  Result<estimator::TrainingRun> run = source->run();
+  if (!run.ok()) return run.take_status();
+  Question out{std::move(source.value()), std::move(run.value()),
+               estimator::estimate,       {},
+               std::move(gpus),           choices.json};
+  if (choices.catalog.empty()) return out;
+  if (Status status = add_catalog(choices, out, damaged); !status.ok()) return status;
+  return out;
+}
+
+// The estimate itself, by every way it is shown.
+Result<Answer> answer_estimate(const Question& question, const std::string& html) {
+  Result<estimator::Estimate> estimate = question.estimator(question.run);
+  if (!estimate.ok()) return estimate.take_status();
+  const double peak = estimate->peak().peak_bytes;
+  std::optional<estimator::Calibration> calibration;
+  if (question.calibrated) {
+    Result<estimator::Calibration> explained = question.calibrated->explain(question.run);
+    if (!explained.ok()) return explained.take_status();
+    calibration = std::move(explained.value());
+  }
+  Answer out;
+  if (question.json) {
+    nlohmann::ordered_json json = answer_json(question.run, estimate.value(), question.gpus);
+    if (calibration) json["calibration"] = calibration_json(*calibration, peak);
+    out.text = json.dump(2) + "\n";
+  } else {
+    out.text = answer_text(question.run, estimate.value(), question.gpus);
+    if (calibration) out.text += calibration_text(*calibration, peak);
+  }
+  if (!html.empty()) {
+    if (Status status = write_file(html, answer_html(question, estimate.value())); !status.ok())
+      return status;
+  }
+  out.yes = worst_verdict(estimator::needed_bytes(question.run, estimate.value()), question.gpus) !=
+            estimator::Verdict::kNo;
+  return out;
+}
+
+Result<Answer> answer(const Choices& choices, const Question& question) {
+  if (!choices.solve.empty()) return answer_solve(question, choices.solve);
+  if (!choices.sweeps.empty()) return answer_sweep(question, choices.sweeps);
+  if (!choices.what_if.empty()) return answer_what_if(question, choices.what_if);
+  return answer_estimate(question, choices.html);
+}
+
+int answer_file(const Choices& choices) {
+  std::string damaged;
+  const Result<Question> question = read_question(choices, damaged);
+  if (!question.ok()) return complain(question.status());
+  const Result<Answer> answered = answer(choices, question.value());
+  if (!answered.ok()) {
+    const std::string& text = answered.status().text();
+    const bool named = text.rfind(choices.input.file, 0) == 0 || text.rfind("--", 0) == 0;
+    return complain(
+        Status(answered.status().code(), named ? text : fmt::format("{}: {}", choices.input.file, text)));
+  }
+  if (const Status written = write_stdout(answered.value().text); !written.ok()) return complain(written);
+  if (!damaged.empty()) return complain(Status::invalid_argument(damaged));
+  return answered.value().yes ? 0 : 2;
+}
+
+int answer_dumps(const Choices& choices) {
+  const Result<std::vector<estimator::Measurement>> measurements =
+      read_evidence(choices.dumps, choices.hardware);
+  if (!measurements.ok()) return complain(measurements.status());
+  std::string text;
+  if (choices.input.file.empty()) {
+    text = diagnosis_text(measurements.value(), nullptr, choices.json);
+  } else {
+    std::string damaged;
+    const Result<Question> question = read_question(choices, damaged);
+    if (!question.ok()) return complain(question.status());
+    const Result<estimator::Estimate> estimate = question.value().estimator(question.value().run);
+    if (!estimate.ok())
+      return complain(Status(estimate.status().code(),
+                             fmt::format("{}: {}", choices.input.file, estimate.status().text())));
+    const estimator::MeasuredRun run{question.value().run, estimate.value()};
+    text = diagnosis_text(measurements.value(), &run, choices.json);
+  }
+  const Status written = write_stdout(text);
+  return written.ok() ? 0 : complain(written);
+}
+
+// What cannot be asked together, in one line; empty where all is well.
+std::string conflict(const Choices& choices) {
+  const int questions = int{!choices.solve.empty()} + int{!choices.sweeps.empty()} +
+                        int{!choices.what_if.empty()} + int{!choices.html.empty()} +
+                        int{!choices.dumps.empty()};
+  if (!choices.lines.empty()) {
+    return choices.input.file.empty() && questions == 0 && choices.catalog.empty()
+               ? ""
+               : "--jsonl stands alone: without FILE and other questions";
+  }
+  if (questions > 1) return "choose one of --solve, --sweep, --what-if, --html, --dump";
+  if (choices.input.file.empty() && choices.dumps.empty())
+    return "name one FILE, or recorded runs with --jsonl";
+  if (!choices.dumps.empty() && !choices.catalog.empty()) return "--catalog does not go with --dump";
+  return "";
 }
 
 int run_estimate(const Choices& choices) {
-  if (choices.lines.empty() == choices.input.file.empty())
-    return complain(Status::invalid_argument("name one FILE, or recorded runs with --jsonl"));
-  return choices.lines.empty() ? answer_file(choices) : answer_lines(choices);
+  if (const std::string text = conflict(choices); !text.empty())
+    return complain(Status::invalid_argument(text));
+  if (!choices.lines.empty()) return answer_lines(choices);
+  return choices.dumps.empty() ? answer_file(choices) : answer_dumps(choices);
+}
+
+void add_input_options(CLI::App& command, Choices& choices) {
+  command.add_option("FILE", choices.input.file,
+                     "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
+                     "model_config.yaml or its arguments");
+  command
+      .add_option(
+          "--gpu", choices.gpus,
+          "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
+      ->delimiter(',')
+      ->default_str("h100-80");
+  command.add_option("--set", choices.input.sets,
+                     "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
+  command.add_option("--model", choices.input.model, "The model's config.json, beside a DeepSpeed file");
+  command.add_option("--gpus", choices.input.gpus, "How many GPUs the run has")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--gpu-kind", choices.input.gpu_kind, "Of a Megatron-LM run: a100, h100, gb200");
+  command.add_option(
+      "--jsonl", choices.lines,
+      "Recorded Megatron-LM runs, one JSON object a line: one answer a line, and errors against what "
+      "was measured on stderr");
+}
+
+void add_question_options(CLI::App& command, Choices& choices) {
+  command.add_option(
+      "--solve", choices.solve,
+      "The setting that just fits: the largest batch or seq, the fewest gpus, the smallest tp, "
+      "the weakest recompute (exit code 2 where none fits)");
+  command.add_option("--sweep", choices.sweeps,
+                     "KEY=V1,V2,... with ranges such as 1..8, 64..1024+64, 1..64x2: every combination of all "
+                     "sweeps (exit code 2 where none fits); may be repeated");
+  command
+      .add_option("--what-if", choices.what_if,
+                  "The run beside itself with other settings, such as recompute=full,optimizer=adamw8bit")
+      ->delimiter(',');
+  command.add_option("--catalog", choices.catalog,
+                     "What `spillway calibrate` learned: predicted, calibrated and measured side by side");
+  command.add_option("--hardware", choices.hardware,
+                     "The device's name, where the catalog has the run on several");
+  command.add_option("--dump", choices.dumps,
+                     "Dumps of a run that was measured: where its memory went, and what would save some; "
+                     "with FILE the run's own tensors are looked for");
+  command.add_option("--html", choices.html, "Also write the estimate as a page with pictures");
+  command.add_flag("--accuracy", choices.accuracy, "With --jsonl: the errors as Markdown tables instead");
+  command.add_flag("--json", choices.json, "The answer as JSON; of --sweep one object a line");
 }
 
 }  // namespace
@@ -78,27 +241,8 @@ std::function<std::optional<int>()> add_estimate_command(CLI::App& app) {
   auto choices = std::make_shared<Choices>();
   CLI::App* command =
       app.add_subcommand("estimate", "Predict a training run's device memory before it is run");
-  command->add_option("FILE", choices->input.file,
-                      "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
-                      "model_config.yaml or its arguments");
-  command
-      ->add_option(
-          "--gpu", choices->gpus,
-          "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
-      ->delimiter(',')
-      ->default_str("h100-80");
-  command->add_option("--set", choices->input.sets,
-                      "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
-  command->add_option("--model", choices->input.model, "The model's config.json, beside a DeepSpeed file");
-  command->add_option("--gpus", choices->input.gpus, "How many GPUs the run has")
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--gpu-kind", choices->input.gpu_kind, "Of a Megatron-LM run: a100, h100, gb200");
-  command->add_option(
-      "--jsonl", choices->lines,
-      "Recorded Megatron-LM runs, one JSON object a line: one answer a line, and errors against what "
-      "was measured on stderr");
-  command->add_flag("--accuracy", choices->accuracy, "With --jsonl: the errors as Markdown tables instead");
-  command->add_flag("--json", choices->json, "The answer as JSON");
+  add_input_options(*command, *choices);
+  add_question_options(*command, *choices);
   return [choices, command]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     if (choices->gpus.empty()) choices->gpus = {"h100-80"};

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "estimator/inputs/megatron_files.h"
-#include "estimator/inputs/run_file.h"
 
 namespace spillway {
 namespace {
@@ -17,30 +18,53 @@ using estimator::MegatronRun;
 using estimator::RunKeys;
 using estimator::TrainingRun;
 
-Status apply_sets(const std::vector<std::string>& sets, RunKeys& keys) {
-  for (const std::string& set : sets) {
-    const size_t equals = set.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return Status::invalid_argument(
-          fmt::format("--set '{}' is not allowed; allowed: key=value, such as train.micro_batch=4", set));
-    }
-    keys[set.substr(0, equals)] = set.substr(equals + 1);
-  }
-  return {};
-}
+// Keys of a run file that may be named without their section. A name of two sections is the first one's.
+constexpr std::array<std::string_view, 37> kKeys = {"train.framework",
+                                                    "train.micro_batch",
+                                                    "train.sequence",
+                                                    "train.gradient_accumulation",
+                                                    "train.precision",
+                                                    "train.gradients",
+                                                    "train.optimizer",
+                                                    "train.dropout",
+                                                    "train.attention_dropout",
+                                                    "train.attention",
+                                                    "train.loss",
+                                                    "train.recompute",
+                                                    "train.recompute_layers",
+                                                    "train.norm_in_fp32",
+                                                    "train.expert_imbalance",
+                                                    "parallel.gpus",
+                                                    "parallel.tensor",
+                                                    "parallel.sequence_parallel",
+                                                    "parallel.pipeline",
+                                                    "parallel.virtual_stages",
+                                                    "parallel.context",
+                                                    "parallel.expert",
+                                                    "parallel.expert_tensor",
+                                                    "parallel.zero",
+                                                    "parallel.replicas",
+                                                    "overhead.workspace",
+                                                    "overhead.communicators",
+                                                    "overhead.extra",
+                                                    "allocator.model",
+                                                    "model.hidden_size",
+                                                    "model.intermediate_size",
+                                                    "model.num_hidden_layers",
+                                                    "model.vocab_size",
+                                                    "model.num_attention_heads",
+                                                    "model.num_local_experts",
+                                                    "model.num_key_value_heads",
+                                                    "model.max_position_embeddings"};
 
-Result<TrainingRun> run_of_megatron(Result<MegatronRun> given, const InputChoices& choices) {
-  if (!given.ok()) return given.take_status();
-  given->gpu = choices.gpu_kind;
-  if (choices.gpus > 0) given->gpus = choices.gpus;
-  for (const std::string& set : choices.sets) {
-    const size_t equals = set.find('=');
-    given->arguments[set.substr(0, equals)] = equals == std::string::npos ? "true" : set.substr(equals + 1);
+constexpr int64_t kMostGpus = int64_t{1} << 20;
+
+std::string full_key(const std::string& name) {
+  if (name.find('.') != std::string::npos) return name;
+  for (const std::string_view key : kKeys) {
+    if (key.substr(key.find('.') + 1) == name) return std::string(key);
   }
-  Result<TrainingRun> run = read_megatron(given.value());
-  // The question is which rank peaks, not what the last one logs.
-  if (run.ok()) run->last_rank_only = false;
-  return run;
+  return name;
 }
 
 bool is_deepspeed(const std::string& text) {
@@ -73,20 +97,73 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   return is_deepspeed(text) ? deepspeed_keys(text, choices) : estimator::read_model_json(text);
 }
 
-Result<TrainingRun> run_of(const std::string& text, const InputChoices& choices) {
+Status set_key(const Change& change, RunKeys& keys) {
+  keys[full_key(change.key)] = change.value;
+  return {};
+}
+
+// How many GPUs there are is no argument of Megatron-LM's.
+Status set_key(const Change& change, MegatronRun& run) {
+  if (change.key != "gpus") {
+    run.arguments[change.key] = change.value;
+    return {};
+  }
+  int64_t gpus = 0;
+  const char* const end = change.value.data() + change.value.size();
+  const auto [rest, error] = std::from_chars(change.value.data(), end, gpus);
+  if (error != std::errc() || rest != end || gpus < 1 || gpus > kMostGpus) {
+    return Status::invalid_argument(fmt::format(
+        "gpus: '{}' is not allowed; allowed: whole numbers from 1 to {}", change.value, kMostGpus));
+  }
+  run.gpus = gpus;
+  return {};
+}
+
+Result<TrainingRun> read(const RunKeys& keys) {
+  return estimator::read_run(keys);
+}
+
+Result<TrainingRun> read(const MegatronRun& given) {
+  Result<TrainingRun> run = read_megatron(given);
+  // The question is which rank peaks, not what the last one logs.
+  if (run.ok()) run->last_rank_only = false;
+  return run;
+}
+
+using Given = std::variant<RunKeys, MegatronRun>;
+
+Result<Given> megatron(Result<MegatronRun> given, const InputChoices& choices) {
+  if (!given.ok()) return given.take_status();
+  given->gpu = choices.gpu_kind;
+  if (choices.gpus > 0) given->gpus = choices.gpus;
+  return Given(std::move(given.value()));
+}
+
+Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
-  if (ending == ".yaml" || ending == ".yml")
-    return run_of_megatron(estimator::read_megatron_yaml(text), choices);
-  if (text.rfind("--", 0) == 0) return run_of_megatron(estimator::read_megatron_arguments(text), choices);
+  if (ending == ".yaml" || ending == ".yml") return megatron(estimator::read_megatron_yaml(text), choices);
+  if (text.rfind("--", 0) == 0) return megatron(estimator::read_megatron_arguments(text), choices);
   Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
-  if (Status status = apply_sets(choices.sets, keys.value()); !status.ok()) return status;
   if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);
-  return estimator::read_run(keys.value());
+  return Given(std::move(keys.value()));
+}
+
+Status named(const std::string& file, const Status& status) {
+  return {status.code(), fmt::format("{}: {}", file, status.text())};
 }
 
 }  // namespace
+
+Result<Change> parse_change(const char* option, const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return Status::invalid_argument(
+        fmt::format("{} '{}' is not allowed; allowed: key=value, such as train.micro_batch=4", option, text));
+  }
+  return Change{text.substr(0, equals), text.substr(equals + 1)};
+}
 
 Result<std::string> read_text_file(const std::string& path) {
   std::error_code error;
@@ -98,11 +175,30 @@ Result<std::string> read_text_file(const std::string& path) {
   return std::move(text).str();
 }
 
-Result<TrainingRun> read_input(const InputChoices& choices) {
+Result<RunSource> RunSource::open(const InputChoices& choices) {
   Result<std::string> text = read_text_file(choices.file);
   if (!text.ok()) return text.take_status();
-  Result<TrainingRun> run = run_of(text.value(), choices);
-  if (!run.ok()) return Status(run.status().code(), fmt::format("{}: {}", choices.file, run.status().text()));
+  Result<Given> given = given_of(text.value(), choices);
+  if (!given.ok()) return named(choices.file, given.status());
+  for (const std::string& set : choices.sets) {
+    Result<Change> change = parse_change("--set", set);
+    if (!change.ok()) return change.take_status();
+    Status status = std::visit([&](auto& keys) { return set_key(change.value(), keys); }, given.value());
+    if (!status.ok()) return status;
+  }
+  return RunSource(choices.file, std::move(given.value()));
+}
+
+Result<TrainingRun> RunSource::run(const std::vector<Change>& changes) const {
+  Result<TrainingRun> run = std::visit(
+      [&](auto keys) -> Result<TrainingRun> {
+        for (const Change& change : changes) {
+          if (Status status = set_key(change, keys); !status.ok()) return status;
+        }
+        return read(keys);
+      },
+      given_);
+  if (!run.ok()) return named(file_, run.status());
   return run;
 }
 

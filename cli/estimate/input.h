@@ -2,9 +2,12 @@
 #pragma once
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "driver/status.h"
+#include "estimator/inputs/megatron.h"
+#include "estimator/inputs/run_file.h"
 #include "estimator/run.h"
 
 namespace spillway {
@@ -17,11 +20,39 @@ struct InputChoices {
   int64_t gpus = 0;               // 0: as the file says
 };
 
+// Another value for a key of the run: of a run file, with or without its section ("train.micro_batch",
+// "micro_batch"), or an argument of Megatron-LM's.
+struct Change {
+  std::string key;
+  std::string value;
+};
+
+// "key=value". `option` is what a complaint names.
+Result<Change> parse_change(const char* option, const std::string& text);
+
 Result<std::string> read_text_file(const std::string& path);
 
-// Kinds: .toml is a run file or torchtitan's; .yaml and .yml Megatron-LM's; .json DeepSpeed's where it has
-// its keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors name
-// the file.
-Result<estimator::TrainingRun> read_input(const InputChoices& choices);
+// A run as its file gives it, which can be asked for again with other values. Immutable; safe to use from any
+// number of threads.
+class RunSource {
+ public:
+  // Kinds: .toml is a run file or torchtitan's; .yaml and .yml Megatron-LM's; .json DeepSpeed's where it has
+  // its keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors
+  // name the file.
+  static Result<RunSource> open(const InputChoices& choices);
+
+  // Later changes of one key win. Errors name the file.
+  Result<estimator::TrainingRun> run(const std::vector<Change>& changes = {}) const;
+
+  const std::string& file() const { return file_; }
+
+ private:
+  using Given = std::variant<estimator::RunKeys, estimator::MegatronRun>;
+
+  RunSource(std::string file, Given given) : file_(std::move(file)), given_(std::move(given)) {}
+
+  std::string file_;
+  Given given_;
+};
 
 }  // namespace spillway

@@ -1,7 +1,5 @@
 #include "cli/replay/command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/replay/capacity_search.h"
 #include "cli/replay/report.h"
 #include "cli/size.h"
@@ -73,32 +72,6 @@ Result<Capacity> parse_capacity(const std::string& text) {
       "--capacity {}: allowed: min, unlimited, a size such as 24GiB, or a share of peak live such as 101%",
       text));
 }
-
-// A line on stderr that rewrites itself, where stderr is a terminal.
-class Progress {
- public:
-  ~Progress() { clear(); }
-
-  void show(const std::string& text) {
-    if (!on_) return;
-    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
-    std::fflush(stderr);
-    shown_ = true;
-  }
-  void bar(const std::string& text, uint64_t done, uint64_t total) {
-    constexpr uint64_t kWidth = 30;
-    const uint64_t full = total == 0 ? kWidth : std::min(kWidth, kWidth * done / total);
-    show(fmt::format("{} [{:<{}}] {}/{}", text, std::string(full, '#'), kWidth, done, total));
-  }
-  void clear() {
-    if (shown_) std::fputs("\r\x1b[K", stderr);
-    shown_ = false;
-  }
-
- private:
-  bool on_ = isatty(STDERR_FILENO) == 1;
-  bool shown_ = false;
-};
 
 // Everything that is asked about one trace and one allocator.
 class TraceReplay {

@@ -8,6 +8,7 @@ from typing import Any
 from . import _install
 from ._library import check, library
 
+OUTSIDE = "outside_bytes"
 NAMES = ("parameter_bytes", "gradient_bytes", "buffer_bytes", "optimizer_bytes")
 
 
@@ -17,7 +18,8 @@ def annotate(model: Any, optimizer: Any = None) -> dict[int, dict[str, int]]:
     `model` is a module; `optimizer` an optimizer, several, or None. To be called when all that is to be counted is
     there: gradients exist after a backward pass, the optimizer's state after its first step. Called again it replaces
     what it said before. Bytes are those of the storages, without rounding; a storage counts once, under the first of
-    the four names that has it.
+    the four names that has it. Where there are any, `outside_bytes` of the dump is what the device has in use and the
+    allocator has not reserved: CUDA's context, other libraries, other processes.
 
     Returns the bytes by device and name. Without Spillway in use nothing else happens. Raises SpillwayError where the
     library cannot take them.
@@ -45,9 +47,15 @@ def annotate(model: Any, optimizer: Any = None) -> dict[int, dict[str, int]]:
                 counts[tensor.device.index][name] += storage.nbytes()
     if _install.in_use():
         for device, names in counts.items():
-            for name, count in names.items():
+            outside = {OUTSIDE: outside_bytes(torch, device)} if any(names.values()) else {}
+            for name, count in (names | outside).items():
                 check(library().spw_annotate(device, name.encode(), count))
     return counts
+
+
+def outside_bytes(torch: Any, device: int) -> int:
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, int(total - free - torch.cuda.memory_reserved(device)))
 
 
 def tensors(torch: Any, holder: Any) -> Iterator[Any]:

@@ -2,50 +2,27 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/cli/run_command.h"
+#include "tests/cli/command_folder.h"
 
 namespace spillway {
 namespace {
 
 using nlohmann::json;
 using test::CommandResult;
+using test::kLlama8b;
 using test::run_command;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr const char* kLlama8b =
-    R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": false,
-        "max_position_embeddings": 8192, "rope_scaling": {"type": "linear"}, "eos_token_id": [1, 2]})";
-
-class EstimateCommandTest : public ::testing::Test {
+class EstimateCommandTest : public test::CommandFolder {
  protected:
-  EstimateCommandTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-estimate-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~EstimateCommandTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    std::string path = folder_ / name;
-    std::ofstream(path, std::ios::binary) << text;
-    return path;
-  }
-
   void expect_one_line_error(const std::string& name, const std::string& text,
                              const std::string& part) const {
-    const CommandResult result = run_command({"estimate", write(name, text)});
-    EXPECT_EQ(result.code, 1) << result.err;
-    EXPECT_EQ(result.error_lines(), 1) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(part));
-    EXPECT_THAT(result.out, IsEmpty());
+    expect_complaint({"estimate", write(name, text)}, part);
   }
-
-  std::filesystem::path folder_;
 };
 
 TEST_F(EstimateCommandTest, SaysWhatFitsWhere) {

@@ -1,0 +1,211 @@
+#include "cli/estimate/html.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace spillway {
+namespace {
+
+using estimator::Bucket;
+using estimator::Buckets;
+using estimator::Estimate;
+using estimator::GpuMemory;
+using estimator::Phase;
+using estimator::RankClass;
+
+constexpr double kGiB = 1 << 30;
+constexpr double kWidth = 860;  // of a picture, pixels
+constexpr double kLeft = 150;   // where its axis begins
+constexpr double kBarHeight = 22;
+constexpr double kRowHeight = 34;
+constexpr double kFigureWidth = 90;  // of "123.456 GiB"
+
+// Told apart by people who do not see all colours (Okabe and Ito).
+constexpr std::array<const char*, 8> kColours = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
+                                                 "#56b4e9", "#d55e00", "#f0e442", "#999999"};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string gib(double bytes) {
+  return fmt::format("{:.3f} GiB", bytes / kGiB);
+}
+
+// Bytes to pixels, with the GPUs' sizes as lines.
+class Scale {
+ public:
+  Scale(double most_bytes, const Question& question) : question_(question), most_(most_bytes) {
+    for (const GpuMemory& gpu : question.gpus) {
+      if (gpu.bytes < 1.5 * most_bytes) most_ = std::max(most_, gpu.bytes);
+    }
+  }
+
+  double width(double bytes) const { return (kWidth - kLeft - 10) * bytes / most_; }
+
+  std::string open(double height, std::string_view title) const {
+    return fmt::format(
+        "<svg viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\" role=\"img\" aria-label=\"{}\">\n", kWidth,
+        height + 20, kWidth, height + 20, title);
+  }
+
+  std::string close(double height) const {
+    std::string out;
+    for (const GpuMemory& gpu : question_.gpus) {
+      if (gpu.bytes > most_) continue;
+      const double x = kLeft + width(gpu.bytes);
+      out += fmt::format(
+          "<line x1=\"{0:.1f}\" y1=\"0\" x2=\"{0:.1f}\" y2=\"{1:.1f}\" class=\"gpu\"/>"
+          "<text x=\"{0:.1f}\" y=\"{2:.1f}\" text-anchor=\"end\">{3}</text>\n",
+          x, height, height + 14, escaped(gpu.name));
+    }
+    return out + "</svg>\n";
+  }
+
+ private:
+  const Question& question_;
+  double most_;
+};
+
+std::string bar(double x, double y, double width, const char* colour, std::string_view title) {
+  return fmt::format(
+      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{}</title></rect>\n",
+      x, y, std::max(0.0, width), kBarHeight, colour, escaped(title));
+}
+
+std::string label(double y, std::string_view text) {
+  return fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 8,
+                     y + kBarHeight - 6, escaped(text));
+}
+
+// One bar for each phase of a step: what is held between steps, and what comes on top.
+std::string phases_picture(const RankClass& rank, const Scale& scale) {
+  const double height = kRowHeight * static_cast<double>(rank.phases.size());
+  std::string out = scale.open(height, "memory by phase");
+  double y = 4;
+  for (const Phase& phase : rank.phases) {
+    const double held = std::min(phase.bytes, rank.steady_bytes);
+    out += label(y, phase.name);
+    out += bar(kLeft, y, scale.width(held), kColours[0], fmt::format("held between steps: {}", gib(held)));
+    out += bar(kLeft + scale.width(held), y, scale.width(phase.bytes - held), kColours[1],
+               fmt::format("only now: {}", gib(phase.bytes - held)));
+    // Inside the bar where it has room, else behind it.
+    const double width = scale.width(phase.bytes);
+    const bool inside = width > kFigureWidth;
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", kLeft + 6 + (inside ? 0 : width),
+                       y + kBarHeight - 6, inside ? " class=\"figure\"" : "", gib(phase.bytes));
+    y += kRowHeight;
+  }
+  return out + scale.close(height);
+}
+
+// The buckets of one rank class, one after the other.
+std::string buckets_bar(const RankClass& rank, const Scale& scale, double y) {
+  std::string out = label(y, fmt::format("stage {}", rank.stage));
+  double x = kLeft;
+  size_t colour = 0;
+  for (const Buckets* buckets : {&rank.steady, &rank.peak}) {
+    for (const Bucket& bucket : *buckets) {
+      if (bucket.bytes <= 0) continue;
+      out += bar(x, y, scale.width(bucket.bytes), kColours[colour++ % kColours.size()],
+                 fmt::format("{}: {}", bucket.name, gib(bucket.bytes)));
+      x += scale.width(bucket.bytes);
+    }
+  }
+  return out;
+}
+
+std::string ranks_picture(const Estimate& estimate, const Scale& scale) {
+  const double height = kRowHeight * static_cast<double>(estimate.ranks.size());
+  std::string out = scale.open(height, "buckets by rank class");
+  double y = 4;
+  for (const RankClass& rank : estimate.ranks) {
+    out += buckets_bar(rank, scale, y);
+    y += kRowHeight;
+  }
+  return out + scale.close(height);
+}
+
+std::string bucket_table(const RankClass& rank) {
+  std::string out = "<table>\n<tr><th></th><th>bucket</th><th>GiB</th><th>formula</th><th>source</th></tr>\n";
+  size_t colour = 0;
+  for (const Buckets* buckets : {&rank.steady, &rank.peak}) {
+    for (const Bucket& bucket : *buckets) {
+      const char* shown = bucket.bytes > 0 ? kColours[colour++ % kColours.size()] : "none";
+      out += fmt::format(
+          "<tr><td style=\"background:{}\"></td><td>{}</td><td "
+          "class=\"number\">{:.3f}</td><td>{}</td><td>{}</td>"
+          "</tr>\n",
+          shown, escaped(bucket.name), bucket.bytes / kGiB, escaped(bucket.formula), escaped(bucket.source));
+    }
+    const bool steady = buckets == &rank.steady;
+    out +=
+        fmt::format("<tr class=\"total\"><td></td><td>= {}</td><td class=\"number\">{:.3f}</td></tr>\n",
+                    steady ? "between steps" : "peak", (steady ? rank.steady_bytes : rank.peak_bytes) / kGiB);
+  }
+  return out + "</table>\n";
+}
+
+std::string verdicts(const Question& question, const Estimate& estimate) {
+  const double needed = estimator::needed_bytes(question.run, estimate);
+  std::string out = "<ul>\n";
+  for (const GpuMemory& gpu : question.gpus) {
+    out += fmt::format("<li><b>{}</b> on {} ({}): {} needed, {:.1f} % of it</li>\n",
+                       estimator::verdict_name(estimator::verdict(needed, gpu)), escaped(gpu.name),
+                       gib(gpu.bytes), gib(needed), 100 * needed / gpu.bytes);
+  }
+  return out + "</ul>\n";
+}
+
+constexpr const char* kHead =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Spillway "
+    "estimate</title>\n"
+    "<style>\nbody{font:14px sans-serif;max-width:900px;margin:2em auto;color:#222}\n"
+    "text{font:12px sans-serif;fill:#222}\n.figure{fill:#fff;font-weight:bold}\n"
+    ".gpu{stroke:#222;stroke-dasharray:4 3}\ntable{border-collapse:collapse}\n"
+    "td,th{padding:2px 8px;text-align:left}\n.number{text-align:right}\n.total{font-weight:bold}\n"
+    "td:first-child{width:12px}\n</style>\n</head>\n<body>\n";
+
+}  // namespace
+
+std::string answer_html(const Question& question, const Estimate& estimate) {
+  const RankClass& rank = estimate.peak();
+  const Scale scale(rank.peak_bytes, question);
+  std::string out = kHead;
+  out += fmt::format(
+      "<h1>{}</h1>\n<p>{}: {} parameters; stage {} of {} peaks at {}, between {} and {}.</p>\n",
+      escaped(question.source.file()), escaped(question.run.model.type), estimate.parameters, rank.stage,
+      question.run.parallel.pipeline, gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
+  out += verdicts(question, estimate);
+  out += "<h2>By phase of a step</h2>\n" + phases_picture(rank, scale);
+  out += "<h2>By rank class</h2>\n" + ranks_picture(estimate, scale);
+  out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank);
+  out += "<h2>Assumed</h2>\n<ul>\n";
+  for (const std::string& assumed : question.run.assumptions)
+    out += fmt::format("<li>{}</li>\n", escaped(assumed));
+  return out + "</ul>\n</body>\n</html>\n";
+}
+
+}  // namespace spillway

@@ -1,0 +1,140 @@
+#include "estimator/calibration/signature.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace spillway::estimator {
+namespace {
+
+std::string text(const Attention& block) {
+  std::string out =
+      fmt::format("attention {}/{}x{} bias {}{} norms {} {} {}", block.heads, block.key_value_heads,
+                  block.head_dim, int{block.query_key_value_bias}, int{block.output_bias},
+                  block.norm_parameters, block.head_norm_parameters, block.extra_parameters);
+  if (block.cross) out += " cross";
+  if (const auto& latent = block.latent) {
+    out += fmt::format(" latent {} {} {} {} {}", latent->query_rank, latent->key_value_rank, latent->head_dim,
+                       latent->rotary_dim, latent->value_dim);
+  }
+  return out;
+}
+
+std::string text(const Mlp& block) {
+  return fmt::format("feed-forward {}{}{} norms {}", block.ffn, block.gated ? " gated" : "",
+                     block.bias ? " bias" : "", block.norm_parameters);
+}
+
+std::string text(const Experts& block) {
+  return fmt::format("experts {} of {} x {} shared {}{}{}{}{} norms {}", block.top_k, block.count, block.ffn,
+                     block.shared_ffn, block.gated ? " gated" : "", block.bias ? " bias" : "",
+                     block.router_bias ? " router bias" : "", block.shared_gate ? " shared gate" : "",
+                     block.norm_parameters);
+}
+
+std::string text(const Mamba& block) {
+  return fmt::format("mamba {}x{} state {} groups {} convolution {} norms {}", block.heads, block.head_dim,
+                     block.state, block.groups, block.convolution, block.norm_parameters);
+}
+
+std::string text(const PredictionInput& block) {
+  return fmt::format("prediction norms {}", block.norm_parameters);
+}
+
+std::string text(const Layer& layer) {
+  std::string out;
+  for (const Block& block : layer) {
+    if (!out.empty()) out += ", ";
+    out += std::visit([](const auto& each) { return text(each); }, block);
+  }
+  return out;
+}
+
+// Equal layers in a row are said once.
+std::string text(const Tower& tower) {
+  std::string out = tower.name;
+  std::string last;
+  int64_t count = 0;
+  const auto flush = [&] {
+    if (count > 0) out += fmt::format("; {} x [{}]", count, last);
+  };
+  for (const Layer& layer : tower.layers) {
+    std::string now = text(layer);
+    if (now != last) {
+      flush();
+      last = std::move(now);
+      count = 0;
+    }
+    ++count;
+  }
+  flush();
+  return out + fmt::format("; norm {} input {}", tower.final_norm_parameters, tower.input_parameters);
+}
+
+std::string model_text(const Model& model) {
+  std::string out =
+      fmt::format("{} hidden {} vocabulary {} x {}{} positions {} types {} head {} predictions {}{}",
+                  model.type, model.hidden, model.vocabulary, model.vocabulary_multiple,
+                  model.tied ? " tied" : "", model.positions, model.token_types, model.head_parameters,
+                  model.prediction_layers, model.output_bias ? " output bias" : "");
+  for (const Tower& tower : model.towers) out += "; " + text(tower);
+  return out;
+}
+
+std::string parallel_text(const Parallel& parallel) {
+  return fmt::format(
+      "gpus {} tensor {}{} pipeline {} virtual {} group {} context {} expert {} x {} zero {} replicas {} "
+      "layers [{}]",
+      parallel.world, parallel.tensor, parallel.sequence ? " sequence" : "", parallel.pipeline,
+      parallel.virtual_stages, parallel.microbatch_group, parallel.context, parallel.expert,
+      parallel.expert_tensor, static_cast<int>(parallel.sharding), parallel.optimizer_instances,
+      fmt::join(parallel.stage_layers, " "));
+}
+
+std::string states_text(const TrainingRun& run) {
+  const Training& training = run.training;
+  return fmt::format("framework {} gpu {} allocator {} precision {}{}{}{} optimizer {}",
+                     static_cast<int>(run.framework), static_cast<int>(run.gpu),
+                     static_cast<int>(run.allocator), static_cast<int>(training.precision),
+                     training.autocast ? " autocast" : "", training.mixed ? " mixed" : "",
+                     training.fp32_gradients ? " fp32 gradients" : "", static_cast<int>(training.optimizer));
+}
+
+std::string kernels_text(const Training& training) {
+  const RecomputeModules& modules = training.modules;
+  return fmt::format(
+      "attention {} {}{} loss {} recompute {} {}{}{}{}{}{} x {} dropout {}{}{} deferred {} dispatcher {} "
+      "grouped {} imbalance {}",
+      static_cast<int>(training.attention), training.score_copy_bytes, training.attention_mask ? " mask" : "",
+      static_cast<int>(training.cross_entropy), static_cast<int>(training.recompute),
+      int{modules.attention_core}, int{modules.layer_norm}, int{modules.latent_projection}, int{modules.mlp},
+      int{modules.expert_activation}, int{modules.experts}, training.recompute_layers,
+      int{training.hidden_dropout}, int{training.attention_dropout},
+      training.norm_in_fp32 ? " fp32 norms" : "", training.deferred_embedding_gradients,
+      static_cast<int>(training.dispatcher), int{training.grouped_gemm}, training.expert_imbalance);
+}
+
+std::string shape_text(const TrainingRun& run) {
+  std::string out = fmt::format("micro-batch {} microbatches {} sequence", run.training.micro_batch,
+                                run.training.microbatches);
+  for (const Tower& tower : run.model.towers) out += fmt::format(" {}", tower.sequence);
+  return out;
+}
+
+}  // namespace
+
+std::string Signature::key() const {
+  const std::string all =
+      fmt::format("{}\n{}\n{}\n{}\n{}", kFormulaVersion, hardware, model, parallel, states);
+  const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+Signature signature_of(const TrainingRun& run, const std::string& hardware) {
+  return {hardware,         model_text(run.model),      parallel_text(run.parallel),
+          states_text(run), kernels_text(run.training), shape_text(run)};
+}
+
+}  // namespace spillway::estimator
