@@ -1,0 +1,52 @@
+// Which changes of place a block may make: every pair that is not legal is refused, and changes nothing.
+#include "offload/spill/block.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace spillway::test {
+namespace {
+
+using enum BlockPlace;
+
+const std::vector<BlockPlace> kAll{kResident, kEvicting,  kHost,      kWriting, kDisk,
+                                   kReading,  kRestoring, kDiscarded, kPoisoned};
+
+// As the header tells it; where a block is after each way there.
+const std::set<std::pair<BlockPlace, BlockPlace>> kLegal{
+    {kResident, kEvicting},  {kEvicting, kHost},      {kEvicting, kDisk},       {kEvicting, kResident},
+    {kHost, kWriting},       {kWriting, kDisk},       {kWriting, kHost},        {kDisk, kReading},
+    {kReading, kHost},       {kReading, kDisk},       {kReading, kPoisoned},    {kHost, kRestoring},
+    {kDisk, kRestoring},     {kRestoring, kResident}, {kRestoring, kHost},      {kRestoring, kDisk},
+    {kRestoring, kPoisoned}, {kResident, kDiscarded}, {kDiscarded, kRestoring}, {kRestoring, kDiscarded},
+};
+
+TEST(SpillBlock, GoesOnlyWhereTheTableSays) {
+  for (const BlockPlace from : kAll) {
+    for (const BlockPlace to : kAll) {
+      SpillBlock block(4096, from);
+      const Status status = block.go(to);
+      const bool is_legal = kLegal.count({from, to}) != 0;
+      EXPECT_EQ(status.ok(), is_legal) << name_of(from) << " to " << name_of(to);
+      EXPECT_EQ(block.place(), is_legal ? to : from);
+    }
+  }
+}
+
+TEST(SpillBlock, NothingLeavesWhatIsLost) {
+  SpillBlock block(4096, kPoisoned);
+  for (const BlockPlace to : kAll) EXPECT_EQ(block.go(to).code(), SPW_ERROR_INTERNAL);
+}
+
+TEST(SpillBlock, EveryPlaceHasAName) {
+  std::set<std::string> names;
+  for (const BlockPlace place : kAll) names.insert(name_of(place));
+  EXPECT_EQ(names.size(), kAll.size());
+}
+
+}  // namespace
+}  // namespace spillway::test
