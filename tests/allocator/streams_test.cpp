@@ -337,7 +337,7 @@ TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   Device device;
   ArenaOptions options;
   options.limit_bytes = 16 * kMiB;
-  options.most_mappings = 20;
+  options.most_mappings = 19;
   const auto arena = device.arena(options);
   const auto every_second_of_four = [&] {
     void* blocks[4];
@@ -356,9 +356,17 @@ TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   SPW_EXPECT_OK(arena->set_limit(30 * kMiB));
   every_second_of_four();
   const int64_t host_waits = arena->stats().host_waits;
-  EXPECT_NE(must_allocate(*arena, 8 * kMiB, nullptr), block);
+  const auto va = reinterpret_cast<CUdeviceptr>(block);
+  EXPECT_EQ(device.driver->cuMemsetD8Async(va, 1, 6 * kMiB, nullptr), CUDA_SUCCESS);
+  void* other = must_allocate(*arena, 8 * kMiB, nullptr);
+  EXPECT_NE(other, block);
   EXPECT_EQ(arena->stats().host_waits, host_waits + 1);
-  device.touch(nullptr, block, 6 * kMiB);
+  EXPECT_EQ(device.driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(other), 2, 8 * kMiB, nullptr),
+            CUDA_SUCCESS);
+  // Another's memory under the block's addresses would hold what was written there.
+  std::vector<unsigned char> bytes(6 * kMiB);
+  EXPECT_EQ(device.driver->cuMemcpyDtoH(bytes.data(), va, bytes.size()), CUDA_SUCCESS);
+  EXPECT_EQ(bytes, std::vector<unsigned char>(6 * kMiB, 1));
   EXPECT_EQ(device.reports(), "");
   SPW_EXPECT_OK(arena->validate());
 }
