@@ -7,20 +7,47 @@ or, without a change to the script, ``spillway run -- python train.py``.
 """
 
 from . import _first_use
+from ._activations import ActivationOffload, offload_activations
 from ._annotate import annotate
 from ._errors import SpillwayError, SpillwayWarning
 from ._install import Installed, install, installed, mempool_allocator
+from ._regions import (
+    evict,
+    pin,
+    prefetch,
+    region,
+    region_pool,
+    regions,
+    release,
+    resident,
+    restore,
+    unpin,
+)
+from ._tiers import tier_stats
 
 _first_use.watch_imports()
 
 __version__ = "0.1.0"
 __all__ = [
+    "ActivationOffload",
     "Installed",
     "SpillwayError",
     "SpillwayWarning",
     "__version__",
     "annotate",
+    "evict",
     "install",
     "installed",
     "mempool_allocator",
+    "offload_activations",
+    "pin",
+    "prefetch",
+    "region",
+    "region_pool",
+    "regions",
+    "release",
+    "resident",
+    "restore",
+    "tier_stats",
+    "unpin",
 ]

@@ -1,0 +1,146 @@
+"""When to bring saved tensors back: learned from the step before.
+
+Autograd asks for saved tensors in nearly the same order in each step. A step is noted as the order of the keys asked
+for and, where the device's clock was read, when each was asked for and how long its copies took. From that follow
+
+- the order of the next step; before the first is known, the reverse of the order in which they were saved;
+- the depth: how many ahead of the one asked for are on their way. Twice as many after a step in which one came late;
+  one fewer after a step in which all came early, by more than twice their copy's time; but never again as few as were
+  once too few;
+- what had better stay on the device: the first `depth` asked for, which would come back at once, and those whose
+  copies the link cannot hide.
+
+Knows nothing of devices or PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass, field
+
+FIRST_DEPTH = 4
+MOST_DEPTH = 64
+# Of the time that copies are measured to take, what they are planned with.
+MARGIN = 1.1
+# A stall of the compute stream below this is no lateness: two events in a row are so far apart.
+LATE_NS = 20_000
+
+
+@dataclass
+class Use:
+    """One tensor in one step. Times are ns of one clock of the device, None where unknown."""
+
+    key: Hashable
+    size: int  # bytes
+    saved_ns: float | None = None
+    needed_ns: float | None = None
+    came_ns: float | None = None  # 0 and more below needed_ns: early
+    stall_ns: float | None = None  # how long the compute stream waited
+    out_ns: float | None = None  # how long the copy took
+    in_ns: float | None = None
+
+
+@dataclass
+class Schedule:
+    depth: int = FIRST_DEPTH
+    order: list[Hashable] = field(default_factory=list)
+    stays: frozenset[Hashable] = frozenset()
+    _positions: dict[Hashable, int] = field(default_factory=dict)
+    _least_depth: int = 1
+    _bandwidth: dict[str, float] = field(default_factory=dict)  # bytes per ns
+
+    def position(self, key: Hashable) -> int | None:
+        return self._positions.get(key)
+
+    def after(self, key: Hashable, saved: Sequence[Hashable]) -> list[Hashable]:
+        """What is asked for next, nearest first, `depth` of them at most. `saved`: all of the step, as saved."""
+        position = self.position(key)
+        if position is not None:
+            return self.order[position + 1 : position + 1 + self.depth]
+        if self.order or key not in saved:
+            return []
+        place = saved.index(key)
+        return list(saved[max(0, place - self.depth) : place])[::-1]
+
+    def learn_order(self, keys: Sequence[Hashable]) -> None:
+        """What the last step asked for, in this order."""
+        if keys:
+            self.order = list(keys)
+            self._positions = {key: position for position, key in enumerate(self.order)}
+
+    def learn(self, uses: Sequence[Use], room: int) -> None:
+        """The times of one whole step, in the order asked for. `room`: bytes that may stay beyond those that did."""
+        if not uses:
+            return
+        self._adapt_depth(uses)
+        self._measure(uses)
+        stays = {use.key for use in uses[: self.depth]}
+        room += sum(use.size for use in uses if use.key in self.stays and use.key not in stays)
+        for use in self._unhidden(uses, stays):
+            room -= use.size
+            if room < 0:
+                break
+            stays.add(use.key)
+        self.stays = frozenset(stays)
+
+    def _adapt_depth(self, uses: Sequence[Use]) -> None:
+        # Of the first, none was asked for so far ahead.
+        came = [use for use in uses[self.depth :] if use.stall_ns is not None]
+        if not came:
+            return
+        if any(is_late(use) for use in came):
+            self._least_depth = min(self.depth + 1, MOST_DEPTH)
+            self.depth = min(2 * self.depth, MOST_DEPTH)
+        elif all(is_early(use) for use in came):
+            self.depth = max(self.depth - 1, self._least_depth)
+
+    def _measure(self, uses: Sequence[Use]) -> None:
+        for way in ("out", "in"):
+            timed = [(use.size, time) for use in uses if (time := getattr(use, f"{way}_ns")) is not None]
+            total = sum(time for _, time in timed)
+            if total > 0:
+                self._bandwidth[way] = sum(size for size, _ in timed) / total
+
+    def _unhidden(self, all_uses: Sequence[Use], stays: Set[Hashable]) -> list[Use]:
+        """Those that the link cannot bring out and back in time, the soonest asked for first.
+
+        Copies back run one after the other, so the latest start of each is the earlier of when it is needed and the
+        latest start of the next, less its time. Where that is before the first is asked for, or before its copy out
+        is done, nothing hides it. Without the stalls of the step, which are what is to be avoided.
+        """
+        if len(self._bandwidth) < 2 or any(use.saved_ns is None or use.needed_ns is None for use in all_uses):
+            return []
+        needed, stalled = {}, 0.0
+        for use in all_uses:
+            needed[use.key] = (use.needed_ns or 0.0) - stalled
+            stalled += use.stall_ns or 0.0
+        uses = [use for use in all_uses if use.key not in stays]
+        gone = self._gone(uses)
+        begin, latest = min(needed.values()), float("inf")
+        found = []
+        for use in reversed(uses):
+            start = min(latest, needed[use.key]) - MARGIN * use.size / self._bandwidth["in"]
+            if start < max(begin, gone[use.key]):
+                found.append(use)
+            else:
+                latest = start
+        return found[::-1]
+
+    def _gone(self, uses: Sequence[Use]) -> dict[Hashable, float]:
+        """When each copy out is done: one after the other, as they were saved."""
+        done = float("-inf")
+        gone = {}
+        for use in sorted(uses, key=lambda use: use.saved_ns or 0.0):
+            done = max(done, use.saved_ns or 0.0) + MARGIN * use.size / self._bandwidth["out"]
+            gone[use.key] = done
+        return gone
+
+
+def is_late(use: Use) -> bool:
+    return use.stall_ns is not None and use.stall_ns > LATE_NS
+
+
+def is_early(use: Use) -> bool:
+    if use.came_ns is None or use.needed_ns is None or use.in_ns is None:
+        return False
+    return use.needed_ns - use.came_ns > 2 * use.in_ns
