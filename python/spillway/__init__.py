@@ -11,6 +11,9 @@ from ._activations import ActivationOffload, offload_activations
 from ._annotate import annotate
 from ._errors import SpillwayError, SpillwayWarning
 from ._install import Installed, install, installed, mempool_allocator
+from ._materialize import Materialized, materialize
+from ._optimizer import OptimizerOffload, offload_optimizer
+from ._parameters import ParameterOffload, offload_parameters
 from ._regions import (
     evict,
     pin,
@@ -31,6 +34,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ActivationOffload",
     "Installed",
+    "Materialized",
+    "OptimizerOffload",
+    "ParameterOffload",
     "SpillwayError",
     "SpillwayWarning",
     "__version__",
@@ -38,8 +44,11 @@ __all__ = [
     "evict",
     "install",
     "installed",
+    "materialize",
     "mempool_allocator",
     "offload_activations",
+    "offload_optimizer",
+    "offload_parameters",
     "pin",
     "prefetch",
     "region",
