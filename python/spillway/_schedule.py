@@ -4,9 +4,9 @@ Autograd asks for saved tensors in nearly the same order in each step. A step is
 for and, where the device's clock was read, when each was asked for and how long its copies took. From that follow
 
 - the order of the next step; before the first is known, the reverse of the order in which they were saved;
-- the depth: how many ahead of the one asked for are on their way. Twice as many after a step in which one came late;
-  one fewer after a step in which all came early, by more than twice their copy's time; but never again as few as were
-  once too few;
+- how many ahead of the one asked for are on their way: as many as the times say, and `depth` at least. That is twice
+  as many after a step in which one came late though the link could have brought it; one fewer after a step in which
+  all came early, by more than twice their copy's time; but never again as few as were once too few;
 - what had better stay on the device: the first `depth` asked for, which would come back at once, and those whose
   copies the link cannot hide.
 
@@ -15,6 +15,8 @@ Knows nothing of devices or PyTorch.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -46,17 +48,16 @@ class Schedule:
     order: list[Hashable] = field(default_factory=list)
     stays: frozenset[Hashable] = frozenset()
     _positions: dict[Hashable, int] = field(default_factory=dict)
+    _leads: dict[Hashable, int] = field(default_factory=dict)  # how many ahead it must begin, where times say more
+    _reach: list[int] = field(default_factory=list)  # at each position, the furthest that is on its way
     _least_depth: int = 1
     _bandwidth: dict[str, float] = field(default_factory=dict)  # bytes per ns
 
-    def position(self, key: Hashable) -> int | None:
-        return self._positions.get(key)
-
     def after(self, key: Hashable, saved: Sequence[Hashable]) -> list[Hashable]:
-        """What is asked for next, nearest first, `depth` of them at most. `saved`: all of the step, as saved."""
-        position = self.position(key)
+        """What should be on its way when `key` is asked for, nearest first. `saved`: all of the step, as saved."""
+        position = self._positions.get(key)
         if position is not None:
-            return self.order[position + 1 : position + 1 + self.depth]
+            return self.order[position + 1 : self._reach[position] + 1]
         if self.order or key not in saved:
             return []
         place = saved.index(key)
@@ -67,21 +68,36 @@ class Schedule:
         if keys:
             self.order = list(keys)
             self._positions = {key: position for position, key in enumerate(self.order)}
+            self._plan_reach()
 
     def learn(self, uses: Sequence[Use], room: int) -> None:
         """The times of one whole step, in the order asked for. `room`: bytes that may stay beyond those that did."""
         if not uses:
             return
-        self._adapt_depth(uses)
         self._measure(uses)
+        soon = {use.key for use in uses[: self.depth]}
+        unhidden = self._unhidden(uses, soon)
+        # Where the link is what lacks, more that is on its way helps nothing.
+        if all(use.key in self.stays for use in unhidden):
+            self._adapt_depth(uses)
         stays = {use.key for use in uses[: self.depth]}
         room += sum(use.size for use in uses if use.key in self.stays and use.key not in stays)
-        for use in self._unhidden(uses, stays):
+        for use in unhidden:
             room -= use.size
             if room < 0:
                 break
             stays.add(use.key)
         self.stays = frozenset(stays)
+        self._plan_reach()
+
+    def _plan_reach(self) -> None:
+        """Copies run one after the other, so none begins before one that is needed sooner."""
+        count = len(self.order)
+        self._reach = [min(position + self.depth, count - 1) for position in range(count)]
+        for position, key in enumerate(self.order):
+            begin = max(0, position - self._leads.get(key, 0))
+            self._reach[begin] = max(self._reach[begin], position)
+        self._reach = list(itertools.accumulate(self._reach, max))
 
     def _adapt_depth(self, uses: Sequence[Use]) -> None:
         # Of the first, none was asked for so far ahead.
@@ -102,7 +118,7 @@ class Schedule:
                 self._bandwidth[way] = sum(size for size, _ in timed) / total
 
     def _unhidden(self, all_uses: Sequence[Use], stays: Set[Hashable]) -> list[Use]:
-        """Those that the link cannot bring out and back in time, the soonest asked for first.
+        """Those that the link cannot bring out and back in time, the soonest asked for first; plans the others.
 
         Copies back run one after the other, so the latest start of each is the earlier of when it is needed and the
         latest start of the next, less its time. Where that is before the first is asked for, or before its copy out
@@ -116,14 +132,18 @@ class Schedule:
             stalled += use.stall_ns or 0.0
         uses = [use for use in all_uses if use.key not in stays]
         gone = self._gone(uses)
-        begin, latest = min(needed.values()), float("inf")
+        times = list(needed.values())
+        positions = {use.key: position for position, use in enumerate(all_uses)}
+        latest = float("inf")
         found = []
+        self._leads = {}
         for use in reversed(uses):
             start = min(latest, needed[use.key]) - MARGIN * use.size / self._bandwidth["in"]
-            if start < max(begin, gone[use.key]):
+            if start < max(times[0], gone[use.key]):
                 found.append(use)
             else:
                 latest = start
+                self._leads[use.key] = positions[use.key] - (bisect.bisect_right(times, start) - 1)
         return found[::-1]
 
     def _gone(self, uses: Sequence[Use]) -> dict[Hashable, float]:
