@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import threading
-import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -82,14 +81,15 @@ class ActivationOffload:
         self._steps: deque[StepStats] = deque(maxlen=KEPT_STEPS)
         self._totals: Counter[str] = Counter()
         self._most_away_bytes = 0
-        self._model: Any = None
         self._own: set[int] = set()  # storages of parameters and buffers
         # One object each: what is in force is known by it.
         self._pack_hook = self._pack
         self._unpack_hook = self._unpack
 
     def attach(self, model: Any, modules: dict[str, Any]) -> None:
-        self._model = weakref.ref(model)
+        self._note_own(model)
+        # Parameters may have moved since.
+        self._removers.append(model.register_forward_pre_hook(lambda entered, _: self._note_own(entered)).remove)
         for name, module in modules.items():
 
             def enter(entered: Any, _: Any, name: str = name) -> None:
@@ -130,8 +130,6 @@ class ActivationOffload:
     def _enter(self, name: str) -> None:
         stack = self._stack()
         hooks = None
-        if not stack:
-            self._note_model()
         if self._may_hook():
             hooks = _install.import_torch().autograd.graph.saved_tensors_hooks(self._pack_hook, self._unpack_hook)
             hooks.__enter__()
@@ -161,11 +159,8 @@ class ActivationOffload:
         top = native._top_saved_tensors_default_hooks(True)
         return top is None or top[0] is self._pack_hook
 
-    def _note_model(self) -> None:
+    def _note_own(self, model: Any) -> None:
         torch = _install.import_torch()
-        model = self._model()
-        if model is None:
-            return
         held = tensors(torch, [*model.parameters(), *model.buffers()])
         self._own = {tensor.untyped_storage()._cdata for tensor in held}
 

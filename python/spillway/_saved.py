@@ -85,6 +85,7 @@ class Entry:
         self.back_ref: Any = None
         self.waiting = 0  # saved tensors that were not asked for
         self.was_asked = False
+        self.is_again = False  # asked for once more: no matter of the schedule's
 
     def alive(self) -> Any:
         """The storage where it is on the device anyway, else None."""
@@ -118,6 +119,8 @@ class Step:
     names: dict[str, int] = field(default_factory=dict)  # how many were saved under each
     marks: dict[Hashable, dict[str, Any]] = field(default_factory=dict)
     prefetched: set[Hashable] = field(default_factory=set)
+    ahead_bytes: int = 0  # on their way and not asked for yet
+    ahead_limit: int = 0
     stats: StepStats = field(default_factory=StepStats)
 
 
@@ -176,6 +179,7 @@ class SavedTensors:
         entry = packed.entry
         check_version(packed.probe.now, packed.probe.at_save, f"{packed.dtype} {list(packed.place[1])}")
         is_first = not entry.was_asked
+        entry.is_again = not is_first
         if is_first:
             self._note_asked(entry)
         storage = entry.alive()
@@ -185,7 +189,7 @@ class SavedTensors:
             entry.step.stats.reused += is_first and entry.stays is None
             entry.coming = None
             self._prefetch_after(entry)
-        entry.waiting -= 1
+        entry.waiting = max(0, entry.waiting - 1)
         entry.back = storage if entry.waiting > 0 and entry.stays is None else None
         entry.back_ref = torch.multiprocessing.reductions.StorageWeakRef(storage)
         with torch.cuda.device(self._index):
@@ -197,15 +201,20 @@ class SavedTensors:
         step = entry.step
         if not step.asked:
             step.stats.away_bytes = sum(
-                each.use.size for each in list(step.entries.values()) if each.stash is not None and not each.alive()
+                each.use.size for each in list(step.entries.values()) if each.stash is not None and each.alive() is None
             )
+            # The rest is the program's, for what it computes with them.
+            step.ahead_limit = free_bytes(self._index) // 2
+        if entry.use.key in step.prefetched:
+            step.ahead_bytes -= entry.use.size
         entry.was_asked = True
         step.asked.append(entry.use)
         self._mark(entry, "needed", self._compute())
 
     def _bring(self, entry: Entry) -> Any:
         if entry.coming is None:
-            entry.step.prefetched.discard(entry.use.key)
+            if not entry.is_again:
+                entry.step.prefetched.discard(entry.use.key)
             self._begin(entry)
         self._prefetch_after(entry)
         assert entry.stash is not None
@@ -231,15 +240,20 @@ class SavedTensors:
         step = entry.step
         for key in self.schedule.after(entry.use.key, step.saved):
             following = step.entries.get(key)
-            if following is None or following.was_asked or following.coming is not None or following.alive():
+            if (
+                following is None
+                or following.was_asked
+                or following.coming is not None
+                or following.alive() is not None
+            ):
                 continue
-            # What is left must still serve the program, and others' prefetches.
-            if free_bytes(self._index) < 2 * following.use.size:
+            if step.ahead_bytes + following.use.size > step.ahead_limit:
                 return
             with contextlib.suppress(SpillwayError, torch.OutOfMemoryError):
                 # Who asks for it gets the error.
                 self._begin(following)
                 step.prefetched.add(key)
+                step.ahead_bytes += following.use.size
 
     # ---- Between steps
 
@@ -285,10 +299,9 @@ class SavedTensors:
     def _compute(self) -> Any:
         return _install.import_torch().cuda.current_stream(self._index)
 
-    def _mark(self, entry: Entry, name: str, stream: Any) -> Any:
-        mark = self._clock.mark(stream)
-        entry.step.marks.setdefault(entry.use.key, {})[name] = mark
-        return mark
+    def _mark(self, entry: Entry, name: str, stream: Any) -> None:
+        if not entry.is_again:
+            entry.step.marks.setdefault(entry.use.key, {})[name] = self._clock.mark(stream)
 
     def _is_past(self, step: Step) -> bool:
         return all(self._clock.is_past(mark) for marks in step.marks.values() for mark in marks.values())
