@@ -6,7 +6,7 @@ for and, where the device's clock was read, when each was asked for and how long
 - the order of the next step; before the first is known, the reverse of the order in which they were saved;
 - how many ahead of the one asked for are on their way: as many as the times say, and `depth` at least. That is twice
   as many after a step in which one came late though the link could have brought it; one fewer after a step in which
-  all came early, by more than twice their copy's time; but never again as few as were once too few;
+  most came early, by more than twice their copy's time; but never again as few as were once too few;
 - what had better stay on the device: the first `depth` asked for, which would come back at once, and those whose
   copies the link cannot hide.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 FIRST_DEPTH = 4
@@ -75,14 +75,12 @@ class Schedule:
         if not uses:
             return
         self._measure(uses)
-        soon = {use.key for use in uses[: self.depth]}
-        unhidden = self._unhidden(uses, soon)
         # Where the link is what lacks, more that is on its way helps nothing.
-        if all(use.key in self.stays for use in unhidden):
+        if all(use.key in self.stays for use in self._unhidden(uses)):
             self._adapt_depth(uses)
         stays = {use.key for use in uses[: self.depth]}
         room += sum(use.size for use in uses if use.key in self.stays and use.key not in stays)
-        for use in unhidden:
+        for use in self._unhidden(uses):
             room -= use.size
             if room < 0:
                 break
@@ -107,7 +105,7 @@ class Schedule:
         if any(is_late(use) for use in came):
             self._least_depth = min(self.depth + 1, MOST_DEPTH)
             self.depth = min(2 * self.depth, MOST_DEPTH)
-        elif all(is_early(use) for use in came):
+        elif 2 * sum(is_early(use) for use in came) > len(came):
             self.depth = max(self.depth - 1, self._least_depth)
 
     def _measure(self, uses: Sequence[Use]) -> None:
@@ -117,7 +115,7 @@ class Schedule:
             if total > 0:
                 self._bandwidth[way] = sum(size for size, _ in timed) / total
 
-    def _unhidden(self, all_uses: Sequence[Use], stays: Set[Hashable]) -> list[Use]:
+    def _unhidden(self, all_uses: Sequence[Use]) -> list[Use]:
         """Those that the link cannot bring out and back in time, the soonest asked for first; plans the others.
 
         Copies back run one after the other, so the latest start of each is the earlier of when it is needed and the
@@ -130,7 +128,7 @@ class Schedule:
         for use in all_uses:
             needed[use.key] = (use.needed_ns or 0.0) - stalled
             stalled += use.stall_ns or 0.0
-        uses = [use for use in all_uses if use.key not in stays]
+        uses = all_uses[self.depth :]  # the first stay anyway
         gone = self._gone(uses)
         times = list(needed.values())
         positions = {use.key: position for position, use in enumerate(all_uses)}
