@@ -135,6 +135,7 @@ def follow_stashes(time: Any) -> None:
     """The copies of Spillway, which are no operators, take their time of the model."""
     stashes: Any = importlib.import_module("spillway._stash")
     put, begin, finish = stashes.put, stashes.Stash.begin_get, stashes.Stash.finish_get
+    wait = stashes.Stash.wait_until_copied
 
     def timed_put(tensor: Any, to: int) -> Any:
         out, _ = stashes.streams(tensor.device.index)
@@ -156,6 +157,11 @@ def follow_stashes(time: Any) -> None:
         time.wait(None, stash.back)
         return finish(stash)
 
+    def timed_wait(stash: Any) -> None:
+        time.wait(None, stash.gone)
+        wait(stash)
+
+    stashes.Stash.wait_until_copied = timed_wait
     stashes.put, stashes.Stash.begin_get, stashes.Stash.finish_get = timed_put, timed_begin, timed_finish
 
 

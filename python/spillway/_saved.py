@@ -186,7 +186,11 @@ class SavedTensors:
         if storage is None:
             storage = self._bring(entry)
         else:
-            entry.step.stats.reused += is_first and entry.stays is None
+            if is_first and entry.stash is not None:
+                entry.step.stats.reused += 1
+                entry.use.is_held = entry.coming is None
+                # The program may change it when this backward pass is done.
+                entry.stash.wait_until_copied()
             entry.coming = None
             self._prefetch_after(entry)
         entry.waiting = max(0, entry.waiting - 1)

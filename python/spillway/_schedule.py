@@ -7,8 +7,8 @@ for and, where the device's clock was read, when each was asked for and how long
 - how many ahead of the one asked for are on their way: as many as the times say, and `depth` at least. That is twice
   as many after a step in which one came late though the link could have brought it; one fewer after a step in which
   most came early, by more than twice their copy's time; but never again as few as were once too few;
-- what had better stay on the device: the first `depth` asked for, which would come back at once, and those whose
-  copies the link cannot hide.
+- what had better stay on the device: the first `depth` asked for, which would come back at once, those that the program
+  holds anyway, and those whose copies the link cannot hide.
 
 Knows nothing of devices or PyTorch.
 """
@@ -34,6 +34,7 @@ class Use:
 
     key: Hashable
     size: int  # bytes
+    is_held: bool = False  # the program held it all the time, so that putting it away saved nothing
     saved_ns: float | None = None
     needed_ns: float | None = None
     came_ns: float | None = None  # 0 and more below needed_ns: early
@@ -51,6 +52,7 @@ class Schedule:
     _leads: dict[Hashable, int] = field(default_factory=dict)  # how many ahead it must begin, where times say more
     _reach: list[int] = field(default_factory=list)  # at each position, the furthest that is on its way
     _least_depth: int = 1
+    _held: set[Hashable] = field(default_factory=set)
     _bandwidth: dict[str, float] = field(default_factory=dict)  # bytes per ns
 
     def after(self, key: Hashable, saved: Sequence[Hashable]) -> list[Hashable]:
@@ -78,7 +80,8 @@ class Schedule:
         # Where the link is what lacks, more that is on its way helps nothing.
         if all(use.key in self.stays for use in self._unhidden(uses)):
             self._adapt_depth(uses)
-        stays = {use.key for use in uses[: self.depth]}
+        self._held |= {use.key for use in uses if use.is_held}
+        stays = {use.key for use in uses[: self.depth]} | self._held
         room += sum(use.size for use in uses if use.key in self.stays and use.key not in stays)
         for use in self._unhidden(uses):
             room -= use.size
@@ -128,7 +131,7 @@ class Schedule:
         for use in all_uses:
             needed[use.key] = (use.needed_ns or 0.0) - stalled
             stalled += use.stall_ns or 0.0
-        uses = all_uses[self.depth :]  # the first stay anyway
+        uses = [use for use in all_uses[self.depth :] if use.key not in self._held]  # others stay anyway
         gone = self._gone(uses)
         times = list(needed.values())
         positions = {use.key: position for position, use in enumerate(all_uses)}

@@ -29,6 +29,7 @@ class Stash:
 
     def __init__(self, handle: int, index: int, size: int) -> None:
         self._handle = handle
+        self._copied = streams(index)[0].record_event()
         self._index = index
         self._size = size
         weakref.finalize(self, tiers().spw_stash_free, handle).atexit = False  # type: ignore[misc]
@@ -49,6 +50,10 @@ class Stash:
         late = ctypes.c_int()
         check(tiers().spw_stash_finish_get(self._handle, self._current(), ctypes.byref(late)))
         return bool(late.value)
+
+    def wait_until_copied(self) -> None:
+        """Work enqueued from here on may change the memory that was copied."""
+        _install.import_torch().cuda.current_stream(self._index).wait_event(self._copied)
 
     def _current(self) -> int:
         stream: int = _install.import_torch().cuda.current_stream(self._index).cuda_stream

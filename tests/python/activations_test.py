@@ -266,6 +266,29 @@ def saved_before_and_after_a_change(outcome: Outcome) -> None:
     outcome.damaged += len(seen) - 2 + sum(int((copy.cpu() != value).any()) for value, copy in seen)
 
 
+def input_that_every_step_overwrites(outcome: Outcome) -> None:
+    """It is changed only when the copy is done; once it is known that the program holds it, none is made."""
+    seen: Seen = []
+    static = torch.zeros(WIDTH, device="cuda")
+
+    class Reading(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, value: int) -> Any:
+            return Save.apply(x, static, value, seen)
+
+    model = Reading()
+    handle = spillway.offload_activations(model)
+    for step in range(6):
+        static.fill_(step)
+        model(batch(), step).backward(torch.ones(WIDTH, device="cuda"))
+        if step > 2:
+            torch.cuda.synchronize()
+    outcome.damaged += len(seen) - 6 + sum(int((copy.cpu() != value).any()) for value, copy in seen)
+    stats = handle.stats()
+    assert stats["reused"] >= 1 and stats["fetched_bytes"] == 0, stats
+    assert stats["steps"][-1]["stashed"] == 0, stats
+    nothing_is_left()
+
+
 def no_room_keeps_it_here(outcome: Outcome) -> None:
     configure("pinned_limit:4MiB")
     model = Model()
@@ -369,6 +392,7 @@ PROGRAMS: list[Program] = [
     exception_in_the_middle,
     changed_in_place,
     saved_before_and_after_a_change,
+    input_that_every_step_overwrites,
     no_room_keeps_it_here,
     under_capture_all_stays,
     micro_batches,
