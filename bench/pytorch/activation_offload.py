@@ -191,6 +191,7 @@ def program(name: str, width: int, tokens: int, layers: int, link: float) -> dic
     model = make_model(torch, width, layers)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
+        time.lasts([parameter, parameter.grad])
     strategy: Any = OwnStream(torch, model, time) if name == "own_stream" else name
     handle: Any = None
     if name == "spillway":
@@ -220,6 +221,7 @@ def program(name: str, width: int, tokens: int, layers: int, link: float) -> dic
 
 
 def measure(name: str, width: int, tokens: int, layers: int, link: float) -> dict[str, Any]:
+    print(f"width {width}, link x{link:g}, {name}", file=sys.stderr)
     allocator = "full" if name == "spillway" else "native"
     (outcome,) = run(functools.partial(program, name, width, tokens, layers, link), allocator, DEVICE)
     if outcome.failure:

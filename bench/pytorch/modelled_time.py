@@ -61,10 +61,15 @@ class Modelled(Mode):  # type: ignore[misc]
         self.gpu = gpu
         self.clocks: dict[int, float] = {}
         self._held: dict[int, Held] = {}
+        self._lasting: set[int] = set()
         self._changes: list[tuple[float, int]] = []
         self._begin = 0.0
         self._base = 0
         self.copied: dict[str, int] = {"out": 0, "in": 0}
+
+    def lasts(self, tensors: list[Any]) -> None:
+        """These are there all the time, and no matter of the steps' memory."""
+        self._lasting |= {tensor.untyped_storage()._cdata for tensor in tensors}
 
     # ---- Streams
 
@@ -144,7 +149,12 @@ class Modelled(Mode):  # type: ignore[misc]
 
     def _note_made(self, tensor: Any, begin: float) -> None:
         storage = tensor.untyped_storage()
-        if tensor.is_cuda and storage.nbytes() > 0 and storage._cdata not in self._held:
+        if (
+            tensor.is_cuda
+            and storage.nbytes() > 0
+            and storage._cdata not in self._held
+            and storage._cdata not in self._lasting
+        ):
             self._held[storage._cdata] = Held(WeakStorage(storage), storage.nbytes(), begin)
             self._changes.append((begin, storage.nbytes()))
 

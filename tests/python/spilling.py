@@ -12,7 +12,7 @@ import spillway
 from on_seeds import Outcome, Program, run
 
 # Each seed costs a process for each program.
-SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "5"))
+SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "3"))
 DEVICE = "capacity:256MiB"
 
 
