@@ -45,7 +45,8 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, number: int, seen: Seen) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(WIDTH, device="cuda"))
+        self.weight = torch.nn.Parameter(torch.ones(2, WIDTH // 2, device="cuda"))
+        self.register_buffer("scale", torch.ones(WIDTH, device="cuda"))
         self.number = number
         self.seen = seen
         self.calls = 0
@@ -57,7 +58,7 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
         made = torch.full((4, WIDTH // 4), value, dtype=torch.float32, device="cuda")
         x = Save.apply(x, made, value, self.seen)
         x = Save.apply(x, made[1:3].t(), value, self.seen)
-        x = x * self.weight
+        x = x * self.weight.flatten() * self.scale
         del made
         torch.full((WIDTH,), -1.0, device="cuda")  # takes the memory, if it is free
         return x
@@ -110,8 +111,9 @@ def bytes_come_back(outcome: Outcome, to: str = "host") -> None:
     train(outcome, model)
     stats = handle.stats()
     assert len(stats["steps"]) == 4 and stats["stashed"] >= 4 * 6, stats
-    # Two tensors of one storage are one copy; the weight and the small ones stay.
+    # Two tensors of one storage are one copy, there and back; the weight and the buffer stay.
     assert stats["steps"][0]["stashed_bytes"] <= 6 * 2 * 2 * MIB, stats
+    assert stats["fetched_bytes"] <= stats["stashed_bytes"], stats
     assert stats["hits"] > stats["late"], stats
     handle.remove()
     before = spillway.tier_stats()["stash_puts"]
@@ -144,7 +146,8 @@ def checkpointed(outcome: Outcome, reentrant: bool) -> None:
         model(batch()).backward(torch.ones(WIDTH, device="cuda"))
         outcome.damaged += model.damaged(12)
     # What checkpoints keep are their inputs: one of each layer, and no more.
-    assert 0 < handle.stats()["steps"][0]["stashed"] <= 6, handle.stats()
+    assert 0 < handle.stats()["stashed"] <= 3 * 6, handle.stats()
+    assert len(handle.stats()["steps"]) == 3, handle.stats()
     nothing_is_left()
 
 
@@ -349,6 +352,29 @@ def other_streams(outcome: Outcome) -> None:
     nothing_is_left()
 
 
+def layers_on_streams_in_turn(outcome: Outcome) -> None:
+    """What one stream asks for brings what another will use."""
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+
+    def run(layer: Layer, x: Any) -> Any:
+        stream = streams[layer.number % 2]
+        stream.wait_stream(torch.cuda.current_stream())
+        x.record_stream(stream)
+        with torch.cuda.stream(stream):
+            x = layer(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        x.record_stream(torch.cuda.current_stream())
+        return x
+
+    model = Model(run=run)
+    spillway.offload_activations(model, ["layers.*"])
+    for _ in range(3):
+        model(batch()).backward(torch.ones(WIDTH, device="cuda"))
+        torch.cuda.synchronize()
+        outcome.damaged += model.damaged(12)
+    nothing_is_left()
+
+
 def transformer(outcome: Outcome) -> None:
     """A model of PyTorch's own, under autocast too, with an optimizer."""
     torch.backends.cudnn.enabled = False
@@ -397,6 +423,7 @@ PROGRAMS: list[Program] = [
     under_capture_all_stays,
     micro_batches,
     other_streams,
+    layers_on_streams_in_turn,
     transformer,
     mistakes_are_one_sentence,
 ]
