@@ -84,7 +84,7 @@ Result<Regions::RegionPointer> Regions::find_or_make(const std::string& tag) {
   const std::lock_guard lock(mutex_);
   if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
   if (Status status = check_tag(tag); !status.ok()) return status;
-  auto region = std::make_shared<Region>(tag, PoolId{kPoolFamily, next_pool_});
+  auto region = std::make_shared<Region>(tag, PoolId{next_pool_, 0});
   if (Status status = make(*region); !status.ok()) return status;
   ++next_pool_;
   return regions_.emplace(tag, std::move(region)).first->second;

@@ -33,8 +33,9 @@ struct RegionReport {
 class Regions {
  public:
   static constexpr size_t kMostTagLetters = 64;
-  // Pools of regions have this first number, others must not.
-  static constexpr uint64_t kPoolFamily = 0x73706c7772656731;  // "splwreg1"
+  // Pools of regions are numbered from here, others must not be. The second number is 0: a pool that PyTorch
+  // captures graphs into has one of the two.
+  static constexpr uint64_t kFirstPool = 0x73706c7700000001;  // "splw"
 
   Regions(Arena& arena, RegionMemory& memory) : arena_(arena), memory_(memory) {}
   ~Regions();
@@ -74,7 +75,7 @@ class Regions {
   RegionMemory& memory_;
   std::mutex mutex_;
   std::map<std::string, RegionPointer> regions_;
-  uint64_t next_pool_ = 1;
+  uint64_t next_pool_ = kFirstPool;
   LastRungs::Id rung_ = 0;  // 0: none is asked yet
 };
 

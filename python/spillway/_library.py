@@ -63,6 +63,13 @@ def option(name: str) -> str:
     return text.value.decode()
 
 
+def is_set(name: str) -> bool:
+    """Whether an option of SPILLWAY_CONF that is a text has one."""
+    needed = ctypes.c_size_t()
+    check(library().spw_conf_get(name.encode(), None, 0, ctypes.byref(needed)))
+    return needed.value > 1
+
+
 def check(status: int) -> None:
     if status != 0:
         raise SpillwayError(library().spw_last_error().decode(errors="replace"))

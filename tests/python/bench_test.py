@@ -46,5 +46,31 @@ class Speed(unittest.TestCase):
             self.assertTrue(row["native_ns"] > 0 and row["full_ns"] > 0, row)
 
 
+class ActivationOffload(unittest.TestCase):
+    def run_bench(self, *words: str) -> subprocess.CompletedProcess[str]:
+        script = ROOT / "bench" / "pytorch" / "activation_offload.py"
+        command = [sys.executable, str(script), f"--build={BUILD}", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_spillway_saves_memory_and_no_time(self) -> None:
+        # A link that is fast enough for so narrow a model.
+        done = self.run_bench("--width", "1024", "--tokens", "1024", "--layers", "8", "--link", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {row["strategy"]: row for row in json.loads(done.stdout)}
+        self.assertEqual(list(rows), ["none", "save_on_cpu", "own_stream", "spillway"])
+        ours = rows["spillway"]
+        self.assertEqual(ours["late"], 0)
+        self.assertGreater(ours["hits"], 0)
+        self.assertLessEqual(ours["step_ns_ratio"], 1.03)
+        self.assertLess(ours["peak_bytes_ratio"], 0.8)
+        for peer in ("save_on_cpu", "own_stream"):
+            self.assertGreater(rows[peer]["step_ns_ratio"], ours["step_ns_ratio"], peer)
+
+    def test_bad_input(self) -> None:
+        done = self.run_bench("--width", "100")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--width 100: a multiple of 128", done.stderr.splitlines()[-1])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -43,7 +43,10 @@ Program = Callable[[Outcome], None]
 
 
 def run(program: Program, allocator: str, seed: int, device: str) -> Outcome:
-    """The program's outcome on a fresh device of this configuration, in a child that has not used CUDA before."""
+    """The program's outcome on a fresh device of this configuration, in a child that has not used CUDA before.
+
+    `allocator` is "native", "spillway", which is its full integration, or "plain".
+    """
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
@@ -51,8 +54,8 @@ def run(program: Program, allocator: str, seed: int, device: str) -> Outcome:
         os.environ["SPILLWAY_SIM"] = f"completion:late,seed:{seed},{device}"
         outcome = Outcome()
         try:
-            if allocator == "spillway":
-                spillway.install("full")
+            if allocator != "native":
+                spillway.install("plain" if allocator == "plain" else "full")
             sim.touch_operands()
             program(outcome)
             torch.cuda.synchronize()

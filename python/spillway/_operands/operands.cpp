@@ -8,6 +8,9 @@
 // because an operator that waits for its own work (a copy to the host) leaves nothing pending. Bytes stay as
 // they are: copies and zeros are moved by the driver, and fill_ and _foreach_copy_ are done here.
 //
+// Hooks for saved tensors run inside the operator, after its kernels. One that gives an output to another
+// stream says so (record_stream) before it enqueues work there: then the output is written.
+//
 // Judged are operators that have a kernel of their own for CUDA; others are made of such. Views, and what
 // makes or resizes memory, touch nothing. Never too much is touched, so a report is a race; not seen are
 // temporaries that a kernel keeps to itself, and what libraries (NCCL) use on streams of their own.
@@ -159,6 +162,7 @@ struct Operator {
   bool is_judged = false;
   bool fills = false;
   bool copies_each = false;
+  bool records_stream = false;
   std::vector<bool> writes;  // by argument
 };
 
@@ -172,6 +176,7 @@ bool only_makes_memory(std::string_view name) {
 Operator describe(const c10::OperatorName& name) {
   Operator out;
   const auto handle = c10::Dispatcher::singleton().findSchema(name);
+  out.records_stream = name.name == "aten::record_stream";
   if (!handle.has_value() || only_makes_memory(name.name)) return out;
   // copy_ has one kernel for all devices.
   if (!handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA) && name.name != "aten::copy_") return out;
@@ -248,13 +253,33 @@ void copy(const at::Tensor& to, const at::Tensor& from) {
 }
 
 struct Call final : at::ObserverContext {
+  Call() : outer(innermost) { innermost = this; }
+  ~Call() override { innermost = outer; }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
   Grid before;
+  Call* outer;
+  static thread_local Call* innermost;
 };
+
+thread_local Call* Call::innermost = nullptr;
+
+// An output of the operator that is under way, for which its kernels are enqueued already.
+void write_early(const at::Tensor& tensor) {
+  Call* const call = Call::innermost;
+  if (call == nullptr || base_of(tensor) == 0 || call->before.covers(tensor)) return;
+  Grid output;
+  output.add(tensor, kWrites);
+  output.enqueue();
+  call->before.add(tensor, kWrites);  // so it is not written again at the end
+}
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   const auto name = function.operator_name();
   if (!name.has_value()) return nullptr;
   const Operator& described = operator_of(*name);
+  if (described.records_stream) write_early(function.inputs()[0].toTensor());
   if (!described.is_judged) return nullptr;
   auto call = std::make_unique<Call>();
   const auto inputs = function.inputs();

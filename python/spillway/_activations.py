@@ -1,0 +1,206 @@
+"""Activations of chosen modules that are elsewhere between the forward pass and the backward pass."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from . import _install, _library
+from ._annotate import tensors
+from ._clock import Clock, Events
+from ._errors import SpillwayError
+from ._saved import Packed, SavedTensors, StepStats, check_version
+from ._tiers import index_of, serves, tier
+
+# A small view of a large storage keeps the storage: what else is in it is likely not an activation.
+MOST_STORAGE_PER_TENSOR = 8
+KEPT_STEPS = 100
+NAMES_IN_ERROR = 5
+
+
+def offload_activations(
+    model: Any,
+    targets: str | Sequence[str] = ("*",),
+    *,
+    min_bytes: int = 1 << 20,
+    to: str = "host",
+    clock: Clock | None = None,
+) -> ActivationOffload:
+    """Keeps what chosen modules save for the backward pass in host memory or on the disk meanwhile.
+
+    `targets` are patterns (fnmatch) of qualified names of `model`'s modules. Saved tensors of `min_bytes` and more are
+    copied out behind the work that made them, and back before the work that needs them: how far before is learned from
+    the step before, and so is what had better stay, because the link could not hide its copies. Parameters, buffers
+    and what is saved under capture stay; so does what there is no room for elsewhere. Inside other hooks for saved
+    tensors (torch.utils.checkpoint, save_on_cpu) those hooks decide.
+
+    `to`: "host" or "disk". `clock` measures streams, CUDA events unless told otherwise. Errors: SpillwayError, when a
+    pattern matches no module, or there is no such tier.
+    """
+    handle = ActivationOffload(clock or Events(), min_bytes, to)
+    patterns = [targets] if isinstance(targets, str) else list(targets)
+    modules = matching(model, patterns)
+    if min_bytes < 1:
+        raise SpillwayError(f"min_bytes={min_bytes} is not allowed; allowed: 1 and more")
+    if not serves("offload_activations()"):
+        return handle
+    if to == "disk" and not _library.is_set("spill_dir"):
+        raise SpillwayError("there is no directory for to='disk': set SPILLWAY_CONF=spill_dir:DIRECTORY")
+    handle.attach(model, modules)
+    return handle
+
+
+def matching(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
+    """Modules by qualified name. Errors: SpillwayError, for a pattern that matches none."""
+    names = dict(model.named_modules())
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            close = difflib.get_close_matches(pattern.replace("*", ""), list(names), NAMES_IN_ERROR, cutoff=0.0)
+            raise SpillwayError(
+                f"no module matches {pattern!r}; the closest names are: {', '.join(filter(None, close))}"
+            )
+    return {name: names[name] for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+class ActivationOffload:
+    """What offload_activations() returns. Thread-safe."""
+
+    def __init__(self, clock: Clock, min_bytes: int, to: str) -> None:
+        self._clock = clock
+        self._min_bytes = min_bytes
+        self._tier = tier(to, ("host", "disk"))
+        self._lock = threading.RLock()
+        self._devices: dict[int, SavedTensors] = {}
+        self._thread = threading.local()
+        self._removers: list[Any] = []
+        self._steps: deque[StepStats] = deque(maxlen=KEPT_STEPS)
+        self._totals: Counter[str] = Counter()
+        self._most_away_bytes = 0
+        self._own: set[int] = set()  # storages of parameters and buffers
+        # One object each: what is in force is known by it.
+        self._pack_hook = self._pack
+        self._unpack_hook = self._unpack
+
+    def attach(self, model: Any, modules: dict[str, Any]) -> None:
+        self._note_own(model)
+        # Parameters may have moved since.
+        self._removers.append(model.register_forward_pre_hook(lambda entered, _: self._note_own(entered)).remove)
+        for name, module in modules.items():
+
+            def enter(entered: Any, _: Any, name: str = name) -> None:
+                self._enter(name)
+
+            def leave(left: Any, *_: Any, name: str = name) -> None:
+                self._leave()
+
+            self._removers.append(module.register_forward_pre_hook(enter, prepend=True).remove)
+            self._removers.append(module.register_forward_hook(leave, always_call=True).remove)
+
+    def remove(self) -> None:
+        """Nothing is put away from here on; what is elsewhere comes back as it is asked for. Again is ok."""
+        for remove in self._removers:
+            remove()
+        self._removers.clear()
+
+    def stats(self) -> dict[str, Any]:
+        """Sums over all steps, `most_away_bytes`, how far ahead is fetched now, and under "steps" the last 100.
+
+        Waits for the devices. A step counts when the forward pass of the next has begun, or here. See
+        docs/spilling.md for the names.
+        """
+        torch = _install.import_torch()
+        with self._lock:
+            for index, device in self._devices.items():
+                torch.cuda.synchronize(index)
+                device.finish()
+            return {
+                **self._totals,
+                "most_away_bytes": self._most_away_bytes,
+                "depth": max((device.schedule.depth for device in self._devices.values()), default=0),
+                "steps": [asdict(step) for step in self._steps],
+            }
+
+    # ---- Modules
+
+    def _enter(self, name: str) -> None:
+        stack = self._stack()
+        hooks = None
+        if self._may_hook():
+            hooks = _install.import_torch().autograd.graph.saved_tensors_hooks(self._pack_hook, self._unpack_hook)
+            hooks.__enter__()
+        stack.append((name, hooks))
+
+    def _leave(self) -> None:
+        stack = self._stack()
+        if stack:
+            _, hooks = stack.pop()
+            if hooks is not None:
+                hooks.__exit__(None, None, None)
+
+    def _stack(self) -> list[Any]:
+        if not hasattr(self._thread, "stack"):
+            self._thread.stack = []
+        stack: list[Any] = self._thread.stack
+        return stack
+
+    def _may_hook(self) -> bool:
+        """Not while a backward pass makes again what it needs at once, and not inside others' hooks."""
+        torch = _install.import_torch()
+        native = torch._C._autograd
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling():
+            return False
+        if not native._saved_tensors_hooks_is_enabled():
+            return False
+        top = native._top_saved_tensors_default_hooks(True)
+        return top is None or top[0] is self._pack_hook
+
+    def _note_own(self, model: Any) -> None:
+        torch = _install.import_torch()
+        held = tensors(torch, [*model.parameters(), *model.buffers()])
+        self._own = {tensor.untyped_storage()._cdata for tensor in held}
+
+    # ---- Saved tensors
+
+    def _pack(self, tensor: Any) -> Any:
+        if not self._is_wanted(tensor):
+            # An inference tensor has no version.
+            return tensor, None if tensor.is_inference() else tensor._version
+        with self._lock:
+            return self._device(tensor.device.index).pack(self._stack()[-1][0], tensor)
+
+    def _unpack(self, packed: Any) -> Any:
+        if isinstance(packed, Packed):
+            with self._lock:
+                return self._device(packed.entry.index).unpack(packed)
+        tensor, version = packed
+        if version is not None:
+            check_version(tensor._version, version, f"{tensor.dtype} {list(tensor.shape)}")
+        return tensor
+
+    def _is_wanted(self, tensor: Any) -> bool:
+        torch = _install.import_torch()
+        if type(tensor) is not torch.Tensor or not tensor.is_cuda or tensor.nbytes < self._min_bytes:
+            return False
+        if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+            return False
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._own or storage.nbytes() > MOST_STORAGE_PER_TENSOR * tensor.nbytes:
+            return False
+        return self._stack() != [] and not torch.cuda.is_current_stream_capturing()
+
+    def _device(self, index: int) -> SavedTensors:
+        if index not in self._devices:
+            index_of(index)
+            is_timed = self._tier == tier("host")
+            self._devices[index] = SavedTensors(index, self._tier, self._clock, is_timed, self._finish)
+        return self._devices[index]
+
+    def _finish(self, step: StepStats) -> None:
+        self._steps.append(step)
+        self._totals.update({name: value for name, value in asdict(step).items() if name != "away_bytes"})
+        self._most_away_bytes = max(self._most_away_bytes, step.away_bytes)

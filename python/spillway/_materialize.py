@@ -1,0 +1,97 @@
+"""Models built on the meta device get their memory, and their first values, where they will run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import _install
+from ._errors import SpillwayError
+
+
+@dataclass(frozen=True)
+class Materialized:
+    """What materialize() did, by qualified names of parameters and buffers."""
+
+    bytes: int  # allocated
+    initialised: tuple[str, ...]
+    uninitialised: tuple[str, ...]  # their module has nothing that resets it: load or write them
+    meta: tuple[str, ...]  # that could not be made, and are as they were
+
+    def __str__(self) -> str:
+        missing = f"; without values yet: {', '.join(self.uninitialised)}" if self.uninitialised else ""
+        left = f"; still on meta: {', '.join(self.meta)}" if self.meta else ""
+        return f"{self.bytes} bytes, {len(self.initialised)} tensors initialised{missing}{left}"
+
+
+def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] | None = None) -> Materialized:
+    """Allocates the parameters and buffers of `model` that are on meta on `device`, and initialises them there.
+
+    Nothing is made on the host. A tensor that several modules share stays shared. Modules that had something on meta
+    are then initialised, inner ones first: by `init`, which is given the module, else by their reset_parameters().
+    Inside spillway.region() the memory is the region's. Errors: SpillwayError, and nothing was allocated;
+    torch.OutOfMemoryError.
+    """
+    torch = _install.import_torch()
+    place = torch.device(device)
+    if place.type == "meta":
+        raise SpillwayError("device 'meta' is where the model is already; name where it shall run, such as 'cuda'")
+    made: dict[int, Any] = {}
+    kept = []  # what was replaced: its id stays its own
+    fresh: dict[str, list[str]] = {}  # names of new tensors, by module
+    left = []
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        for kind in (module._parameters, module._buffers):
+            for own, tensor in kind.items():
+                if tensor is None or not tensor.is_meta:
+                    continue
+                full = f"{name}.{own}" if name else own
+                if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+                    left.append(full)
+                    continue
+                if id(tensor) not in made:
+                    made[id(tensor)] = _allocate(torch, tensor, place)
+                    kept.append(tensor)
+                kind[own] = made[id(tensor)]
+                fresh.setdefault(name, []).append(full)
+    initialised, uninitialised = _initialise(torch, modules, fresh, init)
+    size = sum(tensor.untyped_storage().nbytes() for tensor in made.values())
+    return Materialized(size, tuple(initialised), tuple(uninitialised), tuple(left))
+
+
+def _allocate(torch: Any, tensor: Any, place: Any) -> Any:
+    made = torch.empty_like(tensor, device=place, requires_grad=False)
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    made.__dict__.update(tensor.__dict__)
+    return made
+
+
+def _initialise(
+    torch: Any, modules: dict[str, Any], fresh: dict[str, list[str]], init: Callable[[Any], object] | None
+) -> tuple[list[str], list[str]]:
+    """Names of those that have values now, and of those that have none."""
+    done, missing = [], []
+    # An outer module's values go before those that the inner ones gave themselves, as when they are constructed.
+    for name in reversed(list(modules)):
+        if name not in fresh:
+            continue
+        module = modules[name]
+        reset = init or _reset_of(module)
+        if reset is None:
+            missing += fresh[name]
+            continue
+        with torch.no_grad():
+            reset(module)
+        done += fresh[name]
+    return done, missing
+
+
+def _reset_of(module: Any) -> Callable[[Any], object] | None:
+    """The second name is what some of PyTorch's own modules have."""
+    for name in ("reset_parameters", "_reset_parameters"):
+        if callable(found := getattr(type(module), name, None)):
+            return found  # type: ignore[no-any-return]
+    return None

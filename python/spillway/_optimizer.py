@@ -1,0 +1,96 @@
+"""An optimizer's state that is on the device for the step alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import _install
+from ._annotate import tensors
+from ._moving import MovingTensors, refuse_capture, unique_tag
+from ._tiers import index_of, serves
+
+
+def offload_optimizer(optimizer: Any, *, to: str = "host", tag: str | None = None) -> OptimizerOffload:
+    """Keeps the state of a torch.optim optimizer in host memory or on the disk between its steps.
+
+    The state moves into a region as it is created, and keeps its addresses from then on. It is brought back before a
+    step, from when the first of the optimizer's parameters has its last gradient, and evicted after, which waits for
+    the device. state_dict() brings it back, until the next step has ended. Otherwise, between steps, nobody may use it
+    but inside resident().
+
+    `to`: "host" or "disk". `tag`: the region's, one of its own unless told. Errors: SpillwayError.
+    """
+    handle = OptimizerOffload(optimizer, tag or unique_tag("optimizer"), to)
+    if serves("offload_optimizer()"):
+        handle.attach()
+    return handle
+
+
+class OptimizerOffload:
+    """What offload_optimizer() returns. Of one thread at a time, as the optimizer."""
+
+    def __init__(self, optimizer: Any, tag: str, to: str) -> None:
+        self.tag = tag
+        self._optimizer = optimizer
+        self._moving = MovingTensors(tag, to)
+        self._removers: list[Any] = []
+        # How often the gradient that comes last was accumulated since the last step, and before that.
+        self._accumulated = 0
+        self._wanted = 0
+
+    def attach(self) -> None:
+        optimizer = self._optimizer
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        hooks = [
+            optimizer.register_step_pre_hook(lambda *_: self._before_step()),
+            optimizer.register_step_post_hook(lambda *_: self._after_step()),
+            optimizer.register_state_dict_pre_hook(lambda *_: self._moving.bring()),
+            optimizer.register_load_state_dict_post_hook(lambda *_: self._send()),
+            # The first layer's gradients are the last.
+            *(each.register_post_accumulate_grad_hook(self._note_gradient) for each in parameters[:1]),
+        ]
+        self._removers = [hook.remove for hook in hooks]
+        for index in {parameter.device.index for parameter in parameters if parameter.is_cuda}:
+            index_of(index)
+        if optimizer.state:
+            self._send()
+
+    def remove(self) -> None:
+        """The state comes back and stays. Again is ok. Errors: SpillwayError."""
+        if self._removers:
+            self._moving.release()
+        for remove in self._removers:
+            remove()
+        self._removers = []
+
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        """Inside, the state is on the device. Errors: SpillwayError."""
+        was_out = self._moving.is_out
+        self._moving.bring()
+        try:
+            yield
+        finally:
+            if was_out:
+                self._moving.evict()
+
+    def _note_gradient(self, _: Any) -> None:
+        self._accumulated += 1
+        if self._accumulated == self._wanted and not _install.import_torch().cuda.is_current_stream_capturing():
+            self._moving.prefetch()
+
+    def _before_step(self) -> None:
+        refuse_capture(_install.import_torch(), "offload_optimizer()")
+        self._wanted, self._accumulated = self._accumulated, 0
+        self._moving.bring()
+
+    def _after_step(self) -> None:
+        self._send()
+
+    def _send(self) -> None:
+        torch = _install.import_torch()
+        self._moving.adopt(tensors(torch, list(self._optimizer.state.values())))
+        if not self._moving.is_out:
+            self._moving.evict()

@@ -1,0 +1,1 @@
+"""Spillway's regions under the names that other packages gave to theirs."""

@@ -1,0 +1,94 @@
+"""Models built on meta that get their memory on the device."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import spillway
+from on_seeds import Outcome, torch
+from spilling import on_every_seed, refused
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(100, 64)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(64, 2, 128, batch_first=True) for _ in range(2)
+        )
+        self.head = torch.nn.Linear(64, 100, bias=False)
+        self.head.weight = self.embedding.weight
+        self.scale = torch.nn.Parameter(torch.ones(64))
+        self.register_buffer("positions", torch.arange(64), persistent=False)
+
+
+def on_meta() -> Any:
+    with torch.device("meta"):
+        return Model()
+
+
+def all_gets_memory(outcome: Outcome) -> None:
+    model = on_meta()
+    wanted = sum(parameter.nbytes for parameter in model.parameters()) + 64 * 8
+    done = spillway.materialize(model, "cuda")
+    assert done.bytes == wanted, done
+    held = [*model.parameters(), *model.buffers()]
+    assert all(tensor.is_cuda for tensor in held)
+    assert model.head.weight is model.embedding.weight
+    assert torch.cuda.memory_allocated() < wanted + (64 << 10)
+    # What has no reset is named, and nothing else.
+    assert set(done.uninitialised) == {"scale", "positions"}, done
+    assert "layers.1.self_attn.in_proj_weight" in done.initialised, done
+    assert done.meta == ()
+    assert "without values yet: scale, positions" in str(done), str(done)
+    # Written by a fill of the device: norms begin with 1, biases with 0.
+    outcome.damaged += int((model.layers[0].norm1.weight.detach().cpu() != 1).any())
+    outcome.damaged += int((model.layers[1].self_attn.out_proj.bias.detach().cpu() != 0).any())
+    assert spillway.materialize(model, "cuda").bytes == 0
+
+
+def own_initialisation(outcome: Outcome) -> None:
+    model = on_meta()
+    order = []
+
+    def init(module: Any) -> None:
+        order.append(module)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                parameter.fill_(3)
+
+    done = spillway.materialize(model, "cuda", init)
+    assert done.uninitialised == ()
+    assert order[-1] is model and order.index(model.layers[0].self_attn.out_proj) < order.index(
+        model.layers[0].self_attn
+    )
+    outcome.damaged += sum(int((parameter.detach().cpu() != 3).any()) for parameter in model.parameters())
+
+
+def what_is_there_stays(outcome: Outcome) -> None:
+    model = on_meta()
+    model.layers[0] = torch.nn.Linear(64, 64, device="cuda")
+    with torch.no_grad():
+        model.layers[0].weight.fill_(5)
+    place = model.layers[0].weight.data_ptr()
+    model.scale.requires_grad_(False)
+    with spillway.region("weights"):
+        spillway.materialize(model)
+    assert model.layers[0].weight.data_ptr() == place
+    assert not model.scale.requires_grad and model.embedding.weight.requires_grad
+    outcome.damaged += int((model.layers[0].weight.detach().cpu() != 5).any())
+    before = torch.cuda.memory_allocated()
+    spillway.evict("weights")
+    assert torch.cuda.memory_allocated() < before
+    spillway.restore("weights")
+    refused("name where it shall run", spillway.materialize, on_meta(), "meta")
+
+
+class OnEverySeed(unittest.TestCase):
+    def test_full(self) -> None:
+        on_every_seed(self, "spillway", [all_gets_memory, own_initialisation, what_is_there_stays])
+
+
+if __name__ == "__main__":
+    unittest.main()

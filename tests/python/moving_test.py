@@ -1,0 +1,261 @@
+"""Optimizer state and parameters that are on the device only while they are used, on the late simulated device."""
+
+from __future__ import annotations
+
+import functools
+import unittest
+import warnings
+from typing import Any
+
+import spillway
+from on_seeds import Outcome, Program, check_counters, torch
+from spilling import configure, on_disk, on_every_seed, refused
+from spillway._annotate import tensors
+
+checkpoint: Any = torch.utils.checkpoint.checkpoint
+WIDTH = 512
+COUNT = 6
+
+
+class Block(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("scale", torch.ones(WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x) * self.scale
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(WIDTH, WIDTH)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(COUNT))
+        self.checkpointed = checkpointed
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return x
+
+
+def batch() -> Any:
+    return torch.zeros(8, WIDTH, device="cuda")
+
+
+def backward(model: Any) -> None:
+    model(batch()).sum().backward()
+
+
+def mark(held: list[Any], value: int) -> None:
+    with torch.no_grad():
+        for number, tensor in enumerate(held):
+            tensor.fill_(value + number)
+
+
+def damaged(held: list[Any], value: int) -> int:
+    return sum(int((tensor.cpu() != value + number).any()) for number, tensor in enumerate(held))
+
+
+# ---- Optimizers
+
+OPTIMIZERS = {
+    "foreach": functools.partial(torch.optim.AdamW, foreach=True),
+    "fused": functools.partial(torch.optim.AdamW, fused=True),
+    "momentum": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+}
+
+
+def state_of(optimizer: Any) -> list[Any]:
+    return [each for each in tensors(torch, list(optimizer.state.values())) if each.is_cuda]
+
+
+def optimizer_state_is_away_between_steps(outcome: Outcome, name: str, to: str = "host") -> None:
+    model = Model().cuda()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    handle = spillway.offload_optimizer(optimizer, to=to)
+    places: list[int] = []
+    for step in range(4):
+        for _ in range(2):  # gradients of two micro-batches
+            backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        held = state_of(optimizer)
+        size = sum(tensor.nbytes for tensor in held)
+        assert spillway.regions()[handle.tag]["device_bytes"] == 0, spillway.regions()
+        assert spillway.regions()[handle.tag][f"{to}_bytes"] >= size > 0
+        assert not places or places == [tensor.data_ptr() for tensor in held]
+        places = [tensor.data_ptr() for tensor in held]
+        # The model computes meanwhile.
+        model(batch())
+        with handle.resident():
+            # The simulated optimizer writes nothing.
+            outcome.damaged += damaged(held, 10 * step) if step else 0
+            mark(held, 10 * (step + 1))
+        check_counters()
+    handle.remove()
+    outcome.damaged += damaged(state_of(optimizer), 40)
+    assert handle.tag not in spillway.regions()
+    backward(model)
+    optimizer.step()
+
+
+def checkpoints_of_an_optimizer(outcome: Outcome) -> None:
+    model = Model().cuda()
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    handle = spillway.offload_optimizer(optimizer)
+    backward(model)
+    optimizer.step()
+    with handle.resident():
+        mark(state_of(optimizer), 5)
+    saved = optimizer.state_dict()
+    outcome.damaged += damaged(state_of(optimizer), 5)
+    copies = {key: {name: each.clone() for name, each in row.items()} for key, row in saved["state"].items()}
+    with handle.resident():
+        mark(state_of(optimizer), 50)
+    backward(model)
+    optimizer.step()
+    optimizer.load_state_dict({**saved, "state": copies})
+    assert spillway.regions()[handle.tag]["device_bytes"] == 0
+    with handle.resident():
+        outcome.damaged += damaged(state_of(optimizer), 5)
+    backward(model)
+    optimizer.step()
+    # A step that fails leaves the state where the next finds it.
+    hook = optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+    for fails in (True, False):
+        backward(model)
+        try:
+            optimizer.step()
+        except ZeroDivisionError:
+            assert fails
+        hook.remove()
+
+
+def no_room_for_the_state(outcome: Outcome) -> None:
+    configure("pinned_limit:1MiB")
+    model = Model().cuda()
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    handle = spillway.offload_optimizer(optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            backward(model)
+            optimizer.step()
+    texts = [str(each.message) for each in caught if each.category is spillway.SpillwayWarning]
+    assert len(texts) == 1 and handle.tag in texts[0], texts
+    assert spillway.regions()[handle.tag]["device_bytes"] > 0
+
+
+# ---- Parameters
+
+
+def parameters_of(model: Any) -> list[Any]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def parameters_are_here_while_they_are_used(outcome: Outcome, checkpointed: bool, to: str = "host") -> None:
+    model = Model(checkpointed).cuda()
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    mark(parameters_of(model), 3)
+    before = torch.cuda.memory_allocated()
+    handle = spillway.offload_parameters(model, 0.3, optimizer=optimizer, to=to)
+    assert len(handle.tags) == 4
+    assert before - torch.cuda.memory_allocated() >= 4 * 4 * WIDTH * WIDTH
+    places = [tensor.data_ptr() for tensor in parameters_of(model)]
+    most = 0
+    for block in model.blocks:
+        block.register_forward_hook(lambda *_: note())
+
+    def note() -> None:
+        nonlocal most
+        most = max(most, sum(row["device_bytes"] > 0 for row in spillway.regions().values()))
+
+    for step in range(3):
+        # What the simulated kernels do not write must be what it was.
+        backward(model)
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        if step > 0:
+            optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for _ in range(2):
+                model(batch())
+        check_counters()
+    assert most <= 2, most
+    with handle.resident():
+        outcome.damaged += damaged(parameters_of(model), 3)
+        assert places == [tensor.data_ptr() for tensor in parameters_of(model)]
+    # A copy of the model's state is whole, and can be loaded.
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model(batch())
+    model.load_state_dict(state)
+    backward(model)
+    handle.remove()
+    outcome.damaged += damaged(parameters_of(model), 3)
+    assert spillway.regions() == {}
+    backward(model)
+
+
+def shared_parameters_stay(outcome: Outcome) -> None:
+    model = Model().cuda()
+    model.blocks[5].linear.weight = model.first.weight
+    spillway.offload_parameters(model, 0)
+    backward(model)
+    assert model.first.weight.data_ptr() == model.blocks[5].linear.weight.data_ptr()
+    with torch.no_grad():
+        model.first.weight.fill_(7)
+    outcome.damaged += int((model.blocks[5].linear.weight.detach().cpu() != 7).any())
+
+
+def mistakes_are_one_sentence(outcome: Outcome) -> None:
+    model = Model().cuda()
+    refused("keep=1.5 is not allowed; allowed: 0 to 1", spillway.offload_parameters, model, 1.5)
+    refused("has no torch.nn.ModuleList", spillway.offload_parameters, model.first)
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    refused("'nowhere' is not known; allowed: host, disk", lambda: offload(optimizer, to="nowhere"))
+    handle: Any = spillway.offload_parameters(model, 0.5)
+    torch.cuda.synchronize()
+    refused("offload_parameters() cannot move memory while a stream is captured", capture, model)
+    handle.remove()
+    handle = spillway.offload_optimizer(optimizer)
+    backward(model)
+    optimizer.step()
+    torch.cuda.synchronize()
+    refused("offload_optimizer() cannot move memory while a stream is captured", capture, optimizer.step)
+
+
+def capture(function: Any) -> None:
+    arguments = [batch()] if isinstance(function, torch.nn.Module) else []
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        function(*arguments)
+
+
+offload = spillway.offload_optimizer
+
+PROGRAMS: list[Program] = [
+    *(functools.partial(optimizer_state_is_away_between_steps, name=name) for name in OPTIMIZERS),
+    on_disk(functools.partial(optimizer_state_is_away_between_steps, name="foreach", to="disk")),
+    checkpoints_of_an_optimizer,
+    no_room_for_the_state,
+    functools.partial(parameters_are_here_while_they_are_used, checkpointed=False),
+    functools.partial(parameters_are_here_while_they_are_used, checkpointed=True),
+    on_disk(functools.partial(parameters_are_here_while_they_are_used, checkpointed=False, to="disk")),
+    shared_parameters_stay,
+    mistakes_are_one_sentence,
+]
+
+
+class OnEverySeed(unittest.TestCase):
+    def test_full(self) -> None:
+        on_every_seed(self, "spillway", PROGRAMS)
+
+    def test_plain(self) -> None:
+        on_every_seed(self, "plain", PROGRAMS)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,210 @@
+"""Regions under PyTorch: tensors leave the device and come back to their addresses, graphs over them stay valid, and a
+mistake costs one sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import unittest
+from typing import Any
+
+import spillway
+from on_seeds import Outcome, Program, check_counters, torch
+from spilling import on_disk, on_every_seed, refused
+
+MIB = 1 << 20
+
+
+def filled(value: int, mebibytes: int = 6) -> Any:
+    return torch.full((mebibytes * MIB // 4,), value, dtype=torch.int32, device="cuda")
+
+
+def allocated() -> int:
+    count: int = torch.cuda.memory_allocated()
+    return count
+
+
+def crowd(value: int = -1) -> None:
+    """Another program's memory, of all that is free, written and given back."""
+    blocks = []
+    with_room = torch.cuda.mem_get_info()[0] // (8 * MIB) - 2
+    for _ in range(int(with_room)):
+        blocks.append(filled(value, 8))
+    torch.cuda.synchronize()
+    del blocks
+    torch.cuda.empty_cache()
+
+
+# ---- Programs
+
+
+def tensors_come_back(outcome: Outcome, *, to: str) -> None:
+    with spillway.region("weights"):
+        weights = [filled(value, 3 + value) for value in range(4)]
+    outside = filled(77)
+    places = [tensor.data_ptr() for tensor in weights]
+    before = allocated()
+    for _ in range(2):
+        spillway.evict("weights", to)
+        assert allocated() <= before - sum(tensor.nbytes for tensor in weights)
+        crowd()
+        spillway.restore("weights")
+        assert allocated() == before
+        assert [tensor.data_ptr() for tensor in weights] == places
+        outcome.damaged += sum(int((tensor.cpu() != value).any()) for value, tensor in enumerate(weights))
+        weights[0].add_(0)
+        check_counters()
+    outcome.damaged += int((outside.cpu() != 77).any())
+
+
+def graph_over_a_region_stays_valid(outcome: Outcome) -> None:
+    with spillway.region("weights"):
+        weights = filled(5)
+    result = torch.zeros_like(weights)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        result.copy_(weights)
+    for value in (5, 6):
+        weights.fill_(value)
+        spillway.evict("weights")
+        crowd()
+        spillway.prefetch("weights")
+        spillway.restore("weights")
+        result.zero_()
+        graph.replay()
+        outcome.damaged += int((result.cpu() != value).any())
+    check_counters()
+
+
+def graph_in_a_region_keeps_its_content(outcome: Outcome) -> None:
+    source = filled(1)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, pool=spillway.region_pool("graph")):
+        made = source.clone()
+        result = made.clone()
+    for value in (3, 4):
+        source.fill_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        spillway.evict("graph")
+        crowd()
+        spillway.restore("graph")
+        outcome.damaged += int((made.cpu() != value).any()) + int((result.cpu() != value).any())
+    check_counters()
+
+
+def what_must_stay_stays(outcome: Outcome) -> None:
+    with spillway.region("a"):
+        tensor = filled(1)
+    with spillway.resident("a"):
+        refused("pinned", spillway.evict, "a")
+    spillway.pin("a")
+    refused("pinned 1 times", spillway.evict, "a")
+    spillway.unpin("a")
+    spillway.evict("a")
+    with spillway.resident("a"):
+        outcome.damaged += int((tensor.cpu() != 1).any())
+        assert spillway.regions()["a"]["pins"] == 1
+    spillway.evict("a", to="nowhere")
+    spillway.restore("a")
+    spillway.release("a")
+    assert spillway.regions() == {}
+    tensor.fill_(2)
+
+
+def only_this_threads_memory_is_taken(outcome: Outcome) -> None:
+    made: list[Any] = []
+    with spillway.region("outer"), spillway.region("inner", evictable=2):
+        mine = filled(1)
+        thread = threading.Thread(target=lambda: made.append(filled(2)))
+        thread.start()
+        thread.join()
+    assert spillway.regions()["inner"]["priority"] == 2
+    before = allocated()
+    spillway.evict("inner")
+    assert before - allocated() == mine.nbytes <= spillway.regions()["inner"]["host_bytes"]
+    outcome.damaged += int((made[0].cpu() != 2).any())
+    # Memory of what is away may be freed.
+    del mine
+    spillway.evict("outer")
+    spillway.restore("inner")
+
+
+def short_of_memory_evicts_what_may_go(outcome: Outcome) -> None:
+    with spillway.region("cold", evictable=1):
+        cold = filled(9, 100)
+    large = filled(1, 180)
+    assert spillway.regions()["cold"]["host_bytes"] >= cold.nbytes
+    del large
+    with spillway.resident("cold"):
+        outcome.damaged += int((cold.cpu() != 9).any())
+
+
+def mistakes_are_one_sentence(outcome: Outcome) -> None:
+    refused("has no region 'none'; it has: none", spillway.evict, "none")
+    refused("letters, digits", spillway.region("two words").__enter__)
+    refused("'floppy' is not known; allowed: host, disk, nowhere", spillway.evict, "a", "floppy")
+    refused("evictable=-1 is not allowed", spillway.region("a", evictable=-1).__enter__)
+    refused("no CUDA device", spillway.restore, "a", "cpu")
+    refused("there is no device cuda:7", spillway.restore, "a", 7)
+    refused("5 is no tag", spillway.evict, 5)
+    with spillway.region("a"):
+        tensor = filled(1)
+        refused("is open: end it", spillway.evict, "a")
+    refused("on the device already", spillway.restore, "a")
+    refused("not pinned", spillway.unpin, "a")
+    refused("spill_dir", spillway.evict, "a", "disk")
+    spillway.evict("a")
+    refused("restore it first", spillway.region("a").__enter__)
+    refused("restore it first", spillway.pin, "a")
+    spillway.restore("a")
+    outcome.damaged += int((tensor.cpu() != 1).any())
+    # None of this left a region open.
+    before = spillway.regions()["a"]["device_bytes"]
+    kept = filled(1, 60)
+    assert spillway.regions()["a"]["device_bytes"] == before
+    del kept
+
+
+class OnEverySeed(unittest.TestCase):
+    def test_full(self) -> None:
+        on_every_seed(self, "spillway", PROGRAMS)
+
+    def test_plain(self) -> None:
+        on_every_seed(self, "plain", PROGRAMS)
+
+
+PROGRAMS: list[Program] = [
+    functools.partial(tensors_come_back, to="host"),
+    on_disk(functools.partial(tensors_come_back, to="disk")),
+    graph_over_a_region_stays_valid,
+    graph_in_a_region_keeps_its_content,
+    what_must_stay_stays,
+    only_this_threads_memory_is_taken,
+    short_of_memory_evicts_what_may_go,
+    mistakes_are_one_sentence,
+]
+
+
+class WithoutSpillway(unittest.TestCase):
+    def test_install_is_asked_for(self) -> None:
+        with self.assertRaisesRegex(
+            spillway.SpillwayError, r"evict\(\) needs Spillway's memory: call spillway.install"
+        ):
+            spillway.evict("a")
+
+    def test_disabled_does_nothing(self) -> None:
+        os.environ["SPILLWAY_DISABLE"] = "1"
+        self.addCleanup(os.environ.pop, "SPILLWAY_DISABLE")
+        with spillway.region("a"), spillway.resident("a"):
+            spillway.evict("a")
+        spillway.restore("a")
+        self.assertEqual((spillway.regions(), spillway.tier_stats()), ({}, {}))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,141 @@
+"""What is learned of the order and the times of saved tensors."""
+
+from __future__ import annotations
+
+import unittest
+
+from spillway._schedule import FIRST_DEPTH, LATE_NS, MOST_DEPTH, Schedule, Use
+
+MIB = 1 << 20
+COUNT = 24
+
+
+class Device:
+    """A model of COUNT layers of one tensor each: a layer takes `layer_ns` forward, twice that backward."""
+
+    def __init__(self, layer_ns: float, copy_ns: float) -> None:
+        self.layer_ns, self.copy_ns = layer_ns, copy_ns
+
+    def step(self, schedule: Schedule) -> list[Use]:
+        """Runs one step under the schedule, on a virtual clock; its uses in the order asked for."""
+        saved = list(range(COUNT))
+        uses = {key: Use(key, MIB) for key in saved}
+        now = out = back = 0.0
+        for key in saved:
+            now += self.layer_ns
+            uses[key].saved_ns = now
+            if key not in schedule.stays:
+                out = max(out, now) + self.copy_ns
+                uses[key].out_ns = self.copy_ns
+        coming: dict[int, float] = {}
+
+        def fetch(key: int) -> None:
+            nonlocal back
+            if key not in schedule.stays and key not in coming:
+                back = max(back, now) + self.copy_ns
+                coming[key] = back
+
+        for key in reversed(saved):
+            use = uses[key]
+            fetch(key)
+            for following in schedule.after(key, saved):
+                assert isinstance(following, int)
+                fetch(following)
+            use.needed_ns = now
+            if key in coming:
+                use.came_ns, use.in_ns = coming[key], self.copy_ns
+                use.stall_ns = max(0.0, coming[key] - now)
+                now = max(now, coming[key])
+            now += 2 * self.layer_ns
+        return [uses[key] for key in reversed(saved)]
+
+
+def run(device: Device, steps: int, room: int = 1 << 40) -> tuple[Schedule, list[list[Use]]]:
+    schedule, done = Schedule(), []
+    for _ in range(steps):
+        uses = device.step(schedule)
+        done.append(uses)
+        schedule.learn_order([use.key for use in uses])
+        schedule.learn(uses, room)
+    return schedule, done
+
+
+def late(uses: list[Use]) -> int:
+    return sum((use.stall_ns or 0) > LATE_NS for use in uses)
+
+
+class Order(unittest.TestCase):
+    def test_before_the_first_step_is_known_it_is_the_reverse(self) -> None:
+        schedule = Schedule()
+        self.assertEqual(schedule.after("e", "abcdef"), list("dcba")[:FIRST_DEPTH])
+        self.assertEqual(schedule.after("a", "abcdef"), [])
+        self.assertEqual(schedule.after("z", "abcdef"), [])
+
+    def test_the_last_steps_order_is_followed(self) -> None:
+        schedule = Schedule(depth=2)
+        schedule.learn_order("bdac")
+        self.assertEqual(schedule.after("d", "abcd"), ["a", "c"])
+        self.assertEqual(schedule.after("c", "abcd"), [])
+        # What was never asked for is no guess.
+        self.assertEqual(schedule.after("x", "abcdx"), [])
+
+    def test_a_step_that_asked_for_nothing_teaches_nothing(self) -> None:
+        schedule = Schedule()
+        schedule.learn_order("ab")
+        schedule.learn_order("")
+        schedule.learn([], 0)
+        self.assertEqual(schedule.order, ["a", "b"])
+
+
+class Depth(unittest.TestCase):
+    def test_nothing_is_late_after_three_steps_where_the_link_keeps_up(self) -> None:
+        for share in (0.1, 0.5, 0.9):
+            with self.subTest(f"a copy takes {share} of a layer"):
+                _, done = run(Device(1e6, share * 1e6), 8)
+                for uses in done[3:]:
+                    self.assertEqual(late(uses), 0)
+
+    def test_early_ones_come_later_until_one_is_late_again(self) -> None:
+        schedule, done = run(Device(1e6, 0.05e6), 20)
+        self.assertEqual(schedule.depth, 1)
+        self.assertEqual(late(done[-1]), 0)
+
+    def test_it_does_not_swing(self) -> None:
+        """A copy takes as long as two layers backward: a depth of 1 would be late."""
+        schedule = Schedule(depth=1)
+        device = Device(1e6, 0.9e6)
+        depths = []
+        for _ in range(12):
+            schedule.learn(device.step(schedule), 0)
+            depths.append(schedule.depth)
+        self.assertEqual(len(set(depths[4:])), 1, depths)
+
+    def test_it_has_a_bound(self) -> None:
+        schedule, _ = run(Device(1e6, 100e6), 20, room=0)
+        self.assertLessEqual(schedule.depth, MOST_DEPTH)
+
+
+class Stays(unittest.TestCase):
+    def test_what_comes_back_at_once_never_leaves(self) -> None:
+        schedule, _ = run(Device(1e6, 0.1e6), 4)
+        self.assertEqual(schedule.stays, set(range(COUNT - schedule.depth, COUNT)))
+
+    def test_what_the_link_cannot_hide_stays_and_nothing_is_late(self) -> None:
+        schedule, done = run(Device(1e6, 3e6), 8)
+        self.assertEqual(late(done[-1]), 0)
+        self.assertGreater(len(schedule.stays), COUNT // 4)
+        self.assertLess(len(schedule.stays), COUNT)
+
+    def test_a_faster_link_takes_more(self) -> None:
+        counts = [len(run(Device(1e6, copy), 8)[0].stays) for copy in (0.5e6, 2e6, 4e6)]
+        self.assertEqual(counts, sorted(counts))
+
+    def test_room_is_not_exceeded(self) -> None:
+        schedule = Schedule()
+        device = Device(1e6, 6e6)
+        schedule.learn(device.step(schedule), room=2 * MIB)
+        self.assertEqual(len(schedule.stays), schedule.depth + 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

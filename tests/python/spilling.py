@@ -1,0 +1,63 @@
+"""Runs programs that spill in processes of their own, one for each seed of the late simulated device."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from collections.abc import Sequence
+from typing import Any
+
+import spillway
+from on_seeds import Outcome, Program, run
+
+# Each seed costs a process for each program.
+SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "3"))
+DEVICE = "capacity:256MiB"
+
+
+def on_every_seed(case: unittest.TestCase, allocator: str, programs: Sequence[Program], device: str = DEVICE) -> None:
+    """No race is reported, no copy is damaged, nothing is raised."""
+    chosen = os.environ.get("SPILLWAY_TEST_PROGRAM", "")
+    for program in programs:
+        if chosen not in name_of(program):
+            continue
+        for seed in range(SEEDS):
+            with case.subTest(f"{name_of(program)}, {allocator}, seed {seed}"):
+                outcome = run(program, allocator, seed, device)
+                case.assertFalse(outcome.failure, outcome.failure)
+                case.assertEqual((outcome.reports, outcome.damaged), ([], 0))
+                case.assertGreater(outcome.touched, 0)
+
+
+def name_of(program: Any) -> str:
+    name = getattr(program, "__name__", None)
+    return str(name) if name else name_of(program.func)
+
+
+def on_disk(program: Program) -> Program:
+    """With a directory to spill to, of this run alone."""
+
+    def run_there(outcome: Outcome) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            configure(f"spill_dir:{folder},spill_ram_backed:on")
+            program(outcome)
+
+    run_there.__name__ = f"{name_of(program)} on disk"
+    return run_there
+
+
+def configure(text: str) -> None:
+    library = spillway._library
+    library.check(library.library().spw_conf_set(text.encode()))
+
+
+def refused(text: str, function: Any, *arguments: Any) -> None:
+    """Calls it, and demands an error of one line that has the text; for want of memory, a report follows."""
+    try:
+        function(*arguments)
+    except spillway.SpillwayError as problem:
+        first, *rest = str(problem).splitlines()
+        assert text in first and (not rest or first.startswith("CUDA out of memory")), str(problem)
+    else:
+        raise AssertionError(f"not refused: {text}")
