@@ -96,7 +96,8 @@ Status measure_copies(const Context& context, void* block, uint64_t bytes, Json&
   const Status freed = last_error(spw_pinned_free(host));
   if (!status.ok() || !freed.ok())
     return status.ok() ? Status(freed.code(), freed.text()) : std::move(status);
-  const auto copied = static_cast<double>(bytes / part * part);
+  const uint64_t parts = bytes / part;
+  const auto copied = static_cast<double>(parts * part);
   figures["copy_out_bytes_per_s"] = copied / out;
   figures["copy_in_bytes_per_s"] = copied / in;
   return {};

@@ -376,11 +376,11 @@ TEST(Abi, ThreadsShareBlocksAndKeepTheirOwnErrors) {
 }
 
 TEST(Abi, StatusesHaveNames) {
-  for (int code = SPW_OK; code <= SPW_ERROR_INTERNAL; ++code) {
+  for (int code = SPW_OK; code <= SPW_ERROR_DATA_LOST; ++code) {
     EXPECT_EQ(std::strncmp(spw_status_name(static_cast<spw_status>(code)), "SPW_", 4), 0) << code;
   }
   EXPECT_STREQ(spw_status_name(SPW_ERROR_OUT_OF_MEMORY), "SPW_ERROR_OUT_OF_MEMORY");
-  EXPECT_STREQ(spw_status_name(static_cast<spw_status>(SPW_ERROR_INTERNAL + 1)), "unknown status");
+  EXPECT_STREQ(spw_status_name(static_cast<spw_status>(SPW_ERROR_DATA_LOST + 1)), "unknown status");
   EXPECT_STREQ(spw_version(), SPILLWAY_VERSION);
 }
 

@@ -59,7 +59,7 @@ class Folder {
 };
 
 std::string value_of(const char* name) {
-  char buffer[256];
+  char buffer[1024];
   SPW_CHECK(spw_conf_get(name, buffer, sizeof buffer, nullptr) == SPW_OK);
   return buffer;
 }

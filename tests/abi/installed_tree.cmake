@@ -16,6 +16,7 @@ list(TRANSFORM installed REPLACE "^lib(64)?(/[a-z0-9_]+-linux-gnu)?/" "lib/")
 list(TRANSFORM installed REPLACE "SpillwayTargets-[a-z]+" "SpillwayTargets-TYPE")
 list(SORT installed)
 set(expected
+  include/spillway/offload.h
   include/spillway/pinned.h
   include/spillway/spillway.h
   include/spillway/stats.h

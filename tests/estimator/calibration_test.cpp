@@ -234,7 +234,9 @@ TEST(Catalog, DamagedLinesAreNamedAndSkipped) {
   const std::string good = to_text(line_of(test::must_read(small()), 1, 1));
   for (const std::string& bad : {std::string("{"), std::string("null"), std::string("{}"),
                                  good.substr(0, good.size() / 2), std::string(R"({"schema_version": 2})")}) {
-    const Catalog catalog = read_catalog(good + bad + "\n" + good);
+    std::string text = good;
+    text.append(bad).append("\n").append(good);
+    const Catalog catalog = read_catalog(text);
     EXPECT_EQ(catalog.lines.size(), 2u) << bad;
     EXPECT_THAT(catalog.damaged, HasSubstr("line 2 is damaged and skipped"));
   }

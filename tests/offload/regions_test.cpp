@@ -186,10 +186,10 @@ TEST(Regions, WithoutAnyRoomEverythingStays) {
 // Every call of the driver fails once at each place in a scenario: nothing is lost, nothing hangs, and what
 // the error left can be done afterwards.
 TEST(Regions, NothingIsLostWhereverTheDriverFails) {
-  const char* const kCalls[] = {"cuMemCreate",         "cuMemMap",          "cuMemSetAccess",
-                                "cuMemUnmap",          "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync",
-                                "cuEventRecord",       "cuEventCreate",     "cuEventSynchronize",
-                                "cuStreamSynchronize", "cuCtxSynchronize",  "cuMemHostRegister"};
+  constexpr const char* kCalls[] = {"cuMemCreate",         "cuMemMap",          "cuMemSetAccess",
+                                    "cuMemUnmap",          "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync",
+                                    "cuEventRecord",       "cuEventCreate",     "cuEventSynchronize",
+                                    "cuStreamSynchronize", "cuCtxSynchronize",  "cuMemHostRegister"};
   int faults = 0;
   for (const char* call : kCalls) {
     for (int nth = 1; nth <= 40; ++nth) {
