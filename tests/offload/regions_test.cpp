@@ -197,8 +197,8 @@ TEST(Regions, NothingIsLostWhereverTheDriverFails) {
       Tiers tiers("capacity:256MiB,completion:late", disk_options(directory.path(), false));
       const std::unique_ptr<Arena> arena = tiers.device.arena();
       TestRegion region(tiers, *arena, kWeights);
-      region.write(region.allocate(3 * kMiB), 1);
-      region.write(region.allocate(21 * kMiB), 2);
+      region.write(region.allocate(1 * kMiB), 1);
+      region.write(region.allocate(9 * kMiB), 2);
       const uint64_t before = tiers.device.calls(call);
       tiers.device.inject_fault(call, static_cast<uint64_t>(nth), CUDA_ERROR_UNKNOWN);
       bool failed = false;
