@@ -44,7 +44,6 @@ struct Regions::Region {
   uint64_t pins = 0;
   int priority = 0;
   bool is_out = false;
-  bool is_released = false;
   std::vector<SegmentMemory> segments;  // as of the last move
   std::thread prefetching;
   Status prefetched;
@@ -97,6 +96,16 @@ Status Regions::make(Region& region) {
                                          [this](const SegmentMemory& segment) { memory_.free(segment); }});
   if (!status.ok()) (void)arena_.release_pool(region.id);
   return status;
+}
+
+template <typename Body>
+Status Regions::with_settled(const std::string& tag, Body body) {
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  const RegionPointer region = found.value();
+  const std::lock_guard lock(region->mutex);
+  finish_prefetch(*region);
+  return body(*region);
 }
 
 // ---- Open
@@ -183,22 +192,19 @@ Status Regions::bring_back(Region& region) {
 }
 
 Status Regions::evict(const std::string& tag, SpillTo to) {
-  Result<RegionPointer> found = find(tag);
-  if (!found.ok()) return found.take_status();
-  Region& region = *found.value();
-  const std::lock_guard lock(region.mutex);
-  finish_prefetch(region);
-  if (region.is_out) {
-    return Status::invalid_state(fmt::format("region '{}' is not on the device already", tag));
-  }
-  if (region.pins > 0) {
-    return Status::invalid_state(
-        fmt::format("region '{}' is pinned {} times: it must stay", tag, region.pins));
-  }
-  if (region.opened > 0) {
-    return Status::invalid_state(fmt::format("region '{}' is open: end it before it is evicted", tag));
-  }
-  return move_out(region, to);
+  return with_settled(tag, [&](Region& region) -> Status {
+    if (region.is_out) {
+      return Status::invalid_state(fmt::format("region '{}' is not on the device already", tag));
+    }
+    if (region.pins > 0) {
+      return Status::invalid_state(
+          fmt::format("region '{}' is pinned {} times: it must stay", tag, region.pins));
+    }
+    if (region.opened > 0) {
+      return Status::invalid_state(fmt::format("region '{}' is open: end it before it is evicted", tag));
+    }
+    return move_out(region, to);
+  });
 }
 
 Status Regions::restore(const std::string& tag) {
@@ -235,27 +241,22 @@ Status Regions::prefetch(const std::string& tag) {
 // ---- Policy
 
 Status Regions::pin(const std::string& tag) {
-  Result<RegionPointer> found = find(tag);
-  if (!found.ok()) return found.take_status();
-  Region& region = *found.value();
-  const std::lock_guard lock(region.mutex);
-  finish_prefetch(region);
-  if (region.is_out) {
-    return Status::invalid_state(fmt::format("region '{}' is not on the device: restore it first", tag));
-  }
-  ++region.pins;
-  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
-  return {};
+  return with_settled(tag, [&](Region& region) -> Status {
+    if (region.is_out) {
+      return Status::invalid_state(fmt::format("region '{}' is not on the device: restore it first", tag));
+    }
+    ++region.pins;
+    region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+    return {};
+  });
 }
 
 Status Regions::unpin(const std::string& tag) {
-  Result<RegionPointer> found = find(tag);
-  if (!found.ok()) return found.take_status();
-  Region& region = *found.value();
-  const std::lock_guard lock(region.mutex);
-  if (region.pins == 0) return Status::invalid_state(fmt::format("region '{}' is not pinned", tag));
-  --region.pins;
-  return {};
+  return with_settled(tag, [&](Region& region) -> Status {
+    if (region.pins == 0) return Status::invalid_state(fmt::format("region '{}' is not pinned", tag));
+    --region.pins;
+    return {};
+  });
 }
 
 Status Regions::set_priority(const std::string& tag, int priority) {
@@ -308,19 +309,15 @@ uint64_t Regions::evict_coldest(uint64_t bytes) {
 }
 
 Status Regions::release(const std::string& tag) {
-  Result<RegionPointer> found = find(tag);
-  if (!found.ok()) return found.take_status();
-  Region& region = *found.value();
-  const std::lock_guard lock(region.mutex);
-  finish_prefetch(region);
-  if (region.opened > 0) {
-    return Status::invalid_state(fmt::format("region '{}' is open: end it before its release", tag));
-  }
-  if (Status status = arena_.release_pool(region.id); !status.ok()) return status;
-  region.is_released = true;
-  const std::lock_guard registry(mutex_);
-  regions_.erase(tag);
-  return {};
+  return with_settled(tag, [&](Region& region) -> Status {
+    if (region.opened > 0) {
+      return Status::invalid_state(fmt::format("region '{}' is open: end it before its release", tag));
+    }
+    if (Status status = arena_.release_pool(region.id); !status.ok()) return status;
+    const std::lock_guard registry(mutex_);
+    regions_.erase(tag);
+    return {};
+  });
 }
 
 // ---- Reports
@@ -334,11 +331,13 @@ RegionReport Regions::report_of(const Region& region) const {
 }
 
 Result<RegionReport> Regions::report(const std::string& tag) {
-  Result<RegionPointer> found = find(tag);
-  if (!found.ok()) return found.take_status();
-  const std::lock_guard lock(found.value()->mutex);
-  finish_prefetch(*found.value());
-  return report_of(*found.value());
+  RegionReport report;
+  Status status = with_settled(tag, [&](Region& region) -> Status {
+    report = report_of(region);
+    return {};
+  });
+  if (!status.ok()) return status;
+  return report;
 }
 
 std::vector<std::pair<std::string, RegionReport>> Regions::reports() {

@@ -63,6 +63,9 @@ class Regions {
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
   Status make(Region& region);
+  // Runs `body` on the region, with its lock held and no prefetch under way.
+  template <typename Body>
+  Status with_settled(const std::string& tag, Body body);
   // With the region's lock held, like those below.
   static void finish_prefetch(Region& region);
   static bool may_go(const Region& region);
