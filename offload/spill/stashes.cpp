@@ -34,7 +34,6 @@ Stashes::~Stashes() {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
   }
-  wake_.notify_all();
   if (thread_.joinable()) thread_.join();
   const ScopedContext context(lanes_.driver(), context_);
   (void)lanes_.drain_out();
@@ -142,7 +141,6 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   if (stash->wants_disk && start_thread().ok()) {
     stash->is_queued = true;
     writes_.push_back(stash.get());
-    wake_.notify_one();
   }
   return stash.release();
 }
@@ -212,7 +210,6 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   }
   stash.is_queued = true;
   reads_.push_back(&stash);
-  wake_.notify_one();
   return {};
 }
 
@@ -276,9 +273,11 @@ StashCounters Stashes::counters() const {
 // ---- The thread
 
 Status Stashes::start_thread() {
-  if (thread_.joinable()) return {};
+  if (is_working_) return {};
+  if (thread_.joinable()) thread_.join();  // it has nothing more to do
   try {
     thread_ = std::thread([this] { work(); });
+    is_working_ = true;
   } catch (const std::system_error& error) {
     return Status::io(fmt::format("no thread for the disk's work: {}", error.what()));
   }
@@ -288,9 +287,7 @@ Status Stashes::start_thread() {
 void Stashes::work() {
   const ScopedContext context(lanes_.driver(), context_);
   Lock lock(mutex_);
-  for (;;) {
-    wake_.wait(lock, [&] { return is_stopping_ || !reads_.empty() || !writes_.empty(); });
-    if (is_stopping_) return;
+  while (!is_stopping_ && !(reads_.empty() && writes_.empty())) {
     // Somebody waits for what is read, and nobody for what is written.
     std::deque<Stash*>& queue = reads_.empty() ? writes_ : reads_;
     Stash& stash = *queue.front();
@@ -304,6 +301,7 @@ void Stashes::work() {
     changed_.notify_all();
     reclaim();
   }
+  is_working_ = false;
 }
 
 }  // namespace spillway

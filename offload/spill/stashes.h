@@ -75,13 +75,13 @@ class Stashes {
   DiskTier& disk_;
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
   std::condition_variable changed_;
   std::deque<Stash*> reads_;  // before writes
   std::deque<Stash*> writes_;
   std::deque<Stash*> freed_;  // whose copies are still under way
   StashCounters counters_;
   std::thread thread_;
+  bool is_working_ = false;  // the thread, which ends when it has nothing to do
   bool is_stopping_ = false;
 };
 
