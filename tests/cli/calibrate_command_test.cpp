@@ -78,7 +78,8 @@ TEST_F(Calibrate, RanksGiveASpread) {
   const CommandResult done = run_command({"calibrate", dump("a.json", 1.1), dump("b.json", 1.2), "--run",
                                           run_file(), "--catalog", path("catalog.jsonl")});
   ASSERT_EQ(done.code, 0) << done.err;
-  for (const json& group : calibrated()["calibration"]["groups"]) {
+  const json answer = calibrated();
+  for (const json& group : answer["calibration"]["groups"]) {
     if (group["name"] != "activations and loss") continue;
     EXPECT_EQ(group["observations"], 2);
     EXPECT_GT(group["spread"].get<double>(), 0.02);
