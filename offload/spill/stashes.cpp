@@ -31,10 +31,10 @@ struct Stashes::Stash {
 
 Stashes::~Stashes() {
   {
-    const std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     is_stopping_ = true;
+    changed_.wait(lock, [&] { return !is_working_; });
   }
-  if (thread_.joinable()) thread_.join();
   const ScopedContext context(lanes_.driver(), context_);
   (void)lanes_.drain_out();
   (void)lanes_.drain_in();
@@ -274,9 +274,8 @@ StashCounters Stashes::counters() const {
 
 Status Stashes::start_thread() {
   if (is_working_) return {};
-  if (thread_.joinable()) thread_.join();  // it has nothing more to do
   try {
-    thread_ = std::thread([this] { work(); });
+    std::thread([this] { work(); }).detach();
     is_working_ = true;
   } catch (const std::system_error& error) {
     return Status::io(fmt::format("no thread for the disk's work: {}", error.what()));
@@ -285,9 +284,9 @@ Status Stashes::start_thread() {
 }
 
 void Stashes::work() {
-  const ScopedContext context(lanes_.driver(), context_);
   Lock lock(mutex_);
   while (!is_stopping_ && !(reads_.empty() && writes_.empty())) {
+    const ScopedContext context(lanes_.driver(), context_);
     // Somebody waits for what is read, and nobody for what is written.
     std::deque<Stash*>& queue = reads_.empty() ? writes_ : reads_;
     Stash& stash = *queue.front();
@@ -302,6 +301,7 @@ void Stashes::work() {
     reclaim();
   }
   is_working_ = false;
+  changed_.notify_all();  // with the lock held: nothing of this object is touched afterwards
 }
 
 }  // namespace spillway

@@ -80,8 +80,7 @@ class Stashes {
   std::deque<Stash*> writes_;
   std::deque<Stash*> freed_;  // whose copies are still under way
   StashCounters counters_;
-  std::thread thread_;
-  bool is_working_ = false;  // the thread, which ends when it has nothing to do
+  bool is_working_ = false;  // a thread is, which ends when it has nothing to do
   bool is_stopping_ = false;
 };
 

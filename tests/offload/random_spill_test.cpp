@@ -318,7 +318,7 @@ class RandomSpills {
 
 TEST(RandomSpills, WhatComesBackIsWhatWasThere) {
   const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 3);
-  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 1500);
+  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 800);
   uint64_t restores = 0;
   for (uint32_t seed = 1; seed <= seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
