@@ -151,9 +151,10 @@ void Stashes::write_down(Stash& stash, Lock& lock) {
   lock.unlock();
   Status status;
   if (stash.copied_out && !stash.is_copied_out) status = stash.copied_out.synchronize();
-  if (status.ok()) status = mover_.write_down(stash.block);
+  const bool is_copied_out = status.ok();
+  if (is_copied_out) status = mover_.write_down(stash.block);
   lock.lock();
-  stash.is_copied_out = true;
+  stash.is_copied_out = is_copied_out;
   (void)stash.block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost);
   if (!status.ok()) return;  // it stays in host memory
   mover_.drop_host(stash.block);

@@ -48,8 +48,9 @@ def on_disk(program: Program) -> Program:
 
 
 def configure(text: str) -> None:
-    library = spillway._library
-    library.check(library.library().spw_conf_set(text.encode()))
+    binding = spillway._library
+    loaded = binding.library()
+    binding.check(loaded.spw_conf_set(text.encode()))
 
 
 def refused(text: str, function: Any, *arguments: Any) -> None:
