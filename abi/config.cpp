@@ -129,6 +129,18 @@ bool parse(std::string_view text, IoEngineKind& out) {
   return true;
 }
 
+bool parse(std::string_view text, Tuning& out) {
+  if (text != "off" && text != "kept" && text != "auto") return false;
+  out = text == "off" ? Tuning::kOff : text == "kept" ? Tuning::kKept : Tuning::kAuto;
+  return true;
+}
+
+bool parse(std::string_view text, Codec& out) {
+  if (text != "none" && text != "lz4" && text != "zstd") return false;
+  out = text == "none" ? Codec::kNone : text == "lz4" ? Codec::kLz4 : Codec::kZstd;
+  return true;
+}
+
 std::string print_bytes(uint64_t bytes) {
   if (bytes == 0) return "0";
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
@@ -170,6 +182,12 @@ std::string print(const Overflow& value) {
 }
 std::string print(const IoEngineKind& value) {
   return value == IoEngineKind::kAuto ? "auto" : "threads";
+}
+std::string print(const Tuning& value) {
+  return value == Tuning::kOff ? "off" : value == Tuning::kKept ? "kept" : "auto";
+}
+std::string print(const Codec& value) {
+  return value == Codec::kNone ? "none" : value == Codec::kLz4 ? "lz4" : "zstd";
 }
 std::string print(const Flag& value) {
   return value ? "on" : "off";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "driver/status.h"
+#include "offload/spill/codec.h"
 
 namespace spillway {
 
@@ -41,6 +42,9 @@ enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
 enum class Overflow : uint8_t { kOff, kHost };
 enum class IoEngineKind : uint8_t { kAuto, kThreads };
+// Whether the disk's settings are those that were found best for it: never, where they are known, or always,
+// and then they are looked for.
+enum class Tuning : uint8_t { kOff, kKept, kAuto };
 using Path = std::string;
 struct Count {
   static constexpr uint32_t kMost = 4096;

@@ -11,8 +11,10 @@
 #include "abi/boundary.h"
 #include "driver/context.h"
 #include "offload/io/measure.h"
+#include "offload/io/tuned_disks.h"
 #include "offload/spill/device_tiers.h"
 
+using spillway::Codec;
 using spillway::DeviceTiers;
 using spillway::Process;
 using spillway::RegionReport;
@@ -117,6 +119,7 @@ spw_tier_stats tier_stats(DeviceTiers& tiers, uint64_t disk_limit_bytes) {
   stats.disk_failed_writes = disk.failed_writes;
   stats.disk_file_bytes = tiers.disk().usage().file_bytes;
   stats.disk_limit_bytes = disk_limit_bytes;
+  stats.disk_saved_bytes = disk.saved_bytes;
   return stats;
 }
 
@@ -189,6 +192,21 @@ spw_status spw_region_set_priority(int device, const char* tag, int priority) {
   });
 }
 
+spw_status spw_region_set_codec(int device, const char* tag, spw_codec codec) {
+  return with_regions(device, tag, [&](Regions& regions, const std::string& name) -> Status {
+    switch (codec) {
+      case SPW_CODEC_NONE:
+        return regions.set_codec(name, Codec::kNone);
+      case SPW_CODEC_LZ4:
+        return regions.set_codec(name, Codec::kLz4);
+      case SPW_CODEC_ZSTD:
+        return regions.set_codec(name, Codec::kZstd);
+    }
+    return Status::invalid_argument(
+        fmt::format("codec {} is none: use none, lz4 or zstd", static_cast<int>(codec)));
+  });
+}
+
 spw_status spw_region_release(int device, const char* tag) {
   return with_regions(device, tag,
                       [](Regions& regions, const std::string& name) { return regions.release(name); });
@@ -211,6 +229,24 @@ spw_status spw_region_walk(int device, spw_region_visitor visit, void* context) 
       const spw_region_stats stats = to_abi(report);
       if (visit(tag.c_str(), &stats, context) != 0) break;
     }
+    return {};
+  });
+}
+
+// ---- Phases
+
+spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes) {
+  return spillway::guarded([&]() -> Status {
+    if (given_bytes != nullptr) *given_bytes = 0;
+    if (phase == nullptr) return spillway::is_null("phase");
+    const std::string name = phase;
+    if (name == "busy") return {};
+    if (name != "idle") {
+      return Status::invalid_argument(fmt::format("'{}' is no phase: use idle or busy", name.substr(0, 80)));
+    }
+    Result<uint64_t> given = Process::instance().idle(device);
+    if (!given.ok()) return given.take_status();
+    if (given_bytes != nullptr) *given_bytes = given.value();
     return {};
   });
 }
@@ -296,12 +332,16 @@ spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw
     if (directory == nullptr) return spillway::is_null("directory");
     if (bytes == 0) return Status::invalid_argument("0 bytes measure nothing");
     if (Status status = check_size(speed, "spw_disk_speed"); !status.ok()) return status;
-    const spillway::DiskTierOptions options = Process::instance().disk_options();
+    const spillway::DiskTierOptions options =
+        tune == 0 ? Process::instance().disk_options(directory) : Process::instance().disk_options();
     spillway::IoOptions io = options.io;
+    std::string not_kept;
     if (tune != 0) {
       Result<spillway::IoOptions> tuned = spillway::tune_disk(directory, io, options.file.want_direct);
       if (!tuned.ok()) return tuned.take_status();
       io = tuned.value();
+      if (Status kept = spillway::TunedDisks().keep(directory, io, options.file.want_direct); !kept.ok())
+        not_kept = "not kept for later programs: " + kept.text();
     }
     Result<spillway::DiskSpeed> measured =
         spillway::measure_disk(directory, bytes, io, options.file.want_direct);
@@ -316,6 +356,7 @@ spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw
     all.depth = measured->depth;
     all.is_direct = measured->is_direct ? 1 : 0;
     measured->engine.copy(all.engine, sizeof(all.engine) - 1);
+    if (!not_kept.empty()) measured->warning += (measured->warning.empty() ? "" : "; ") + not_kept;
     measured->warning.copy(all.warning, sizeof(all.warning) - 1);
     fill(speed, all, SPW_DISK_SPEED_VERSION);
     return {};

@@ -1,21 +1,18 @@
 #include "abi/process.h"
 
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <thread>
 #include <utility>
 
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
 #include "offload/host_memory.h"
-#include "offload/host_overflow.h"
 #include "stats/dump.h"
 
 namespace spillway {
@@ -62,13 +59,6 @@ Status check_annotation(const std::string& name) {
   return Status::invalid_argument(
       fmt::format("'{}' is no name for an annotation: use 1 to {} lower-case letters, digits and _",
                   name.substr(0, 80), kMostLetters));
-}
-
-// 0 where the directory cannot be asked; what is wrong with it shows when it is used.
-uint64_t file_system_bytes(const std::string& directory) {
-  struct statvfs space {};
-  if (statvfs(directory.c_str(), &space) != 0) return 0;
-  return uint64_t{space.f_blocks} * space.f_frsize;
 }
 
 bool is_per_device(const std::string& path) {
@@ -155,14 +145,6 @@ Result<Arena*> Process::create_arena(int device) {
   Result<Arena*> arena = owned_allocator_->arena(device);
   if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());
   return arena;
-}
-
-void Process::place_in_host_memory(Arena& arena) {
-  HostOverflowOptions options;
-  options.most_bytes = config_.overflow_limit.of(read_host_memory().total_bytes);
-  options.least_block_bytes = config_.overflow_min.bytes;
-  arena.last_rungs().set_placement(
-      HostOverflow::create(*driver_, arena, make_pinned().arena(), options)->placement());
 }
 
 Guard* Process::existing_guard(int device) {
@@ -261,95 +243,6 @@ Status Process::remove_oom_callback(int device, spw_oom_callback callback, void*
   // Without the lock: a call in progress, which is waited for, may need it.
   existing(device)->last_rungs().remove(id);
   return {};
-}
-
-Result<PinnedBlocks*> Process::pinned() {
-  if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr) return blocks;
-  const std::lock_guard lock(mutex_);
-  if (Status status = open_driver(); !status.ok()) return status;
-  return &make_pinned();
-}
-
-PinnedBlocks& Process::make_pinned() {
-  if (existing_pinned() == nullptr) {
-    PinnedArenaOptions options;
-    options.most_bytes = config_.pinned_limit.of(read_host_memory().total_bytes);
-    options.available_bytes = [] { return read_host_memory().available_bytes; };
-    options.touch_threads = std::min(config_.pinned_threads.value, std::thread::hardware_concurrency());
-    published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
-  }
-  return *existing_pinned();
-}
-
-Status Process::pin_ahead(Arena& arena) {
-  const uint64_t bytes = config_.pinned_ahead.of(read_host_memory().total_bytes);
-  if (growth_ == nullptr && bytes > 0) {
-    growth_ = new PinnedGrowth(*driver_, arena.context(), make_pinned().arena());
-    // A child of fork has no such thread, and nothing to wait for.
-    static const pid_t kProcess = getpid();
-    std::atexit([] {
-      if (getpid() == kProcess) instance().stop_growth_at_exit();
-    });
-  }
-  return growth_ == nullptr ? Status() : growth_->reach(bytes);
-}
-
-void Process::stop_growth_at_exit() noexcept {
-  try {
-    PinnedGrowth* growth = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      growth = growth_;
-    }
-    growth->stop();
-  } catch (...) {
-    // The process ends with the thread then.
-  }
-}
-
-DiskTierOptions Process::disk_options() {
-  const std::lock_guard lock(mutex_);
-  load_config();
-  return configured_disk();
-}
-
-DiskTierOptions Process::configured_disk() const {
-  DiskTierOptions options;
-  options.file.directory = config_.spill_dir;
-  const uint64_t total = config_.spill_dir.empty() ? 0 : file_system_bytes(config_.spill_dir);
-  options.file.most_bytes = config_.spill_limit.of(total);
-  options.file.allow_ram_backed = config_.spill_ram_backed;
-  options.file.want_direct = config_.spill_direct;
-  options.daily_write_bytes = config_.spill_daily_writes.of(total);
-  options.io.block_bytes = config_.spill_block.bytes;
-  options.io.depth = config_.spill_depth.value;
-  options.io.threads = config_.spill_threads.value;
-  options.io.use_uring = config_.spill_engine == IoEngineKind::kAuto;
-  return options;
-}
-
-DeviceTiers* Process::existing_tiers(int device) {
-  const std::lock_guard lock(mutex_);
-  const auto found = tiers_.find(device);
-  return found == tiers_.end() ? nullptr : found->second;
-}
-
-Result<DeviceTiers*> Process::tiers(int device) {
-  if (DeviceTiers* tiers = existing_tiers(device); tiers != nullptr) return tiers;
-  Result<PinnedBlocks*> blocks = pinned();
-  if (!blocks.ok()) return blocks.take_status();
-  const std::lock_guard lock(mutex_);
-  Result<Arena*> arena = create_arena(device);
-  if (!arena.ok()) return arena.take_status();
-  if (is_guarded()) return Status::unsupported("memory cannot be spilled with debug:guard");
-  if (config_.backend == Backend::kMalloc)
-    return Status::unsupported("memory cannot be spilled with backend:malloc");
-  if (const auto found = tiers_.find(device); found != tiers_.end()) return found->second;
-  Result<std::unique_ptr<DeviceTiers>> made =
-      DeviceTiers::create(*driver_, *arena.value(), blocks.value()->arena(), configured_disk());
-  if (!made.ok()) return made.take_status();
-  (void)pin_ahead(*arena.value());  // without a thread memory is pinned when it is needed
-  return tiers_[device] = made.value().release();
 }
 
 Status Process::annotate(int device, const std::string& name, uint64_t bytes) {

@@ -76,6 +76,11 @@ class Process {
 
   // What the configuration says of the disk below a device.
   DiskTierOptions disk_options();
+  // The same for this directory's disk, with the settings that are known to serve it.
+  DiskTierOptions disk_options(const std::string& directory);
+
+  // See spw_phase.
+  Result<uint64_t> idle(int device);
 
   // See spw_annotate.
   Status annotate(int device, const std::string& name, uint64_t bytes);
@@ -97,6 +102,8 @@ class Process {
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
   DiskTierOptions configured_disk() const;
+  // Whether the disk's settings are not the user's own.
+  bool may_tune() const;
   PinnedBlocks& make_pinned();
   // Of Config::pinned_ahead, on the node of the arena's device.
   Status pin_ahead(Arena& arena);

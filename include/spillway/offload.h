@@ -66,6 +66,19 @@ SPW_API spw_status spw_region_unpin(int device, const char* tag);
  * region), SPW_ERROR_INVALID_ARGUMENT. */
 SPW_API spw_status spw_region_set_priority(int device, const char* tag, int priority);
 
+/* What packs a region's bytes on their way to the disk, without loss. */
+typedef enum spw_codec {
+  SPW_CODEC_NONE = 0,
+  SPW_CODEC_LZ4 = 1, /* fast */
+  SPW_CODEC_ZSTD = 2 /* smaller: level 1 */
+} spw_codec;
+
+/* Instead of the option spill_codec. Pieces of 2 MiB are packed, with the bytes of their numbers shuffled,
+ * where that is measured to be faster than to write them, or spill_daily_writes bounds what is written; what
+ * does not pay is tried ever more rarely. Errors: SPW_ERROR_INVALID_STATE (no such region),
+ * SPW_ERROR_INVALID_ARGUMENT (the codec). */
+SPW_API spw_status spw_region_set_codec(int device, const char* tag, spw_codec codec);
+
 /* Forgets the region: its blocks live on until they are freed, and cannot move any more. One that is
  * elsewhere gives its copies up as its blocks are freed. Errors: SPW_ERROR_INVALID_STATE (no such region,
  * open). */
@@ -95,6 +108,16 @@ SPW_API spw_status spw_region_stats_get(int device, const char* tag, spw_region_
  * not throw. */
 typedef int (*spw_region_visitor)(const char* tag, const spw_region_stats* stats, void* context);
 SPW_API spw_status spw_region_walk(int device, spw_region_visitor visit, void* context);
+
+/* ---- Phases ---- */
+
+/* What the program does from here on. "idle": nothing that needs the device soon. Where Spillway holds more
+ * than the option evict_above there, it gives back what it keeps for later, then evicts regions with a
+ * priority to host memory, as an allocation that would fail does, until it holds no more than evict_below.
+ * "busy": nothing is done ahead. *given_bytes (may be NULL) is how much device memory was given back. Waits
+ * for the device where something is. Errors: SPW_ERROR_INVALID_ARGUMENT (the phase, no such device),
+ * SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER. */
+SPW_API spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes);
 
 /* ---- Stashes ---- */
 
@@ -148,6 +171,7 @@ typedef struct spw_tier_stats {
   uint64_t disk_failed_writes;
   uint64_t disk_file_bytes;
   uint64_t disk_limit_bytes; /* UINT64_MAX when unlimited */
+  uint64_t disk_saved_bytes; /* that packing spared */
 } spw_tier_stats;
 
 SPW_API spw_status spw_tier_stats_get(int device, spw_tier_stats* stats);
@@ -170,8 +194,8 @@ typedef struct spw_disk_speed {
 } spw_disk_speed;
 
 /* Writes `bytes` to a nameless file in the directory and reads them again, with the options of spilling in
- * force; with `tune` not 0, with the block size and the depth that serve it best, for which some seconds more
- * are spent. Needs no device. Errors: SPW_ERROR_IO, SPW_ERROR_OUT_OF_MEMORY (no room),
+ * force there; with `tune` not 0, with the block size and the depth that serve it best, for which up to 5 s
+ * more are spent, and which are kept for later programs (option spill_tuning). Needs no device. Errors: SPW_ERROR_IO, SPW_ERROR_OUT_OF_MEMORY (no room),
  * SPW_ERROR_INVALID_ARGUMENT (NULL, 0 bytes). */
 SPW_API spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw_disk_speed* speed);
 

@@ -19,7 +19,8 @@ namespace {
 
 constexpr uint64_t kWindowBytes = uint64_t{64} << 20;
 constexpr uint64_t kTrialBytes = uint64_t{128} << 20;
-constexpr double kTuningSeconds = 4;
+constexpr uint64_t kFirstTrialBytes = uint64_t{16} << 20;
+constexpr double kTuningSeconds = 4.5;
 
 struct Freed {
   void operator()(std::byte* memory) const { std::free(memory); }
@@ -144,15 +145,24 @@ Result<IoOptions> tune_disk(const std::string& directory, const IoOptions& optio
   IoOptions best = options;
   double best_speed = 0;
   const auto begin = std::chrono::steady_clock::now();
+  // A slow disk has less to write. What this costs is over before the trials.
+  Result<DiskSpeed> first = measure_disk(directory, kFirstTrialBytes, options, want_direct);
+  if (!first.ok()) return first.take_status();
+  double trial_s = seconds_since(begin) * kTrialBytes / kFirstTrialBytes;
+  const bool is_slow = trial_s > kTuningSeconds / 6;
+  const uint64_t trial_bytes = is_slow ? kFirstTrialBytes : kTrialBytes;
+  if (is_slow) trial_s = seconds_since(begin);
   // What research and measurement found worth trying, the likeliest first, for as long as there is time.
   constexpr std::pair<uint64_t, uint32_t> kSettings[] = {{1, 32}, {4, 8}, {1, 8}, {4, 16}, {1, 16}, {4, 4}};
   for (const auto& [block_mib, depth] : kSettings) {
-    if (seconds_since(begin) > kTuningSeconds) break;
+    if (seconds_since(begin) + trial_s > kTuningSeconds) break;
     IoOptions trial = options;
     trial.block_bytes = block_mib << 20;
     trial.depth = depth;
-    Result<DiskSpeed> speed = measure_disk(directory, kTrialBytes, trial, want_direct);
+    const auto trial_begin = std::chrono::steady_clock::now();
+    Result<DiskSpeed> speed = measure_disk(directory, trial_bytes, trial, want_direct);
     if (!speed.ok()) return speed.take_status();
+    trial_s = std::max(trial_s, seconds_since(trial_begin));
     // Both ways count alike.
     const double both = 2 / (1 / speed->write_bytes_per_s + 1 / speed->read_bytes_per_s);
     if (both <= best_speed) continue;

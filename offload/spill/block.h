@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "driver/status.h"
+#include "offload/spill/codec.h"
 
 namespace spillway {
 
@@ -37,12 +38,14 @@ const char* name_of(BlockPlace place);
 inline constexpr size_t kPieceBytes = size_t{2} << 20;
 inline constexpr size_t kChecksumBytes = size_t{1} << 20;
 
-// Where the bytes of a piece are in the file, and their XXH3 for each MiB.
+// Where the bytes of a piece are in the file, and the XXH3 of each MiB that was written.
 struct DiskPiece {
   static constexpr uint64_t kNowhere = ~uint64_t{0};
 
   uint64_t offset = kNowhere;
-  bool is_zero = false;  // nothing was written: every byte is 0
+  bool is_zero = false;       // nothing was written: every byte is 0
+  Packing packing;            // of what was written
+  uint32_t packed_bytes = 0;  // that were written; 0: all of them, as they are
   std::array<uint64_t, kPieceBytes / kChecksumBytes> checksums{};
 };
 

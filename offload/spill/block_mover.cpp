@@ -109,16 +109,16 @@ Status BlockMover::reserve_all(std::span<const DeviceBytes> blocks) {
   return {};
 }
 
-Status BlockMover::copy_to_disk(std::span<const DeviceBytes> blocks) {
+Status BlockMover::copy_to_disk(std::span<const DeviceBytes> blocks, Packer* packer) {
   if (Status status = reserve_all(blocks); !status.ok()) return status;
-  Status status = stream_to_disk(divide(blocks));
+  Status status = stream_to_disk(divide(blocks), packer);
   if (!status.ok()) {
     for (const DeviceBytes& each : blocks) disk_.release(each.block->spilled.pieces);
   }
   return status;
 }
 
-Status BlockMover::stream_to_disk(std::span<const Chunk> chunks) {
+Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer) {
   if (chunks.empty()) return {};
   Result<std::unique_ptr<Staging>> made = take_staging(chunks.size() * Staging::kBufferBytes);
   if (!made.ok()) return made.take_status();
@@ -129,7 +129,7 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks) {
     const Chunk& chunk = chunks[i];
     buffer.disk.begin(chunk.pieces());
     for (size_t piece = 0; piece < chunk.pieces(); ++piece) {
-      disk_.write(chunk.part(buffer.memory, piece), chunk.piece(piece), IoPriority::kEvict,
+      disk_.write(chunk.part(buffer.memory, piece), chunk.piece(piece), IoPriority::kEvict, packer,
                   [&buffer](Status status) { buffer.disk.end(std::move(status)); });
     }
     return {};
@@ -156,14 +156,14 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks) {
   return status;
 }
 
-Status BlockMover::write_down(SpillBlock& block) {
+Status BlockMover::write_down(SpillBlock& block, Packer* packer) {
   if (Status status = disk_.reserve(block.bytes, &block.spilled.pieces); !status.ok()) return status;
   DiskWork work;
   work.begin(block.spilled.pieces.size());
   for (size_t i = 0; i < block.spilled.pieces.size(); ++i) {
     const size_t begin = i * kPieceBytes;
     disk_.write({block.spilled.host + begin, std::min<size_t>(kPieceBytes, block.bytes - begin)},
-                block.spilled.pieces[i], IoPriority::kWriteBehind,
+                block.spilled.pieces[i], IoPriority::kWriteBehind, packer,
                 [&work](Status status) { work.end(std::move(status)); });
   }
   Status status = work.wait();
@@ -182,11 +182,7 @@ Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
     disk_.read(part(i), block.spilled.pieces[i], IoPriority::kPrefetch,
                [&work](Status status) { work.end(std::move(status)); });
   }
-  Status status = work.wait();
-  for (size_t i = 0; i < block.spilled.pieces.size() && status.ok(); ++i) {
-    status = disk_.verify(part(i), block.spilled.pieces[i]);
-  }
-  return status;
+  return work.wait();
 }
 
 // ---- Back
@@ -211,9 +207,6 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
     Staging::Buffer& buffer = staging.at(i);
     const Chunk& chunk = chunks[i];
     Status status = buffer.disk.wait();
-    for (size_t piece = 0; piece < chunk.pieces() && status.ok(); ++piece) {
-      status = disk_.verify(chunk.part(buffer.memory, piece), chunk.piece(piece));
-    }
     if (status.code() == SPW_ERROR_DATA_LOST && lost != nullptr) *lost = chunk.block;
     if (!status.ok()) return status;
     status = lanes_.copy_in(chunk.va, buffer.memory, chunk.bytes);

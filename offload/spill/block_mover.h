@@ -33,13 +33,13 @@ class BlockMover {
   // From the first on as many as host memory has room for, *copied of them; each is being copied while room
   // for the next is pinned. Errors: driver, and none are copied.
   Status copy_to_host(std::span<const DeviceBytes> blocks, size_t* copied);
-  // Errors: those of DiskTier, driver.
-  Status copy_to_disk(std::span<const DeviceBytes> blocks);
+  // `packer` may be null. Errors: those of DiskTier, driver.
+  Status copy_to_disk(std::span<const DeviceBytes> blocks, Packer* packer);
   // From host memory where a block has bytes there, else from the disk. *lost (may be null) is the block
   // whose bytes are not as they were. Errors: data_lost, io, driver.
   Status copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost);
   // From host memory to the disk; what is in host memory stays.
-  Status write_down(SpillBlock& block);
+  Status write_down(SpillBlock& block, Packer* packer);
   // From the disk to `host`, of slot_bytes(); what is on the disk stays. Errors: data_lost, io.
   Status read_up(SpillBlock& block, std::byte* host);
 
@@ -60,7 +60,7 @@ class BlockMover {
   Result<std::unique_ptr<Staging>> take_staging(uint64_t bytes);
   void give_back(std::unique_ptr<Staging> staging);
   static std::vector<Chunk> divide(std::span<const DeviceBytes> blocks);
-  Status stream_to_disk(std::span<const Chunk> chunks);
+  Status stream_to_disk(std::span<const Chunk> chunks, Packer* packer);
   Status stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost);
   Status reserve_all(std::span<const DeviceBytes> blocks);
 

@@ -7,20 +7,21 @@
 namespace spillway {
 
 DeviceTiers::DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
-                         const DiskTierOptions& disk)
+                         const DiskTierOptions& disk, Codec codec)
     : lanes_(std::move(lanes)),
       disk_(disk),
       memory_(arena.device(), *lanes_, pinned, disk_, [&arena] { return arena.devices(); }),
-      regions_(arena, memory_),
-      stashes_(arena.context(), *lanes_, pinned, disk_) {}
+      regions_(arena, memory_, codec),
+      stashes_(arena.context(), *lanes_, pinned, disk_, codec) {}
 
 Result<std::unique_ptr<DeviceTiers>> DeviceTiers::create(const Driver& driver, Arena& arena,
-                                                         PinnedArena& pinned, const DiskTierOptions& disk) {
+                                                         PinnedArena& pinned, const DiskTierOptions& disk,
+                                                         Codec codec) {
   const ScopedContext context(driver, arena.context());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   Result<std::unique_ptr<CopyLanes>> lanes = CopyLanes::create(driver);
   if (!lanes.ok()) return lanes.take_status();
-  return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(lanes.value()), arena, pinned, disk));
+  return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(lanes.value()), arena, pinned, disk, codec));
 }
 
 }  // namespace spillway

@@ -13,10 +13,10 @@ namespace spillway {
 
 class DeviceTiers {
  public:
-  // The arena and the pinned memory must outlive it. Errors: unsupported (no virtual memory management),
-  // driver.
+  // The arena and the pinned memory must outlive it. `codec` packs what goes to the disk. Errors: unsupported
+  // (no virtual memory management), driver.
   static Result<std::unique_ptr<DeviceTiers>> create(const Driver& driver, Arena& arena, PinnedArena& pinned,
-                                                     const DiskTierOptions& disk);
+                                                     const DiskTierOptions& disk, Codec codec);
 
   CopyLanes& lanes() { return *lanes_; }
   DiskTier& disk() { return disk_; }
@@ -26,7 +26,7 @@ class DeviceTiers {
 
  private:
   DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
-              const DiskTierOptions& disk);
+              const DiskTierOptions& disk, Codec codec);
 
   std::unique_ptr<CopyLanes> lanes_;
   DiskTier disk_;

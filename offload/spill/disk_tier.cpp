@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 // Inside the library: a program that Spillway is loaded into may have another version.
@@ -16,6 +18,13 @@
 
 namespace spillway {
 namespace {
+
+constexpr unsigned kMostThreads = 4;
+constexpr uint32_t kMostPackedWrites = 32;
+
+struct Freed {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
 
 uint64_t checksum(std::span<const std::byte> memory) {
   return XXH3_64bits(memory.data(), memory.size());
@@ -47,6 +56,11 @@ std::span<std::byte> whole_sectors(std::span<std::byte> memory) {
   return {memory.data(), (memory.size() + kMask) & ~kMask};
 }
 
+// What was written of a piece is read to the begin of its memory, and unpacked from there.
+std::span<std::byte> stored_part(std::span<std::byte> memory, const DiskPiece& piece) {
+  return piece.packed_bytes > 0 ? memory.first(piece.packed_bytes) : memory;
+}
+
 std::string reason(int error) {
   return error == ENODATA ? "the file ends before them" : std::system_category().message(error);
 }
@@ -58,30 +72,30 @@ int64_t today() {
 
 }  // namespace
 
-DiskPiece describe(std::span<const std::byte> memory) {
-  DiskPiece piece;
-  piece.is_zero = is_zero(memory);
-  if (piece.is_zero) return piece;
-  for_each_checksum(memory, [&](size_t i, std::span<const std::byte> part) {
-    piece.checksums[i] = checksum(part);
-    return true;
-  });
-  return piece;
-}
-
 struct DiskTier::Write {
   std::span<std::byte> memory;
   DiskPiece& piece;
   IoPriority priority;
+  Packer* packer;
   Done done;
   int writes = 0;
+  std::unique_ptr<std::byte, Freed> packed;  // what is written instead, if anything
+
+  std::span<std::byte> stored() const {
+    return packed == nullptr ? memory : std::span(packed.get(), piece.packed_bytes);
+  }
 };
 
 DiskTier::DiskTier(DiskTierOptions options)
     : options_(std::move(options)),
+      threads_(std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostThreads)),
+      workers_(threads_),
       engine_(options_.make_queue ? IoEngine(options_.io, options_.make_queue) : IoEngine(options_.io)) {}
 
-DiskTier::~DiskTier() = default;
+DiskTier::~DiskTier() {
+  // A thread that has submitted a request may not have returned from that.
+  workers_.drain();
+}
 
 // ---- Room
 
@@ -152,36 +166,102 @@ void DiskTier::release(std::vector<DiskPiece>& pieces) {
 
 // ---- Writing
 
-void DiskTier::write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Done done) {
+void DiskTier::write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer,
+                     Done done) {
+  auto write = std::make_shared<Write>(Write{memory, piece, priority, packer, std::move(done), 0, nullptr});
+  workers_.run([this, write = std::move(write)] { begin_write(write); });
+}
+
+void DiskTier::begin_write(const std::shared_ptr<Write>& write) {
+  DiskPiece& piece = write->piece;
   const uint64_t offset = piece.offset;
-  piece = describe(memory);
+  piece = {};
   piece.offset = offset;
+  piece.is_zero = is_zero(write->memory);
   if (piece.is_zero) {
     {
       const std::lock_guard lock(mutex_);
-      counters_.zero_bytes += memory.size();
+      counters_.zero_bytes += write->memory.size();
     }
-    done({});
+    write->done({});
     return;
   }
-  submit_write(std::make_shared<Write>(Write{memory, piece, priority, std::move(done)}));
+  if (write->packer != nullptr) pack(*write);
+  for_each_checksum(write->stored(), [&](size_t i, std::span<const std::byte> part) {
+    piece.checksums[i] = checksum(part);
+    return true;
+  });
+  submit_write(write);
+}
+
+void DiskTier::pack(Write& write) {
+  std::optional<double> per_ns;
+  {
+    const std::lock_guard lock(mutex_);
+    per_ns = disk_bytes_per_ns();
+    if (!per_ns.has_value() || packed_writes_ == kMostPackedWrites) return;
+    ++packed_writes_;
+  }
+  std::unique_ptr<std::byte, Freed> out(
+      static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole_sectors(write.memory).size())));
+  std::optional<Packer::Packed> packed;
+  if (out != nullptr) {
+    packed = write.packer->pack(write.memory, {out.get(), write.memory.size()}, *per_ns / threads_);
+  }
+  if (!packed.has_value()) {
+    const std::lock_guard lock(mutex_);
+    --packed_writes_;
+    return;
+  }
+  write.piece.packing = packed->packing;
+  write.piece.packed_bytes = static_cast<uint32_t>(packed->bytes);
+  write.packed = std::move(out);
+  // The rest of the last sector is written too.
+  const std::span<std::byte> sectors = whole_sectors(write.stored());
+  std::fill(sectors.begin() + static_cast<ptrdiff_t>(packed->bytes), sectors.end(), std::byte{0});
+}
+
+// With the mutex held. Nothing before anything was measured.
+std::optional<double> DiskTier::disk_bytes_per_ns() const {
+  if (options_.daily_write_bytes != ~uint64_t{0}) return 0.0;  // every byte counts
+  if (options_.write_bytes_per_s > 0) return options_.write_bytes_per_s / 1e9;
+  if (writing_ns_ == 0) return std::nullopt;
+  return static_cast<double>(timed_bytes_) / writing_ns_;
 }
 
 void DiskTier::submit_write(const std::shared_ptr<Write>& write) {
   ++write->writes;
-  IoRequest request{IoKind::kWrite, write->priority, &file_->file(), whole_sectors(write->memory),
+  {
+    const std::lock_guard lock(mutex_);
+    if (writes_++ == 0) writing_since_ = std::chrono::steady_clock::now();
+  }
+  IoRequest request{IoKind::kWrite, write->priority, &file_->file(), whole_sectors(write->stored()),
                     write->piece.offset};
   Status status = engine_.submit(request, [this, write](int error) { write_ended(write, error); });
-  if (!status.ok()) write->done(std::move(status));
+  if (status.ok()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    --writes_;
+    if (write->packed != nullptr) --packed_writes_;
+  }
+  write->done(std::move(status));
 }
 
 void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
   bool again = false;
   {
     const std::lock_guard lock(mutex_);
+    if (--writes_ == 0) {
+      writing_ns_ +=
+          std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - writing_since_).count();
+    }
     if (error == 0) {
       failures_in_a_row_ = 0;
-      counters_.written_bytes += write->memory.size();
+      const size_t bytes = write->stored().size();
+      counters_.written_bytes += bytes;
+      counters_.saved_bytes += write->memory.size() - bytes;
+      budget_used_bytes_ -= std::min<uint64_t>(budget_used_bytes_, write->memory.size() - bytes);
+      timed_bytes_ += bytes;
     } else if (write->writes < kMostWrites) {
       // Nobody gets the bad place again; another one is tried.
       Result<std::vector<Extent>> other = file_->reserve(kPieceBytes);
@@ -193,6 +273,7 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
         again = true;
       }
     }
+    if (!again && write->packed != nullptr) --packed_writes_;
     if (error != 0 && !again) {
       ++failures_in_a_row_;
       ++counters_.failed_writes;
@@ -217,45 +298,52 @@ void DiskTier::read(std::span<std::byte> memory, const DiskPiece& piece, IoPrior
     done({});
     return;
   }
-  IoRequest request{IoKind::kRead, priority, &file_->file(), whole_sectors(memory), piece.offset};
+  const std::span<std::byte> stored = stored_part(memory, piece);
+  IoRequest request{IoKind::kRead, priority, &file_->file(), whole_sectors(stored), piece.offset};
   auto ended = std::make_shared<Done>(std::move(done));
-  Status status = engine_.submit(request, [this, ended, size = memory.size(),
-                                           offset = piece.offset](int error) {
+  Status status = engine_.submit(request, [this, ended, memory, stored, &piece](int error) {
+    if (error != 0) {
+      (*ended)(Status::data_lost(fmt::format("{}: {} bytes at {} of the spill file could not be read: {}",
+                                             options_.file.directory, stored.size(), piece.offset,
+                                             reason(error))));
+      return;
+    }
     {
       const std::lock_guard lock(mutex_);
-      if (error == 0) counters_.read_bytes += size;
+      counters_.read_bytes += stored.size();
     }
-    (*ended)(error == 0
-                 ? Status()
-                 : Status::data_lost(fmt::format("{}: {} bytes at {} of the spill file could not be read: {}",
-                                                 options_.file.directory, size, offset, reason(error))));
+    workers_.run([this, ended, memory, &piece] { (*ended)(verify(memory, piece)); });
   });
   if (!status.ok()) (*ended)(std::move(status));
 }
 
 Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
-  if (piece.is_zero) return {};
-  bool good = matches(memory, piece);
+  const std::span<std::byte> stored = stored_part(memory, piece);
+  bool good = matches(stored, piece);
   if (!good) {
     // Once more, through the page cache: the way past it may be what is wrong.
     size_t done = 0;
-    while (done < memory.size()) {
-      const ssize_t got = ::pread(file_->file().buffered(), memory.data() + done, memory.size() - done,
+    while (done < stored.size()) {
+      const ssize_t got = ::pread(file_->file().buffered(), stored.data() + done, stored.size() - done,
                                   static_cast<off_t>(piece.offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) break;
       done += static_cast<size_t>(got);
     }
-    good = done == memory.size() && matches(memory, piece);
+    good = done == stored.size() && matches(stored, piece);
+  }
+  if (good && piece.packed_bytes > 0) {
+    const std::vector<std::byte> packed(stored.begin(), stored.end());
+    good = unpack(piece.packing, packed, memory);
   }
   const std::lock_guard lock(mutex_);
-  counters_.verified_bytes += memory.size();
+  counters_.verified_bytes += stored.size();
   if (good) return {};
   ++counters_.mismatches;
   return Status::data_lost(
       fmt::format("{}: {} bytes at {} of the spill file are not what was written there (checksum): nothing "
                   "is restored from them",
-                  options_.file.directory, memory.size(), piece.offset));
+                  options_.file.directory, stored.size(), piece.offset));
 }
 
 // ---- For reports

@@ -5,14 +5,17 @@
 // writes in a row the tier takes nothing more. What is read is compared with its checksums; a mismatch is
 // read once more, past the way it was read before, and then reported.
 //
-// The file is made by the first reserve(). Thread-safe.
+// Checksums and packing are the work of a few threads of their own: neither whoever submits nor the disk
+// waits for them. The file is made by the first reserve(). Thread-safe.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -20,6 +23,8 @@
 #include "offload/io/engine.h"
 #include "offload/io/extent_file.h"
 #include "offload/spill/block.h"
+#include "offload/spill/packer.h"
+#include "offload/spill/workers.h"
 
 namespace spillway {
 
@@ -28,13 +33,15 @@ struct DiskTierOptions {
   IoOptions io;
   uint64_t daily_write_bytes = ~uint64_t{0};  // what may be written in any day: flash wears
   IoEngine::MakeQueue make_queue;             // instead of the kernel's: for faults
+  double write_bytes_per_s = 0;               // what packing has to beat; 0: what is measured
 };
 
 struct DiskCounters {
   uint64_t blocks_bytes = 0;  // reserved for pieces now
   uint64_t written_bytes = 0;
   uint64_t read_bytes = 0;
-  uint64_t zero_bytes = 0;  // that needed no write
+  uint64_t zero_bytes = 0;   // that needed no write
+  uint64_t saved_bytes = 0;  // of those written, by packing
   uint64_t verified_bytes = 0;
   uint64_t mismatches = 0;
   uint64_t repeated_writes = 0;
@@ -62,15 +69,15 @@ class DiskTier {
   // Memory that many pieces will pass through: it stays mapped while the tier lives.
   void use_memory(std::span<std::byte> memory) { (void)engine_.use_memory(memory); }
 
-  // One operation on a piece. It lives until `done` was called, and so does the memory: a piece's, or what is
-  // left of the block, and its last bytes up to a multiple of kAlignment are the caller's too.
+  // One operation on a piece. It lives until `done` was called, on any thread, and so does the memory: a
+  // piece's, or what is left of the block, and its last bytes up to a multiple of kAlignment are the caller's
+  // too.
   using Done = std::function<void(Status status)>;
   static constexpr size_t kAlignment = 4096;
-  void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Done done);
-  // Whoever waits for it calls verify() then.
+  // `packer` may be null, and lives as long. Errors: io.
+  void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer, Done done);
+  // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost.
   void read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done);
-  // Compares what was read; reads again where it differs. Errors: data_lost, io.
-  Status verify(std::span<std::byte> memory, const DiskPiece& piece);
 
   DiskCounters counters() const;
   IoCounters io_counters() const { return engine_.counters(); }
@@ -83,8 +90,13 @@ class DiskTier {
   struct Write;
 
   Status open();
+  void begin_write(const std::shared_ptr<Write>& write);
+  void pack(Write& write);
+  std::optional<double> disk_bytes_per_ns() const;
   void submit_write(const std::shared_ptr<Write>& write);
   void write_ended(const std::shared_ptr<Write>& write, int error);
+  // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
+  Status verify(std::span<std::byte> memory, const DiskPiece& piece);
   Status budget(uint64_t bytes);
 
   const DiskTierOptions options_;
@@ -94,10 +106,15 @@ class DiskTier {
   uint32_t failures_in_a_row_ = 0;
   int64_t budget_day_ = 0;
   uint64_t budget_used_bytes_ = 0;
+  uint32_t packed_writes_ = 0;  // in hand, each with memory of its own
+  // The time in which something was being written, for the disk's speed.
+  uint32_t writes_ = 0;
+  std::chrono::steady_clock::time_point writing_since_;
+  double writing_ns_ = 0;
+  uint64_t timed_bytes_ = 0;
+  const unsigned threads_;
+  Workers workers_;
   IoEngine engine_;  // ends first: its requests use the file
 };
-
-// The checksums of a piece; whether all of it is zero.
-DiskPiece describe(std::span<const std::byte> memory);
 
 }  // namespace spillway

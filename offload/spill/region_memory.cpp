@@ -70,15 +70,15 @@ Status RegionMemory::go(const Segments& segments, BlockPlace to) {
 
 // ---- Out
 
-Status RegionMemory::copy_out(const Segments& segments, SpillTo to) {
+Status RegionMemory::copy_out(const Segments& segments, SpillTo to, Packer* packer) {
   const std::vector<DeviceBytes> blocks = device_bytes(segments);
-  if (to == SpillTo::kDisk) return mover_.copy_to_disk(blocks);
+  if (to == SpillTo::kDisk) return mover_.copy_to_disk(blocks, packer);
   size_t kept = 0;
   Status status = mover_.copy_to_host(blocks, &kept);
   if (!status.ok() || kept == blocks.size()) return status;
   // What host memory has no room for goes to the disk, and one more, for the memory that they pass through.
   if (kept > 0) mover_.drop_host(*blocks[--kept].block);
-  status = mover_.copy_to_disk(std::span(blocks).subspan(kept));
+  status = mover_.copy_to_disk(std::span(blocks).subspan(kept), packer);
   if (status.ok()) return status;
   for (const DeviceBytes& each : blocks) mover_.drop_host(*each.block);
   if (status.code() != SPW_ERROR_UNSUPPORTED) return status;
@@ -86,11 +86,11 @@ Status RegionMemory::copy_out(const Segments& segments, SpillTo to) {
                                status.text());
 }
 
-Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo to) {
+Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo to, Packer* packer) {
   const Segments segments = find(memory);
   if (to != SpillTo::kNowhere) {
     if (Status status = go(segments, BlockPlace::kEvicting); !status.ok()) return status;
-    if (Status status = copy_out(segments, to); !status.ok()) {
+    if (Status status = copy_out(segments, to, packer); !status.ok()) {
       (void)go(segments, BlockPlace::kResident);
       return status;
     }
@@ -143,11 +143,11 @@ Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory) {
   return {};
 }
 
-Status RegionMemory::write_down(const std::vector<SegmentMemory>& memory) {
+Status RegionMemory::write_down(const std::vector<SegmentMemory>& memory, Packer* packer) {
   for (Segment* segment : find(memory)) {
     if (segment->block.place() != BlockPlace::kHost) continue;
     if (Status status = segment->block.go(BlockPlace::kWriting); !status.ok()) return status;
-    Status status = mover_.write_down(segment->block);
+    Status status = mover_.write_down(segment->block, packer);
     if (Status back = segment->block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok())
       return back;
     if (!status.ok()) return status;

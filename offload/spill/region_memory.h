@@ -48,12 +48,13 @@ class RegionMemory {
   void* allocate(uint64_t bytes);
   void free(const SegmentMemory& segment);
 
-  // For Arena::move_pool_out and bring_pool_back.
-  Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to);
+  // For Arena::move_pool_out and bring_pool_back. What goes to the disk is packed by `packer`, if it is not
+  // null.
+  Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to, Packer* packer = nullptr);
   Status bring_back(const std::vector<SegmentMemory>& segments);
   // Segments in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
   // host memory.
-  Status write_down(const std::vector<SegmentMemory>& segments);
+  Status write_down(const std::vector<SegmentMemory>& segments, Packer* packer = nullptr);
 
   // Another device may use all of it, too.
   Status grant(int peer);
@@ -72,7 +73,7 @@ class RegionMemory {
   static std::vector<DeviceBytes> device_bytes(const Segments& segments);
   // All of them change, or none.
   static Status go(const Segments& segments, BlockPlace to);
-  Status copy_out(const Segments& segments, SpillTo to);
+  Status copy_out(const Segments& segments, SpillTo to, Packer* packer);
 
   const int device_;
   CopyLanes& lanes_;

@@ -36,7 +36,8 @@ Status check_tag(const std::string& tag) {
 }  // namespace
 
 struct Regions::Region {
-  explicit Region(std::string name, PoolId pool) : tag(std::move(name)), id(pool) {}
+  Region(std::string name, PoolId pool, Codec codec)
+      : tag(std::move(name)), id(pool), packer(std::make_unique<Packer>(codec)) {}
 
   const std::string tag;
   const PoolId id;
@@ -46,6 +47,7 @@ struct Regions::Region {
   uint32_t opened = 0;
   uint64_t pins = 0;
   int priority = 0;
+  std::unique_ptr<Packer> packer;
   bool is_out = false;
   std::vector<SegmentMemory> segments;  // as of the last move
   std::future<Status> prefetching;      // valid while nobody has looked how it went
@@ -84,7 +86,7 @@ Result<Regions::RegionPointer> Regions::find_or_make(const std::string& tag) {
   const std::lock_guard lock(mutex_);
   if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
   if (Status status = check_tag(tag); !status.ok()) return status;
-  auto region = std::make_shared<Region>(tag, PoolId{next_pool_, 0});
+  auto region = std::make_shared<Region>(tag, PoolId{next_pool_, 0}, codec_);
   if (Status status = make(*region); !status.ok()) return status;
   ++next_pool_;
   return regions_.emplace(tag, std::move(region)).first->second;
@@ -179,7 +181,7 @@ Status Regions::move_out(Region& region, SpillTo to) {
   const auto begin = Clock::now();
   Status status = arena_.move_pool_out(region.id, [&](const std::vector<SegmentMemory>& segments) {
     region.segments = segments;
-    return memory_.move_out(segments, to);
+    return memory_.move_out(segments, to, region.packer.get());
   });
   if (!status.ok()) return status;
   region.is_out = true;
@@ -291,6 +293,13 @@ Status Regions::set_priority(const std::string& tag, int priority) {
   return {};
 }
 
+Status Regions::set_codec(const std::string& tag, Codec codec) {
+  return with_settled(tag, [&](Region& region) -> Status {
+    region.packer = std::make_unique<Packer>(codec);
+    return {};
+  });
+}
+
 // Never waits for a region that somebody is moving.
 uint64_t Regions::evict_coldest(uint64_t bytes) {
   std::vector<RegionPointer> candidates;
@@ -323,6 +332,16 @@ uint64_t Regions::evict_coldest(uint64_t bytes) {
       given += memory_.usage(region.segments).host_bytes + memory_.usage(region.segments).disk_bytes;
   }
   return given;
+}
+
+Result<uint64_t> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes) {
+  const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
+  const uint64_t before = held();
+  if (before <= above_bytes) return uint64_t{0};
+  if (Status status = arena_.trim(); !status.ok()) return status;
+  if (const uint64_t now = held(); now > below_bytes) (void)evict_coldest(now - below_bytes);
+  const uint64_t after = held();
+  return before > after ? before - after : 0;
 }
 
 Status Regions::release(const std::string& tag) {

@@ -36,7 +36,9 @@ class Regions {
   // captures graphs into has one of the two.
   static constexpr uint64_t kFirstPool = 0x73706c7700000001;  // "splw"
 
-  Regions(Arena& arena, RegionMemory& memory) : arena_(arena), memory_(memory) {}
+  // `codec` is that of regions for which no other is set.
+  Regions(Arena& arena, RegionMemory& memory, Codec codec = Codec::kNone)
+      : arena_(arena), memory_(memory), codec_(codec) {}
   ~Regions();
   Regions(const Regions&) = delete;
   Regions& operator=(const Regions&) = delete;
@@ -51,6 +53,10 @@ class Regions {
   Status pin(const std::string& tag);
   Status unpin(const std::string& tag);
   Status set_priority(const std::string& tag, int priority);
+  Status set_codec(const std::string& tag, Codec codec);
+  // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
+  // and evicts what may go, until it holds no more than `below_bytes`. Answers how much was given back.
+  Result<uint64_t> relieve(uint64_t above_bytes, uint64_t below_bytes);
   Status release(const std::string& tag);
   Result<RegionReport> report(const std::string& tag);
   std::vector<std::pair<std::string, RegionReport>> reports();
@@ -77,6 +83,7 @@ class Regions {
 
   Arena& arena_;
   RegionMemory& memory_;
+  const Codec codec_;
   std::mutex mutex_;
   std::map<std::string, RegionPointer> regions_;
   uint64_t next_pool_ = kFirstPool;

@@ -152,7 +152,7 @@ void Stashes::write_down(Stash& stash, Lock& lock) {
   Status status;
   if (stash.copied_out && !stash.is_copied_out) status = stash.copied_out.synchronize();
   const bool is_copied_out = status.ok();
-  if (is_copied_out) status = mover_.write_down(stash.block);
+  if (is_copied_out) status = mover_.write_down(stash.block, &packer_);
   lock.lock();
   stash.is_copied_out = is_copied_out;
   (void)stash.block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost);

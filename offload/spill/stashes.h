@@ -33,8 +33,14 @@ class Stashes {
   struct Stash;
   enum class To : uint8_t { kHost, kDisk };
 
-  Stashes(CUcontext context, CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
-      : context_(context), lanes_(lanes), mover_(lanes, pinned, disk), pinned_(pinned), disk_(disk) {}
+  Stashes(CUcontext context, CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk,
+          Codec codec = Codec::kNone)
+      : context_(context),
+        lanes_(lanes),
+        mover_(lanes, pinned, disk),
+        pinned_(pinned),
+        disk_(disk),
+        packer_(codec) {}
   // Waits for what its thread is doing. No stash may be in use.
   ~Stashes();
   Stashes(const Stashes&) = delete;
@@ -73,6 +79,7 @@ class Stashes {
   BlockMover mover_;
   PinnedArena& pinned_;
   DiskTier& disk_;
+  Packer packer_;  // of all
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -194,7 +194,8 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "overflow:off,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
-        "spill_direct:on,strict:off,debug:off");
+        "spill_direct:on,spill_tuning:kept,spill_codec:none,evict_above:unlimited,evict_below:unlimited,"
+        "strict:off,debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);
   });
 }

@@ -5,7 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -248,6 +251,92 @@ TEST(AbiOffload, HostMemoryIsPinnedAheadWhenRegionsAreUsed) {
     int status = -1;
     SPW_CHECK(waitpid(child, &status, 0) == child && status == 0);
   });
+}
+
+TEST(AbiOffload, AnIdlePhaseEvictsDownToTheLowWatermark) {
+  in_child({{"SPILLWAY_CONF", "evict_above:100MiB,evict_below:50MiB"}}, [] {
+    const auto driver = start_device();
+    void* first = allocate_in("optimizer", 40 * kMiB);
+    void* second = allocate_in("cache", 40 * kMiB);
+    void* kept = allocate_in("weights", 30 * kMiB);
+    fill(*driver, first, 1, 40 * kMiB);
+    SPW_CHECK(spw_region_set_priority(0, "optimizer", 2) == SPW_OK);
+    SPW_CHECK(spw_region_set_priority(0, "cache", 1) == SPW_OK);
+    uint64_t given = 1;
+    SPW_CHECK(spw_phase(0, "busy", &given) == SPW_OK && given == 0 && allocated_bytes() == static_cast<int64_t>(110 * kMiB));
+    SPW_CHECK(spw_phase(0, "idle", &given) == SPW_OK && given == 80 * kMiB);
+    SPW_CHECK(region_stats("optimizer").host_bytes == 40 * kMiB &&
+              region_stats("cache").host_bytes == 40 * kMiB);
+    SPW_CHECK(region_stats("weights").device_bytes == 30 * kMiB);  // nothing was promised of it
+    SPW_CHECK(spw_region_restore(0, "optimizer") == SPW_OK);
+    SPW_CHECK(spw_phase(0, "idle", nullptr) == SPW_OK);  // 70 MiB are below the high one
+    SPW_CHECK(region_stats("optimizer").device_bytes == 40 * kMiB);
+    SPW_CHECK(is_filled(*driver, first, 1, 40 * kMiB));
+    // The highest priority goes first, and no more than need be.
+    SPW_CHECK(spw_region_restore(0, "cache") == SPW_OK);
+    SPW_CHECK(spw_conf_set("evict_below:75MiB") == SPW_OK);
+    SPW_CHECK(spw_phase(0, "idle", &given) == SPW_OK && given == 40 * kMiB);
+    SPW_CHECK(region_stats("optimizer").host_bytes == 40 * kMiB && region_stats("cache").host_bytes == 0);
+    SPW_CHECK(spw_phase(0, "lunch", &given) == SPW_ERROR_INVALID_ARGUMENT && last_error_has("idle or busy"));
+    for (void* block : {first, second, kept}) SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, AnIdlePhaseGivesBackWhatIsCached) {
+  in_child({{"SPILLWAY_CONF", "evict_above:20MiB"}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(60 * kMiB, 0, nullptr, &block) == SPW_OK && spw_free(block) == SPW_OK);
+    uint64_t given = 0;
+    SPW_CHECK(spw_phase(0, "idle", &given) == SPW_OK && given == 60 * kMiB);
+  });
+}
+
+TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
+  in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on,spill_daily_writes:1GiB"}}, [] {
+    const auto driver = start_device();
+    void* block = allocate_in("a", 20 * kMiB);
+    fill(*driver, block, 5, 20 * kMiB);
+    for (const spw_codec codec : {SPW_CODEC_LZ4, SPW_CODEC_ZSTD, SPW_CODEC_NONE}) {
+      const uint64_t saved = tier_stats().disk_saved_bytes;
+      SPW_CHECK(spw_region_set_codec(0, "a", codec) == SPW_OK);
+      SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_OK);
+      SPW_CHECK(spw_region_restore(0, "a") == SPW_OK && is_filled(*driver, block, 5, 20 * kMiB));
+      SPW_CHECK((tier_stats().disk_saved_bytes > saved) == (codec != SPW_CODEC_NONE));
+    }
+    SPW_CHECK(spw_region_set_codec(0, "b", SPW_CODEC_LZ4) == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_region_set_codec(0, "a", static_cast<spw_codec>(9)) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, WhatServesADiskBestIsKeptAndUsed) {
+  std::string folder = testing::TempDir() + "spillway-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto speed_of = [](const std::string& directory, int tune) {
+    spw_disk_speed speed{};
+    speed.size = sizeof speed;
+    SPW_CHECK(spw_disk_measure(directory.c_str(), 4 * kMiB, tune, &speed) == SPW_OK);
+    return speed;
+  };
+  const std::string file = folder + "/spillway/disks.json";
+  // As if found, with values that no search would find.
+  const Environment environment{{"XDG_CACHE_HOME", folder}};
+  in_child(environment, [&] {
+    (void)speed_of(folder, 1);
+    std::string text;
+    std::getline(std::ifstream(file), text, '\0');
+    const size_t at = text.find("\"depth\":");
+    SPW_CHECK(at != std::string::npos);
+    text.replace(at, text.find(',', at) - at, "\"depth\": 7");
+    std::ofstream(file) << text;
+    SPW_CHECK(speed_of(folder, 0).depth == 7);
+  });
+  in_child({{"XDG_CACHE_HOME", folder}, {"SPILLWAY_CONF", "spill_tuning:off"}},
+           [&] { SPW_CHECK(speed_of(folder, 0).depth == 32); });
+  in_child({{"XDG_CACHE_HOME", folder}, {"SPILLWAY_CONF", "spill_depth:5"}},
+           [&] { SPW_CHECK(speed_of(folder, 0).depth == 5); });  // what the user says counts
+  std::filesystem::remove_all(folder);
 }
 
 TEST(AbiOffload, MistakesAreErrors) {

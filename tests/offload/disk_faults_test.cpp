@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <functional>
 
-#include "offload/io/faulty_queue.h"
+#include "tests/offload/faults.h"
 #include "tests/offload/spilling.h"
 
 namespace spillway::test {
@@ -19,6 +19,7 @@ constexpr const char* kDevice = "capacity:128MiB,completion:late";
 
 DiskTierOptions faulty(const std::string& directory, ChooseFault choose) {
   DiskTierOptions options = disk_options(directory, false);
+  options.write_bytes_per_s = 1;  // so slow that to pack pays
   options.make_queue = [choose = std::move(choose)]() -> Result<std::unique_ptr<IoQueue>> {
     Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "for faults");
     if (!queue.ok()) return queue;
@@ -33,22 +34,6 @@ struct Kind {
   bool lasts;  // every operation from there on, else one
 };
 
-IoFault fails(int64_t result) {
-  IoFault fault;
-  fault.result = result;
-  return fault;
-}
-IoFault stops_short(size_t most_bytes) {
-  IoFault fault;
-  fault.most_bytes = most_bytes;
-  return fault;
-}
-IoFault flips(size_t byte) {
-  IoFault fault;
-  fault.flipped_byte = byte;
-  return fault;
-}
-
 const Kind kKinds[] = {
     {"EIO once", fails(-EIO), false},          {"EIO for good", fails(-EIO), true},
     {"ENOSPC once", fails(-ENOSPC), false},    {"ENOSPC for good", fails(-ENOSPC), true},
@@ -59,7 +44,12 @@ const Kind kKinds[] = {
     {"a wrong byte", flips(100), false},       {"wrong bytes for good", flips(0), true},
 };
 
-TEST(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
+// With and without packing.
+class DiskFaults : public testing::TestWithParam<Codec> {};
+INSTANTIATE_TEST_SUITE_P(Codecs, DiskFaults, testing::Values(Codec::kNone, Codec::kLz4),
+                         [](const auto& info) { return info.param == Codec::kNone ? "plain" : "packed"; });
+
+TEST_P(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
   int refused_writes = 0;
   int recovered = 0;
   for (const Kind& kind : kKinds) {
@@ -76,9 +66,10 @@ TEST(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
       Tiers tiers(kDevice, faulty(directory.path(), choose));
       const std::unique_ptr<Arena> arena = tiers.device.arena();
       TestRegion region(tiers, *arena, kWeights);
-      region.write(region.allocate(5 * kMiB), 11);
+      Packer packer(GetParam());
+      region.write(region.allocate(5 * kMiB), TestRegion::kPackable + 11);
       const std::string where = std::string(kind.name) + " at " + std::to_string(at);
-      Status out = region.evict(SpillTo::kDisk);
+      Status out = region.evict(SpillTo::kDisk, &packer);
       if (!out.ok()) {
         ++refused_writes;
         EXPECT_EQ(out.code(), SPW_ERROR_IO) << where << ": " << out.text();
@@ -104,7 +95,7 @@ TEST(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
     }
   }
   EXPECT_GT(refused_writes, 10);
-  EXPECT_GT(recovered, 50);
+  EXPECT_GT(recovered, 30);
 }
 
 // The file of the tier, among what the process has open.
@@ -118,21 +109,25 @@ int spill_file(const std::string& directory) {
   return -1;
 }
 
-TEST(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
+TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
   TemporaryDirectory directory;
-  Tiers tiers(kDevice, disk_options(directory.path()));
+  DiskTierOptions options = disk_options(directory.path());
+  options.write_bytes_per_s = 1;
+  Tiers tiers(kDevice, options);
   const std::unique_ptr<Arena> arena = tiers.device.arena();
   TestRegion damaged(tiers, *arena, kWeights);
   TestRegion other(tiers, *arena, kOther);
+  Packer packer(GetParam());
   void* block = damaged.allocate(5 * kMiB);
-  damaged.write(block, 1);
-  SPW_EXPECT_OK(damaged.evict(SpillTo::kDisk));
+  damaged.write(block, TestRegion::kPackable + 1);
+  SPW_EXPECT_OK(damaged.evict(SpillTo::kDisk, &packer));
+  EXPECT_EQ(tiers.disk.counters().saved_bytes > 0, GetParam() != Codec::kNone);
   const int file = spill_file(directory.path());
   ASSERT_GE(file, 0);
   // O_DIRECT may be set: a whole aligned sector.
   alignas(4096) static std::array<char, 4096> wrong{};
   wrong.fill('x');
-  ASSERT_EQ(pwrite(file, wrong.data(), wrong.size(), static_cast<off_t>(3 * kMiB)), 4096);
+  ASSERT_EQ(pwrite(file, wrong.data(), wrong.size(), static_cast<off_t>(2 * kMiB + 8192)), 4096);
   other.write(other.allocate(5 * kMiB), 2);
   SPW_EXPECT_OK(other.evict(SpillTo::kDisk));
 
@@ -152,7 +147,7 @@ TEST(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
   EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
 }
 
-TEST(DiskFaults, ATierThatFailsTakesNothingMore) {
+TEST(DiskTier, ATierThatFailsTakesNothingMore) {
   TemporaryDirectory directory;
   Tiers tiers(kDevice, faulty(directory.path(), [](const IoOperation&, uint64_t) { return fails(-EIO); }));
   const std::unique_ptr<Arena> arena = tiers.device.arena();
@@ -165,7 +160,7 @@ TEST(DiskFaults, ATierThatFailsTakesNothingMore) {
   EXPECT_TRUE(region.all_intact());
 }
 
-TEST(DiskFaults, WhatMayBeWrittenInADayIsABound) {
+TEST(DiskTier, WhatMayBeWrittenInADayIsABound) {
   TemporaryDirectory directory;
   DiskTierOptions options = disk_options(directory.path());
   options.daily_write_bytes = 50 * kMiB;

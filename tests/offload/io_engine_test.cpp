@@ -2,11 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +18,8 @@
 #include <vector>
 
 #include "offload/io/engine.h"
-#include "offload/io/faulty_queue.h"
+#include "tests/offload/faults.h"
+#include "tests/offload/forbid_io_uring.h"
 
 namespace spillway::test {
 namespace {
@@ -205,27 +202,20 @@ struct Fault {
   bool fails_read;
 };
 
-IoFault instead(int64_t result) {
-  IoFault fault;
-  fault.result = result;
-  return fault;
-}
-
-IoFault at_most(size_t bytes) {
-  IoFault fault;
-  fault.most_bytes = bytes;
-  return fault;
-}
-
 // At every operation of a request, every kind of fault, once: the engine gets over it or reports it.
 TEST_P(OnEachQueue, EveryFaultAtEveryOperation) {
   const std::vector<Fault> faults = {
-      {"interrupted", instead(-EINTR), false, false}, {"again", instead(-EAGAIN), false, false},
-      {"half", at_most(32 * kKiB), false, false},     {"a sector", at_most(512), false, false},
-      {"one byte", at_most(1), false, false},         {"not direct", instead(-EINVAL), false, false},
-      {"error", instead(-EIO), true, false},          {"full", instead(-ENOSPC), true, false},
-      {"quota", instead(-EDQUOT), true, false},       {"nothing", instead(0), true, false},
-      {"gone", instead(-ENODEV), true, false},
+      {"interrupted", fails(-EINTR), false, false},
+      {"again", fails(-EAGAIN), false, false},
+      {"half", stops_short(32 * kKiB), false, false},
+      {"a sector", stops_short(512), false, false},
+      {"one byte", stops_short(1), false, false},
+      {"not direct", fails(-EINVAL), false, false},
+      {"error", fails(-EIO), true, false},
+      {"full", fails(-ENOSPC), true, false},
+      {"quota", fails(-EDQUOT), true, false},
+      {"nothing", fails(0), true, false},
+      {"gone", fails(-ENODEV), true, false},
   };
   const size_t size = 300 * kKiB;  // five operations
   const Bytes written(size, 1);
@@ -272,7 +262,7 @@ TEST_P(OnEachQueue, AReadThatKeepsFailingEndsThroughThePageCache) {
     auto queue = queue_of(options());
     if (!queue.ok()) return queue;
     return make_faulty_queue(std::move(queue.value()), [&](const IoOperation& operation, uint64_t) {
-      return operation.file == file.buffered() ? IoFault() : instead(-EIO);
+      return operation.file == file.buffered() ? IoFault() : fails(-EIO);
     });
   });
   EXPECT_TRUE(engine.run(request_of(IoKind::kRead, file, read)).ok());
@@ -303,19 +293,6 @@ TEST(IoEngine, AQueueThatCannotBeMadeIsAnErrorAndMayBeTriedAgain) {
   EXPECT_EQ(engine.run(request_of(IoKind::kWrite, file, bytes)).text(), "no queue today");
   refuses = false;
   EXPECT_TRUE(engine.run(request_of(IoKind::kWrite, file, bytes)).ok());
-}
-
-// As container runtimes do: io_uring_setup answers EPERM.
-bool forbid_io_uring() {
-  std::array<sock_filter, 4> program = {{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog filter{static_cast<uint16_t>(program.size()), program.data()};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 TEST(IoEngine, WithoutIoUringThreadsServe) {

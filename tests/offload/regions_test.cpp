@@ -172,6 +172,66 @@ TEST(Regions, WithoutHostMemoryTheDiskTakesTheRest) {
   EXPECT_EQ(tiers.device.reports(), "");
 }
 
+TEST(Regions, WhatPaysIsPackedAndComesBackWhole) {
+  for (const Codec codec : {Codec::kLz4, Codec::kZstd}) {
+    TemporaryDirectory directory;
+    DiskTierOptions options = disk_options(directory.path());
+    options.write_bytes_per_s = 1;  // so slow that to pack pays
+    Tiers tiers("capacity:256MiB,completion:late", options);
+    const std::unique_ptr<Arena> arena = tiers.device.arena();
+    TestRegion region(tiers, *arena, kWeights);
+    Packer packer(codec);
+    region.write(region.allocate(33 * kMiB + 700), TestRegion::kPackable + 3);
+    region.write(region.allocate(kMiB), TestRegion::kPackable);
+    region.write(region.allocate(24 * kMiB), 9);  // cannot be packed
+    for (int i = 0; i < 2; ++i) {
+      SPW_EXPECT_OK(region.evict(i == 0 ? SpillTo::kDisk : SpillTo::kHost, &packer));
+      if (i > 0) SPW_EXPECT_OK(region.write_down());
+      SPW_EXPECT_OK(region.restore());
+      EXPECT_TRUE(region.all_intact());
+    }
+    const DiskCounters counters = tiers.disk.counters();
+    EXPECT_GT(counters.saved_bytes, 12 * kMiB);
+    EXPECT_EQ(counters.mismatches, 0u);
+    EXPECT_EQ(counters.blocks_bytes, 0u);
+    EXPECT_EQ(tiers.device.reports(), "");
+  }
+}
+
+TEST(Regions, OnAFastDiskNothingIsPacked) {
+  TemporaryDirectory directory;
+  DiskTierOptions options = disk_options(directory.path());
+  options.write_bytes_per_s = 1e15;
+  Tiers tiers("capacity:256MiB,completion:late", options);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  Packer packer(Codec::kLz4);
+  region.write(region.allocate(40 * kMiB), TestRegion::kPackable + 3);
+  SPW_EXPECT_OK(region.evict(SpillTo::kDisk, &packer));
+  EXPECT_EQ(tiers.disk.counters().saved_bytes, 0u);
+  EXPECT_LT(packer.trials(), 10u) << "what does not pay is tried ever more rarely";
+  SPW_EXPECT_OK(region.restore());
+  EXPECT_TRUE(region.all_intact());
+}
+
+// A bound on writes counts what is written, and fewer bytes pay whatever the disk's speed is.
+TEST(Regions, UnderABoundOnWritesPackingGoesFurther) {
+  TemporaryDirectory directory;
+  DiskTierOptions options = disk_options(directory.path());
+  options.write_bytes_per_s = 1e15;
+  options.daily_write_bytes = 60 * kMiB;
+  Tiers tiers("capacity:256MiB,completion:late", options);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  Packer packer(Codec::kZstd);
+  region.write(region.allocate(20 * kMiB), TestRegion::kPackable + 3);
+  for (int i = 0; i < 4; ++i) {
+    SPW_EXPECT_OK(region.evict(SpillTo::kDisk, &packer));
+    SPW_EXPECT_OK(region.restore());
+  }
+  EXPECT_TRUE(region.all_intact());
+}
+
 TEST(Regions, WithoutAnyRoomEverythingStays) {
   Tiers tiers("capacity:256MiB,completion:late", {}, 16 * kMiB);
   const std::unique_ptr<Arena> arena = tiers.device.arena();

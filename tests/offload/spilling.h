@@ -110,10 +110,10 @@ class TestRegion {
   }
   const std::map<void*, size_t>& blocks() const { return bytes_; }
 
-  Status evict(SpillTo to) {
+  Status evict(SpillTo to, Packer* packer = nullptr) {
     return arena_.move_pool_out(id_, [&](const std::vector<SegmentMemory>& segments) {
       segments_ = segments;
-      return tiers_.memory->move_out(segments, to);
+      return tiers_.memory->move_out(segments, to, packer);
     });
   }
   Status restore() {
@@ -126,12 +126,16 @@ class TestRegion {
   RegionUsage usage() const { return tiers_.memory->usage(segments_); }
   PoolId id() const { return id_; }
 
+  // Seeds from here on give numbers of 2 bytes of which one is 0: shuffled, they can be packed to half.
+  static constexpr uint32_t kPackable = 1 << 20;
   static std::vector<char> pattern(size_t bytes, uint32_t seed) {
+    const uint32_t mask = seed < kPackable ? 0xffffffff : 0xff00ff00;
     std::vector<char> out(bytes);
     uint32_t value = seed;
     for (size_t i = 0; seed != 0 && i + sizeof(value) <= bytes; i += sizeof(value)) {
       value = value * 1664525 + 1013904223;
-      std::memcpy(out.data() + i, &value, sizeof(value));
+      const uint32_t written = value & mask;
+      std::memcpy(out.data() + i, &written, sizeof(written));
     }
     return out;
   }

@@ -1,0 +1,45 @@
+// Threads for work on bytes: checksums and compression, beside the thread that submits them and the disk's.
+//
+// A thread starts when there is work for it, and ends soon after the last: a program that idles has none.
+// Nobody joins them. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace spillway {
+
+class Workers {
+ public:
+  explicit Workers(unsigned most_threads) : most_threads_(most_threads) {}
+  // Waits until everything is done.
+  ~Workers();
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  // Runs `job`, which throws nothing, after those that were given before: on one of the threads, or on the
+  // caller's where none can be started.
+  void run(std::function<void()> job);
+  // Waits until nothing is left to do.
+  void drain();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void work();
+  // With the mutex held: whether somebody will see to what waits.
+  bool start();
+
+  const unsigned most_threads_;
+  std::mutex mutex_;
+  std::condition_variable given_;
+  std::condition_variable ended_;
+  std::deque<std::function<void()>> jobs_;
+  unsigned threads_ = 0;
+  unsigned idle_ = 0;  // of these
+  bool is_stopping_ = false;
+};
+
+}  // namespace spillway
