@@ -16,6 +16,7 @@ from ._optimizer import OptimizerOffload, offload_optimizer
 from ._parameters import ParameterOffload, offload_parameters
 from ._regions import (
     evict,
+    phase,
     pin,
     prefetch,
     region,
@@ -49,6 +50,7 @@ __all__ = [
     "offload_activations",
     "offload_optimizer",
     "offload_parameters",
+    "phase",
     "pin",
     "prefetch",
     "region",

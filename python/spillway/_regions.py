@@ -12,14 +12,17 @@ from ._errors import SpillwayError
 from ._library import check
 from ._tiers import OK, VISITOR, index_of, serves, tier, tiers, values
 
+CODECS = ("none", "lz4", "zstd")  # spw_codec
+
 
 @contextmanager
-def region(tag: str, device: Any = None, evictable: int | None = None) -> Iterator[None]:
+def region(tag: str, device: Any = None, evictable: int | None = None, codec: str | None = None) -> Iterator[None]:
     """What this thread allocates on the device inside belongs to the region `tag`, which is made if need be.
 
     A tag is 1 to 64 letters, digits and ``._-/:``. Regions nest; the innermost serves. `evictable` above 0 lets an
     allocation that would fail evict the region to host memory, the highest first: use it inside resident() then. 0 is
-    never, the default; None leaves what was said before. Errors: SpillwayError.
+    never, the default; None leaves what was said before. `codec`, "none", "lz4" or "zstd", packs what goes to the disk,
+    without loss and where it pays, instead of the option spill_codec. Errors: SpillwayError.
     """
     if not serves("region()"):
         yield
@@ -27,8 +30,12 @@ def region(tag: str, device: Any = None, evictable: int | None = None) -> Iterat
     index, name = index_of(device), encoded(tag)
     if evictable is not None and evictable < 0:
         raise SpillwayError(f"evictable={evictable} is not allowed; allowed: 0 for never, and above")
+    if codec is not None and codec not in CODECS:
+        raise SpillwayError(f"codec={codec!r} is not known; allowed: {', '.join(CODECS)}")
     check(tiers().spw_region_begin(index, name))
     try:
+        if codec is not None:
+            check(tiers().spw_region_set_codec(index, name, CODECS.index(codec)))
         if evictable is not None:
             check(tiers().spw_region_set_priority(index, name, evictable))
         yield
@@ -110,6 +117,20 @@ def bring_and_pin(index: int, name: bytes) -> None:
         check(tiers().spw_region_pin(index, name))
 
 
+def phase(name: str, device: Any = None) -> int:
+    """Says what the program does from here on: "idle", nothing that needs the device soon, or "busy".
+
+    While it is idle and Spillway holds more than the option evict_above of the device, what is kept for later goes back
+    and regions with `evictable` above 0 are evicted, until no more than evict_below is held. Answers how many bytes
+    went back. Errors: SpillwayError.
+    """
+    if not serves("phase()"):
+        return 0
+    given = ctypes.c_uint64()
+    check(tiers().spw_phase(index_of(device), encoded(name, "phase"), ctypes.byref(given)))
+    return given.value
+
+
 def regions(device: Any = None) -> dict[str, dict[str, int]]:
     """What each region of the device holds, by tag: the fields of spw_region_stats by their names.
 
@@ -133,7 +154,7 @@ def release(tag: str, device: Any = None) -> None:
         check(tiers().spw_region_release(index_of(device), encoded(tag)))
 
 
-def encoded(tag: str) -> bytes:
+def encoded(tag: str, what: str = "tag of a region") -> bytes:
     if not isinstance(tag, str):
-        raise SpillwayError(f"{tag!r} is no tag of a region: use a string")
+        raise SpillwayError(f"{tag!r} is no {what}: use a string")
     return tag.encode()

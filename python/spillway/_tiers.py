@@ -38,7 +38,7 @@ class TierStats(ctypes.Structure):
             "region_host_bytes region_disk_bytes stash_host_bytes stash_disk_bytes stashes stash_puts stash_gets "
             "late_gets refused_puts out_bytes in_bytes disk_written_bytes disk_read_bytes disk_zero_bytes "
             "disk_verified_bytes disk_mismatches disk_repeated_writes disk_failed_writes disk_file_bytes "
-            "disk_limit_bytes",
+            "disk_limit_bytes disk_saved_bytes",
             ctypes.c_uint64,
         ),
     ]
@@ -58,6 +58,8 @@ def tiers() -> ctypes.CDLL:
         "spw_region_pool": [number, text, ctypes.POINTER(PoolId)],
         "spw_region_evict": [number, text, number],
         "spw_region_set_priority": [number, text, number],
+        "spw_region_set_codec": [number, text, number],
+        "spw_phase": [number, text, ctypes.POINTER(ctypes.c_uint64)],
         "spw_region_walk": [number, VISITOR, Pointer],
         "spw_stash_streams": [number, Pointer, Pointer],
         "spw_stash_put": [number, Pointer, size, Pointer, number, Pointer],

@@ -6,7 +6,7 @@ import unittest
 from typing import Any
 
 from on_seeds import Outcome, Program, check_counters, torch
-from spilling import on_every_seed, refused
+from spilling import every_seed, refused
 from spillway.compat.torch_memory_saver import torch_memory_saver as saver
 from spillway.compat.vllm_sleep import SleepingAllocator
 
@@ -114,13 +114,7 @@ PROGRAMS: list[Program] = [
 ]
 
 
-class OnEverySeed(unittest.TestCase):
-    def test_full(self) -> None:
-        on_every_seed(self, "spillway", PROGRAMS)
-
-    def test_plain(self) -> None:
-        on_every_seed(self, "plain", PROGRAMS)
-
+OnEverySeed = every_seed(PROGRAMS)
 
 if __name__ == "__main__":
     unittest.main()

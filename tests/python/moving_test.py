@@ -9,7 +9,7 @@ from typing import Any
 
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
-from spilling import configure, on_disk, on_every_seed, refused
+from spilling import configure, every_seed, on_disk, refused
 from spillway._annotate import tensors
 
 checkpoint: Any = torch.utils.checkpoint.checkpoint
@@ -249,13 +249,7 @@ PROGRAMS: list[Program] = [
 ]
 
 
-class OnEverySeed(unittest.TestCase):
-    def test_full(self) -> None:
-        on_every_seed(self, "spillway", PROGRAMS)
-
-    def test_plain(self) -> None:
-        on_every_seed(self, "plain", PROGRAMS)
-
+OnEverySeed = every_seed(PROGRAMS)
 
 if __name__ == "__main__":
     unittest.main()

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 import threading
 import unittest
 from typing import Any
 
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
-from spilling import on_disk, on_every_seed, refused
+from spilling import configure, every_seed, on_disk, refused
 
 MIB = 1 << 20
 
@@ -144,6 +145,36 @@ def short_of_memory_evicts_what_may_go(outcome: Outcome) -> None:
         outcome.damaged += int((cold.cpu() != 9).any())
 
 
+def an_idle_phase_evicts_what_may_go(outcome: Outcome) -> None:
+    configure("evict_above:100MiB,evict_below:60MiB")
+    with spillway.region("cold", evictable=1):
+        cold = filled(9, 60)
+    hot = filled(1, 50)
+    assert spillway.phase("busy") == 0
+    assert spillway.phase("idle") >= cold.nbytes
+    assert spillway.regions()["cold"]["host_bytes"] >= cold.nbytes
+    assert spillway.phase("idle") == 0
+    with spillway.resident("cold"):
+        outcome.damaged += int((cold.cpu() != 9).any())
+    outcome.damaged += int((hot.cpu() != 1).any())
+    refused("use idle or busy", spillway.phase, "lunch")
+    refused("5 is no phase", spillway.phase, 5)
+
+
+def what_is_packed_comes_back(outcome: Outcome) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        configure(f"spill_dir:{folder},spill_ram_backed:on,spill_daily_writes:1GiB")
+        for codec in ("lz4", "zstd"):
+            before = spillway.tier_stats()["disk_saved_bytes"]
+            with spillway.region(codec, codec=codec):
+                tensor = filled(3, 20)
+            spillway.evict(codec, "disk")
+            spillway.restore(codec)
+            outcome.damaged += int((tensor.cpu() != 3).any())
+            assert spillway.tier_stats()["disk_saved_bytes"] > before
+        refused("allowed: none, lz4, zstd", spillway.region("a", codec="gzip").__enter__)
+
+
 def mistakes_are_one_sentence(outcome: Outcome) -> None:
     refused("has no region 'none'; it has: none", spillway.evict, "none")
     refused("letters, digits", spillway.region("two words").__enter__)
@@ -170,14 +201,6 @@ def mistakes_are_one_sentence(outcome: Outcome) -> None:
     del kept
 
 
-class OnEverySeed(unittest.TestCase):
-    def test_full(self) -> None:
-        on_every_seed(self, "spillway", PROGRAMS)
-
-    def test_plain(self) -> None:
-        on_every_seed(self, "plain", PROGRAMS)
-
-
 PROGRAMS: list[Program] = [
     functools.partial(tensors_come_back, to="host"),
     on_disk(functools.partial(tensors_come_back, to="disk")),
@@ -186,8 +209,12 @@ PROGRAMS: list[Program] = [
     what_must_stay_stays,
     only_this_threads_memory_is_taken,
     short_of_memory_evicts_what_may_go,
+    an_idle_phase_evicts_what_may_go,
+    what_is_packed_comes_back,
     mistakes_are_one_sentence,
 ]
+
+OnEverySeed = every_seed(PROGRAMS)
 
 
 class WithoutSpillway(unittest.TestCase):

@@ -30,6 +30,19 @@ def on_every_seed(case: unittest.TestCase, allocator: str, programs: Sequence[Pr
                 case.assertGreater(outcome.touched, 0)
 
 
+def every_seed(programs: Sequence[Program]) -> type[unittest.TestCase]:
+    """The tests of a module whose programs run under both integrations."""
+
+    class OnEverySeed(unittest.TestCase):
+        def test_full(self) -> None:
+            on_every_seed(self, "spillway", programs)
+
+        def test_plain(self) -> None:
+            on_every_seed(self, "plain", programs)
+
+    return OnEverySeed
+
+
 def name_of(program: Any) -> str:
     name = getattr(program, "__name__", None)
     return str(name) if name else name_of(program.func)
