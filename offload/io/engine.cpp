@@ -67,8 +67,10 @@ IoEngine::~IoEngine() {
 
 // The queue is made by the thread that will serve it, as io_uring's cheapest setup demands.
 Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
+  started_.wait(lock, [&] { return !is_starting_; });  // somebody else may be at it
   if (queue_ != nullptr) return {};
   if (thread_.joinable()) thread_.join();  // one that could not make its queue
+  is_starting_ = true;
   std::condition_variable made;
   bool is_made = false;
   Status problem;
@@ -92,6 +94,8 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
   } catch (const std::system_error& error) {
     problem = Status::io(fmt::format("the I/O thread does not start: {}", error.what()));
   }
+  is_starting_ = false;
+  started_.notify_all();
   return problem;
 }
 

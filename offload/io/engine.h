@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -108,6 +109,8 @@ class IoEngine {
   IoCounters counters_;
   std::string description_;
   bool is_stopping_ = false;
+  bool is_starting_ = false;
+  std::condition_variable started_;
   IoQueue* queue_ = nullptr;  // while the thread serves
   std::thread thread_;
 

@@ -67,8 +67,7 @@ class RandomSpills {
         pinned_(*device_.driver, {uint64_t{128} << 20, nullptr}),
         dice_(seed) {
     Result<std::unique_ptr<DeviceTiers>> tiers =
-        DeviceTiers::create(*device_.driver, *arena_, pinned_, faulty_disk(directory_.path()),
-                            Codec::kLz4);
+        DeviceTiers::create(*device_.driver, *arena_, pinned_, faulty_disk(directory_.path()), Codec::kLz4);
     if (!tiers.ok()) throw std::runtime_error(tiers.status().text());
     tiers_ = std::move(tiers.value());
     for (int i = 0; i < 2; ++i) streams_.push_back(device_.stream());
