@@ -1,9 +1,11 @@
-// Device memory in the order of streams: two streams hand blocks to each other, and no step waits for the device.
+// Device memory in the order of streams: two streams hand blocks to each other, and no step waits for the
+// device.
 //
 //   stream_ordered [STEPS]
 //
-// Each step fills a block on one stream, lets the other stream copy it into a result, and gives the block back
-// there, while both still use it. Ends with the bytes checked, and what the allocator had to ask of the driver.
+// Each step fills a block on one stream, lets the other stream copy it into a result, and gives the block
+// back there, while both still use it. Ends with the bytes checked, and what the allocator had to ask of the
+// driver.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

@@ -63,7 +63,8 @@ TEST(Cccl, VectorsOfThrustAreInItsMemory) {
     {
       const Vector<int> ints(1000, thrust::no_init);
       spw_block block;
-      SPW_CHECK(spw_find_block(thrust::raw_pointer_cast(ints.data()), &block, nullptr) == SPW_OK);
+      int device = -1;
+      SPW_CHECK(spw_find_block(thrust::raw_pointer_cast(ints.data()), &block, &device) == SPW_OK);
       SPW_CHECK(block.requested_bytes == 1000 * sizeof(int) && requested() == 1000 * sizeof(int));
       Vector<double> doubles;
       doubles.reserve(500);
