@@ -66,17 +66,25 @@ Status guard_check(int device, uint64_t* findings) {
   return status;
 }
 
-Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
+// Runs `call`, which answers a CUresult, on the driver, in a context of the device.
+template <typename Call>
+Status in_context(int device, const char* name, Call call) {
   Result<std::shared_ptr<const Driver>> driver = Process::instance().driver();
   if (!driver.ok()) return driver.take_status();
   Result<RetainedContext> context = RetainedContext::retain(driver.value(), device);
   if (!context.ok()) return context.take_status();
   const ScopedContext scope(*driver.value(), context->get());
   if (!scope.status().ok()) return Status(scope.status().code(), scope.status().text());
+  return driver.value()->check(call(*driver.value()), name);
+}
+
+Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   size_t driver_free = 0;
   size_t driver_total = 0;
-  const CUresult result = driver.value()->cuMemGetInfo(&driver_free, &driver_total);
-  if (Status status = driver.value()->check(result, "cuMemGetInfo"); !status.ok()) return status;
+  Status status = in_context(device, "cuMemGetInfo", [&](const Driver& driver) {
+    return driver.cuMemGetInfo(&driver_free, &driver_total);
+  });
+  if (!status.ok()) return status;
 
   uint64_t available = driver_free;
   if (Arena* arena = Process::existing(device); arena != nullptr) {
@@ -138,6 +146,7 @@ Status conf_get(const char* name, char* buffer, size_t size, size_t* needed) {
 }  // namespace spillway
 
 using spillway::Arena;
+using spillway::Driver;
 using spillway::Guard;
 using spillway::Process;
 using spillway::Result;
@@ -174,6 +183,13 @@ spw_status spw_stream_destroyed(int device, spw_stream stream) {
   return spillway::with_used_arena(device, [&](Arena& arena) {
     if (Guard* guard = Process::existing_guard(arena.device())) guard->stream_destroyed(stream);
     return arena.stream_destroyed(stream);
+  });
+}
+
+spw_status spw_stream_synchronize(int device, spw_stream stream) {
+  return spillway::guarded([&] {
+    return spillway::in_context(device, "cuStreamSynchronize",
+                                [&](const Driver& driver) { return driver.cuStreamSynchronize(stream); });
   });
 }
 

@@ -57,6 +57,12 @@ SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
  * device), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
 
+/* Waits until all that is enqueued on `stream` of `device` is done. A block that was allocated on it may be
+ * used by every stream then, and by the host where it can reach it. Errors: SPW_ERROR_INVALID_ARGUMENT (no
+ * such device), SPW_ERROR_INVALID_STATE (the device has no context), SPW_ERROR_DRIVER (the stream is being
+ * captured, or an earlier error of the program's). */
+SPW_API spw_status spw_stream_synchronize(int device, spw_stream stream);
+
 /* Gives every page without live bytes back to the driver, after waiting for the device.
  * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_trim(int device);
