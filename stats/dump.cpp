@@ -103,7 +103,7 @@ Json to_json(const Climb& climb) {
           {"outcome", outcome < Climb::kRungs ? Json(kRungNames[outcome]) : Json(nullptr)}};
 }
 
-Json to_json(const DumpPool& pool) {
+Json to_json(const PoolRow& pool) {
   return {{"pool", {pool.first, pool.second}}, {"reserved_bytes", to_json(pool.reserved_bytes)}};
 }
 

@@ -30,13 +30,6 @@ struct DumpTiers {
   std::vector<DumpRegion> regions;
 };
 
-// A private pool, and the bytes it holds of the device.
-struct DumpPool {
-  uint64_t first = 0;
-  uint64_t second = 0;
-  spw_stat reserved_bytes{};
-};
-
 struct DumpDevice {
   int ordinal = 0;
   std::string name;
@@ -48,7 +41,7 @@ struct DumpDevice {
   // What the driver calls free; none where it does not answer.
   std::optional<uint64_t> free_bytes;
   std::optional<DumpTiers> tiers;  // none where nothing was ever spilled
-  std::vector<DumpPool> pools;
+  std::vector<PoolRow> pools;
   std::vector<Climb> climbs;  // oldest first
 
   // What is neither free nor Spillway's: other processes, contexts, other libraries.

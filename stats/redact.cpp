@@ -75,7 +75,7 @@ PrivateNames this_machine() {
 
 std::string redact_path(std::string_view path) {
   const size_t end = path.find_last_not_of('/');
-  if (end == std::string_view::npos) return {};
+  if (end == std::string_view::npos) return std::string(path.substr(0, 1));  // the root, or nothing
   const size_t slash = path.rfind('/', end);
   const size_t first = slash == std::string_view::npos ? 0 : slash + 1;
   return std::string(path.substr(first, end + 1 - first));
