@@ -15,10 +15,10 @@ import pickletools
 import random
 import re
 import runpy
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,32 +155,40 @@ class DumpFormats(unittest.TestCase):
         (limit,) = [value for family, _, value in found if family == "spillway_limit_bytes"]
         self.assertEqual(limit, float("inf"))
 
+    def left_over(self) -> list[str]:
+        return [name for name in os.listdir(self.folder) if name.endswith(".spillway-tmp")]
+
+    def let_run(self, running: subprocess.Popen[bytes], until: float, aimed: bool) -> None:
+        """Until a random moment or, aimed, until the next that finds a file half written."""
+        while time.monotonic() < until and running.poll() is None:
+            if aimed and self.left_over():
+                return
+            if not aimed:
+                time.sleep(max(0, until - time.monotonic()))
+
     def test_nothing_is_broken_when_the_program_is_killed(self) -> None:
         randomness = random.Random(self.kills)
-        kept = 0
-        for _ in range(self.kills):
+        cut_short = 0
+        for number in range(self.kills):
             running = subprocess.Popen([self.program, "forever", str(self.folder)], stdout=subprocess.PIPE)
             assert running.stdout is not None
             running.stdout.read(1)
-            # A dump takes some ten milliseconds: the kill comes anywhere in the next few.
-            try:
-                running.wait(timeout=randomness.uniform(0, 0.1))
-                self.fail("it ended by itself")
-            except subprocess.TimeoutExpired:
-                running.send_signal(signal.SIGKILL)
+            aimed = number % 2 == 0
+            self.let_run(running, time.monotonic() + (5 if aimed else randomness.uniform(0, 0.1)), aimed)
+            self.assertIsNone(running.poll())
+            running.kill()
             running.wait()
             running.stdout.close()
-            whole = [file for file in self.folder.iterdir() if not file.name.startswith(".")]
-            self.assertEqual(sorted(file.name for file in whole), ["dump.json", "dump.pickle", "dump.prom"])
-            for file in whole:
-                parse(file)
-            left = [file for file in self.folder.iterdir() if file.name.startswith(".")]
-            self.assertTrue(all(file.name.endswith(".spillway-tmp") for file in left), left)
+            names = set(os.listdir(self.folder))
+            left = set(self.left_over())
+            self.assertEqual(sorted(names - left), ["dump.json", "dump.pickle", "dump.prom"])
+            for name in names - left:
+                parse(self.folder / name)
             # Each process removed what the one before it left.
             self.assertLessEqual(len(left), 1, left)
-            kept += len(left)
-        # Else the kills came at no moment that matters.
-        self.assertGreater(kept, 0)
+            cut_short += len(left)
+        # Else no kill came at a moment that matters.
+        self.assertGreater(cut_short, 0)
 
 
 def main() -> None:
