@@ -85,7 +85,7 @@ class Process {
   Status annotate(int device, const std::string& name, uint64_t bytes);
   Result<uint64_t> annotation(int device, const std::string& name);
 
-  // process_dumps.cpp, to the private part. See spw_dump; `reason` goes into the dump.
+  // process_dumps.cpp. See spw_dump; `reason` goes into the dump.
   Status dump(const std::string& path, DumpFormat format, const char* reason);
   // What an allocation on the device that failed is to say to the program: of device memory that has run out
   // also what lies outside, and a dump is written where SPILLWAY_STATS asks for it. No lock may be held.
