@@ -1,8 +1,10 @@
 #include "abi/config.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -129,6 +131,41 @@ bool parse(std::string_view text, IoEngineKind& out) {
   return true;
 }
 
+bool parse(std::string_view text, SignalName& out) {
+  if (text != "off" && text != "SIGUSR1" && text != "SIGUSR2") return false;
+  out.number = text == "off" ? 0 : text == "SIGUSR1" ? SIGUSR1 : SIGUSR2;
+  return true;
+}
+
+struct TimeUnit {
+  std::string_view name;
+  std::chrono::milliseconds time;
+};
+// The largest first: what is printed takes the first that fits.
+constexpr TimeUnit kTimeUnits[] = {{"h", std::chrono::hours{1}},
+                                   {"min", std::chrono::minutes{1}},
+                                   {"s", std::chrono::seconds{1}},
+                                   {"ms", std::chrono::milliseconds{1}}};
+
+bool parse(std::string_view text, Interval& out) {
+  if (text == "off") {
+    out.time = {};
+    return true;
+  }
+  std::string_view unit;
+  const std::optional<double> number = leading_number(text, unit);
+  for (const TimeUnit& known : kTimeUnits) {
+    if (!number || unit != known.name) continue;
+    const double ms = *number * static_cast<double>(known.time.count());
+    if (ms < static_cast<double>(Interval::kShortest.count()) ||
+        ms > static_cast<double>(Interval::kLongest.count()))
+      return false;
+    out.time = std::chrono::milliseconds(static_cast<int64_t>(ms));
+    return true;
+  }
+  return false;
+}
+
 std::string print_bytes(uint64_t bytes) {
   if (bytes == 0) return "0";
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
@@ -170,6 +207,19 @@ std::string print(const Overflow& value) {
 }
 std::string print(const IoEngineKind& value) {
   return value == IoEngineKind::kAuto ? "auto" : "threads";
+}
+std::string print(const SignalName& value) {
+  if (value.number == 0) return "off";
+  return value.number == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
+}
+std::string print(const Interval& value) {
+  if (value.time.count() == 0) return "off";
+  for (const TimeUnit& unit : kTimeUnits) {
+    if (value.time % unit.time == std::chrono::milliseconds{0}) {
+      return fmt::format("{}{}", value.time / unit.time, unit.name);
+    }
+  }
+  return "off";
 }
 std::string print(const Flag& value) {
   return value ? "on" : "off";
@@ -295,9 +345,10 @@ const std::string& configuration_page() {
         "|---|---|\n"
         "| `SPILLWAY_CONF` | options, as above |\n"
         "| `SPILLWAY_CONF_FILE` | a file of options |\n"
-        "| `SPILLWAY_STATS` | where to write a dump when the program ends; `%p` becomes the process id, `%r` "
-        "the rank "
-        "(`RANK`), `%d` the device, `%t` the time in seconds |\n"
+        "| `SPILLWAY_STATS` | where to write dumps, when the program ends and as the options say; `%p` "
+        "becomes the process id, `%r` the rank (`RANK`), `%d` the device, `%t` the time in seconds; the "
+        "ending "
+        "says the format: `.json`, `.prom`, `.pickle`; see [dumps](dumps.md) |\n"
         "| `SPILLWAY_LIBCUDA` | the driver library to open instead of `libcuda.so.1` |\n";
     return page;
   }();

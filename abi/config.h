@@ -5,6 +5,7 @@
 // true/false, 1/0. Plain values without locks; whoever shares a Config guards it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -47,6 +48,14 @@ struct Count {
   uint32_t value = 0;
 };
 using Flag = bool;
+struct SignalName {
+  int number = 0;  // 0: none
+};
+struct Interval {
+  static constexpr std::chrono::milliseconds kShortest{100};
+  static constexpr std::chrono::milliseconds kLongest{std::chrono::hours{24}};
+  std::chrono::milliseconds time{0};  // 0: never
+};
 
 struct Config {
   Config();  // the defaults

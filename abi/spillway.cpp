@@ -25,7 +25,8 @@ namespace {
   return guarded([&]() -> Status {
     Result<Guard*> guard = Process::instance().guard(device);
     if (!guard.ok()) return guard.take_status();
-    return guard.value()->allocate(bytes, stream, caller, out);
+    Status status = guard.value()->allocate(bytes, stream, caller, out);
+    return status.ok() ? Status() : Process::instance().failed_alloc(device, std::move(status));
   });
 }
 
@@ -43,13 +44,24 @@ namespace {
   });
 }
 
+[[gnu::noinline, gnu::cold]] Status failed_alloc(int device, Status status) {
+  return Process::instance().failed_alloc(device, std::move(status));
+}
+
+inline Status alloc(Arena& arena, size_t bytes, spw_stream stream, void** out) {
+  Status status = arena.allocate(bytes, stream, out);
+  if (status.ok()) [[likely]]
+    return status;
+  return failed_alloc(arena.device(), std::move(status));
+}
+
 // The first use of a device.
 [[gnu::noinline, gnu::cold]] spw_status first_alloc(size_t bytes, int device, spw_stream stream,
                                                     const void* caller, void** out) noexcept {
   const spw_status made = with_arena(device, [](Arena&) { return Status(); });
   if (made != SPW_OK) return made;
   if (Process::is_guarded()) return guard_alloc(bytes, device, stream, caller, out);
-  return with_arena(device, [&](Arena& arena) { return arena.allocate(bytes, stream, out); });
+  return with_arena(device, [&](Arena& arena) { return alloc(arena, bytes, stream, out); });
 }
 
 Status guard_check(int device, uint64_t* findings) {
@@ -162,7 +174,7 @@ spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out) {
   if (Arena* arena = Process::existing(device); arena != nullptr) [[likely]] {
     if (Process::is_guarded()) [[unlikely]]
       return spillway::guard_alloc(bytes, device, stream, __builtin_return_address(0), out);
-    return spillway::guarded([&] { return arena->allocate(bytes, stream, out); });
+    return spillway::guarded([&] { return spillway::alloc(*arena, bytes, stream, out); });
   }
   return spillway::first_alloc(bytes, device, stream, __builtin_return_address(0), out);
 }
@@ -379,11 +391,12 @@ spw_status spw_guard_check(int device, uint64_t* findings) {
 
 spw_status spw_dump(const char* path, const char* format) {
   return spillway::guarded([&]() -> Status {
-    if (path == nullptr || *path == '\0') return Status::invalid_argument("path is NULL or empty");
-    if (format != nullptr && std::strcmp(format, "json") != 0) {
-      return Status::invalid_argument(fmt::format("format '{}' is not known; allowed: json", format));
-    }
-    return Process::instance().dump(path);
+    if (path == nullptr) return spillway::is_null("path");
+    Result<spillway::DumpFormat> named = format == nullptr
+                                             ? Result<spillway::DumpFormat>(spillway::format_of(path))
+                                             : spillway::format_named(format);
+    if (!named.ok()) return named.take_status();
+    return Process::instance().dump(path, named.value(), "call");
   });
 }
 

@@ -168,13 +168,22 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
 }
 
 Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
-                             Place** place) {
+                             uint64_t bytes, uint64_t requested_bytes, Place** place, void** out) {
+  Climb tried;
+  tried.requested_bytes = requested_bytes;
+  tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
   lock.unlock();
-  Result<Place*> climbed = climb(heap, request);
+  Result<Place*> climbed = climb(heap, request, tried);
   if (!climbed.ok()) return climbed.take_status();
   *place = climbed.value();
-  if (*place != nullptr) lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
-  return {};
+  Status status;
+  if (*place != nullptr) {
+    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
+  } else {
+    status = place_outside(heap, bytes, tried, out);
+  }
+  climbs_.add(tried);
+  return status;
 }
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
@@ -182,8 +191,8 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
-    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
+    Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
+    if (!status.ok() || place == nullptr) return status;
   }
   if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
@@ -198,8 +207,8 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
-    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
+    Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
+    if (!status.ok() || place == nullptr) return status;
   }
   if (place->slab == nullptr && !heap.open_slab(*place, size_class)) return no_host_memory();
   *out = heap.allocate_slot(size_class, requested_bytes);
@@ -277,15 +286,22 @@ DeviceStats Arena::stats() const {
   return stats;
 }
 
-std::string Arena::oom_text(uint64_t requested_bytes) const {
-  OomRequest request{requested_bytes, device_, most_reserved_bytes()};
+std::optional<uint64_t> Arena::device_free_bytes() const {
   const ScopedContext context(*driver_, context_.get());
   size_t free_bytes = 0;
   size_t device_bytes = 0;
-  if (context.status().ok() && driver_->cuMemGetInfo(&free_bytes, &device_bytes) == CUDA_SUCCESS) {
-    request.device_bytes = device_bytes;
-    request.device_free_bytes = free_bytes;
+  if (!context.status().ok() || driver_->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
+    return std::nullopt;
+  return free_bytes;
+}
+
+std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const {
+  OomRequest request{requested_bytes, device_, most_reserved_bytes(), 0, 0, {}, tried};
+  if (const std::optional<uint64_t> free_bytes = device_free_bytes()) {
+    request.device_bytes = properties_.total_bytes;
+    request.device_free_bytes = *free_bytes;
   }
+  for (const auto& [id, held] : pool_bytes()) request.pools.push_back({id.first, id.second, held});
   return oom_report(request, stats());
 }
 

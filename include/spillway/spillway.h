@@ -303,10 +303,11 @@ SPW_API spw_status spw_validate(int device);
  * SPW_ERROR_INVALID_STATE (no debug:guard, or a stream is being captured), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_guard_check(int device, uint64_t* findings);
 
-/* Writes counters, segments and blocks of every device used, with the configuration in force. The file
- * appears whole or not at all. `path`: %p becomes the process id, %r the rank (RANK, else 0), %t the time in
- * seconds, %d the device, one file each. `format`: "json" or NULL. Errors: SPW_ERROR_INVALID_ARGUMENT,
- * SPW_ERROR_IO. */
+/* Writes counters, segments and blocks of every device used, with the configuration in force: docs/dumps.md.
+ * The file appears whole or not at all. `path`: %p becomes the process id, %r the rank (RANK, else 0), %t the
+ * time in seconds, %d the device, one file each, %% a percent sign. `format`: "json", "prometheus" (text),
+ * "pickle" (a memory snapshot of PyTorch's), or NULL for what the path's ending says: .prom, .pickle, else
+ * JSON. Errors: SPW_ERROR_INVALID_ARGUMENT, SPW_ERROR_IO. */
 SPW_API spw_status spw_dump(const char* path, const char* format);
 
 /* ---- Configuration: docs/configuration.md ---- */

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/abi/child.h"
+#include "tests/abi/folder.h"
 
 namespace spillway::test {
 namespace {
@@ -27,36 +28,6 @@ using testing::StartsWith;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-conf-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for files");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name)) << text;
-    return file(name);
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> out;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      out.push_back(entry.path().filename());
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string value_of(const char* name) {
   char buffer[1024];
@@ -193,7 +164,8 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,overflow:off,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
-        "spill_direct:on,strict:off,debug:off");
+        "spill_direct:on,dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_redact:off,strict:off,"
+        "debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);
   });
 }
@@ -321,7 +293,9 @@ TEST(DumpFile, SumsToTheCounters) {
       SPW_CHECK(spw_alloc(1 + i * 300000, 0, nullptr, &blocks[i]) == SPW_OK);
     for (size_t i = 0; i < blocks.size(); i += 3) SPW_CHECK(spw_free(blocks[i]) == SPW_OK);
     SPW_CHECK(spw_dump(path.c_str(), "json") == SPW_OK);
-    SPW_CHECK(spw_dump(path.c_str(), "pickle") == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump(path.c_str(), "xml") == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump((path + "%q").c_str(), nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump((path + "/").c_str(), nullptr) == SPW_ERROR_INVALID_ARGUMENT);
     SPW_CHECK(spw_dump((path + "/inside").c_str(), nullptr) == SPW_ERROR_IO);
   });
   EXPECT_THAT(folder.names(), ElementsAre("dump.json"));
