@@ -10,6 +10,7 @@
 #include <ctime>
 #include <utility>
 
+#include "abi/trace.h"
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
@@ -18,12 +19,8 @@
 #include "stats/dump.h"
 
 namespace spillway {
-namespace {
 
-static_assert(SmallSize::kLargest == kLargestSmallBytes);
-
-// The value of %p, %r, %t and %d in a dump's path.
-std::string expand(const std::string& path, int device) {
+std::string expand_path(const std::string& path, int device) {
   std::string out;
   for (size_t i = 0; i < path.size(); ++i) {
     const char letter = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
@@ -52,6 +49,10 @@ std::string expand(const std::string& path, int device) {
   return out;
 }
 
+namespace {
+
+static_assert(SmallSize::kLargest == kLargestSmallBytes);
+
 Status check_annotation(const std::string& name) {
   constexpr size_t kMostLetters = 64;
   const bool is_name = std::all_of(name.begin(), name.end(), [](char letter) {
@@ -71,7 +72,7 @@ uint64_t file_system_bytes(const std::string& directory) {
 }
 
 bool is_per_device(const std::string& path) {
-  return expand(path, 0) != expand(path, 1);
+  return expand_path(path, 0) != expand_path(path, 1);
 }
 
 }  // namespace
@@ -79,6 +80,7 @@ bool is_per_device(const std::string& path) {
 std::atomic<Allocator*> Process::published{nullptr};
 std::atomic<PinnedBlocks*> Process::published_pinned{nullptr};
 std::atomic<bool> Process::guarded{false};
+std::atomic<bool> Process::watched{false};
 std::array<std::atomic<Guard*>, Allocator::kMostDevices> Process::guards{};
 
 Process& Process::instance() {
@@ -131,6 +133,7 @@ ArenaOptions Process::options_for(uint64_t total_bytes) const {
   options.share_edges = config_.share_edges;
   options.check_streams = config_.check_streams;
   options.small_limit_bytes = config_.max_small_size.bytes;
+  options.tracer = tracer_;
   return options;
 }
 
@@ -150,6 +153,8 @@ Result<Arena*> Process::create_arena(int device) {
   if (Status status = open_driver(); !status.ok()) return status;
   // Fixed once there is an arena: see configure().
   guarded.store(config_.debug == Debug::kGuard, std::memory_order_relaxed);
+  tracer_ = ProcessTrace::start(config_);
+  watched.store(is_guarded() || ProcessTrace::notes_stacks(), std::memory_order_relaxed);
   const bool is_new = owned_allocator_->existing(device) == nullptr;
   Result<Arena*> arena = owned_allocator_->arena(device);
   if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());
@@ -445,7 +450,8 @@ Status Process::dump(const std::string& path) {
   for (const int device : devices) {
     Result<std::string> text = dump_text(device);
     if (!text.ok()) return text.take_status();
-    if (Status status = write_whole_file(expand(path, device), text.value()); !status.ok()) return status;
+    if (Status status = write_whole_file(expand_path(path, device), text.value()); !status.ok())
+      return status;
   }
   return {};
 }

@@ -47,6 +47,9 @@ class Process {
 
   // Whether memory comes from guards. To be asked after existing(): an arena appears after this is known.
   static bool is_guarded() { return guarded.load(std::memory_order_relaxed); }
+  // Whether an allocation has more to do than to allocate: a guard, or a stack for the trace. To be asked
+  // likewise.
+  static bool is_watched() { return watched.load(std::memory_order_relaxed); }
   // The guard of a device, made if need be with its arena; null without debug:guard. Errors: as arena().
   Result<Guard*> guard(int device);
   // Null where there is none.
@@ -102,6 +105,7 @@ class Process {
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
   static std::atomic<PinnedBlocks*> published_pinned;  // never freed
   static std::atomic<bool> guarded;
+  static std::atomic<bool> watched;
   static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 
   std::mutex mutex_;
@@ -110,11 +114,15 @@ class Process {
   Status strict_error_;
   std::string stats_path_;
   std::shared_ptr<const Driver> driver_;
+  Tracer* tracer_ = nullptr;
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
   std::map<int, DeviceTiers*> tiers_;                           // never freed
   std::map<int, std::map<std::string, uint64_t>> annotations_;  // by device, then name
 };
+
+// The value of %p, %r, %t and %d in the path of a dump or a trace.
+std::string expand_path(const std::string& path, int device);
 
 // Keeps the text as the thread's last error, and returns the code. Success passes through.
 spw_status report(Status status) noexcept;

@@ -36,6 +36,7 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       device_(device),
       options_(options),
       stamp_(next_stamp()),
+      counters_(options.tracer, device),
       events_(*driver_),
       shared_(*driver_, *this, counters_, events_),
       most_mappings_(options.most_mappings),

@@ -58,6 +58,7 @@ struct ArenaOptions {
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
   bool check_streams = false;  // whether each request on a stream that the program made asks which one it is
+  Tracer* tracer = nullptr;    // records what happens; outlives the arena
 };
 
 class Arena {

@@ -94,6 +94,7 @@ void Arena::set_away(SourcedPool& pool, bool away) {
     }
   }
   if (away) pool.store->set_away(true);
+  counters_.trace(away ? TraceKind::kEvict : TraceKind::kRestore, 0, pool.store->reserved_bytes(), 0);
   update_most_pages();
 }
 
