@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "abi/boundary.h"
 #include "abi/process.h"
 #include "abi/stack_capture.h"
 #include "include/spillway/spillway.h"
@@ -87,23 +88,32 @@ void ProcessTrace::note_stack(const void* caller) noexcept {
 using spillway::ProcessTrace;
 using spillway::Tracer;
 
+namespace {
+
+// A mark may come before the first device is used.
+Tracer* begun() {
+  Tracer* tracer = ProcessTrace::tracer();
+  return tracer != nullptr ? tracer : ProcessTrace::start(spillway::Process::instance().config());
+}
+
+}  // namespace
+
 extern "C" {
 
 spw_status spw_trace_mark(const char* text) {
-  Tracer* tracer = text == nullptr ? nullptr : ProcessTrace::tracer();
-  if (tracer != nullptr) tracer->mark(text);
-  return text == nullptr ? spillway::report(spillway::Status::invalid_argument("text is NULL")) : SPW_OK;
+  return spillway::guarded([&] {
+    if (text == nullptr) return spillway::is_null("text");
+    if (Tracer* tracer = begun()) tracer->mark(text);
+    return spillway::Status();
+  });
 }
 
 spw_status spw_trace_tag(const char* name) {
-  Tracer* tracer = ProcessTrace::tracer();
-  if (tracer == nullptr) return SPW_OK;
-  try {
-    spillway::trace_thread.tag = name == nullptr ? uint16_t{0} : tracer->tag(name);
-    return SPW_OK;
-  } catch (const std::bad_alloc&) {
-    return SPW_ERROR_OUT_OF_MEMORY;
-  }
+  return spillway::guarded([&] {
+    Tracer* tracer = begun();
+    if (tracer != nullptr) spillway::trace_thread.tag = name == nullptr ? uint16_t{0} : tracer->tag(name);
+    return spillway::Status();
+  });
 }
 
 }  // extern "C"

@@ -96,6 +96,7 @@ void Arena::update_most_pages() {
   const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
   store_->set_most_pages((most - std::min(most, held_elsewhere_bytes())) / kPageBytes);
+  if (traced_limit_ != most) counters_.trace(TraceKind::kLimit, 0, traced_limit_ = most, 0);
 }
 
 uint64_t Arena::most_reserved_bytes() const {

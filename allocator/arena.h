@@ -363,6 +363,7 @@ class Arena {
   uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
   uint64_t reserve_bytes_;  // guarded by mutex_
+  uint64_t traced_limit_ = 0;
   LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h

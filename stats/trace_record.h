@@ -29,7 +29,8 @@ enum class TraceKind : uint8_t {
   kReserve = 5,
   kMap = 6,
   kUnmap = 7,
-  // Between tiers: a pool's segments left the device or came back; a block was placed in host memory.
+  // Between tiers: a range of a pool left the device with its blocks, or came back; a block was placed in
+  // host memory.
   kEvict = 8,
   kRestore = 9,
   kPlace = 10,
@@ -39,7 +40,8 @@ enum class TraceKind : uint8_t {
   kRung = 12,
   kRetry = 13,
   kOutOfMemory = 14,
-  kMark = 15,  // payload: its text
+  kMark = 15,   // payload: its text
+  kLimit = 16,  // the most that may be held on the device is requested_bytes from now on
   // Of the file only.
   kHeader = 32,   // payload: JSON
   kText = 33,     // payload: the text that has number `stack`
