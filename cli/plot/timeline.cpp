@@ -171,8 +171,8 @@ class TimelineMaker {
   }
 
   void move_range(const TraceRecord& event, bool away) {
-    const auto end = live_.lower_bound(event.address + event.requested_bytes);
-    for (auto block = live_.lower_bound(event.address); block != end; ++block) {
+    for (auto block = live_.lower_bound(event.address);
+         block != live_.end() && block->first - event.address < event.requested_bytes; ++block) {
       move(block->second, away ? evicted_ : block->second.home_layer);
     }
   }
