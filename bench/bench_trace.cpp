@@ -1,7 +1,6 @@
 // bench_trace: what recording costs. Blocks are allocated and freed with recording off, on, and with stacks,
 // each in a process of its own, run after run in turn; the processor time of the allocating thread alone
 // counts, which is what the program feels where a core is left for the writer.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -451,6 +451,9 @@ Result<Recording> parse_snapshot_recording(const std::string& data, const Snapsh
   Recording recording;
   const Result<Trace> trace = SnapshotReader(document.value(), options).read(&recording);
   if (!trace.ok()) return Status(trace.status().code(), trace.status().text());
+  // Times of neighbours may be out of order by a little, the events are not.
+  uint64_t last = 0;
+  for (TraceRecord& event : recording.events) event.ticks = last = std::max(last, event.ticks);
   return recording;
 }
 

@@ -60,7 +60,7 @@ TEST_F(TraceCommandTest, MistakesAreOneLineAndWriteNothing) {
   const std::string out = file("out.svg");
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"plot", file("missing"), "--output", out}, "missing: No such file or directory"},
-      {{"plot", file("empty"), "--output", out}, "empty: at byte 0: "},
+      {{"plot", file("empty"), "--output", out}, "empty: the file is empty"},
       {{"plot", file("text"), "--output", out}, "this is not a pickle"},
       {{"plot", SPILLWAY_EXAMPLE_TRACE, "--output", file("out.jpg")},
        "allowed: a name that ends in .svg or .png"},
