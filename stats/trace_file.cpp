@@ -70,10 +70,12 @@ Status TraceFile::open() {
                                       {"rank", options_.rank},
                                       {"run", run_},
                                       {"part", part_}};
+  const std::string header_text = header.dump();
   std::string begin;
   TraceRecord record;
   record.kind = TraceKind::kHeader;
-  append(begin, record, header.dump());
+  record.requested_bytes = header_text.size();
+  append(begin, record, header_text);
   begin += definitions_;
   for (const auto& [address, live] : live_) {
     append(begin, live, {});
