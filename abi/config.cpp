@@ -51,6 +51,8 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   return static_cast<uint64_t>(bytes);
 }
 
+std::string print(const TraceStacks& value);
+
 bool parse(std::string_view text, MemorySize& out) {
   std::string_view rest;
   const std::optional<double> number = leading_number(text, rest);
@@ -96,6 +98,18 @@ bool parse(std::string_view text, Debug& out) {
   if (text != "off" && text != "guard") return false;
   out = text == "off" ? Debug::kOff : Debug::kGuard;
   return true;
+}
+
+constexpr std::pair<std::string_view, TraceStacks> kTraceStacks[] = {{"off", TraceStacks::kOff},
+                                                                     {"python", TraceStacks::kPython},
+                                                                     {"cpp", TraceStacks::kCpp},
+                                                                     {"all", TraceStacks::kAll}};
+
+bool parse(std::string_view text, TraceStacks& out) {
+  for (const auto& [name, value] : kTraceStacks) {
+    if (text == name) out = value;
+  }
+  return print(out) == text;
 }
 
 bool parse(std::string_view text, Flag& out) {
@@ -220,6 +234,9 @@ std::string print(const Interval& value) {
     }
   }
   return "off";
+}
+std::string print(const TraceStacks& value) {
+  return std::string(kTraceStacks[static_cast<size_t>(value)].first);
 }
 std::string print(const Flag& value) {
   return value ? "on" : "off";

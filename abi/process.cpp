@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "abi/trace.h"
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
@@ -16,7 +17,6 @@
 #include "offload/host_overflow.h"
 
 namespace spillway {
-namespace {
 
 static_assert(SmallSize::kLargest == kLargestSmallBytes);
 
@@ -43,6 +43,7 @@ uint64_t file_system_bytes(const std::string& directory) {
 std::atomic<Allocator*> Process::published{nullptr};
 std::atomic<PinnedBlocks*> Process::published_pinned{nullptr};
 std::atomic<bool> Process::guarded{false};
+std::atomic<bool> Process::watched{false};
 std::array<std::atomic<Guard*>, Allocator::kMostDevices> Process::guards{};
 
 Process& Process::instance() {
@@ -92,6 +93,7 @@ ArenaOptions Process::options_for(uint64_t total_bytes) const {
   options.share_edges = config_.share_edges;
   options.check_streams = config_.check_streams;
   options.small_limit_bytes = config_.max_small_size.bytes;
+  options.tracer = tracer_;
   return options;
 }
 
@@ -111,6 +113,8 @@ Result<Arena*> Process::create_arena(int device) {
   if (Status status = open_driver(); !status.ok()) return status;
   // Fixed once there is an arena: see configure().
   guarded.store(config_.debug == Debug::kGuard, std::memory_order_relaxed);
+  tracer_ = ProcessTrace::start(config_);
+  watched.store(is_guarded() || ProcessTrace::notes_stacks(), std::memory_order_relaxed);
   const bool is_new = owned_allocator_->existing(device) == nullptr;
   Result<Arena*> arena = owned_allocator_->arena(device);
   if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());

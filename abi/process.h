@@ -52,6 +52,9 @@ class Process {
 
   // Whether memory comes from guards. To be asked after existing(): an arena appears after this is known.
   static bool is_guarded() { return guarded.load(std::memory_order_relaxed); }
+  // Whether an allocation has more to do than to allocate: a guard, or a stack for the trace. To be asked
+  // likewise.
+  static bool is_watched() { return watched.load(std::memory_order_relaxed); }
   // The guard of a device, made if need be with its arena; null without debug:guard. Errors: as arena().
   Result<Guard*> guard(int device);
   // Null where there is none.
@@ -126,6 +129,7 @@ class Process {
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
   static std::atomic<PinnedBlocks*> published_pinned;  // never freed
   static std::atomic<bool> guarded;
+  static std::atomic<bool> watched;
   static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 
   std::mutex mutex_;
@@ -142,6 +146,7 @@ class Process {
   std::chrono::steady_clock::time_point last_oom_dump_;
   int oom_dumps_ = 0;
   std::shared_ptr<const Driver> driver_;
+  Tracer* tracer_ = nullptr;
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
   std::map<int, DeviceTiers*> tiers_;                           // never freed

@@ -13,16 +13,19 @@
 #include "abi/ipc/exporter.h"
 #include "abi/ipc/importer.h"
 #include "abi/process.h"
+#include "abi/trace.h"
 #include "driver/context.h"
 
 namespace spillway {
 namespace {
 
-// With debug:guard, memory comes from the device's guard. `caller` is where the program called. Kept out of
-// line: the path without a guard is not to pay for them.
-[[gnu::noinline, gnu::cold]] spw_status guard_alloc(size_t bytes, int device, spw_stream stream,
-                                                    const void* caller, void** out) noexcept {
+// With debug:guard, memory comes from the device's guard; with trace_stacks, it is noted where the program
+// is. `caller` is where the program called. Kept out of line: the path without these is not to pay for them.
+[[gnu::noinline, gnu::cold]] spw_status watched_alloc(size_t bytes, int device, spw_stream stream,
+                                                      const void* caller, void** out) noexcept {
   return guarded([&]() -> Status {
+    ProcessTrace::note_stack(caller);
+    if (!Process::is_guarded()) return Process::existing(device)->allocate(bytes, stream, out);
     Result<Guard*> guard = Process::instance().guard(device);
     if (!guard.ok()) return guard.take_status();
     Status status = guard.value()->allocate(bytes, stream, caller, out);
@@ -60,7 +63,7 @@ inline Status alloc(Arena& arena, size_t bytes, spw_stream stream, void** out) {
                                                     const void* caller, void** out) noexcept {
   const spw_status made = with_arena(device, [](Arena&) { return Status(); });
   if (made != SPW_OK) return made;
-  if (Process::is_guarded()) return guard_alloc(bytes, device, stream, caller, out);
+  if (Process::is_watched()) return watched_alloc(bytes, device, stream, caller, out);
   return with_arena(device, [&](Arena& arena) { return alloc(arena, bytes, stream, out); });
 }
 
@@ -172,8 +175,8 @@ spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out) {
   }
   *out = nullptr;
   if (Arena* arena = Process::existing(device); arena != nullptr) [[likely]] {
-    if (Process::is_guarded()) [[unlikely]]
-      return spillway::guard_alloc(bytes, device, stream, __builtin_return_address(0), out);
+    if (Process::is_watched()) [[unlikely]]
+      return spillway::watched_alloc(bytes, device, stream, __builtin_return_address(0), out);
     return spillway::guarded([&] { return spillway::alloc(*arena, bytes, stream, out); });
   }
   return spillway::first_alloc(bytes, device, stream, __builtin_return_address(0), out);

@@ -36,6 +36,7 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       device_(device),
       options_(options),
       stamp_(next_stamp()),
+      counters_(options.tracer, device),
       events_(*driver_),
       shared_(*driver_, *this, counters_, events_),
       most_mappings_(options.most_mappings),
@@ -95,6 +96,7 @@ void Arena::update_most_pages() {
   const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
   store_->set_most_pages((most - std::min(most, held_elsewhere_bytes())) / kPageBytes);
+  if (traced_limit_ != most) counters_.trace(TraceKind::kLimit, 0, traced_limit_ = most, 0);
 }
 
 uint64_t Arena::most_reserved_bytes() const {

@@ -60,6 +60,7 @@ struct ArenaOptions {
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
   bool check_streams = false;  // whether each request on a stream that the program made asks which one it is
+  Tracer* tracer = nullptr;    // records what happens; outlives the arena
 };
 
 class Arena {
@@ -370,6 +371,7 @@ class Arena {
   uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
   uint64_t reserve_bytes_;  // guarded by mutex_
+  uint64_t traced_limit_ = 0;
   LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h

@@ -1,6 +1,7 @@
 #include "allocator/heap.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "allocator/address_map.h"
@@ -32,7 +33,9 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       vacant_(store.id_capacity()),
       fragments_(store.pages()),
       leader_(leader),
-      epochs_(store.id_capacity() / kEpochPages + 1, 0) {}
+      epochs_(store.id_capacity() / kEpochPages + 1, 0) {
+  counters.set_stream(std::bit_cast<uint64_t>(key.stream));
+}
 
 Heap::~Heap() {
   for (const std::unique_ptr<Place>& place : places_) leave_address_map(*place);
@@ -301,7 +304,7 @@ bool Heap::make_live(Place& place, uint64_t requested_bytes) {
   }
   place.requested_bytes = requested_bytes;
   counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes(), taken_.page_bytes(),
-                       taken_.fragments);
+                       taken_.fragments, place.va);
   return true;
 }
 

@@ -362,7 +362,7 @@ class Heap {
   void release_slab(Slab& slab);
   void add_spare_slab();
   // Counts a slot that was taken, and notes that its slab is not empty and may be full.
-  void slot_taken(SlabClass& state, Slab& slab, uint64_t requested_bytes);
+  void slot_taken(SlabClass& state, Slab& slab, uint32_t slot, uint64_t requested_bytes);
   void free_all_but(const HeapState& state, Place& place);
   Status restore_large(Place& place, uint64_t requested_bytes);
   Status restore_slab(Place& place, const Slab& saved);

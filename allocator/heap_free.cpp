@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "allocator/heap.h"
 #include "driver/context.h"
@@ -31,7 +32,7 @@ Status Heap::free(Place& place, uint64_t va) {
     if (!place.has_stream_uses) {
       const Change given = give(place);
       counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
-                       given.fragments);
+                       given.fragments, place.va);
       return {};
     }
   }
@@ -101,10 +102,11 @@ Status Heap::release_withheld(Place& place, uint64_t va) {
 void Heap::mark_pending(Place& place, uint32_t slot) {
   if (place.slab != nullptr) {
     Slab::set(place.slab->pending_slots, slot);
-    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes());
+    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes(), place.slab->requested[slot],
+                               place.slab->va_of(slot));
   } else {
     place.state = BlockState::kPendingFree;
-    counters.on_free_requested(SizePool::kLarge, place.bytes());
+    counters.on_free_requested(SizePool::kLarge, place.bytes(), place.requested_bytes, place.va);
   }
 }
 
@@ -178,6 +180,7 @@ void Heap::stream_goes(const StreamIdentity& stream) {
 
 void Heap::take_over(const HeapKey& by) {
   key = by;
+  counters.set_stream(std::bit_cast<uint64_t>(key.stream));
   thread_ended = by.thread == 0 ? nullptr : thread_has_ended();
   timeline.reopen();
   // What the timeline now counts as complete is the old stream's work, not that of the others.
@@ -289,7 +292,7 @@ void Heap::complete_free(Place& place, uint32_t slot) {
   }
   const Change given = give(place);
   counters.on_free_completed(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
-                             given.fragments);
+                             given.fragments, place.va);
 }
 
 }  // namespace spillway

@@ -545,6 +545,7 @@ bool Arena::retire_views() {
 
 Status Arena::out_of_memory(uint64_t requested_bytes, const Climb& tried) {
   counters_.on_rung(Rung::kOutOfMemory, true, 0);
+  counters_.trace(TraceKind::kOutOfMemory, 0, requested_bytes, 0);
   return Status::out_of_memory(oom_text(requested_bytes, tried));
 }
 

@@ -163,6 +163,7 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
     note_new_page(first + i, va + i * kPageBytes, owner, handles[i]);
   }
   *created = static_cast<uint32_t>(handles.size());
+  counters_.trace(TraceKind::kMap, va, handles.size() * kPageBytes, handles.size() * kPageBytes);
   count_pages(static_cast<int64_t>(handles.size()));
   return status;
 }
@@ -274,11 +275,13 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   }
   std::fill(view->pages.begin() + mapped, view->pages.end(), kNoPage);
   if (!status.ok()) return status;
+  counters_.trace(TraceKind::kMap, va, bytes, 0);
   return view;
 }
 
 void PageStore::drop(View& view) {
   view.lose_places();
+  counters_.trace(TraceKind::kUnmap, view.va, view.pages.size() * kPageBytes, 0);
   give_back_alias_range(view.va, view.pages.size() * kPageBytes);
   view_slots_ -= view.pages.size();
   view.pages.clear();
@@ -381,6 +384,7 @@ Status PageStore::release_page(PageId id) {
   }
   count(DriverCall::kUnmap);
   if (Status status = unmap(*driver_, page.va, kPageBytes); !status.ok()) return status;
+  counters_.trace(TraceKind::kUnmap, page.va, kPageBytes, kPageBytes);
   count(DriverCall::kRelease);
   Status released = driver_->check(driver_->cuMemRelease(page.handle), "cuMemRelease");
   note_released_page(id);

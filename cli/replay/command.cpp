@@ -16,7 +16,7 @@
 #include "cli/replay/capacity_search.h"
 #include "cli/replay/report.h"
 #include "cli/size.h"
-#include "cli/trace/snapshot.h"
+#include "cli/trace/recording.h"
 
 namespace spillway {
 
@@ -234,7 +234,7 @@ Result<std::vector<ReplayRow>> replay_all(const Options& options) {
   // All input is read before anything runs, so that a bad file at the end of a list costs no waiting.
   std::vector<Trace> traces;
   for (const std::string& path : options.traces) {
-    auto trace = read_snapshot(path, {options.device});
+    auto trace = read_trace(path, {options.device});
     if (!trace.ok()) return trace.take_status();
     traces.push_back(std::move(trace.value()));
   }
@@ -282,7 +282,7 @@ std::function<int()> add_replay_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "replay",
       "Run recorded memory traces through an allocator on a simulated device and report what it took");
-  command->add_option("TRACE", options->traces, "PyTorch memory snapshots (.pickle, .pickle.gz)")->required();
+  command->add_option("TRACE", options->traces, "Traces of Spillway's, or PyTorch memory snapshots (.pickle, .pickle.gz)")->required();
   command
       ->add_option(
           "--capacity", options->capacity,

@@ -27,6 +27,7 @@ from ._regions import (
     unpin,
 )
 from ._tiers import tier_stats
+from ._trace import mark, tag
 
 _first_use.watch_imports()
 
@@ -44,6 +45,7 @@ __all__ = [
     "evict",
     "install",
     "installed",
+    "mark",
     "materialize",
     "mempool_allocator",
     "offload_activations",
@@ -57,6 +59,7 @@ __all__ = [
     "release",
     "resident",
     "restore",
+    "tag",
     "tier_stats",
     "unpin",
 ]
