@@ -17,6 +17,7 @@
 #include "offload/host_overflow.h"
 
 namespace spillway {
+namespace {
 
 static_assert(SmallSize::kLargest == kLargestSmallBytes);
 
