@@ -16,6 +16,7 @@
 #include "offload/host_memory.h"
 #include "offload/host_overflow.h"
 #include "stats/dump.h"
+#include "stats/whole_file.h"
 
 namespace spillway {
 namespace {

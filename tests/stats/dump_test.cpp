@@ -16,6 +16,7 @@
 
 #include "stats/counters.h"
 #include "stats/oom_report.h"
+#include "stats/whole_file.h"
 #include "tests/stats/sample_dump.h"
 
 namespace spillway {
