@@ -17,6 +17,7 @@
 #include "cli/output.h"
 #include "cli/plot/command.h"
 #include "cli/replay/command.h"
+#include "cli/report/command.h"
 #include "cli/tiers/command.h"
 
 namespace {
@@ -49,6 +50,7 @@ int run(int argc, char** argv) {
   const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
   const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
   const std::function<std::optional<int>()> traces = spillway::add_trace_commands(app);
+  const std::function<std::optional<int>()> report = spillway::add_report_commands(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -66,7 +68,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers, traces}) {
+  for (const auto& command : {launch, estimate, calibrate, tiers, report, traces}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();

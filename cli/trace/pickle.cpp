@@ -46,7 +46,7 @@ constexpr Refused kRefused[] = {{'c', "GLOBAL", true},
 // The stack machine of the pickle format. After the first error every step is refused.
 class PickleMachine {
  public:
-  PickleMachine(std::string_view data, bool keep_frames) : data_(data), keep_frames_(keep_frames) {
+  PickleMachine(std::string_view data, PickleFrames frames) : data_(data), frames_(frames) {
     document_.data_ = data;
   }
 
@@ -188,7 +188,7 @@ class PickleMachine {
 
   // Stack traces are nine tenths of a snapshot and replay reads none of them.
   void release_frames(size_t first) {
-    if (keep_frames_) return;
+    if (frames_ == PickleFrames::kKeep) return;
     for (size_t i = first; i + 1 < stack_.size(); i += 2) {
       const PickleValue& key = stack_[i];
       if (!key.is(Kind::kText) || document_.text(key) != "frames" || !stack_[i + 1].is(Kind::kList)) continue;
@@ -500,7 +500,7 @@ class PickleMachine {
   }
 
   std::string_view data_;
-  const bool keep_frames_;
+  const PickleFrames frames_;
   size_t at_ = 0;
   size_t opcode_at_ = 0;
   bool first_ = true;
@@ -514,8 +514,8 @@ class PickleMachine {
   PickleDocument document_;
 };
 
-Result<PickleDocument> PickleDocument::parse(std::string_view data, bool keep_frames) {
-  return PickleMachine(data, keep_frames).run();
+Result<PickleDocument> PickleDocument::parse(std::string_view data, PickleFrames frames) {
+  return PickleMachine(data, frames).run();
 }
 
 }  // namespace spillway
