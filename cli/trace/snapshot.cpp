@@ -446,7 +446,7 @@ Result<Trace> parse_snapshot(const std::string& data, const SnapshotOptions& opt
 }
 
 Result<Recording> parse_snapshot_recording(const std::string& data, const SnapshotOptions& options) {
-  auto document = PickleDocument::parse(data, true);
+  auto document = PickleDocument::parse(data, PickleFrames::kKeep);
   if (!document.ok()) return document.take_status();
   Recording recording;
   const Result<Trace> trace = SnapshotReader(document.value(), options).read(&recording);
