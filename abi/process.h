@@ -97,6 +97,7 @@ class Process {
   DiskTierOptions configured_disk() const;
   PinnedBlocks& make_pinned();
   void place_in_host_memory(Arena& arena);
+  void show_live(const Arena& arena) const;
   Result<std::string> dump_text(int device);  // negative: all devices
 
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex

@@ -193,7 +193,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,overflow:off,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
-        "spill_direct:on,strict:off,debug:off");
+        "spill_direct:on,live:on,live_interval:1000,live_dir:,strict:off,debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);
   });
 }
