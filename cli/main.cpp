@@ -13,6 +13,7 @@
 
 #include "cli/calibrate/command.h"
 #include "cli/estimate/command.h"
+#include "cli/exporter/command.h"
 #include "cli/launch/command.h"
 #include "cli/output.h"
 #include "cli/replay/command.h"
@@ -47,6 +48,7 @@ int run(int argc, char** argv) {
   const std::function<std::optional<int>()> estimate = spillway::add_estimate_command(app);
   const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
   const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
+  const std::function<std::optional<int>()> exporter = spillway::add_exporter_command(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -64,7 +66,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers}) {
+  for (const auto& command : {launch, estimate, calibrate, tiers, exporter}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();
