@@ -18,6 +18,7 @@
 #include "cli/output.h"
 #include "cli/replay/command.h"
 #include "cli/tiers/command.h"
+#include "cli/top/command.h"
 
 namespace {
 
@@ -49,6 +50,7 @@ int run(int argc, char** argv) {
   const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
   const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
   const std::function<std::optional<int>()> exporter = spillway::add_exporter_command(app);
+  const std::function<std::optional<int>()> top = spillway::add_top_command(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -66,7 +68,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers, exporter}) {
+  for (const auto& command : {launch, estimate, calibrate, tiers, exporter, top}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();
