@@ -58,14 +58,17 @@ Status refused(const std::string& path, const std::string& why) {
   return Status::invalid_argument(fmt::format("{}: {}", path, why));
 }
 
-// Text of a page is shown on terminals.
-template <size_t capacity>
-std::string text_of(const char (&field)[capacity]) {
-  std::string text(field, strnlen(field, capacity));
+// Text of a page, and the name of its file, are shown on terminals.
+std::string printable(std::string text) {
   for (char& letter : text) {
     if (letter < ' ' || letter > '~') letter = '?';
   }
   return text;
+}
+
+template <size_t capacity>
+std::string text_of(const char (&field)[capacity]) {
+  return printable(std::string(field, strnlen(field, capacity)));
 }
 
 template <size_t capacity>
@@ -324,7 +327,7 @@ LiveListing list_live_pages(const std::string& chosen) {
         listing.pages.push_back(std::move(reading.value()));
         // A process that just began or ended is no problem.
       } else if (reading.status().code() == SPW_ERROR_INVALID_ARGUMENT) {
-        listing.problems.push_back(reading.status().text());
+        listing.problems.push_back(printable(reading.status().text()));
       }
     }
   }

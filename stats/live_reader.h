@@ -50,7 +50,7 @@ Result<LiveReading> read_live_page(const std::string& path);
 
 struct LiveListing {
   std::vector<LiveReading> pages;     // by process id
-  std::vector<std::string> problems;  // a line for each page that is none, path first
+  std::vector<std::string> problems;  // a line for each page that is none, path first, printable ASCII
 };
 
 // All pages the calling user may read: with `chosen`, those in that folder; else those in the folders of the

@@ -98,7 +98,7 @@ int show_once(const Asked& asked) {
   }
   std::string text;
   if (asked.json) {
-    text = top_json(listing, now_ns()).dump(1) + "\n";
+    text = top_json(listing, now_ns());
   } else {
     for (const std::string& line : top_lines(listing, now_ns(), style_of(screen_size()))) text += line + "\n";
   }

@@ -1,5 +1,9 @@
 #include "cli/top/json.h"
 
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
 #include "cli/top/view.h"
 
 namespace spillway {
@@ -92,13 +96,15 @@ Json process_json(const LiveReading& page) {
 
 }  // namespace
 
-Json top_json(const LiveListing& listing, int64_t now_ns) {
+std::string top_json(const LiveListing& listing, int64_t now_ns) {
   Json processes = Json::array();
   for (const LiveReading& page : listing.pages) processes.push_back(process_json(page));
-  return {{"schema_version", 1},
-          {"time_seconds", seconds(now_ns)},
-          {"processes", std::move(processes)},
-          {"problems", listing.problems}};
+  const Json document{{"schema_version", 1},
+                      {"time_seconds", seconds(now_ns)},
+                      {"processes", std::move(processes)},
+                      {"problems", listing.problems}};
+  // Names of files need not be UTF-8.
+  return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace spillway

@@ -24,9 +24,10 @@ namespace spillway {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::EndsWith;
+using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 class Folder {
@@ -234,13 +235,14 @@ TEST(LivePage, WhatIsNoPageIsRefused) {
   ASSERT_EQ(mkfifo(path("1-1.page").c_str(), 0600), 0);
   fs::create_symlink("/etc/passwd", path("2-1.page"));
   fs::create_directory(path("3-1.page"));
-  for (const char* name : {"4-1.page", "5-1.page"}) {
+  for (const char* name : {"4-1.page", "5-\x1b[2J.page"}) {
     std::ofstream(path(name)) << (name[0] == '4' ? "" : "SPWLIVE");
     fs::permissions(path(name), fs::perms::owner_read | fs::perms::owner_write);
   }
   const LiveListing listing = list_live_pages(folder.path());
   EXPECT_THAT(listing.pages, IsEmpty());
   EXPECT_THAT(listing.problems, SizeIs(4));  // all but the link, which cannot be opened
+  EXPECT_THAT(listing.problems, Each(Not(HasSubstr("\x1b"))));
 }
 
 TEST(LivePage, RandomBytesNeverDoMoreThanBeRefused) {
