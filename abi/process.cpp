@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "abi/trace.h"
+#include "abi/live.h"
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
@@ -119,6 +120,7 @@ Result<Arena*> Process::create_arena(int device) {
   const bool is_new = owned_allocator_->existing(device) == nullptr;
   Result<Arena*> arena = owned_allocator_->arena(device);
   if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());
+  if (arena.ok() && is_new && config_.live) show_live(*arena.value());
   return arena;
 }
 
@@ -241,6 +243,7 @@ PinnedBlocks& Process::make_pinned() {
     options.most_bytes = config_.pinned_limit.of(read_host_memory().total_bytes);
     options.available_bytes = [] { return read_host_memory().available_bytes; };
     published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
+    LiveWriter::instance().add_pinned(*existing_pinned());
   }
   return *existing_pinned();
 }
@@ -286,7 +289,9 @@ Result<DeviceTiers*> Process::tiers(int device) {
   Result<std::unique_ptr<DeviceTiers>> made =
       DeviceTiers::create(*driver_, *arena.value(), blocks.value()->arena(), configured_disk());
   if (!made.ok()) return made.take_status();
-  return tiers_[device] = made.value().release();
+  DeviceTiers* tiers = tiers_[device] = made.value().release();
+  LiveWriter::instance().add_tiers(device, *tiers);
+  return tiers;
 }
 
 Status Process::annotate(int device, const std::string& name, uint64_t bytes) {

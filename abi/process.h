@@ -125,6 +125,7 @@ class Process {
   // Whether this out-of-memory error is to be dumped, which is then noted. With oom_mutex_ held.
   bool is_new_oom(int device);
   std::string oom_tiers_text(int device);
+  void show_live(const Arena& arena) const;
 
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
   static std::atomic<PinnedBlocks*> published_pinned;  // never freed

@@ -15,7 +15,7 @@
 #include "include/spillway/offload.h"
 #include "include/spillway/pinned.h"
 #include "stats/dump.h"
-#include "stats/prometheus.h"
+#include "stats/dump_prometheus.h"
 #include "stats/redact.h"
 #include "stats/snapshot.h"
 #include "stats/whole_file.h"

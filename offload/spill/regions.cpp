@@ -340,19 +340,38 @@ Result<RegionReport> Regions::report(const std::string& tag) {
   return report;
 }
 
+std::vector<Regions::RegionPointer> Regions::all() {
+  const std::lock_guard lock(mutex_);
+  std::vector<RegionPointer> out;
+  for (const auto& [tag, region] : regions_) out.push_back(region);
+  return out;
+}
+
 std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
-  std::vector<RegionPointer> all;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [tag, region] : regions_) all.push_back(region);
-  }
   std::vector<std::pair<std::string, RegionReport>> out;
-  for (const RegionPointer& region : all) {
+  for (const RegionPointer& region : all()) {
     const std::lock_guard lock(region->mutex);
     finish_prefetch(*region);
     out.emplace_back(region->tag, report_of(*region));
   }
   return out;
+}
+
+std::optional<RegionUsage> Regions::try_usage() {
+  RegionUsage sum;
+  for (const RegionPointer& region : all()) {
+    const std::unique_lock lock(region->mutex, std::try_to_lock);
+    if (!lock.owns_lock() || region->prefetching.joinable()) return std::nullopt;
+    if (!region->is_out) continue;
+    const RegionUsage usage = memory_.usage(region->segments);
+    sum.device_bytes += usage.device_bytes;
+    sum.host_bytes += usage.host_bytes;
+    sum.disk_bytes += usage.disk_bytes;
+    sum.discarded_bytes += usage.discarded_bytes;
+    sum.lost_bytes += usage.lost_bytes;
+    sum.stuck_bytes += usage.stuck_bytes;
+  }
+  return sum;
 }
 
 }  // namespace spillway

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,11 +56,14 @@ class Regions {
   Status release(const std::string& tag);
   Result<RegionReport> report(const std::string& tag);
   std::vector<std::pair<std::string, RegionReport>> reports();
+  // What the regions that are out of the device take together, without waiting; nothing while one moves.
+  std::optional<RegionUsage> try_usage();
 
  private:
   struct Region;
   using RegionPointer = std::shared_ptr<Region>;
 
+  std::vector<RegionPointer> all();
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
   Status make(Region& region);

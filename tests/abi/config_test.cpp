@@ -165,7 +165,8 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
         "spill_direct:on,dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_redact:off,"
-        "trace:,trace_tail:unlimited,trace_stacks:off,strict:off,debug:off");
+        "trace:,trace_tail:unlimited,trace_stacks:off,"
+        "live:on,live_interval:1000,live_dir:,strict:off,debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);
   });
 }
