@@ -15,7 +15,7 @@ from typing import Any
 
 VIEWER: Any = importlib.import_module("torch.cuda._memory_viz")
 PROGRAM = """
-import json, sys, torch
+import json, os, shutil, signal, sys, time, torch
 import spillway
 spillway.install()
 torch.cuda.memory._record_memory_history()
@@ -32,7 +32,13 @@ if sys.argv[2] == "oom":
         print(json.dumps(str(error)))
         sys.exit(0)
 torch.cuda.synchronize()
-torch.cuda.memory._dump_snapshot(sys.argv[1])
+torch.cuda.memory._dump_snapshot(sys.argv[1] + "/torch.pickle")
+# At the end of the program its tensors are gone.
+os.kill(os.getpid(), signal.SIGUSR2)
+written = os.environ["SPILLWAY_STATS"]
+while not os.path.exists(written):
+    time.sleep(0.01)
+shutil.copy(written, sys.argv[1] + "/spillway.pickle")
 stats = torch.cuda.memory_stats()
 names = ("reserved", "allocated", "active", "requested")
 print(json.dumps({name: stats[name + "_bytes.all.current"] for name in names}))
@@ -47,7 +53,7 @@ class Dumps(unittest.TestCase):
 
     def run_program(self, stats: str, what: str = "all") -> Any:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(self.folder / "torch.pickle"), what],
+            [sys.executable, "-c", PROGRAM, str(self.folder), what],
             env={**os.environ, "SPILLWAY_STATS": str(self.folder / stats)},
             capture_output=True,
             text=True,
@@ -57,7 +63,7 @@ class Dumps(unittest.TestCase):
         return json.loads(done.stdout)
 
     def test_snapshots_are_read_and_add_up(self) -> None:
-        counters = self.run_program("spillway.pickle")
+        counters = self.run_program("stats.pickle")
         for name in ("spillway.pickle", "torch.pickle"):
             with self.subTest(name):
                 snapshot = pickle.loads((self.folder / name).read_bytes())
@@ -76,7 +82,7 @@ class Dumps(unittest.TestCase):
 
     def test_an_error_is_dumped_and_says_what_matters(self) -> None:
         text = self.run_program("run.json", "oom")
-        self.assertTrue(text.startswith("CUDA out of memory. Tried to allocate 1024.00 GiB"), text)
+        self.assertTrue(text.startswith("CUDA out of memory. Tried to allocate 1.00 TiB"), text)
         for line in ("next: ", "device ", "reserved ", "active ", "free within reserved ", "tried for this request:"):
             self.assertIn("\n  " + line, text)
         dump = json.loads((self.folder / "run.oom.json").read_text())
