@@ -113,7 +113,8 @@ double share(uint64_t part, uint64_t whole) {
 }
 
 // The largest part of what is reserved and not live, and what helps against it.
-std::string loss_sentence(const Parts& parts) {
+// `grew`: more was reserved at that moment.
+std::string loss_sentence(const Parts& parts, bool grew) {
   struct Loss {
     uint64_t bytes;
     const char* what;
@@ -126,7 +127,10 @@ std::string loss_sentence(const Parts& parts) {
       {parts.inactive_split, "free pieces of segments in use",
        "run it under Spillway, which joins free pages that are apart, or with expandable segments"},
       {parts.cached, "free segments",
-       "none needed where nothing else wants the memory; a trim returns them"}};
+       grew ? "no request fitted them, so more was reserved; run it under Spillway, which joins free pages, "
+              "or with "
+              "expandable segments"
+            : "none needed where nothing else wants the memory; a trim returns them"}};
   const Loss& largest = *std::max_element(std::begin(losses), std::end(losses),
                                           [](const Loss& a, const Loss& b) { return a.bytes < b.bytes; });
   return fmt::format("Of it {} ({:.1f} %) is {}: {}.", format_size(largest.bytes),
@@ -153,7 +157,7 @@ void judge(RankReport& report) {
                               format_size(sites.front().live_bytes));
     out.push_back(sentence);
   } else {
-    out.push_back(loss_sentence(main.parts));
+    out.push_back(loss_sentence(main.parts, main.name == "reserved peak"));
   }
   if (!report.growth.rows.empty()) {
     const GrowingRow& row = report.growth.rows.front();
