@@ -282,7 +282,10 @@ std::function<int()> add_replay_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "replay",
       "Run recorded memory traces through an allocator on a simulated device and report what it took");
-  command->add_option("TRACE", options->traces, "Traces of Spillway's, or PyTorch memory snapshots (.pickle, .pickle.gz)")->required();
+  command
+      ->add_option("TRACE", options->traces,
+                   "Traces of Spillway's, or PyTorch memory snapshots (.pickle, .pickle.gz)")
+      ->required();
   command
       ->add_option(
           "--capacity", options->capacity,

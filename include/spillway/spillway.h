@@ -293,10 +293,11 @@ SPW_API spw_status spw_annotate(int device, const char* name, uint64_t bytes);
 /* *bytes is 0 for what was never said. Errors: as spw_annotate. */
 SPW_API spw_status spw_annotation(int device, const char* name, uint64_t* bytes);
 
-/* With the option trace: puts a mark into the trace, such as the beginning of a step or a phase; text beyond 256 bytes
- * is left out. Without it, nothing. Errors: SPW_ERROR_INVALID_ARGUMENT (`text` is NULL). */
+/* With the option trace: puts a mark into the trace, such as the beginning of a step or a phase; text beyond
+ * 256 bytes is left out. Without it, nothing. Errors: SPW_ERROR_INVALID_ARGUMENT (`text` is NULL). */
 SPW_API spw_status spw_trace_mark(const char* text);
-/* The name under which the calling thread's next allocations are recorded, until it is said anew; NULL for none. */
+/* The name under which the calling thread's next allocations are recorded, until it is said anew; NULL for
+ * none. */
 SPW_API spw_status spw_trace_tag(const char* name);
 
 /* Walks everything, derives every counter again and compares. Slow. Errors: SPW_ERROR_INTERNAL, with the

@@ -45,8 +45,8 @@ Recording sample() {
                       record(TraceKind::kMark, 2, 0, 6),
                       record(TraceKind::kAllocate, 3, 0x200000, 64 << 20, 2, 2),
                       record(TraceKind::kFree, 4, 0x2000, 1 << 20),
-                      record(TraceKind::kAllocate, 5, 0x2000, 300, 2, 2),
-                      record(TraceKind::kFreeRequested, 6, 0x200000, 64 << 20),
+                      record(TraceKind::kFreeRequested, 5, 0x200000, 64 << 20),
+                      record(TraceKind::kAllocate, 6, 0x2000, 300, 2, 2),
                       record(TraceKind::kOutOfMemory, 7, 0, 1 << 30),
                       record(TraceKind::kFreeCompleted, 8, 0x200000, 64 << 20),
                       record(TraceKind::kFreeRequested, 9, 0x2000, 300)};
@@ -179,9 +179,10 @@ std::string packed(const std::string& content) {
   return out;
 }
 
+// Of all frames.
 std::string content_of(const std::string& path) {
   const Result<std::string> data = read_file(path);
-  std::string out(ZSTD_getFrameContentSize(data.value().data(), data.value().size()), '\0');
+  std::string out(1 << 20, '\0');
   out.resize(ZSTD_decompress(out.data(), out.size(), data.value().data(), data.value().size()));
   return out;
 }
