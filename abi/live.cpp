@@ -17,15 +17,10 @@
 #include "abi/process.h"
 #include "abi/tier_stats.h"
 #include "stats/dump.h"
+#include "stats/trace_record.h"
 
 namespace spillway {
 namespace {
-
-int64_t clock_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::string base_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
@@ -139,8 +134,8 @@ void LiveWriter::write() {
   for (size_t i = 0; i < devices_.size(); ++i) fill(devices_[i], state_->device[i]);
   state_->has_pinned = pinned_ != nullptr ? 1 : 0;
   if (pinned_ != nullptr) state_->pinned = pinned_->stats();
-  state_->time_ns = clock_ns(CLOCK_REALTIME);
-  state_->steady_ns = clock_ns(CLOCK_MONOTONIC);
+  state_->time_ns = static_cast<int64_t>(clock_ns(CLOCK_REALTIME));
+  state_->steady_ns = static_cast<int64_t>(clock_ns(CLOCK_MONOTONIC));
   page_->write(*state_);
 }
 

@@ -10,14 +10,14 @@ namespace {
 using Type = PrometheusText::Type;
 using Labels = PrometheusText::Labels;
 
-struct Row {
+struct Sampled {
   Labels labels;
   const Dump* dump;
   const DumpDevice* device;
 };
 
-std::vector<Row> rows_of(const std::vector<Dump>& dumps) {
-  std::vector<Row> out;
+std::vector<Sampled> rows_of(const std::vector<Dump>& dumps) {
+  std::vector<Sampled> out;
   for (const Dump& dump : dumps) {
     for (const DumpDevice& device : dump.devices) {
       out.push_back({{{"pid", fmt::format("{}", dump.process_id)},
@@ -32,17 +32,17 @@ std::vector<Row> rows_of(const std::vector<Dump>& dumps) {
 
 // One gauge of every device that has it; `value` answers an optional.
 template <typename Value>
-void add(PrometheusText& text, const std::vector<Row>& rows, const char* name, const char* help, Value value) {
+void add(PrometheusText& text, const std::vector<Sampled>& rows, const char* name, const char* help, Value value) {
   text.family(name, Type::kGauge, help);
-  for (const Row& row : rows) {
+  for (const Sampled& row : rows) {
     if (const std::optional<uint64_t> bytes = value(*row.device))
       text.sample(row.labels, static_cast<int64_t>(*bytes));
   }
 }
 
-void add_devices(PrometheusText& text, const std::vector<Row>& rows) {
+void add_devices(PrometheusText& text, const std::vector<Sampled>& rows) {
   text.family("spillway_device_info", Type::kGauge, "The library and the device");
-  for (const Row& row : rows) {
+  for (const Sampled& row : rows) {
     Labels labels = row.labels;
     labels.insert(labels.end(), {{"name", row.device->name},
                                  {"uuid", row.device->uuid},
@@ -58,17 +58,17 @@ void add_devices(PrometheusText& text, const std::vector<Row>& rows) {
       [](const DumpDevice& device) { return device.other_bytes(); });
   text.family("spillway_external_fragmentation_ratio", Type::kGauge,
               "Share of the unused bytes outside of the largest free range");
-  for (const Row& row : rows) text.sample(row.labels, row.device->fragmentation());
+  for (const Sampled& row : rows) text.sample(row.labels, row.device->fragmentation());
 }
 
 }  // namespace
 
 std::string prometheus_text(const std::vector<Dump>& dumps) {
-  const std::vector<Row> rows = rows_of(dumps);
+  const std::vector<Sampled> rows = rows_of(dumps);
   if (rows.empty()) return "";
   std::vector<PrometheusDevice> devices;
   std::vector<PrometheusTiers> tiers;
-  for (const Row& row : rows) {
+  for (const Sampled& row : rows) {
     devices.push_back({row.labels, row.device->stats});
     if (row.device->tiers) tiers.push_back({row.labels, row.device->tiers->stats});
   }
