@@ -40,6 +40,7 @@ struct BlockSize {
 enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
 enum class Overflow : uint8_t { kOff, kHost };
+enum class IpcPolicy : uint8_t { kAuto, kPlain, kRefuse };
 enum class IoEngineKind : uint8_t { kAuto, kThreads };
 using Path = std::string;
 struct Count {

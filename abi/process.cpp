@@ -99,7 +99,11 @@ void Process::load_config() {
   if (path == nullptr || *path == '\0') return;
   stats_path_ = path;
   (void)Status().text();  // what the handler uses must outlive it, so must be made before it is registered
-  std::atexit([] { instance().dump_at_exit(); });
+  // A child of fork has the memory of its parent, and no device.
+  static const pid_t kProcess = getpid();
+  std::atexit([] {
+    if (getpid() == kProcess) instance().dump_at_exit();
+  });
 }
 
 Status Process::open_driver() {

@@ -80,6 +80,10 @@ class Process {
   Status annotate(int device, const std::string& name, uint64_t bytes);
   Result<uint64_t> annotation(int device, const std::string& name);
 
+  // Ends the arena of a device whose context ends; false where more than blocks depends on it (spilled
+  // regions, guards, callbacks), and it stays. No other call may be using it.
+  bool drop_arena(int device);
+
   // See spw_dump.
   Status dump(const std::string& path);
   // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.

@@ -28,7 +28,8 @@ set(expected
   lib/cmake/Spillway/SpillwayTargets.cmake
   lib/libspillway.so
   lib/libspillway.so.${SOVERSION}
-  lib/libspillway.so.${VERSION})
+  lib/libspillway.so.${VERSION}
+  lib/libspillway_preload.so)
 list(SORT expected)
 if(NOT installed STREQUAL expected)
   message(FATAL_ERROR "installed files:\n  ${installed}\nexpected:\n  ${expected}")
