@@ -181,8 +181,9 @@ SPW_EXPORT void* spw_dlsym(void* library, const char* symbol) {
   using namespace spillway::preload;
   if (!is_driver_name(symbol) || library == RTLD_NEXT) return real_dlsym()(library, symbol);
   if (library == RTLD_DEFAULT) {
-    if (driver_library() != nullptr) return real_dlsym()(library, symbol);
-    return find_behind(symbol);
+    // Without a driver in the process, this library's names are nobody's.
+    const bool is_ours = replace_exported(symbol, nullptr) != nullptr;
+    if (!is_ours || driver_library() != nullptr) return real_dlsym()(library, symbol);
   }
   return find_in(library, symbol);
 }
