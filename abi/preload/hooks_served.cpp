@@ -28,7 +28,8 @@ CUresult serve_streamless(CUdeviceptr* out, size_t bytes, const void* caller) no
     ServedContext* served = ServedContexts::instance().current();
     if (served == nullptr) return CUDA_ERROR_UNKNOWN;
     void* block = nullptr;
-    const CUresult result = answer(served->streamless->allocate(bytes, &block), block, out);
+    const Status status = served->streamless->allocate(bytes, &block);
+    const CUresult result = answer(status, block, out);
     if (result == CUDA_SUCCESS) requests.note(*out, caller);
     return result;
   } catch (...) {
@@ -96,7 +97,8 @@ CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream) noexcept {
     ServedContext* served = ServedContexts::instance().of_stream(stream);
     if (served == nullptr) return CUDA_ERROR_UNKNOWN;
     void* block = nullptr;
-    return answer(served->arena->allocate(bytes, stream, &block), block, out);
+    const Status status = served->arena->allocate(bytes, stream, &block);
+    return answer(status, block, out);
   } catch (...) {
     return CUDA_ERROR_UNKNOWN;
   }
