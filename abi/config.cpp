@@ -180,6 +180,12 @@ bool parse(std::string_view text, Interval& out) {
   return false;
 }
 
+bool parse(std::string_view text, IpcPolicy& out) {
+  if (text != "auto" && text != "plain" && text != "refuse") return false;
+  out = text == "auto" ? IpcPolicy::kAuto : text == "plain" ? IpcPolicy::kPlain : IpcPolicy::kRefuse;
+  return true;
+}
+
 std::string print_bytes(uint64_t bytes) {
   if (bytes == 0) return "0";
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
@@ -218,6 +224,9 @@ std::string print(const Count& value) {
 }
 std::string print(const Overflow& value) {
   return value == Overflow::kOff ? "off" : "host";
+}
+std::string print(const IpcPolicy& value) {
+  return value == IpcPolicy::kAuto ? "auto" : value == IpcPolicy::kPlain ? "plain" : "refuse";
 }
 std::string print(const IoEngineKind& value) {
   return value == IoEngineKind::kAuto ? "auto" : "threads";

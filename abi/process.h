@@ -93,6 +93,12 @@ class Process {
   // What an allocation on the device that failed is to say to the program: of device memory that has run out
   // also what lies outside, and a dump is written where SPILLWAY_STATS asks for it. No lock may be held.
   Status failed_alloc(int device, Status status);
+  // Ends the arena of a device whose context ends; false where more than blocks depends on it (spilled
+  // regions, guards, callbacks), and it stays. No other call may be using it.
+  bool drop_arena(int device);
+
+  // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
+  void dump_at_exit() noexcept;
   void check_guards_at_exit() noexcept;
 
  private:
@@ -120,7 +126,6 @@ class Process {
   Dump collect(const char* reason);
   // A dump that SPILLWAY_STATS asks for. The first failure costs one line on stderr.
   void dump_as_asked(const std::string& path, const char* reason) noexcept;
-  void dump_at_exit() noexcept;
   void dump_on_oom(int device) noexcept;
   // Whether this out-of-memory error is to be dumped, which is then noted. With oom_mutex_ held.
   bool is_new_oom(int device);

@@ -102,13 +102,8 @@ Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   if (!status.ok()) return status;
 
   uint64_t available = driver_free;
-  if (Arena* arena = Process::existing(device); arena != nullptr) {
-    const DeviceStats stats = arena->stats();
-    const auto cached = static_cast<uint64_t>(stats.cached_free_bytes);
-    const uint64_t in_use = static_cast<uint64_t>(stats.reserved_bytes.all.current) - cached;
-    const uint64_t limit = arena->most_reserved_bytes();
-    available = std::min(available + cached, limit > in_use ? limit - in_use : 0);
-  }
+  if (Arena* arena = Process::existing(device); arena != nullptr)
+    available = available_bytes(*arena, available, 0);
   if (free_bytes != nullptr) *free_bytes = available;
   if (total_bytes != nullptr) *total_bytes = driver_total;
   return {};

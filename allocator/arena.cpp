@@ -238,6 +238,24 @@ Status Arena::free(void* pointer) {
   return heap.free(*place, va);
 }
 
+int Arena::device_of(const void* pointer) {
+  const Place* place = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
+  return place == nullptr ? -1 : place->heap->device();
+}
+
+Status Arena::free_on(void* pointer, CUstream stream) {
+  if (Place* place = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer)); place != nullptr) {
+    Heap& heap = *place->heap;
+    const Lock lock(heap.mutex);
+    const CUstream wanted = stream == CU_STREAM_LEGACY ? nullptr : stream;
+    const uint64_t thread = stream == CU_STREAM_PER_THREAD ? thread_number() : 0;
+    if (heap.key.stream == wanted && heap.key.thread == thread)
+      return heap.free(*place, reinterpret_cast<uint64_t>(pointer));
+  }
+  if (Status status = record_stream(pointer, stream); !status.ok()) return status;
+  return free(pointer);
+}
+
 Status Arena::record_stream(void* pointer, CUstream stream) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
@@ -248,13 +266,14 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
   return heap.record_stream(*place, va, stream);
 }
 
-Status Arena::withhold(void* pointer) {
+Status Arena::withhold(void* pointer, uint64_t* bytes) {
+  if (bytes != nullptr) *bytes = 0;
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
   if (place == nullptr) return PlacedBlocks::instance().withhold(va, not_ours("free", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
-  return heap.withhold(*place, va);
+  return heap.withhold(*place, va, bytes);
 }
 
 Status Arena::release_withheld(void* pointer) {

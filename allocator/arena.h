@@ -82,8 +82,14 @@ class Arena {
   static Status record_stream(void* pointer, CUstream stream);
   // A free in two parts: from withhold() on, the block counts as freed by the program and pending, and nobody
   // gets its memory; release_withheld() frees it as free() would have. Errors: invalid_pointer.
-  static Status withhold(void* pointer);
+  // *bytes (may be null) is what it takes of the device.
+  static Status withhold(void* pointer, uint64_t* bytes = nullptr);
   static Status release_withheld(void* pointer);
+  // As free() by work of `stream`, a stream of the arena's context: what is enqueued there so far may still
+  // use the block. Errors: as free() and record_stream().
+  static Status free_on(void* pointer, CUstream stream);
+  // Of the arena whose block may begin at the pointer, without looking closer; -1 where none can.
+  static int device_of(const void* pointer);
   // What is asked when a request has nothing else left to try.
   LastRungs& last_rungs() { return last_rungs_; }
 
@@ -177,6 +183,9 @@ class Arena {
 
   int device() const { return device_; }
   CUcontext context() const { return context_.get(); }
+  bool is_in_primary_context() const { return context_.is_primary(); }
+  // How often a stream was told to wait for another, for its memory; never reset.
+  uint64_t stream_waits() const { return counters_.stream_waits(); }
   // Those that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const;
   DeviceStats stats() const;
@@ -194,6 +203,10 @@ class Arena {
   std::vector<SegmentRow> segments() const;
   // Of whichever arena. Errors: invalid_pointer.
   static Result<FoundBlock> find_block(const void* pointer);
+  // The block in the program's hands that `pointer` lies in, at its beginning or behind it; looks at
+  // `most_bytes` of addresses before it, 16 KiB at a time. Blocks in host memory and shareable ones are not
+  // found. Errors: invalid_pointer.
+  static Result<FoundBlock> find_block_around(const void* pointer, uint64_t most_bytes);
 
  private:
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);

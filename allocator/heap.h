@@ -144,7 +144,7 @@ class Heap {
   bool is_used_by(CUstream stream) const;
   void stream_goes(const StreamIdentity& stream);
   // A free in two parts, see Arena::withhold.
-  Status withhold(Place& place, uint64_t va);
+  Status withhold(Place& place, uint64_t va, uint64_t* bytes);
   Status release_withheld(Place& place, uint64_t va);
 
   // Frees whose other streams are done are completed; answers how many blocks that was.

@@ -74,12 +74,13 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
   return {};
 }
 
-Status Heap::withhold(Place& place, uint64_t va) {
+Status Heap::withhold(Place& place, uint64_t va, uint64_t* bytes) {
   uint32_t slot = kMostSlots;
   if (!begins_live(place, va, &slot)) {
     return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
   }
   mark_pending(place, slot);
+  if (bytes != nullptr) *bytes = place.slab != nullptr ? place.slab->slot_bytes() : place.bytes();
   return {};
 }
 
@@ -221,6 +222,7 @@ Status Heap::wait_behind_stream(PendingFree& pending) {
   for (const Event& event : pending.events) {
     device_counters_.on_driver_call(DriverCall::kStreamWait);
     if (Status status = event.make_wait(key.stream); !status.ok()) return status;
+    device_counters_.on_stream_waited();
   }
   for (Event& event : pending.events) events_.give_back(std::move(event));
   return {};

@@ -336,6 +336,7 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   if (!closed.ok()) return false;
   counters_.on_driver_call(DriverCall::kStreamWait);
   if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;
+  counters_.on_stream_waited();
   waiter.timeline.note_wait(&timeline, timeline.recorded());
   return true;
 }

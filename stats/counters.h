@@ -90,6 +90,9 @@ class DeviceCounters {
   void on_driver_call(DriverCall call, int64_t count = 1) {
     driver_calls_[static_cast<size_t>(call)].fetch_add(count, std::memory_order_relaxed);
   }
+  // A stream waits for another from now on: counted once the wait is enqueued, and never reset.
+  void on_stream_waited() { stream_waits_.fetch_add(1, std::memory_order_release); }
+  uint64_t stream_waits() const { return stream_waits_.load(std::memory_order_acquire); }
   void on_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
   // A request was served only after a rung that waits on the host.
   void on_alloc_retry() {
@@ -141,6 +144,7 @@ class DeviceCounters {
   std::array<std::atomic<int64_t>, static_cast<size_t>(DriverCall::kCount)> driver_calls_{};
   std::array<std::atomic<int64_t>, static_cast<size_t>(Rung::kCount)> rung_hits_{};
   std::array<std::atomic<int64_t>, static_cast<size_t>(Rung::kCount)> rung_time_ns_{};
+  std::atomic<uint64_t> stream_waits_{0};
   std::atomic<int64_t> host_waits_{0};
   std::atomic<int64_t> sync_all_streams_{0};
   std::atomic<int64_t> alloc_retries_{0};

@@ -59,7 +59,8 @@ set(expected
   lib/libspillway.so.${SOVERSION}
   lib/libspillway.so.${VERSION}
   lib/pkgconfig/spillway-static.pc
-  lib/pkgconfig/spillway.pc)
+  lib/pkgconfig/spillway.pc
+  lib/libspillway_preload.so)
 list(SORT expected)
 if(NOT installed STREQUAL expected)
   message(FATAL_ERROR "installed files:\n  ${installed}\nexpected:\n  ${expected}")
