@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <thread>
 #include <utility>
 
 #include "abi/trace.h"
@@ -242,10 +244,37 @@ PinnedBlocks& Process::make_pinned() {
     PinnedArenaOptions options;
     options.most_bytes = config_.pinned_limit.of(read_host_memory().total_bytes);
     options.available_bytes = [] { return read_host_memory().available_bytes; };
+    options.touch_threads = std::min(config_.pinned_threads.value, std::thread::hardware_concurrency());
     published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
     LiveWriter::instance().add_pinned(*existing_pinned());
   }
   return *existing_pinned();
+}
+
+Status Process::pin_ahead(Arena& arena) {
+  const uint64_t bytes = config_.pinned_ahead.of(read_host_memory().total_bytes);
+  if (growth_ == nullptr && bytes > 0) {
+    growth_ = new PinnedGrowth(*driver_, arena.context(), make_pinned().arena());
+    // A child of fork has no such thread, and nothing to wait for.
+    static const pid_t kProcess = getpid();
+    std::atexit([] {
+      if (getpid() == kProcess) instance().stop_growth_at_exit();
+    });
+  }
+  return growth_ == nullptr ? Status() : growth_->reach(bytes);
+}
+
+void Process::stop_growth_at_exit() noexcept {
+  try {
+    PinnedGrowth* growth = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      growth = growth_;
+    }
+    growth->stop();
+  } catch (...) {
+    // The process ends with the thread then.
+  }
 }
 
 DiskTierOptions Process::disk_options() {
@@ -291,6 +320,7 @@ Result<DeviceTiers*> Process::tiers(int device) {
   if (!made.ok()) return made.take_status();
   DeviceTiers* tiers = tiers_[device] = made.value().release();
   LiveWriter::instance().add_tiers(device, *tiers);
+  (void)pin_ahead(*arena.value());  // without a thread memory is pinned when it is needed
   return tiers;
 }
 
@@ -371,8 +401,10 @@ Status Process::configure(const char* text) {
     blocks->arena().set_most_bytes(changed.pinned_limit.of(read_host_memory().total_bytes));
     blocks->arena().forget_refusals();
   }
-  if (status.ok()) config_ = changed;
-  return status;
+  if (!status.ok()) return status;
+  const bool grows = differs("pinned_ahead") && !tiers_.empty();
+  config_ = changed;
+  return grows ? pin_ahead(*owned_allocator_->existing(tiers_.begin()->first)) : Status();
 }
 
 namespace {

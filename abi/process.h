@@ -31,6 +31,7 @@
 #include "driver/status.h"
 #include "include/spillway/spillway.h"
 #include "offload/pinned_blocks.h"
+#include "offload/pinned_growth.h"
 #include "offload/spill/device_tiers.h"
 #include "stats/dump.h"
 
@@ -100,6 +101,7 @@ class Process {
   // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
   void dump_at_exit() noexcept;
   void check_guards_at_exit() noexcept;
+  void stop_growth_at_exit() noexcept;
 
  private:
   Process() = default;
@@ -111,6 +113,8 @@ class Process {
   Result<uint64_t> total_bytes(int device) const;
   DiskTierOptions configured_disk() const;
   PinnedBlocks& make_pinned();
+  // Of Config::pinned_ahead, on the node of the arena's device.
+  Status pin_ahead(Arena& arena);
   void place_in_host_memory(Arena& arena);
 
   struct OomMoment {
@@ -155,7 +159,8 @@ class Process {
   Tracer* tracer_ = nullptr;
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
-  std::map<int, DeviceTiers*> tiers_;                           // never freed
+  std::map<int, DeviceTiers*> tiers_;  // never freed
+  PinnedGrowth* growth_ = nullptr;     // never freed; null while nothing is pinned ahead
   std::map<int, std::map<std::string, uint64_t>> annotations_;  // by device, then name
 };
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "driver/first_touch.h"
+
 namespace spillway {
 namespace {
 
@@ -24,12 +26,13 @@ char* map_aligned(size_t bytes, size_t alignment) {
 
 }  // namespace
 
-Result<PinnedMemory> PinnedMemory::create(const Driver& driver, size_t bytes) {
+Result<PinnedMemory> PinnedMemory::create(const Driver& driver, size_t bytes, unsigned threads) {
   char* const base = map_aligned(bytes, kAlignment);
   if (base == nullptr) {
     return Status::out_of_memory(fmt::format("mmap of {} bytes: {}", bytes, std::strerror(errno)));
   }
   (void)::madvise(base, bytes, MADV_HUGEPAGE);
+  touch_first(base, bytes, threads, nearest_host_node(driver));
   const CUresult pinned = driver.cuMemHostRegister(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (Status status = driver.check(pinned, "cuMemHostRegister"); !status.ok()) {
     ::munmap(base, bytes);

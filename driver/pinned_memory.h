@@ -23,9 +23,10 @@ class PinnedMemory {
   ~PinnedMemory() { reset(); }
 
   // `bytes` is a multiple of the host's page. Pinned for every context; a context must be current. Slow: a
-  // tenth of a second and more for each GiB. Errors: out_of_memory (the host has none, or the driver refuses
-  // to pin it), driver.
-  static Result<PinnedMemory> create(const Driver& driver, size_t bytes);
+  // tenth of a second and more for each GiB, less where several threads may touch it first. It is on the
+  // node nearest to the context's device. Errors: out_of_memory (the host has none, or the driver refuses to
+  // pin it), driver.
+  static Result<PinnedMemory> create(const Driver& driver, size_t bytes, unsigned threads = 1);
 
   char* base() const { return base_; }
   size_t bytes() const { return bytes_; }

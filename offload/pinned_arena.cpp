@@ -112,6 +112,13 @@ uint64_t PinnedArena::room_bytes() const {
 }
 
 Status PinnedArena::grow(uint64_t bytes) {
+  Status status = grow_ahead(bytes);
+  // What is held may lie in the wrong pieces.
+  while (!status.ok() && bytes <= kMostBytes && release_free() > 0) status = grow_ahead(bytes);
+  return status;
+}
+
+Status PinnedArena::grow_ahead(uint64_t bytes) {
   if (bytes > kMostBytes) {
     return Status::out_of_memory(fmt::format("pinned memory: {} bytes are more than any host has", bytes));
   }
@@ -119,22 +126,18 @@ Status PinnedArena::grow(uint64_t bytes) {
   const uint64_t available =
       options_.available_bytes == nullptr ? UINT64_MAX : options_.available_bytes() / 2;
   uint64_t wanted = 0;
-  uint64_t room = 0;
-  uint64_t held = 0;
   {
     const std::lock_guard lock(mutex_);
-    held = held_bytes();
-    room = std::min(room_bytes(), available);
+    const uint64_t held = held_bytes();
+    const uint64_t room = std::min(room_bytes(), available);
     wanted = chunk_bytes(needed, held);
     if (wanted > room) wanted = needed;
-    if (wanted <= room) growing_bytes_ += wanted;
-  }
-  if (wanted > room) {
-    // What is held may lie in the wrong pieces.
-    if (release_free() > 0) return grow(bytes);
-    return Status::out_of_memory(
-        fmt::format("pinned memory: {} bytes more than the {} held are not allowed; the limit leaves {}",
-                    needed, held, room));
+    if (wanted > room) {
+      return Status::out_of_memory(
+          fmt::format("pinned memory: {} bytes more than the {} held are not allowed; the limit leaves {}",
+                      needed, held, room));
+    }
+    growing_bytes_ += wanted;
   }
   Status status = pin(wanted);
   if (!status.ok() && wanted > needed) {
@@ -145,13 +148,12 @@ Status PinnedArena::grow(uint64_t bytes) {
     }
     status = pin(needed);
   }
-  if (!status.ok() && release_free() > 0) return grow(bytes);
   return status;
 }
 
 Status PinnedArena::pin(uint64_t bytes) {
   const auto begin = std::chrono::steady_clock::now();
-  Result<PinnedMemory> memory = PinnedMemory::create(driver_, bytes);
+  Result<PinnedMemory> memory = PinnedMemory::create(driver_, bytes, options_.touch_threads);
   const int64_t time_us = microseconds_since(begin);
   const std::lock_guard lock(mutex_);
   growing_bytes_ -= bytes;
@@ -200,6 +202,11 @@ uint64_t PinnedArena::release_free() {
     count(chunk_stats_.unpin, microseconds_since(begin));
   }
   return bytes;
+}
+
+uint64_t PinnedArena::reserved_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return held_bytes();
 }
 
 void PinnedArena::set_most_bytes(uint64_t bytes) {

@@ -6,8 +6,7 @@
 // keeps the small ones from scattering over what large ones need.
 //
 // A pin that is refused, by the driver or for want of host memory, lowers what may be held to what is held,
-// until memory goes back or forget_refusals(). Whoever wants memory pinned ahead calls grow() from a thread
-// of his own.
+// until memory goes back or forget_refusals(). PinnedGrowth pins ahead of need.
 //
 // Thread-safe; no lock is held during a driver call. The Driver must outlive it. Knows nothing of streams: a
 // block that is given back is free.
@@ -31,6 +30,7 @@ namespace spillway {
 struct PinnedArenaOptions {
   uint64_t most_bytes = UINT64_MAX;           // that may be held
   std::function<uint64_t()> available_bytes;  // what the host has left, of which half may be pinned; or null
+  unsigned touch_threads = 1;                 // that may make a chunk's pages present
 };
 
 class PinnedArena {
@@ -48,8 +48,13 @@ class PinnedArena {
   // `bytes` as for allocate().
   void give_back(void* block, uint64_t bytes);
 
-  // Pins a chunk in which a block of `bytes` fits. A context must be current. Errors: out_of_memory.
+  // Pins a chunk in which a block of `bytes` fits, in place of free ones if need be. A context must be
+  // current. Errors: out_of_memory.
   Status grow(uint64_t bytes);
+  // The same beside those that are free.
+  Status grow_ahead(uint64_t bytes);
+  // In all chunks, in use or not.
+  uint64_t reserved_bytes() const;
   // Unpins every chunk without a block; answers how many bytes that was. A context must be current, and no
   // work that was enqueued may still use blocks that were given back.
   uint64_t release_free();

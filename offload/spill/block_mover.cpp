@@ -44,30 +44,33 @@ void BlockMover::drop(SpillBlock& block) {
   disk_.release(block.spilled.pieces);
 }
 
-Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks) {
+Status BlockMover::begin_copy_to_host(const DeviceBytes& each) {
+  // In parts where somebody waits for bytes to come back, so that theirs do not wait behind all of these.
+  for (uint64_t at = 0; at < each.block->bytes;) {
+    const uint64_t left = each.block->bytes - at;
+    const uint64_t part = lanes_.somebody_waits() ? std::min<uint64_t>(left, Staging::kBufferBytes) : left;
+    Status status = lanes_.copy_out(each.block->spilled.host + at, each.va + at, part);
+    if (status.ok() && part < left) status = lanes_.drain_out();
+    if (!status.ok()) return status;
+    at += part;
+  }
+  return {};
+}
+
+Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, size_t* copied) {
   Status status;
-  size_t enqueued = 0;
+  *copied = 0;
   for (const DeviceBytes& each : blocks) {
     Result<void*> slot = pinned_.allocate(slot_bytes(*each.block), DiskTier::kAlignment);
-    status = slot.ok() ? Status() : slot.take_status();
-    if (!status.ok()) break;
+    if (!slot.ok()) break;  // no room
     each.block->spilled.host = static_cast<std::byte*>(slot.value());
-  }
-  for (const DeviceBytes& each : blocks) {
+    ++*copied;
+    status = begin_copy_to_host(each);
     if (!status.ok()) break;
-    // In parts where somebody waits for bytes to come back, so that theirs do not wait behind all of these.
-    for (uint64_t at = 0; at < each.block->bytes && status.ok();) {
-      const uint64_t left = each.block->bytes - at;
-      const uint64_t part = lanes_.somebody_waits() ? std::min<uint64_t>(left, Staging::kBufferBytes) : left;
-      status = lanes_.copy_out(each.block->spilled.host + at, each.va + at, part);
-      ++enqueued;
-      if (status.ok() && part < left) status = lanes_.drain_out();
-      at += part;
-    }
   }
-  const Status drained = enqueued > 0 ? lanes_.drain_out() : Status();
+  const Status drained = *copied > 0 ? lanes_.drain_out() : Status();
   if (status.ok() && drained.ok()) return {};
-  for (const DeviceBytes& each : blocks) {
+  for (const DeviceBytes& each : blocks.first(std::exchange(*copied, 0))) {
     // A slot that the device may still write to is never used again.
     if (!drained.ok()) each.block->spilled.host = nullptr;
     drop_host(*each.block);

@@ -1,8 +1,8 @@
 // Moves the bytes of blocks between a device, pinned host memory and the disk. Every call waits until all is
 // done, and overlaps what it can meanwhile: copies of the device with checksums and the disk's work.
 //
-// A call either moves all of its blocks or gives an error; then the copies that it was to make are gone, and
-// those that were there are untouched. Which place a block is in is the caller's to say (SpillBlock::go).
+// A call either moves what it says or gives an error; then the copies that it was to make are gone, and those
+// that were there are untouched. Which place a block is in is the caller's to say (SpillBlock::go).
 // Thread-safe for different blocks. The context must be current.
 #pragma once
 
@@ -30,8 +30,9 @@ class BlockMover {
   BlockMover(CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
       : lanes_(lanes), pinned_(pinned), disk_(disk) {}
 
-  // Errors: out_of_memory (no room in host memory), driver.
-  Status copy_to_host(std::span<const DeviceBytes> blocks);
+  // From the first on as many as host memory has room for, *copied of them; each is being copied while room
+  // for the next is pinned. Errors: driver, and none are copied.
+  Status copy_to_host(std::span<const DeviceBytes> blocks, size_t* copied);
   // Errors: those of DiskTier, driver.
   Status copy_to_disk(std::span<const DeviceBytes> blocks);
   // From host memory where a block has bytes there, else from the disk. *lost (may be null) is the block
@@ -54,6 +55,7 @@ class BlockMover {
  private:
   struct Chunk;
 
+  Status begin_copy_to_host(const DeviceBytes& block);
   // Buffers for so many bytes, those of an earlier call where nobody has them.
   Result<std::unique_ptr<Staging>> take_staging(uint64_t bytes);
   void give_back(std::unique_ptr<Staging> staging);

@@ -73,15 +73,11 @@ Status RegionMemory::go(const Segments& segments, BlockPlace to) {
 Status RegionMemory::copy_out(const Segments& segments, SpillTo to) {
   const std::vector<DeviceBytes> blocks = device_bytes(segments);
   if (to == SpillTo::kDisk) return mover_.copy_to_disk(blocks);
-  // What host memory has no room for goes to the disk, block by block from the last.
-  std::vector<DeviceBytes> in_host = blocks;
-  Status status = mover_.copy_to_host(in_host);
-  size_t kept = in_host.size();
-  while (status.code() == SPW_ERROR_OUT_OF_MEMORY && kept > 0) {
-    kept /= 2;
-    status = mover_.copy_to_host(std::span(in_host).first(kept));
-  }
+  size_t kept = 0;
+  Status status = mover_.copy_to_host(blocks, &kept);
   if (!status.ok() || kept == blocks.size()) return status;
+  // What host memory has no room for goes to the disk, and one more, for the memory that they pass through.
+  if (kept > 0) mover_.drop_host(*blocks[--kept].block);
   status = mover_.copy_to_disk(std::span(blocks).subspan(kept));
   if (status.ok()) return status;
   for (const DeviceBytes& each : blocks) mover_.drop_host(*each.block);

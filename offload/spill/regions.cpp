@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
+#include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace spillway {
@@ -45,8 +48,8 @@ struct Regions::Region {
   int priority = 0;
   bool is_out = false;
   std::vector<SegmentMemory> segments;  // as of the last move
-  std::thread prefetching;
-  Status prefetched;
+  std::future<Status> prefetching;      // valid while nobody has looked how it went
+  std::optional<Status> prefetched;     // how it went, until it is said or the region leaves again
   RegionReport report;
 };
 
@@ -63,9 +66,7 @@ std::atomic<uint64_t> next_use{1};
 
 Regions::~Regions() {
   if (rung_ != 0) arena_.last_rungs().remove(rung_);
-  for (const auto& [tag, region] : regions_) {
-    if (region->prefetching.joinable()) region->prefetching.join();
-  }
+  for (const auto& [tag, region] : regions_) finish_prefetch(*region);
 }
 
 // ---- Which
@@ -116,9 +117,7 @@ Status Regions::begin(const std::string& tag) {
   Region& region = *found.value();
   const std::lock_guard lock(region.mutex);
   finish_prefetch(region);
-  if (region.is_out) {
-    return Status::invalid_state(fmt::format("region '{}' is not on the device: restore it first", tag));
-  }
+  if (region.is_out) return not_here(region);
   if (region.opened == 0) {
     const auto is_innermost = [which = &region](CUstream) {
       return !open_regions.empty() && open_regions.back() == which;
@@ -155,11 +154,25 @@ Result<PoolId> Regions::pool(const std::string& tag) {
 // ---- Move
 
 void Regions::finish_prefetch(Region& region) {
-  if (region.prefetching.joinable()) region.prefetching.join();
+  if (region.prefetching.valid()) region.prefetched = region.prefetching.get();
 }
 
-bool Regions::may_go(const Region& region) {
-  return !region.prefetching.joinable() && !region.is_out && region.pins == 0 && region.opened == 0;
+Status Regions::not_here(Region& region) {
+  const std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt);
+  if (!prefetched.has_value() || prefetched->ok()) {
+    return Status::invalid_state(
+        fmt::format("region '{}' is not on the device: restore it first", region.tag));
+  }
+  return Status(prefetched->code(), fmt::format("region '{}' is not on the device: its prefetch failed: {}",
+                                                region.tag, prefetched->text()));
+}
+
+bool Regions::may_go(Region& region) {
+  const bool is_coming = region.prefetching.valid() &&
+                         region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  if (is_coming) return false;
+  finish_prefetch(region);
+  return !region.is_out && region.pins == 0 && region.opened == 0;
 }
 
 Status Regions::move_out(Region& region, SpillTo to) {
@@ -170,6 +183,7 @@ Status Regions::move_out(Region& region, SpillTo to) {
   });
   if (!status.ok()) return status;
   region.is_out = true;
+  region.prefetched.reset();
   ++region.report.evictions;
   region.report.evict_ns += ns_since(begin);
   return {};
@@ -208,17 +222,13 @@ Status Regions::evict(const std::string& tag, SpillTo to) {
 }
 
 Status Regions::restore(const std::string& tag) {
-  Result<RegionPointer> found = find(tag);
-  if (!found.ok()) return found.take_status();
-  Region& region = *found.value();
-  const std::lock_guard lock(region.mutex);
-  if (region.prefetching.joinable()) {
-    finish_prefetch(region);
-    if (Status status = std::exchange(region.prefetched, Status()); status.ok() || region.is_out)
-      return status;
-  }
-  if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
-  return bring_back(region);
+  return with_settled(tag, [&](Region& region) -> Status {
+    if (std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt))
+      return std::move(*prefetched);
+    if (!region.is_out)
+      return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
+    return bring_back(region);
+  });
 }
 
 Status Regions::prefetch(const std::string& tag) {
@@ -227,11 +237,20 @@ Status Regions::prefetch(const std::string& tag) {
   RegionPointer pointer = found.value();
   Region& region = *pointer;
   const std::lock_guard lock(region.mutex);
-  if (region.prefetching.joinable()) return {};
+  if (region.prefetching.valid()) return {};
   if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
-  // Everyone else waits for the thread before looking at the region, so it needs no lock.
+  region.prefetched.reset();
+  // Everyone else waits for the thread before looking at the region, so it needs no lock. Nobody joins it: it
+  // ends when it has said how it went.
+  std::promise<Status> said;
+  std::future<Status> prefetching = said.get_future();
   try {
-    region.prefetching = std::thread([this, pointer] { pointer->prefetched = bring_back(*pointer); });
+    std::thread([this, pointer, said = std::move(said)]() mutable {
+      Status status = bring_back(*pointer);
+      pointer.reset();
+      said.set_value_at_thread_exit(std::move(status));
+    }).detach();
+    region.prefetching = std::move(prefetching);
   } catch (const std::system_error& error) {
     return Status::io(fmt::format("no thread to bring region '{}' back: {}", tag, error.what()));
   }
@@ -242,9 +261,7 @@ Status Regions::prefetch(const std::string& tag) {
 
 Status Regions::pin(const std::string& tag) {
   return with_settled(tag, [&](Region& region) -> Status {
-    if (region.is_out) {
-      return Status::invalid_state(fmt::format("region '{}' is not on the device: restore it first", tag));
-    }
+    if (region.is_out) return not_here(region);
     ++region.pins;
     region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
     return {};

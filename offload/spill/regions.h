@@ -12,7 +12,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "allocator/arena.h"
@@ -72,7 +71,9 @@ class Regions {
   Status with_settled(const std::string& tag, Body body);
   // With the region's lock held, like those below.
   static void finish_prefetch(Region& region);
-  static bool may_go(const Region& region);
+  // Why a region that is elsewhere cannot be used: what its prefetch met, if it had one.
+  static Status not_here(Region& region);
+  static bool may_go(Region& region);
   Status move_out(Region& region, SpillTo to);
   Status bring_back(Region& region);
   RegionReport report_of(const Region& region) const;

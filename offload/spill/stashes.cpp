@@ -266,8 +266,10 @@ void Stashes::free(Stash* stash) {
   reclaim();
 }
 
-StashCounters Stashes::counters() const {
-  const std::lock_guard lock(mutex_);
+StashCounters Stashes::counters() {
+  const ScopedContext context(lanes_.driver(), context_);
+  const Lock lock(mutex_);
+  if (context.status().ok()) reclaim();
   return counters_;
 }
 

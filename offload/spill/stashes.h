@@ -46,7 +46,8 @@ class Stashes {
   Status finish_get(Stash& stash, CUstream stream, bool* late);
   void free(Stash* stash);
 
-  StashCounters counters() const;
+  // Without those whose last copy is done by now.
+  StashCounters counters();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -73,7 +74,7 @@ class Stashes {
   PinnedArena& pinned_;
   DiskTier& disk_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Stash*> reads_;  // before writes
   std::deque<Stash*> writes_;

@@ -162,7 +162,8 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         value_of(nullptr) ==
         "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,ipc:on,preload_ipc:auto,"
         "check_streams:off,"
-        "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,overflow:off,overflow_limit:32GiB,"
+        "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,pinned_ahead:0,pinned_threads:8,"
+        "overflow:off,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
         "spill_direct:on,dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_redact:off,"

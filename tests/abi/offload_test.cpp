@@ -2,9 +2,16 @@
 // else.
 #include "include/spillway/offload.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "include/spillway/pinned.h"
 
 #include "tests/abi/child.h"
 
@@ -155,6 +162,91 @@ TEST(AbiOffload, StashesComeBackFromEachTier) {
     }
     SPW_CHECK(tier_stats().stash_puts == 2 && tier_stats().stash_gets == 2);
     SPW_CHECK(spw_trim(0) == SPW_OK);
+  });
+}
+
+// Whoever asks first for a region whose prefetch failed hears why; what looks at it or cannot use it anyway
+// takes nothing from that.
+TEST(AbiOffload, APrefetchThatFailedIsSaidToWhoeverNeedsTheRegion) {
+  in_child({{"SPILLWAY_CONF", "limit:40MiB"}}, [] {
+    const auto driver = start_device();
+    void* block = allocate_in("a", 30 * kMiB);
+    fill(*driver, block, 5, 30 * kMiB);
+    const auto begin = [] { return spw_region_begin(0, "a"); };
+    const auto pin = [] { return spw_region_pin(0, "a"); };
+    const auto restore = [] { return spw_region_restore(0, "a"); };
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
+    void* other = nullptr;
+    SPW_CHECK(spw_alloc(30 * kMiB, 0, nullptr, &other) == SPW_OK);
+    for (const auto& use : std::vector<std::function<spw_status()>>{begin, pin, restore}) {
+      SPW_CHECK(spw_region_prefetch(0, "a") == SPW_OK);
+      SPW_CHECK(region_stats("a").host_bytes >= 30 * kMiB);
+      SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_ERROR_INVALID_STATE);
+      SPW_CHECK(use() == SPW_ERROR_OUT_OF_MEMORY);
+      SPW_CHECK(begin() == SPW_ERROR_INVALID_STATE && last_error_has("restore it first"));
+    }
+    SPW_CHECK(spw_free(other) == SPW_OK);
+    SPW_CHECK(spw_region_prefetch(0, "a") == SPW_OK);
+    SPW_CHECK(region_stats("a").device_bytes >= 30 * kMiB);
+    SPW_CHECK(restore() == SPW_OK && is_filled(*driver, block, 5, 30 * kMiB));
+    SPW_CHECK(restore() == SPW_ERROR_INVALID_STATE && last_error_has("already"));
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, ARegionThatCameBackAheadOfNeedMayBeEvictedAgain) {
+  in_child({{"SPILLWAY_CONF", "limit:64MiB"}}, [] {
+    const auto driver = start_device();
+    void* block = allocate_in("a", 40 * kMiB);
+    fill(*driver, block, 5, 40 * kMiB);
+    SPW_CHECK(spw_region_set_priority(0, "a", 1) == SPW_OK);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
+    SPW_CHECK(spw_region_prefetch(0, "a") == SPW_OK);
+    void* other = nullptr;
+    while (allocated_bytes() < static_cast<int64_t>(40 * kMiB)) std::this_thread::yield();
+    // Until the last of its way back is done, nothing can take it away.
+    while (spw_alloc(40 * kMiB, 0, nullptr, &other) != SPW_OK) std::this_thread::yield();
+    SPW_CHECK(region_stats("a").evictions == 2 && region_stats("a").host_bytes >= 40 * kMiB);
+    SPW_CHECK(spw_free(other) == SPW_OK && spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, FreedStashesAreNotCounted) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(kMiB, 0, nullptr, &block) == SPW_OK);
+    spw_stash* stash = nullptr;
+    SPW_CHECK(spw_stash_put(0, block, kMiB, nullptr, SPW_TIER_HOST, &stash) == SPW_OK);
+    spw_stash_free(stash);
+    SPW_CHECK(driver->cuCtxSynchronize() == CUDA_SUCCESS);
+    SPW_CHECK(tier_stats().stashes == 0 && tier_stats().stash_host_bytes == 0);
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, HostMemoryIsPinnedAheadWhenRegionsAreUsed) {
+  in_child({{"SPILLWAY_CONF", "pinned_ahead:64MiB"}}, [] {
+    const auto driver = start_device();
+    const auto pinned = [] {
+      spw_pinned_stats stats{};
+      stats.size = sizeof stats;
+      SPW_CHECK(spw_pinned_stats_get(&stats) == SPW_OK);
+      return stats.reserved_bytes.current;
+    };
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(8 * kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(pinned() == 0);  // nothing is spilled yet, and nothing may be
+    void* kept = allocate_in("a", 8 * kMiB);
+    while (pinned() < static_cast<int64_t>(64 * kMiB)) std::this_thread::yield();
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
+    SPW_CHECK(pinned() == static_cast<int64_t>(64 * kMiB));
+    SPW_CHECK(spw_conf_set("pinned_ahead:512MiB") == SPW_OK);  // the end of the program stops it
+    SPW_CHECK(spw_free(block) == SPW_OK && spw_free(kept) == SPW_OK);
+    const pid_t child = fork();
+    if (child == 0) std::exit(0);  // with no thread to wait for
+    int status = -1;
+    SPW_CHECK(waitpid(child, &status, 0) == child && status == 0);
   });
 }
 

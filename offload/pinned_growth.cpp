@@ -1,0 +1,71 @@
+#include "offload/pinned_growth.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "driver/capture.h"
+#include "driver/context.h"
+
+namespace spillway {
+
+Status PinnedGrowth::reach(uint64_t bytes) {
+  const std::lock_guard calls(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_bytes_ = bytes;
+    if (is_working_) return {};
+    status_ = {};
+    if (arena_.reserved_bytes() >= bytes) return {};
+    is_working_ = true;
+  }
+  if (thread_.joinable()) thread_.join();  // of the last time: it has ended
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error& error) {
+    const std::lock_guard lock(mutex_);
+    is_working_ = false;
+    return Status::io(fmt::format("no thread to pin host memory ahead: {}", error.what()));
+  }
+  return {};
+}
+
+Status PinnedGrowth::wait() {
+  const std::lock_guard calls(calls_);
+  if (thread_.joinable()) thread_.join();
+  const std::lock_guard lock(mutex_);
+  return Status(status_.code(), status_.text());
+}
+
+void PinnedGrowth::stop() {
+  const std::lock_guard calls(calls_);
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_bytes_ = 0;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void PinnedGrowth::work() {
+  const ScopedContext context(driver_, context_);
+  // Pinning would end another thread's capture.
+  const RelaxedCapture relaxed(driver_);
+  Status status(context.status().code(), context.status().text());
+  for (;;) {
+    uint64_t missing = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      const uint64_t held = arena_.reserved_bytes();
+      missing = wanted_bytes_ > held ? wanted_bytes_ - held : 0;
+      if (missing == 0 || !status.ok()) {
+        is_working_ = false;
+        status_ = std::move(status);
+        return;
+      }
+    }
+    status = arena_.grow_ahead(std::min(missing, kStepBytes));
+  }
+}
+
+}  // namespace spillway
