@@ -17,6 +17,7 @@
 #include "cli/output.h"
 #include "cli/replay/command.h"
 #include "cli/tiers/command.h"
+#include "cli/trace_model/command.h"
 
 namespace {
 
@@ -47,6 +48,7 @@ int run(int argc, char** argv) {
   const std::function<std::optional<int>()> estimate = spillway::add_estimate_command(app);
   const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
   const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
+  const std::function<std::optional<int>()> trace_model = spillway::add_trace_model_command(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -64,7 +66,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers}) {
+  for (const auto& command : {launch, estimate, calibrate, tiers, trace_model}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();
