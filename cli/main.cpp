@@ -22,6 +22,7 @@
 #include "cli/report/command.h"
 #include "cli/tiers/command.h"
 #include "cli/top/command.h"
+#include "cli/trace_model/command.h"
 
 namespace {
 
@@ -57,6 +58,7 @@ int run(int argc, char** argv) {
   const std::function<std::optional<int>()> exporter = spillway::add_exporter_command(app);
   const std::function<std::optional<int>()> top = spillway::add_top_command(app);
   const std::function<std::optional<int>()> doctor = spillway::add_doctor_command(app);
+  const std::function<std::optional<int>()> trace_model = spillway::add_trace_model_command(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -74,7 +76,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers, report, traces, exporter, top, doctor}) {
+  for (const auto& command : {launch, estimate, calibrate, tiers, report, traces, exporter, top, doctor, trace_model}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();

@@ -86,25 +86,6 @@ int run(const Choices& choices) {
 
 // ---- dryrun
 
-// Every simulated library, for the dynamic loader to take before any other of its name.
-Status preload_simulation() {
-  Result<std::string> folder = simulated_libraries_folder();
-  if (!folder.ok()) return folder.take_status();
-  std::vector<std::string> libraries;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.value(), error)) {
-    if (entry.path().filename().string().find(".so.") != std::string::npos)
-      libraries.push_back(entry.path().string());
-  }
-  if (error) return Status::io(fmt::format("{}: {}", folder.value(), error.message()));
-  std::sort(libraries.begin(), libraries.end());
-  std::string all;
-  for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
-  ::setenv("LD_PRELOAD", all.c_str(), 1);
-  ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
-  return {};
-}
-
 // What the processes of the program left in the folder, one file each.
 std::vector<Json> results_in(const std::filesystem::path& folder) {
   std::vector<Json> results;

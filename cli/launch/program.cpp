@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -132,6 +133,31 @@ Status start_with_package(const std::vector<std::string>& program) {
   Result<std::string> package = package_folder();
   if (!package.ok()) return package.take_status();
   put_first("PYTHONPATH", package.value() + "/_bootstrap");
+  return {};
+}
+
+Status import_package() {
+  Result<std::string> package = package_folder();
+  if (!package.ok()) return package.take_status();
+  put_first("PYTHONPATH", fs::path(package.value()).parent_path().string());
+  return {};
+}
+
+Status preload_simulation() {
+  Result<std::string> folder = simulated_libraries_folder();
+  if (!folder.ok()) return folder.take_status();
+  std::vector<std::string> libraries;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder.value(), error)) {
+    if (entry.path().filename().string().find(".so.") != std::string::npos)
+      libraries.push_back(entry.path().string());
+  }
+  if (error) return Status::io(fmt::format("{}: {}", folder.value(), error.message()));
+  std::sort(libraries.begin(), libraries.end());
+  std::string all;
+  for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
+  ::setenv("LD_PRELOAD", all.c_str(), 1);
+  ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
   return {};
 }
 

@@ -25,6 +25,14 @@ void put_first(const char* variable, const std::string& entry);
 // package), invalid_argument (a Python told to ignore its environment).
 Status start_with_package(const std::vector<std::string>& program);
 
+// Makes every Python that inherits the environment able to import the package, and do nothing more. Errors:
+// io.
+Status import_package();
+
+// Every simulated library, for the dynamic loader of the programs started from here to take before any other
+// of its name. Errors: io.
+Status preload_simulation();
+
 // Replaces this process. Returns only on failure.
 Status execute(const std::vector<std::string>& program);
 // Runs the program and waits for it; answers its exit code, 128 + N where signal N ended it.
