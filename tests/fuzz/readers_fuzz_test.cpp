@@ -35,7 +35,7 @@ class Damage {
   explicit Damage(unsigned seed) : random_(seed) {}
 
   std::string operator()(std::string data) {
-    for (unsigned times = 1 + pick(4); times > 0 && !data.empty(); --times) once(data);
+    for (size_t times = 1 + pick(4); times > 0 && !data.empty(); --times) once(data);
     return data;
   }
 

@@ -139,9 +139,9 @@ void run_randomly(NativeModel& model, std::mt19937& random, int steps) {
   for (int i = 0; i < steps; ++i) {
     const auto live = model.in_state(BlockState::kLive);
     const auto pending = model.in_state(BlockState::kPending);
-    const unsigned choice = random() % 10;
+    const auto choice = random() % 10;
     if (choice < 5 || (live.empty() && pending.empty())) {
-      model.allocate(kMiB + 1 + random() % (9 * kMiB), random() % 3);
+      model.allocate(kMiB + 1 + random() % (9 * kMiB), static_cast<uint32_t>(random() % 3));
     } else if (choice < 7 && !live.empty()) {
       model.request_free(pick(live));
     } else if (choice < 9 && !pending.empty()) {
