@@ -7,6 +7,9 @@
 // MiB stays with its block (should_split, c10/cuda/CUDACachingAllocator.cpp). Blocks that live at the end
 // have the sizes that the file gives them.
 //
+// Of a block that was there at the start and is gone at the end, what it kept above its request may show as
+// inactive split instead of rounding, up to 1 MiB: its neighbours of then are not known.
+//
 // Where a trace records no segments at all, what is reserved is what is active.
 //
 // Cost: a logarithm of the number of blocks for each event. Not thread-safe.

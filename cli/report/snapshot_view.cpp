@@ -142,9 +142,14 @@ class MemorySnapshotReader {
     const auto [known, added] = sites_.try_emplace(frames.payload());
     if (added) {
       CallSite site;
-      each(frames, "frame", [&](const Row& frame, size_t) {
+      const auto& stack = document_.items(frames);
+      if (!spend(stack.size())) return 0;
+      for (const PickleValue& value : stack) {
+        if (!value.is(Kind::kDict)) continue;
+        const Row frame(document_, value);
+        if (!spend(frame.size())) return 0;
         site.add(frame.text("name"), frame.text("filename"), frame.integer("line", 0));
-      });
+      }
       known->second = site.text();
     }
     if (known->second.empty()) return 0;
@@ -163,7 +168,8 @@ class MemorySnapshotReader {
             fmt::format("segment {}: 'device' is {}; allowed: 0 to {}", index, device, kMostDevices - 1));
       MemoryView& view = view_of(device);
       SegmentView out;
-      const int64_t size = row.integer("total_size", -1);
+      const PickleValue total = row.find("total_size");
+      const int64_t size = row.integer("total_size", total.is(Kind::kNone) ? 0 : -1);
       if (!is_size(size, "segment", index)) return;
       out.bytes = static_cast<uint64_t>(size);
       out.address = static_cast<uint64_t>(row.integer("address", 0));
@@ -174,6 +180,10 @@ class MemorySnapshotReader {
       const PickleValue blocks = row.find("blocks");
       if (!blocks.is_sequence()) return fail(fmt::format("segment {}: no list 'blocks'", index));
       read_blocks(blocks, view, out);
+      // Some writers give the blocks alone.
+      if (total.is(Kind::kNone)) {
+        for (const BlockView& block : out.blocks) out.bytes += std::min(block.bytes, kMostViewBytes);
+      }
       view.segments.push_back(std::move(out));
     });
   }

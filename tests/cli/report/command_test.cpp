@@ -224,7 +224,9 @@ TEST_F(ReportCommand, ThePerfettoTraceHasCountersThatSumToWhatIsReserved) {
   int ends = 0;
   for (const Json& event : events) {
     EXPECT_TRUE(event.contains("ph") && event.contains("pid") && event.contains("name")) << event;
-    if (event["ph"] != "M") EXPECT_GE(event["ts"], 0) << event;
+    if (event["ph"] != "M") {
+      EXPECT_GE(event["ts"], 0) << event;
+    }
     begins += event["ph"] == "b";
     ends += event["ph"] == "e";
     if (event["ph"] != "C" || event["name"] != "memory by state") continue;
