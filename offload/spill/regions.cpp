@@ -167,10 +167,13 @@ Status Regions::not_here(Region& region) {
                                                 region.tag, prefetched->text()));
 }
 
+bool Regions::is_coming(const Region& region) {
+  return region.prefetching.valid() &&
+         region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
 bool Regions::may_go(Region& region) {
-  const bool is_coming = region.prefetching.valid() &&
-                         region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  if (is_coming) return false;
+  if (is_coming(region)) return false;
   finish_prefetch(region);
   return !region.is_out && region.pins == 0 && region.opened == 0;
 }
@@ -378,7 +381,7 @@ std::optional<RegionUsage> Regions::try_usage() {
   RegionUsage sum;
   for (const RegionPointer& region : all()) {
     const std::unique_lock lock(region->mutex, std::try_to_lock);
-    if (!lock.owns_lock() || region->prefetching.joinable()) return std::nullopt;
+    if (!lock.owns_lock() || is_coming(*region)) return std::nullopt;
     if (!region->is_out) continue;
     const RegionUsage usage = memory_.usage(region->segments);
     sum.device_bytes += usage.device_bytes;

@@ -73,6 +73,7 @@ class Regions {
   static void finish_prefetch(Region& region);
   // Why a region that is elsewhere cannot be used: what its prefetch met, if it had one.
   static Status not_here(Region& region);
+  static bool is_coming(const Region& region);  // a prefetch is under way
   static bool may_go(Region& region);
   Status move_out(Region& region, SpillTo to);
   Status bring_back(Region& region);

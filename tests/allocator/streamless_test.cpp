@@ -244,7 +244,7 @@ TEST(ABlockAround, IsFoundFromInside) {
   for (const size_t bytes : kSizes) {
     void* block = must_allocate(*arena, bytes, nullptr);
     for (const size_t offset : {size_t{0}, size_t{1}, bytes / 2, bytes - 1}) {
-      const Result<FoundBlock> found =
+      Result<FoundBlock> found =
           Arena::find_block_around(static_cast<char*>(block) + offset, uint64_t{1} << 30);
       ASSERT_TRUE(found.ok()) << found.status().text();
       EXPECT_EQ(found->row.address, reinterpret_cast<uint64_t>(block));
