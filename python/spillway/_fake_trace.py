@@ -237,7 +237,7 @@ class Recorder(TorchDispatchMode):
         if device is None:
             return
         stream = torch._C._cuda_getCurrentRawStream(device)
-        kinds = ["cublasLt"] if _kernel_memory.uses_cublas_lt(func, args) else ["cublas"]
+        kinds = ["cublas", "cublasLt"] if _kernel_memory.uses_cublas_lt(func, args) else ["cublas"]
         for kind in kinds:
             key = (kind, threading.get_ident(), device, stream)
             if key in self._workspaces:
