@@ -57,9 +57,16 @@ bool Heap::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
   return owns(page) && page.free_lines.contains(begin, end);
 }
 
+bool Heap::has_moved(const Place& place) const {
+  if (place.head_page != kNoPage) return va_of(place.head_page, place.head_begin) != place.va;
+  const PageId first = place.runs.begin() != place.runs.end() ? place.runs.begin()->first : place.tail_page;
+  return va_of(first, 0) != place.va;
+}
+
 bool Heap::ends_fit(const Place& place) const {
   if (place.state != BlockState::kFree) return false;
   if (is_lost(place)) return false;
+  if (!store_.uses_vmm() && has_moved(place)) return false;
   if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end))
     return false;
   return place.tail_page == kNoPage || piece_is_free(place.tail_page, 0, place.tail_end);

@@ -313,6 +313,8 @@ class Heap {
     return place.view != nullptr &&
            place.view->generation.load(std::memory_order_relaxed) != place.view_generation;
   }
+  // Without VMM: its segment was released, and its pages' ids serve another one.
+  bool has_moved(const Place& place) const;
   Place* oldest_dead_place();
   // Entries of blocks that are gone stay until others replace them, so those of a place that goes are
   // cleared.

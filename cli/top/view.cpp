@@ -93,6 +93,15 @@ class Screen {
     }
     raw(shown, shown.size(), colour);
   }
+  // Lines of its own, as many as the text takes.
+  void paragraph(std::string_view text, Colour colour) {
+    while (!text.empty()) {
+      line();
+      const std::string shown(text.substr(0, style_.columns));
+      raw(shown, shown.size(), colour);
+      text.remove_prefix(shown.size());
+    }
+  }
   void indent() { raw(std::string(kIndent, ' '), kIndent, Colour::kNone); }
   // Parts of a whole, each a share of it and how it looks.
   struct Part {
@@ -277,8 +286,7 @@ std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, c
   }
   if (!listing.problems.empty()) screen.line();
   for (const std::string& problem : listing.problems) {
-    screen.line();
-    screen.item(problem, Colour::kRed);
+    screen.paragraph(problem, Colour::kRed);
   }
   return screen.take();
 }
