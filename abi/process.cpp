@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
-#include "abi/trace.h"
 #include "abi/live.h"
+#include "abi/trace.h"
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"

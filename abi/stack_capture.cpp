@@ -27,9 +27,9 @@ Unwind find_unwinder() {
 }
 
 int list_cpp_frames(const void* caller, void** frames) {
-  static const Unwind unwind = find_unwinder();
+  static const Unwind kUnwind = find_unwinder();
   std::array<void*, kMostInside + kMostCppFrames> all{};
-  void** const end = all.data() + std::max(0, unwind(all.data(), static_cast<int>(all.size())));
+  void** const end = all.data() + std::max(0, kUnwind(all.data(), static_cast<int>(all.size())));
   void** first = std::find(all.data(), end, caller);
   if (first == end) first = all.data();
   const auto count = std::min<ptrdiff_t>(end - first, kMostCppFrames);

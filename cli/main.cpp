@@ -76,7 +76,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers, report, traces, exporter, top, doctor, trace_model}) {
+  for (const auto& command :
+       {launch, estimate, calibrate, tiers, report, traces, exporter, top, doctor, trace_model}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();

@@ -32,7 +32,8 @@ std::vector<Sampled> rows_of(const std::vector<Dump>& dumps) {
 
 // One gauge of every device that has it; `value` answers an optional.
 template <typename Value>
-void add(PrometheusText& text, const std::vector<Sampled>& rows, const char* name, const char* help, Value value) {
+void add(PrometheusText& text, const std::vector<Sampled>& rows, const char* name, const char* help,
+         Value value) {
   text.family(name, Type::kGauge, help);
   for (const Sampled& row : rows) {
     if (const std::optional<uint64_t> bytes = value(*row.device))
@@ -44,9 +45,9 @@ void add_devices(PrometheusText& text, const std::vector<Sampled>& rows) {
   text.family("spillway_device_info", Type::kGauge, "The library and the device");
   for (const Sampled& row : rows) {
     Labels labels = row.labels;
-    labels.insert(labels.end(), {{"name", row.device->name},
-                                 {"uuid", row.device->uuid},
-                                 {"version", row.dump->library_version}});
+    labels.insert(
+        labels.end(),
+        {{"name", row.device->name}, {"uuid", row.device->uuid}, {"version", row.dump->library_version}});
     text.sample(labels, int64_t{1});
   }
   using Bytes = std::optional<uint64_t>;

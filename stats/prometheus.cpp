@@ -251,7 +251,8 @@ void add_device_stats(PrometheusText& text, const Devices& devices) {
 }
 
 void add_tier_stats(PrometheusText& text, const std::vector<PrometheusTiers>& devices) {
-  text.family("spillway_tier_bytes", Type::kGauge, "Bytes that are out of the device, by what they are and where");
+  text.family("spillway_tier_bytes", Type::kGauge,
+              "Bytes that are out of the device, by what they are and where");
   for (const PrometheusTiers& device : devices) {
     const auto add = [&](const char* kind, const char* tier, uint64_t bytes) {
       text.sample(with(with(device.labels, "kind", kind), "tier", tier), static_cast<int64_t>(bytes));

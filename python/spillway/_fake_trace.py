@@ -99,7 +99,7 @@ def is_library(path: str) -> bool:
 
 def stack_here() -> Stack:
     """The Python frames outside of this module, the innermost first."""
-    places = []
+    places: list[tuple[CodeType, int]] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(places) < MOST_FRAMES:
         if not frame.f_code.co_filename.startswith(OWN):
@@ -108,11 +108,11 @@ def stack_here() -> Stack:
     return tuple(places)
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records while it is entered, inside of a FakeTensorMode. All threads that autograd starts are recorded."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self.sites: list[Site] = []
         self.phases: list[Phase] = [Phase(0, "load")]
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):
                     self.resized(storage)
                 return
             self._blocks[key] = self._birth(tensor.device.index or 0, size, site)
-            weakref.finalize(storage, self._storage_died, key).atexit = False
+            weakref.finalize(storage, self._storage_died, key).atexit = False  # type: ignore[misc]
 
     def _storage_died(self, key: int) -> None:
         with self._lock:
@@ -263,7 +263,7 @@ class Recorder(TorchDispatchMode):
         self._learning = True
         weight = torch.ones(2, 2, device="cuda", requires_grad=True)
         bias = torch.ones(2, device="cuda", requires_grad=True)
-        (weight.exp() * 1 + weight.sin() * 1).sum().backward()
+        (weight.exp() * 1 + weight.sin() * 1).sum().backward()  # type: ignore[no-untyped-call]
         states = torch.ones(2, 3, 2, device="cuda").transpose(0, 1)
         torch.nn.functional.linear(states, weight, bias)
         with torch.no_grad():
@@ -324,7 +324,7 @@ class Recorder(TorchDispatchMode):
             return self._index(Site(forward.stack, "backward" if node is None else f"backward, {node.name()}"))
         index = self._index(Site(stack))
         if torch.is_grad_enabled():
-            self._made[torch.autograd._get_sequence_nr() - 1] = index
+            self._made[torch._C._autograd._get_sequence_nr() - 1] = index
         return index
 
     def _index(self, site: Site) -> int:

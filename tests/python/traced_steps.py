@@ -7,9 +7,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
 from language_model import VOCABULARY, LanguageModel  # noqa: E402
@@ -21,7 +23,7 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 Step = Callable[[], object]
 
 
-def transformer(recompute: bool = False, bf16: bool = False, accumulate: int = 1, **options: bool) -> Step:
+def transformer(recompute: bool = False, bf16: bool = False, accumulate: int = 1, **options: Any) -> Step:
     model = LanguageModel(128, 2, recompute).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), **options)
 
@@ -79,7 +81,7 @@ def convolutions() -> Step:
 
     def step() -> None:
         loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 64, 64).cuda()), torch.randint(10, (8,)).cuda())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
 
@@ -92,7 +94,7 @@ def wide_sums() -> Step:
 
     def step() -> None:
         scaled = weight * 2
-        (scaled.sum(0).mean() + scaled.mean(1).amax() + scaled.exp().sum() + scaled.sin().sum()).backward()
+        (scaled.sum(0).mean() + scaled.mean(1).amax() + scaled.exp().sum() + scaled.sin().sum()).backward()  # type: ignore[no-untyped-call]
         weight.grad = None
 
     return step
@@ -136,7 +138,7 @@ def scaled() -> Step:
     """What only works if values are answered: a gradient scaler, from pinned memory."""
     model = nn.Linear(64, 64).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cuda")
+    scaler = GradScaler("cuda")
 
     def step() -> None:
         data = torch.zeros(8, 64).pin_memory().cuda(non_blocking=True)

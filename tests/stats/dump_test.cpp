@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "stats/counters.h"
-#include "stats/oom_report.h"
 #include "stats/dump_prometheus.h"
+#include "stats/oom_report.h"
 #include "tests/stats/sample_dump.h"
 
 namespace spillway {
