@@ -72,6 +72,12 @@ void LiveWriter::add_device(const Arena& arena, const DeviceProperties& properti
   changed_.notify_all();
 }
 
+void LiveWriter::remove_device(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(devices_, [&](const Device& device) { return device.row.ordinal == ordinal; });
+  changed_.notify_all();
+}
+
 void LiveWriter::add_tiers(int device, DeviceTiers& tiers) {
   const std::lock_guard lock(mutex_);
   for (Device& known : devices_) {
@@ -129,7 +135,6 @@ void LiveWriter::work() {
 }
 
 void LiveWriter::write() {
-  if (devices_.empty()) return;
   state_->devices = devices_.size();
   for (size_t i = 0; i < devices_.size(); ++i) fill(devices_[i], state_->device[i]);
   state_->has_pinned = pinned_ != nullptr ? 1 : 0;

@@ -39,10 +39,12 @@ class LiveWriter {
 
   static LiveWriter& instance();
 
-  // From now on the page shows this arena, which lives as long as the process. The first call makes the page
-  // and the thread.
+  // From now on the page shows this arena, which must be removed before it ends. The first call makes the
+  // page and the thread.
   void add_device(const Arena& arena, const DeviceProperties& properties, const Options& options);
-  // Likewise.
+  // The page does not show the device any more, and nothing of it is looked at from now on.
+  void remove_device(int ordinal);
+  // These live as long as the process.
   void add_tiers(int device, DeviceTiers& tiers);
   void add_pinned(const PinnedBlocks& pinned);
 

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -95,7 +96,8 @@ class Process {
   // also what lies outside, and a dump is written where SPILLWAY_STATS asks for it. No lock may be held.
   Status failed_alloc(int device, Status status);
   // Ends the arena of a device whose context ends; false where more than blocks depends on it (spilled
-  // regions, guards, callbacks), and it stays. No other call may be using it.
+  // regions, guards, callbacks), and it stays. No call of the program may be using it; the process's own
+  // dumps and its live page are waited for.
   bool drop_arena(int device);
 
   // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
@@ -142,6 +144,8 @@ class Process {
   static std::atomic<bool> watched;
   static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 
+  // Shared while a dump looks through the arenas, exclusive while one of them ends. Before mutex_.
+  std::shared_mutex looks_;
   std::mutex mutex_;
   bool config_loaded_ = false;
   Config config_;

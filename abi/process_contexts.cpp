@@ -1,12 +1,16 @@
 // What ends before the process does: the arena of a context.
 #include <algorithm>
+#include <mutex>
+#include <shared_mutex>
 #include <tuple>
 
+#include "abi/live.h"
 #include "abi/process.h"
 
 namespace spillway {
 
 bool Process::drop_arena(int device) {
+  const std::lock_guard nobody_looks(looks_);
   const std::lock_guard lock(mutex_);
   const bool has_callbacks =
       std::any_of(oom_callbacks_.begin(), oom_callbacks_.end(),
@@ -15,6 +19,7 @@ bool Process::drop_arena(int device) {
       existing_guard(device) != nullptr) {
     return false;
   }
+  LiveWriter::instance().remove_device(device);
   owned_allocator_->drop(device);
   return true;
 }

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <mutex>
+#include <shared_mutex>
 #include <utility>
 
 #include "abi/dump_path.h"
@@ -79,8 +81,8 @@ std::optional<spw_pinned_stats> pinned_stats() {
 
 }  // namespace
 
-// Arenas live as long as the process: none of its locks is held while they are looked through, and tiers,
-// which may be moving memory, are waited for.
+// The process's mutex is not held while the arenas are looked through: tiers, which may be moving memory, are
+// waited for. An arena that is to end waits for the dump.
 Dump Process::collect(const char* reason) {
   Dump dump;
   dump.library_version = spw_version();
@@ -99,6 +101,7 @@ Dump Process::collect(const char* reason) {
     driver = driver_;
     annotations = annotations_;
   }
+  const std::shared_lock look(looks_);
   Allocator* const allocator = published.load(std::memory_order_acquire);
   if (allocator != nullptr && driver != nullptr) {
     allocator->for_each([&](const Arena& arena) {

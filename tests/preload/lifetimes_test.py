@@ -27,6 +27,10 @@ class Lifetimes(unittest.TestCase):
     def test_contexts_made_and_destroyed(self) -> None:
         self.case("created")
 
+    def test_contexts_end_while_the_process_is_looked_at(self) -> None:
+        done = self.case("churned", SPILLWAY_CONF="live_interval:1")
+        self.assertEqual(done.dumps[0]["devices"], [])
+
     def test_a_second_context_is_left_to_the_driver(self) -> None:
         done = self.case("second", "device 0 is served in another context")
         self.assertEqual(done.served(), 6)

@@ -39,7 +39,8 @@ print(json.dumps({
     "reserved": native["reserved_bytes.all.current"],
     "allocations": native["num_device_alloc"],
     "frees": native["num_device_free"],
-    "served_bytes": served["requested_bytes"]["all"]["current"],
+    # In the program's hands: what it freed is active until its epoch is closed.
+    "served_bytes": served["allocated_bytes"]["all"]["current"],
     "served": served["allocation"]["all"]["allocated"],
     "served_live": served["allocation"]["all"]["current"],
 }))

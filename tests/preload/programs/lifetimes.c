@@ -1,6 +1,7 @@
 /* usage: lifetimes CASE: contexts that end, memory that must be plain, memory that Spillway only counts. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,17 @@ static void created(void) {
     CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
     CHECK(cuMemAlloc(&forgotten, 5 << 20) == CUDA_SUCCESS);
     use_memory(20);
+    CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
+  }
+}
+
+/* A dump is asked for just before each end, so that it meets the end. */
+static void churned(void) {
+  for (int i = 0; i < 50; ++i) {
+    CUcontext context = NULL;
+    CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
+    use_memory(3);
+    CHECK(raise(SIGUSR2) == 0);
     CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
   }
 }
@@ -149,8 +161,9 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"reset", reset},     {"created", created},   {"second", second},   {"ipc", ipc},
-                {"counted", counted}, {"squeezed", squeezed}, {"threads", threads}, {"captured", captured}};
+  } kCases[] = {{"reset", reset},     {"created", created},   {"second", second},
+                {"ipc", ipc},         {"counted", counted},   {"squeezed", squeezed},
+                {"threads", threads}, {"captured", captured}, {"churned", churned}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
