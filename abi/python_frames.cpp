@@ -125,6 +125,7 @@ int list_python_frames(PythonFrame* frames, int most) {
 }
 
 void name_python_frames(const PythonFrame* frames, int count, std::vector<StackFrame>& out) {
+  if (count == 0) return;
   const PythonApi& api = python();
   static std::mutex mutex;
   static std::set<uintptr_t>& kept = *new std::set<uintptr_t>;

@@ -32,7 +32,8 @@ class PythonLock {
 
 // With the lock held. The code objects live as long as their frames do: until the thread goes on.
 int list_python_frames(PythonFrame* frames, int most);
-// Names them, and keeps their code objects for good, so that no other gets the same address.
+// Names them, and keeps their code objects for good, so that no other gets the same address. Of no frames it
+// asks nothing of the interpreter, which need not be there, nor its lock held.
 void name_python_frames(const PythonFrame* frames, int count, std::vector<StackFrame>& out);
 
 }  // namespace spillway

@@ -90,6 +90,7 @@ double measure(bool smoke, size_t bytes) {
 double measure_in_child(const Mode& mode, bool smoke, size_t bytes, const std::string& folder) {
   int ends[2] = {};
   if (pipe(ends) != 0) give_up("pipe");
+  std::fflush(stdout);  // what is left in the buffer the child would print again
   const pid_t child = fork();
   if (child == 0) {
     std::string configuration = "strict:on" + std::string(mode.configuration);
@@ -106,7 +107,10 @@ double measure_in_child(const Mode& mode, bool smoke, size_t bytes, const std::s
   close(ends[0]);
   int state = 0;
   waitpid(child, &state, 0);
-  if (!whole || state != 0) std::_Exit(1);
+  if (!whole || state != 0) {
+    fmt::print(stderr, "bench_trace: {}: the measuring process died\n", mode.name);
+    std::_Exit(1);
+  }
   return ns;
 }
 

@@ -77,6 +77,12 @@ Status TraceFile::open() {
   record.requested_bytes = header_text.size();
   append(begin, record, header_text);
   begin += definitions_;
+  if (lost_ > 0) {
+    TraceRecord lost;
+    lost.kind = TraceKind::kDropped;
+    lost.block_bytes = lost_;
+    append(begin, lost, {});
+  }
   for (const auto& [address, live] : live_) {
     append(begin, live, {});
     begin[begin.size() - sizeof(TraceRecord) + offsetof(TraceRecord, kind)] =
@@ -94,6 +100,7 @@ void TraceFile::append(std::string& to, const TraceRecord& record, std::string_v
 
 void TraceFile::add(const TraceRecord& record) {
   append(gathered_, record, {});
+  if (record.kind == TraceKind::kDropped) lost_ += record.block_bytes;
   if (is_bounded()) note_live(record);
 }
 

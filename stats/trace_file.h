@@ -2,7 +2,8 @@
 //
 // Records are gathered and become one zstd frame by flush(). With a bound, the file is begun anew when it has
 // reached half of it, and the old one kept beside it as PATH.1: the two together are the tail. A new file
-// begins with what the old one defined and with the blocks that live, so it can be read alone.
+// begins with what the old one defined, with how many records were dropped before it, and with the blocks
+// that live, so it can be read alone.
 //
 // One thread's. Errors: io; after the first, nothing more is written, and the file ends with its last whole
 // frame.
@@ -60,6 +61,7 @@ class TraceFile {
   int file_ = -1;
   uint64_t file_bytes_ = 0;
   uint32_t part_ = 0;
+  uint64_t lost_ = 0;  // records, in all parts
   std::string gathered_;
   std::string packed_;
   std::string definitions_;

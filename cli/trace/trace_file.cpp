@@ -225,7 +225,8 @@ Result<Recording> parse(std::string_view data, Header* header) {
   return recording;
 }
 
-// What lives at the beginning of the newer part is known from the older.
+// What lives at the beginning of the newer part is known from the older. What was dropped the newer counts
+// from the program's beginning.
 void join(Recording& older, Recording& newer) {
   const auto begin = std::find_if(newer.events.begin(), newer.events.end(),
                                   [](const TraceRecord& event) { return event.kind != TraceKind::kLive; });
@@ -236,7 +237,6 @@ void join(Recording& older, Recording& newer) {
   newer.events.erase(newer.events.begin(), begin);
   newer.events.insert(newer.events.begin(), older.events.begin(), older.events.end());
   newer.marks.insert(newer.marks.begin(), older.marks.begin(), older.marks.end());
-  newer.dropped += older.dropped;
 }
 
 Result<Recording> with_path(const std::string& path, Result<Recording> recording) {

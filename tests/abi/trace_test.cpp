@@ -278,8 +278,10 @@ TEST_F(TraceTest, WithoutAFileTheProgramRuns) {
 }
 
 TEST_F(TraceTest, WithoutRoomItEndsWithAWholeFrameAndTheProgramRuns) {
+  Environment environment = with();
+  environment["SPILLWAY_SIM"] = "backing:none";  // the limit is for the memory of a simulated device too
   in_child(
-      with(),
+      environment,
       [] {
         const rlimit few{16384, 16384};
         SPW_CHECK(setrlimit(RLIMIT_FSIZE, &few) == 0);

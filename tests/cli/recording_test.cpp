@@ -13,6 +13,7 @@
 #include "cli/plot/picture.h"
 #include "cli/plot/timeline.h"
 #include "cli/trace/file.h"
+#include "stats/trace_file.h"
 
 namespace spillway {
 namespace {
@@ -171,6 +172,24 @@ TEST_F(RecordingTest, LostRecordsAreForgivenAndOthersNot) {
   EXPECT_THAT(trace.status().text(), testing::HasSubstr("frees address 0x1000, which is not live"));
   recording.dropped = 1;
   EXPECT_TRUE(to_trace(recording).ok());
+}
+
+TEST_F(RecordingTest, ATailKnowsOfRecordsThatWereLostBeforeIt) {
+  TraceFileOptions options;
+  options.path = file("tail.zst");
+  options.most_bytes = 1;  // each flush begins a new file
+  Result<std::unique_ptr<TraceFile>> tail = TraceFile::create(options);
+  ASSERT_TRUE(tail.ok()) << tail.status().text();
+  TraceRecord lost;
+  lost.kind = TraceKind::kDropped;
+  for (const uint64_t count : {5, 0, 0, 2}) {
+    lost.block_bytes = count;
+    if (count > 0) tail.value()->add(lost);
+    tail.value()->add(record(TraceKind::kAllocate, 1, 0x1000, 500));
+    ASSERT_TRUE(tail.value()->flush().ok());
+    EXPECT_EQ(read("tail.zst").dropped, count == 2 ? 7u : 5u);
+    EXPECT_EQ(read("tail.zst.1").dropped, count == 2 ? 7u : 5u);
+  }
 }
 
 std::string packed(const std::string& content) {
