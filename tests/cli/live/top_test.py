@@ -60,18 +60,24 @@ def test_json(here: Watched) -> None:
     assert not VALIDATOR.is_valid(incomplete)
 
 
+def allocated_of(process: dict[str, Any]) -> int:
+    return int(process["devices"][0]["stats"]["allocated_bytes"]["all"]["current"])
+
+
 def test_states(here: Watched) -> None:
     with here.program(60) as process:
         eventually(lambda: process_of(here, process.pid) is not None, "the page")
+        # It comes with the device, and what is allocated with the next look.
+        eventually(lambda: allocated_of(process_of(here, process.pid)) >= 60 * MIB, "the block")
         assert process_of(here, process.pid)["state"] == "running"
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: process_of(here, process.pid)["state"] == "stopped", "stopped")
-        assert process_of(here, process.pid)["devices"][0]["stats"]["allocated_bytes"]["all"]["current"] >= 60 * MIB
+        assert allocated_of(process_of(here, process.pid)) >= 60 * MIB
         process.kill()
         process.wait()
         dead = process_of(here, process.pid)
         assert dead["state"] == "ended"
-        assert dead["devices"][0]["stats"]["allocated_bytes"]["all"]["current"] >= 60 * MIB
+        assert allocated_of(dead) >= 60 * MIB
         assert "as of" in here.run("top", "--once", "--dir", here.folder).stdout
 
 
