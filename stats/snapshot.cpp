@@ -88,7 +88,8 @@ void write_empty_traces(PickleWriter& out, const Dump& dump) {
 void write_settings(PickleWriter& out, const Dump& dump) {
   std::string options;
   for (const auto& [name, value] : dump.config) {
-    options += (options.empty() ? "" : ",") + name + ":" + value;
+    if (!options.empty()) options += ",";
+    options.append(name).append(":").append(value);
   }
   out.key("allocator_settings");
   out.begin_dict();

@@ -78,7 +78,7 @@ class TraceReplay {
  public:
   TraceReplay(const Options& options, const Trace& trace, const ReplayProgram& program,
               AllocatorKind allocator, Progress& progress)
-      : options_(options), program_(program), progress_(progress) {
+      : program_(program), progress_(progress) {
     base_.allocator = allocator;
     base_.completion = options.completion == "run-ahead" ? Completion::kRunAhead : Completion::kInstant;
     base_.set_access_cost =
@@ -205,7 +205,6 @@ class TraceReplay {
     return {};
   }
 
-  const Options& options_;
   const ReplayProgram& program_;
   Progress& progress_;
   unsigned jobs_ = 1;

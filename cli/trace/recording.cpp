@@ -112,7 +112,8 @@ class TraceBuilder {
 
 std::array<uint64_t, 128> events_by_device(const Recording& recording) {
   std::array<uint64_t, 128> counts{};
-  for (const TraceRecord& event : recording.events) ++counts[static_cast<size_t>(event.device)];
+  // A reader takes no record of a device below 0.
+  for (const TraceRecord& event : recording.events) ++counts[static_cast<uint8_t>(event.device)];
   return counts;
 }
 

@@ -20,6 +20,9 @@ using Kind = PickleValue::Kind;
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 48;
 constexpr size_t kMaxStreams = 1024;
 
+// What TraceRecord::device can name.
+constexpr size_t kMaxDevices = 128;
+
 enum class Action : uint8_t { kAllocate, kFreeRequested, kFreeCompleted, kOther };
 
 struct RawEvent {
@@ -108,6 +111,10 @@ class SnapshotReader {
     const auto& devices = document_.items(traces);
     if (!spend(devices.size())) return;
     if (devices.empty()) return fail("'device_traces' is empty: history was not recorded");
+    if (devices.size() > kMaxDevices) {
+      return fail(
+          fmt::format("'device_traces' has {} devices; allowed: up to {}", devices.size(), kMaxDevices));
+    }
     size_t most = 0;
     trace_.devices_with_events = 0;
     for (size_t i = 0; i < devices.size(); ++i) {
