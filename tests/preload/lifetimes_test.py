@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 class Lifetimes(unittest.TestCase):
     def case(self, name: str, errors: str = "", simulated: str = "capacity:1GiB", **variables: str) -> Run:
-        done = run(PROGRAMS / "preload_lifetimes", name, simulated=simulated, **variables)
+        done = run(PROGRAMS / "preload_lifetimes", name, preload=None, simulated=simulated, **variables)
         self.assertEqual(done.code, 0, done.err)
         self.assertIn(errors, done.err)
         if not errors:
