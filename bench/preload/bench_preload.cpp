@@ -68,13 +68,20 @@ bool prepare() {
   return calls.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
 }
 
-void direct_pair(benchmark::State& state) {
+void direct_pair_on(benchmark::State& state, CUstream on) {
   const auto bytes = static_cast<size_t>(state.range(0));
   for (auto _ : state) {
     void* block = nullptr;
-    if (spw_alloc(bytes, 0, stream, &block) != SPW_OK || spw_free(block) != SPW_OK)
+    if (spw_alloc(bytes, 0, on, &block) != SPW_OK || spw_free(block) != SPW_OK)
       return state.SkipWithError(spw_last_error());
   }
+}
+
+void direct_pair(benchmark::State& state) {
+  direct_pair_on(state, stream);
+}
+void direct_pair_on_default_stream(benchmark::State& state) {
+  direct_pair_on(state, nullptr);
 }
 
 void hooked_pair(benchmark::State& state, CUstream on) {
@@ -114,6 +121,7 @@ void at_sizes(benchmark::internal::Benchmark* benchmark) {
   for (const int64_t bytes : kSizes) benchmark->Arg(bytes);
 }
 BENCHMARK(direct_pair)->Apply(at_sizes);
+BENCHMARK(direct_pair_on_default_stream)->Apply(at_sizes);
 BENCHMARK(stream_ordered_pair)->Apply(at_sizes);
 BENCHMARK(stream_ordered_pair_on_default_stream)->Apply(at_sizes);
 BENCHMARK(streamless_pair)->Apply(at_sizes);
