@@ -68,8 +68,8 @@ struct PythonApi {
 };
 
 const PythonApi& python() {
-  static const PythonApi api;
-  return api;
+  static const PythonApi kApi;
+  return kApi;
 }
 
 // Before 3.11 a frame's position is its line.
