@@ -17,6 +17,7 @@
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace spillway {
 namespace {
@@ -339,6 +340,7 @@ LiveListing list_live_pages(const std::string& chosen) {
 }
 
 void remove_dead_pages(const std::string& user_folder, int64_t kept_ns) {
+  std::vector<std::pair<int64_t, fs::path>> dead;  // by when they were written
   for (const fs::path& file : entries(user_folder)) {
     if (file.extension() != ".page") continue;
     const Result<LiveReading> reading = read_live_page(file.string());
@@ -346,8 +348,14 @@ void remove_dead_pages(const std::string& user_folder, int64_t kept_ns) {
     int64_t age_ns = 0;
     if (!__builtin_sub_overflow(now_ns(), reading.value().written_ns, &age_ns) && age_ns > kept_ns) {
       unlink(file.c_str());
+    } else {
+      dead.emplace_back(reading.value().written_ns, file);
     }
   }
+  // Every process that starts looks through them.
+  if (dead.size() <= kMostDeadPages) return;
+  std::sort(dead.begin(), dead.end());
+  for (size_t i = 0; i < dead.size() - kMostDeadPages; ++i) unlink(dead[i].second.c_str());
 }
 
 }  // namespace spillway

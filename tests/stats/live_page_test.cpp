@@ -183,6 +183,18 @@ TEST(LivePage, APageOfAnEndedProcessIsKnownAndRemoved) {
   EXPECT_FALSE(fs::exists(written.page.path()));
 }
 
+// Where many are killed, the next to start must not look through all of them.
+TEST(LivePage, OnlySoManyEndedProcessesAreKept) {
+  const Page written(1);
+  written.poke<uint64_t>(offsetof(LiveHeader, start_ticks), 1);
+  for (size_t i = 0; i < kMostDeadPages + 10; ++i) {
+    fs::copy_file(written.page.path(), written.page.path() + std::to_string(i) + ".page");
+  }
+  remove_dead_pages(written.folder.of_user(), INT64_MAX - 1);
+  const auto left = std::distance(fs::directory_iterator(written.folder.of_user()), fs::directory_iterator());
+  EXPECT_EQ(static_cast<size_t>(left), kMostDeadPages);
+}
+
 TEST(LivePage, ALivingProcessKeepsItsPage) {
   const Page written(1);
   remove_dead_pages(written.folder.of_user(), 0);
