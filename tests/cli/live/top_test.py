@@ -38,13 +38,17 @@ def process_of(here: Watched, pid: int) -> Any:
     return rows[0] if rows else None
 
 
+def allocated_of(process: dict[str, Any]) -> int:
+    return int(process["devices"][0]["stats"]["allocated_bytes"]["all"]["current"])
+
+
 def test_json(here: Watched) -> None:
     with here.program(100) as first, here.program(50) as second:
         eventually(lambda: len(document(here)["processes"]) == 2, "two processes")
         for process, mib in (first, 100), (second, 50):
             eventually(lambda p=process: process_of(here, p.pid)["rates_over_seconds"] > 0, "rates")  # type: ignore[misc]
-            device = process_of(here, process.pid)["devices"][0]
-            stats = device["stats"]
+            eventually(lambda p=process, n=mib: allocated_of(process_of(here, p.pid)) >= n * MIB, "the block")  # type: ignore[misc]
+            stats = process_of(here, process.pid)["devices"][0]["stats"]
             reserved = stats["reserved_bytes"]["all"]["current"]
             split = stats["inactive_split_bytes"]["all"]["current"]
             active = stats["active_bytes"]["all"]["current"]
@@ -58,10 +62,6 @@ def test_json(here: Watched) -> None:
     incomplete = document(here)
     del incomplete["processes"][0]["devices"][0]["stats"]["pending_bytes"]
     assert not VALIDATOR.is_valid(incomplete)
-
-
-def allocated_of(process: dict[str, Any]) -> int:
-    return int(process["devices"][0]["stats"]["allocated_bytes"]["all"]["current"])
 
 
 def test_states(here: Watched) -> None:
