@@ -106,7 +106,7 @@ def _reason(problem: Exception) -> str:
     if isinstance(problem, fake_tensor.DataDependentOutputException):
         return f"{operator} cannot be traced: its result depends on values"
     if isinstance(problem, fake_tensor.UnsupportedOperatorException):
-        return f"{operator} cannot be traced: it has no fake implementation (torch.library.register_fake gives it one)"
+        return f"{operator} cannot be traced: it has no fake implementation (register_fake gives it one)"
     first = (str(problem).strip().splitlines() or [""])[0]
     return f"the program failed on fake tensors: {type(problem).__name__}: {first}"
 

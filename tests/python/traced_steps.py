@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import library as operators
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
@@ -159,7 +160,7 @@ def nonzero() -> Step:
     return _training(lambda result: result.nonzero())
 
 
-@torch.library.custom_op("traced_steps::doubled", mutates_args=())
+@operators.custom_op("traced_steps::doubled", mutates_args=())
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 

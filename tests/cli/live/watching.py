@@ -20,7 +20,7 @@ class Watched:
     """Where things are. `folder` is the live_dir of the programs."""
 
     command: str
-    library: str
+    spillway: str
     driver: str
     folder: str
 
@@ -38,7 +38,7 @@ class Watched:
     def program(self, fewest_mib: int) -> Iterator[subprocess.Popen[str]]:
         script = Path(__file__).with_name("program.py")
         with subprocess.Popen(
-            [sys.executable, str(script), self.library, self.driver, str(fewest_mib)],
+            [sys.executable, str(script), self.spillway, self.driver, str(fewest_mib)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
