@@ -147,7 +147,7 @@ def test_bad_input(here: Watched) -> None:
     page = user / "1-1.page"
     page.write_bytes(b"SPWLIVE\0\7" + bytes(1000))
     page.chmod(0o600)
-    done = here.run("top", "--once", "--dir", here.folder)
+    done = here.run("top", "--once", "--dir", here.folder, COLUMNS="300")
     assert done.returncode == 0 and "another version" in done.stdout, done
     page.unlink()
 
