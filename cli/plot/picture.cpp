@@ -11,6 +11,16 @@
 
 #include "cli/size.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+// Fontconfig keeps to the end what it read of the fonts, and the leak checker takes some of it for lost.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the checker's name.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions();
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libfontconfig\n";
+}
+#endif
+
 namespace spillway {
 namespace {
 
