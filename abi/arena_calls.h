@@ -1,6 +1,8 @@
 // What the bodies of the C ABI share: calls on the arena of a device, and rows as the ABI has them.
 #pragma once
 
+#include <algorithm>
+
 #include "abi/boundary.h"
 #include "abi/process.h"
 #include "include/spillway/spillway.h"
@@ -25,6 +27,17 @@ spw_status with_used_arena(int device, Body body) noexcept {
     if (!arena.ok()) return arena.take_status();
     return arena.value() == nullptr ? Status() : body(*arena.value());
   });
+}
+
+// What an allocation could still get, in bytes: what the driver calls free, and what the arena holds without
+// a byte in use or has pending, within its limit.
+inline uint64_t available_bytes(const Arena& arena, uint64_t driver_free_bytes, uint64_t pending_bytes) {
+  const DeviceStats stats = arena.stats();
+  const uint64_t reusable = static_cast<uint64_t>(stats.cached_free_bytes) + pending_bytes;
+  const auto held = static_cast<uint64_t>(stats.reserved_bytes.all.current);
+  const uint64_t in_use = held > reusable ? held - reusable : 0;
+  const uint64_t limit = arena.most_reserved_bytes();
+  return std::min(driver_free_bytes + reusable, limit > in_use ? limit - in_use : 0);
 }
 
 inline spw_block to_abi(const BlockRow& row) {

@@ -1,8 +1,10 @@
 #include "abi/config.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -48,6 +50,8 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   if (bytes > std::pow(2.0, 60)) return std::nullopt;
   return static_cast<uint64_t>(bytes);
 }
+
+std::string print(const TraceStacks& value);
 
 bool parse(std::string_view text, MemorySize& out) {
   std::string_view rest;
@@ -96,6 +100,18 @@ bool parse(std::string_view text, Debug& out) {
   return true;
 }
 
+constexpr std::pair<std::string_view, TraceStacks> kTraceStacks[] = {{"off", TraceStacks::kOff},
+                                                                     {"python", TraceStacks::kPython},
+                                                                     {"cpp", TraceStacks::kCpp},
+                                                                     {"all", TraceStacks::kAll}};
+
+bool parse(std::string_view text, TraceStacks& out) {
+  for (const auto& [name, value] : kTraceStacks) {
+    if (text == name) out = value;
+  }
+  return print(out) == text;
+}
+
 bool parse(std::string_view text, Flag& out) {
   const bool on = text == "on" || text == "true" || text == "1";
   if (!on && text != "off" && text != "false" && text != "0") return false;
@@ -141,6 +157,47 @@ bool parse(std::string_view text, Codec& out) {
   return true;
 }
 
+bool parse(std::string_view text, SignalName& out) {
+  if (text != "off" && text != "SIGUSR1" && text != "SIGUSR2") return false;
+  out.number = text == "off" ? 0 : text == "SIGUSR1" ? SIGUSR1 : SIGUSR2;
+  return true;
+}
+
+struct TimeUnit {
+  std::string_view name;
+  std::chrono::milliseconds time;
+};
+// The largest first: what is printed takes the first that fits.
+constexpr TimeUnit kTimeUnits[] = {{"h", std::chrono::hours{1}},
+                                   {"min", std::chrono::minutes{1}},
+                                   {"s", std::chrono::seconds{1}},
+                                   {"ms", std::chrono::milliseconds{1}}};
+
+bool parse(std::string_view text, Interval& out) {
+  if (text == "off") {
+    out.time = {};
+    return true;
+  }
+  std::string_view unit;
+  const std::optional<double> number = leading_number(text, unit);
+  for (const TimeUnit& known : kTimeUnits) {
+    if (!number || unit != known.name) continue;
+    const double ms = *number * static_cast<double>(known.time.count());
+    if (ms < static_cast<double>(Interval::kShortest.count()) ||
+        ms > static_cast<double>(Interval::kLongest.count()))
+      return false;
+    out.time = std::chrono::milliseconds(static_cast<int64_t>(ms));
+    return true;
+  }
+  return false;
+}
+
+bool parse(std::string_view text, IpcPolicy& out) {
+  if (text != "auto" && text != "plain" && text != "refuse") return false;
+  out = text == "auto" ? IpcPolicy::kAuto : text == "plain" ? IpcPolicy::kPlain : IpcPolicy::kRefuse;
+  return true;
+}
+
 std::string print_bytes(uint64_t bytes) {
   if (bytes == 0) return "0";
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
@@ -180,6 +237,9 @@ std::string print(const Count& value) {
 std::string print(const Overflow& value) {
   return value == Overflow::kOff ? "off" : "host";
 }
+std::string print(const IpcPolicy& value) {
+  return value == IpcPolicy::kAuto ? "auto" : value == IpcPolicy::kPlain ? "plain" : "refuse";
+}
 std::string print(const IoEngineKind& value) {
   return value == IoEngineKind::kAuto ? "auto" : "threads";
 }
@@ -188,6 +248,22 @@ std::string print(const Tuning& value) {
 }
 std::string print(const Codec& value) {
   return value == Codec::kNone ? "none" : value == Codec::kLz4 ? "lz4" : "zstd";
+}
+std::string print(const SignalName& value) {
+  if (value.number == 0) return "off";
+  return value.number == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
+}
+std::string print(const Interval& value) {
+  if (value.time.count() == 0) return "off";
+  for (const TimeUnit& unit : kTimeUnits) {
+    if (value.time % unit.time == std::chrono::milliseconds{0}) {
+      return fmt::format("{}{}", value.time / unit.time, unit.name);
+    }
+  }
+  return "off";
+}
+std::string print(const TraceStacks& value) {
+  return std::string(kTraceStacks[static_cast<size_t>(value)].first);
 }
 std::string print(const Flag& value) {
   return value ? "on" : "off";
@@ -313,9 +389,10 @@ const std::string& configuration_page() {
         "|---|---|\n"
         "| `SPILLWAY_CONF` | options, as above |\n"
         "| `SPILLWAY_CONF_FILE` | a file of options |\n"
-        "| `SPILLWAY_STATS` | where to write a dump when the program ends; `%p` becomes the process id, `%r` "
-        "the rank "
-        "(`RANK`), `%d` the device, `%t` the time in seconds |\n"
+        "| `SPILLWAY_STATS` | where to write dumps, when the program ends and as the options say; `%p` "
+        "becomes the process id, `%r` the rank (`RANK`), `%d` the device, `%t` the time in seconds; the "
+        "ending "
+        "says the format: `.json`, `.prom`, `.pickle`; see [dumps](dumps.md) |\n"
         "| `SPILLWAY_LIBCUDA` | the driver library to open instead of `libcuda.so.1` |\n";
     return page;
   }();

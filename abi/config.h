@@ -5,6 +5,7 @@
 // true/false, 1/0. Plain values without locks; whoever shares a Config guards it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -41,6 +42,8 @@ struct BlockSize {
 enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
 enum class Overflow : uint8_t { kOff, kHost };
+enum class TraceStacks : uint8_t { kOff, kPython, kCpp, kAll };
+enum class IpcPolicy : uint8_t { kAuto, kPlain, kRefuse };
 enum class IoEngineKind : uint8_t { kAuto, kThreads };
 // Whether the disk's settings are those that were found best for it: never, where they are known, or always,
 // and then they are looked for.
@@ -51,6 +54,14 @@ struct Count {
   uint32_t value = 0;
 };
 using Flag = bool;
+struct SignalName {
+  int number = 0;  // 0: none
+};
+struct Interval {
+  static constexpr std::chrono::milliseconds kShortest{100};
+  static constexpr std::chrono::milliseconds kLongest{std::chrono::hours{24}};
+  std::chrono::milliseconds time{0};  // 0: never
+};
 
 struct Config {
   Config();  // the defaults

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "abi/boundary.h"
+#include "abi/tier_stats.h"
 #include "driver/context.h"
 #include "offload/io/measure.h"
 #include "offload/io/tuned_disks.h"
@@ -19,6 +20,7 @@ using spillway::DeviceTiers;
 using spillway::Process;
 using spillway::RegionReport;
 using spillway::Regions;
+using spillway::RegionUsage;
 using spillway::Result;
 using spillway::ScopedContext;
 using spillway::SpillTo;
@@ -93,34 +95,13 @@ spw_region_stats to_abi(const RegionReport& report) {
   return stats;
 }
 
-spw_tier_stats tier_stats(DeviceTiers& tiers, uint64_t disk_limit_bytes) {
-  spw_tier_stats stats{};
+RegionUsage usage_of(DeviceTiers& tiers) {
+  RegionUsage sum;
   for (const auto& [tag, report] : tiers.regions().reports()) {
-    stats.region_host_bytes += report.usage.host_bytes;
-    stats.region_disk_bytes += report.usage.disk_bytes;
+    sum.host_bytes += report.usage.host_bytes;
+    sum.disk_bytes += report.usage.disk_bytes;
   }
-  const spillway::StashCounters stashes = tiers.stashes().counters();
-  stats.stash_host_bytes = stashes.host_bytes;
-  stats.stash_disk_bytes = stashes.disk_bytes;
-  stats.stashes = stashes.stashes;
-  stats.stash_puts = stashes.puts;
-  stats.stash_gets = stashes.gets;
-  stats.late_gets = stashes.late_gets;
-  stats.refused_puts = stashes.refused_puts;
-  stats.out_bytes = tiers.lanes().out_bytes();
-  stats.in_bytes = tiers.lanes().in_bytes();
-  const spillway::DiskCounters disk = tiers.disk().counters();
-  stats.disk_written_bytes = disk.written_bytes;
-  stats.disk_read_bytes = disk.read_bytes;
-  stats.disk_zero_bytes = disk.zero_bytes;
-  stats.disk_verified_bytes = disk.verified_bytes;
-  stats.disk_mismatches = disk.mismatches;
-  stats.disk_repeated_writes = disk.repeated_writes;
-  stats.disk_failed_writes = disk.failed_writes;
-  stats.disk_file_bytes = tiers.disk().usage().file_bytes;
-  stats.disk_limit_bytes = disk_limit_bytes;
-  stats.disk_saved_bytes = disk.saved_bytes;
-  return stats;
+  return sum;
 }
 
 }  // namespace
@@ -322,7 +303,7 @@ void spw_stash_free(spw_stash* stash) {
 spw_status spw_tier_stats_get(int device, spw_tier_stats* stats) {
   return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
     if (Status status = check_size(stats, "spw_tier_stats"); !status.ok()) return status;
-    fill(stats, tier_stats(tiers, tiers.disk().limit_bytes()), SPW_TIER_STATS_VERSION);
+    fill(stats, spillway::tier_stats(tiers, usage_of(tiers)), SPW_TIER_STATS_VERSION);
     return {};
   });
 }

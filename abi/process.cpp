@@ -9,46 +9,17 @@
 #include <ctime>
 #include <utility>
 
+#include "abi/live.h"
+#include "abi/trace.h"
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
 #include "offload/host_memory.h"
-#include "stats/dump.h"
 
 namespace spillway {
 namespace {
 
 static_assert(SmallSize::kLargest == kLargestSmallBytes);
-
-// The value of %p, %r, %t and %d in a dump's path.
-std::string expand(const std::string& path, int device) {
-  std::string out;
-  for (size_t i = 0; i < path.size(); ++i) {
-    const char letter = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
-    switch (letter) {
-      case 'p':
-        out += fmt::format("{}", getpid());
-        break;
-      case 'r':
-        out += fmt::format("{}", process_rank());
-        break;
-      case 't':
-        out += fmt::format("{}", std::time(nullptr));
-        break;
-      case 'd':
-        out += fmt::format("{}", device);
-        break;
-      case '%':
-        out += '%';
-        break;
-      default:
-        out += path[i];
-        continue;
-    }
-    ++i;
-  }
-  return out;
-}
 
 Status check_annotation(const std::string& name) {
   constexpr size_t kMostLetters = 64;
@@ -61,15 +32,12 @@ Status check_annotation(const std::string& name) {
                   name.substr(0, 80), kMostLetters));
 }
 
-bool is_per_device(const std::string& path) {
-  return expand(path, 0) != expand(path, 1);
-}
-
 }  // namespace
 
 std::atomic<Allocator*> Process::published{nullptr};
 std::atomic<PinnedBlocks*> Process::published_pinned{nullptr};
 std::atomic<bool> Process::guarded{false};
+std::atomic<bool> Process::watched{false};
 std::array<std::atomic<Guard*>, Allocator::kMostDevices> Process::guards{};
 
 Process& Process::instance() {
@@ -82,15 +50,11 @@ void Process::load_config() {
   config_loaded_ = true;
   std::vector<std::string> complaints;
   config_ = config_from_environment(complaints);
+  read_stats_path(complaints);
   for (const std::string& complaint : complaints) {
     if (!config_.strict) std::fprintf(stderr, "spillway: %s\n", complaint.c_str());
   }
   if (config_.strict && !complaints.empty()) strict_error_ = Status::config(complaints.front());
-  const char* path = std::getenv("SPILLWAY_STATS");
-  if (path == nullptr || *path == '\0') return;
-  stats_path_ = path;
-  (void)Status().text();  // what the handler uses must outlive it, so must be made before it is registered
-  std::atexit([] { instance().dump_at_exit(); });
 }
 
 Status Process::open_driver() {
@@ -109,6 +73,7 @@ Status Process::open_driver() {
   if (!made.ok()) return made.take_status();
   owned_allocator_ = std::move(made.value());
   published.store(owned_allocator_.get(), std::memory_order_release);
+  start_dumps();
   return {};
 }
 
@@ -122,6 +87,7 @@ ArenaOptions Process::options_for(uint64_t total_bytes) const {
   options.share_edges = config_.share_edges;
   options.check_streams = config_.check_streams;
   options.small_limit_bytes = config_.max_small_size.bytes;
+  options.tracer = tracer_;
   return options;
 }
 
@@ -141,9 +107,12 @@ Result<Arena*> Process::create_arena(int device) {
   if (Status status = open_driver(); !status.ok()) return status;
   // Fixed once there is an arena: see configure().
   guarded.store(config_.debug == Debug::kGuard, std::memory_order_relaxed);
+  tracer_ = ProcessTrace::start(config_);
+  watched.store(is_guarded() || ProcessTrace::notes_stacks(), std::memory_order_relaxed);
   const bool is_new = owned_allocator_->existing(device) == nullptr;
   Result<Arena*> arena = owned_allocator_->arena(device);
   if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());
+  if (arena.ok() && is_new && config_.live) show_live(*arena.value());
   return arena;
 }
 
@@ -326,62 +295,6 @@ Status Process::configure(const char* text) {
   const bool grows = differs("pinned_ahead") && !tiers_.empty();
   config_ = changed;
   return grows ? pin_ahead(*owned_allocator_->existing(tiers_.begin()->first)) : Status();
-}
-
-Result<std::string> Process::dump_text(int device) {
-  Dump dump;
-  dump.library_version = spw_version();
-  dump.process_id = getpid();
-  dump.rank = process_rank();
-  dump.time_seconds = std::time(nullptr);
-  dump.config = config_.values();
-  Status status;
-  const auto add = [&](Arena& arena) {
-    if (device >= 0 && arena.device() != device) return;
-    DumpDevice row;
-    row.ordinal = arena.device();
-    if (Result<DeviceProperties> properties = query_device(*driver_, row.ordinal); properties.ok()) {
-      row.name = properties->name;
-      row.uuid = uuid_text(properties->uuid);
-      row.total_bytes = properties->total_bytes;
-    }
-    row.stats = arena.stats();
-    row.segments = arena.segments();
-    if (const auto names = annotations_.find(row.ordinal); names != annotations_.end()) {
-      row.annotations = names->second;
-    }
-    dump.devices.push_back(std::move(row));
-  };
-  if (owned_allocator_ != nullptr) owned_allocator_->for_each(add);
-  return dump_to_json(dump);
-}
-
-Status Process::dump(const std::string& path) {
-  const std::lock_guard lock(mutex_);
-  load_config();
-  std::vector<int> devices{-1};
-  if (is_per_device(path)) {
-    devices.clear();
-    if (owned_allocator_ != nullptr) {
-      owned_allocator_->for_each([&](Arena& arena) { devices.push_back(arena.device()); });
-    }
-  }
-  for (const int device : devices) {
-    Result<std::string> text = dump_text(device);
-    if (!text.ok()) return text.take_status();
-    if (Status status = write_whole_file(expand(path, device), text.value()); !status.ok()) return status;
-  }
-  return {};
-}
-
-void Process::dump_at_exit() noexcept {
-  try {
-    if (Status status = dump(stats_path_); !status.ok()) {
-      std::fprintf(stderr, "spillway: SPILLWAY_STATS: %s\n", status.text().c_str());
-    }
-  } catch (...) {
-    std::fprintf(stderr, "spillway: SPILLWAY_STATS: no dump was written\n");
-  }
 }
 
 namespace {

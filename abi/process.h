@@ -10,17 +10,22 @@
 // Thread-safe. The way to an arena that exists takes no lock.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "abi/config.h"
+#include "abi/dump_path.h"
 #include "allocator/allocator.h"
 #include "allocator/guard.h"
 #include "driver/driver.h"
@@ -29,6 +34,7 @@
 #include "offload/pinned_blocks.h"
 #include "offload/pinned_growth.h"
 #include "offload/spill/device_tiers.h"
+#include "stats/dump.h"
 
 namespace spillway {
 
@@ -48,6 +54,9 @@ class Process {
 
   // Whether memory comes from guards. To be asked after existing(): an arena appears after this is known.
   static bool is_guarded() { return guarded.load(std::memory_order_relaxed); }
+  // Whether an allocation has more to do than to allocate: a guard, or a stack for the trace. To be asked
+  // likewise.
+  static bool is_watched() { return watched.load(std::memory_order_relaxed); }
   // The guard of a device, made if need be with its arena; null without debug:guard. Errors: as arena().
   Result<Guard*> guard(int device);
   // Null where there is none.
@@ -86,8 +95,16 @@ class Process {
   Status annotate(int device, const std::string& name, uint64_t bytes);
   Result<uint64_t> annotation(int device, const std::string& name);
 
-  // See spw_dump.
-  Status dump(const std::string& path);
+  // process_dumps.cpp. See spw_dump; `reason` goes into the dump.
+  Status dump(const std::string& path, DumpFormat format, const char* reason);
+  // What an allocation on the device that failed is to say to the program: of device memory that has run out
+  // also what lies outside, and a dump is written where SPILLWAY_STATS asks for it. No lock may be held.
+  Status failed_alloc(int device, Status status);
+  // Ends the arena of a device whose context ends; false where more than blocks depends on it (spilled
+  // regions, guards, callbacks), and it stays. No call of the program may be using it; the process's own
+  // dumps and its live page are waited for.
+  bool drop_arena(int device);
+
   // The dump that SPILLWAY_STATS asks for, if it does. A failure costs one line on stderr.
   void dump_at_exit() noexcept;
   void check_guards_at_exit() noexcept;
@@ -108,19 +125,49 @@ class Process {
   // Of Config::pinned_ahead, on the node of the arena's device.
   Status pin_ahead(Arena& arena);
   void place_in_host_memory(Arena& arena);
-  Result<std::string> dump_text(int device);  // negative: all devices
+
+  struct OomMoment {
+    int device = -1;
+    int64_t allocated = 0;  // blocks so far
+    int64_t freed = 0;
+    bool operator==(const OomMoment&) const = default;
+  };
+  // The next two with the mutex held. The first adds what is wrong with SPILLWAY_STATS to the complaints.
+  void read_stats_path(std::vector<std::string>& complaints);
+  void start_dumps();
+  // Takes the mutex, and then the locks of what it looks through.
+  Dump collect(const char* reason);
+  // A dump that SPILLWAY_STATS asks for. The first failure costs one line on stderr.
+  void dump_as_asked(const std::string& path, const char* reason) noexcept;
+  void dump_on_oom(int device) noexcept;
+  // Whether this out-of-memory error is to be dumped, which is then noted. With oom_mutex_ held.
+  bool is_new_oom(int device);
+  std::string oom_tiers_text(int device);
+  void show_live(const Arena& arena) const;
 
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
   static std::atomic<PinnedBlocks*> published_pinned;  // never freed
   static std::atomic<bool> guarded;
+  static std::atomic<bool> watched;
   static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 
+  // Shared while a dump looks through the arenas, exclusive while one of them ends. Before mutex_.
+  std::shared_mutex looks_;
   std::mutex mutex_;
   bool config_loaded_ = false;
   Config config_;
   Status strict_error_;
+  // Of the dumps that SPILLWAY_STATS asks for. The path is set once, before any of them.
   std::string stats_path_;
+  pid_t owner_ = 0;  // the process whose counters these are
+  std::atomic<bool> dumps_on_oom_{false};
+  std::atomic<bool> complained_{false};
+  std::mutex oom_mutex_;
+  OomMoment last_oom_;
+  std::chrono::steady_clock::time_point last_oom_dump_;
+  int oom_dumps_ = 0;
   std::shared_ptr<const Driver> driver_;
+  Tracer* tracer_ = nullptr;
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
   std::map<int, DeviceTiers*> tiers_;  // never freed

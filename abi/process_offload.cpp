@@ -1,4 +1,5 @@
-// What the process has below its devices: pinned memory, the disk, regions and stashes, and when they are made.
+// What the process has below its devices: pinned memory, the disk, regions and stashes, and when they are
+// made.
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "abi/live.h"
 #include "abi/process.h"
 #include "offload/host_memory.h"
 #include "offload/host_overflow.h"
@@ -48,6 +50,7 @@ PinnedBlocks& Process::make_pinned() {
     options.available_bytes = [] { return read_host_memory().available_bytes; };
     options.touch_threads = std::min(config_.pinned_threads.value, std::thread::hardware_concurrency());
     published_pinned.store(new PinnedBlocks(driver_, std::move(options)), std::memory_order_release);
+    LiveWriter::instance().add_pinned(*existing_pinned());
   }
   return *existing_pinned();
 }
@@ -165,8 +168,10 @@ Result<DeviceTiers*> Process::tiers(int device) {
   Result<std::unique_ptr<DeviceTiers>> made =
       DeviceTiers::create(*driver_, *arena.value(), blocks.value()->arena(), disk, config_.spill_codec);
   if (!made.ok()) return made.take_status();
+  DeviceTiers* tiers = tiers_[device] = made.value().release();
+  LiveWriter::instance().add_tiers(device, *tiers);
   (void)pin_ahead(*arena.value());  // without a thread memory is pinned when it is needed
-  return tiers_[device] = made.value().release();
+  return tiers;
 }
 
 }  // namespace spillway

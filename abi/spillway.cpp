@@ -13,19 +13,23 @@
 #include "abi/ipc/exporter.h"
 #include "abi/ipc/importer.h"
 #include "abi/process.h"
+#include "abi/trace.h"
 #include "driver/context.h"
 
 namespace spillway {
 namespace {
 
-// With debug:guard, memory comes from the device's guard. `caller` is where the program called. Kept out of
-// line: the path without a guard is not to pay for them.
-[[gnu::noinline, gnu::cold]] spw_status guard_alloc(size_t bytes, int device, spw_stream stream,
-                                                    const void* caller, void** out) noexcept {
+// With debug:guard, memory comes from the device's guard; with trace_stacks, it is noted where the program
+// is. `caller` is where the program called. Kept out of line: the path without these is not to pay for them.
+[[gnu::noinline, gnu::cold]] spw_status watched_alloc(size_t bytes, int device, spw_stream stream,
+                                                      const void* caller, void** out) noexcept {
   return guarded([&]() -> Status {
+    ProcessTrace::note_stack(caller);
+    if (!Process::is_guarded()) return Process::existing(device)->allocate(bytes, stream, out);
     Result<Guard*> guard = Process::instance().guard(device);
     if (!guard.ok()) return guard.take_status();
-    return guard.value()->allocate(bytes, stream, caller, out);
+    Status status = guard.value()->allocate(bytes, stream, caller, out);
+    return status.ok() ? Status() : Process::instance().failed_alloc(device, std::move(status));
   });
 }
 
@@ -43,13 +47,24 @@ namespace {
   });
 }
 
+[[gnu::noinline, gnu::cold]] Status failed_alloc(int device, Status status) {
+  return Process::instance().failed_alloc(device, std::move(status));
+}
+
+inline Status alloc(Arena& arena, size_t bytes, spw_stream stream, void** out) {
+  Status status = arena.allocate(bytes, stream, out);
+  if (status.ok()) [[likely]]
+    return status;
+  return failed_alloc(arena.device(), std::move(status));
+}
+
 // The first use of a device.
 [[gnu::noinline, gnu::cold]] spw_status first_alloc(size_t bytes, int device, spw_stream stream,
                                                     const void* caller, void** out) noexcept {
   const spw_status made = with_arena(device, [](Arena&) { return Status(); });
   if (made != SPW_OK) return made;
-  if (Process::is_guarded()) return guard_alloc(bytes, device, stream, caller, out);
-  return with_arena(device, [&](Arena& arena) { return arena.allocate(bytes, stream, out); });
+  if (Process::is_watched()) return watched_alloc(bytes, device, stream, caller, out);
+  return with_arena(device, [&](Arena& arena) { return alloc(arena, bytes, stream, out); });
 }
 
 Status guard_check(int device, uint64_t* findings) {
@@ -66,26 +81,29 @@ Status guard_check(int device, uint64_t* findings) {
   return status;
 }
 
-Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
+// Runs `call`, which answers a CUresult, on the driver, in a context of the device.
+template <typename Call>
+Status in_context(int device, const char* name, Call call) {
   Result<std::shared_ptr<const Driver>> driver = Process::instance().driver();
   if (!driver.ok()) return driver.take_status();
   Result<RetainedContext> context = RetainedContext::retain(driver.value(), device);
   if (!context.ok()) return context.take_status();
   const ScopedContext scope(*driver.value(), context->get());
   if (!scope.status().ok()) return Status(scope.status().code(), scope.status().text());
+  return driver.value()->check(call(*driver.value()), name);
+}
+
+Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   size_t driver_free = 0;
   size_t driver_total = 0;
-  const CUresult result = driver.value()->cuMemGetInfo(&driver_free, &driver_total);
-  if (Status status = driver.value()->check(result, "cuMemGetInfo"); !status.ok()) return status;
+  Status status = in_context(device, "cuMemGetInfo", [&](const Driver& driver) {
+    return driver.cuMemGetInfo(&driver_free, &driver_total);
+  });
+  if (!status.ok()) return status;
 
   uint64_t available = driver_free;
-  if (Arena* arena = Process::existing(device); arena != nullptr) {
-    const DeviceStats stats = arena->stats();
-    const auto cached = static_cast<uint64_t>(stats.cached_free_bytes);
-    const uint64_t in_use = static_cast<uint64_t>(stats.reserved_bytes.all.current) - cached;
-    const uint64_t limit = arena->most_reserved_bytes();
-    available = std::min(available + cached, limit > in_use ? limit - in_use : 0);
-  }
+  if (Arena* arena = Process::existing(device); arena != nullptr)
+    available = available_bytes(*arena, available, 0);
   if (free_bytes != nullptr) *free_bytes = available;
   if (total_bytes != nullptr) *total_bytes = driver_total;
   return {};
@@ -138,6 +156,7 @@ Status conf_get(const char* name, char* buffer, size_t size, size_t* needed) {
 }  // namespace spillway
 
 using spillway::Arena;
+using spillway::Driver;
 using spillway::Guard;
 using spillway::Process;
 using spillway::Result;
@@ -151,9 +170,9 @@ spw_status spw_alloc(size_t bytes, int device, spw_stream stream, void** out) {
   }
   *out = nullptr;
   if (Arena* arena = Process::existing(device); arena != nullptr) [[likely]] {
-    if (Process::is_guarded()) [[unlikely]]
-      return spillway::guard_alloc(bytes, device, stream, __builtin_return_address(0), out);
-    return spillway::guarded([&] { return arena->allocate(bytes, stream, out); });
+    if (Process::is_watched()) [[unlikely]]
+      return spillway::watched_alloc(bytes, device, stream, __builtin_return_address(0), out);
+    return spillway::guarded([&] { return spillway::alloc(*arena, bytes, stream, out); });
   }
   return spillway::first_alloc(bytes, device, stream, __builtin_return_address(0), out);
 }
@@ -174,6 +193,13 @@ spw_status spw_stream_destroyed(int device, spw_stream stream) {
   return spillway::with_used_arena(device, [&](Arena& arena) {
     if (Guard* guard = Process::existing_guard(arena.device())) guard->stream_destroyed(stream);
     return arena.stream_destroyed(stream);
+  });
+}
+
+spw_status spw_stream_synchronize(int device, spw_stream stream) {
+  return spillway::guarded([&] {
+    return spillway::in_context(device, "cuStreamSynchronize",
+                                [&](const Driver& driver) { return driver.cuStreamSynchronize(stream); });
   });
 }
 
@@ -363,11 +389,12 @@ spw_status spw_guard_check(int device, uint64_t* findings) {
 
 spw_status spw_dump(const char* path, const char* format) {
   return spillway::guarded([&]() -> Status {
-    if (path == nullptr || *path == '\0') return Status::invalid_argument("path is NULL or empty");
-    if (format != nullptr && std::strcmp(format, "json") != 0) {
-      return Status::invalid_argument(fmt::format("format '{}' is not known; allowed: json", format));
-    }
-    return Process::instance().dump(path);
+    if (path == nullptr) return spillway::is_null("path");
+    Result<spillway::DumpFormat> named = format == nullptr
+                                             ? Result<spillway::DumpFormat>(spillway::format_of(path))
+                                             : spillway::format_named(format);
+    if (!named.ok()) return named.take_status();
+    return Process::instance().dump(path, named.value(), "call");
   });
 }
 

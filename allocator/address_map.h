@@ -30,6 +30,24 @@ class AddressMap {
     return leaf[(va >> kUnitShift) & (kLeafEntries - 1)].load(std::memory_order_acquire);
   }
 
+  // The places entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
+  // `most_bytes` of addresses were looked at.
+  template <typename Visit>
+  void find_before(uint64_t va, uint64_t most_bytes, Visit visit) const {
+    const uint64_t least = va > most_bytes ? va - most_bytes : 0;
+    uint64_t unit = va >> kUnitShift;
+    while ((va >> kLeafShift) < kTops && unit << kUnitShift >= least) {
+      const Entry* leaf = leaves_[unit / kLeafEntries].load(std::memory_order_acquire);
+      if (leaf != nullptr) {
+        Place* place = leaf[unit % kLeafEntries].load(std::memory_order_acquire);
+        if (place != nullptr && visit(*place)) return;
+      } else {
+        unit -= unit % kLeafEntries;  // nothing in the whole leaf
+      }
+      if (unit-- == 0) return;
+    }
+  }
+
   // False when host memory for the table has run out.
   bool set(uint64_t va, uint32_t units, Place* place) {
     for (uint32_t unit = 0; unit < units; ++unit) {

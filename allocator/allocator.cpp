@@ -21,6 +21,10 @@ Result<std::unique_ptr<Allocator>> Allocator::create(std::shared_ptr<const Drive
   return std::unique_ptr<Allocator>(new Allocator(std::move(driver), std::move(options_of)));
 }
 
+void Allocator::drop(int device) {
+  if (existing(device) != nullptr) delete arenas_[static_cast<size_t>(device)].exchange(nullptr);
+}
+
 Result<Arena*> Allocator::create_arena(int device) {
   if (device < 0 || device >= kMostDevices) {
     return Status::invalid_argument(fmt::format("device {}: allowed are 0 to {}", device, kMostDevices - 1));

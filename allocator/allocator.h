@@ -40,6 +40,9 @@ class Allocator {
     return arenas_[static_cast<size_t>(device)].load(std::memory_order_acquire);
   }
 
+  // Ends the arena of a device; the next arena() makes another. No other call may be using it.
+  void drop(int device);
+
   // As Arena::free and Arena::record_stream; the address tells the device.
   Status free(void* pointer) { return Arena::free(pointer); }
   Status record_stream(void* pointer, CUstream stream) { return Arena::record_stream(pointer, stream); }

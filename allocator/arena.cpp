@@ -36,6 +36,7 @@ Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOption
       device_(device),
       options_(options),
       stamp_(next_stamp()),
+      counters_(options.tracer, device),
       events_(*driver_),
       shared_(*driver_, *this, counters_, events_),
       most_mappings_(options.most_mappings),
@@ -95,6 +96,7 @@ void Arena::update_most_pages() {
   const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
   store_->set_most_pages((most - std::min(most, held_elsewhere_bytes())) / kPageBytes);
+  if (traced_limit_ != most) counters_.trace(TraceKind::kLimit, 0, traced_limit_ = most, 0);
 }
 
 uint64_t Arena::most_reserved_bytes() const {
@@ -168,13 +170,22 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
 }
 
 Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
-                             Place** place) {
+                             uint64_t bytes, uint64_t requested_bytes, Place** place, void** out) {
+  Climb tried;
+  tried.requested_bytes = requested_bytes;
+  tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
   lock.unlock();
-  Result<Place*> climbed = climb(heap, request);
+  Result<Place*> climbed = climb(heap, request, tried);
   if (!climbed.ok()) return climbed.take_status();
   *place = climbed.value();
-  if (*place != nullptr) lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
-  return {};
+  Status status;
+  if (*place != nullptr) {
+    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
+  } else {
+    status = place_outside(heap, bytes, tried, out);
+  }
+  climbs_.add(tried);
+  return status;
 }
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
@@ -182,8 +193,8 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
-    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
+    Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
+    if (!status.ok() || place == nullptr) return status;
   }
   if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
@@ -198,8 +209,8 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   if (place == nullptr) {
-    if (Status status = climb_unlocked(lock, heap, request, &place); !status.ok()) return status;
-    if (place == nullptr) return place_outside(heap, bytes, requested_bytes, out);
+    Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
+    if (!status.ok() || place == nullptr) return status;
   }
   if (place->slab == nullptr && !heap.open_slab(*place, size_class)) return no_host_memory();
   *out = heap.allocate_slot(size_class, requested_bytes);
@@ -227,6 +238,24 @@ Status Arena::free(void* pointer) {
   return heap.free(*place, va);
 }
 
+int Arena::device_of(const void* pointer) {
+  const Place* place = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
+  return place == nullptr ? -1 : place->heap->device();
+}
+
+Status Arena::free_on(void* pointer, CUstream stream) {
+  if (Place* place = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer)); place != nullptr) {
+    Heap& heap = *place->heap;
+    const Lock lock(heap.mutex);
+    const CUstream wanted = stream == CU_STREAM_LEGACY ? nullptr : stream;
+    const uint64_t thread = stream == CU_STREAM_PER_THREAD ? thread_number() : 0;
+    if (heap.key.stream == wanted && heap.key.thread == thread)
+      return heap.free(*place, reinterpret_cast<uint64_t>(pointer));
+  }
+  if (Status status = record_stream(pointer, stream); !status.ok()) return status;
+  return free(pointer);
+}
+
 Status Arena::record_stream(void* pointer, CUstream stream) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
@@ -237,13 +266,14 @@ Status Arena::record_stream(void* pointer, CUstream stream) {
   return heap.record_stream(*place, va, stream);
 }
 
-Status Arena::withhold(void* pointer) {
+Status Arena::withhold(void* pointer, uint64_t* bytes) {
+  if (bytes != nullptr) *bytes = 0;
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
   if (place == nullptr) return PlacedBlocks::instance().withhold(va, not_ours("free", va));
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
-  return heap.withhold(*place, va);
+  return heap.withhold(*place, va, bytes);
 }
 
 Status Arena::release_withheld(void* pointer) {
@@ -277,15 +307,22 @@ DeviceStats Arena::stats() const {
   return stats;
 }
 
-std::string Arena::oom_text(uint64_t requested_bytes) const {
-  OomRequest request{requested_bytes, device_, most_reserved_bytes()};
+std::optional<uint64_t> Arena::device_free_bytes() const {
   const ScopedContext context(*driver_, context_.get());
   size_t free_bytes = 0;
   size_t device_bytes = 0;
-  if (context.status().ok() && driver_->cuMemGetInfo(&free_bytes, &device_bytes) == CUDA_SUCCESS) {
-    request.device_bytes = device_bytes;
-    request.device_free_bytes = free_bytes;
+  if (!context.status().ok() || driver_->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
+    return std::nullopt;
+  return free_bytes;
+}
+
+std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const {
+  OomRequest request{requested_bytes, device_, most_reserved_bytes(), 0, 0, {}, tried};
+  if (const std::optional<uint64_t> free_bytes = device_free_bytes()) {
+    request.device_bytes = properties_.total_bytes;
+    request.device_free_bytes = *free_bytes;
   }
+  for (const auto& [id, held] : pool_bytes()) request.pools.push_back({id.first, id.second, held});
   return oom_report(request, stats());
 }
 

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -31,6 +32,7 @@
 #include "allocator/shared_blocks.h"
 #include "driver/context.h"
 #include "driver/driver.h"
+#include "stats/climb_log.h"
 #include "stats/counters.h"
 #include "stats/device_stats.h"
 #include "stats/segment_row.h"
@@ -58,6 +60,7 @@ struct ArenaOptions {
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
   bool check_streams = false;  // whether each request on a stream that the program made asks which one it is
+  Tracer* tracer = nullptr;    // records what happens; outlives the arena
 };
 
 class Arena {
@@ -79,8 +82,14 @@ class Arena {
   static Status record_stream(void* pointer, CUstream stream);
   // A free in two parts: from withhold() on, the block counts as freed by the program and pending, and nobody
   // gets its memory; release_withheld() frees it as free() would have. Errors: invalid_pointer.
-  static Status withhold(void* pointer);
+  // *bytes (may be null) is what it takes of the device.
+  static Status withhold(void* pointer, uint64_t* bytes = nullptr);
   static Status release_withheld(void* pointer);
+  // As free() by work of `stream`, a stream of the arena's context: what is enqueued there so far may still
+  // use the block. Errors: as free() and record_stream().
+  static Status free_on(void* pointer, CUstream stream);
+  // Of the arena whose block may begin at the pointer, without looking closer; -1 where none can.
+  static int device_of(const void* pointer);
   // What is asked when a request has nothing else left to try.
   LastRungs& last_rungs() { return last_rungs_; }
 
@@ -174,9 +183,16 @@ class Arena {
 
   int device() const { return device_; }
   CUcontext context() const { return context_.get(); }
+  bool is_in_primary_context() const { return context_.is_primary(); }
+  // How often a stream was told to wait for another, for its memory; never reset.
+  uint64_t stream_waits() const { return counters_.stream_waits(); }
   // Those that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const;
   DeviceStats stats() const;
+  // What the driver calls free of the device; none where it does not answer.
+  std::optional<uint64_t> device_free_bytes() const;
+  // The latest requests that own memory and new pages did not serve, oldest first.
+  std::vector<Climb> recent_climbs() const { return climbs_.list(); }
   // The bytes that each private pool holds. One that was released holds none; it is listed until both resets.
   std::vector<std::pair<PoolId, spw_stat>> pool_bytes() const;
   void reset_peaks();
@@ -187,6 +203,10 @@ class Arena {
   std::vector<SegmentRow> segments() const;
   // Of whichever arena. Errors: invalid_pointer.
   static Result<FoundBlock> find_block(const void* pointer);
+  // The block in the program's hands that `pointer` lies in, at its beginning or behind it; looks at
+  // `most_bytes` of addresses before it, 16 KiB at a time. Blocks in host memory and shareable ones are not
+  // found. Errors: invalid_pointer.
+  static Result<FoundBlock> find_block_around(const void* pointer, uint64_t most_bytes);
 
  private:
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
@@ -267,22 +287,23 @@ class Arena {
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
-  // Gives `lock`, the heap's, up for the climb; it is held again when a place was found, else *place is null.
+  // The ladder, for `bytes` of which the program asked for `requested_bytes`. Gives `lock`, the heap's, up
+  // for it; it is held again when a place was found. Else *place is null, and *out a block in host memory.
   Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
-                        Place** place);
+                        uint64_t bytes, uint64_t requested_bytes, Place** place, void** out);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 
   // ladder.cpp. climb() answers a place taken in `heap`, or that of a slab that has room by now; the heap's
   // lock is then held. Null when device memory has run out.
-  Result<Place*> climb(Heap& heap, const Request& request);
+  Result<Place*> climb(Heap& heap, const Request& request, Climb& tried);
   // The end of the ladder: a block in host memory, or the error.
-  Status place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
+  Status place_outside(Heap& heap, uint64_t bytes, Climb& tried, void** out);
   bool may_ask_last_rungs(Heap& heap);
   // Device memory that must come free for the request, as far as can be told.
   uint64_t missing_bytes(Heap& heap, const Request& request);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
-  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, bool* crowded);
+  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, Climb& tried, bool* crowded);
   // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
   // may be created for that now.
   uint32_t many_mappings() const;
@@ -319,7 +340,7 @@ class Arena {
   // With the heap's lock held: whether its stream is being captured; one that is gone is not.
   bool is_capturing(Heap& heap);
   bool any_capturing(const std::vector<Heap*>& all);
-  Status out_of_memory(uint64_t requested_bytes);
+  Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
 
   // What the address map does not know: a shared block, a placed one, or nobody's.
   static Status free_unknown(uint64_t va);
@@ -335,7 +356,7 @@ class Arena {
 
   // Whether a page has no live bytes, and its users are done as of the last wait.
   static bool may_go(const Heap& heap, PageId id);
-  std::string oom_text(uint64_t requested_bytes) const;
+  std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
   void update_most_pages();
   Status release_vacant_pages();
   std::vector<Heap*> heaps() const;
@@ -349,6 +370,7 @@ class Arena {
   DeviceProperties properties_;
   RetainedContext context_;
   DeviceCounters counters_;
+  ClimbLog climbs_;
   EventPool events_;
 
   mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
@@ -362,6 +384,7 @@ class Arena {
   uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
   uint64_t reserve_bytes_;  // guarded by mutex_
+  uint64_t traced_limit_ = 0;
   LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h

@@ -94,6 +94,9 @@ void Arena::set_away(SourcedPool& pool, bool away) {
     }
   }
   if (away) pool.store->set_away(true);
+  for (const SegmentMemory& memory : pool.store->segments()) {
+    counters_.trace(away ? TraceKind::kEvict : TraceKind::kRestore, memory.va(), memory.bytes, 0);
+  }
   update_most_pages();
 }
 

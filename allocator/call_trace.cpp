@@ -1,35 +1,23 @@
 #include "allocator/call_trace.h"
 
-#include <cxxabi.h>
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <string_view>
+
+#include "stats/symbol.h"
 
 namespace spillway {
 namespace {
 
-std::string demangled(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
-                                                    std::free);
-  return name != nullptr ? name.get() : symbol;
-}
-
 std::string describe(void* frame) {
-  Dl_info info{};
-  if (dladdr(frame, &info) == 0 || info.dli_fname == nullptr) return fmt::format("{}", frame);
-  const auto address = reinterpret_cast<uintptr_t>(frame);
-  const std::string_view file(info.dli_fname);
-  std::string module = fmt::format("{}+{:#x}", file.substr(file.rfind('/') + 1),
-                                   address - reinterpret_cast<uintptr_t>(info.dli_fbase));
-  if (info.dli_sname == nullptr) return module;
-  return fmt::format("{}+{:#x} ({})", demangled(info.dli_sname),
-                     address - reinterpret_cast<uintptr_t>(info.dli_saddr), module);
+  const Symbol symbol = find_symbol(frame);
+  if (symbol.module.empty()) return fmt::format("{}", frame);
+  const std::string_view file(symbol.module);
+  std::string module = fmt::format("{}+{:#x}", file.substr(file.rfind('/') + 1), symbol.module_offset);
+  if (symbol.function.empty()) return module;
+  return fmt::format("{}+{:#x} ({})", symbol.function, symbol.function_offset, module);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "allocator/heap.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "allocator/address_map.h"
@@ -32,7 +33,9 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       vacant_(store.id_capacity()),
       fragments_(store.pages()),
       leader_(leader),
-      epochs_(store.id_capacity() / kEpochPages + 1, 0) {}
+      epochs_(store.id_capacity() / kEpochPages + 1, 0) {
+  counters.set_stream(std::bit_cast<uint64_t>(key.stream));
+}
 
 Heap::~Heap() {
   for (const std::unique_ptr<Place>& place : places_) leave_address_map(*place);
@@ -54,9 +57,16 @@ bool Heap::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
   return owns(page) && page.free_lines.contains(begin, end);
 }
 
+bool Heap::has_moved(const Place& place) const {
+  if (place.head_page != kNoPage) return va_of(place.head_page, place.head_begin) != place.va;
+  const PageId first = place.runs.begin() != place.runs.end() ? place.runs.begin()->first : place.tail_page;
+  return va_of(first, 0) != place.va;
+}
+
 bool Heap::ends_fit(const Place& place) const {
   if (place.state != BlockState::kFree) return false;
   if (is_lost(place)) return false;
+  if (!store_.uses_vmm() && has_moved(place)) return false;
   if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end))
     return false;
   return place.tail_page == kNoPage || piece_is_free(place.tail_page, 0, place.tail_end);
@@ -301,7 +311,7 @@ bool Heap::make_live(Place& place, uint64_t requested_bytes) {
   }
   place.requested_bytes = requested_bytes;
   counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes(), taken_.page_bytes(),
-                       taken_.fragments);
+                       taken_.fragments, place.va);
   return true;
 }
 

@@ -144,7 +144,7 @@ class Heap {
   bool is_used_by(CUstream stream) const;
   void stream_goes(const StreamIdentity& stream);
   // A free in two parts, see Arena::withhold.
-  Status withhold(Place& place, uint64_t va);
+  Status withhold(Place& place, uint64_t va, uint64_t* bytes);
   Status release_withheld(Place& place, uint64_t va);
 
   // Frees whose other streams are done are completed; answers how many blocks that was.
@@ -313,6 +313,8 @@ class Heap {
     return place.view != nullptr &&
            place.view->generation.load(std::memory_order_relaxed) != place.view_generation;
   }
+  // Without VMM: its segment was released, and its pages' ids serve another one.
+  bool has_moved(const Place& place) const;
   Place* oldest_dead_place();
   // Entries of blocks that are gone stay until others replace them, so those of a place that goes are
   // cleared.
@@ -362,7 +364,7 @@ class Heap {
   void release_slab(Slab& slab);
   void add_spare_slab();
   // Counts a slot that was taken, and notes that its slab is not empty and may be full.
-  void slot_taken(SlabClass& state, Slab& slab, uint64_t requested_bytes);
+  void slot_taken(SlabClass& state, Slab& slab, uint32_t slot, uint64_t requested_bytes);
   void free_all_but(const HeapState& state, Place& place);
   Status restore_large(Place& place, uint64_t requested_bytes);
   Status restore_slab(Place& place, const Slab& saved);

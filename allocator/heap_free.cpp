@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "allocator/heap.h"
 #include "driver/context.h"
@@ -31,7 +32,7 @@ Status Heap::free(Place& place, uint64_t va) {
     if (!place.has_stream_uses) {
       const Change given = give(place);
       counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
-                       given.fragments);
+                       given.fragments, place.va);
       return {};
     }
   }
@@ -73,12 +74,13 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
   return {};
 }
 
-Status Heap::withhold(Place& place, uint64_t va) {
+Status Heap::withhold(Place& place, uint64_t va, uint64_t* bytes) {
   uint32_t slot = kMostSlots;
   if (!begins_live(place, va, &slot)) {
     return Status::invalid_pointer(fmt::format("free of {:#x}: no live block begins there", va));
   }
   mark_pending(place, slot);
+  if (bytes != nullptr) *bytes = place.slab != nullptr ? place.slab->slot_bytes() : place.bytes();
   return {};
 }
 
@@ -101,10 +103,11 @@ Status Heap::release_withheld(Place& place, uint64_t va) {
 void Heap::mark_pending(Place& place, uint32_t slot) {
   if (place.slab != nullptr) {
     Slab::set(place.slab->pending_slots, slot);
-    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes());
+    counters.on_free_requested(SizePool::kSmall, place.slab->slot_bytes(), place.slab->requested[slot],
+                               place.slab->va_of(slot));
   } else {
     place.state = BlockState::kPendingFree;
-    counters.on_free_requested(SizePool::kLarge, place.bytes());
+    counters.on_free_requested(SizePool::kLarge, place.bytes(), place.requested_bytes, place.va);
   }
 }
 
@@ -178,6 +181,7 @@ void Heap::stream_goes(const StreamIdentity& stream) {
 
 void Heap::take_over(const HeapKey& by) {
   key = by;
+  counters.set_stream(std::bit_cast<uint64_t>(key.stream));
   thread_ended = by.thread == 0 ? nullptr : thread_has_ended();
   timeline.reopen();
   // What the timeline now counts as complete is the old stream's work, not that of the others.
@@ -218,6 +222,7 @@ Status Heap::wait_behind_stream(PendingFree& pending) {
   for (const Event& event : pending.events) {
     device_counters_.on_driver_call(DriverCall::kStreamWait);
     if (Status status = event.make_wait(key.stream); !status.ok()) return status;
+    device_counters_.on_stream_waited();
   }
   for (Event& event : pending.events) events_.give_back(std::move(event));
   return {};
@@ -289,7 +294,7 @@ void Heap::complete_free(Place& place, uint32_t slot) {
   }
   const Change given = give(place);
   counters.on_free_completed(SizePool::kLarge, place.requested_bytes, place.bytes(), given.page_bytes(),
-                             given.fragments);
+                             given.fragments, place.va);
 }
 
 }  // namespace spillway

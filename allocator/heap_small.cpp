@@ -46,17 +46,17 @@ void* Heap::allocate_slot(uint32_t size_class, uint64_t requested_bytes) {
   SlabClass& state = classes_[size_class];
   Slab& slab = *state.with_room;
   const uint32_t slot = slab.take_slot(requested_bytes);
-  slot_taken(state, slab, requested_bytes);
+  slot_taken(state, slab, slot, requested_bytes);
   return reinterpret_cast<void*>(slab.va_of(slot));
 }
 
-void Heap::slot_taken(SlabClass& state, Slab& slab, uint64_t requested_bytes) {
+void Heap::slot_taken(SlabClass& state, Slab& slab, uint32_t slot, uint64_t requested_bytes) {
   if (&slab == state.empty) state.empty = nullptr;
   if (slab.full()) {
     unlist(slab);
     counters.on_fragments(-1, SizePool::kSmall);
   }
-  counters.on_allocate(SizePool::kSmall, requested_bytes, slab.slot_bytes());
+  counters.on_allocate(SizePool::kSmall, requested_bytes, slab.slot_bytes(), 0, 0, slab.va_of(slot));
 }
 
 bool Heap::reopens(const Slab& slab) {
@@ -122,9 +122,9 @@ void Heap::slot_freed(Slab& slab, uint32_t slot, bool was_pending) {
   const bool was_full = slab.full();
   slab.give_slot(slot);
   if (was_pending) {
-    counters.on_free_completed(SizePool::kSmall, requested, slab.slot_bytes());
+    counters.on_free_completed(SizePool::kSmall, requested, slab.slot_bytes(), 0, 0, slab.va_of(slot));
   } else {
-    counters.on_free(SizePool::kSmall, requested, slab.slot_bytes());
+    counters.on_free(SizePool::kSmall, requested, slab.slot_bytes(), 0, 0, slab.va_of(slot));
   }
   SlabClass& state = classes_[slab.size_class];
   if (was_full) {

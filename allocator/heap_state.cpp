@@ -140,8 +140,8 @@ void Heap::free_all_but(const HeapState& state, Place& place) {
 
 Status Heap::restore_large(Place& place, uint64_t requested_bytes) {
   if (place.state == BlockState::kLive) {
-    counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes());
-    counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes());
+    counters.on_free(SizePool::kLarge, place.requested_bytes, place.bytes(), 0, 0, place.va);
+    counters.on_allocate(SizePool::kLarge, requested_bytes, place.bytes(), 0, 0, place.va);
     place.requested_bytes = requested_bytes;
     return {};
   }
@@ -157,12 +157,13 @@ Status Heap::restore_slab(Place& place, const Slab& saved) {
   for (uint32_t slot = 0; slot < saved.slots; ++slot) {
     if (!saved.is_live(slot)) continue;
     if (slab.is_live(slot)) {
-      counters.on_free(SizePool::kSmall, slab.requested[slot], slab.slot_bytes());
-      counters.on_allocate(SizePool::kSmall, saved.requested[slot], slab.slot_bytes());
+      counters.on_free(SizePool::kSmall, slab.requested[slot], slab.slot_bytes(), 0, 0, slab.va_of(slot));
+      counters.on_allocate(SizePool::kSmall, saved.requested[slot], slab.slot_bytes(), 0, 0,
+                           slab.va_of(slot));
       slab.requested[slot] = saved.requested[slot];
     } else {
       slab.take_slot_at(slot, saved.requested[slot]);
-      slot_taken(classes_[slab.size_class], slab, saved.requested[slot]);
+      slot_taken(classes_[slab.size_class], slab, slot, saved.requested[slot]);
     }
   }
   return {};

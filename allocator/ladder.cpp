@@ -45,11 +45,17 @@ int64_t now_ns() {
 // Counts a rung when it has been tried.
 class RungTimer {
  public:
-  RungTimer(DeviceCounters& counters, Rung rung) : counters_(counters), rung_(rung), start_ns_(now_ns()) {}
-  void finish(bool served) const { counters_.on_rung(rung_, served, now_ns() - start_ns_); }
+  RungTimer(DeviceCounters& counters, Climb& tried, Rung rung)
+      : counters_(counters), tried_(tried), rung_(rung), start_ns_(now_ns()) {}
+  void finish(bool served) const {
+    const int64_t time_ns = now_ns() - start_ns_;
+    counters_.on_rung(rung_, served, time_ns);
+    tried_.note(rung_, served, time_ns);
+  }
 
  private:
   DeviceCounters& counters_;
+  Climb& tried_;
   const Rung rung_;
   const int64_t start_ns_;
 };
@@ -67,13 +73,13 @@ bool Arena::any_capturing(const std::vector<Heap*>& all) {
   });
 }
 
-Result<Place*> Arena::climb(Heap& heap, const Request& request) {
+Result<Place*> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
   if (&heap.store() != store_.get()) return climb_sourced(heap, request);
   {
     std::unique_lock<BiasedMutex> lock(heap.mutex);
     if (heap.has_pending_frees()) {
       const RelaxedCapture relaxed(*driver_);
-      const RungTimer timer(counters_, Rung::kCompletedFrees);
+      const RungTimer timer(counters_, tried, Rung::kCompletedFrees);
       timer.finish(heap.complete_finished_frees() > 0);
     }
     // A slot that came free meanwhile, or just now, needs no new slab.
@@ -105,7 +111,7 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request) {
     {
       const Lock arena_lock(mutex_);
       std::unique_lock<BiasedMutex> lock(heap.mutex);
-      Result<Place*> climbed = climb_without_host_wait(heap, request, may_retire ? &crowded : nullptr);
+      Result<Place*> climbed = climb_without_host_wait(heap, request, tried, may_retire ? &crowded : nullptr);
       if (!climbed.ok()) return climbed;
       if (climbed.value() != nullptr) {
         if (waited) counters_.on_alloc_retry();
@@ -115,7 +121,7 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request) {
     }
     const ScopedContext context(*driver_, context_.get());
     if (!context.status().ok()) return Status(context.status().code(), context.status().text());
-    const RungTimer timer(counters_, Rung::kHostWait);
+    const RungTimer timer(counters_, tried, Rung::kHostWait);
     if (crowded) {
       may_retire = false;
       timer.finish(retire_views());
@@ -140,7 +146,7 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request) {
     bool gave = false;
     while (!gave && !rungs->empty() && rounds < LastRungs::kMostRounds) {
       ++rounds;
-      const RungTimer last_timer(counters_, rungs->front()->rung);
+      const RungTimer last_timer(counters_, tried, rungs->front()->rung);
       gave = rungs->front()->call(missing_bytes(heap, request)) > 0;
       last_timer.finish(gave);
       if (!gave) rungs->erase(rungs->begin());
@@ -170,7 +176,7 @@ uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
   return std::max<uint64_t>(pages > room ? pages - room : pages, 1) * kPageBytes;
 }
 
-Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
+Status Arena::place_outside(Heap& heap, uint64_t bytes, Climb& tried, void** out) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   CUstream stream = nullptr;
@@ -182,12 +188,13 @@ Status Arena::place_outside(Heap& heap, uint64_t bytes, uint64_t requested_bytes
   const std::shared_ptr<const HostPlacement> placement = last_rungs_.placement();
   const bool is_sourced = &heap.store() != store_.get();
   if (placement != nullptr && !is_sourced && may_ask_last_rungs(heap)) {
-    const RungTimer timer(counters_, Rung::kHostPlacement);
+    const RungTimer timer(counters_, tried, Rung::kHostPlacement);
     *out = PlacedBlocks::instance().place(placement, bytes_to_lines(bytes) * kLineBytes, stream, counters_);
     timer.finish(*out != nullptr);
     if (*out != nullptr) return {};
   }
-  return out_of_memory(requested_bytes);
+  tried.note(Rung::kOutOfMemory, true, 0);
+  return out_of_memory(tried.requested_bytes, tried);
 }
 
 uint32_t Arena::many_mappings() const {
@@ -213,7 +220,8 @@ uint32_t Arena::pages_to_spare_mappings() const {
   return static_cast<uint32_t>(std::min(left, store_->easy_room_pages()));
 }
 
-Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, bool* crowded) {
+Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request, Climb& tried,
+                                              bool* crowded) {
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
   const bool completed_frees = heap.has_pending_frees() && heap.complete_finished_frees() > 0;
@@ -236,7 +244,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   if (wants_back(heap, request)) {
     if (Status status = enter_context(); !status.ok()) return status;
     if (!is_capturing(heap)) {
-      const RungTimer timer(counters_, Rung::kDeviceWait);
+      const RungTimer timer(counters_, tried, Rung::kDeviceWait);
       Place* place = nullptr;
       if (heap.complete_free_behind_stream(*heap.expected(request))) place = heap.take_located(request);
       if (place == nullptr) place = borrow_predicted(heap, request);
@@ -269,7 +277,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     uint64_t room = ordered ? hard_room : store_->easy_room_pages();
     bool device_is_full = false;
     if (plan.new_pages <= room) {
-      const RungTimer timer(counters_, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
+      const RungTimer timer(counters_, tried, plan.new_pages > 0 ? Rung::kNewPages : Rung::kView);
       Result<Place*> place = heap.take_planned(request, plan);
       timer.finish(place.ok());
       if (place.ok()) spared_pages_ += plan.spare_pages;
@@ -290,7 +298,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       if (may_exceed) continue;
       return nullptr;
     }
-    const RungTimer timer(counters_, Rung::kDeviceWait);
+    const RungTimer timer(counters_, tried, Rung::kDeviceWait);
     const uint32_t shortfall =
         plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
     bool progress = borrow(heap, shortfall) > 0;
@@ -328,6 +336,7 @@ bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   if (!closed.ok()) return false;
   counters_.on_driver_call(DriverCall::kStreamWait);
   if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;
+  counters_.on_stream_waited();
   waiter.timeline.note_wait(&timeline, timeline.recorded());
   return true;
 }
@@ -535,9 +544,10 @@ bool Arena::retire_views() {
   return store_->unmap_retired().ok();
 }
 
-Status Arena::out_of_memory(uint64_t requested_bytes) {
+Status Arena::out_of_memory(uint64_t requested_bytes, const Climb& tried) {
   counters_.on_rung(Rung::kOutOfMemory, true, 0);
-  return Status::out_of_memory(oom_text(requested_bytes));
+  counters_.trace(TraceKind::kOutOfMemory, 0, requested_bytes, 0);
+  return Status::out_of_memory(oom_text(requested_bytes, tried));
 }
 
 }  // namespace spillway

@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <iterator>
+#include <new>
+#include <utility>
 
 // Only pages' tables point to some small blocks, and a leak checker does not look into mappings of ours
 // unless told.
@@ -163,17 +166,55 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
     note_new_page(first + i, va + i * kPageBytes, owner, handles[i]);
   }
   *created = static_cast<uint32_t>(handles.size());
+  counters_.trace(TraceKind::kMap, va, handles.size() * kPageBytes, handles.size() * kPageBytes);
   count_pages(static_cast<int64_t>(handles.size()));
   return status;
 }
 
 Result<PageId> PageStore::next_segment(uint32_t wanted) const {
+  for (const auto& [first, count] : free_ids_) {
+    if (count > wanted) return first;
+  }
   if (uint64_t{next_segment_id_} + wanted + 1 <= id_capacity_) return next_segment_id_;
-  return Status::out_of_memory("page ids have run out: too many segments were created and released");
+  return Status::out_of_memory("page ids have run out: segments of too many sizes came and went");
+}
+
+void PageStore::take_ids(PageId first, uint32_t count) {
+  if (first == next_segment_id_) {
+    next_segment_id_ += count;
+    return;
+  }
+  auto range = free_ids_.extract(first);
+  if (range.mapped() == count) return;
+  range.key() += count;
+  range.mapped() -= count;
+  free_ids_.insert(std::move(range));
+}
+
+void PageStore::give_back_ids(PageId first, uint32_t count) noexcept {
+  try {
+    auto range = free_ids_.emplace(first, count).first;
+    if (const auto after = std::next(range); after != free_ids_.end() && after->first == first + count) {
+      range->second += after->second;
+      free_ids_.erase(after);
+    }
+    if (range != free_ids_.begin()) {
+      if (const auto before = std::prev(range); before->first + before->second == first) {
+        before->second += range->second;
+        free_ids_.erase(range);
+        range = before;
+      }
+    }
+    if (range->first + range->second != next_segment_id_) return;
+    next_segment_id_ = range->first;
+    free_ids_.erase(range);
+  } catch (const std::bad_alloc&) {
+    // They are never given out again.
+  }
 }
 
 void PageStore::note_new_segment(Segment segment, uint64_t va, Heap* owner) {
-  next_segment_id_ += segment.count + 1;
+  take_ids(segment.first, segment.count + 1);
   for (uint32_t i = 0; i < segment.count; ++i)
     note_new_page(segment.first + i, va + i * kPageBytes, owner, 0);
   count_pages(segment.count);
@@ -274,11 +315,13 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   }
   std::fill(view->pages.begin() + mapped, view->pages.end(), kNoPage);
   if (!status.ok()) return status;
+  counters_.trace(TraceKind::kMap, va, bytes, 0);
   return view;
 }
 
 void PageStore::drop(View& view) {
   view.lose_places();
+  counters_.trace(TraceKind::kUnmap, view.va, view.pages.size() * kPageBytes, 0);
   give_back_alias_range(view.va, view.pages.size() * kPageBytes);
   view_slots_ -= view.pages.size();
   view.pages.clear();
@@ -381,6 +424,7 @@ Status PageStore::release_page(PageId id) {
   }
   count(DriverCall::kUnmap);
   if (Status status = unmap(*driver_, page.va, kPageBytes); !status.ok()) return status;
+  counters_.trace(TraceKind::kUnmap, page.va, kPageBytes, kPageBytes);
   count(DriverCall::kRelease);
   Status released = driver_->check(driver_->cuMemRelease(page.handle), "cuMemRelease");
   note_released_page(id);

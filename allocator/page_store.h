@@ -177,7 +177,10 @@ class PageStore {
   void give_back_alias_range(uint64_t va, uint64_t bytes);
   void forget_alias(Page& page, const View* view);
   void drop(View& view);
+  // Ids in a row for a segment and the gap behind it, which keeps it apart from the next.
   Result<PageId> next_segment(uint32_t count) const;
+  void take_ids(PageId first, uint32_t count);
+  void give_back_ids(PageId first, uint32_t count) noexcept;
   void note_new_segment(Segment segment, uint64_t va, Heap* owner);
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
   void note_released_page(PageId id);
@@ -225,6 +228,7 @@ class PageStore {
   std::vector<View*> spare_views_;
   std::vector<Segment> segments_;
   PageId next_segment_id_ = 0;
+  std::map<PageId, uint32_t> free_ids_;  // below it; first -> how many, no two adjacent
 };
 
 template <typename Vacant, typename Released>
@@ -239,6 +243,7 @@ Status PageStore::release_segments(Vacant vacant, Released released) {
     if (Status status = segment.block.release(); !status.ok()) return status;
     released(segment.first, segment.count);
     for (uint32_t page = 0; page < segment.count; ++page) note_released_page(segment.first + page);
+    give_back_ids(segment.first, segment.count + 1);
     segments_[i] = std::move(segments_.back());
     segments_.pop_back();
   }
@@ -261,6 +266,7 @@ std::vector<SegmentMemory> PageStore::take_segments(MayGo may_go, Released relea
       note_released_page(id);
     }
     taken.push_back(segment.memory);
+    give_back_ids(segment.first, segment.count + 1);
     std::swap(segments_[i], segments_.back());
     segments_.pop_back();
   }

@@ -25,6 +25,7 @@ void* PlacedBlocks::place(const std::shared_ptr<const HostPlacement>& placement,
   AddressMap& map = AddressMap::instance();
   map.clear_if(node.key(), map.find(node.key()));
   counters.on_host_placed(static_cast<int64_t>(bytes));
+  counters.trace(TraceKind::kPlace, node.key(), bytes, bytes, std::bit_cast<uint64_t>(stream));
   const std::lock_guard lock(mutex_);
   blocks_.insert(std::move(node));
   return block;
@@ -33,6 +34,7 @@ void* PlacedBlocks::place(const std::shared_ptr<const HostPlacement>& placement,
 void PlacedBlocks::release(const Blocks::node_type& node) {
   const Block& block = node.mapped();
   block.counters->on_host_placed(-static_cast<int64_t>(block.bytes));
+  block.counters->trace(TraceKind::kUnplace, node.key(), block.bytes, block.bytes);
   block.placement->release(std::bit_cast<void*>(node.key()), block.streams);
 }
 

@@ -69,7 +69,7 @@ void SharedBlocks::make_live(Block& block, uint64_t requested_bytes, const Strea
   block.state = State::kLive;
   block.requested_bytes = requested_bytes;
   block.streams = {stream};
-  counters_->on_allocate(SizePool::kLarge, requested_bytes, bytes, bytes);
+  counters_->on_allocate(SizePool::kLarge, requested_bytes, bytes, bytes, 0, block.range.base());
 }
 
 Result<uint64_t> SharedBlocks::reuse(uint64_t requested_bytes, const StreamIdentity& stream) {
@@ -156,7 +156,8 @@ Status SharedBlocks::free(uint64_t va) {
   Block& block = found->second;
   block.state = State::kPending;
   block.freed_at = waits_;
-  counters_->on_free_requested(SizePool::kLarge, block.range.bytes());
+  counters_->on_free_requested(SizePool::kLarge, block.range.bytes(), block.requested_bytes,
+                               block.range.base());
   record_events(block);
   return {};
 }
@@ -182,7 +183,7 @@ void SharedBlocks::complete_free(Block& block) {
   block.is_unordered = false;
   block.state = State::kIdle;
   const uint64_t bytes = block.range.bytes();
-  counters_->on_free_completed(SizePool::kLarge, block.requested_bytes, bytes, bytes);
+  counters_->on_free_completed(SizePool::kLarge, block.requested_bytes, bytes, bytes, 0, block.range.base());
 }
 
 void SharedBlocks::complete_finished_frees() {

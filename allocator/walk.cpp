@@ -254,6 +254,25 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
   return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
 }
 
+Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_bytes) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  const void* begin = nullptr;
+  AddressMap::instance().find_before(va, most_bytes, [&](Place& place) {
+    Heap& heap = *place.heap;
+    const Lock lock(heap.mutex);
+    if (place.heap != &heap || place.state == BlockState::kFree || place.va > va) return false;
+    // Blocks do not overlap: the nearest that is not free, or none.
+    if (va - place.va >= place.bytes()) return true;
+    const Slab* slab = place.slab;
+    begin = reinterpret_cast<const void*>(
+        slab == nullptr ? place.va : place.va + (va - place.va) / slab->slot_bytes() * slab->slot_bytes());
+    return true;
+  });
+  Result<FoundBlock> found = find_block(begin);
+  if (found.ok() && found->row.kind == BlockKind::kActiveAllocated) return found;
+  return Status::invalid_pointer(fmt::format("{:#x} lies in no block", va));
+}
+
 std::vector<SegmentRow> Arena::segments() const {
   const Lock lock(mutex_);
   std::vector<SegmentRow> segments;

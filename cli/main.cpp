@@ -12,11 +12,17 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/calibrate/command.h"
+#include "cli/doctor/command.h"
 #include "cli/estimate/command.h"
+#include "cli/exporter/command.h"
 #include "cli/launch/command.h"
 #include "cli/output.h"
+#include "cli/plot/command.h"
 #include "cli/replay/command.h"
+#include "cli/report/command.h"
 #include "cli/tiers/command.h"
+#include "cli/top/command.h"
+#include "cli/trace_model/command.h"
 
 namespace {
 
@@ -47,6 +53,12 @@ int run(int argc, char** argv) {
   const std::function<std::optional<int>()> estimate = spillway::add_estimate_command(app);
   const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
   const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
+  const std::function<std::optional<int>()> traces = spillway::add_trace_commands(app);
+  const std::function<std::optional<int>()> report = spillway::add_report_commands(app);
+  const std::function<std::optional<int>()> exporter = spillway::add_exporter_command(app);
+  const std::function<std::optional<int>()> top = spillway::add_top_command(app);
+  const std::function<std::optional<int>()> doctor = spillway::add_doctor_command(app);
+  const std::function<std::optional<int>()> trace_model = spillway::add_trace_model_command(app);
   const std::vector<std::string> commands = names(app);
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
@@ -64,7 +76,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain(error.what());
   }
-  for (const auto& command : {launch, estimate, calibrate, tiers}) {
+  for (const auto& command :
+       {launch, estimate, calibrate, tiers, report, traces, exporter, top, doctor, trace_model}) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
   return replay();

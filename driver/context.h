@@ -31,6 +31,7 @@ class RetainedContext {
   static Result<RetainedContext> retain(std::shared_ptr<const Driver> driver, int device);
 
   CUcontext get() const { return context_; }
+  bool is_primary() const { return primary_; }
   explicit operator bool() const { return context_ != nullptr; }
 
   void reset() noexcept;

@@ -10,6 +10,15 @@ namespace {
 
 constexpr const char* kDefaultLibrary = "libcuda.so.1";
 
+// Where Spillway's preload library stands before dlsym for the program, this is how the real one is reached.
+constexpr const char* kRealLookUp = "spw_preload_dlsym";
+
+void* look_up(void* library, const char* symbol) {
+  using LookUp = void* (*)(void*, const char*);
+  static const auto kReal = reinterpret_cast<LookUp>(dlsym(RTLD_DEFAULT, kRealLookUp));
+  return kReal != nullptr ? kReal(library, symbol) : dlsym(library, symbol);
+}
+
 enum class Need { kRequired, kVmm, kOptional };
 
 std::string version_text(int version) {
@@ -22,8 +31,8 @@ class Resolver {
  public:
   explicit Resolver(void* library)
       : library_(library),
-        modern_(reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library, "cuGetProcAddress_v2"))),
-        first_(reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library, "cuGetProcAddress"))) {}
+        modern_(reinterpret_cast<PFN_cuGetProcAddress_v12000>(look_up(library, "cuGetProcAddress_v2"))),
+        first_(reinterpret_cast<PFN_cuGetProcAddress_v11030>(look_up(library, "cuGetProcAddress"))) {}
 
   void* find(const char* name, int version, const char* symbol) const {
     void* function = nullptr;
@@ -34,7 +43,7 @@ class Resolver {
     } else if (first_ != nullptr) {
       if (first_(name, &function, version, kFlags) != CUDA_SUCCESS) function = nullptr;
     }
-    return function != nullptr ? function : dlsym(library_, symbol);
+    return function != nullptr ? function : look_up(library_, symbol);
   }
 
  private:
@@ -66,8 +75,8 @@ Status Driver::load(const std::string& path) {
         "or name its library in SPILLWAY_LIBCUDA",
         path, reason != nullptr ? reason : "no reason given", version_text(kMinVersion)));
   }
-  auto init = reinterpret_cast<PFN_cuInit_v2000>(dlsym(library_, "cuInit"));
-  auto get_version = reinterpret_cast<PFN_cuDriverGetVersion_v2020>(dlsym(library_, "cuDriverGetVersion"));
+  auto init = reinterpret_cast<PFN_cuInit_v2000>(look_up(library_, "cuInit"));
+  auto get_version = reinterpret_cast<PFN_cuDriverGetVersion_v2020>(look_up(library_, "cuDriverGetVersion"));
   if (init == nullptr || get_version == nullptr) {
     return Status::unsupported(fmt::format("{}: this is no CUDA driver: it has no function {}", path,
                                            init == nullptr ? "cuInit" : "cuDriverGetVersion"));
@@ -115,7 +124,7 @@ Status Driver::error(CUresult result, const char* call) const {
 }
 
 void* Driver::find(const char* symbol) const {
-  return dlsym(library_, symbol);
+  return look_up(library_, symbol);
 }
 
 }  // namespace spillway

@@ -11,6 +11,7 @@ export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=true
 torch_version=2.11.0
 cuda_runtime_version=13.0.96
 cuda_crt_version=13.0.88
+cccl_version=13.3.5.0.6
 oldest_cmake=3.25
 pip_cmake_version=3.31.6
 
@@ -85,6 +86,10 @@ install_wheels() {
     pip_install "$venv" "CUDA headers $cuda_runtime_version" --no-deps --upgrade --target "$headers" \
       "nvidia-cuda-runtime==$cuda_runtime_version" "nvidia-cuda-crt==$cuda_crt_version"
   fi
+  # In a folder of its own: pip replaces a folder that it finds.
+  has_wheel "$venv/cccl-headers" "nvidia_cuda_cccl-$cccl_version" ||
+    pip_install "$venv" "CCCL's headers $cccl_version" --no-deps --upgrade --target "$venv/cccl-headers" \
+      "nvidia-cuda-cccl==$cccl_version"
 }
 
 # Ubuntu 22.04's cmake is older than the presets need.

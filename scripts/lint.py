@@ -14,7 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "lint"
+TIDY = BUILD / "tidy"  # the compile commands as clang can read them
 CACHE = ROOT / "build" / "lint.json"
+GCC_ONLY = re.compile(r" -fno-gnu-unique\b")  # a flag that clang refuses
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -84,7 +86,9 @@ def checks(source: Path) -> list[str]:
 def check_tidy() -> tuple[int, list[str]]:
     """clang-tidy on every source that the release build compiles."""
     tidy = tool("clang-tidy")
-    entries = json.loads((BUILD / "compile_commands.json").read_text())
+    entries = json.loads(GCC_ONLY.sub("", (BUILD / "compile_commands.json").read_text()))
+    TIDY.mkdir(exist_ok=True)
+    (TIDY / "compile_commands.json").write_text(json.dumps(entries))
     commands = {Path(entry["file"]).resolve(): entry["command"] for entry in entries}
     sources = [file for file in tracked("*.cpp") if file in commands]
     known: dict[str, str] = json.loads(CACHE.read_text()) if CACHE.is_file() else {}
@@ -92,7 +96,7 @@ def check_tidy() -> tuple[int, list[str]]:
     pending = [source for source in sources if known.get(str(source.relative_to(ROOT))) != marks[source]]
 
     def one(source: Path) -> tuple[Path, bool, str]:
-        ok, output = run([tidy, "--quiet", *checks(source), "-p", str(BUILD), str(source)])
+        ok, output = run([tidy, "--quiet", *checks(source), "-p", str(TIDY), str(source)])
         return source, ok, output
 
     failed = []

@@ -152,12 +152,36 @@ HeapStats HeapCounters::snapshot() const {
 
 // ---- DeviceCounters
 
-DeviceCounters::DeviceCounters()
-    : stopped_operations_(kMinStoppedOperations),
+DeviceCounters::DeviceCounters(Tracer* tracer, int device)
+    : tracer_(tracer),
+      device_(device),
+      stopped_operations_(kMinStoppedOperations),
       means_since_ns_(now_ns()),
       reserved_since_ns_(means_since_ns_) {}
 
 DeviceCounters::~DeviceCounters() = default;
+
+TraceRing* DeviceCounters::new_trace_ring() const noexcept {
+  try {
+    return tracer_ == nullptr ? nullptr : tracer_->add_ring(device_);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void DeviceCounters::trace(TraceKind kind, uint64_t address, uint64_t requested_bytes, uint64_t block_bytes,
+                           uint64_t stream) const noexcept {
+  if (tracer_ == nullptr) return;
+  TraceRecord record;
+  record.kind = kind;
+  record.address = address;
+  record.requested_bytes = requested_bytes;
+  record.block_bytes = block_bytes;
+  record.stream = stream;
+  record.tag = trace_thread.tag;
+  record.device = static_cast<int8_t>(device_);
+  tracer_->note(record);
+}
 
 void DeviceCounters::raise_peaks() const {
   for (size_t i = 0; i < kGauges; ++i) peaks_[i] = std::max(peaks_[i], sums_[i]);
@@ -309,6 +333,8 @@ void DeviceCounters::rejoin(HeapCounters& heap) {
 }
 
 void DeviceCounters::on_reserve(int64_t bytes, int64_t segments) {
+  trace(TraceKind::kReserve, 0, static_cast<uint64_t>(std::max<int64_t>(bytes, 0)),
+        static_cast<uint64_t>(std::max<int64_t>(-bytes, 0)));
   const std::lock_guard lock(mutex_);
   stop();
   integrate_reserved(now_ns());
@@ -330,6 +356,7 @@ void DeviceCounters::integrate_reserved(int64_t now) const {
 }
 
 void DeviceCounters::on_rung(Rung rung, bool served, int64_t time_ns) {
+  trace(TraceKind::kRung, static_cast<uint64_t>(rung), static_cast<uint64_t>(time_ns), served ? 1 : 0);
   const auto index = static_cast<size_t>(rung);
   if (served) rung_hits_[index].fetch_add(1, std::memory_order_relaxed);
   rung_time_ns_[index].fetch_add(time_ns, std::memory_order_relaxed);

@@ -37,6 +37,7 @@
 
 #include "stats/barrier.h"
 #include "stats/device_stats.h"
+#include "stats/tracer.h"
 
 namespace spillway {
 
@@ -74,7 +75,8 @@ class HeapCounters;
 
 class DeviceCounters {
  public:
-  DeviceCounters();
+  // What is counted is also recorded by the tracer, where there is one; it outlives the counters.
+  explicit DeviceCounters(Tracer* tracer = nullptr, int device = 0);
   ~DeviceCounters();
   DeviceCounters(const DeviceCounters&) = delete;
   DeviceCounters& operator=(const DeviceCounters&) = delete;
@@ -88,9 +90,18 @@ class DeviceCounters {
   void on_driver_call(DriverCall call, int64_t count = 1) {
     driver_calls_[static_cast<size_t>(call)].fetch_add(count, std::memory_order_relaxed);
   }
+  // A stream waits for another from now on: counted once the wait is enqueued, and never reset.
+  void on_stream_waited() { stream_waits_.fetch_add(1, std::memory_order_release); }
+  uint64_t stream_waits() const { return stream_waits_.load(std::memory_order_acquire); }
   void on_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
   // A request was served only after a rung that waits on the host.
-  void on_alloc_retry() { alloc_retries_.fetch_add(1, std::memory_order_relaxed); }
+  void on_alloc_retry() {
+    alloc_retries_.fetch_add(1, std::memory_order_relaxed);
+    trace(TraceKind::kRetry, 0, 0, 0);
+  }
+  // For what is recorded and not counted.
+  void trace(TraceKind kind, uint64_t address, uint64_t requested_bytes, uint64_t block_bytes,
+             uint64_t stream = 0) const noexcept;
   // A block was placed in host memory (positive), or went.
   void on_host_placed(int64_t bytes) {
     host_placed_blocks_.fetch_add(bytes < 0 ? -1 : 1, std::memory_order_relaxed);
@@ -109,6 +120,8 @@ class DeviceCounters {
  private:
   friend class HeapCounters;
 
+  // Null where nothing is recorded, or host memory has run out.
+  TraceRing* new_trace_ring() const noexcept;
   void add_heap(HeapCounters& heap);
   void remove_heap(HeapCounters& heap);
   void leave(HeapCounters& heap);
@@ -126,9 +139,12 @@ class DeviceCounters {
   Gauges came() const;
   void integrate_reserved(int64_t now_ns) const;
 
+  Tracer* const tracer_;
+  const int device_;
   std::array<std::atomic<int64_t>, static_cast<size_t>(DriverCall::kCount)> driver_calls_{};
   std::array<std::atomic<int64_t>, static_cast<size_t>(Rung::kCount)> rung_hits_{};
   std::array<std::atomic<int64_t>, static_cast<size_t>(Rung::kCount)> rung_time_ns_{};
+  std::atomic<uint64_t> stream_waits_{0};
   std::atomic<int64_t> host_waits_{0};
   std::atomic<int64_t> sync_all_streams_{0};
   std::atomic<int64_t> alloc_retries_{0};
@@ -159,16 +175,23 @@ class DeviceCounters {
 
 class HeapCounters {
  public:
-  explicit HeapCounters(DeviceCounters& device) : device_(device), fence_(light_barrier_needs_fence()) {
+  explicit HeapCounters(DeviceCounters& device)
+      : device_(device), trace_(device.new_trace_ring()), fence_(light_barrier_needs_fence()) {
     device_.add_heap(*this);
   }
   ~HeapCounters() { device_.remove_heap(*this); }
   HeapCounters(const HeapCounters&) = delete;
   HeapCounters& operator=(const HeapCounters&) = delete;
 
-  // A block was handed out. first_used_page_bytes: the pages that had no byte in use before it.
+  // The stream that the heap serves from now on, for the trace.
+  void set_stream(uint64_t stream) {
+    if (trace_ != nullptr) trace_->set_stream(stream);
+  }
+
+  // A block was handed out. first_used_page_bytes: the pages that had no byte in use before it. Addresses,
+  // here and below, are for the trace.
   void on_allocate(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
-                   uint64_t first_used_page_bytes = 0, int64_t fragments = 0) {
+                   uint64_t first_used_page_bytes = 0, int64_t fragments = 0, uint64_t address = 0) {
     mutate(
         [&] {
           PoolCounts& counts = pools_[index(pool)];
@@ -201,10 +224,12 @@ class HeapCounters {
                   (pool == SizePool::kLarge ? passed_by_inactive(pool) : passed())) ||
                  (fragments > 0 && passed_by_fragments(pool));
         });
+    trace(TraceKind::kAllocate, address, requested_bytes, block_bytes);
   }
 
   // The program freed a block; streams still use it.
-  void on_free_requested(SizePool pool, uint64_t block_bytes) {
+  void on_free_requested(SizePool pool, uint64_t block_bytes, uint64_t requested_bytes = 0,
+                         uint64_t address = 0) {
     mutate(
         [&] {
           pools_[index(pool)].pending_blocks += 1;
@@ -212,11 +237,12 @@ class HeapCounters {
           refresh_limits();
         },
         [] { return false; });
+    trace(TraceKind::kFreeRequested, address, requested_bytes, block_bytes);
   }
 
   // They no longer do. emptied_page_bytes: the pages that have no byte in use after it.
   void on_free_completed(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
-                         uint64_t emptied_page_bytes = 0, int64_t fragments = 0) {
+                         uint64_t emptied_page_bytes = 0, int64_t fragments = 0, uint64_t address = 0) {
     mutate(
         [&] {
           PoolCounts& counts = pools_[index(pool)];
@@ -227,17 +253,19 @@ class HeapCounters {
           refresh_limits();
         },
         [&] { return passed_by_inactive(pool) || (fragments > 0 && passed_by_fragments(pool)); });
+    trace(TraceKind::kFreeCompleted, address, requested_bytes, block_bytes);
   }
 
   // Both at once: no other stream used the block.
   void on_free(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes, uint64_t emptied_page_bytes = 0,
-               int64_t fragments = 0) {
+               int64_t fragments = 0, uint64_t address = 0) {
     mutate(
         [&] {
           apply_fragments(pools_[index(pool)], fragments);
           apply_free(pools_[index(pool)], requested_bytes, block_bytes, emptied_page_bytes);
         },
         [&] { return passed_by_inactive(pool) || (fragments > 0 && passed_by_fragments(pool)); });
+    trace(TraceKind::kFree, address, requested_bytes, block_bytes);
   }
 
   // Pages without a byte in use (positive), or no longer so (negative), for a change that no allocate or free
@@ -293,6 +321,11 @@ class HeapCounters {
   struct Limits {
     int64_t blocks = 0, bytes = 0, requested = 0;
   };
+
+  void trace(TraceKind kind, uint64_t address, uint64_t requested_bytes, uint64_t block_bytes) {
+    if (trace_ != nullptr) [[unlikely]]
+      trace_->write(kind, address, requested_bytes, block_bytes);
+  }
 
   static constexpr size_t index(SizePool pool) { return static_cast<size_t>(pool); }
   static constexpr Row row(SizePool pool) { return pool == SizePool::kSmall ? Row::kSmall : Row::kLarge; }
@@ -364,6 +397,7 @@ class HeapCounters {
   void sample(PoolCounts& counts, uint64_t requested_bytes, uint64_t block_bytes);
 
   DeviceCounters& device_;
+  TraceRing* const trace_;         // beside busy_, so that to look costs no line of cache
   std::atomic<bool> busy_{false};  // an operation is counting without the mutex
   std::atomic<bool> stop_{true};   // count under the device's mutex instead
   const bool fence_;

@@ -28,4 +28,11 @@ struct HeapStats {
   int64_t pending_bytes = 0;
 };
 
+// A private pool, and the bytes it holds of the device.
+struct PoolRow {
+  uint64_t first = 0;
+  uint64_t second = 0;
+  spw_stat reserved_bytes{};
+};
+
 }  // namespace spillway

@@ -1,17 +1,14 @@
 #include "stats/dump.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <type_traits>
+
+#include "stats/dump_members.h"
 
 namespace spillway {
 namespace {
@@ -49,26 +46,13 @@ Json to_json(const DeviceStats& stats) {
   return out;
 }
 
-// PyTorch's names for the same states.
-const char* state_name(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kActiveAllocated:
-      return "active_allocated";
-    case BlockKind::kActivePendingFree:
-      return "active_pending_free";
-    case BlockKind::kInactive:
-      break;
-  }
-  return "inactive";
-}
-
 Json to_json(const SegmentRow& segment) {
   Json blocks = Json::array();
   for (const BlockRow& block : segment.blocks) {
     blocks.push_back({{"address", block.address},
                       {"size", block.bytes},
                       {"requested_size", block.requested_bytes},
-                      {"state", state_name(block.kind)}});
+                      {"state", block_state_name(block.kind)}});
   }
   return {{"address", segment.address},
           {"total_size", segment.total_bytes},
@@ -80,65 +64,112 @@ Json to_json(const SegmentRow& segment) {
           {"blocks", std::move(blocks)}};
 }
 
-// ---- Schema
-
-Json integer() {
-  return {{"type", "integer"}};
-}
-Json count() {
-  return {{"type", "integer"}, {"minimum", 0}};
-}
-Json text() {
-  return {{"type", "string"}};
-}
-Json list_of(Json item) {
-  return {{"type", "array"}, {"items", std::move(item)}};
-}
-// Every member is there; a newer library may add others.
-Json object_of(Json properties) {
-  Json required = Json::array();
-  for (const auto& member : properties.items()) required.push_back(member.key());
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
-}
-
-Json reference(const char* name) {
-  return {{"$ref", std::string("#/$defs/") + name}};
-}
-
-Json definitions() {
-  Json out;
-  out["stat"] = object_of(
-      {{"current", integer()}, {"peak", integer()}, {"allocated", integer()}, {"freed", integer()}});
-  out["pool_stat"] = object_of(
-      {{"all", reference("stat")}, {"small_pool", reference("stat")}, {"large_pool", reference("stat")}});
-  out["rung"] = object_of({{"hits", count()}, {"time_ns", count()}});
+template <typename Stats, typename Value, size_t kCount>
+Json to_json(const Stats& stats, const Member<Stats, Value> (&members)[kCount]) {
+  Json out = Json::object();
+  for (const auto& member : members) {
+    if constexpr (std::is_same_v<Value, spw_stat>) {
+      out[member.name] = to_json(stats.*member.value);
+    } else {
+      out[member.name] = stats.*member.value;
+    }
+  }
   return out;
 }
 
-Json stats_schema() {
-  Json out = Json::object();
-#define SPW_STATS_MEMBER(name) out[#name] = reference("pool_stat");
-  SPW_STATS_POOLED(SPW_STATS_MEMBER)
-#undef SPW_STATS_MEMBER
-  out["oversize_allocations"] = reference("stat");
-  out["oversize_segments"] = reference("stat");
-#define SPW_STATS_MEMBER(name) out[#name] = integer();
-  SPW_STATS_VALUES(SPW_STATS_MEMBER)
-#undef SPW_STATS_MEMBER
+Json to_json(const DumpTiers& tiers) {
+  Json out = to_json(tiers.stats, kTierMembers);
+  // In JSON, null is what has no bound.
+  if (tiers.stats.disk_limit_bytes == UINT64_MAX) out["disk_limit_bytes"] = nullptr;
+  out["regions"] = Json::array();
+  for (const DumpRegion& region : tiers.regions) {
+    Json row = {{"tag", region.tag}, {"priority", region.stats.priority}};
+    row.update(to_json(region.stats, kRegionMembers));
+    out["regions"].push_back(std::move(row));
+  }
+  return out;
+}
+
+Json to_json(const Climb& climb) {
   Json rungs = Json::object();
-#define SPW_STATS_MEMBER(name, Name) rungs[#name] = reference("rung");
-  SPW_STATS_RUNGS(SPW_STATS_MEMBER)
-#undef SPW_STATS_MEMBER
-  Json calls = Json::object();
-#define SPW_STATS_MEMBER(name, Name) calls[#name] = count();
-  SPW_STATS_DRIVER_CALLS(SPW_STATS_MEMBER)
-#undef SPW_STATS_MEMBER
-  out["rungs"] = object_of(std::move(rungs));
-  out["driver_calls"] = object_of(std::move(calls));
-  return object_of(std::move(out));
+  for (size_t rung = 0; rung < Climb::kRungs; ++rung) {
+    if (climb.rung_ns[rung] != 0) rungs[kRungNames[rung]] = climb.rung_ns[rung];
+  }
+  const auto outcome = static_cast<size_t>(climb.outcome);
+  return {{"time_us", climb.time_us},
+          {"requested_bytes", climb.requested_bytes},
+          {"stream", climb.stream},
+          {"rung_ns", std::move(rungs)},
+          {"outcome", outcome < Climb::kRungs ? Json(kRungNames[outcome]) : Json(nullptr)}};
+}
+
+Json to_json(const PoolRow& pool) {
+  return {{"pool", {pool.first, pool.second}}, {"reserved_bytes", to_json(pool.reserved_bytes)}};
+}
+
+template <typename Row>
+Json list_to_json(const std::vector<Row>& rows) {
+  Json out = Json::array();
+  for (const Row& row : rows) out.push_back(to_json(row));
+  return out;
+}
+
+template <typename Value>
+Json or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json to_json(const DumpDevice& device) {
+  Json annotations = Json::object();
+  for (const auto& [name, bytes] : device.annotations) annotations[name] = bytes;
+  return {{"device", device.ordinal},
+          {"name", device.name},
+          {"uuid", device.uuid},
+          {"total_bytes", device.total_bytes},
+          {"free_bytes", or_null(device.free_bytes)},
+          {"other_bytes", or_null(device.other_bytes())},
+          {"stats", to_json(device.stats)},
+          {"fragmentation",
+           {{"unused_bytes", device.unused_bytes()},
+            {"largest_free_bytes", device.stats.largest_free_bytes},
+            {"external_index", device.fragmentation()}}},
+          {"tiers", device.tiers ? to_json(*device.tiers) : Json(nullptr)},
+          {"pools", list_to_json(device.pools)},
+          {"climbs", list_to_json(device.climbs)},
+          {"annotations", std::move(annotations)},
+          {"segments", list_to_json(device.segments)}};
 }
 
 }  // namespace
+
+const char* block_state_name(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kActiveAllocated:
+      return "active_allocated";
+    case BlockKind::kActivePendingFree:
+      return "active_pending_free";
+    case BlockKind::kInactive:
+      break;
+  }
+  return "inactive";
+}
+
+std::optional<uint64_t> DumpDevice::other_bytes() const {
+  if (!free_bytes) return std::nullopt;
+  // Taken one after the other, the figures may be of moments that differ.
+  const uint64_t known = *free_bytes + static_cast<uint64_t>(stats.reserved_bytes.all.current);
+  return total_bytes - std::min(total_bytes, known);
+}
+
+uint64_t DumpDevice::unused_bytes() const {
+  return static_cast<uint64_t>(stats.inactive_split_bytes.all.current + stats.cached_free_bytes);
+}
+
+double DumpDevice::fragmentation() const {
+  const auto unused = static_cast<double>(unused_bytes());
+  if (unused <= 0) return 0;
+  return std::clamp(1 - static_cast<double>(stats.largest_free_bytes) / unused, 0.0, 1.0);
+}
 
 std::string dump_to_json(const Dump& dump) {
   Json out;
@@ -147,59 +178,14 @@ std::string dump_to_json(const Dump& dump) {
   out["process_id"] = dump.process_id;
   out["rank"] = dump.rank;
   out["time_seconds"] = dump.time_seconds;
+  out["reason"] = dump.reason;
   out["config"] = Json::object();
   for (const auto& [name, value] : dump.config) out["config"][name] = value;
+  out["pinned"] = dump.pinned ? to_json(*dump.pinned, kPinnedMembers) : Json(nullptr);
   out["devices"] = Json::array();
-  for (const DumpDevice& device : dump.devices) {
-    Json annotations = Json::object();
-    for (const auto& [name, bytes] : device.annotations) annotations[name] = bytes;
-    Json segments = Json::array();
-    for (const SegmentRow& segment : device.segments) segments.push_back(to_json(segment));
-    out["devices"].push_back({{"device", device.ordinal},
-                              {"name", device.name},
-                              {"uuid", device.uuid},
-                              {"total_bytes", device.total_bytes},
-                              {"stats", to_json(device.stats)},
-                              {"annotations", std::move(annotations)},
-                              {"segments", std::move(segments)}});
-  }
+  for (const DumpDevice& device : dump.devices) out["devices"].push_back(to_json(device));
   // Names come from the outside and need not be UTF-8.
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string dump_schema() {
-  const Json block =
-      object_of({{"address", count()},
-                 {"size", count()},
-                 {"requested_size", count()},
-                 {"state", {{"enum", {"active_allocated", "active_pending_free", "inactive"}}}}});
-  const Json segment = object_of({{"address", count()},
-                                  {"total_size", count()},
-                                  {"allocated_size", count()},
-                                  {"active_size", count()},
-                                  {"requested_size", count()},
-                                  {"stream", count()},
-                                  {"pool", list_of(count())},
-                                  {"blocks", list_of(block)}});
-  const Json device = object_of({{"device", count()},
-                                 {"name", text()},
-                                 {"uuid", text()},
-                                 {"total_bytes", count()},
-                                 {"stats", stats_schema()},
-                                 {"annotations", {{"type", "object"}, {"additionalProperties", count()}}},
-                                 {"segments", list_of(segment)}});
-  Json out;
-  out["$schema"] = "https://json-schema.org/draft/2020-12/schema";
-  out["title"] = "Spillway dump";
-  out.update(object_of({{"schema_version", {{"const", Dump::kSchemaVersion}}},
-                        {"library_version", text()},
-                        {"process_id", count()},
-                        {"rank", count()},
-                        {"time_seconds", count()},
-                        {"config", {{"type", "object"}, {"additionalProperties", text()}}},
-                        {"devices", list_of(device)}}));
-  out["$defs"] = definitions();
-  return out.dump(1) + "\n";
 }
 
 int64_t process_rank() {
@@ -212,32 +198,6 @@ int64_t process_rank() {
     if (error == std::errc() && end == digits.data() + digits.size() && rank >= 0) return rank;
   }
   return 0;
-}
-
-Status write_whole_file(const std::string& path, const std::string& text) {
-  static std::atomic<uint32_t> number{0};
-  const std::string temporary = fmt::format("{}.{}.{}.tmp", path, getpid(), number.fetch_add(1));
-  const auto failed = [&](const char* what) {
-    Status status = Status::io(fmt::format("{}: cannot {}: {}", path, what, std::strerror(errno)));
-    unlink(temporary.c_str());
-    return status;
-  };
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) return failed("create a file beside it");
-  size_t written = 0;
-  while (written < text.size()) {
-    const ssize_t count = write(file, text.data() + written, text.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      Status status = failed("write it");
-      close(file);
-      return status;
-    }
-    written += static_cast<size_t>(count);
-  }
-  if (close(file) != 0) return failed("write it");
-  if (rename(temporary.c_str(), path.c_str()) != 0) return failed("put it in its place");
-  return {};
 }
 
 }  // namespace spillway

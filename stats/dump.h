@@ -1,20 +1,34 @@
-// A dump: everything the counters and the map of memory say at one moment, as one JSON document for people's
-// scripts and for other tools. Its schema is docs/schema/dump.schema.json; `schema_version` comes first in
-// the text and changes when a reader of the old one would misread the new one. Members may be added without
-// that.
+// A dump: everything the counters and the map of memory say at one moment, for people's scripts and for other
+// tools. As JSON, its schema is docs/schema/dump.schema.json; `schema_version` comes first in the text and
+// changes when a reader of the old one would misread the new one. Members may be added without that. As text
+// for Prometheus and as PyTorch's memory snapshot: prometheus.h, snapshot.h.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "driver/status.h"
+#include "include/spillway/offload.h"
+#include "include/spillway/stats.h"
+#include "stats/climb_log.h"
 #include "stats/device_stats.h"
 #include "stats/segment_row.h"
 
 namespace spillway {
+
+struct DumpRegion {
+  std::string tag;
+  spw_region_stats stats{};
+};
+
+// What left the device by name: docs/spilling.md.
+struct DumpTiers {
+  spw_tier_stats stats{};
+  std::vector<DumpRegion> regions;
+};
 
 struct DumpDevice {
   int ordinal = 0;
@@ -24,6 +38,19 @@ struct DumpDevice {
   DeviceStats stats;
   std::map<std::string, uint64_t> annotations;  // what the program said its bytes are for
   std::vector<SegmentRow> segments;
+  // What the driver calls free; none where it does not answer.
+  std::optional<uint64_t> free_bytes;
+  std::optional<DumpTiers> tiers;  // none where nothing was ever spilled
+  std::vector<PoolRow> pools;
+  std::vector<Climb> climbs;  // oldest first
+
+  // What is neither free nor Spillway's: other processes, contexts, other libraries.
+  std::optional<uint64_t> other_bytes() const;
+  // Bytes within what Spillway holds that are free.
+  uint64_t unused_bytes() const;
+  // External fragmentation: the share of the unused bytes that lies outside of the largest free range, from 0
+  // to 1; 0 where nothing is unused.
+  double fragmentation() const;
 };
 
 struct Dump {
@@ -33,9 +60,14 @@ struct Dump {
   int64_t process_id = 0;
   int64_t rank = 0;
   int64_t time_seconds = 0;  // since 1970
+  std::string reason;        // why it was written: exit, oom, signal, interval, call
   std::vector<std::pair<std::string, std::string>> config;
   std::vector<DumpDevice> devices;
+  std::optional<spw_pinned_stats> pinned;  // none where no host memory was pinned
 };
+
+// PyTorch's names for the same states.
+const char* block_state_name(BlockKind kind);
 
 std::string dump_to_json(const Dump& dump);
 
@@ -44,9 +76,5 @@ std::string dump_schema();
 
 // The rank of this process in its job: RANK, SLURM_PROCID or OMPI_COMM_WORLD_RANK; 0 where none is set.
 int64_t process_rank();
-
-// The file appears whole or not at all: written beside its place under another name, then renamed. Errors:
-// io.
-Status write_whole_file(const std::string& path, const std::string& text);
 
 }  // namespace spillway

@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
-#include "stats/counters.h"
+#include "stats/dump_members.h"
 
 namespace spillway {
 namespace {
+
+constexpr double kMilliseconds = 1e-6;
+// Pools that the text names; there may be hundreds.
+constexpr size_t kMostPools = 3;
 
 std::string human(double bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -20,64 +25,123 @@ std::string human(double bytes) {
                    : fmt::format("{:.2f} {}", bytes, units[unit]);
 }
 
-std::string line(const char* what, int64_t bytes) {
-  return fmt::format("\n  {:<34} {:>16} {:>12}", what, bytes, human(static_cast<double>(bytes)));
+std::string amount(int64_t bytes) {
+  return fmt::format("{} ({})", human(static_cast<double>(bytes)), bytes);
 }
 
-// What stood in the way, as far as the counters tell.
-std::string reason(const OomRequest& request, const DeviceStats& stats) {
+int64_t other_bytes(const OomRequest& request, const DeviceStats& stats) {
+  return static_cast<int64_t>(request.device_bytes) - static_cast<int64_t>(request.device_free_bytes) -
+         stats.reserved_bytes.all.current;
+}
+
+struct Verdict {
+  std::string reason;  // what stood in the way, as far as the counters tell
+  std::string next;    // what to do about it
+};
+
+Verdict verdict_on_full_device(const OomRequest& request, const DeviceStats& stats) {
+  const int64_t others = other_bytes(request, stats);
+  if (request.device_bytes > 0 && others > stats.reserved_bytes.all.current) {
+    return {"the device is full", fmt::format("others hold {} of it: nvidia-smi names the processes",
+                                              human(static_cast<double>(others)))};
+  }
+  return {"the device is full",
+          "keep less at a time (smaller batches, activation checkpointing), or let memory leave the device "
+          "(overflow:host, regions, offload_activations)"};
+}
+
+Verdict verdict(const OomRequest& request, const DeviceStats& stats) {
   const auto requested = static_cast<int64_t>(request.requested_bytes);
   const int64_t idle = stats.cached_free_bytes + stats.inactive_split_bytes.all.current;
   if (request.requested_bytes > request.most_reserved_bytes) {
-    return "the request is larger than all the memory Spillway may hold";
+    return {"the request is larger than all the memory Spillway may hold",
+            "ask for less at a time, or raise limit: and lower reserve: where the device has more"};
   }
-  if (stats.pending_bytes >= requested) return "enough is freed but still used by streams";
-  if (idle >= requested) return "enough is free, but it is in pieces or belongs to other streams and pools";
+  if (stats.pending_bytes >= requested) {
+    return {"enough is freed but still used by streams",
+            "a stream under capture cannot wait for it: allocate before the capture, or free on the stream "
+            "that allocates"};
+  }
+  if (idle >= requested) {
+    return {"enough is free, but it is in pieces or belongs to other streams and pools",
+            "release private pools and graphs that are not needed any more, and trim (empty_cache) before a "
+            "capture"};
+  }
   if (request.device_free_bytes >= request.requested_bytes)
-    return "the limit, or the reserve, leaves no room";
-  return "the device is full";
+    return {"the limit, or the reserve, leaves no room", "raise limit: or lower reserve:"};
+  return verdict_on_full_device(request, stats);
+}
+
+std::string pools_line(std::vector<PoolRow> pools) {
+  std::erase_if(pools, [](const PoolRow& pool) { return pool.reserved_bytes.current == 0; });
+  if (pools.empty()) return {};
+  std::sort(pools.begin(), pools.end(), [](const PoolRow& a, const PoolRow& b) {
+    return a.reserved_bytes.current > b.reserved_bytes.current;
+  });
+  std::string text = fmt::format("\n  private pools: {}", pools.size());
+  for (size_t i = 0; i < std::min(pools.size(), kMostPools); ++i) {
+    text += fmt::format("{} ({}, {}) {}", i == 0 ? ":" : ",", pools[i].first, pools[i].second,
+                        amount(pools[i].reserved_bytes.current));
+  }
+  return text;
+}
+
+// What this request tried, and what all have tried so far with how often that helped.
+std::string rungs_lines(const Climb& climb, const DeviceStats& stats) {
+  std::string now;
+  for (size_t rung = 0; rung < static_cast<size_t>(Rung::kOutOfMemory); ++rung) {
+    if (climb.rung_ns[rung] == 0) continue;
+    now += fmt::format("{} {} {:.3f} ms", now.empty() ? "" : ",", kRungNames[rung],
+                       static_cast<double>(climb.rung_ns[rung]) * kMilliseconds);
+  }
+  std::string before;
+#define SPW_STATS_MEMBER(name, Name)                                                                       \
+  if (Rung::k##Name != Rung::kOutOfMemory && (stats.rungs.name.hits | stats.rungs.name.time_ns) != 0) {    \
+    before += fmt::format("{} " #name " {} ({:.3f} ms)", before.empty() ? "" : ",", stats.rungs.name.hits, \
+                          static_cast<double>(stats.rungs.name.time_ns) * kMilliseconds);                  \
+  }
+  SPW_STATS_RUNGS(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+  return fmt::format(
+      "\n  tried for this request:{}\n  helped so far:{}; {} host waits, {} driver allocations, "
+      "{} times out of memory",
+      now.empty() ? " nothing" : now, before.empty() ? " nothing" : before, stats.host_waits,
+      stats.num_device_alloc, stats.num_ooms);
 }
 
 }  // namespace
 
 std::string oom_report(const OomRequest& request, const DeviceStats& stats) {
-  std::string text = fmt::format("CUDA out of memory. Tried to allocate {} ({} bytes) on device {}: {}.",
-                                 human(static_cast<double>(request.requested_bytes)), request.requested_bytes,
-                                 request.device, reason(request, stats));
+  const Verdict said = verdict(request, stats);
   const int64_t reserved = stats.reserved_bytes.all.current;
   const int64_t active = stats.active_bytes.all.current;
-  text += line("may hold at most", static_cast<int64_t>(request.most_reserved_bytes));
-  text += line("holds (reserved)", reserved);
-  text += line("  = in use (active)", active);
-  text += line("  + unused parts of pages in use", stats.inactive_split_bytes.all.current);
-  text += line("  + pages wholly unused (cached)", stats.cached_free_bytes);
-  text += line("in use = asked for by the program", stats.requested_bytes.all.current);
-  text += line("  + rounding", active - stats.requested_bytes.all.current);
-  text += line("of it freed, waiting for streams", stats.pending_bytes);
-  text += line("largest free range", stats.largest_free_bytes);
-  text += line("highest in use so far", stats.active_bytes.all.peak);
+  const int64_t requested = stats.requested_bytes.all.current;
+  const int64_t inactive_split = stats.inactive_split_bytes.all.current;
+  std::string text = fmt::format("CUDA out of memory. Tried to allocate {} ({} bytes) on device {}: {}.",
+                                 human(static_cast<double>(request.requested_bytes)), request.requested_bytes,
+                                 request.device, said.reason);
+  text += fmt::format("\n  next: {}", said.next);
   if (request.device_bytes > 0) {
-    const auto device = static_cast<int64_t>(request.device_bytes);
-    const auto free = static_cast<int64_t>(request.device_free_bytes);
-    text += line("the device has", device);
-    text += line("  = held by Spillway", reserved);
-    text += line("  + held by others and by the driver", device - free - reserved);
-    text += line("  + free", free);
+    text += fmt::format("\n  device {} = Spillway {} + other processes, contexts and libraries {} + free {}",
+                        amount(static_cast<int64_t>(request.device_bytes)), amount(reserved),
+                        amount(other_bytes(request, stats)),
+                        amount(static_cast<int64_t>(request.device_free_bytes)));
   }
-  if (stats.host_placed_blocks > 0) text += line("placed in host memory", stats.host_placed_bytes);
-  text += fmt::format("\n  {} host waits, {} driver allocations; out of memory {} times", stats.host_waits,
-                      stats.num_device_alloc, stats.num_ooms);
-  text += "\n  rungs that were tried, how often they helped, and the time they took:";
-  const char* separator = " ";
-#define SPW_STATS_MEMBER(name, Name)                                                                    \
-  if (Rung::k##Name != Rung::kOutOfMemory && (stats.rungs.name.hits | stats.rungs.name.time_ns) != 0) { \
-    text += fmt::format("{}" #name " {} ({:.3f} ms)", separator, stats.rungs.name.hits,                 \
-                        static_cast<double>(stats.rungs.name.time_ns) / 1e6);                           \
-    separator = ", ";                                                                                   \
+  text +=
+      fmt::format("\n  reserved {} = active {} + inactive split {} + cached {}; may reach {}",
+                  amount(reserved), amount(active), amount(inactive_split), amount(stats.cached_free_bytes),
+                  amount(static_cast<int64_t>(request.most_reserved_bytes)));
+  text += fmt::format("\n  active {} = requested {} + rounding {}; freed but pending {}; highest so far {}",
+                      amount(active), amount(requested), amount(active - requested),
+                      amount(stats.pending_bytes), amount(stats.active_bytes.all.peak));
+  text += fmt::format(
+      "\n  free within reserved {}, the largest range of it {}, in {} heaps (stream and pool)",
+      amount(inactive_split + stats.cached_free_bytes), amount(stats.largest_free_bytes), stats.heaps);
+  text += pools_line(request.pools);
+  if (stats.host_placed_blocks > 0) {
+    text += fmt::format("\n  placed in host memory {}", amount(stats.host_placed_bytes));
   }
-  SPW_STATS_RUNGS(SPW_STATS_MEMBER)
-#undef SPW_STATS_MEMBER
-  return text;
+  return text + rungs_lines(request.climb, stats);
 }
 
 }  // namespace spillway

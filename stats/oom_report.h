@@ -1,10 +1,13 @@
-// The text of an out-of-memory error: what was asked for, who holds the memory, and what was tried. Its
-// figures are those of a dump, in exact bytes, and each block of lines adds up to its first.
+// The text of an out-of-memory error, in about ten lines: what was asked for, why what is free did not serve,
+// what to do next, who holds the memory, and what was tried. Its figures are those of a dump, exact in
+// brackets; a figure before '=' is the sum of those after it.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "stats/climb_log.h"
 #include "stats/device_stats.h"
 
 namespace spillway {
@@ -16,6 +19,8 @@ struct OomRequest {
       0;                      // what reserved memory may reach now: limit, device, and what others left
   uint64_t device_bytes = 0;  // by the driver's account, or 0 where it does not say
   uint64_t device_free_bytes = 0;
+  std::vector<PoolRow> pools{};
+  Climb climb{};  // what was tried for it
 };
 
 // Begins "CUDA out of memory. Tried to allocate", which programs search for.

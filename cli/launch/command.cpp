@@ -30,6 +30,7 @@ struct Choices {
   CLI::App* dryrun = nullptr;
   std::vector<std::string> program;
   bool plain = false;
+  bool preload = false;
   bool pinned_memory = false;
   std::string gpu_memory;
   int devices = 1;
@@ -65,9 +66,18 @@ void add_option(const std::string& option) {
   ::setenv("SPILLWAY_CONF", all.c_str(), 1);
 }
 
+// The program as it is: no integration, the driver's calls alone.
+int run_preloaded(const std::vector<std::string>& program) {
+  Result<std::string> library = preload_library();
+  if (!library.ok()) return complain(library.take_status());
+  put_first("LD_PRELOAD", library.value());
+  return complain(execute(program));
+}
+
 int run(const Choices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.run);
   if (!program.ok()) return complain(program.take_status());
+  if (choices.preload) return run_preloaded(program.value());
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
   ::setenv("SPILLWAY_RUN", choices.plain ? "plain" : "full", 1);
   if (choices.pinned_memory) add_option("pinned_memory:on");
@@ -75,25 +85,6 @@ int run(const Choices& choices) {
 }
 
 // ---- dryrun
-
-// Every simulated library, for the dynamic loader to take before any other of its name.
-Status preload_simulation() {
-  Result<std::string> folder = simulated_libraries_folder();
-  if (!folder.ok()) return folder.take_status();
-  std::vector<std::string> libraries;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.value(), error)) {
-    if (entry.path().filename().string().find(".so.") != std::string::npos)
-      libraries.push_back(entry.path().string());
-  }
-  if (error) return Status::io(fmt::format("{}: {}", folder.value(), error.message()));
-  std::sort(libraries.begin(), libraries.end());
-  std::string all;
-  for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
-  ::setenv("LD_PRELOAD", all.c_str(), 1);
-  ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
-  return {};
-}
 
 // What the processes of the program left in the folder, one file each.
 std::vector<Json> results_in(const std::filesystem::path& folder) {
@@ -194,10 +185,15 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
   choices->program = std::move(program);
   choices->run =
       app.add_subcommand("run", "Run a command with Spillway as PyTorch's allocator, in all its processes");
-  choices->run->add_flag("--plain", choices->plain, "The integration that needs no compiler");
+  CLI::Option* preload = choices->run->add_flag(
+      "--preload", choices->preload,
+      "For any CUDA program: stand before its driver (LD_PRELOAD) and change nothing in PyTorch");
+  choices->run->add_flag("--plain", choices->plain, "The integration that needs no compiler")
+      ->excludes(preload);
   choices->run
       ->add_flag("--pinned-memory", choices->pinned_memory, "Serve pinned host memory too, without rounding")
-      ->excludes("--plain");
+      ->excludes("--plain")
+      ->excludes(preload);
   choices->run->prefix_command();
   choices->run->footer("As in: spillway run [OPTIONS] -- COMMAND [ARGUMENT...]");
 

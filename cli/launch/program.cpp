@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -41,12 +42,6 @@ fs::path named_folder(const char* variable) {
   return named == nullptr ? fs::path() : fs::path(named);
 }
 
-void put_first(const char* variable, const std::string& folder) {
-  const char* others = std::getenv(variable);
-  const std::string all = others == nullptr || *others == '\0' ? folder : folder + ":" + others;
-  ::setenv(variable, all.c_str(), 1);
-}
-
 std::vector<char*> arguments_of(const std::vector<std::string>& program) {
   std::vector<char*> arguments;
   for (const std::string& word : program) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -80,6 +75,21 @@ bool ignores_environment(const std::vector<std::string>& program) {
 
 }  // namespace
 
+Result<std::string> preload_library() {
+  constexpr const char* kLibrary = "libspillway_preload.so";
+  const fs::path lib = own_folder().parent_path() / "lib";
+  std::vector<fs::path> folders{named_folder("SPILLWAY_PRELOAD"), lib};
+  std::error_code error;
+  // Where Debian and its kin install: lib/x86_64-linux-gnu.
+  for (const auto& entry : fs::directory_iterator(lib, error)) {
+    if (entry.is_directory(error)) folders.push_back(entry.path());
+  }
+  Result<std::string> folder =
+      folder_with(kLibrary, folders, "libspillway_preload.so is", "SPILLWAY_PRELOAD");
+  if (!folder.ok()) return folder;
+  return folder.value() + "/" + kLibrary;
+}
+
 Result<std::string> package_folder() {
   const fs::path own = own_folder();
   return folder_with("_bootstrap/sitecustomize.py",
@@ -107,6 +117,12 @@ Result<std::string> simulated_libraries_folder() {
   return made.substr(0, made.find('\n'));
 }
 
+void put_first(const char* variable, const std::string& entry) {
+  const char* others = std::getenv(variable);
+  const std::string all = others == nullptr || *others == '\0' ? entry : entry + ":" + others;
+  ::setenv(variable, all.c_str(), 1);
+}
+
 Status start_with_package(const std::vector<std::string>& program) {
   if (ignores_environment(program)) {
     return Status::invalid_argument(fmt::format(
@@ -117,6 +133,31 @@ Status start_with_package(const std::vector<std::string>& program) {
   Result<std::string> package = package_folder();
   if (!package.ok()) return package.take_status();
   put_first("PYTHONPATH", package.value() + "/_bootstrap");
+  return {};
+}
+
+Status import_package() {
+  Result<std::string> package = package_folder();
+  if (!package.ok()) return package.take_status();
+  put_first("PYTHONPATH", fs::path(package.value()).parent_path().string());
+  return {};
+}
+
+Status preload_simulation() {
+  Result<std::string> folder = simulated_libraries_folder();
+  if (!folder.ok()) return folder.take_status();
+  std::vector<std::string> libraries;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder.value(), error)) {
+    if (entry.path().filename().string().find(".so.") != std::string::npos)
+      libraries.push_back(entry.path().string());
+  }
+  if (error) return Status::io(fmt::format("{}: {}", folder.value(), error.message()));
+  std::sort(libraries.begin(), libraries.end());
+  std::string all;
+  for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
+  ::setenv("LD_PRELOAD", all.c_str(), 1);
+  ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
   return {};
 }
 

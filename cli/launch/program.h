@@ -15,9 +15,23 @@ Result<std::string> package_folder();
 // The folder of the simulated CUDA libraries, likewise. Errors: io.
 Result<std::string> simulated_libraries_folder();
 
+// The library that stands before a program's driver: of $SPILLWAY_PRELOAD, a folder, or where this command is
+// installed. Errors: io.
+Result<std::string> preload_library();
+// Puts the entry before the others of a variable that is a list with colons.
+void put_first(const char* variable, const std::string& entry);
+
 // Makes every Python that inherits the environment run the package's start-up code first. Errors: io (no
 // package), invalid_argument (a Python told to ignore its environment).
 Status start_with_package(const std::vector<std::string>& program);
+
+// Makes every Python that inherits the environment able to import the package, and do nothing more. Errors:
+// io.
+Status import_package();
+
+// Every simulated library, for the dynamic loader of the programs started from here to take before any other
+// of its name. Errors: io.
+Status preload_simulation();
 
 // Replaces this process. Returns only on failure.
 Status execute(const std::vector<std::string>& program);

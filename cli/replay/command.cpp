@@ -16,7 +16,7 @@
 #include "cli/replay/capacity_search.h"
 #include "cli/replay/report.h"
 #include "cli/size.h"
-#include "cli/trace/snapshot.h"
+#include "cli/trace/recording.h"
 
 namespace spillway {
 
@@ -78,7 +78,7 @@ class TraceReplay {
  public:
   TraceReplay(const Options& options, const Trace& trace, const ReplayProgram& program,
               AllocatorKind allocator, Progress& progress)
-      : options_(options), program_(program), progress_(progress) {
+      : program_(program), progress_(progress) {
     base_.allocator = allocator;
     base_.completion = options.completion == "run-ahead" ? Completion::kRunAhead : Completion::kInstant;
     base_.set_access_cost =
@@ -205,7 +205,6 @@ class TraceReplay {
     return {};
   }
 
-  const Options& options_;
   const ReplayProgram& program_;
   Progress& progress_;
   unsigned jobs_ = 1;
@@ -234,7 +233,7 @@ Result<std::vector<ReplayRow>> replay_all(const Options& options) {
   // All input is read before anything runs, so that a bad file at the end of a list costs no waiting.
   std::vector<Trace> traces;
   for (const std::string& path : options.traces) {
-    auto trace = read_snapshot(path, {options.device});
+    auto trace = read_trace(path, {options.device});
     if (!trace.ok()) return trace.take_status();
     traces.push_back(std::move(trace.value()));
   }
@@ -282,7 +281,10 @@ std::function<int()> add_replay_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "replay",
       "Run recorded memory traces through an allocator on a simulated device and report what it took");
-  command->add_option("TRACE", options->traces, "PyTorch memory snapshots (.pickle, .pickle.gz)")->required();
+  command
+      ->add_option("TRACE", options->traces,
+                   "Traces of Spillway's, or PyTorch memory snapshots (.pickle, .pickle.gz)")
+      ->required();
   command
       ->add_option(
           "--capacity", options->capacity,

@@ -44,11 +44,12 @@ Result<const TorchPeer*> load_torch_peer(bool expandable_segments, int device_co
   if (!configure_process(expandable_segments)) {
     return Status::internal("the environment of this process cannot be changed");
   }
-  // libc10_cuda.so needs libcudart.so.13 by that name, which the loader then finds already open. Neither is
-  // ever closed: both register destructors.
-  const fs::path runtime_path = folder / "sim" / "libcudart.so.13";
-  if (dlopen(runtime_path.c_str(), RTLD_NOW) == nullptr) {
-    return Status::unsupported("the CUDA runtime for PyTorch's allocator cannot be opened: " + dl_error());
+  // libc10_cuda.so looks for these by name, and the loader then finds them already open. None is ever closed:
+  // they register destructors.
+  for (const char* name : {"libcudart.so.13", "libnvidia-ml.so.1"}) {
+    if (dlopen((folder / "sim" / name).c_str(), RTLD_NOW) == nullptr) {
+      return Status::unsupported("what PyTorch's allocator needs of CUDA cannot be opened: " + dl_error());
+    }
   }
   void* library = dlopen(peer_path.c_str(), RTLD_NOW);
   if (library == nullptr) {

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/PeerToPeerAccess.h>
 
 #include <string>
 
@@ -44,6 +45,8 @@ spw_status init(int device_count) {
     // libtorch_cuda.so would tell c10 which devices have a context. A device that is allocated from has one:
     // the runtime makes it.
     c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex /*device*/) { return true; });
+    // As libtorch_cuda.so does; from 2.15 on, expandable segments ask it for every segment.
+    c10::cuda::detail::init_p2p_access_cache(device_count);
     torch_cuda::init(device_count);
   });
 }

@@ -46,7 +46,9 @@ constexpr Refused kRefused[] = {{'c', "GLOBAL", true},
 // The stack machine of the pickle format. After the first error every step is refused.
 class PickleMachine {
  public:
-  explicit PickleMachine(std::string_view data) : data_(data) { document_.data_ = data; }
+  PickleMachine(std::string_view data, PickleFrames frames) : data_(data), frames_(frames) {
+    document_.data_ = data;
+  }
 
   Result<PickleDocument> run() {
     if (data_.empty()) return Status::invalid_argument("the file is empty");
@@ -186,6 +188,7 @@ class PickleMachine {
 
   // Stack traces are nine tenths of a snapshot and replay reads none of them.
   void release_frames(size_t first) {
+    if (frames_ == PickleFrames::kKeep) return;
     for (size_t i = first; i + 1 < stack_.size(); i += 2) {
       const PickleValue& key = stack_[i];
       if (!key.is(Kind::kText) || document_.text(key) != "frames" || !stack_[i + 1].is(Kind::kList)) continue;
@@ -497,6 +500,7 @@ class PickleMachine {
   }
 
   std::string_view data_;
+  const PickleFrames frames_;
   size_t at_ = 0;
   size_t opcode_at_ = 0;
   bool first_ = true;
@@ -510,8 +514,8 @@ class PickleMachine {
   PickleDocument document_;
 };
 
-Result<PickleDocument> PickleDocument::parse(std::string_view data) {
-  return PickleMachine(data).run();
+Result<PickleDocument> PickleDocument::parse(std::string_view data, PickleFrames frames) {
+  return PickleMachine(data, frames).run();
 }
 
 }  // namespace spillway

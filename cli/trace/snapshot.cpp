@@ -1,6 +1,7 @@
 #include "cli/trace/snapshot.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <unordered_map>
 
@@ -8,6 +9,7 @@
 
 #include "cli/trace/file.h"
 #include "cli/trace/pickle.h"
+#include "cli/trace/recording.h"
 
 namespace spillway {
 
@@ -18,6 +20,9 @@ using Kind = PickleValue::Kind;
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 48;
 constexpr size_t kMaxStreams = 1024;
 
+// What TraceRecord::device can name.
+constexpr size_t kMaxDevices = 128;
+
 enum class Action : uint8_t { kAllocate, kFreeRequested, kFreeCompleted, kOther };
 
 struct RawEvent {
@@ -25,6 +30,9 @@ struct RawEvent {
   uint64_t address = 0;
   int64_t size = 0;
   uint64_t stream = 0;
+  int64_t time_us = 0;
+  std::string_view tag;
+  PickleValue frames;
 };
 
 struct LiveBlock {
@@ -41,7 +49,9 @@ class SnapshotReader {
   SnapshotReader(const PickleDocument& document, const SnapshotOptions& options)
       : document_(document), options_(options), budget_(1024 + 8 * document.size()) {}
 
-  Result<Trace> read() {
+  // With `recording`, that is filled as well.
+  Result<Trace> read(Recording* recording = nullptr) {
+    recording_ = recording;
     const PickleValue& root = document_.root();
     if (root.is(Kind::kList)) {
       return Status::invalid_argument(
@@ -101,6 +111,10 @@ class SnapshotReader {
     const auto& devices = document_.items(traces);
     if (!spend(devices.size())) return;
     if (devices.empty()) return fail("'device_traces' is empty: history was not recorded");
+    if (devices.size() > kMaxDevices) {
+      return fail(
+          fmt::format("'device_traces' has {} devices; allowed: up to {}", devices.size(), kMaxDevices));
+    }
     size_t most = 0;
     trace_.devices_with_events = 0;
     for (size_t i = 0; i < devices.size(); ++i) {
@@ -146,20 +160,27 @@ class SnapshotReader {
     PickleValue address;
     PickleValue size;
     PickleValue stream(Kind::kInteger, 0);
+    RawEvent raw;
     each_pair(event, [&](std::string_view key, const PickleValue& value) {
+      if (key == "time_us" && value.is(Kind::kInteger)) raw.time_us = value.integer();
+      if (key == "user_metadata" && value.is(Kind::kText)) raw.tag = document_.text(value);
+      if (key == "frames") raw.frames = value;
       if (key == "action") action = value;
       if (key == "addr") address = value;
       if (key == "size") size = value;
       if (key == "stream") stream = value;
     });
     if (!action.is(Kind::kText)) return fail(fmt::format("event {}: 'action' is not a text", index));
-    RawEvent raw;
     const std::string_view name = document_.text(action);
     if (name == "alloc") raw.action = Action::kAllocate;
     if (name == "free_requested") raw.action = Action::kFreeRequested;
     if (name == "free_completed") raw.action = Action::kFreeCompleted;
-    if (raw.action == Action::kOther)
-      return;  // segments are the recording allocator's business, not the program's
+    if (raw.action == Action::kOther) {
+      // Segments are the recording allocator's business, not the program's.
+      if (stream.is(Kind::kInteger)) raw.stream = static_cast<uint64_t>(stream.integer());
+      if (recording_ != nullptr && size.is(Kind::kInteger)) note_other(name, size.integer(), raw);
+      return;
+    }
     int64_t number = 0;
     if (!integer(address, "addr", index, &number)) return;
     raw.address = static_cast<uint64_t>(number);
@@ -260,6 +281,77 @@ class SnapshotReader {
     return out;
   }
 
+  // ---- What a Recording has beyond a Trace
+
+  TraceRecord record_of(TraceKind kind, const RawEvent& event) {
+    TraceRecord record;
+    record.kind = kind;
+    record.ticks = static_cast<uint64_t>(std::clamp<int64_t>(event.time_us, 0, INT64_MAX / 1000)) * 1000;
+    record.address = event.address;
+    record.requested_bytes = record.block_bytes = static_cast<uint64_t>(event.size);
+    record.stream = event.stream;
+    record.device = static_cast<int8_t>(trace_.device);
+    if (event.frames.is(Kind::kList)) record.stack = stack_number(event.frames);
+    if (!event.tag.empty()) record.tag = tag_number(event.tag);
+    return record;
+  }
+
+  void note(TraceKind kind, const RawEvent& event) {
+    if (recording_ != nullptr) recording_->events.push_back(record_of(kind, event));
+  }
+
+  void note_other(std::string_view action, int64_t size, RawEvent event) {
+    event.frames = {};
+    event.size = std::max<int64_t>(size, 0);
+    TraceRecord record = record_of(TraceKind::kReserve, event);
+    if (action == "oom") {
+      record.kind = TraceKind::kOutOfMemory;
+    } else if (action == "segment_alloc" || action == "segment_map") {
+      record.block_bytes = 0;
+    } else if (action == "segment_free" || action == "segment_unmap") {
+      record.requested_bytes = 0;
+    } else {
+      return;
+    }
+    others_.emplace_back(raw_.size(), record);
+  }
+
+  uint16_t tag_number(std::string_view name) {
+    const auto [found, is_new] = tags_.try_emplace(
+        std::string(name), static_cast<uint16_t>(std::min<size_t>(tags_.size() + 1, UINT16_MAX)));
+    if (is_new) recording_->tags[found->second] = name;
+    return found->second;
+  }
+
+  uint32_t frame_number(const PickleValue& frame) {
+    const auto [found, is_new] =
+        frame_numbers_.try_emplace(frame.payload(), static_cast<uint32_t>(recording_->frames.size()));
+    if (!is_new) return found->second;
+    RecordedFrame out;
+    each_pair(frame, [&](std::string_view key, const PickleValue& value) {
+      if (key == "name" && value.is(Kind::kText)) out.function = document_.text(value);
+      if (key == "filename" && value.is(Kind::kText)) out.file = document_.text(value);
+      if (key == "line" && value.is(Kind::kInteger)) out.line = static_cast<uint64_t>(value.integer());
+    });
+    recording_->frames.push_back(std::move(out));
+    return found->second;
+  }
+
+  uint32_t stack_number(const PickleValue& list) {
+    if (const auto known = stack_numbers_.find(list.payload()); known != stack_numbers_.end())
+      return known->second;
+    const auto& items = document_.items(list);
+    if (items.empty() || !spend(items.size())) return 0;
+    std::vector<uint32_t> frames;
+    for (const PickleValue& frame : items) {
+      if (frame.is(Kind::kDict)) frames.push_back(frame_number(frame));
+    }
+    const auto [found, is_new] =
+        stacks_.try_emplace(std::move(frames), static_cast<uint32_t>(stacks_.size() + 1));
+    if (is_new) recording_->stacks[found->second] = found->first;
+    return stack_numbers_[list.payload()] = found->second;
+  }
+
   uint32_t stream_index(uint64_t stream) {
     const auto [it, added] = streams_.try_emplace(stream, static_cast<uint32_t>(trace_.streams.size()));
     if (added) {
@@ -286,14 +378,19 @@ class SnapshotReader {
   void build() {
     std::unordered_map<uint64_t, Open> open;
     for (const LiveBlock& block : live_at_start()) {
+      note(TraceKind::kLive, {Action::kAllocate, block.address, block.size, block.stream, 0, {}, {}});
       const uint32_t index = add_block(block.size, block.stream);
       trace_.blocks[index].initially_live = true;
       trace_.blocks[index].initially_pending = block.pending;
       open[block.address] = {index, block.pending};
     }
     uint64_t total = 0;
+    size_t other = 0;
     for (size_t i = 0; i < raw_.size() && error_.ok(); ++i) {
       const RawEvent& event = raw_[i];
+      for (; other < others_.size() && others_[other].first <= i; ++other) {
+        recording_->events.push_back(others_[other].second);
+      }
       const auto it = open.find(event.address);
       if (event.action == Action::kAllocate) {
         if (it != open.end()) {
@@ -302,6 +399,7 @@ class SnapshotReader {
         const uint32_t index = add_block(event.size, event.stream);
         open[event.address] = {index, false};
         trace_.events.push_back({index, TraceEvent::Kind::kAllocate});
+        note(TraceKind::kAllocate, event);
       } else if (it == open.end() || (event.action == Action::kFreeRequested && it->second.requested)) {
         return fail(fmt::format("free {} is of address 0x{:x}, which is not live", i, event.address));
       } else if (event.action == Action::kFreeRequested) {
@@ -310,6 +408,7 @@ class SnapshotReader {
                           raw_[i + 1].address == event.address;
         trace_.events.push_back(
             {it->second.block, done ? TraceEvent::Kind::kFree : TraceEvent::Kind::kFreeRequested});
+        note(done ? TraceKind::kFree : TraceKind::kFreeRequested, event);
         if (done) {
           open.erase(it);
           ++i;
@@ -318,9 +417,11 @@ class SnapshotReader {
         // Some recorders write completed frees only.
         trace_.events.push_back({it->second.block, it->second.requested ? TraceEvent::Kind::kFreeCompleted
                                                                         : TraceEvent::Kind::kFree});
+        note(it->second.requested ? TraceKind::kFreeCompleted : TraceKind::kFree, event);
         open.erase(it);
       }
     }
+    for (; other < others_.size(); ++other) recording_->events.push_back(others_[other].second);
     for (const TraceBlock& block : trace_.blocks) total += block.bytes;
     if (total > uint64_t{1} << 62) fail("the blocks add up to more than 4 EiB");
     if (trace_.events.empty()) fail("the trace holds no allocation and no free");
@@ -334,6 +435,13 @@ class SnapshotReader {
   std::vector<RawEvent> raw_;
   std::vector<LiveBlock> at_end_;
   std::unordered_map<uint64_t, uint32_t> streams_;
+
+  Recording* recording_ = nullptr;
+  std::vector<std::pair<size_t, TraceRecord>> others_;  // by how many of raw_ come before
+  std::map<std::string, uint16_t> tags_;
+  std::unordered_map<uint64_t, uint32_t> frame_numbers_;  // by their place in the document
+  std::unordered_map<uint64_t, uint32_t> stack_numbers_;
+  std::map<std::vector<uint32_t>, uint32_t> stacks_;
 };
 
 }  // namespace
@@ -342,6 +450,18 @@ Result<Trace> parse_snapshot(const std::string& data, const SnapshotOptions& opt
   auto document = PickleDocument::parse(data);
   if (!document.ok()) return document.take_status();
   return SnapshotReader(document.value(), options).read();
+}
+
+Result<Recording> parse_snapshot_recording(const std::string& data, const SnapshotOptions& options) {
+  auto document = PickleDocument::parse(data, PickleFrames::kKeep);
+  if (!document.ok()) return document.take_status();
+  Recording recording;
+  const Result<Trace> trace = SnapshotReader(document.value(), options).read(&recording);
+  if (!trace.ok()) return Status(trace.status().code(), trace.status().text());
+  // Times of neighbours may be out of order by a little, the events are not.
+  uint64_t last = 0;
+  for (TraceRecord& event : recording.events) event.ticks = last = std::max(last, event.ticks);
+  return recording;
 }
 
 Result<Trace> read_snapshot(const std::string& path, const SnapshotOptions& options) {

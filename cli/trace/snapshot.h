@@ -12,6 +12,8 @@
 
 namespace spillway {
 
+struct Recording;
+
 struct SnapshotOptions {
   int device = -1;  // -1: the device with the most events
 };
@@ -21,5 +23,8 @@ Result<Trace> read_snapshot(const std::string& path, const SnapshotOptions& opti
 
 // The same from the unpacked bytes; errors do not name a file.
 Result<Trace> parse_snapshot(const std::string& data, const SnapshotOptions& options = {});
+
+// All that is known of one device's run: times, addresses and stacks too.
+Result<Recording> parse_snapshot_recording(const std::string& data, const SnapshotOptions& options = {});
 
 }  // namespace spillway

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string_view>
 
 #include "estimator/measured.h"
@@ -52,8 +53,9 @@ struct Pair {
   double measured;
 };
 
-// measured = fixed + value x predicted, by least squares; fixed only where the sizes differ.
-Factor fit(const std::vector<Pair>& pairs) {
+// measured = fixed + value x predicted, by least squares; fixed only where the sizes differ, and no less than
+// `least_fixed` bytes.
+Factor fit(const std::vector<Pair>& pairs, double least_fixed = 0) {
   Factor out;
   out.observations = pairs.size();
   if (pairs.empty()) return out;
@@ -71,7 +73,7 @@ Factor fit(const std::vector<Pair>& pairs) {
   if (most > 1.1 * least) {
     const double slope = (n * pm - p * m) / (n * pp - p * p);
     const double fixed = (m - slope * p) / n;
-    if (slope > 0 && fixed > 0) {
+    if (slope > 0 && fixed > least_fixed) {
       out.value = slope;
       out.fixed_bytes = fixed;
     }
@@ -81,7 +83,7 @@ Factor fit(const std::vector<Pair>& pairs) {
     return out;
   }
   // Two sizes give two unknowns, and leave nothing over.
-  if (pairs.size() == 2 && out.fixed_bytes > 0) return out;
+  if (pairs.size() == 2 && out.fixed_bytes != 0) return out;
   out.spread = 0;
   for (const Pair& pair : pairs)
     out.spread = std::max(*out.spread, std::abs(pair.measured / out.of(pair.predicted) - 1));
@@ -182,14 +184,26 @@ Factors::Factors(const std::vector<Observation>& observations, const std::string
   }
   std::vector<std::pair<std::string, std::vector<Pair>>> phases;
   constexpr auto kTransient = static_cast<size_t>(Group::kTransient);
+  constexpr auto kFixed = static_cast<size_t>(Group::kFixed);
+  // Workspaces that were predicted and never looked at; measured transient bytes are those above them.
+  double unseen = std::numeric_limits<double>::max();
   for (const Observation& each : observations) {
     if (each.kernels != kernels || !each.predicted[kTransient] || !each.measured[kTransient]) continue;
     auto found = std::find_if(phases.begin(), phases.end(),
                               [&](const auto& phase) { return phase.first == each.phase; });
     if (found == phases.end()) found = phases.insert(phases.end(), {each.phase, {}});
     found->second.push_back({*each.predicted[kTransient], *each.measured[kTransient]});
+    unseen = std::min(unseen, each.measured[kFixed] ? 0 : each.predicted[kFixed].value_or(0));
   }
-  for (const auto& [phase, pairs] : phases) phases_.emplace_back(phase, fit(pairs));
+  double absent = 0;
+  for (const auto& [phase, pairs] : phases) {
+    phases_.emplace_back(phase, fit(pairs, -unseen));
+    absent = std::max(absent, -phases_.back().second.fixed_bytes);
+  }
+  if (absent <= 0) return;
+  // Less than nothing is fixed above the workspaces: so much of them is not there.
+  states_[kFixed].value = 1 - absent / unseen;
+  for (auto& [phase, factor] : phases_) factor.fixed_bytes += absent;
 }
 
 const Factor& Factors::of_phase(const std::string& phase) const {

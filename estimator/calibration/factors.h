@@ -73,7 +73,8 @@ struct Factor {
 };
 
 // Least squares over observations of one key. Transient bytes only from those with these kernels; two
-// predictions that differ by a tenth and more also give what is fixed.
+// predictions that differ by a tenth and more also give what is fixed, or how much of the predicted
+// workspaces is not there.
 class Factors {
  public:
   Factors(const std::vector<Observation>& observations, const std::string& kernels);

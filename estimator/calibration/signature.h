@@ -8,7 +8,7 @@
 namespace spillway::estimator {
 
 // Counts up whenever a formula changes what it predicts: factors learned against the old one are void.
-constexpr int kFormulaVersion = 1;
+constexpr int kFormulaVersion = 2;
 
 struct Signature {
   std::string hardware;  // the device's name, as its dumps have it

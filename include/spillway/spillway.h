@@ -57,6 +57,12 @@ SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
  * device), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
 
+/* Waits until all that is enqueued on `stream` of `device` is done. A block that was allocated on it may be
+ * used by every stream then, and by the host where it can reach it. Errors: SPW_ERROR_INVALID_ARGUMENT (no
+ * such device), SPW_ERROR_INVALID_STATE (the device has no context), SPW_ERROR_DRIVER (the stream is being
+ * captured, or an earlier error of the program's). */
+SPW_API spw_status spw_stream_synchronize(int device, spw_stream stream);
+
 /* Gives every page without live bytes back to the driver, after waiting for the device.
  * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_trim(int device);
@@ -287,6 +293,13 @@ SPW_API spw_status spw_annotate(int device, const char* name, uint64_t bytes);
 /* *bytes is 0 for what was never said. Errors: as spw_annotate. */
 SPW_API spw_status spw_annotation(int device, const char* name, uint64_t* bytes);
 
+/* With the option trace: puts a mark into the trace, such as the beginning of a step or a phase; text beyond
+ * 256 bytes is left out. Without it, nothing. Errors: SPW_ERROR_INVALID_ARGUMENT (`text` is NULL). */
+SPW_API spw_status spw_trace_mark(const char* text);
+/* The name under which the calling thread's next allocations are recorded, until it is said anew; NULL for
+ * none. */
+SPW_API spw_status spw_trace_tag(const char* name);
+
 /* Walks everything, derives every counter again and compares. Slow. Errors: SPW_ERROR_INTERNAL, with the
  * first difference. */
 SPW_API spw_status spw_validate(int device);
@@ -297,10 +310,11 @@ SPW_API spw_status spw_validate(int device);
  * SPW_ERROR_INVALID_STATE (no debug:guard, or a stream is being captured), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_guard_check(int device, uint64_t* findings);
 
-/* Writes counters, segments and blocks of every device used, with the configuration in force. The file
- * appears whole or not at all. `path`: %p becomes the process id, %r the rank (RANK, else 0), %t the time in
- * seconds, %d the device, one file each. `format`: "json" or NULL. Errors: SPW_ERROR_INVALID_ARGUMENT,
- * SPW_ERROR_IO. */
+/* Writes counters, segments and blocks of every device used, with the configuration in force: docs/dumps.md.
+ * The file appears whole or not at all. `path`: %p becomes the process id, %r the rank (RANK, else 0), %t the
+ * time in seconds, %d the device, one file each, %% a percent sign. `format`: "json", "prometheus" (text),
+ * "pickle" (a memory snapshot of PyTorch's), or NULL for what the path's ending says: .prom, .pickle, else
+ * JSON. Errors: SPW_ERROR_INVALID_ARGUMENT, SPW_ERROR_IO. */
 SPW_API spw_status spw_dump(const char* path, const char* format);
 
 /* ---- Configuration: docs/configuration.md ---- */

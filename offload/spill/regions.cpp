@@ -169,10 +169,13 @@ Status Regions::not_here(Region& region) {
                                                 region.tag, prefetched->text()));
 }
 
+bool Regions::is_coming(const Region& region) {
+  return region.prefetching.valid() &&
+         region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
 bool Regions::may_go(Region& region) {
-  const bool is_coming = region.prefetching.valid() &&
-                         region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  if (is_coming) return false;
+  if (is_coming(region)) return false;
   finish_prefetch(region);
   return !region.is_out && region.pins == 0 && region.opened == 0;
 }
@@ -376,19 +379,38 @@ Result<RegionReport> Regions::report(const std::string& tag) {
   return report;
 }
 
+std::vector<Regions::RegionPointer> Regions::all() {
+  const std::lock_guard lock(mutex_);
+  std::vector<RegionPointer> out;
+  for (const auto& [tag, region] : regions_) out.push_back(region);
+  return out;
+}
+
 std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
-  std::vector<RegionPointer> all;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [tag, region] : regions_) all.push_back(region);
-  }
   std::vector<std::pair<std::string, RegionReport>> out;
-  for (const RegionPointer& region : all) {
+  for (const RegionPointer& region : all()) {
     const std::lock_guard lock(region->mutex);
     finish_prefetch(*region);
     out.emplace_back(region->tag, report_of(*region));
   }
   return out;
+}
+
+std::optional<RegionUsage> Regions::try_usage() {
+  RegionUsage sum;
+  for (const RegionPointer& region : all()) {
+    const std::unique_lock lock(region->mutex, std::try_to_lock);
+    if (!lock.owns_lock() || is_coming(*region)) return std::nullopt;
+    if (!region->is_out) continue;
+    const RegionUsage usage = memory_.usage(region->segments);
+    sum.device_bytes += usage.device_bytes;
+    sum.host_bytes += usage.host_bytes;
+    sum.disk_bytes += usage.disk_bytes;
+    sum.discarded_bytes += usage.discarded_bytes;
+    sum.lost_bytes += usage.lost_bytes;
+    sum.stuck_bytes += usage.stuck_bytes;
+  }
+  return sum;
 }
 
 }  // namespace spillway

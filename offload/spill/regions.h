@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,11 +61,14 @@ class Regions {
   Status release(const std::string& tag);
   Result<RegionReport> report(const std::string& tag);
   std::vector<std::pair<std::string, RegionReport>> reports();
+  // What the regions that are out of the device take together, without waiting; nothing while one moves.
+  std::optional<RegionUsage> try_usage();
 
  private:
   struct Region;
   using RegionPointer = std::shared_ptr<Region>;
 
+  std::vector<RegionPointer> all();
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
   Status make(Region& region);
@@ -75,6 +79,7 @@ class Regions {
   static void finish_prefetch(Region& region);
   // Why a region that is elsewhere cannot be used: what its prefetch met, if it had one.
   static Status not_here(Region& region);
+  static bool is_coming(const Region& region);  // a prefetch is under way
   static bool may_go(Region& region);
   Status move_out(Region& region, SpillTo to);
   Status bring_back(Region& region);

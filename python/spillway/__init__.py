@@ -28,6 +28,7 @@ from ._regions import (
     unpin,
 )
 from ._tiers import tier_stats
+from ._trace import mark, tag
 
 _first_use.watch_imports()
 
@@ -45,6 +46,7 @@ __all__ = [
     "evict",
     "install",
     "installed",
+    "mark",
     "materialize",
     "mempool_allocator",
     "offload_activations",
@@ -59,6 +61,7 @@ __all__ = [
     "release",
     "resident",
     "restore",
+    "tag",
     "tier_stats",
     "unpin",
 ]

@@ -13,5 +13,5 @@ def main() -> NoReturn:
     command = HERE / "bin" / "spillway"
     if not command.exists():
         sys.exit(f"spillway: the package in {HERE} lacks its command; install it again")
-    os.environ["SPILLWAY_PYTHON"] = sys.executable  # dryrun makes what it simulates for this Python's PyTorch
+    os.environ["SPILLWAY_PYTHON"] = sys.executable  # dryrun and trace-model use this Python's PyTorch
     os.execv(command, ["spillway", *sys.argv[1:]])

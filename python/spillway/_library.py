@@ -50,6 +50,8 @@ def library() -> ctypes.CDLL:
     loaded.spw_memory_info.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     loaded.spw_annotate.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
     loaded.spw_annotation.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p]
+    loaded.spw_trace_mark.argtypes = [ctypes.c_char_p]
+    loaded.spw_trace_tag.argtypes = [ctypes.c_char_p]
     loaded.spw_torch_throw_as.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.spw_validate.argtypes = [ctypes.c_int]
     loaded.spw_dump.argtypes = [ctypes.c_char_p, ctypes.c_char_p]

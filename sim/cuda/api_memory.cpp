@@ -5,10 +5,7 @@
 
 using namespace spillway::sim;
 
-namespace {
-
-// A block has its own pages, as blocks of a device's page size and more do.
-CUresult allocate(Call& call, CUdeviceptr* dptr, uint64_t bytes) {
+CUresult spillway::sim::allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes) {
   State& state = call.state();
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t page = state.config.granularity_bytes;
@@ -30,6 +27,8 @@ CUresult allocate(Call& call, CUdeviceptr* dptr, uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
 CUresult write_int(void* data, int value) {
   *static_cast<int*>(data) = value;
   return CUDA_SUCCESS;
@@ -38,7 +37,6 @@ CUresult write_word(void* data, uint64_t value) {
   *static_cast<uint64_t*>(data) = value;
   return CUDA_SUCCESS;
 }
-
 CUcontext owner_context(State& state, const Mapping& mapping) {
   if (mapping.context != nullptr || mapping.physical->device < 0) return mapping.context;
   return handle_of(state.primary[static_cast<size_t>(mapping.physical->device)]);
@@ -138,7 +136,7 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 CUresult cuMemAlloc(CUdeviceptr* dptr, size_t bytes) {
   Call call(EntryPoint::k_cuMemAlloc, kNeedsContext | kUnsafeInCapture);
   if (call.refused()) return call.result();
-  return allocate(call, dptr, bytes);
+  return allocate_block(call, dptr, bytes);
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr* dptr, size_t* pitch, size_t width, size_t height, unsigned element) {
@@ -147,7 +145,7 @@ CUresult cuMemAllocPitch(CUdeviceptr* dptr, size_t* pitch, size_t width, size_t 
   if (pitch == nullptr || (element != 4 && element != 8 && element != 16)) return CUDA_ERROR_INVALID_VALUE;
   *pitch = (width + 511) / 512 * 512;
   if (*pitch != 0 && height > UINT64_MAX / *pitch) return CUDA_ERROR_OUT_OF_MEMORY;
-  return allocate(call, dptr, *pitch * height);
+  return allocate_block(call, dptr, *pitch * height);
 }
 
 CUresult cuMemFree(CUdeviceptr dptr) {

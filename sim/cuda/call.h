@@ -34,6 +34,9 @@ class Call {
   CUresult result_ = CUDA_SUCCESS;
 };
 
+// Device memory of the current context, on pages of its own, as blocks of a device's page size and more have.
+CUresult allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes);
+
 // Fails with a line for spwSimLastError.
 CUresult fail(CUresult result, std::string text);
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/abi/child.h"
+#include "tests/abi/folder.h"
 
 namespace spillway::test {
 namespace {
@@ -27,36 +28,6 @@ using testing::StartsWith;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-conf-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for files");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name)) << text;
-    return file(name);
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> out;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      out.push_back(entry.path().filename());
-    std::sort(out.begin(), out.end());
-    return out;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string value_of(const char* name) {
   char buffer[1024];
@@ -189,13 +160,16 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(value_of("reserve") == "4MiB");
     SPW_CHECK(
         value_of(nullptr) ==
-        "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,ipc:on,check_streams:off,"
+        "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,ipc:on,preload_ipc:auto,"
+        "check_streams:off,"
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,pinned_ahead:0,pinned_threads:8,"
         "overflow:off,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
         "spill_direct:on,spill_tuning:kept,spill_codec:none,evict_above:unlimited,evict_below:unlimited,"
-        "strict:off,debug:off");
+        "dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_redact:off,"
+        "trace:,trace_tail:unlimited,trace_stacks:off,"
+        "live:on,live_interval:1000,live_dir:,strict:off,debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);
   });
 }
@@ -323,7 +297,9 @@ TEST(DumpFile, SumsToTheCounters) {
       SPW_CHECK(spw_alloc(1 + i * 300000, 0, nullptr, &blocks[i]) == SPW_OK);
     for (size_t i = 0; i < blocks.size(); i += 3) SPW_CHECK(spw_free(blocks[i]) == SPW_OK);
     SPW_CHECK(spw_dump(path.c_str(), "json") == SPW_OK);
-    SPW_CHECK(spw_dump(path.c_str(), "pickle") == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump(path.c_str(), "xml") == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump((path + "%q").c_str(), nullptr) == SPW_ERROR_INVALID_ARGUMENT);
+    SPW_CHECK(spw_dump((path + "/").c_str(), nullptr) == SPW_ERROR_INVALID_ARGUMENT);
     SPW_CHECK(spw_dump((path + "/inside").c_str(), nullptr) == SPW_ERROR_IO);
   });
   EXPECT_THAT(folder.names(), ElementsAre("dump.json"));

@@ -239,6 +239,28 @@ TEST(Arena, WithoutVmmSegmentsServe) {
   }
 }
 
+// A program without VMM may run for months: what a segment took of the tables must serve the next one.
+TEST(Arena, WithoutVmmSegmentsMayComeAndGoForever) {
+  Device device("capacity:64MiB,vmm:off,backing:none");
+  ArenaOptions options;
+  options.use_vmm = false;
+  const auto arena = device.arena(options);
+  for (int i = 0; i < 300; ++i) {
+    const size_t bytes = static_cast<size_t>(i % 7 + 1) * 4 * kMiB + 512;
+    void* first = must_allocate(*arena, bytes, nullptr);
+    void* second = must_allocate(*arena, 9 * kMiB, nullptr);
+    ASSERT_TRUE(first != nullptr && second != nullptr) << i;
+    device.touch(nullptr, first, bytes);
+    device.touch(nullptr, second, 9 * kMiB);
+    SPW_EXPECT_OK(Arena::free(i % 2 == 0 ? first : second));
+    if (i % 3 == 0) SPW_EXPECT_OK(arena->trim());
+    SPW_EXPECT_OK(Arena::free(i % 2 == 0 ? second : first));
+    if (i % 5 == 0) SPW_EXPECT_OK(arena->trim());
+    if (i % 50 == 0) SPW_EXPECT_OK(arena->validate());
+  }
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Arena, SegmentsAddUpToReserved) {
   Device device;
   const auto arena = device.arena();

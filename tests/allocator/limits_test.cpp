@@ -185,7 +185,8 @@ TEST(Limits, AFullDeviceIsAnErrorThatSaysWhatOthersHold) {
   const Status status = arena->allocate(20 * kMiB, nullptr, &more);
   EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY);
   EXPECT_LE(device.total_calls() - calls, 60u);
-  EXPECT_NE(status.text().find("+ held by others and by the driver         33554432"), std::string::npos)
+  EXPECT_NE(status.text().find("+ other processes, contexts and libraries 32.00 MiB (33554432)"),
+            std::string::npos)
       << status.text();
   SPW_EXPECT_OK(arena->validate());
   others.leave();

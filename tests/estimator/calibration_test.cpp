@@ -128,6 +128,28 @@ TEST(Factors, TwoSizesGiveWhatIsFixed) {
               *with_fixed(four).measured[kTransient], 100);
 }
 
+// A release of the framework that keeps its workspaces elsewhere shows as less than nothing that is fixed.
+TEST(Factors, WorkspacesThatAreNotThereAreLearned) {
+  const TrainingRun one = test::must_read(small({{"train.micro_batch", "4"}}));
+  const TrainingRun two = test::must_read(small({{"train.micro_batch", "8"}}));
+  const TrainingRun four = test::must_read(small({{"train.micro_batch", "16"}}));
+  constexpr auto kTransient = static_cast<size_t>(Group::kTransient);
+  const double workspaces = *observed(one, 1, 0.9).predicted[static_cast<size_t>(Group::kFixed)];
+  ASSERT_GT(workspaces, 0);
+  const auto without = [&](const TrainingRun& run) {
+    Observation out = observed(run, 1, 0.9);
+    *out.measured[kTransient] -= 0.99 * workspaces;
+    return out;
+  };
+  const Factors factors({without(one), without(two)}, signature_of(one, "").kernels);
+  EXPECT_NEAR(factors.of(Group::kFixed).value, 0.01, 1e-6);
+  const Estimate expected = test::must_estimate(four);
+  const Estimate calibrated = factors.apply(expected);
+  EXPECT_NEAR(expected.peak().steady_bytes - calibrated.peak().steady_bytes, 0.99 * workspaces, 100);
+  EXPECT_NEAR(calibrated.peak().peak_bytes - expected.peak().steady_bytes,
+              *without(four).measured[kTransient], 100);
+}
+
 TEST(Factors, SpreadIsTheWorstErrorAndWidensTheInterval) {
   const TrainingRun run = test::must_read(small());
   const std::string kernels = signature_of(run, "").kernels;

@@ -13,24 +13,12 @@
 namespace spillway::estimator::test {
 namespace {
 
-constexpr double kGB = 1e9;
 constexpr double kMiB = 1 << 20;
 constexpr double kGiB = 1 << 30;
 
 using Figures = std::vector<PublishedFigure>;
 
 // --- Rajbhandari et al., ZeRO, figure 1 and table 1: states of 16 bytes a parameter.
-
-double states_gb(double parameters, int64_t ranks, DataSharding sharding) {
-  TrainingRun run;
-  run.framework = Framework::kPytorch;
-  run.training.precision = Precision::kFp16;
-  run.training.fp32_gradients = false;
-  run.parallel.world = ranks;
-  run.parallel.sharding = sharding;
-  const StateBytes states = state_bytes(run, {static_cast<int64_t>(parameters), 0});
-  return (states.weights + states.gradients + states.master + states.moments) / kGB;
-}
 
 struct ZeroRow {
   double parameters;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "estimator/buckets/states.h"
 #include "estimator/estimate.h"
 #include "estimator/inputs/run_file.h"
 
@@ -44,6 +45,20 @@ inline Estimate must_estimate(const TrainingRun& run) {
   Result<Estimate> answer = estimate(run);
   EXPECT_TRUE(answer.ok()) << answer.status().text();
   return answer.ok() ? std::move(answer.value()) : Estimate{};
+}
+
+constexpr double kGB = 1e9;
+
+// Gigabytes of weights, gradients and the optimizer's share, of a dense model without experts in mixed fp16.
+inline double states_gb(double parameters, int64_t ranks, DataSharding sharding) {
+  TrainingRun run;
+  run.framework = Framework::kPytorch;
+  run.training.precision = Precision::kFp16;
+  run.training.fp32_gradients = false;
+  run.parallel.world = ranks;
+  run.parallel.sharding = sharding;
+  const StateBytes states = state_bytes(run, {static_cast<int64_t>(parameters), 0});
+  return (states.weights + states.gradients + states.master + states.moments) / kGB;
 }
 
 }  // namespace spillway::estimator::test

@@ -3,22 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/estimator/runs.h"
+
 namespace spillway::estimator {
 namespace {
 
-constexpr double kGB = 1e9;
-
-// Weights, gradients and the optimizer's share, of a dense model without experts.
-double states_gb(double parameters, int64_t ranks, DataSharding sharding) {
-  TrainingRun run;
-  run.framework = Framework::kPytorch;
-  run.training.precision = Precision::kFp16;
-  run.training.fp32_gradients = false;
-  run.parallel.world = ranks;
-  run.parallel.sharding = sharding;
-  const StateBytes states = state_bytes(run, {static_cast<int64_t>(parameters), 0});
-  return (states.weights + states.gradients + states.master + states.moments) / kGB;
-}
+using test::kGB;
+using test::states_gb;
 
 // Rajbhandari et al., "ZeRO", table 1: gigabytes per device, 16 bytes a parameter.
 struct ZeroRow {

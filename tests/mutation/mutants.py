@@ -27,6 +27,7 @@ HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_STATE = "allocator/heap_state.cpp"
 HEAP_H = "allocator/heap.h"
 STORE = "allocator/page_store.cpp"
+STREAMLESS = "allocator/streamless.cpp"
 
 MUTANTS = [
     # ---- Epochs
@@ -336,5 +337,32 @@ MUTANTS = [
     # Pools that leave the device.
     Mutant("a move does not wait", MOVES, "return synchronize_context(all);", "return {};"),
     Mutant("a move does not ask for captures", MOVES, "if (any_capturing(all))", "if (false)"),
+    # ---- Memory without a stream
+    Mutant(
+        "an epoch asks no stream of the program",
+        STREAMLESS,
+        "std::vector<CUstream> all = streams_.non_blocking(arena_.context());",
+        "std::vector<CUstream> all;",
+    ),
+    Mutant("an epoch does not ask the legacy stream", STREAMLESS, "  all.push_back(CU_STREAM_LEGACY);\n", ""),
+    Mutant("an epoch forgets streams that are gone", STREAMLESS, "events = orphans_;", "events;"),
+    Mutant("a stream goes without an event", STREAMLESS, "orphans_.push_back(std::move(event));", ""),
+    Mutant(
+        "an epoch is complete when one event is",
+        STREAMLESS,
+        "while (!events.empty() && is_reached(events.back())) events.pop_back();",
+        "if (!events.empty() && is_reached(events.back())) events.clear();",
+    ),
+    Mutant("an epoch is complete at once", STREAMLESS, "    if (!events.empty()) break;\n", ""),
+    Mutant(
+        "an epoch is closed during a capture",
+        STREAMLESS,
+        "if (std::any_of(all.rbegin(), all.rend(), captures)) return false;",
+        "",
+    ),
+    Mutant("borrowed memory is handed out before its wait is over", STREAMLESS, "return settle();", "return {};"),
+    Mutant(
+        "the program's frees are not waited for", STREAMLESS, "if (event->synchronize().ok()) continue;", "continue;"
+    ),
     Mutant("a move goes on beside an open pool", MOVES, "if (!may_wait_for_context()) {", "if (false) {"),
 ]

@@ -23,6 +23,7 @@ COPIED = ("CMakeLists.txt", "cmake", "include", "driver", "stats", "allocator", 
 # Cheapest first: a mutant is dead after its first failed test.
 PROGRAMS = (
     ("allocator_arena_test", "Streams.*:StreamIdentity.*:Pools.*:PoolStates.*:Captures.*:SourcesTest.*:MovesTest.*"),
+    ("allocator_streamless_test", "StreamlessTest.*"),
     ("allocator_random_test", "RandomStreams.*:RandomPoolStates.*"),
 )
 TEST_TIMEOUT_S = 300

@@ -10,6 +10,7 @@ from typing import Any
 
 import spillway
 from on_seeds import Outcome, Program, run
+from spillway._library import check, library
 
 # Each seed costs a process for each program.
 SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "3"))
@@ -61,9 +62,7 @@ def on_disk(program: Program) -> Program:
 
 
 def configure(text: str) -> None:
-    binding = spillway._library
-    loaded = binding.library()
-    binding.check(loaded.spw_conf_set(text.encode()))
+    check(library().spw_conf_set(text.encode()))
 
 
 def refused(text: str, function: Any, *arguments: Any) -> None:

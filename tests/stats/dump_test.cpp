@@ -3,18 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "stats/counters.h"
+#include "stats/dump_prometheus.h"
 #include "stats/oom_report.h"
 #include "tests/stats/sample_dump.h"
 
@@ -24,33 +22,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-dump-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for files");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  size_t count() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 TEST(Dump, BeginsWithItsSchemaVersion) {
   EXPECT_THAT(dump_to_json(sample_dump()), StartsWith("{\n \"schema_version\": 1,"));
@@ -77,27 +48,66 @@ TEST(Dump, SurvivesNamesThatAreNotUtf8) {
   EXPECT_TRUE(nlohmann::json::accept(dump_to_json(dump)));
 }
 
-TEST(WholeFile, ReplacesTheOldOneAndLeavesNothingElse) {
-  const Folder folder;
-  const std::string path = folder.file("dump.json");
-  ASSERT_TRUE(write_whole_file(path, "old").ok());
-  ASSERT_TRUE(write_whole_file(path, "new and longer").ok());
-  EXPECT_EQ(text_of(path), "new and longer");
-  EXPECT_EQ(folder.count(), 1U);
+TEST(Dump, SaysWhatIsNotSpillways) {
+  DumpDevice device = sample_dump().devices[0];
+  EXPECT_EQ(device.other_bytes(), device.total_bytes - *device.free_bytes - (4U << 20));
+  // Taken a moment later, more was free.
+  device.free_bytes = device.total_bytes;
+  EXPECT_EQ(device.other_bytes(), 0U);
+  device.free_bytes.reset();
+  EXPECT_FALSE(device.other_bytes().has_value());
 }
 
-TEST(WholeFile, FailsInOneLineAndLeavesNothing) {
-  const Folder folder;
-  const Status status = write_whole_file(folder.file("missing/dump.json"), "text");
-  EXPECT_EQ(status.code(), SPW_ERROR_IO);
-  EXPECT_THAT(status.text(), HasSubstr("missing/dump.json"));
-  EXPECT_EQ(status.text().find('\n'), std::string::npos);
-  EXPECT_EQ(folder.count(), 0U);
+TEST(Dump, FragmentationIsTheShareBesideTheLargestRange) {
+  DumpDevice device;
+  EXPECT_EQ(device.fragmentation(), 0);
+  device.stats.cached_free_bytes = 600;
+  device.stats.inactive_split_bytes.all.current = 400;
+  device.stats.largest_free_bytes = 250;
+  EXPECT_DOUBLE_EQ(device.fragmentation(), 0.75);
+  device.stats.largest_free_bytes = 1000;
+  EXPECT_EQ(device.fragmentation(), 0);
+}
 
-  // A folder cannot be replaced by a file: the text is written, then cannot be put in its place.
-  std::filesystem::create_directories(folder.file("taken/inside"));
-  EXPECT_EQ(write_whole_file(folder.file("taken"), "text").code(), SPW_ERROR_IO);
-  EXPECT_EQ(folder.count(), 1U);
+TEST(Prometheus, AnnouncesAFamilyOnceForAllProcesses) {
+  std::vector<Dump> dumps{sample_dump(), sample_dump()};
+  dumps[1].process_id = 2;
+  dumps[1].devices[0].uuid = "GPU \"1\"\n\\";
+  dumps[1].devices[0].tiers.reset();
+  const std::string text = prometheus_text(dumps);
+  const std::string type = "# TYPE spillway_reserved_bytes gauge\n";
+  ASSERT_NE(text.find(type), std::string::npos);
+  EXPECT_EQ(text.find(type), text.rfind(type));
+  EXPECT_THAT(text, HasSubstr("spillway_allocated_bytes{pid=\"1\",rank=\"0\",device=\"0\","
+                              "pool=\"large\"} 1024\n"));
+  EXPECT_THAT(text, HasSubstr("spillway_ooms_total{pid=\"2\",rank=\"0\",device=\"0\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("uuid=\"GPU \\\"1\\\"\\n\\\\\""));
+  EXPECT_THAT(text, HasSubstr("rung=\"new_pages\"} 1.5e-06\n"));
+  EXPECT_EQ(prometheus_text({}), "");
+}
+
+TEST(Prometheus, HasEveryCounter) {
+  // Each with a value of its own, so that none can stand for another.
+  Dump dump;
+  dump.devices.emplace_back();
+  DeviceStats& stats = dump.devices[0].stats;
+  int64_t next = 1'000'001;
+  std::vector<int64_t> values;
+  const auto number = [&](int64_t& value) { values.push_back(value = next++); };
+#define SPW_STATS_MEMBER(name)           \
+  number(stats.name.small_pool.current); \
+  number(stats.name.large_pool.current); \
+  number(stats.name.all.peak);
+  SPW_STATS_POOLED(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+#define SPW_STATS_MEMBER(name) number(stats.name);
+  SPW_STATS_VALUES(SPW_STATS_MEMBER)
+#undef SPW_STATS_MEMBER
+  const std::string text = prometheus_text({dump});
+  for (const int64_t value : values) {
+    if (value == stats.max_split_size) continue;  // it is no measurement
+    EXPECT_THAT(text, HasSubstr("} " + std::to_string(value) + "\n"));
+  }
 }
 
 TEST(Rank, ComesFromTheLauncher) {
@@ -115,16 +125,16 @@ TEST(Rank, ComesFromTheLauncher) {
   unsetenv("SLURM_PROCID");
 }
 
-// The exact bytes of the report's line that begins so.
-int64_t figure(const std::string& report, const std::string& what) {
-  std::istringstream lines(report);
-  for (std::string line; std::getline(lines, line);) {
-    const size_t at = line.find_first_not_of(' ');
-    if (at == std::string::npos || line.compare(at, what.size(), what) != 0) continue;
-    return std::strtoll(line.c_str() + at + what.size(), nullptr, 10);
+// The exact bytes behind the words `what` in the report's line that begins with `line`.
+int64_t figure(const std::string& report, const std::string& line, const std::string& what) {
+  const size_t begin = report.find("\n  " + line);
+  const size_t end = std::min(report.find('\n', begin + 1), report.size());
+  const size_t at = begin == std::string::npos ? end : report.find(what + " ", begin);
+  if (at >= end) {
+    ADD_FAILURE() << "no '" << what << "' in the line '" << line << "' of:\n" << report;
+    return 0;
   }
-  ADD_FAILURE() << "no line '" << what << "' in:\n" << report;
-  return 0;
+  return std::strtoll(report.c_str() + report.find('(', at) + 1, nullptr, 10);
 }
 
 TEST(OomReport, ItsLinesAddUpToTheCounters) {
@@ -132,25 +142,25 @@ TEST(OomReport, ItsLinesAddUpToTheCounters) {
   const std::string report = oom_report({uint64_t{3} << 30, 2, uint64_t{8} << 30}, stats);
   EXPECT_THAT(report,
               StartsWith("CUDA out of memory. Tried to allocate 3.00 GiB (3221225472 bytes) on device 2: "));
-  EXPECT_EQ(figure(report, "holds (reserved)"), stats.reserved_bytes.all.current);
-  EXPECT_EQ(figure(report, "holds (reserved)"), figure(report, "= in use (active)") +
-                                                    figure(report, "+ unused parts of pages in use") +
-                                                    figure(report, "+ pages wholly unused (cached)"));
-  EXPECT_EQ(figure(report, "= in use (active)"),
-            figure(report, "in use = asked for by the program") + figure(report, "+ rounding"));
-  EXPECT_EQ(figure(report, "may hold at most"), int64_t{8} << 30);
-  EXPECT_THAT(report, Not(HasSubstr("the device has")));
+  EXPECT_EQ(figure(report, "reserved", "reserved"), stats.reserved_bytes.all.current);
+  EXPECT_EQ(figure(report, "reserved", "reserved"), figure(report, "reserved", "= active") +
+                                                        figure(report, "reserved", "+ inactive split") +
+                                                        figure(report, "reserved", "+ cached"));
+  EXPECT_EQ(figure(report, "active", "active"),
+            figure(report, "active", "= requested") + figure(report, "active", "+ rounding"));
+  EXPECT_EQ(figure(report, "reserved", "may reach"), int64_t{8} << 30);
+  EXPECT_THAT(report, Not(HasSubstr("\n  device")));
+  EXPECT_LE(std::count(report.begin(), report.end(), '\n'), 10);
 }
 
 TEST(OomReport, SaysWhatOthersHold) {
   DeviceStats stats;
   stats.reserved_bytes.all.current = 1000;
   const std::string report = oom_report({2000, 0, 5000, 8000, 1500}, stats);
-  EXPECT_EQ(figure(report, "the device has"), 8000);
-  EXPECT_EQ(figure(report, "the device has"), figure(report, "= held by Spillway") +
-                                                  figure(report, "+ held by others and by the driver") +
-                                                  figure(report, "+ free"));
-  EXPECT_EQ(figure(report, "+ held by others and by the driver"), 5500);
+  EXPECT_EQ(figure(report, "device", "device"), 8000);
+  EXPECT_EQ(figure(report, "device", "other processes, contexts and libraries"), 5500);
+  EXPECT_EQ(figure(report, "device", "= Spillway") + 5500 + figure(report, "device", "+ free"), 8000);
+  EXPECT_THAT(report, HasSubstr("next: others hold 5.37 KiB of it"));
 }
 
 TEST(OomReport, ListsTheRungsThatWereTried) {
@@ -158,8 +168,39 @@ TEST(OomReport, ListsTheRungsThatWereTried) {
   stats.rungs.view = {3, 1500};
   stats.rungs.evict = {0, 2'000'000};
   stats.rungs.out_of_memory = {1, 0};
-  EXPECT_THAT(oom_report({500, 0, 1500}, stats),
-              HasSubstr("the time they took: view 3 (0.002 ms), evict 0 (2.000 ms)"));
+  OomRequest request{500, 0, 1500};
+  request.climb.note(Rung::kHostWait, false, 3'000'000);
+  request.climb.note(Rung::kOutOfMemory, true, 0);
+  const std::string report = oom_report(request, stats);
+  EXPECT_THAT(report, HasSubstr("helped so far: view 3 (0.002 ms), evict 0 (2.000 ms); 0 host waits"));
+  EXPECT_THAT(report, HasSubstr("tried for this request: host_wait 3.000 ms\n"));
+}
+
+TEST(OomReport, NamesTheLargestPools) {
+  OomRequest request{500, 0, 1500};
+  for (uint64_t i = 1; i <= 5; ++i) request.pools.push_back({i, 0, {static_cast<int64_t>(i * 100), 0, 0, 0}});
+  request.pools.push_back({9, 0, {}});
+  EXPECT_THAT(oom_report(request, DeviceStats()),
+              HasSubstr("private pools: 5: (5, 0) 500 B (500), (4, 0) 400 B (400), (3, 0) 300 B (300)\n"));
+}
+
+TEST(ClimbLog, KeepsTheLatestThatWereNotServedAtHome) {
+  ClimbLog log;
+  for (uint64_t i = 0; i < 2 * ClimbLog::kKept + 3; ++i) {
+    Climb climb;
+    climb.requested_bytes = i;
+    climb.note(Rung::kNewPages, false, 10);
+    // Every second one is served without help of others.
+    climb.note(i % 2 == 0 ? Rung::kSteal : Rung::kView, true, 5);
+    log.add(climb);
+  }
+  const std::vector<Climb> kept = log.list();
+  ASSERT_EQ(kept.size(), ClimbLog::kKept);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    EXPECT_EQ(kept[i].requested_bytes, 4 + 2 * i);
+    EXPECT_EQ(kept[i].outcome, Rung::kSteal);
+    EXPECT_GT(kept[i].time_us, 0);
+  }
 }
 
 TEST(OomReport, NamesTheReason) {

@@ -31,11 +31,24 @@ inline Dump sample_dump() {
   segment.blocks = {{0x10000000, 1024, 1000, BlockKind::kActiveAllocated},
                     {0x10000400, 2 * kPage - 1024, 0, BlockKind::kInactive}};
   device.segments.push_back(segment);
+  device.free_bytes = (1 << 30) - 3 * kPage;
+  device.tiers.emplace();
+  device.tiers->stats.region_host_bytes = kPage;
+  device.tiers->stats.disk_limit_bytes = UINT64_MAX;
+  device.tiers->regions.push_back({"weights", {}});
+  device.tiers->regions[0].stats.host_bytes = kPage;
+  device.pools.push_back({1, 2, {kPage, kPage, kPage, 0}});
+  Climb climb;
+  climb.requested_bytes = 1000;
+  climb.note(Rung::kHostWait, true, 1500);
+  device.climbs.push_back(climb);
 
   Dump dump;
   dump.library_version = "0.1.0";
   dump.process_id = 1;
+  dump.reason = "call";
   dump.config = {{"limit", "unlimited"}};
+  dump.pinned.emplace();
   dump.devices.push_back(device);
   return dump;
 }

@@ -1,0 +1,209 @@
+#include "abi/live.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "abi/process.h"
+#include "abi/tier_stats.h"
+#include "stats/dump.h"
+#include "stats/trace_record.h"
+
+namespace spillway {
+namespace {
+
+std::string base_name(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+// The program and its first argument that is no option, without folders: "python train.py".
+std::string program_name() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string words(std::istreambuf_iterator<char>(file), {});
+  std::string name;
+  for (size_t at = 0; at < words.size();) {
+    const std::string word(words.c_str() + at);
+    at += word.size() + 1;
+    if (name.empty()) {
+      name = base_name(word);
+    } else if (!word.empty() && word.front() != '-') {
+      return name + " " + base_name(word);
+    }
+  }
+  return name;
+}
+
+template <size_t capacity>
+void copy_text(char (&to)[capacity], const std::string& from) {
+  from.copy(to, capacity - 1);
+}
+
+// Whether this thread holds the mutex of the writer for its fork.
+thread_local bool holds_for_fork = false;
+
+}  // namespace
+
+LiveWriter& LiveWriter::instance() {
+  static LiveWriter& writer = *new LiveWriter;
+  return writer;
+}
+
+void LiveWriter::add_device(const Arena& arena, const DeviceProperties& properties, const Options& options) {
+  const std::lock_guard lock(mutex_);
+  if (!was_started_) start(options);
+  if (devices_.size() == LiveState::kMostDevices) return;
+  Device device;
+  device.arena = &arena;
+  device.row.ordinal = properties.ordinal;
+  device.row.total_bytes = properties.total_bytes;
+  copy_text(device.row.name, properties.name);
+  copy_text(device.row.uuid, uuid_text(properties.uuid));
+  devices_.push_back(device);
+  changed_.notify_all();
+}
+
+void LiveWriter::remove_device(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(devices_, [&](const Device& device) { return device.row.ordinal == ordinal; });
+  changed_.notify_all();
+}
+
+void LiveWriter::add_tiers(int device, DeviceTiers& tiers) {
+  const std::lock_guard lock(mutex_);
+  for (Device& known : devices_) {
+    if (known.row.ordinal == device) known.tiers = &tiers;
+  }
+}
+
+void LiveWriter::add_pinned(const PinnedBlocks& pinned) {
+  const std::lock_guard lock(mutex_);
+  pinned_ = &pinned;
+}
+
+void LiveWriter::start(const Options& options) {
+  was_started_ = true;
+  interval_ = options.interval;
+  owner_ = getpid();
+  LivePage::Description description;
+  description.program = program_name();
+  description.library_version = options.library_version;
+  description.rank = options.rank;
+  description.interval_ns = static_cast<uint64_t>(std::chrono::nanoseconds(options.interval).count());
+  page_ = std::make_unique<LivePage>();
+  state_ = std::make_unique<LiveState>();
+  if (!page_->open(options.folder, description).ok()) return;
+  if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) return;
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { work(); });
+    is_working_ = true;
+  } catch (const std::exception&) {
+    page_.reset();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (is_working_) std::atexit([] { instance().finish(); });
+}
+
+void LiveWriter::work() {
+  pthread_setname_np(pthread_self(), "spillway-live");
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    try {
+      write();
+    } catch (const std::exception&) {
+      // The host has no memory left: the page keeps the state before.
+    }
+    const size_t devices = devices_.size();
+    changed_.wait_for(lock, interval_, [&] { return is_stopping_ || devices_.size() != devices; });
+  }
+  is_working_ = false;
+  changed_.notify_all();
+}
+
+void LiveWriter::write() {
+  state_->devices = devices_.size();
+  for (size_t i = 0; i < devices_.size(); ++i) fill(devices_[i], state_->device[i]);
+  state_->has_pinned = pinned_ != nullptr ? 1 : 0;
+  if (pinned_ != nullptr) state_->pinned = pinned_->stats();
+  state_->time_ns = static_cast<int64_t>(clock_ns(CLOCK_REALTIME));
+  state_->steady_ns = static_cast<int64_t>(clock_ns(CLOCK_MONOTONIC));
+  page_->write(*state_);
+}
+
+void LiveWriter::fill(Device& device, LiveDevice& row) {
+  if (device.tiers != nullptr) {
+    // While a region moves, its tier is not known, and the page shows where it was.
+    if (const auto regions = device.tiers->regions().try_usage(); regions.has_value()) {
+      device.row.tiers = tier_stats(*device.tiers, *regions);
+      device.row.has_tiers = 1;
+    }
+  }
+  row = device.row;
+  row.stats = device.arena->stats();
+}
+
+// The thread is told to end and waited for, a second at most: it may stand behind a slow disk.
+void LiveWriter::finish() {
+  if (getpid() != owner_) return;
+  std::unique_lock lock(mutex_);
+  is_stopping_ = true;
+  changed_.notify_all();
+  const bool has_ended = changed_.wait_for(lock, std::chrono::seconds(1), [&] { return !is_working_; });
+  lock.unlock();
+  if (has_ended) {
+    thread_.join();
+    page_.reset();
+  } else {
+    thread_.detach();
+  }
+}
+
+// ---- Fork
+
+// A fork under a lock that the thread waits for would wait for itself: it gives up after a while, and only
+// the child's exit is at risk then.
+void LiveWriter::before_fork() {
+  constexpr int kTries = 100;
+  constexpr timespec kPause{0, 1'000'000};
+  for (int i = 0; i < kTries && !holds_for_fork; ++i) {
+    holds_for_fork = instance().mutex_.try_lock();
+    if (!holds_for_fork) nanosleep(&kPause, nullptr);
+  }
+}
+
+void LiveWriter::after_fork_in_parent() {
+  if (std::exchange(holds_for_fork, false)) instance().mutex_.unlock();
+}
+
+void LiveWriter::after_fork_in_child() {
+  after_fork_in_parent();
+}
+
+// ---- From the process
+
+void Process::show_live(const Arena& arena) const {
+  Result<DeviceProperties> properties = query_device(*driver_, arena.device());
+  if (!properties.ok()) return;
+  LiveWriter::Options options;
+  options.folder = config_.live_dir;
+  options.interval = std::chrono::milliseconds(config_.live_interval.value);
+  options.library_version = spw_version();
+  options.rank = process_rank();
+  LiveWriter::instance().add_device(arena, properties.value(), options);
+}
+
+}  // namespace spillway

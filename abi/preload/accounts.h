@@ -1,0 +1,44 @@
+// Device and host memory that the program took from the driver itself, by kind: what Spillway sees but does
+// not serve. Totals are annotations of the device (preload_managed_bytes and so on), so dumps show them.
+// Thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+namespace spillway {
+
+enum class DriverMemory : uint8_t {
+  kPlain,    // cuMemAlloc, where the driver had to serve
+  kManaged,  // cuMemAllocManaged
+  kArray,    // arrays and mipmapped arrays; their size as described, without what the driver adds
+  kHost,     // pinned host memory
+  kVmm,      // cuMemCreate
+  kPool,     // the stream-ordered calls, where the driver had to serve
+  kGraph,    // allocation nodes
+  kCount
+};
+
+class Accounts {
+ public:
+  static Accounts& instance();
+
+  // `key`: the pointer or handle, which remove() names again.
+  void add(DriverMemory kind, int device, uint64_t key, uint64_t bytes) noexcept;
+  // Unknown keys are ignored.
+  void remove(DriverMemory kind, uint64_t key) noexcept;
+
+ private:
+  struct Row {
+    int device;
+    uint64_t bytes;
+  };
+  void publish(DriverMemory kind, int device);
+
+  std::mutex mutex_;
+  std::array<std::unordered_map<uint64_t, Row>, static_cast<size_t>(DriverMemory::kCount)> rows_;
+};
+
+}  // namespace spillway

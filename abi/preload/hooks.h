@@ -1,0 +1,59 @@
+// What the functions of libspillway behind the hooks share. Each has the identical ABI of the entry point
+// that it stands for, throws nothing, and where Spillway does not serve is the driver's own call.
+#pragma once
+
+#include <utility>
+
+#include "abi/preload/accounts.h"
+#include "abi/preload/hook_table.h"
+#include "abi/preload/served.h"
+
+namespace spillway {
+
+// The driver's own functions; of the preload library, for the process's life.
+extern const DriverCalls* real_calls;
+
+void fill_served_hooks(DriverCalls& calls);
+void fill_answer_hooks(DriverCalls& calls);
+void fill_lifetime_hooks(DriverCalls& calls);
+void fill_accounted_hooks(DriverCalls& calls);
+
+// Whether the stream is being captured. Costs nothing while no stream of the program is.
+bool is_captured(CUstream stream);
+// Around the program's captures.
+void capture_begins();
+void capture_ends();
+
+// The current context's served one, or null; for where it must not throw.
+inline ServedContext* served_here() noexcept {
+  try {
+    return ServedContexts::instance().current();
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+// The driver's call for memory of its own. What Spillway holds without a byte in use counts as free, so where
+// the driver has none left, that goes back first and the call is made again.
+template <typename Call>
+CUresult take_from_driver(Call call) noexcept {
+  const CUresult result = call();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  ServedContext* served = served_here();
+  if (served == nullptr) return result;
+  try {
+    served->streamless->flush();
+    if (!served->arena->trim().ok()) return result;
+  } catch (...) {
+    return result;
+  }
+  return call();
+}
+
+// Counts what the driver gave.
+inline void account(DriverMemory kind, uint64_t key, uint64_t bytes) noexcept {
+  if (const ServedContext* served = served_here(); served != nullptr)
+    Accounts::instance().add(kind, served->device, key, bytes);
+}
+
+}  // namespace spillway

@@ -1,0 +1,141 @@
+// Answers about memory that must agree with what Spillway serves, and calls that show memory to others.
+#include "abi/arena_calls.h"
+#include "abi/preload/hooks.h"
+#include "abi/preload/ipc_requests.h"
+
+namespace spillway {
+namespace {
+
+CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
+  const CUresult result = real_calls->cuMemGetInfo_v2(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS || free_bytes == nullptr) return result;
+  const ServedContext* served = served_here();
+  if (served == nullptr) return result;
+  try {
+    *free_bytes = available_bytes(*served->arena, *free_bytes, served->streamless->pending_bytes());
+  } catch (...) {
+    // What the driver calls free is free.
+  }
+  return result;
+}
+
+// The served block around the address; false where there is none.
+bool find_served(CUdeviceptr pointer, FoundBlock* found) noexcept {
+  try {
+    const ServedContext* served = ServedContexts::instance().current();
+    if (served == nullptr) return false;
+    Result<FoundBlock> block =
+        Arena::find_block_around(reinterpret_cast<const void*>(pointer), served->total_bytes);
+    if (!block.ok()) return false;
+    *found = block.value();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+CUresult mem_get_address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
+  FoundBlock block;
+  if (!find_served(pointer, &block)) return real_calls->cuMemGetAddressRange_v2(base, bytes, pointer);
+  if (base != nullptr) *base = block.row.address;
+  if (bytes != nullptr) *bytes = block.row.requested_bytes;
+  return CUDA_SUCCESS;
+}
+
+bool is_of_block(CUpointer_attribute attribute) {
+  switch (static_cast<int>(attribute)) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What cuMemAlloc's own memory would answer. Everything else is answered as mapped memory, which it is: that
+// it cannot be shown by cuIpcGetMemHandle is the truth.
+void write_attribute(const FoundBlock& block, CUpointer_attribute attribute, void* out) {
+  switch (static_cast<int>(attribute)) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      if (const ServedContext* owner = ServedContexts::instance().of_device(block.device); owner != nullptr)
+        *static_cast<CUcontext*>(out) = owner->context;
+      return;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      *static_cast<CUdeviceptr*>(out) = block.row.address;
+      return;
+    default:
+      *static_cast<size_t*>(out) = block.row.requested_bytes;
+  }
+}
+
+CUresult pointer_get_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  const CUresult result = real_calls->cuPointerGetAttribute(out, attribute, pointer);
+  if (result != CUDA_SUCCESS || !is_of_block(attribute)) return result;
+  if (FoundBlock block; find_served(pointer, &block)) write_attribute(block, attribute, out);
+  return result;
+}
+
+CUresult pointer_get_attributes(unsigned count, CUpointer_attribute* attributes, void** out,
+                                CUdeviceptr pointer) {
+  const CUresult result = real_calls->cuPointerGetAttributes(count, attributes, out, pointer);
+  if (result != CUDA_SUCCESS) return result;
+  FoundBlock block;
+  bool is_known = false;
+  for (unsigned i = 0; i < count; ++i) {
+    if (!is_of_block(attributes[i])) continue;
+    if (!is_known && !find_served(pointer, &block)) return result;
+    is_known = true;
+    write_attribute(block, attributes[i], out[i]);
+  }
+  return result;
+}
+
+CUresult ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  const CUresult result = real_calls->cuIpcGetMemHandle(handle, pointer);
+  if (result == CUDA_SUCCESS) return result;
+  if (FoundBlock block; find_served(pointer, &block)) {
+    IpcRequests::instance().refused("cuIpcGetMemHandle", block.row.address, block.row.requested_bytes);
+  }
+  return result;
+}
+
+CUresult mem_get_handle_for_address_range(void* handle, CUdeviceptr pointer, size_t bytes,
+                                          CUmemRangeHandleType type, unsigned long long flags) {
+  const CUresult result = real_calls->cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
+  if (result == CUDA_SUCCESS) return result;
+  if (FoundBlock block; find_served(pointer, &block)) {
+    IpcRequests::instance().refused("cuMemGetHandleForAddressRange", block.row.address,
+                                    block.row.requested_bytes);
+  }
+  return result;
+}
+
+CUresult ctx_enable_peer_access(CUcontext peer, unsigned flags) {
+  const CUresult result = real_calls->cuCtxEnablePeerAccess(peer, flags);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return result;
+  try {
+    ServedContexts::instance().peer_enabled(peer);
+  } catch (...) {
+    // Host memory has run out; the peer's first access will say so.
+  }
+  return result;
+}
+
+}  // namespace
+
+void fill_answer_hooks(DriverCalls& calls) {
+  calls.cuMemGetInfo_v2 = mem_get_info;
+  if (calls.cuMemGetAddressRange_v2 != nullptr) calls.cuMemGetAddressRange_v2 = mem_get_address_range;
+  if (calls.cuPointerGetAttribute != nullptr) calls.cuPointerGetAttribute = pointer_get_attribute;
+  if (calls.cuPointerGetAttributes != nullptr) calls.cuPointerGetAttributes = pointer_get_attributes;
+  if (calls.cuIpcGetMemHandle != nullptr) calls.cuIpcGetMemHandle = ipc_get_mem_handle;
+  if (calls.cuMemGetHandleForAddressRange != nullptr)
+    calls.cuMemGetHandleForAddressRange = mem_get_handle_for_address_range;
+  if (calls.cuCtxEnablePeerAccess != nullptr) calls.cuCtxEnablePeerAccess = ctx_enable_peer_access;
+}
+
+}  // namespace spillway

@@ -1,0 +1,190 @@
+// Streams, captures and contexts that come and go.
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "abi/preload/hooks.h"
+#include "driver/capture.h"
+
+namespace spillway {
+namespace {
+
+std::atomic<int> captures{0};
+
+// Beyond it, what the program retains is not counted and its last release ends nothing here.
+std::mutex retains_mutex;
+std::array<int, Allocator::kMostDevices> retains{};
+
+void announce(CUresult result, const CUstream* out, unsigned flags) noexcept {
+  if (result != CUDA_SUCCESS) return;
+  try {
+    ServedContexts::instance().stream_created(*out, flags);
+  } catch (...) {
+    // Host memory has run out: the stream is one that nobody saw being made.
+  }
+}
+
+CUresult stream_create(CUstream* out, unsigned flags) {
+  const CUresult result = real_calls->cuStreamCreate(out, flags);
+  announce(result, out, flags);
+  return result;
+}
+
+CUresult stream_create_with_priority(CUstream* out, unsigned flags, int priority) {
+  const CUresult result = real_calls->cuStreamCreateWithPriority(out, flags, priority);
+  announce(result, out, flags);
+  return result;
+}
+
+#if CUDA_VERSION >= 12050
+CUresult green_ctx_stream_create(CUstream* out, CUgreenCtx context, unsigned flags, int priority) {
+  const CUresult result = real_calls->cuGreenCtxStreamCreate(out, context, flags, priority);
+  announce(result, out, flags);
+  return result;
+}
+#endif
+
+CUresult stream_destroy(CUstream stream) {
+  if (!is_default_stream(stream)) {
+    try {
+      ServedContexts::instance().stream_destroyed(stream);
+    } catch (...) {
+      // As for its creation.
+    }
+  }
+  return real_calls->cuStreamDestroy_v2(stream);
+}
+
+template <typename Call>
+CUresult begin_capture(Call call) {
+  capture_begins();
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS) capture_ends();
+  return result;
+}
+
+// A capture ends with this call, whatever it answers, unless there was none.
+template <typename Call>
+CUresult end_capture(CUstream stream, Call call) {
+  const bool was_captured = is_captured(stream);
+  const CUresult result = call();
+  if (was_captured && !is_captured(stream)) capture_ends();
+  return result;
+}
+
+CUstream per_thread(CUstream stream) {
+  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
+}
+
+CUresult stream_begin_capture(CUstream stream, CUstreamCaptureMode mode) {
+  return begin_capture([&] { return real_calls->cuStreamBeginCapture_v2(stream, mode); });
+}
+CUresult stream_begin_capture_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return begin_capture([&] { return real_calls->cuStreamBeginCapture_v2_ptsz(stream, mode); });
+}
+CUresult stream_end_capture(CUstream stream, CUgraph* graph) {
+  return end_capture(stream, [&] { return real_calls->cuStreamEndCapture(stream, graph); });
+}
+CUresult stream_end_capture_ptsz(CUstream stream, CUgraph* graph) {
+  return end_capture(per_thread(stream), [&] { return real_calls->cuStreamEndCapture_ptsz(stream, graph); });
+}
+
+#if CUDA_VERSION >= 12030
+CUresult begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode* nodes,
+                                const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+  return begin_capture(
+      [&] { return real_calls->cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode); });
+}
+CUresult begin_capture_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* nodes,
+                                     const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+  return begin_capture(
+      [&] { return real_calls->cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode); });
+}
+#endif
+
+// ---- Contexts
+
+template <typename End>
+void before_end(End end) noexcept {
+  try {
+    end(ServedContexts::instance());
+  } catch (...) {
+    // The driver takes the memory back with the context.
+  }
+}
+
+CUresult ctx_destroy(CUcontext context) {
+  before_end([&](ServedContexts& contexts) { contexts.context_ends(context); });
+  return real_calls->cuCtxDestroy_v2(context);
+}
+
+bool is_counted(CUdevice device) {
+  return device >= 0 && device < Allocator::kMostDevices;
+}
+
+CUresult primary_ctx_retain(CUcontext* out, CUdevice device) {
+  const CUresult result = real_calls->cuDevicePrimaryCtxRetain(out, device);
+  const std::lock_guard lock(retains_mutex);
+  if (result == CUDA_SUCCESS && is_counted(device)) ++retains[static_cast<size_t>(device)];
+  return result;
+}
+
+// With the program's last release the context ends, and Spillway's own claim on it must not keep it.
+CUresult primary_ctx_release(CUdevice device) {
+  bool is_last = false;
+  if (is_counted(device)) {
+    const std::lock_guard lock(retains_mutex);
+    int& count = retains[static_cast<size_t>(device)];
+    is_last = count == 1;
+    if (count > 0) --count;
+  }
+  if (is_last) before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device); });
+  return real_calls->cuDevicePrimaryCtxRelease_v2(device);
+}
+
+CUresult primary_ctx_reset(CUdevice device) {
+  before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device); });
+  return real_calls->cuDevicePrimaryCtxReset_v2(device);
+}
+
+}  // namespace
+
+bool is_captured(CUstream stream) {
+  if (captures.load(std::memory_order_relaxed) == 0) return false;
+  const Driver* driver = ServedContexts::instance().driver();
+  return driver != nullptr && is_capturing(*driver, stream);
+}
+
+void capture_begins() {
+  captures.fetch_add(1, std::memory_order_relaxed);
+}
+
+void capture_ends() {
+  captures.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void fill_lifetime_hooks(DriverCalls& calls) {
+  calls.cuStreamCreate = stream_create;
+  calls.cuStreamCreateWithPriority = stream_create_with_priority;
+#if CUDA_VERSION >= 12050
+  if (calls.cuGreenCtxStreamCreate != nullptr) calls.cuGreenCtxStreamCreate = green_ctx_stream_create;
+#endif
+  calls.cuStreamDestroy_v2 = stream_destroy;
+  calls.cuStreamBeginCapture_v2 = stream_begin_capture;
+  calls.cuStreamEndCapture = stream_end_capture;
+  if (calls.cuStreamBeginCapture_v2_ptsz != nullptr)
+    calls.cuStreamBeginCapture_v2_ptsz = stream_begin_capture_ptsz;
+  if (calls.cuStreamEndCapture_ptsz != nullptr) calls.cuStreamEndCapture_ptsz = stream_end_capture_ptsz;
+#if CUDA_VERSION >= 12030
+  if (calls.cuStreamBeginCaptureToGraph != nullptr)
+    calls.cuStreamBeginCaptureToGraph = begin_capture_to_graph;
+  if (calls.cuStreamBeginCaptureToGraph_ptsz != nullptr)
+    calls.cuStreamBeginCaptureToGraph_ptsz = begin_capture_to_graph_ptsz;
+#endif
+  calls.cuCtxDestroy_v2 = ctx_destroy;
+  calls.cuDevicePrimaryCtxRetain = primary_ctx_retain;
+  calls.cuDevicePrimaryCtxRelease_v2 = primary_ctx_release;
+  calls.cuDevicePrimaryCtxReset_v2 = primary_ctx_reset;
+}
+
+}  // namespace spillway

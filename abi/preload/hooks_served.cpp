@@ -1,0 +1,252 @@
+// Memory that Spillway serves: cuMemAlloc and cuMemFree, and the stream-ordered calls.
+#include <mutex>
+#include <unordered_set>
+
+#include "abi/preload/hooks.h"
+#include "abi/preload/ipc_requests.h"
+
+namespace spillway {
+namespace {
+
+constexpr size_t kPitchBytes = 512;  // of a row, as the driver aligns it: every block begins at a multiple
+
+void* pointer_of(CUdeviceptr address) {
+  return reinterpret_cast<void*>(address);
+}
+
+// What the program is answered; CUDA_ERROR_UNKNOWN: the driver is to be asked.
+CUresult answer(const Status& status, void* block, CUdeviceptr* out) {
+  if (status.ok()) *out = reinterpret_cast<CUdeviceptr>(block);
+  if (status.ok()) return CUDA_SUCCESS;
+  return status.code() == SPW_ERROR_OUT_OF_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+}
+
+CUresult serve_streamless(CUdeviceptr* out, size_t bytes, const void* caller) noexcept {
+  try {
+    IpcRequests& requests = IpcRequests::instance();
+    if (requests.wants_plain(bytes, caller)) return CUDA_ERROR_UNKNOWN;
+    ServedContext* served = ServedContexts::instance().current();
+    if (served == nullptr) return CUDA_ERROR_UNKNOWN;
+    void* block = nullptr;
+    const Status status = served->streamless->allocate(bytes, &block);
+    const CUresult result = answer(status, block, out);
+    if (result == CUDA_SUCCESS) requests.note(*out, caller);
+    return result;
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+CUresult mem_alloc(CUdeviceptr* out, size_t bytes) {
+  if (out != nullptr && bytes != 0) {
+    const CUresult result = serve_streamless(out, bytes, __builtin_return_address(0));
+    if (result != CUDA_ERROR_UNKNOWN) return result;
+  }
+  const CUresult result = take_from_driver([&] { return real_calls->cuMemAlloc_v2(out, bytes); });
+  if (result == CUDA_SUCCESS) account(DriverMemory::kPlain, *out, bytes);
+  return result;
+}
+
+CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
+  const bool is_valid = element == 4 || element == 8 || element == 16;
+  if (out != nullptr && pitch != nullptr && width != 0 && height != 0 && is_valid) {
+    const size_t row = (width + kPitchBytes - 1) / kPitchBytes * kPitchBytes;
+    size_t bytes = 0;
+    if (row >= width && !__builtin_mul_overflow(row, height, &bytes)) {
+      const CUresult result = serve_streamless(out, bytes, __builtin_return_address(0));
+      if (result == CUDA_SUCCESS) *pitch = row;
+      if (result != CUDA_ERROR_UNKNOWN) return result;
+    }
+  }
+  const CUresult result =
+      take_from_driver([&] { return real_calls->cuMemAllocPitch_v2(out, pitch, width, height, element); });
+  if (result == CUDA_SUCCESS) account(DriverMemory::kPlain, *out, *pitch * height);
+  return result;
+}
+
+bool free_streamless(CUdeviceptr pointer) noexcept {
+  try {
+    const int device = Arena::device_of(pointer_of(pointer));
+    // A block in host memory is known to the arenas by its beginning alone.
+    ServedContext* served =
+        device < 0 ? ServedContexts::instance().current() : ServedContexts::instance().of_device(device);
+    return served != nullptr && served->streamless->free(pointer_of(pointer)).ok();
+  } catch (...) {
+    return false;
+  }
+}
+
+CUresult mem_free(CUdeviceptr pointer) {
+  if (pointer != 0 && free_streamless(pointer)) return CUDA_SUCCESS;
+  const CUresult result = real_calls->cuMemFree_v2(pointer);
+  if (result == CUDA_SUCCESS && pointer != 0) {
+    Accounts::instance().remove(DriverMemory::kPlain, pointer);
+    Accounts::instance().remove(DriverMemory::kManaged, pointer);
+    Accounts::instance().remove(DriverMemory::kPool, pointer);
+  }
+  return result;
+}
+
+// ---- In the order of a stream
+
+CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream) noexcept {
+  if (out == nullptr || bytes == 0) return CUDA_ERROR_UNKNOWN;
+  try {
+    // Memory of a graph is the graph's.
+    if (is_captured(stream)) return CUDA_ERROR_UNKNOWN;
+    ServedContext* served = ServedContexts::instance().of_stream(stream);
+    if (served == nullptr) return CUDA_ERROR_UNKNOWN;
+    void* block = nullptr;
+    const Status status = served->arena->allocate(bytes, stream, &block);
+    return answer(status, block, out);
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+template <typename Call>
+CUresult alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream, Call call) {
+  const CUresult served = serve_on(out, bytes, stream);
+  if (served != CUDA_ERROR_UNKNOWN) return served;
+  const CUresult result = take_from_driver(call);
+  if (result == CUDA_SUCCESS)
+    account(is_captured(stream) ? DriverMemory::kGraph : DriverMemory::kPool, *out, bytes);
+  return result;
+}
+
+// False: the driver is to be asked.
+bool free_on(CUdeviceptr pointer, CUstream stream) noexcept {
+  try {
+    void* const block = pointer_of(pointer);
+    const int device = Arena::device_of(block);
+    if (is_captured(stream)) return false;
+    const ServedContext* user = ServedContexts::instance().of_stream(stream);
+    if (user != nullptr && (user->device == device || device < 0)) return Arena::free_on(block, stream).ok();
+    ServedContext* owner = ServedContexts::instance().of_device(device);
+    if (owner == nullptr) return false;
+    // A stream of another device orders nothing here: the host waits for it.
+    const Driver* driver = ServedContexts::instance().driver();
+    return driver->cuStreamSynchronize(stream) == CUDA_SUCCESS && owner->streamless->free(block).ok();
+  } catch (...) {
+    return false;
+  }
+}
+
+template <typename Call>
+CUresult free_async(CUdeviceptr pointer, CUstream stream, Call call) {
+  if (pointer != 0 && free_on(pointer, stream)) return CUDA_SUCCESS;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) {
+    Accounts::instance().remove(DriverMemory::kPool, pointer);
+    Accounts::instance().remove(DriverMemory::kGraph, pointer);
+  }
+  return result;
+}
+
+CUstream per_thread(CUstream stream) {
+  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
+}
+
+CUresult mem_alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return alloc_async(out, bytes, stream, [&] { return real_calls->cuMemAllocAsync(out, bytes, stream); });
+}
+CUresult mem_alloc_async_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return alloc_async(out, bytes, per_thread(stream),
+                     [&] { return real_calls->cuMemAllocAsync_ptsz(out, bytes, stream); });
+}
+CUresult mem_free_async(CUdeviceptr pointer, CUstream stream) {
+  return free_async(pointer, stream, [&] { return real_calls->cuMemFreeAsync(pointer, stream); });
+}
+CUresult mem_free_async_ptsz(CUdeviceptr pointer, CUstream stream) {
+  return free_async(pointer, per_thread(stream),
+                    [&] { return real_calls->cuMemFreeAsync_ptsz(pointer, stream); });
+}
+
+// ---- From a pool
+
+std::mutex pools_mutex;
+std::unordered_set<CUmemoryPool> plain_pools;  // of device memory that nobody else is to see
+
+// Whether memory of the pool may come from Spillway: the pool that every device has, or one like it.
+bool may_serve(CUmemoryPool pool) noexcept {
+  try {
+    {
+      const std::lock_guard lock(pools_mutex);
+      if (plain_pools.count(pool) != 0) return true;
+    }
+    const ServedContext* served = served_here();
+    const Driver* driver = ServedContexts::instance().driver();
+    if (served == nullptr || driver->cuDeviceGetDefaultMemPool == nullptr) return false;
+    CUmemoryPool usual = nullptr;
+    if (driver->cuDeviceGetDefaultMemPool(&usual, served->device) != CUDA_SUCCESS || usual != pool)
+      return false;
+    const std::lock_guard lock(pools_mutex);
+    plain_pools.insert(pool);
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+CUresult mem_pool_create(CUmemoryPool* out, const CUmemPoolProps* properties) {
+  const CUresult result = real_calls->cuMemPoolCreate(out, properties);
+  if (result != CUDA_SUCCESS) return result;
+  const ServedContext* served = served_here();
+  const bool is_plain = served != nullptr && properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+                        properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+                        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                        properties->location.id == served->device;
+  if (!is_plain) return result;
+  try {
+    const std::lock_guard lock(pools_mutex);
+    plain_pools.insert(*out);
+  } catch (...) {
+    // The driver serves it then.
+  }
+  return result;
+}
+
+CUresult mem_pool_destroy(CUmemoryPool pool) {
+  {
+    const std::lock_guard lock(pools_mutex);
+    plain_pools.erase(pool);
+  }
+  return real_calls->cuMemPoolDestroy(pool);
+}
+
+template <typename Call>
+CUresult alloc_from_pool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream, Call call) {
+  if (may_serve(pool)) return alloc_async(out, bytes, stream, call);
+  const CUresult result = take_from_driver(call);
+  if (result == CUDA_SUCCESS) account(DriverMemory::kPool, *out, bytes);
+  return result;
+}
+CUresult mem_alloc_from_pool_async(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return alloc_from_pool(out, bytes, pool, stream,
+                         [&] { return real_calls->cuMemAllocFromPoolAsync(out, bytes, pool, stream); });
+}
+CUresult mem_alloc_from_pool_async_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return alloc_from_pool(out, bytes, pool, per_thread(stream),
+                         [&] { return real_calls->cuMemAllocFromPoolAsync_ptsz(out, bytes, pool, stream); });
+}
+
+}  // namespace
+
+void fill_served_hooks(DriverCalls& calls) {
+  calls.cuMemAlloc_v2 = mem_alloc;
+  calls.cuMemAllocPitch_v2 = mem_alloc_pitch;
+  calls.cuMemFree_v2 = mem_free;
+  // A program that may not allocate so on this driver is not to find that it can.
+  if (calls.cuMemAllocAsync == nullptr || calls.cuMemFreeAsync == nullptr) return;
+  calls.cuMemAllocAsync = mem_alloc_async;
+  calls.cuMemFreeAsync = mem_free_async;
+  if (calls.cuMemAllocAsync_ptsz != nullptr) calls.cuMemAllocAsync_ptsz = mem_alloc_async_ptsz;
+  if (calls.cuMemFreeAsync_ptsz != nullptr) calls.cuMemFreeAsync_ptsz = mem_free_async_ptsz;
+  if (calls.cuMemAllocFromPoolAsync != nullptr) calls.cuMemAllocFromPoolAsync = mem_alloc_from_pool_async;
+  if (calls.cuMemAllocFromPoolAsync_ptsz != nullptr)
+    calls.cuMemAllocFromPoolAsync_ptsz = mem_alloc_from_pool_async_ptsz;
+  if (calls.cuMemPoolCreate != nullptr) calls.cuMemPoolCreate = mem_pool_create;
+  if (calls.cuMemPoolDestroy != nullptr) calls.cuMemPoolDestroy = mem_pool_destroy;
+}
+
+}  // namespace spillway

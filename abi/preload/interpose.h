@@ -1,0 +1,48 @@
+// Standing between a program and its CUDA driver. The library that does so is in every process of a job,
+// shells included, so it needs nothing but the C library and does nothing when it is loaded: it looks for the
+// driver and loads libspillway when the program first calls a hooked entry point.
+//
+// Only names that begin with cu and a capital letter, and are found in the driver's library, are ever
+// answered with a hook. A question is put to the real dlsym or cuGetProcAddress first; where that finds
+// nothing, neither does the program.
+#pragma once
+
+#include "abi/preload/hook_table.h"
+
+namespace spillway::preload {
+
+using LookUp = void* (*)(void* library, const char* symbol);
+
+// The next dlsym in the process.
+LookUp real_dlsym();
+
+// A hooked entry point, its address in this library and its place in DriverCalls.
+struct Hook {
+  const char* name;
+  int since;
+  bool per_thread;
+  bool required;
+  const char* symbol;
+  void* address;
+  size_t offset;
+};
+extern const Hook kHooks[];
+extern const size_t kHookCount;
+
+// What hooked calls go to now: libspillway's functions, or the driver's own where it is not to serve.
+const DriverCalls* calls();
+
+// Whether the program goes on without Spillway.
+bool stands_aside();
+
+bool is_driver_name(const char* symbol);
+// Whether the address is in the driver's library, which is remembered.
+bool is_in_driver(const void* address);
+bool is_in_this_library(const void* address);
+// The program's driver, if it has one by now.
+void* driver_library();
+
+// What the program is given for `found`, which the driver exports as `symbol`.
+void* replace_exported(const char* symbol, void* found);
+
+}  // namespace spillway::preload

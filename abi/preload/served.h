@@ -1,0 +1,77 @@
+// What of a program's contexts the preload library serves: for each, the arena of its device and the memory
+// without a stream over it. A device is served in the first of its contexts that asks; what another context
+// of the same device asks for is left to the driver.
+//
+// Thread-safe. The way to the context that a thread used last takes no lock and, for a stream that the
+// program made, no driver call.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "abi/process.h"
+#include "allocator/known_streams.h"
+#include "allocator/streamless.h"
+
+namespace spillway {
+
+struct ServedContext {
+  CUcontext context = nullptr;
+  int device = 0;
+  uint64_t total_bytes = 0;  // of the device
+  Arena* arena = nullptr;
+  std::unique_ptr<Streamless> streamless;
+};
+
+class ServedContexts {
+ public:
+  static ServedContexts& instance();
+
+  // Of the context current in this thread, made if need be; null where the driver is to serve.
+  ServedContext* current();
+  // Of the stream's context; null as above. Default streams are those of the current context.
+  ServedContext* of_stream(CUstream stream);
+  // Of whichever context; null where there is none (yet).
+  ServedContext* of_device(int device) const {
+    return device < 0 || device >= Allocator::kMostDevices
+               ? nullptr
+               : by_device_[static_cast<size_t>(device)].load(std::memory_order_acquire);
+  }
+
+  void stream_created(CUstream stream, unsigned flags);
+  // To be called before the stream is destroyed.
+  void stream_destroyed(CUstream stream);
+  // To be called before the context is destroyed or reset: its memory goes, with whatever blocks are in it.
+  void context_ends(CUcontext context);
+  void primary_context_ends(int device);
+  // The current context's device may use the memory of the peer's.
+  void peer_enabled(CUcontext peer);
+
+  KnownStreams& streams() { return streams_; }
+  const Driver* driver() const { return driver_.load(std::memory_order_acquire); }
+
+ private:
+  ServedContext* find(CUcontext context);
+  ServedContext* make(CUcontext context);  // with the mutex held
+  void end(std::map<CUcontext, std::unique_ptr<ServedContext>>::iterator entry);
+  static void enable_peer(const ServedContext& owner, int user);
+  int device_of(CUcontext context);
+
+  std::atomic<const Driver*> driver_{nullptr};
+  std::shared_ptr<const Driver> kept_driver_;
+  KnownStreams streams_;
+  // What threads remember of streams and contexts is true while this stays as it is.
+  std::atomic<uint64_t> generation_{1};
+  std::array<std::atomic<ServedContext*>, Allocator::kMostDevices> by_device_{};
+
+  std::mutex mutex_;
+  std::map<CUcontext, std::unique_ptr<ServedContext>> contexts_;  // null: left to the driver
+  std::vector<std::pair<CUcontext, int>> peers_;                  // whose memory, for which device
+};
+
+}  // namespace spillway

@@ -1,0 +1,27 @@
+// What ends before the process does: the arena of a context.
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <tuple>
+
+#include "abi/live.h"
+#include "abi/process.h"
+
+namespace spillway {
+
+bool Process::drop_arena(int device) {
+  const std::lock_guard nobody_looks(looks_);
+  const std::lock_guard lock(mutex_);
+  const bool has_callbacks =
+      std::any_of(oom_callbacks_.begin(), oom_callbacks_.end(),
+                  [&](const auto& entry) { return std::get<0>(entry.first) == device; });
+  if (owned_allocator_ == nullptr || has_callbacks || tiers_.count(device) != 0 ||
+      existing_guard(device) != nullptr) {
+    return false;
+  }
+  LiveWriter::instance().remove_device(device);
+  owned_allocator_->drop(device);
+  return true;
+}
+
+}  // namespace spillway

@@ -1,0 +1,31 @@
+// What `spillway doctor` looks at: each thing probed where it can be, with the reason where it is absent.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace spillway {
+
+enum class Answer : uint8_t { kYes, kNo, kUnknown };
+
+struct Check {
+  std::string name;  // as in docs/live.md
+  Answer answer = Answer::kUnknown;
+  std::string detail;         // what was found; for a no, why
+  std::optional<int> device;  // none: of the machine
+};
+
+struct Examination {
+  std::vector<Check> checks;
+  bool can_serve = false;  // there is a driver, and a device that answers
+};
+
+// The driver, and each device. Takes and gives back some MiB of device memory.
+Examination examine_devices();
+
+// Everything else. Writes 1 MiB to the disk at `spill_dir`, or the temporary directory.
+std::vector<Check> examine_host(const std::string& spill_dir);
+
+}  // namespace spillway

@@ -1,0 +1,142 @@
+#include "cli/report/read.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "cli/trace/file.h"
+
+namespace spillway {
+namespace {
+
+// The number behind "rank" in a file's name.
+std::optional<int64_t> rank_of_name(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  size_t at = name.find("rank");
+  if (at == std::string_view::npos) return std::nullopt;
+  at += 4;
+  if (at < name.size() && (name[at] == '_' || name[at] == '-' || name[at] == '.')) ++at;
+  int64_t rank = 0;
+  const auto [end, code] = std::from_chars(name.data() + at, name.data() + name.size(), rank);
+  return code == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
+}
+
+bool begins(std::string_view text, std::string_view with) {
+  return text.substr(0, with.size()) == with;
+}
+bool ends(std::string_view text, std::string_view with) {
+  return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
+}
+bool holds(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+// Calls that only pass on to the program's own.
+bool only_calls(std::string_view function) {
+  constexpr std::array<std::string_view, 5> kCallers = {"_call_impl", "_wrapped_call_impl", "__call__",
+                                                        "decorate_context", "wrapper"};
+  return std::find(kCallers.begin(), kCallers.end(), function) != kCallers.end();
+}
+
+// "MmBackward0" of "torch::autograd::generated::MmBackward0::apply(...)", "at::_ops::mm" of
+// "at::_ops::mm::call".
+std::string_view operator_of(std::string_view function) {
+  constexpr std::string_view kGenerated = "torch::autograd::generated::";
+  constexpr std::string_view kOperators = "at::_ops::";
+  if (begins(function, kGenerated)) {
+    const std::string_view rest = function.substr(kGenerated.size());
+    return rest.substr(0, rest.find("::"));
+  }
+  if (begins(function, kOperators)) return function.substr(0, function.find("::", kOperators.size()));
+  return {};
+}
+
+Status settle_one(SegmentView& segment) {
+  const auto refused = [&](const BlockView& block, const char* why) {
+    return Status::invalid_argument(
+        fmt::format("the block at 0x{:x} of the segment at 0x{:x} {}", block.address, segment.address, why));
+  };
+  if (segment.address + segment.bytes < segment.address)
+    return Status::invalid_argument(fmt::format("the segment at 0x{:x} has no end", segment.address));
+  const auto by_address = [](const BlockView& a, const BlockView& b) { return a.address < b.address; };
+  if (!std::is_sorted(segment.blocks.begin(), segment.blocks.end(), by_address))
+    std::stable_sort(segment.blocks.begin(), segment.blocks.end(), by_address);
+  std::vector<BlockView> blocks;
+  blocks.reserve(segment.blocks.size());
+  uint64_t at = segment.address;
+  const uint64_t end = segment.address + segment.bytes;
+  for (BlockView& block : segment.blocks) {
+    if (block.address < at) return refused(block, "overlaps another, or begins before the segment");
+    if (block.address > end || block.bytes > end - block.address)
+      return refused(block, "ends after the segment");
+    if (block.state == BlockState::kInactive) {
+      block.requested_bytes = 0;
+    } else if (block.requested_bytes > block.bytes) {
+      return refused(block, "requested more than it has");
+    }
+    if (block.address > at) blocks.push_back({at, block.address - at, 0, BlockState::kInactive, 0});
+    at = block.address + block.bytes;
+    blocks.push_back(block);
+  }
+  if (at < end) blocks.push_back({at, end - at, 0, BlockState::kInactive, 0});
+  segment.blocks = std::move(blocks);
+  return {};
+}
+
+}  // namespace
+
+void CallSite::add(std::string_view function, std::string_view file, int64_t line) {
+  if (ends(file, ".py")) {
+    const bool library = holds(file, "/torch/") || only_calls(function);
+    std::string& text = library ? library_ : python_;
+    if (text.empty()) text = fmt::format("{} {}:{}", function, file, line);
+    return;
+  }
+  const std::string_view name = operator_of(function);
+  // A node of autograd says more than the operator below it.
+  if (!name.empty() && (native_.empty() || !begins(name, "at::"))) native_ = name;
+}
+
+std::string CallSite::text() const {
+  return !python_.empty() ? python_ : !library_.empty() ? library_ : native_;
+}
+
+Status settle(std::vector<SegmentView>& segments) {
+  std::sort(segments.begin(), segments.end(),
+            [](const SegmentView& a, const SegmentView& b) { return a.address < b.address; });
+  uint64_t total = 0;
+  uint64_t end = 0;
+  for (SegmentView& segment : segments) {
+    if (segment.address < end)
+      return Status::invalid_argument(fmt::format("the segment at 0x{:x} overlaps another", segment.address));
+    total += segment.bytes;
+    if (segment.bytes > kMostViewBytes || total > kMostViewBytes)
+      return Status::invalid_argument("the segments hold more than 2^48 bytes");
+    if (Status status = settle_one(segment); !status.ok()) return status;
+    end = segment.address + segment.bytes;
+  }
+  return {};
+}
+
+Result<std::vector<MemoryView>> parse_views(const std::string& data) {
+  const size_t first = data.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return Status::invalid_argument("empty");
+  if (data[first] == '{' || data[first] == '[') return parse_dump(data);
+  return parse_memory_snapshot(data);
+}
+
+Result<std::vector<MemoryView>> read_views(const std::string& path) {
+  Result<std::string> data = read_file(path);
+  if (!data.ok()) return data.take_status();
+  Result<std::vector<MemoryView>> out = parse_views(data.value());
+  if (!out.ok()) return Status(out.status().code(), fmt::format("{}: {}", path, out.status().text()));
+  for (MemoryView& view : out.value()) {
+    view.source = path;
+    if (!view.rank) view.rank = rank_of_name(path);
+  }
+  return out;
+}
+
+}  // namespace spillway

@@ -1,0 +1,199 @@
+#include "cli/trace_model/command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/launch/program.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/replay/program.h"
+#include "cli/replay/run.h"
+#include "cli/size.h"
+#include "cli/trace/file.h"
+#include "cli/trace/snapshot.h"
+#include "cli/trace_model/answer.h"
+
+namespace spillway {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// Nothing is allocated on it; programs that ask for its size see this.
+constexpr const char* kDevice = "capacity:80GiB,races:off,backing:none";
+
+struct Choices {
+  CLI::App* command = nullptr;
+  std::string function;
+  std::string capacity;
+  std::string out;
+  int steps = 2;
+  bool strict = false;
+  bool json = false;
+};
+
+// A folder that is gone afterwards.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((fs::temp_directory_path() / "spillway-trace-model-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+
+  bool ok() const { return !path_.empty(); }
+  std::string file(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+Status invalid(const std::string& text) {
+  return Status::invalid_argument(text);
+}
+
+Status check(const Choices& choices, std::optional<uint64_t>* capacity) {
+  const size_t colon = choices.function.find(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == choices.function.size()) {
+    return invalid(fmt::format("'{}' names no function; allowed: package.module:function", choices.function));
+  }
+  if (choices.capacity.empty()) return {};
+  *capacity = parse_size(choices.capacity);
+  if (!capacity->has_value()) {
+    return invalid(fmt::format("--capacity '{}' is no size; allowed: such as 80GiB", choices.capacity));
+  }
+  return {};
+}
+
+// Runs the program on fake tensors. False: it said itself what is wrong.
+Result<bool> trace(const Choices& choices, const TemporaryFolder& folder) {
+  if (Status status = import_package(); !status.ok()) return status;
+  if (Status status = preload_simulation(); !status.ok()) return status;
+  ::setenv("SPILLWAY_SIM", kDevice, 1);
+  ::unsetenv("SPILLWAY_RUN");
+  const char* python = std::getenv("SPILLWAY_PYTHON");
+  std::vector<std::string> program = {python == nullptr ? "python3" : python,
+                                      "-m",
+                                      "spillway._trace_model",
+                                      choices.function,
+                                      "--trace",
+                                      folder.file("trace.pickle"),
+                                      "--summary",
+                                      folder.file("summary.json"),
+                                      "--steps",
+                                      std::to_string(choices.steps)};
+  if (choices.strict) program.emplace_back("--strict");
+  Result<int> code = execute_and_wait(program);
+  if (!code.ok()) return code.take_status();
+  if (code.value() == 1) return false;
+  std::error_code error;
+  if (code.value() != 0 || !fs::exists(folder.file("summary.json"), error)) {
+    return Status::io(fmt::format("the program ended with code {} before its steps were done", code.value()));
+  }
+  return true;
+}
+
+Status replay(const Trace& recorded, TracedModel* model) {
+  const ReplayProgram program = compile(recorded);
+  RunRequest request;
+  request.capacity_bytes = 4 * program.peak_live_bytes + (uint64_t{4} << 30);
+  Result<RunResult> unlimited = run_in_worker(program, request);
+  if (!unlimited.ok()) return unlimited.take_status();
+  model->unlimited = unlimited.value();
+  if (!model->capacity_bytes) return {};
+  request.capacity_bytes = *model->capacity_bytes;
+  Result<RunResult> limited = run_in_worker(program, request);
+  if (!limited.ok()) return limited.take_status();
+  model->at_capacity = limited.value();
+  return {};
+}
+
+// Beside the peak that Python counted stands the trace's own: they are one number.
+Status read(const TemporaryFolder& folder, TracedModel* model, Trace* recorded) {
+  std::ifstream file(folder.file("summary.json"));
+  model->summary = Json::parse(file, nullptr, false);
+  if (model->summary.is_discarded()) return Status::io("the summary of the trace cannot be read");
+  Result<Trace> trace = read_snapshot(folder.file("trace.pickle"), {model->summary.at("device").get<int>()});
+  if (!trace.ok()) return trace.take_status();
+  *recorded = std::move(trace.value());
+  if (recorded->peak_live_bytes != model->summary.at("peak_live_bytes").get<uint64_t>()) {
+    return Status::io("the trace and its summary do not agree on the peak");
+  }
+  return {};
+}
+
+Status keep(const TemporaryFolder& folder, const std::string& path) {
+  Result<std::string> bytes = read_file(folder.file("trace.pickle"));
+  return bytes.ok() ? write_file(path, bytes.value()) : bytes.take_status();
+}
+
+Result<int> run(const Choices& choices) {
+  TracedModel model;
+  if (Status status = check(choices, &model.capacity_bytes); !status.ok()) return status;
+  const TemporaryFolder folder;
+  if (!folder.ok()) return Status::io("no temporary folder");
+  Result<bool> traced = trace(choices, folder);
+  if (!traced.ok()) return traced.take_status();
+  if (!traced.value()) return 1;
+  Progress progress;
+  progress.show("replaying " + choices.function);
+  Trace recorded;
+  Status status = read(folder, &model, &recorded);
+  if (status.ok()) status = replay(recorded, &model);
+  if (status.ok() && !choices.out.empty()) status = keep(folder, choices.out);
+  progress.clear();
+  model.trace_path = choices.out;
+  if (status.ok()) status = write_stdout(choices.json ? to_json(model).dump(2) + "\n" : to_text(model));
+  if (!status.ok()) return status;
+  return model.fits() ? 0 : 2;
+}
+
+int run_and_complain(const Choices& choices) {
+  Result<int> code = run(choices);
+  if (code.ok()) return code.value();
+  std::string text = code.status().text();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::fprintf(stderr, "spillway trace-model: %s\n", text.c_str());
+  return 1;
+}
+
+}  // namespace
+
+std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
+  auto choices = std::make_shared<Choices>();
+  choices->command = app.add_subcommand("trace-model",
+                                        "Run a model's training step on fake tensors, without a GPU, and "
+                                        "replay what it allocates (exit code 2 where "
+                                        "the capacity is too small)");
+  choices->command
+      ->add_option(
+          "FUNCTION", choices->function,
+          "package.module:function, which makes the model on \"cuda\" and returns a function for one step")
+      ->required();
+  choices->command->add_option("--capacity", choices->capacity, "Memory that the allocator may have (75GiB)");
+  choices->command
+      ->add_option("--steps", choices->steps, "How many are run; the second has the optimizer's states")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  choices->command->add_option("--out", choices->out, "Keep the trace in this file, for `spillway replay`");
+  choices->command->add_flag("--strict", choices->strict, "Whatever makes the trace inexact is an error");
+  choices->command->add_flag("--json", choices->json, "JSON instead of text");
+  return [choices]() -> std::optional<int> {
+    if (!choices->command->parsed()) return std::nullopt;
+    return run_and_complain(*choices);
+  };
+}
+
+}  // namespace spillway

@@ -1,0 +1,40 @@
+"""Device memory from the C ABI, for packages that take an allocator in Python."""
+
+from __future__ import annotations
+
+import ctypes
+
+from .._library import check, library
+
+OUT_OF_MEMORY = 2  # SPW_ERROR_OUT_OF_MEMORY
+
+
+class OutOfMemoryError(MemoryError):
+    """The text has a report of who holds what."""
+
+
+def allocate(size: int, device: int, stream: int = 0) -> int:
+    """The address of `size` bytes for use on a stream, which is a cudaStream_t; 0 where size is 0.
+
+    Errors: OutOfMemoryError, SpillwayError.
+    """
+    out = ctypes.c_void_p()
+    status = library().spw_alloc(
+        ctypes.c_size_t(size), ctypes.c_int(device), ctypes.c_void_p(stream), ctypes.byref(out)
+    )
+    if status == OUT_OF_MEMORY:
+        raise OutOfMemoryError(library().spw_last_error().decode(errors="replace"))
+    check(status)
+    return out.value or 0
+
+
+def free(address: int) -> None:
+    """Work that is enqueued on the block's stream may still use it. Errors: SpillwayError."""
+    check(library().spw_free(ctypes.c_void_p(address)))
+
+
+def memory_info(device: int) -> tuple[int, int]:
+    """Bytes that an allocation could get, and those of the device. Errors: SpillwayError."""
+    available, total = ctypes.c_uint64(), ctypes.c_uint64()
+    check(library().spw_memory_info(device, ctypes.byref(available), ctypes.byref(total)))
+    return available.value, total.value

@@ -1,0 +1,47 @@
+// What the ladder did lately: the last requests that own free memory and new pages did not serve, with the
+// rungs tried for each, for dumps and for the text of an out-of-memory error.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "stats/counters.h"
+
+namespace spillway {
+
+// One request on its way up the ladder.
+struct Climb {
+  static constexpr size_t kRungs = static_cast<size_t>(Rung::kCount);
+
+  uint64_t requested_bytes = 0;
+  uint64_t stream = 0;  // the handle's value
+  int64_t time_us = 0;  // since 1970, when it ended
+  // Time spent on each rung; 0 for one that was not tried, 1 at least for one that was.
+  std::array<int64_t, kRungs> rung_ns{};
+  Rung outcome = Rung::kCount;  // the last rung that served, or out_of_memory; kCount: none yet
+
+  void note(Rung rung, bool served, int64_t time_ns);
+  // Whether more was tried than completed frees, views and new pages, or nothing helped.
+  bool is_notable() const;
+};
+
+// Thread-safe. Holds kKept climbs and allocates nothing after its construction.
+class ClimbLog {
+ public:
+  static constexpr size_t kKept = 64;
+
+  // Keeps the climb if it is notable, with the time. A system call at most, and a lock for a copy.
+  void add(Climb climb);
+  // Oldest first.
+  std::vector<Climb> list() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<Climb, kKept> climbs_{};
+  size_t added_ = 0;
+};
+
+}  // namespace spillway

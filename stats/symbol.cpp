@@ -1,0 +1,34 @@
+#include "stats/symbol.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace spillway {
+namespace {
+
+std::string demangled(const char* symbol) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
+                                                    std::free);
+  return name != nullptr ? name.get() : symbol;
+}
+
+}  // namespace
+
+Symbol find_symbol(const void* address) {
+  Symbol symbol;
+  Dl_info info{};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) return symbol;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  symbol.module = info.dli_fname;
+  symbol.module_offset = at - reinterpret_cast<uintptr_t>(info.dli_fbase);
+  if (info.dli_sname == nullptr) return symbol;
+  symbol.function = demangled(info.dli_sname);
+  symbol.function_offset = at - reinterpret_cast<uintptr_t>(info.dli_saddr);
+  return symbol;
+}
+
+}  // namespace spillway

@@ -1,0 +1,20 @@
+// The names of an address in the program's code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace spillway {
+
+struct Symbol {
+  std::string function;          // demangled; empty where the module tells none
+  uint64_t function_offset = 0;  // of the address in it
+  std::string module;            // the file's path; empty where no module has the address
+  uint64_t module_offset = 0;
+};
+
+// By what the dynamic linker knows: functions that are not exported have no name. Takes the linker's lock and
+// allocates; some microseconds.
+Symbol find_symbol(const void* address);
+
+}  // namespace spillway

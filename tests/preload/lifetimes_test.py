@@ -1,0 +1,72 @@
+"""Contexts that end, threads, memory that must be the driver's own, and memory that Spillway only counts."""
+
+from __future__ import annotations
+
+import unittest
+
+from under import PROGRAMS, Run, run
+
+MIB = 1 << 20
+
+
+class Lifetimes(unittest.TestCase):
+    def case(self, name: str, errors: str = "", simulated: str = "capacity:1GiB", **variables: str) -> Run:
+        done = run(PROGRAMS / "preload_lifetimes", name, preload=None, simulated=simulated, **variables)
+        self.assertEqual(done.code, 0, done.err)
+        self.assertIn(errors, done.err)
+        if not errors:
+            self.assertEqual(done.err, "")
+        return done
+
+    def test_primary_context_reset_and_released(self) -> None:
+        # The device of the last context: what was forgotten in the others is gone.
+        done = self.case("reset")
+        self.assertEqual(done.served(), 3)
+        self.assertEqual(done.stats()["allocation"]["all"]["current"], 0)
+
+    def test_contexts_made_and_destroyed(self) -> None:
+        self.case("created")
+
+    def test_contexts_end_while_the_process_is_looked_at(self) -> None:
+        done = self.case("churned", SPILLWAY_CONF="live_interval:1")
+        self.assertEqual(done.dumps[0]["devices"], [])
+
+    def test_a_second_context_is_left_to_the_driver(self) -> None:
+        done = self.case("second", "device 0 is served in another context")
+        self.assertEqual(done.served(), 6)
+
+    def test_threads_come_and_go(self) -> None:
+        done = self.case("threads")
+        self.assertEqual(done.served(), 5 * 4 * 51)
+
+    def test_captures(self) -> None:
+        self.case("captured")
+
+    def test_memory_shown_to_other_processes_is_learned(self) -> None:
+        done = self.case("ipc", "cuIpcGetMemHandle")
+        self.assertEqual(done.out, "refused\nshown\n")
+        self.assertEqual(done.err.count("\n"), 1)
+        self.assertEqual(done.served(), 3)
+
+    def test_memory_shown_to_other_processes_is_plain_where_asked_for(self) -> None:
+        done = self.case("ipc", SPILLWAY_CONF="preload_ipc:plain")
+        self.assertEqual(done.out, "shown\nshown\n")
+
+    def test_memory_shown_to_other_processes_is_refused_where_asked_for(self) -> None:
+        done = self.case("ipc", "preload_ipc:plain would serve it", SPILLWAY_CONF="preload_ipc:refuse")
+        self.assertEqual(done.out, "refused\nrefused\n")
+        self.assertEqual(done.err.count("\n"), 1)
+
+    def test_what_the_driver_serves_is_counted(self) -> None:
+        notes = self.case("counted").device()["annotations"]
+        self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)
+        self.assertEqual(notes["preload_array_bytes"], 256 * 256 * 4)
+        self.assertEqual(notes["preload_host_bytes"], MIB)
+        self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)
+
+    def test_the_driver_has_what_spillway_does_not_use(self) -> None:
+        self.case("squeezed")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,162 @@
+"""The mistakes that others made when they stood between a program and its driver, each by its name; and what happens
+where Spillway cannot serve."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from under import BUILD, PRELOAD, PROGRAMS, Run, run
+
+
+class LookUps(unittest.TestCase):
+    def case(self, name: str) -> None:
+        done = run(PROGRAMS / "preload_lookups", name)
+        self.assertEqual((done.code, done.err), (0, ""))
+
+    def test_a_prefix_is_not_a_name(self) -> None:
+        """cudnnCreate was taken for the driver's and looked up in itself, to the end of the stack (HAMi-core 215)."""
+        self.case("prefix")
+
+    def test_nothing_is_fabricated(self) -> None:
+        """A look-up that failed was answered with a wrapper."""
+        self.case("fabricated")
+
+    def test_without_a_driver_there_is_nothing(self) -> None:
+        self.case("absent")
+
+    def test_flags_are_honoured(self) -> None:
+        """A caller that asked for per-thread default streams was given the legacy variant."""
+        self.case("flags")
+
+    def test_both_shapes_of_get_proc_address(self) -> None:
+        self.case("shapes")
+
+    def test_next_is_relative_to_the_caller_and_repeatable(self) -> None:
+        """The second dlsym(RTLD_NEXT) of a name was taken for a recursion (HAMi-core 279)."""
+        self.case("next")
+
+    def test_look_ups_end_in_a_jump(self) -> None:
+        """RTLD_NEXT of another interposer was resolved relative to the wrapper: endless recursion."""
+        objdump = shutil.which("objdump")
+        if objdump is None:
+            self.skipTest("no objdump")
+        lines = subprocess.run(
+            [objdump, "-d", "--no-show-raw-insn", PRELOAD], capture_output=True, text=True, check=True
+        ).stdout.split("\n\n")
+        code = [
+            line.split("\t", 1)[1]
+            for function in lines
+            if "dlsym@@GLIBC_2.34>:" in function or "<spw_dlsym>:" in function
+            for line in function.splitlines()
+            if "\t" in line
+        ]
+        self.assertTrue(code)
+        jumps = [line for line in code if line.startswith(("jmp    *", "br\t"))]
+        self.assertTrue(jumps, "\n".join(code))
+
+    def test_needs_the_c_library_alone(self) -> None:
+        text = subprocess.run(["readelf", "-d", PRELOAD], capture_output=True, text=True, check=True).stdout
+        needed = [line.split("[")[1].rstrip("]") for line in text.splitlines() if "(NEEDED)" in line]
+        self.assertTrue(
+            needed and all(name.startswith(("libc.so", "ld-linux", "libdl.so", "libm.so")) for name in needed), needed
+        )
+
+    def test_every_hook_is_exported_and_nothing_else(self) -> None:
+        rows = (Path(__file__).parents[2] / "abi" / "preload" / "hooks.inc").read_text()
+        symbols = {
+            line.split(",")[2].strip() for line in rows.splitlines() if line.startswith(("SPW_HOOK(", "SPW_HOOK_PTSZ("))
+        }
+        listed = subprocess.run(
+            ["nm", "-D", "--defined-only", PRELOAD], capture_output=True, text=True, check=True
+        ).stdout
+        exported = {line.split()[-1].split("@")[0] for line in listed.splitlines() if " A " not in line}
+        self.assertEqual(exported - symbols, {"dlsym", "spw_preload_dlsym", "cuGetProcAddress", "cuGetProcAddress_v2"})
+        self.assertEqual(symbols - exported, set())
+
+    def test_answers_agree_with_what_is_served(self) -> None:
+        done = run(PROGRAMS / "preload_answers", "modern")
+        self.assertEqual((done.code, done.err), (0, ""))
+
+
+# A library by the driver's name that has only some of its functions.
+FAKE = """
+int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) { *out = bytes; return 0; }
+"""
+USE = """
+import ctypes, os, sys
+try:
+    driver = ctypes.CDLL(os.environ["SPILLWAY_LIBCUDA"])
+except OSError:
+    sys.exit(7)
+pointer = ctypes.c_uint64()
+assert driver.cuInit(0) == 0
+assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(4096)) == 0
+print(pointer.value)
+"""
+
+
+class StandsAside(unittest.TestCase):
+    def assert_aside(self, done: Run, why: str) -> None:
+        self.assertEqual(done.code, 0, done.err)
+        lines = [line for line in done.err.splitlines() if line]
+        self.assertEqual(len(lines), 1, done.err)
+        self.assertTrue(lines[0].startswith("spillway: preload: "), lines[0])
+        self.assertIn(why, lines[0])
+        self.assertTrue(lines[0].endswith("the program runs without Spillway"), lines[0])
+
+    def test_no_driver(self) -> None:
+        done = run("/usr/bin/env", "python3", "-c", USE, SPILLWAY_LIBCUDA="/nowhere/libcuda.so.1")
+        self.assertEqual((done.code, done.err), (7, ""))
+
+    def test_a_driver_that_lacks_functions(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "libcuda.so.1"
+            source = Path(folder) / "fake.c"
+            source.write_text(FAKE)
+            subprocess.run(
+                [os.environ["SPILLWAY_CC"], "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source],
+                check=True,
+            )
+            done = run("/usr/bin/env", "python3", "-c", USE, SPILLWAY_LIBCUDA=str(library))
+        self.assertEqual(done.out, "4096\n")
+        self.assert_aside(done, "lacks cu")
+
+    def test_no_libspillway(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_LIBRARY="/nowhere/libspillway.so.0")
+        self.assertIn("driver calls of cuMemAlloc: 600", done.out)
+        self.assert_aside(done, "libspillway.so.0 cannot be loaded")
+
+    def test_a_libspillway_of_another_version(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            other = Path(folder) / "libspillway.so.0"
+            subprocess.run([os.environ["SPILLWAY_CC"], "-shared", "-o", other, "-x", "c", "/dev/null"], check=True)
+            done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_LIBRARY=str(other))
+        self.assert_aside(done, "of another version")
+
+    def test_a_driver_that_is_too_old(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", simulated="version:11080")
+        self.assert_aside(done, "12.0 or newer is needed")
+
+    def test_unknown_configuration(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_CONF="nonsense:1")
+        self.assertEqual(done.code, 0)
+        self.assertEqual(done.err.count("\n"), 1)
+        self.assertIn("nonsense", done.err)
+
+    def test_unknown_configuration_where_that_is_an_error(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_CONF="nonsense:1,strict:on")
+        self.assertIn("driver calls of cuMemAlloc: 600", done.out)
+        self.assert_aside(done, "nonsense")
+
+
+if __name__ == "__main__":
+    assert BUILD.is_dir()
+    unittest.main()

@@ -1,0 +1,167 @@
+"""Every way in which a program reaches its driver: its memory is served, all of it comes back, and none is handed out
+while a stream still uses it (the race detector)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import unittest
+
+from under import DRIVER, PRELOAD, PROGRAMS, SIM, Run, run
+
+# What pairs.c asks for: four blocks a round, 200 rounds.
+PAIRS = 800
+
+
+class Matrix(unittest.TestCase):
+    def assert_served(self, done: Run, blocks: int) -> None:
+        self.assertEqual(done.code, 0, done.err)
+        self.assertNotIn("spillway:", done.err)
+        self.assertEqual(done.served(), blocks)
+        stats = done.stats()
+        self.assertEqual(stats["allocated_bytes"]["all"]["current"], 0)
+        self.assertEqual(stats["allocation"]["all"]["current"], 0)
+        self.assertNotIn("preload_plain_bytes", done.device()["annotations"])
+
+    def assert_pairs(self, done: Run) -> None:
+        self.assert_served(done, PAIRS)
+        self.assertIn("driver calls of cuMemAlloc: 0", done.out)
+
+    def test_without_the_preload_the_driver_serves(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "dlsym", preload=[])
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertIn("driver calls of cuMemAlloc: 600", done.out)
+
+    def test_dlsym(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "dlsym"))
+
+    def test_first_shape_of_get_proc_address(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "first"))
+
+    def test_modern_shape_of_get_proc_address(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern"))
+
+    def test_per_thread_default_streams(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "per-thread"))
+
+    def test_linked(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs_linked", "linked"))
+
+    def test_driver_that_is_preloaded_itself(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", preload=[PRELOAD, DRIVER]))
+
+    def test_in_many_orders_of_the_device(self) -> None:
+        for seed in range(1, 9):
+            for completion in ("late", "run-ahead"):
+                with self.subTest(seed=seed, completion=completion):
+                    simulated = f"capacity:4GiB,seed:{seed},completion:{completion}"
+                    self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", simulated=simulated))
+
+    def test_on_a_small_device(self) -> None:
+        # The pending frees must come back in time.
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", simulated="capacity:64MiB,completion:run-ahead"))
+
+    def test_shared_runtime(self) -> None:
+        self.assert_served(run(PROGRAMS / "preload_runtime", LD_LIBRARY_PATH=str(SIM)), 301)
+
+    def test_runtime_as_part_of_the_program(self) -> None:
+        self.assert_served(run(PROGRAMS / "preload_runtime_static"), 301)
+
+    def test_python_ctypes(self) -> None:
+        program = textwrap.dedent(
+            """
+            import ctypes, os
+            driver = ctypes.CDLL(os.environ["SPILLWAY_LIBCUDA"])
+            context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+            assert driver.cuInit(0) == 0
+            assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+            assert driver.cuCtxSetCurrent(context) == 0
+            for size in range(1, 101):
+                assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size << 12)) == 0
+                assert driver.cuMemsetD8_v2(pointer, 1, ctypes.c_size_t(size << 12)) == 0
+                assert driver.cuMemFree_v2(pointer) == 0
+            assert driver.spwSimReportCount() == 0
+            """
+        )
+        self.assert_served(run(sys.executable, "-c", program), 100)
+
+    def test_deepbind_is_not_covered_and_works(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "deepbind", TEST_PLUGIN=str(PROGRAMS / "libpreload_plugin.so"))
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertEqual(done.served(), 0)
+
+    def test_second_interposer_behind(self) -> None:
+        interposer = PROGRAMS / "libpreload_interposer.so"
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", preload=[PRELOAD, interposer]))
+        self.assert_pairs(run(PROGRAMS / "preload_pairs_linked", "linked", preload=[PRELOAD, interposer]))
+
+    def test_second_interposer_in_front(self) -> None:
+        interposer = PROGRAMS / "libpreload_interposer.so"
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", preload=[interposer, PRELOAD]))
+        linked = run(PROGRAMS / "preload_pairs_linked", "linked", preload=[interposer, PRELOAD])
+        self.assertIn("interposer: 600 allocations", linked.err)
+        self.assertEqual((linked.code, linked.served()), (0, PAIRS))
+
+    def test_fork_after_use(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", "child")
+        self.assertEqual(done.code, 0, done.err)
+        # The child's end writes no dump of its parent's device.
+        self.assertEqual(len(done.dumps), 1)
+        self.assertEqual(done.served(), 2 * PAIRS)
+
+    def test_fork_before_use(self) -> None:
+        self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", "first-child"))
+
+    def test_exit_in_the_middle(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", "exit")
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertEqual(done.served(), 404)
+
+    def test_abort_in_the_middle(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", "abort")
+        self.assertEqual(done.code, -6)
+        self.assertEqual(done.err, "")
+
+    def test_shells_and_other_programs(self) -> None:
+        done = run("/bin/sh", "-c", "echo $((6 * 7)); exec /bin/echo again")
+        self.assertEqual((done.code, done.out, done.err), (0, "42\nagain\n", ""))
+        self.assertEqual(done.dumps, [])
+
+    def test_switched_off(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_DISABLE="1")
+        self.assertEqual((done.code, done.err, done.dumps), (0, "", []))
+        self.assertIn("driver calls of cuMemAlloc: 600", done.out)
+
+    def test_opened_by_the_program(self) -> None:
+        program = textwrap.dedent(
+            """
+            import ctypes, os
+            driver = ctypes.CDLL(os.environ["SPILLWAY_LIBCUDA"])
+            hooks = ctypes.CDLL(os.environ["TEST_PRELOAD"])
+            context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+            assert driver.cuInit(0) == 0
+            assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+            assert driver.cuCtxSetCurrent(context) == 0
+            assert hooks.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
+            assert hooks.cuMemFree_v2(pointer) == 0
+            """
+        )
+        self.assert_served(run(sys.executable, "-c", program, preload=[], TEST_PRELOAD=str(PRELOAD)), 1)
+
+
+class TheCommand(unittest.TestCase):
+    def test_run_preload(self) -> None:
+        done = run(
+            os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--", PROGRAMS / "preload_pairs", "modern", preload=[]
+        )
+        self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
+
+    def test_what_it_cannot_be_combined_with(self) -> None:
+        done = run(os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--plain", "--", "true", preload=[])
+        self.assertEqual(done.code, 1)
+        self.assertIn("--preload", done.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

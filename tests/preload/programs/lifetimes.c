@@ -1,0 +1,180 @@
+/* usage: lifetimes CASE: contexts that end, memory that must be plain, memory that Spillway only counts. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+static void use_memory(int rounds) {
+  for (int i = 0; i < rounds; ++i) {
+    CUdeviceptr pointer = 0;
+    CHECK(cuMemAlloc(&pointer, ((size_t)i + 1) << 16) == CUDA_SUCCESS);
+    CHECK(cuMemsetD8(pointer, 1, ((size_t)i + 1) << 16) == CUDA_SUCCESS);
+    CHECK(cuMemFree(pointer) == CUDA_SUCCESS);
+  }
+}
+
+static size_t free_bytes(void) {
+  size_t free_now = 0;
+  size_t total = 0;
+  CHECK(cuMemGetInfo(&free_now, &total) == CUDA_SUCCESS);
+  return free_now;
+}
+
+static void retain(void) {
+  CUcontext context = NULL;
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+}
+
+/* Memory goes with its context, and the next one has all of it. */
+static void reset(void) {
+  for (int i = 0; i < 3; ++i) {
+    CUdeviceptr forgotten = 0;
+    retain();
+    const size_t before = free_bytes();
+    CHECK(cuMemAlloc(&forgotten, (size_t)64 << 20) == CUDA_SUCCESS);
+    use_memory(20);
+    CHECK(before - free_bytes() >= (size_t)64 << 20);
+    CHECK((i == 0 ? cuDevicePrimaryCtxRelease(0) : cuDevicePrimaryCtxReset(0)) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+  }
+  retain();
+  use_memory(3);
+}
+
+static void created(void) {
+  for (int i = 0; i < 3; ++i) {
+    CUcontext context = NULL;
+    CUdeviceptr forgotten = 0;
+    CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&forgotten, 5 << 20) == CUDA_SUCCESS);
+    use_memory(20);
+    CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
+  }
+}
+
+/* A dump is asked for just before each end, so that it meets the end. */
+static void churned(void) {
+  for (int i = 0; i < 50; ++i) {
+    CUcontext context = NULL;
+    CHECK(cuCtxCreate(&context, NULL, 0, 0) == CUDA_SUCCESS);
+    use_memory(3);
+    CHECK(raise(SIGUSR2) == 0);
+    CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
+  }
+}
+
+/* Two contexts of one device: the second is the driver's. */
+static void second(void) {
+  CUcontext other = NULL;
+  retain();
+  use_memory(3);
+  CHECK(cuCtxCreate(&other, NULL, 0, 0) == CUDA_SUCCESS);
+  use_memory(3);
+  CHECK(cuCtxDestroy(other) == CUDA_SUCCESS);
+  use_memory(3);
+}
+
+/* The first handle is refused; memory asked for again at that place has one. */
+static void ipc(void) {
+  CUipcMemHandle handle;
+  retain();
+  for (int i = 0; i < 2; ++i) {
+    CUdeviceptr pointer = 0;
+    CUdeviceptr different = 0;
+    CHECK(cuMemAlloc(&pointer, 4 << 20) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&different, 3 << 20) == CUDA_SUCCESS);
+    printf("%s\n", cuIpcGetMemHandle(&handle, pointer) == CUDA_SUCCESS ? "shown" : "refused");
+    CHECK(cuMemFree(pointer) == CUDA_SUCCESS && cuMemFree(different) == CUDA_SUCCESS);
+  }
+}
+
+static void counted(void) {
+  CUdeviceptr managed = 0;
+  CUarray array = NULL;
+  void* host = NULL;
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties;
+  CUDA_ARRAY_DESCRIPTOR description = {256, 256, CU_AD_FORMAT_FLOAT, 1};
+  memset(&properties, 0, sizeof properties);
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  retain();
+  CHECK(cuMemAllocManaged(&managed, 3 << 20, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuArrayCreate(&array, &description) == CUDA_SUCCESS);
+  CHECK(cuMemHostAlloc(&host, 1 << 20, 0) == CUDA_SUCCESS);
+  CHECK(cuMemCreate(&handle, 4 << 20, &properties, 0) == CUDA_SUCCESS);
+  CHECK(cuMemAllocManaged(&managed, 5 << 20, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemFree(managed) == CUDA_SUCCESS);
+}
+
+/* Cached memory counts as free for others too. */
+static void squeezed(void) {
+  CUdeviceptr pointer = 0;
+  retain();
+  const size_t all = free_bytes();
+  CHECK(cuMemAlloc(&pointer, all / 4 * 3) == CUDA_SUCCESS);
+  CHECK(cuMemFree(pointer) == CUDA_SUCCESS);
+  CHECK(cuMemAllocManaged(&pointer, all / 4 * 3, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuMemFree(pointer) == CUDA_SUCCESS);
+}
+
+static void* in_thread(void* barrier) {
+  retain();
+  use_memory(50);
+  CUdeviceptr pointer = 0;
+  CHECK(cuMemAllocAsync(&pointer, 1 << 20, CU_STREAM_PER_THREAD) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8Async(pointer, 1, 1 << 20, CU_STREAM_PER_THREAD) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(pointer, CU_STREAM_PER_THREAD) == CUDA_SUCCESS);
+  return barrier;
+}
+static void threads(void) {
+  retain();
+  for (int round = 0; round < 5; ++round) {
+    pthread_t all[4];
+    for (int i = 0; i < 4; ++i) CHECK(pthread_create(&all[i], NULL, in_thread, NULL) == 0);
+    for (int i = 0; i < 4; ++i) CHECK(pthread_join(all[i], NULL) == 0);
+  }
+}
+
+/* A capture takes no memory of Spillway's, and disturbs no free. */
+static void captured(void) {
+  CUstream stream = NULL;
+  CUgraph graph = NULL;
+  CUdeviceptr pointer = 0;
+  retain();
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&pointer, 1 << 20, stream) ==
+        CUDA_ERROR_NOT_SUPPORTED); /* the simulated driver's answer */
+  for (int i = 0; i < 300; ++i) use_memory(2);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&pointer, 1 << 20, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(pointer, stream) == CUDA_SUCCESS);
+}
+
+int main(int count, char** arguments) {
+  const struct {
+    const char* name;
+    void (*run)(void);
+  } kCases[] = {{"reset", reset},     {"created", created},   {"second", second},
+                {"ipc", ipc},         {"counted", counted},   {"squeezed", squeezed},
+                {"threads", threads}, {"captured", captured}, {"churned", churned}};
+  CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
+  for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
+    if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
+    kCases[i].run();
+    return 0;
+  }
+  return 1;
+}
+
+void check(int condition, const char* text, const char* file, int line) {
+  if (condition) return;
+  fprintf(stderr, "%s:%d: %s\n", file, line, text);
+  exit(1);
+}

@@ -1,0 +1,141 @@
+/* What a program finds by name under the preload library: the mistakes of others, one by one. Each of them is
+ * a word on the command line. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+typedef CUresult (*First)(const char*, void**, int, cuuint64_t);
+typedef CUresult (*Modern)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+
+static void* driver_library(void) {
+  void* library = dlopen(getenv("SPILLWAY_LIBCUDA"), RTLD_NOW);
+  CHECK(library != NULL);
+  return library;
+}
+
+/* Which object an address lies in. */
+static int is_in(const void* address, const char* object) {
+  Dl_info where;
+  CHECK(dladdr(address, &where) != 0);
+  return strstr(where.dli_fname, object) != NULL;
+}
+static int is_hook(const void* address) {
+  return is_in(address, "libspillway_preload");
+}
+
+/* Names that only begin like the driver's: of cuDNN, cuBLAS, curl, and of this program. */
+void* cudnnCreate(void);
+void* cudnnCreate(void) {
+  return (void*)1;
+}
+void* curl_easy_init(void);
+void* curl_easy_init(void) {
+  return (void*)2;
+}
+void* cuMemFreeish(void);
+void* cuMemFreeish(void) {
+  return (void*)3;
+}
+static void prefix(void) {
+  CHECK(dlsym(RTLD_DEFAULT, "cudnnCreate") == (void*)cudnnCreate);
+  CHECK(dlsym(RTLD_DEFAULT, "curl_easy_init") == (void*)curl_easy_init);
+  CHECK(dlsym(RTLD_DEFAULT, "cuMemFreeish") == (void*)cuMemFreeish);
+  void* self = dlopen(NULL, RTLD_NOW);
+  CHECK(dlsym(self, "cudnnCreate") == (void*)cudnnCreate);
+  CHECK(dlsym(driver_library(), "cudnnCreate") == NULL);
+}
+
+/* A name in the driver that is no hook stays the driver's; one that nobody has stays unknown. */
+static void fabricated(void) {
+  void* library = driver_library();
+  CHECK(is_in(dlsym(library, "cuInit"), "libcuda"));
+  CHECK(dlsym(library, "cuNotThere") == NULL && dlerror() != NULL);
+  Modern get = (Modern)dlsym(library, "cuGetProcAddress_v2");
+  CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+  void* found = (void*)5;
+  CHECK(get("cuNotThere", &found, 13000, 0, &status) == CUDA_ERROR_NOT_FOUND && found == NULL);
+  CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  /* Older than the function; older than its present signature. */
+  found = (void*)5;
+  CHECK(get("cuMemAllocAsync", &found, 11010, 0, &status) != CUDA_SUCCESS && found == NULL);
+  CHECK(get("", &found, 0, 0, &status) != CUDA_SUCCESS);
+  CHECK(get(NULL, &found, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(get("cuMemAlloc", NULL, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(get("cuMemAlloc", &found, 12000, 0, NULL) == CUDA_SUCCESS && is_hook(found));
+}
+
+/* Without a driver in the process there is nothing to find. */
+static void absent(void) {
+  CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL);
+  CHECK(dlsym(dlopen(NULL, RTLD_NOW), "cuMemAlloc_v2") == NULL);
+  CHECK(dlsym(RTLD_DEFAULT, "cuMemFree_v2") == NULL);
+}
+
+/* The flags choose the variant, in one process both. */
+static void flags(void) {
+  void* library = driver_library();
+  Modern modern = (Modern)dlsym(library, "cuGetProcAddress_v2");
+  First first = (First)dlsym(library, "cuGetProcAddress");
+  CUdriverProcAddressQueryResult status;
+  void* legacy = NULL;
+  void* per_thread = NULL;
+  CHECK(modern("cuMemAllocAsync", &legacy, 11020, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status) ==
+        CUDA_SUCCESS);
+  CHECK(modern("cuMemAllocAsync", &per_thread, 11020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+               &status) == CUDA_SUCCESS);
+  CHECK(is_hook(legacy) && is_hook(per_thread) && legacy != per_thread);
+  CHECK(legacy == dlsym(library, "cuMemAllocAsync"));
+  CHECK(per_thread == dlsym(library, "cuMemAllocAsync_ptsz"));
+  void* again = NULL;
+  CHECK(first("cuMemAllocAsync", &again, 11020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ==
+        CUDA_SUCCESS);
+  CHECK(again == per_thread);
+  /* A function without a variant is the same for both. */
+  CHECK(modern("cuMemAlloc", &again, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status) ==
+        CUDA_SUCCESS);
+  CHECK(again == dlsym(library, "cuMemAlloc_v2"));
+}
+
+/* cuGetProcAddress has two shapes, and is asked for itself. */
+static void shapes(void) {
+  void* library = driver_library();
+  Modern modern = (Modern)dlsym(library, "cuGetProcAddress_v2");
+  CUdriverProcAddressQueryResult status;
+  void* first = NULL;
+  void* second = NULL;
+  void* memory = NULL;
+  CHECK(modern("cuGetProcAddress", &first, 11030, 0, &status) == CUDA_SUCCESS);
+  CHECK(modern("cuGetProcAddress", &second, 12000, 0, &status) == CUDA_SUCCESS);
+  CHECK(is_hook(first) && is_hook(second) && first != second);
+  CHECK(((First)first)("cuMemAlloc", &memory, 3020, 0) == CUDA_SUCCESS && is_hook(memory));
+  CHECK(((Modern)second)("cuMemFree", &memory, 3020, 0, &status) == CUDA_SUCCESS && is_hook(memory));
+}
+
+/* RTLD_NEXT is relative to whoever asks, as often as he asks. */
+static void next(void) {
+  for (int i = 0; i < 3; ++i) {
+    void* found = dlsym(RTLD_NEXT, "malloc");
+    CHECK(found != NULL && is_in(found, "libc"));
+    CHECK(is_hook(dlsym(RTLD_NEXT, "cuMemAlloc_v2")));
+    CHECK(dlsym(RTLD_NEXT, "cuNotThere") == NULL);
+  }
+}
+
+int main(int count, char** arguments) {
+  const struct {
+    const char* name;
+    void (*run)(void);
+  } kCases[] = {{"prefix", prefix}, {"fabricated", fabricated}, {"absent", absent},
+                {"flags", flags},   {"shapes", shapes},         {"next", next}};
+  CHECK(count == 2);
+  for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
+    if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
+    kCases[i].run();
+    return 0;
+  }
+  return 1;
+}

@@ -1,0 +1,60 @@
+"""Programs under the preload library, on the simulated device, and what their dumps say afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BUILD = Path(os.environ["SPILLWAY_BUILD"])
+PROGRAMS = Path(os.environ["SPILLWAY_PROGRAMS"])
+PRELOAD = BUILD / "lib" / "libspillway_preload.so"
+SIM = BUILD / "lib" / "sim"
+DRIVER = SIM / "libcuda.so.1"
+
+
+@dataclass
+class Run:
+    code: int
+    out: str
+    err: str
+    dumps: list[dict[str, Any]] = field(default_factory=list)
+
+    def device(self) -> dict[str, Any]:
+        """The only device of the only process that used one."""
+        devices = [device for dump in self.dumps for device in dump["devices"]]
+        assert len(devices) == 1, (devices, self.err)
+        return dict(devices[0])
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self.device()["stats"])
+
+    def served(self) -> int:
+        return int(self.stats()["allocation"]["all"]["allocated"]) if self.dumps else 0
+
+
+def run(
+    *command: str | Path,
+    preload: list[Path] | None = None,
+    simulated: str = "capacity:4GiB",
+    **variables: str,
+) -> Run:
+    """LD_PRELOAD is `preload`, the library under test alone unless told."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": ":".join(str(path) for path in (preload if preload is not None else [PRELOAD])),
+            "SPILLWAY_LIBCUDA": str(DRIVER),
+            "SPILLWAY_SIM": simulated,
+            "SPILLWAY_STATS": f"{folder}/%p.json",
+            **variables,
+        }
+        done = subprocess.run(
+            [str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        dumps = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+    return Run(done.returncode, done.stdout, done.stderr, dumps)

@@ -1,0 +1,233 @@
+"""`spillway trace-model`: what it counts is what PyTorch allocates, and what it cannot count it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+COMMAND = os.environ["SPILLWAY_COMMAND"]
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+# The same steps on real tensors of the simulated device.
+REAL = """
+import sys, torch, spillway
+spillway.install()
+torch.empty(1, device="cuda")
+before = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
+import traced_steps
+step = getattr(traced_steps, sys.argv[1])()
+for _ in range(2):
+    step()
+stats = torch.cuda.memory_stats()
+print(stats["requested_bytes.all.peak"])
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
+    return {**os.environ, "PYTHONPATH": path, "SPILLWAY_PYTHON": sys.executable, **more}
+
+
+def trace_model(function: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    given = environment(**more)
+    del given["LD_PRELOAD"]  # the command brings the simulated device itself
+    return subprocess.run(
+        [COMMAND, "trace-model", function, *words], env=given, capture_output=True, text=True, check=False
+    )
+
+
+class Steps(unittest.TestCase):
+    def trace(self, step: str, *words: str) -> dict[str, Any]:
+        done = trace_model(f"traced_steps:{step}", "--json", *words)
+        self.assertIn(done.returncode, (0, 2), done.stderr)
+        return dict(json.loads(done.stdout))
+
+    def real_peak(self, step: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", REAL, step], env=environment(), capture_output=True, text=True, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return int(done.stdout)
+
+    def findings(self, answer: dict[str, Any]) -> dict[str, list[str]]:
+        return {each["kind"]: [place["place"] for place in each["places"]] for each in answer["findings"]}
+
+
+class BesideRealTensors(Steps):
+    def same(self, step: str) -> None:
+        answer = self.trace(step)
+        self.assertEqual(answer["peak_live_bytes"], self.real_peak(step))
+        self.assertEqual(answer["findings"], [])
+        self.assertGreaterEqual(answer["peak_reserved_bytes"], answer["peak_live_bytes"])
+        self.assertLess(answer["peak_reserved_bytes"], answer["peak_live_bytes"] + 32 * MIB)
+
+    def test_foreach(self) -> None:
+        self.same("foreach")
+
+    def test_fused(self) -> None:
+        self.same("fused")
+
+    def test_the_optimizers_own_choice(self) -> None:
+        self.same("by_default")
+
+    def test_checkpointing(self) -> None:
+        self.same("checkpointed")
+
+    def test_autocast_to_bf16_with_flash_attention(self) -> None:
+        self.same("bf16")
+
+    def test_accumulated_gradients(self) -> None:
+        self.same("accumulated")
+
+    def test_convolutions(self) -> None:
+        self.same("convolutions")
+
+    def test_buffers_of_reductions_and_sums_of_gradients(self) -> None:
+        self.same("wide_sums")
+
+    def test_a_bias_that_the_program_adds(self) -> None:
+        self.same("own_bias")
+
+    def test_a_gradient_scaler_and_pinned_memory(self) -> None:
+        answer = self.trace("scaled")
+        self.assertEqual(answer["peak_live_bytes"], self.real_peak("scaled"))
+        self.assertEqual(list(self.findings(answer)), ["value-read"])
+
+
+class Answers(Steps):
+    def test_what_is_live_at_the_peak(self) -> None:
+        answer = self.trace("fused")
+        peak = answer["peak"]
+        roles = {row["role"]: row["bytes"] for row in peak["roles"]}
+        self.assertEqual(sum(roles.values()), answer["peak_live_bytes"])
+        self.assertEqual(sum(row["bytes"] for row in peak["sites"]) + peak["other_bytes"], answer["peak_live_bytes"])
+        # Two moments; and a count of steps for each tensor.
+        self.assertLess(abs(roles["optimizer states"] / roles["parameters"] - 2), 0.001)
+        self.assertIn("language_model.py", json.dumps(peak["sites"]))
+        phases = {(row["step"], row["phase"]): row["peak_live_bytes"] for row in answer["phases"]}
+        self.assertEqual(max(phases.values()), answer["peak_live_bytes"])
+        self.assertEqual(phases[peak["step"], peak["phase"]], answer["peak_live_bytes"])
+        self.assertEqual({name for _, name in phases}, {"load", "forward", "backward", "optimizer"})
+
+    def test_the_verdict(self) -> None:
+        needed = self.trace("fused")["peak_reserved_bytes"]
+        for capacity, verdict, code in ((needed, "FITS", 0), (needed // 2, "NO", 2)):
+            done = trace_model("traced_steps:fused", "--json", "--capacity", str(capacity))
+            self.assertEqual((json.loads(done.stdout)["verdict"], done.returncode), (verdict, code), done.stderr)
+        done = trace_model("traced_steps:fused", "--capacity", str(needed // 2))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("NO: out of memory", done.stdout)
+
+    def test_the_trace_is_kept_and_replays_to_the_same(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "trace.pickle")
+            answer = self.trace("fused", "--out", path)
+            replayed = subprocess.run([COMMAND, "replay", path, "--json"], capture_output=True, text=True, check=True)
+        row = json.loads(replayed.stdout)[0]
+        self.assertEqual(row["peak_live_bytes"], answer["peak_live_bytes"])
+        self.assertEqual(row["peak_reserved_bytes"], answer["peak_reserved_bytes"])
+
+    def test_the_schema(self) -> None:
+        root = HERE.parents[1]
+        schema = root / "docs" / "schema" / "trace-model.schema.json"
+        words = [COMMAND, "trace-model", "traced_steps:reads_a_value", "--json"]
+        given = environment()
+        del given["LD_PRELOAD"]
+        checker = [sys.executable, str(root / "tests" / "stats" / "schema.py"), str(schema)]
+        done = subprocess.run([*checker, *words], env=given, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+
+    def test_what_the_program_prints_is_not_the_answer(self) -> None:
+        done = trace_model("traced_steps:reads_a_value")
+        self.assertNotIn("loss", done.stdout)
+        self.assertIn("loss", done.stderr)
+        self.assertIn("traced_steps.py", done.stdout)
+
+
+class Inexact(Steps):
+    """Each is said with its place, and refused where only an exact trace is wanted."""
+
+    def said(self, step: str, kind: str, place: str) -> dict[str, Any]:
+        answer = self.trace(step)
+        places = self.findings(answer)
+        self.assertEqual(list(places), [kind])
+        self.assertIn(place, places[kind][0])
+        strict = trace_model(f"traced_steps:{step}", "--strict")
+        self.assertEqual((strict.returncode, strict.stdout), (1, ""))
+        self.assertIn(place, strict.stderr.strip().splitlines()[-1])
+        return answer
+
+    def test_a_value_is_read(self) -> None:
+        self.said("reads_a_value", "value-read", "traced_steps.py")
+
+    def test_a_branch_on_a_value(self) -> None:
+        self.said("branches", "value-read", "traced_steps.py")
+
+    def test_a_compiled_model(self) -> None:
+        self.said("compiled", "compile", "in compiled")
+
+    def test_free_memory_is_asked_for(self) -> None:
+        self.said("asks_for_memory", "memory-read", "in step")
+
+    def test_reference_cycles(self) -> None:
+        answer = self.said("makes_cycles", "reference-cycle", "after step 1")
+        self.assertEqual(answer["peak_live_bytes"], MIB)
+
+    def test_storages_that_change_their_size(self) -> None:
+        self.assertEqual(self.trace("resizes")["peak_live_bytes"], MIB)
+
+
+class Refused(Steps):
+    def refused(self, function: str, said: str, *words: str) -> None:
+        done = trace_model(function, *words)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertRegex(lines[0], said)
+
+    def test_what_cannot_be_traced_is_named_with_its_line(self) -> None:
+        for step, said in (
+            ("selects", r"aten\.nonzero.*depends on values, at .*traced_steps\.py:\d+"),
+            ("nonzero", r"aten\.nonzero.*depends on values, at .*traced_steps\.py:\d+"),
+            ("custom_operator", r"traced_steps::doubled.*traced_steps\.py:\d+"),
+            ("captured", r"CUDA graph.*traced_steps\.py:\d+"),
+            ("data_parallel", r"DistributedDataParallel.*traced_steps\.py:\d+"),
+            ("allocates_on_a_thread", "allocated past the trace"),
+            ("fails", r"ValueError: no data, at .*traced_steps\.py:\d+"),
+        ):
+            with self.subTest(step):
+                self.refused(f"traced_steps:{step}", said)
+
+    def test_wrong_words(self) -> None:
+        for function, said, words in (
+            ("traced_steps", "'traced_steps' names no function; allowed: package.module:function", []),
+            (":step", "names no function", []),
+            ("traced_steps:", "names no function", []),
+            ("no_such_module:step", "No module named 'no_such_module'", []),
+            ("traced_steps:no_such_step", "traced_steps has no no_such_step", []),
+            ("traced_steps:no_step", "returned int; wanted: a function", []),
+            ("traced_steps:ends", "ended with code 0 before its steps were done", []),
+            ("traced_steps:on_the_host", "nothing was allocated on the device", []),
+            ("traced_steps:fused", "--capacity 'much' is no size; allowed: such as 80GiB", ["--capacity", "much"]),
+            ("traced_steps:fused", "--steps", ["--steps", "0"]),
+            ("traced_steps:fused", "no_such_folder", ["--out", "/no_such_folder/trace.pickle"]),
+        ):
+            with self.subTest(said):
+                self.refused(function, said, *words)
+
+    def test_a_python_without_pytorch(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "torch.py").write_text("raise ImportError('none here')\n")
+            done = trace_model("traced_steps:fused", PYTHONPATH=folder)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("has no PyTorch", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

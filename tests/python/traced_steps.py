@@ -1,0 +1,246 @@
+"""Training steps for trace_model_test: each function makes one, for fake tensors and for the simulated device alike."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import library as operators
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+from language_model import VOCABULARY, LanguageModel  # noqa: E402
+
+# As the simulated device has no cuDNN, the comparison is without.
+torch.backends.cudnn.enabled = False
+torch.backends.cuda.enable_cudnn_sdp(False)
+
+Step = Callable[[], object]
+
+
+def transformer(recompute: bool = False, bf16: bool = False, accumulate: int = 1, **options: Any) -> Step:
+    model = LanguageModel(128, 2, recompute).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), **options)
+
+    def step() -> None:
+        for _ in range(accumulate):
+            text = torch.randint(VOCABULARY, (4, 129)).cuda(non_blocking=True)
+            with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+                loss = model(text)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def foreach() -> Step:
+    return transformer(foreach=True)
+
+
+def fused() -> Step:
+    return transformer(fused=True)
+
+
+def by_default() -> Step:
+    """PyTorch chooses foreach on a device; by the type of fake tensors it would choose the loop."""
+    return transformer()
+
+
+def checkpointed() -> Step:
+    return transformer(recompute=True)
+
+
+def bf16() -> Step:
+    return transformer(bf16=True)
+
+
+def accumulated() -> Step:
+    return transformer(accumulate=2)
+
+
+def convolutions() -> Step:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    ).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step() -> None:
+        loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 64, 64).cuda()), torch.randint(10, (8,)).cuda())
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def wide_sums() -> Step:
+    """Reductions that several blocks of threads share take buffers; one value has many gradients."""
+    weight = torch.zeros(4096, 512, device="cuda", requires_grad=True)
+
+    def step() -> None:
+        scaled = weight * 2
+        (scaled.sum(0).mean() + scaled.mean(1).amax() + scaled.exp().sum() + scaled.sin().sum()).backward()  # type: ignore[no-untyped-call]
+        weight.grad = None
+
+    return step
+
+
+def own_bias() -> Step:
+    """Beside linear's bias, which PyTorch adds in place to what it alone holds: one that the program adds."""
+    weight = torch.zeros(512, 512, device="cuda")
+    bias = torch.zeros(512, device="cuda")
+
+    def step() -> None:
+        states = torch.zeros(64, 8, 512, device="cuda").transpose(0, 1)
+        (torch.matmul(states, weight) + bias).sum()
+
+    return step
+
+
+# ---- what a trace must report or refuse
+
+
+def _training(between: Callable[[torch.Tensor], object]) -> Step:
+    model = nn.Linear(64, 64).cuda()
+
+    def step() -> None:
+        result = model(torch.zeros(8, 64, device="cuda"))
+        between(result)
+        result.sum().backward()
+
+    return step
+
+
+def reads_a_value() -> Step:
+    return _training(lambda result: print("loss", result.sum().item()))
+
+
+def branches() -> Step:
+    return _training(lambda result: torch.empty(1 << 20, device="cuda") if result.sum() > 0 else None)
+
+
+def scaled() -> Step:
+    """What only works if values are answered: a gradient scaler, from pinned memory."""
+    model = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cuda")
+
+    def step() -> None:
+        data = torch.zeros(8, 64).pin_memory().cuda(non_blocking=True)
+        with torch.autocast("cuda", torch.float16):
+            loss = model(data).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def selects() -> Step:
+    return _training(lambda result: result[result > 0])
+
+
+def nonzero() -> Step:
+    return _training(lambda result: result.nonzero())
+
+
+@operators.custom_op("traced_steps::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def custom_operator() -> Step:
+    return _training(doubled)
+
+
+def captured() -> Step:
+    graph = torch.cuda.CUDAGraph()
+
+    def capture(result: torch.Tensor) -> None:
+        with torch.cuda.graph(graph):
+            result.sum()
+
+    return _training(capture)
+
+
+def data_parallel() -> Step:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).cuda())
+    return lambda: model(torch.zeros(1, 4, device="cuda"))
+
+
+def compiled() -> Step:
+    model = torch.compile(nn.Linear(64, 64).cuda())
+    return lambda: model(torch.zeros(8, 64, device="cuda"))
+
+
+def asks_for_memory() -> Step:
+    def step() -> None:
+        kept = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_allocated() == 1 << 20, torch.cuda.memory_allocated()
+        del kept
+        assert torch.cuda.memory_allocated() == 0
+        assert torch.cuda.max_memory_allocated() == 1 << 20
+        torch.cuda.mem_get_info()
+
+    return step
+
+
+def allocates_on_a_thread() -> Step:
+    def step() -> None:
+        worker = threading.Thread(target=lambda: torch.zeros(1 << 20, device="cuda"))
+        worker.start()
+        worker.join()
+        torch.zeros(1, device="cuda")
+
+    return step
+
+
+def resizes() -> Step:
+    def step() -> None:
+        unit = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+        unit.untyped_storage().resize_(0)
+        torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+        unit.untyped_storage().resize_(1 << 20)
+
+    return step
+
+
+def makes_cycles() -> Step:
+    def step() -> None:
+        cycle: list[object] = [torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")]
+        cycle.append(cycle)
+        assert not gc.isenabled()
+
+    return step
+
+
+def fails() -> Step:
+    raise ValueError("no data\nin two lines")
+
+
+def no_step() -> int:
+    return 3
+
+
+def ends() -> Step:
+    sys.exit(0)
+
+
+def on_the_host() -> Step:
+    return lambda: torch.zeros(8) + 1
