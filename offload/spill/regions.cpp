@@ -253,7 +253,7 @@ Status Regions::prefetch(const std::string& tag) {
     std::thread([this, pointer, said = std::move(said)]() mutable {
       Status status = bring_back(*pointer);
       pointer.reset();
-      said.set_value_at_thread_exit(std::move(status));
+      said.set_value(std::move(status));
     }).detach();
     region.prefetching = std::move(prefetching);
   } catch (const std::system_error& error) {
