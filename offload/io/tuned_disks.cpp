@@ -13,7 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "stats/dump.h"
+#include "stats/whole_file.h"
 
 namespace spillway {
 namespace {
