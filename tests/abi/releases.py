@@ -126,7 +126,7 @@ def unnoticed(cc: str, include: Path, statements: Path) -> list[str]:
         ("offload.h", "uint64_t disk_limit_bytes;", "uint64_t renamed_bytes;"),
     ]
     harmless = [
-        ("offload.h", "UINT64_MAX when unlimited */\n", "UINT64_MAX when unlimited */\n  uint64_t added;\n"),
+        ("offload.h", "\n} spw_tier_stats;", "\n  uint64_t added;\n} spw_tier_stats;"),
         ("status.h", "} spw_status;", ", SPW_ERROR_ADDED = 99 } spw_status;"),
         (
             "spillway.h",
