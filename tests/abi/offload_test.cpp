@@ -263,7 +263,8 @@ TEST(AbiOffload, AnIdlePhaseEvictsDownToTheLowWatermark) {
     SPW_CHECK(spw_region_set_priority(0, "optimizer", 2) == SPW_OK);
     SPW_CHECK(spw_region_set_priority(0, "cache", 1) == SPW_OK);
     uint64_t given = 1;
-    SPW_CHECK(spw_phase(0, "busy", &given) == SPW_OK && given == 0 && allocated_bytes() == static_cast<int64_t>(110 * kMiB));
+    SPW_CHECK(spw_phase(0, "busy", &given) == SPW_OK && given == 0 &&
+              allocated_bytes() == static_cast<int64_t>(110 * kMiB));
     SPW_CHECK(spw_phase(0, "idle", &given) == SPW_OK && given == 80 * kMiB);
     SPW_CHECK(region_stats("optimizer").host_bytes == 40 * kMiB &&
               region_stats("cache").host_bytes == 40 * kMiB);
