@@ -43,7 +43,7 @@ CUresult mem_alloc(CUdeviceptr* out, size_t bytes) {
     if (result != CUDA_ERROR_UNKNOWN) return result;
   }
   const CUresult result = take_from_driver([&] { return real_calls->cuMemAlloc_v2(out, bytes); });
-  if (result == CUDA_SUCCESS) account(DriverMemory::kPlain, *out, bytes);
+  if (result == CUDA_SUCCESS && out != nullptr) account(DriverMemory::kPlain, *out, bytes);
   return result;
 }
 
@@ -60,7 +60,8 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   }
   const CUresult result =
       take_from_driver([&] { return real_calls->cuMemAllocPitch_v2(out, pitch, width, height, element); });
-  if (result == CUDA_SUCCESS) account(DriverMemory::kPlain, *out, *pitch * height);
+  if (result == CUDA_SUCCESS && out != nullptr && pitch != nullptr)
+    account(DriverMemory::kPlain, *out, *pitch * height);
   return result;
 }
 

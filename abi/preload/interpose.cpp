@@ -41,7 +41,6 @@ namespace spillway::preload {
 namespace {
 constexpr bool kRequired = true;
 constexpr bool kOptional = false;
-}  // namespace
 
 // Written out twice: a name that cuda.h renames must become text before it becomes an argument.
 const Hook kHooks[] = {
@@ -51,9 +50,6 @@ const Hook kHooks[] = {
   {#name, since, true, need, #symbol, reinterpret_cast<void*>(&(symbol)), offsetof(DriverCalls, symbol)},
 #include "abi/preload/hooks.inc"
 };
-const size_t kHookCount = sizeof kHooks / sizeof kHooks[0];
-
-namespace {
 
 using GetFirst = PFN_cuGetProcAddress_v11030;
 using GetModern = PFN_cuGetProcAddress_v12000;
@@ -100,8 +96,7 @@ CUresult get_modern(const char* name, void** out, int version, cuuint64_t flags,
 // exists.
 const Hook* find_hook(const char* name, int version, bool per_thread) {
   const Hook* best = nullptr;
-  for (size_t i = 0; i < kHookCount; ++i) {
-    const Hook& hook = kHooks[i];
+  for (const Hook& hook : kHooks) {
     if (std::strcmp(hook.name, name) != 0 || hook.since > version || (hook.per_thread && !per_thread))
       continue;
     if (best == nullptr || hook.per_thread) best = &hook;
@@ -158,11 +153,15 @@ __attribute__((noinline)) void* find_in(void* library, const char* symbol) {
 
 }  // namespace
 
+std::span<const Hook> hooks() {
+  return kHooks;
+}
+
 void* replace_exported(const char* symbol, void* found) {
   if (std::strcmp(symbol, "cuGetProcAddress") == 0) return reinterpret_cast<void*>(&get_first);
   if (std::strcmp(symbol, "cuGetProcAddress_v2") == 0) return reinterpret_cast<void*>(&get_modern);
-  for (size_t i = 0; i < kHookCount; ++i) {
-    if (std::strcmp(kHooks[i].symbol, symbol) == 0) return kHooks[i].address;
+  for (const Hook& hook : kHooks) {
+    if (std::strcmp(hook.symbol, symbol) == 0) return hook.address;
   }
   return found;
 }

@@ -7,6 +7,8 @@
 // nothing, neither does the program.
 #pragma once
 
+#include <span>
+
 #include "abi/preload/hook_table.h"
 
 namespace spillway::preload {
@@ -26,8 +28,7 @@ struct Hook {
   void* address;
   size_t offset;
 };
-extern const Hook kHooks[];
-extern const size_t kHookCount;
+std::span<const Hook> hooks();
 
 // What hooked calls go to now: libspillway's functions, or the driver's own where it is not to serve.
 const DriverCalls* calls();

@@ -38,9 +38,9 @@ bool find_real_calls() {
   void* library = driver_library();
   if (library == nullptr) return false;
   DriverCalls found;
-  for (size_t i = 0; i < kHookCount; ++i) {
-    void* address = real_dlsym()(library, kHooks[i].symbol);
-    std::memcpy(reinterpret_cast<char*>(&found) + kHooks[i].offset, &address, sizeof address);
+  for (const Hook& hook : hooks()) {
+    void* address = real_dlsym()(library, hook.symbol);
+    std::memcpy(reinterpret_cast<char*>(&found) + hook.offset, &address, sizeof address);
   }
   real = found;
   real_is_known.store(true, std::memory_order_release);
@@ -49,10 +49,10 @@ bool find_real_calls() {
 
 // The first name that the driver must have and has not; or null.
 const char* missing_call() {
-  for (size_t i = 0; i < kHookCount; ++i) {
+  for (const Hook& hook : hooks()) {
     void* address = nullptr;
-    std::memcpy(&address, reinterpret_cast<const char*>(&real) + kHooks[i].offset, sizeof address);
-    if (kHooks[i].required && address == nullptr) return kHooks[i].symbol;
+    std::memcpy(&address, reinterpret_cast<const char*>(&real) + hook.offset, sizeof address);
+    if (hook.required && address == nullptr) return hook.symbol;
   }
   return nullptr;
 }

@@ -128,7 +128,8 @@ class Drawing {
     }
     cairo_set_line_width(cairo_, 1);
     const double step = nice_step(most_ / unit / kSteps) * unit;
-    for (double bytes = 0; bytes <= most_; bytes += step) {
+    for (int line_number = 0; line_number * step <= most_; ++line_number) {
+      const double bytes = line_number * step;
       colour(kGrid);
       line(left_, y_of(bytes), right_, y_of(bytes));
       const std::string words = fmt::format("{:g} {}", bytes / unit, name);
@@ -139,7 +140,8 @@ class Drawing {
                               ? static_cast<double>(timeline_.end_ns - timeline_.begin_ns) / 1e9
                               : static_cast<double>(timeline_.end_ns);
     const double time_step = nice_step(std::max(length, 1e-9) / 8);
-    for (double at = 0; at <= length; at += time_step) {
+    for (int mark = 0; mark * time_step <= length; ++mark) {
+      const double at = mark * time_step;
       const double x = x_of(length > 0 ? at / length : 0);
       const std::string words =
           timeline_.has_times ? fmt::format("{:g} s", at) : fmt::format("event {:g}", at);

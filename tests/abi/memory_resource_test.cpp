@@ -129,13 +129,13 @@ TEST(MemoryResource, RefusalsAreExceptions) {
     }
     try {
       resource.allocate(nullptr, 9 * kMiB, 256);
-      SPW_CHECK(!"memory beyond the limit");
+      SPW_CHECK(false && "memory beyond the limit");
     } catch (const std::bad_alloc& error) {
       SPW_CHECK(std::string(error.what()).find("9.00 MiB") != std::string::npos);
     }
     try {
       MemoryResource(99).allocate(nullptr, 1, 1);
-      SPW_CHECK(!"a device that is not there");
+      SPW_CHECK(false && "a device that is not there");
     } catch (const Error& error) {
       SPW_CHECK(error.status() == SPW_ERROR_INVALID_ARGUMENT &&
                 std::string(error.what()).find("99") < SIZE_MAX);

@@ -182,7 +182,7 @@ TEST_F(RecordingTest, ATailKnowsOfRecordsThatWereLostBeforeIt) {
   ASSERT_TRUE(tail.ok()) << tail.status().text();
   TraceRecord lost;
   lost.kind = TraceKind::kDropped;
-  for (const uint64_t count : {5, 0, 0, 2}) {
+  for (const uint64_t count : {5U, 0U, 0U, 2U}) {
     lost.block_bytes = count;
     if (count > 0) tail.value()->add(lost);
     tail.value()->add(record(TraceKind::kAllocate, 1, 0x1000, 500));

@@ -35,7 +35,7 @@ TEST(Tracer, GivesWhatManyThreadsWroteOnceEachRingInOrder) {
     done = at_work.load() == 0;
     tracer.collect(UINT64_MAX, notes, records);
     for (const TraceRecord& record : records) {
-      const auto ring = static_cast<size_t>(record.device);
+      const auto ring = static_cast<uint8_t>(record.device);
       ASSERT_GT(record.address, last[ring]);
       ASSERT_EQ(record.requested_bytes, 2 * record.address);
       ASSERT_EQ(record.block_bytes, 3 * record.address);
