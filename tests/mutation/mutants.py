@@ -333,6 +333,13 @@ MUTANTS = [
         "if (is_lost(*place)) continue;",
     ),
     Mutant("places in lost slots are taken", HEAP, "  if (is_lost(place)) return false;\n", ""),
+    # Without VMM the number of a segment that is gone serves the next one, at another address.
+    Mutant(
+        "places of segments that are gone are taken",
+        HEAP,
+        "  if (!store_.uses_vmm() && has_moved(place)) return false;\n",
+        "",
+    ),
     Mutant("a view that lost a slot keeps its places", STORE, "  alias.view->lose_places();\n", ""),
     # Pools that leave the device.
     Mutant("a move does not wait", MOVES, "return synchronize_context(all);", "return {};"),
