@@ -16,15 +16,16 @@ struct Sampled {
   const DumpDevice* device;
 };
 
+Labels labels_of(const Dump& dump) {
+  return {{"pid", fmt::format("{}", dump.process_id)}, {"rank", fmt::format("{}", dump.rank)}};
+}
+
 std::vector<Sampled> rows_of(const std::vector<Dump>& dumps) {
   std::vector<Sampled> out;
   for (const Dump& dump : dumps) {
     for (const DumpDevice& device : dump.devices) {
-      out.push_back({{{"pid", fmt::format("{}", dump.process_id)},
-                      {"rank", fmt::format("{}", dump.rank)},
-                      {"device", fmt::format("{}", device.ordinal)}},
-                     &dump,
-                     &device});
+      out.push_back({labels_of(dump), &dump, &device});
+      out.back().labels.emplace_back("device", fmt::format("{}", device.ordinal));
     }
   }
   return out;
@@ -73,9 +74,14 @@ std::string prometheus_text(const std::vector<Dump>& dumps) {
     devices.push_back({row.labels, row.device->stats});
     if (row.device->tiers) tiers.push_back({row.labels, row.device->tiers->stats});
   }
+  std::vector<PrometheusPinned> pinned;
+  for (const Dump& dump : dumps) {
+    if (dump.pinned && !dump.devices.empty()) pinned.push_back({labels_of(dump), *dump.pinned});
+  }
   PrometheusText text;
   add_devices(text, rows);
   add_device_stats(text, devices);
+  add_pinned_stats(text, pinned);
   add_tier_stats(text, tiers);
   return text.text();
 }

@@ -278,4 +278,20 @@ void add_tier_stats(PrometheusText& text, const std::vector<PrometheusTiers>& de
   }
 }
 
+void add_pinned_stats(PrometheusText& text, const std::vector<PrometheusPinned>& processes) {
+  struct Row {
+    const char* name;
+    const char* help;
+    spw_stat spw_pinned_stats::*member;
+  };
+  constexpr std::array kRows{
+      Row{"spillway_pinned_reserved_bytes", "Host memory that is pinned", &spw_pinned_stats::reserved_bytes},
+      Row{"spillway_pinned_active_bytes", "Pinned host memory in use", &spw_pinned_stats::active_bytes}};
+  for (const Row& row : kRows) {
+    text.family(row.name, Type::kGauge, row.help);
+    for (const PrometheusPinned& process : processes)
+      text.sample(process.labels, (process.stats.*row.member).current);
+  }
+}
+
 }  // namespace spillway

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "include/spillway/offload.h"
+#include "include/spillway/pinned.h"
 #include "stats/device_stats.h"
 
 namespace spillway {
@@ -56,5 +57,13 @@ struct PrometheusTiers {
 
 // What left the devices that ever spilled.
 void add_tier_stats(PrometheusText& text, const std::vector<PrometheusTiers>& devices);
+
+struct PrometheusPinned {
+  PrometheusText::Labels labels;  // of the process
+  spw_pinned_stats stats;
+};
+
+// The host memory that processes pinned, of those that did.
+void add_pinned_stats(PrometheusText& text, const std::vector<PrometheusPinned>& processes);
 
 }  // namespace spillway

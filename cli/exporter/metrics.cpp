@@ -88,24 +88,6 @@ void add_processes(PrometheusText& text, const std::vector<ShownProcess>& proces
     text.sample(process.labels, seconds(process.page->written_ns));
 }
 
-void add_pinned(PrometheusText& text, const std::vector<ShownProcess>& processes) {
-  struct Row {
-    const char* name;
-    const char* help;
-    spw_stat spw_pinned_stats::*member;
-  };
-  constexpr std::array kRows{
-      Row{"spillway_pinned_reserved_bytes", "Host memory that is pinned", &spw_pinned_stats::reserved_bytes},
-      Row{"spillway_pinned_active_bytes", "Pinned host memory in use", &spw_pinned_stats::active_bytes}};
-  for (const Row& row : kRows) {
-    text.family(row.name, Type::kGauge, row.help);
-    for (const ShownProcess& process : processes) {
-      if (process.page->pinned.has_value())
-        text.sample(process.labels, (*process.page->pinned.*row.member).current);
-    }
-  }
-}
-
 void add_devices(PrometheusText& text, const std::vector<ShownProcess>& processes) {
   text.family("spillway_device_info", Type::kGauge, "The device");
   for (const ShownProcess& process : processes) {
@@ -119,6 +101,14 @@ void add_devices(PrometheusText& text, const std::vector<ShownProcess>& processe
     for (const ShownDevice& shown : process.devices)
       text.sample(shown.labels, static_cast<double>(shown.device->total_bytes));
   }
+}
+
+std::vector<PrometheusPinned> pinned_of(const std::vector<ShownProcess>& processes) {
+  std::vector<PrometheusPinned> out;
+  for (const ShownProcess& process : processes) {
+    if (process.page->pinned.has_value()) out.push_back({process.labels, *process.page->pinned});
+  }
+  return out;
 }
 
 std::vector<PrometheusTiers> tiers_of(const std::vector<ShownProcess>& processes) {
@@ -146,7 +136,7 @@ std::string metrics_text(const LiveListing& listing) {
   PrometheusText text;
   add_states(text, listing);
   add_processes(text, processes);
-  add_pinned(text, processes);
+  add_pinned_stats(text, pinned_of(processes));
   add_devices(text, processes);
   add_device_stats(text, devices);
   add_tier_stats(text, tiers_of(processes));

@@ -60,7 +60,7 @@ Result<PictureFormat> format_of(const std::string& path) {
       fmt::format("--output {}: allowed: a name that ends in .svg or .png", path));
 }
 
-std::string to_json(const Timeline& timeline) {
+std::string to_json(const PlotTimeline& timeline) {
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (size_t layer = 0; layer < timeline.layers.size(); ++layer) {
     layers.push_back({{"name", timeline.layers[layer]}, {"bytes", timeline.bytes[layer]}});

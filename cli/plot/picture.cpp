@@ -57,7 +57,7 @@ double nice_step(double least) {
 
 class Drawing {
  public:
-  Drawing(cairo_t* cairo, const Timeline& timeline, const PictureSize& size)
+  Drawing(cairo_t* cairo, const PlotTimeline& timeline, const PictureSize& size)
       : cairo_(cairo),
         timeline_(timeline),
         left_(80),
@@ -270,7 +270,7 @@ class Drawing {
   }
 
   cairo_t* const cairo_;
-  const Timeline& timeline_;
+  const PlotTimeline& timeline_;
   const double left_, top_, right_, bottom_;
   double most_ = 1;
   bool shows_limit_ = false;
@@ -287,7 +287,7 @@ cairo_status_t append(void* out, const unsigned char* bytes, unsigned int count)
 
 }  // namespace
 
-Result<std::string> draw(const Timeline& timeline, PictureFormat format, const PictureSize& size) {
+Result<std::string> draw(const PlotTimeline& timeline, PictureFormat format, const PictureSize& size) {
   std::string out;
   using Surface = std::unique_ptr<cairo_surface_t, void (*)(cairo_surface_t*)>;
   const Surface surface(format == PictureFormat::kSvg

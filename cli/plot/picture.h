@@ -16,6 +16,6 @@ struct PictureSize {
 };
 
 // The file's bytes. Errors: internal (the drawing library's).
-Result<std::string> draw(const Timeline& timeline, PictureFormat format, const PictureSize& size);
+Result<std::string> draw(const PlotTimeline& timeline, PictureFormat format, const PictureSize& size);
 
 }  // namespace spillway

@@ -75,7 +75,7 @@ class TimelineMaker {
     evicted_ = add_layer("evicted");
   }
 
-  Result<Timeline> make() {
+  Result<PlotTimeline> make() {
     settle_range();
     now_.assign(out_.layers.size(), 0);
     out_.bytes.assign(out_.layers.size(), std::vector<uint64_t>(columns_, 0));
@@ -245,7 +245,7 @@ class TimelineMaker {
   const int device_;
   const size_t columns_;
   const Layers layers_;
-  Timeline out_;
+  PlotTimeline out_;
   size_t pending_ = 0;
   size_t placed_ = 0;
   size_t evicted_ = 0;
@@ -258,7 +258,7 @@ class TimelineMaker {
 
 }  // namespace
 
-Result<Timeline> make_timeline(const Recording& recording, int device, PlotBy by, size_t columns) {
+Result<PlotTimeline> make_timeline(const Recording& recording, int device, PlotBy by, size_t columns) {
   return TimelineMaker(recording, device, by, columns).make();
 }
 

@@ -19,7 +19,7 @@ struct PlotMark {
   std::string text;
 };
 
-struct Timeline {
+struct PlotTimeline {
   std::string title;
   uint64_t begin_ns = 0;  // since 1970
   uint64_t end_ns = 0;
@@ -34,6 +34,6 @@ struct Timeline {
 };
 
 // Errors: invalid_argument (no event of a block on this device).
-Result<Timeline> make_timeline(const Recording& recording, int device, PlotBy by, size_t columns);
+Result<PlotTimeline> make_timeline(const Recording& recording, int device, PlotBy by, size_t columns);
 
 }  // namespace spillway

@@ -1,20 +1,29 @@
-// Damaged dumps, snapshots and archives: every reader answers with views that sum up, or with one line. Run
-// under ASan and UBSan, a crash, a leak or an overflow fails. The damage is drawn from a seed: a failure
-// names it, and SPILLWAY_TEST_SEEDS runs more of them.
+// Damaged dumps, snapshots, traces and live pages: every reader answers with what sums up, or with one line.
+// Under ASan and UBSan, where a crash, a leak or an overflow fails, each reader is tried for a minute;
+// elsewhere with as many seeds as SPILLWAY_TEST_SEEDS says. A failure names its seed.
 #include <gtest/gtest.h>
+#include <zstd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/plot/timeline.h"
 #include "cli/report/rank_report.h"
 #include "cli/report/read.h"
 #include "cli/trace/file.h"
+#include "cli/trace/recording.h"
 #include "cli/trace/snapshot.h"
 #include "stats/dump.h"
+#include "stats/live_page.h"
+#include "stats/live_reader.h"
 #include "stats/snapshot.h"
 #include "tests/cli/snapshot_writer.h"
 #include "tests/stats/sample_dump.h"
@@ -23,6 +32,11 @@ namespace spillway {
 namespace {
 
 constexpr int kRounds = 1500;  // of each seed
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::chrono::seconds kLeastTime{60};
+#else
+constexpr std::chrono::seconds kLeastTime{0};
+#endif
 
 unsigned seeds() {
   const char* text = std::getenv("SPILLWAY_TEST_SEEDS");
@@ -102,9 +116,31 @@ void expect_sound(const Result<std::vector<MemoryView>>& views) {
   }
 }
 
+// Files appear below it and go with it.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "spillway-fuzz-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for damaged files");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string file(const char* name) const { return path_ / name; }
+  std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 template <typename Check>
 void fuzz(const std::vector<std::string>& corpus, Check check) {
-  for (unsigned seed = 1; seed <= seeds(); ++seed) {
+  const auto end = std::chrono::steady_clock::now() + kLeastTime;
+  for (unsigned seed = 1; seed <= seeds() || std::chrono::steady_clock::now() < end; ++seed) {
     SCOPED_TRACE(seed);
     Damage damage(seed);
     for (int round = 0; round < kRounds; ++round) {
@@ -151,6 +187,87 @@ TEST(ReadersFuzz, DamagedTraces) {
       ASSERT_EQ(trace.value().peak_live_bytes, peak_live_bytes(trace.value()));
     } else {
       EXPECT_FALSE(trace.status().text().empty());
+    }
+  });
+}
+
+std::string packed(const std::string& content) {
+  std::string out(ZSTD_compressBound(content.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), content.data(), content.size(), 1));
+  return out;
+}
+
+// What a trace file with every kind of record holds once it is unpacked.
+std::string trace_records(const Folder& folder) {
+  Recording recording = parse_snapshot_recording(snapshots().front()).value();
+  recording.tags = {{1, "weights"}, {2, "activations"}};
+  recording.frames = {{"Model.forward", "model.py", 12}, {"main", "train.py", 70}};
+  recording.stacks = {{1, {0, 1}}, {2, {1}}};
+  recording.marks = {"step 1"};
+  for (auto kind = static_cast<uint8_t>(TraceKind::kAllocate);
+       kind <= static_cast<uint8_t>(TraceKind::kLimit); ++kind) {
+    if (has_payload(static_cast<TraceKind>(kind))) continue;
+    TraceRecord record{};
+    record.kind = static_cast<TraceKind>(kind);
+    record.ticks = 1'000'000 + kind;
+    record.address = 0x200000;
+    record.requested_bytes = record.block_bytes = 2 << 20;
+    record.stack = 1;
+    record.tag = 1;
+    recording.events.push_back(record);
+  }
+  const std::string path = folder.file("trace.zst");
+  EXPECT_TRUE(write_trace_file(recording, path, "0.0").ok());
+  const std::string data = read_file(path).value();
+  std::string out(1 << 20, '\0');
+  out.resize(ZSTD_decompress(out.data(), out.size(), data.data(), data.size()));
+  return out;
+}
+
+void expect_sound_trace(const std::string& data) {
+  const Result<Recording> recording = parse_trace_file(data);
+  if (!recording.ok()) {
+    EXPECT_EQ(recording.status().text().find('\n'), std::string::npos);
+    return;
+  }
+  (void)to_trace(recording.value());
+  (void)to_snapshot(recording.value());
+  (void)make_timeline(recording.value(), 0, PlotBy::kTag, 50);
+}
+
+TEST(ReadersFuzz, DamagedTraceFiles) {
+  const Folder folder;
+  const std::string records = trace_records(folder);
+  const Result<Recording> sound = parse_trace_file(packed(records));
+  ASSERT_TRUE(sound.ok()) << sound.status().text();
+  fuzz({records}, [](const std::string& data) { expect_sound_trace(packed(data)); });
+}
+
+TEST(ReadersFuzz, DamagedFramesOfTraceFiles) {
+  const Folder folder;
+  fuzz({packed(trace_records(folder))}, [](const std::string& data) { expect_sound_trace(data); });
+}
+
+TEST(ReadersFuzz, DamagedLivePages) {
+  const Folder folder;
+  LivePage page;
+  ASSERT_TRUE(page.open(folder.path(), {"train", "0.1.0", 3, 1'000'000'000}).ok());
+  const auto state = std::make_unique<LiveState>();
+  for (int64_t number = 1; number <= 2; ++number) {
+    state->time_ns = state->steady_ns = 1'000'000'000 * number;
+    state->devices = 1;
+    page.write(*state);
+  }
+  const std::filesystem::path damaged = std::filesystem::path(page.path()).parent_path() / "damaged.page";
+  std::filesystem::copy_file(page.path(), damaged);
+  ASSERT_TRUE(read_live_page(damaged).ok());
+  fuzz({read_file(damaged).value()}, [&](const std::string& data) {
+    std::ofstream(damaged, std::ios::binary) << data;  // keeps its permissions
+    const Result<LiveReading> reading = read_live_page(damaged);
+    if (reading.ok()) {
+      ASSERT_LE(reading.value().devices.size(), LiveState::kMostDevices);
+    } else {
+      ASSERT_EQ(reading.status().text().find('\n'), std::string::npos);
     }
   });
 }

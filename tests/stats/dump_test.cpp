@@ -83,6 +83,7 @@ TEST(Prometheus, AnnouncesAFamilyOnceForAllProcesses) {
   EXPECT_THAT(text, HasSubstr("spillway_ooms_total{pid=\"2\",rank=\"0\",device=\"0\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("uuid=\"GPU \\\"1\\\"\\n\\\\\""));
   EXPECT_THAT(text, HasSubstr("rung=\"new_pages\"} 1.5e-06\n"));
+  EXPECT_THAT(text, HasSubstr("spillway_pinned_reserved_bytes{pid=\"2\",rank=\"0\"} 0\n"));
   EXPECT_EQ(prometheus_text({}), "");
 }
 
