@@ -156,11 +156,11 @@ TEST_F(StreamlessTest, AFreeAloneCallsNothing) {
 }
 
 TEST_F(StreamlessTest, WhatIsPendingIsWaitedForBeforeMemoryRunsOut) {
-  CUstream busy = stream();
+  CUstream users[] = {stream(), stream()};
   for (int i = 0; i < 20; ++i) {
     void* block = allocate(700 * kMiB);
     ASSERT_NE(block, nullptr);
-    device.touch(busy, block, 700 * kMiB);
+    device.touch(users[i % 2], block, 700 * kMiB);
     SPW_EXPECT_OK(streamless->free(block));
   }
   EXPECT_GE(streamless->stats().waits, 1u);
@@ -209,6 +209,7 @@ TEST_F(StreamlessTest, FlushGivesEverythingBack) {
     SPW_EXPECT_OK(streamless->free(block));
   }
   EXPECT_EQ(streamless->flush(), 10 * kMiB);
+  EXPECT_EQ(device.driver->cuStreamQuery(busy), CUDA_SUCCESS);
   EXPECT_EQ(streamless->pending_bytes(), 0u);
   EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
   SPW_EXPECT_OK(arena->validate());
