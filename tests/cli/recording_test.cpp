@@ -13,6 +13,7 @@
 #include "cli/plot/timeline.h"
 #include "cli/trace/file.h"
 #include "stats/trace_file.h"
+#include "tests/cli/snapshot_writer.h"
 
 namespace spillway {
 namespace {
@@ -124,6 +125,20 @@ TEST_F(RecordingTest, ASnapshotAndBackIsTheSame) {
   const Result<Recording> back = parse_snapshot_recording(to_snapshot(sample()));
   ASSERT_TRUE(back.ok()) << back.status().text();
   expect_same(back.value(), sample());
+}
+
+// A record has 7 bits for its device.
+TEST_F(RecordingTest, ManyDevicesOfASnapshotAreToldApart) {
+  std::vector<std::vector<test::Event>> devices(128);
+  devices.back() = {{"alloc", 0x7f0000000000, 512, 0}};
+  const Result<Recording> recording = parse_snapshot_recording(test::snapshot(devices));
+  ASSERT_TRUE(recording.ok()) << recording.status().text();
+  ASSERT_EQ(recording.value().events.size(), 1u);
+  EXPECT_EQ(recording.value().events.front().device, 127);
+  devices.resize(129);
+  const Result<Recording> too_many = parse_snapshot_recording(test::snapshot(devices));
+  ASSERT_FALSE(too_many.ok());
+  EXPECT_THAT(too_many.status().text(), testing::HasSubstr("128"));
 }
 
 bool same_trace(const Trace& a, const Trace& b) {
