@@ -118,6 +118,51 @@ void HeapCounters::sample(PoolCounts& counts, uint64_t requested_bytes, uint64_t
          pools_[0].requested + pools_[1].requested - signed_bytes(requested_bytes) / 2);
 }
 
+void HeapCounters::settle() {
+  if (alone_) {
+    raise_ceilings();
+    finish();
+  } else {
+    finish();
+    device_.settle_passed_ceiling(*this);
+  }
+}
+
+void HeapCounters::allocate_stopped(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
+                                    uint64_t first_used_page_bytes, int64_t fragments, uint64_t address) {
+  mutate(
+      [&] {
+        apply_allocation(pool, requested_bytes, block_bytes, first_used_page_bytes, fragments);
+        if (is_sample_due(pool)) sample(pools_[index(pool)], requested_bytes, block_bytes);
+      },
+      [&] { return passed_by_allocation(pool, first_used_page_bytes, fragments); });
+  trace(TraceKind::kAllocate, address, requested_bytes, block_bytes);
+}
+
+void HeapCounters::settle_allocation(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
+                                     uint64_t first_used_page_bytes, int64_t fragments, uint64_t address) {
+  if (is_sample_due(pool)) sample(pools_[index(pool)], requested_bytes, block_bytes);
+  if (passed_by_allocation(pool, first_used_page_bytes, fragments)) {
+    settle();
+  } else {
+    finish();
+  }
+  trace(TraceKind::kAllocate, address, requested_bytes, block_bytes);
+}
+
+void HeapCounters::free_stopped(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
+                                uint64_t emptied_page_bytes, int64_t fragments, uint64_t address) {
+  mutate([&] { apply_free(pool, requested_bytes, block_bytes, emptied_page_bytes, fragments); },
+         [&] { return passed_by_free(pool, fragments); });
+  trace(TraceKind::kFree, address, requested_bytes, block_bytes);
+}
+
+void HeapCounters::settle_free(SizePool, uint64_t requested_bytes, uint64_t block_bytes, uint64_t, int64_t,
+                               uint64_t address) {
+  settle();
+  trace(TraceKind::kFree, address, requested_bytes, block_bytes);
+}
+
 void HeapCounters::on_cached(int64_t delta_bytes) {
   mutate(
       [&] {
