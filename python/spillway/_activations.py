@@ -29,6 +29,7 @@ def offload_activations(
     *,
     min_bytes: int = 1 << 20,
     to: str = "host",
+    int8: str | Sequence[str] = (),
     clock: Clock | None = None,
 ) -> ActivationOffload:
     """Keeps what chosen modules save for the backward pass in host memory or on the disk meanwhile.
@@ -39,12 +40,16 @@ def offload_activations(
     and what is saved under capture stay; so does what there is no room for elsewhere. Inside other hooks for saved
     tensors (torch.utils.checkpoint, save_on_cpu) those hooks decide.
 
+    `int8`, patterns of targets, loses precision: of what those save, float32, bfloat16 and float16, eight bits of each
+    number and a scale for each 256 are kept, with an error of at most 1/254 of the largest magnitude of the 256. The
+    gradients become as inexact; the forward pass does not.
+
     `to`: "host" or "disk". `clock` measures streams, CUDA events unless told otherwise. Errors: SpillwayError, when a
-    pattern matches no module, or there is no such tier.
+    pattern matches no module (or no target), or there is no such tier.
     """
-    handle = ActivationOffload(clock or Events(), min_bytes, to)
-    patterns = [targets] if isinstance(targets, str) else list(targets)
-    modules = matching(model, patterns)
+    modules = matching(model, as_patterns(targets))
+    lossy = among(modules, as_patterns(int8))
+    handle = ActivationOffload(clock or Events(), min_bytes, to, lossy)
     if min_bytes < 1:
         raise SpillwayError(f"min_bytes={min_bytes} is not allowed; allowed: 1 and more")
     if not serves("offload_activations()"):
@@ -53,6 +58,20 @@ def offload_activations(
         raise SpillwayError("there is no directory for to='disk': set SPILLWAY_CONF=spill_dir:DIRECTORY")
     handle.attach(model, modules)
     return handle
+
+
+def as_patterns(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def among(targets: dict[str, Any], patterns: Sequence[str]) -> frozenset[str]:
+    """Names of targets. Errors: SpillwayError, for a pattern that matches none."""
+    for pattern in patterns:
+        if not fnmatch.filter(targets, pattern):
+            raise SpillwayError(
+                f"int8={pattern!r} matches no target; they are: {', '.join([*targets][:NAMES_IN_ERROR])}"
+            )
+    return frozenset(name for name in targets if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def matching(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
@@ -70,9 +89,10 @@ def matching(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
 class ActivationOffload:
     """What offload_activations() returns. Thread-safe."""
 
-    def __init__(self, clock: Clock, min_bytes: int, to: str) -> None:
+    def __init__(self, clock: Clock, min_bytes: int, to: str, lossy: frozenset[str]) -> None:
         self._clock = clock
         self._min_bytes = min_bytes
+        self._lossy = lossy
         self._tier = tier(to, ("host", "disk"))
         self._lock = threading.RLock()
         self._devices: dict[int, SavedTensors] = {}
@@ -171,7 +191,8 @@ class ActivationOffload:
             # An inference tensor has no version.
             return tensor, None if tensor.is_inference() else tensor._version
         with self._lock:
-            return self._device(tensor.device.index).pack(self._stack()[-1][0], tensor)
+            name: str = self._stack()[-1][0]
+            return self._device(tensor.device.index).pack(name, tensor, name in self._lossy)
 
     def _unpack(self, packed: Any) -> Any:
         if isinstance(packed, Packed):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _install, _stash
+from . import _eight_bits, _install, _stash
 from ._clock import Clock
 from ._errors import SpillwayError
 from ._schedule import Schedule, Use, is_early, is_late
@@ -25,7 +25,7 @@ class StepStats:
     """Of one forward pass and the backward passes through it."""
 
     stashed: int = 0  # storages that were copied out
-    stashed_bytes: int = 0
+    stashed_bytes: int = 0  # that were copied: half, or a quarter, of a storage at eight bits for each number
     fetched_bytes: int = 0
     away_bytes: int = 0  # not on the device when the first was asked for
     kept: int = 0  # that stayed: needed too soon, or there was no room for them elsewhere
@@ -80,12 +80,18 @@ class Entry:
         self.original = torch.multiprocessing.reductions.StorageWeakRef(storage)
         self.stays: Any = None  # the storage, when it does not go
         self.stash: _stash.Stash | None = None
+        self.eight_bits: Any = None  # the type of its numbers, where only eight bits of each are kept
         self.coming: Any = None  # the storage that it is being copied into
         self.back: Any = None  # the storage while somebody has not asked for it yet
         self.back_ref: Any = None
         self.waiting = 0  # saved tensors that were not asked for
         self.was_asked = False
         self.is_again = False  # asked for once more: no matter of the schedule's
+
+    def serves(self, tensor: Any, eight_bits: bool) -> bool:
+        """Whether what is kept is enough for another saved tensor of the storage."""
+        is_exact = self.eight_bits is None or self.stash is None
+        return self.probe.now == self.probe.at_save and (is_exact or (eight_bits and tensor.dtype == self.eight_bits))
 
     def alive(self) -> Any:
         """The storage where it is on the device anyway, else None."""
@@ -138,17 +144,18 @@ class SavedTensors:
 
     # ---- Out
 
-    def pack(self, name: str, tensor: Any) -> Packed:
+    def pack(self, name: str, tensor: Any, eight_bits: bool) -> Packed:
         """Errors: SpillwayError."""
         if self._step.asked or (self._step.saved and not self._step.entries):
             self.end_step()
         entry = self._by_storage.get(tensor.untyped_storage()._cdata)
-        if entry is None or entry.probe.now != entry.probe.at_save:
-            entry = self._put_away(name, tensor)
+        if entry is None or not entry.serves(tensor, eight_bits):
+            entry = self._put_away(name, tensor, eight_bits)
         entry.waiting += 1
         return Packed(entry, Probe(tensor), tensor.dtype, (tensor.storage_offset(), tensor.shape, tensor.stride()))
 
-    def _put_away(self, name: str, tensor: Any) -> Entry:
+    def _put_away(self, name: str, tensor: Any, eight_bits: bool) -> Entry:
+        torch = _install.import_torch()
         step = self._step
         number = step.names.get(name, 0)
         step.names[name] = number + 1
@@ -156,7 +163,13 @@ class SavedTensors:
         key, stats = entry.use.key, step.stats
         self._mark(entry, "saved", self._compute())
         if key not in self.schedule.stays:
-            entry.stash = _stash.put(tensor, self._tier)
+            with contextlib.suppress(torch.OutOfMemoryError):
+                source = tensor
+                if eight_bits and _eight_bits.serves(tensor):
+                    entry.eight_bits = tensor.dtype
+                    source = _eight_bits.pack(_eight_bits.numbers_of(tensor))
+                    entry.use.packed = source.nbytes
+                entry.stash = _stash.put(source, self._tier)
             stats.refused += entry.stash is None
         if entry.stash is None:
             entry.stays = tensor.untyped_storage()
@@ -165,7 +178,7 @@ class SavedTensors:
         else:
             self._mark(entry, "out", _stash.streams(self._index)[0])
             stats.stashed += 1
-            stats.stashed_bytes += entry.use.size
+            stats.stashed_bytes += entry.use.carried
         step.saved.append(key)
         step.entries[key] = entry
         self._by_storage[tensor.untyped_storage()._cdata] = entry
@@ -210,7 +223,7 @@ class SavedTensors:
             # The rest is the program's, for what it computes with them.
             step.ahead_limit = free_bytes(self._index) // 2
         if entry.use.key in step.prefetched:
-            step.ahead_bytes -= entry.use.size
+            step.ahead_bytes -= entry.use.carried
         entry.was_asked = True
         step.asked.append(entry.use)
         self._mark(entry, "needed", self._compute())
@@ -229,13 +242,16 @@ class SavedTensors:
         torch = _install.import_torch()
         view = torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", self._index)).set_(storage)
         view.record_stream(self._compute())
-        return storage
+        if entry.eight_bits is None:
+            return storage
+        count = entry.use.size // entry.eight_bits.itemsize
+        return _eight_bits.unpack(view, count, entry.eight_bits).untyped_storage()
 
     def _begin(self, entry: Entry) -> None:
         assert entry.stash is not None
         self._mark(entry, "begun", self._compute())
         entry.coming = entry.stash.begin_get()
-        entry.step.stats.fetched_bytes += entry.use.size
+        entry.step.stats.fetched_bytes += entry.use.carried
         if self._is_timed:
             self._mark(entry, "in", _stash.streams(self._index)[1])
 
@@ -251,13 +267,13 @@ class SavedTensors:
                 or following.alive() is not None
             ):
                 continue
-            if step.ahead_bytes + following.use.size > step.ahead_limit:
+            if step.ahead_bytes + following.use.carried > step.ahead_limit:
                 return
             with contextlib.suppress(SpillwayError, torch.OutOfMemoryError):
                 # Who asks for it gets the error.
                 self._begin(following)
                 step.prefetched.add(key)
-                step.ahead_bytes += following.use.size
+                step.ahead_bytes += following.use.carried
 
     # ---- Between steps
 

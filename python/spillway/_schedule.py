@@ -34,6 +34,7 @@ class Use:
 
     key: Hashable
     size: int  # bytes
+    packed: int | None = None  # bytes that the link carries, where those are fewer
     is_held: bool = False  # the program held it all the time, so that putting it away saved nothing
     saved_ns: float | None = None
     needed_ns: float | None = None
@@ -41,6 +42,10 @@ class Use:
     stall_ns: float | None = None  # how long the compute stream waited
     out_ns: float | None = None  # how long the copy took
     in_ns: float | None = None
+
+    @property
+    def carried(self) -> int:
+        return self.size if self.packed is None else self.packed
 
 
 @dataclass
@@ -113,7 +118,7 @@ class Schedule:
 
     def _measure(self, uses: Sequence[Use]) -> None:
         for way in ("out", "in"):
-            timed = [(use.size, time) for use in uses if (time := getattr(use, f"{way}_ns")) is not None]
+            timed = [(use.carried, time) for use in uses if (time := getattr(use, f"{way}_ns")) is not None]
             total = sum(time for _, time in timed)
             if total > 0:
                 self._bandwidth[way] = sum(size for size, _ in timed) / total
@@ -139,7 +144,7 @@ class Schedule:
         found = []
         self._leads = {}
         for use in reversed(uses):
-            start = min(latest, needed[use.key]) - MARGIN * use.size / self._bandwidth["in"]
+            start = min(latest, needed[use.key]) - MARGIN * use.carried / self._bandwidth["in"]
             if start < max(times[0], gone[use.key]):
                 found.append(use)
             else:
@@ -152,7 +157,7 @@ class Schedule:
         done = float("-inf")
         gone = {}
         for use in sorted(uses, key=lambda use: use.saved_ns or 0.0):
-            done = max(done, use.saved_ns or 0.0) + MARGIN * use.size / self._bandwidth["out"]
+            done = max(done, use.saved_ns or 0.0) + MARGIN * use.carried / self._bandwidth["out"]
             gone[use.key] = done
         return gone
 

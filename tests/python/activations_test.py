@@ -395,10 +395,66 @@ def transformer(outcome: Outcome) -> None:
     nothing_is_left()
 
 
+def eight_bits_move_less(outcome: Outcome) -> None:
+    """Of one layer, whose bytes no kernel makes again here; those of the others come back as they were."""
+    moved = []
+    for int8 in ([], ["*.0"]):
+        model = Model(2)
+        handle = spillway.offload_activations(model, ["layers.*"], int8=int8)
+        for _ in range(3):
+            model(batch()).backward(torch.ones(WIDTH, device="cuda"))
+            model.seen[:] = [(value, copy) for value, copy in model.seen if not int8 or value % 100 == 1]
+            outcome.damaged += model.damaged(2 if int8 else 4)
+            check_counters()
+        moved.append(handle.stats()["steps"][0])
+        handle.remove()
+    exact, lossy = moved
+    # Two storages of 2 MiB for each layer; those of one are a quarter of their size now, and a scale for each 1 KiB.
+    assert exact["stashed"] == lossy["stashed"] == 4, moved
+    assert lossy["stashed_bytes"] - 4 * MIB in range(MIB, MIB + (32 << 10)), moved
+    assert lossy["fetched_bytes"] < exact["fetched_bytes"], moved
+    assert lossy["away_bytes"] == exact["away_bytes"], moved
+    nothing_is_left()
+
+
+def eight_bits_are_for_those_who_ask(outcome: Outcome) -> None:
+    """One storage, saved by a module that asked, by one that did not, and as another type."""
+    seen: Seen = []
+    made: list[Any] = []
+
+    class Saving(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, as_bytes: bool = False) -> None:
+            super().__init__()
+            self.as_bytes = as_bytes
+
+        def forward(self, x: Any) -> Any:
+            tensor = made[-1].view(torch.int32) if self.as_bytes else made[-1]
+            return Save.apply(x, tensor, made[-1].view(torch.int32)[0].item() if self.as_bytes else 3.0, seen)
+
+    model = torch.nn.ModuleDict({"asked": Saving(), "bytes": Saving(as_bytes=True), "exact": Saving()})
+    handle = spillway.offload_activations(model, ["*"], int8=["asked", "bytes"])
+    for _ in range(2):
+        made.append(torch.full((WIDTH,), 3.0, device="cuda"))
+        x = batch()
+        for name in ("asked", "bytes", "exact"):
+            x = model[name](x)
+        made.clear()
+        x.backward(torch.ones(WIDTH, device="cuda"))
+    torch.cuda.synchronize()
+    exact = [(value, copy) for number, (value, copy) in enumerate(seen) if number % 3 != 2]
+    outcome.damaged += len(seen) - 6 + sum(int((copy.cpu() != value).any()) for value, copy in exact)
+    assert handle.stats()["steps"][0]["stashed"] == 2, handle.stats()
+    seen.clear()
+    nothing_is_left()
+
+
 def mistakes_are_one_sentence(outcome: Outcome) -> None:
     model = Model(2)
     refused("no module matches '*.atn*'; the closest names are: layers", lambda: offload(model, ["*.atn*"]))
     refused("'nowhere' is not known; allowed: host, disk", lambda: offload(model, ["*"], to="nowhere"))
+    refused(
+        "int8='*.9' matches no target; they are: layers.0, layers.1", lambda: offload(model, ["layers.?"], int8="*.9")
+    )
     refused("min_bytes=0 is not allowed", lambda: offload(model, ["*"], min_bytes=0))
     refused("set SPILLWAY_CONF=spill_dir", lambda: offload(model, ["*"], to="disk"))
     train(outcome, model, 1, 4)
@@ -425,6 +481,8 @@ PROGRAMS: list[Program] = [
     other_streams,
     layers_on_streams_in_turn,
     transformer,
+    eight_bits_move_less,
+    eight_bits_are_for_those_who_ask,
     mistakes_are_one_sentence,
 ]
 

@@ -1,0 +1,92 @@
+"""The error of eight bits for each number is bounded as promised: on a GPU where there is one, else without."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from typing import Any
+
+from spillway import _eight_bits, _install
+
+torch: Any = _install.import_torch()
+DEVICE = "cuda" if os.environ.get("SPILLWAY_TEST_GPU") else "cpu"
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+GROUP = _eight_bits.GROUP
+
+
+def there_and_back(numbers: Any) -> Any:
+    packed = _eight_bits.pack(numbers)
+    assert packed.nbytes == numbers.numel() + 4 * -(-numbers.numel() // GROUP), packed.nbytes
+    return _eight_bits.unpack(packed, numbers.numel(), numbers.dtype)
+
+
+def excess(numbers: Any, back: Any) -> float:
+    """By how much the worst error is above the bound of its group, in bounds."""
+    worst = 0.0
+    for begin in range(0, numbers.numel(), GROUP):
+        group = numbers[begin : begin + GROUP].double()
+        error = (back[begin : begin + GROUP].double() - group).abs().max().item()
+        largest = group.abs().max().item()
+        # Half a unit in the last place of the largest: the type's own rounding. Smallest numbers have no finer steps.
+        finfo = torch.finfo(numbers.dtype)
+        bound = largest / 254 + largest * finfo.eps / 2 + finfo.smallest_normal
+        worst = max(worst, error / bound)
+    return worst - 1.0
+
+
+class EightBits(unittest.TestCase):
+    def test_error_is_within_its_bound(self) -> None:
+        generator = torch.Generator().manual_seed(7)
+        for dtype in TYPES:
+            for count in (1, GROUP - 1, GROUP, GROUP + 1, 5 * GROUP + 77):
+                for scale in (1e-6, 1.0, 1e4):
+                    with self.subTest(dtype=dtype, count=count, scale=scale):
+                        numbers = (torch.randn(count, generator=generator) * scale).to(dtype).to(DEVICE)
+                        self.assertLessEqual(excess(numbers, there_and_back(numbers)), 1e-5)
+
+    def test_groups_do_not_spoil_each_other(self) -> None:
+        numbers = torch.full((3 * GROUP,), 1e-3, device=DEVICE)
+        numbers[GROUP] = 1e6
+        back = there_and_back(numbers)
+        for begin in (0, 2 * GROUP):
+            torch.testing.assert_close(back[begin : begin + GROUP], numbers[begin : begin + GROUP])
+        self.assertEqual(back[GROUP].item(), 1e6)
+
+    def test_extremes(self) -> None:
+        for dtype in TYPES:
+            finfo = torch.finfo(dtype)
+            for value in (0.0, finfo.max, finfo.min, finfo.smallest_normal):
+                with self.subTest(dtype=dtype, value=value):
+                    numbers = torch.full((GROUP + 3,), value, dtype=dtype, device=DEVICE)
+                    numbers[1] = 0
+                    back = there_and_back(numbers)
+                    self.assertTrue(back.isfinite().all())
+                    self.assertLessEqual(excess(numbers, back), 1e-5)
+
+    def test_an_overflow_stays_one(self) -> None:
+        for dtype in TYPES:
+            for value in (float("inf"), float("-inf"), float("nan")):
+                with self.subTest(dtype=dtype, value=value):
+                    numbers = torch.ones(2 * GROUP, dtype=dtype, device=DEVICE)
+                    numbers[5] = value
+                    back = there_and_back(numbers)
+                    self.assertTrue(back[:GROUP].isnan().all())
+                    self.assertTrue((back[GROUP:] == 1).all())
+
+    def test_pieces_join(self) -> None:
+        """More than is packed at a time."""
+        count = _eight_bits.CHUNK + 3 * GROUP + 5
+        numbers = torch.arange(count, device=DEVICE).remainder(251).float() - 125
+        back = there_and_back(numbers)
+        self.assertLessEqual((back - numbers).abs().max().item(), 125 / 254 * 1.00001)
+
+    def test_numbers_of_a_whole_storage(self) -> None:
+        whole = torch.arange(64, dtype=torch.bfloat16, device=DEVICE)
+        self.assertTrue(torch.equal(_eight_bits.numbers_of(whole[8:24].view(4, 4).t()), whole))
+        self.assertTrue(_eight_bits.serves(whole[1:]))
+        for other in (torch.int8, torch.int64, torch.float64, torch.bool, torch.complex64):
+            self.assertFalse(_eight_bits.serves(torch.zeros(64, dtype=other, device=DEVICE)), other)
+
+
+if __name__ == "__main__":
+    unittest.main()
