@@ -62,6 +62,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
 }
 
 Arena::~Arena() {
+  if (store_ == nullptr) return;  // create() failed: the device holds nothing of the arena
   PlacedBlocks::instance().release_all(counters_);
   const ScopedContext context(*driver_, context_.get());
   const RelaxedCapture relaxed(*driver_);

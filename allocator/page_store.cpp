@@ -40,8 +40,8 @@ PageStore::PageStore(std::shared_ptr<const Driver> driver, int device, DeviceCou
       device_(device),
       id_capacity_(id_capacity),
       devices_{device},
-      pages_(map_page_table(id_capacity)),
-      backed_(id_capacity) {}
+      backed_(id_capacity),
+      pages_(map_page_table(id_capacity)) {}
 
 Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Driver> driver, int device,
                                                      const DeviceProperties& properties,

@@ -212,8 +212,8 @@ class PageStore {
   bool away_ = false;
   uint64_t device_bytes_ = 0;
 
-  Page* pages_ = nullptr;
   Bitmap backed_;
+  Page* pages_ = nullptr;                // after all that may fail to be made: only the destructor unmaps it
   std::atomic<uint32_t> page_count_{0};  // changed under the lock
   std::atomic<bool> device_is_full_{false};
   std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};

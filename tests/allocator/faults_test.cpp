@@ -1,5 +1,5 @@
-// Every driver call that an allocation makes fails once, at each of its places: an error is reported or
-// another way found, nothing is lost, nothing leaks, and the next request is served.
+// Every driver call that an allocation or an arena's creation makes fails once, at each of its places: an
+// error is reported or another way found, nothing is lost, nothing leaks, and the next request is served.
 
 #include "tests/allocator/device.h"
 
@@ -62,6 +62,38 @@ TEST(Faults, EveryCallOfAnAllocationMayFailOnce) {
       }
     }
   }
+}
+
+// An arena that cannot be made says why, and leaves nothing behind.
+TEST(Faults, EveryCallOfACreationMayFailOnce) {
+  Device probe;
+  if (!probe.simulated()) GTEST_SKIP() << "faults are injected into the simulated driver";
+  const auto entry_point =
+      reinterpret_cast<decltype(&spwSimEntryPoint)>(probe.driver->find("spwSimEntryPoint"));
+  int failed = 0;
+  for (size_t i = 0; const char* name = entry_point(i); ++i) {
+    for (uint64_t nth = 1;; ++nth) {
+      Device device;
+      const uint64_t before = device.calls(name);
+      device.inject_fault(name, nth, CUDA_ERROR_OUT_OF_MEMORY);
+      bool made = false;
+      {
+        const Result<std::unique_ptr<Arena>> arena = Arena::create(device.driver, 0, {});
+        made = arena.ok();
+        EXPECT_TRUE(made || !arena.status().text().empty()) << name << " call " << nth;
+      }
+      const bool reached = device.calls(name) - before >= nth;
+      device.clear_faults();
+      EXPECT_TRUE(made || reached) << name << " call " << nth;
+      failed += made ? 0 : 1;
+      EXPECT_EQ(device.live_mappings(), 0u) << name << " call " << nth;
+      EXPECT_EQ(device.reports(), "") << name << " call " << nth;
+      const auto arena = device.arena();
+      SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 3 * kMiB, nullptr)));
+      if (!reached) break;
+    }
+  }
+  EXPECT_GT(failed, 5);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Host memory for the allocator's tables runs out at each place where requests of a program need some, once:
-// the request fails or is served, nothing is lost, and the next one is served.
+// Host memory for the allocator's tables runs out at each place where an arena's creation or requests of a
+// program need some, once: what was asked fails or is done, nothing is lost, and the next one is served.
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <new>
@@ -22,11 +23,17 @@ bool is_of_this_program(const void* caller) {
   return dladdr(caller, &info) != 0 && info.dli_fbase == kBase;
 }
 
+// Of the tables that are mapped.
+int64_t mapped_bytes = 0;
+
+bool fails_now() {
+  return countdown > 0 && --countdown == 0;
+}
+
 }  // namespace
 
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  if (countdown > 0 && is_of_this_program(__builtin_return_address(0)) && --countdown == 0)
-    throw std::bad_alloc();
+  if (is_of_this_program(__builtin_return_address(0)) && fails_now()) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes); memory != nullptr) return memory;
   throw std::bad_alloc();
 }
@@ -36,6 +43,21 @@ bool is_of_this_program(const void* caller) {
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
+
+// What the linker puts in place of mmap() and munmap() in this program (--wrap): large tables are mapped.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" void* __real_mmap(void* at, size_t bytes, int protection, int flags, int file, off_t offset);
+extern "C" void* __wrap_mmap(void* at, size_t bytes, int protection, int flags, int file, off_t offset) {
+  if (fails_now()) return MAP_FAILED;
+  mapped_bytes += static_cast<int64_t>(bytes);
+  return __real_mmap(at, bytes, protection, flags, file, offset);
+}
+extern "C" int __real_munmap(void* memory, size_t bytes);
+extern "C" int __wrap_munmap(void* memory, size_t bytes) {
+  mapped_bytes -= static_cast<int64_t>(bytes);
+  return __real_munmap(memory, bytes);
+}
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace spillway::test {
 namespace {
@@ -83,6 +105,30 @@ TEST(HostMemory, EveryAllocationOfATableMayFailOnce) {
     if (HasFailure()) FAIL() << "allocation " << nth;
   }
   EXPECT_GT(nth, 30u);
+}
+
+TEST(HostMemory, EveryAllocationOfACreationMayFailOnce) {
+  uint64_t nth = 1;
+  uint64_t failed = 0;
+  for (bool reached = true; reached && nth < 1000; ++nth) {
+    Device device;
+    bool made = false;
+    const int64_t mapped_before = mapped_bytes;
+    countdown = nth;
+    try {
+      const Result<std::unique_ptr<Arena>> arena = Arena::create(device.driver, 0, {});
+      reached = std::exchange(countdown, 0) == 0;
+      made = arena.ok();
+    } catch (const std::bad_alloc&) {
+      countdown = 0;
+    }
+    EXPECT_TRUE(made || reached) << "allocation " << nth;
+    failed += made ? 0 : 1;
+    EXPECT_EQ(mapped_bytes, mapped_before) << "allocation " << nth;
+    const auto arena = device.arena();
+    SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 3 * kMiB, nullptr)));
+  }
+  EXPECT_GE(failed, 4u);  // the arena, its store, the store's two tables
 }
 
 }  // namespace
