@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tests/abi/child.h"
-#include "tests/abi/folder.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {

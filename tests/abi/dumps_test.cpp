@@ -15,7 +15,7 @@
 
 #include "abi/dump_path.h"
 #include "tests/abi/child.h"
-#include "tests/abi/folder.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {

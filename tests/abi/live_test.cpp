@@ -18,6 +18,7 @@
 #include "include/spillway/spillway.h"
 #include "stats/live_reader.h"
 #include "tests/abi/child.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {
@@ -28,28 +29,13 @@ using testing::SizeIs;
 
 constexpr size_t kMiB = 1 << 20;
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "spillway-live-XXXXXX").string();
-    SPW_CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string path() const { return path_.string(); }
-  Environment environment(const std::string& more = "") const {
-    return {{"SPILLWAY_CONF", "live_interval:2,live_dir:" + path() + more}};
-  }
-  std::vector<LiveReading> pages() const { return list_live_pages(path()).pages; }
+Environment environment(const Folder& folder, const std::string& more = "") {
+  return {{"SPILLWAY_CONF", "live_interval:2,live_dir:" + folder.path() + more}};
+}
 
- private:
-  fs::path path_;
-};
+std::vector<LiveReading> pages_in(const Folder& folder) {
+  return list_live_pages(folder.path()).pages;
+}
 
 // Looks until `is_so`, half a minute at most.
 template <typename Predicate>
@@ -72,7 +58,7 @@ class Program {
     process_ = fork();
     SPW_CHECK(process_ >= 0);
     if (process_ != 0) return;
-    for (const auto& [name, value] : folder.environment()) setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : environment(folder)) setenv(name.c_str(), value.c_str(), 1);
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc(mib * kMiB, 0, nullptr, &block) == SPW_OK);
@@ -94,7 +80,7 @@ class Program {
   std::optional<LiveReading> page(const Folder& folder, size_t mib) const {
     std::optional<LiveReading> found;
     eventually([&] {
-      for (const LiveReading& page : folder.pages()) {
+      for (const LiveReading& page : pages_in(folder)) {
         if (page.process.pid == process_ && allocated(page) >= static_cast<int64_t>(mib * kMiB)) found = page;
       }
       return found.has_value();
@@ -118,13 +104,13 @@ size_t live_threads() {
 
 TEST(Live, ShowsWhatTheCountersSay) {
   const Folder folder;
-  in_child(folder.environment(), [&] {
+  in_child(environment(folder), [&] {
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc(5 * kMiB, 0, nullptr, &block) == SPW_OK);
     const spw_stats stats = stats_of(0);
     SPW_CHECK(eventually([&] {
-      const std::vector<LiveReading> pages = folder.pages();
+      const std::vector<LiveReading> pages = pages_in(folder);
       if (pages.size() != 1 || allocated(pages.front()) != stats.allocated_bytes.all.current) return false;
       const spw_stats& seen = pages.front().devices.front().now.stats;
       return seen.reserved_bytes.all.current == stats.reserved_bytes.all.current &&
@@ -132,27 +118,27 @@ TEST(Live, ShowsWhatTheCountersSay) {
     }));
     SPW_CHECK(live_threads() == 1);
   });
-  EXPECT_THAT(folder.pages(), IsEmpty());
+  EXPECT_THAT(pages_in(folder), IsEmpty());
 }
 
 TEST(Live, ProgramsThatNeverAllocateHaveNoThreadAndNoPage) {
   const Folder folder;
-  in_child(folder.environment(), [&] {
+  in_child(environment(folder), [&] {
     const auto driver = start_device();
     spw_stats stats;
     stats.size = sizeof stats;
     (void)spw_stats_get(0, &stats);
-    SPW_CHECK(live_threads() == 0 && folder.pages().empty());
+    SPW_CHECK(live_threads() == 0 && pages_in(folder).empty());
   });
 }
 
 TEST(Live, OffMeansOff) {
   const Folder folder;
-  in_child(folder.environment(",live:off"), [&] {
+  in_child(environment(folder, ",live:off"), [&] {
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc(kMiB, 0, nullptr, &block) == SPW_OK);
-    SPW_CHECK(live_threads() == 0 && folder.pages().empty());
+    SPW_CHECK(live_threads() == 0 && pages_in(folder).empty());
   });
 }
 
@@ -170,10 +156,10 @@ TEST(Live, IsReadableWhileTheProgramIsStopped) {
   const Program program(folder, 7);
   ASSERT_TRUE(program.page(folder, 7).has_value());
   program.send(SIGSTOP);
-  EXPECT_TRUE(eventually([&] { return folder.pages().front().life == LiveLife::kStopped; }));
-  EXPECT_GE(allocated(folder.pages().front()), static_cast<int64_t>(7 * kMiB));
+  EXPECT_TRUE(eventually([&] { return pages_in(folder).front().life == LiveLife::kStopped; }));
+  EXPECT_GE(allocated(pages_in(folder).front()), static_cast<int64_t>(7 * kMiB));
   program.send(SIGCONT);
-  EXPECT_TRUE(eventually([&] { return folder.pages().front().life == LiveLife::kRunning; }));
+  EXPECT_TRUE(eventually([&] { return pages_in(folder).front().life == LiveLife::kRunning; }));
 }
 
 TEST(Live, KeepsTheLastStateOfWhatWasKilled) {
@@ -182,7 +168,7 @@ TEST(Live, KeepsTheLastStateOfWhatWasKilled) {
   const auto before = program.page(folder, 9);
   ASSERT_TRUE(before.has_value());
   program.end();
-  const std::vector<LiveReading> pages = folder.pages();
+  const std::vector<LiveReading> pages = pages_in(folder);
   ASSERT_THAT(pages, SizeIs(1));
   EXPECT_EQ(pages.front().life, LiveLife::kEnded);
   EXPECT_EQ(allocated(pages.front()), allocated(*before));
@@ -196,8 +182,8 @@ TEST(Live, EveryDeathLeavesAState) {
     ASSERT_TRUE(program.page(folder, 3).has_value());
     std::this_thread::sleep_for(std::chrono::microseconds(137 * round));
     program.end();
-    ASSERT_THAT(folder.pages(), SizeIs(1));
-    EXPECT_GE(allocated(folder.pages().front()), static_cast<int64_t>(3 * kMiB));
+    ASSERT_THAT(pages_in(folder), SizeIs(1));
+    EXPECT_GE(allocated(pages_in(folder).front()), static_cast<int64_t>(3 * kMiB));
   }
 }
 
@@ -207,17 +193,17 @@ TEST(Live, TwoProcessesAreTwoPages) {
   const Program second(folder, 13);
   ASSERT_TRUE(first.page(folder, 11).has_value());
   ASSERT_TRUE(second.page(folder, 13).has_value());
-  EXPECT_THAT(folder.pages(), SizeIs(2));
+  EXPECT_THAT(pages_in(folder), SizeIs(2));
 }
 
 // A child of fork neither writes to its parent's page nor removes it, nor hangs in its exit.
 TEST(Live, ChildrenOfForkLeaveThePageAlone) {
   const Folder folder;
-  in_child(folder.environment(), [&] {
+  in_child(environment(folder), [&] {
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc(kMiB, 0, nullptr, &block) == SPW_OK);
-    SPW_CHECK(eventually([&] { return folder.pages().size() == 1; }));
+    SPW_CHECK(eventually([&] { return pages_in(folder).size() == 1; }));
     for (int i = 0; i < 50; ++i) {
       const pid_t child = fork();
       if (child == 0) std::exit(live_threads() == 0 ? 0 : 1);
@@ -225,11 +211,11 @@ TEST(Live, ChildrenOfForkLeaveThePageAlone) {
       SPW_CHECK(waitpid(child, &status, 0) == child && status == 0);
     }
     const auto is_ours = [&](int64_t since) {
-      const std::vector<LiveReading> pages = folder.pages();
+      const std::vector<LiveReading> pages = pages_in(folder);
       return pages.size() == 1 && pages.front().process.pid == getpid() && pages.front().written_ns > since;
     };
     SPW_CHECK(is_ours(0));
-    SPW_CHECK(eventually([&, since = folder.pages().front().written_ns] { return is_ours(since); }));
+    SPW_CHECK(eventually([&, since = pages_in(folder).front().written_ns] { return is_ours(since); }));
   });
 }
 

@@ -7,8 +7,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -17,6 +15,7 @@
 #include "include/spillway/pinned.h"
 
 #include "tests/abi/child.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {
@@ -312,32 +311,29 @@ TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
 }
 
 TEST(AbiOffload, WhatServesADiskBestIsKeptAndUsed) {
-  std::string folder = testing::TempDir() + "spillway-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const Folder folder;
   const auto speed_of = [](const std::string& directory, int tune) {
     spw_disk_speed speed{};
     speed.size = sizeof speed;
     SPW_CHECK(spw_disk_measure(directory.c_str(), 4 * kMiB, tune, &speed) == SPW_OK);
     return speed;
   };
-  const std::string file = folder + "/spillway/disks.json";
+  const std::string file = "spillway/disks.json";
   // As if found, with values that no search would find.
-  const Environment environment{{"XDG_CACHE_HOME", folder}};
+  const Environment environment{{"XDG_CACHE_HOME", folder.path()}};
   in_child(environment, [&] {
-    (void)speed_of(folder, 1);
-    std::string text;
-    std::getline(std::ifstream(file), text, '\0');
+    (void)speed_of(folder.path(), 1);
+    std::string text = folder.read(file);
     const size_t at = text.find("\"depth\":");
     SPW_CHECK(at != std::string::npos);
     text.replace(at, text.find(',', at) - at, "\"depth\": 7");
-    std::ofstream(file) << text;
-    SPW_CHECK(speed_of(folder, 0).depth == 7);
+    folder.write(file, text);
+    SPW_CHECK(speed_of(folder.path(), 0).depth == 7);
   });
-  in_child({{"XDG_CACHE_HOME", folder}, {"SPILLWAY_CONF", "spill_tuning:off"}},
-           [&] { SPW_CHECK(speed_of(folder, 0).depth == 32); });
-  in_child({{"XDG_CACHE_HOME", folder}, {"SPILLWAY_CONF", "spill_depth:5"}},
-           [&] { SPW_CHECK(speed_of(folder, 0).depth == 5); });  // what the user says counts
-  std::filesystem::remove_all(folder);
+  in_child({{"XDG_CACHE_HOME", folder.path()}, {"SPILLWAY_CONF", "spill_tuning:off"}},
+           [&] { SPW_CHECK(speed_of(folder.path(), 0).depth == 32); });
+  in_child({{"XDG_CACHE_HOME", folder.path()}, {"SPILLWAY_CONF", "spill_depth:5"}},
+           [&] { SPW_CHECK(speed_of(folder.path(), 0).depth == 5); });  // what the user says counts
 }
 
 TEST(AbiOffload, MistakesAreErrors) {

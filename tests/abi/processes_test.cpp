@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 
 #include "include/spillway/spillway.h"
 #include "tests/abi/child.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {
@@ -70,9 +70,8 @@ class Neighbour {
 
 TEST(Processes, ShareADeviceNearItsLimit) {
   if (std::getenv("SPILLWAY_TEST_GPU") != nullptr) GTEST_SKIP() << "the size of the device must be known";
-  const std::string account = testing::TempDir() + "device_account_" + std::to_string(getpid());
-  std::filesystem::remove(account);
-  in_child({{"SPILLWAY_SIM", "capacity:128MiB,shared:" + account}}, [] {
+  const Folder folder;
+  in_child({{"SPILLWAY_SIM", "capacity:128MiB,shared:" + folder.file("account")}}, [] {
     Neighbour neighbour;
     const auto driver = start_device();
     void* block = nullptr;
@@ -98,7 +97,6 @@ TEST(Processes, ShareADeviceNearItsLimit) {
     SPW_CHECK(spw_alloc(100 * kMiB, 0, nullptr, &more) == SPW_OK);
     SPW_CHECK(spw_free(more) == SPW_OK && spw_free(block) == SPW_OK && spw_validate(0) == SPW_OK);
   });
-  std::filesystem::remove(account);
 }
 
 }  // namespace

@@ -17,19 +17,14 @@
 
 #include "cli/trace/recording.h"
 #include "tests/abi/child.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {
 
 class TraceTest : public testing::Test {
  protected:
-  TraceTest() {
-    std::string name = std::filesystem::temp_directory_path() / "trace_test_XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~TraceTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string file(const std::string& name) const { return folder_ / name; }
+  std::string file(const std::string& name) const { return folder_.file(name); }
   Environment with(const std::string& options = "") const {
     return {{"SPILLWAY_CONF", "trace:" + file("trace.zst") + options}};
   }
@@ -43,7 +38,7 @@ class TraceTest : public testing::Test {
                                                [&](const TraceRecord& event) { return event.kind == kind; }));
   }
 
-  std::filesystem::path folder_;
+  const Folder folder_;
 };
 
 void* allocate(size_t bytes, CUstream stream = nullptr) {
@@ -150,8 +145,7 @@ TEST_F(TraceTest, OfAKilledProgramReads) {
 TEST_F(TraceTest, CutAnywhereGivesItsBeginning) {
   run_until_killed(file("trace.zst"));
   const size_t all = recorded().events.size();
-  std::string data(std::filesystem::file_size(file("trace.zst")), '\0');
-  std::ifstream(file("trace.zst")).read(data.data(), static_cast<std::streamsize>(data.size()));
+  const std::string data = folder_.read("trace.zst");
   const size_t first_frame = ZSTD_findFrameCompressedSize(data.data(), data.size());
   std::mt19937 random(7);
   for (int i = 0; i < 200; ++i) {
@@ -314,13 +308,10 @@ TEST_F(TraceTest, ThePathTakesTheProcessAndTheRank) {
     const auto driver = start_device();
     SPW_CHECK(spw_free(allocate(1000)) == SPW_OK);
   });
-  int found = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    EXPECT_TRUE(entry.path().filename().string().starts_with("3-")) << entry.path();
-    EXPECT_EQ(recorded(entry.path().filename()).rank, 3);
-    ++found;
-  }
-  EXPECT_EQ(found, 1);
+  const std::vector<std::string> names = folder_.names();
+  ASSERT_EQ(names.size(), 1U);
+  EXPECT_TRUE(names.front().starts_with("3-")) << names.front();
+  EXPECT_EQ(recorded(names.front()).rank, 3);
 }
 
 }  // namespace

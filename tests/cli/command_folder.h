@@ -4,14 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/cli/run_command.h"
+#include "tests/folder.h"
 
 namespace spillway::test {
 
@@ -22,25 +19,11 @@ constexpr const char* kLlama8b =
 
 class CommandFolder : public ::testing::Test {
  protected:
-  CommandFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-command-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~CommandFolder() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ / name; }
-
+  std::string path(const std::string& name) const { return folder_.file(name); }
   std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
+    return folder_.write(name, text);
   }
-
-  std::string read(const std::string& name) const {
-    std::ifstream file(path(name), std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
+  std::string read(const std::string& name) const { return folder_.read(name); }
 
   // Exit code 1, nothing on stdout, one line on stderr with `part` in it.
   static void expect_complaint(const std::vector<std::string>& arguments, const std::string& part) {
@@ -51,7 +34,7 @@ class CommandFolder : public ::testing::Test {
     EXPECT_THAT(result.out, ::testing::IsEmpty());
   }
 
-  std::filesystem::path folder_;
+  const Folder folder_;
 };
 
 }  // namespace spillway::test

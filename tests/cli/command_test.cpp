@@ -2,10 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/cli/run_command.h"
+#include "tests/cli/command_folder.h"
 #include "tests/cli/snapshot_writer.h"
 
 namespace spillway {
@@ -16,26 +15,15 @@ using test::add_free;
 using test::CommandResult;
 using test::Event;
 using test::run_command;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr int64_t kMiB = 1 << 20;
 
-class CommandTest : public ::testing::Test {
+class CommandTest : public test::CommandFolder {
  protected:
-  CommandTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-cli-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~CommandTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& data) const {
-    std::string path = folder_ / name;
-    std::ofstream(path, std::ios::binary) << data;
-    return path;
-  }
-
   // 100 MiB live at the start, three more blocks of which two are live at once.
   std::string small_trace() const {
     std::vector<Event> events = {{"alloc", 1 << 30, 40 * kMiB}, {"alloc", uint64_t{2} << 30, 60 * kMiB}};
@@ -45,8 +33,6 @@ class CommandTest : public ::testing::Test {
     return write("small.pickle",
                  test::snapshot({events}, {{512, 100 * kMiB}, {uint64_t{3} << 30, 30 * kMiB}}));
   }
-
-  std::filesystem::path folder_;
 };
 
 void expect_one_line_error(const CommandResult& result, const std::string& part) {
@@ -72,7 +58,7 @@ TEST_F(CommandTest, WrongUseIsOneLineAndExitCodeOne) {
 
 TEST_F(CommandTest, ABadFileIsNamedInOneLine) {
   expect_one_line_error(run_command({"replay", "/no/such/file"}), "/no/such/file: No such file");
-  expect_one_line_error(run_command({"replay", folder_.string()}), "is a folder");
+  expect_one_line_error(run_command({"replay", folder_.path()}), "is a folder");
   expect_one_line_error(run_command({"replay", write("text", "hello\n")}),
                         "text: at byte 0: this is not a pickle");
   expect_one_line_error(run_command({"replay", write("line\nbreak", "hello\n")}), "not a pickle");
@@ -103,7 +89,7 @@ TEST_F(CommandTest, ReplayAnswersWithTheKeysOfItsContract) {
   const CommandResult result = run_command({"replay", small_trace(), "--json", "--repeat", "3"});
   EXPECT_EQ(result.code, 0);
   const json row = only_row(result);
-  EXPECT_EQ(row.at("trace"), (folder_ / "small.pickle").string());
+  EXPECT_EQ(row.at("trace"), path("small.pickle"));
   EXPECT_EQ(row.at("events"), 5);
   EXPECT_EQ(row.at("peak_live_bytes"), 200 * kMiB);
   EXPECT_EQ(row.at("ooms"), 0);
@@ -153,7 +139,7 @@ TEST_F(CommandTest, OneObjectForEachTrace) {
 TEST_F(CommandTest, TheUsersOwnSettingsDoNotDisturbIt) {
   const std::string trace = small_trace();
   const json plain = only_row(run_command({"replay", trace, "--json"}));
-  const std::string stats = folder_ / "stats-%p.json";
+  const std::string stats = path("stats-%p.json");
   const CommandResult disturbed =
       run_command({"replay", trace, "--json"}, {.environment = {{"SPILLWAY_CONF", "limit:1MiB,strict:true"},
                                                                 {"SPILLWAY_SIM", "capacity:1MiB,banana"},
@@ -164,9 +150,7 @@ TEST_F(CommandTest, TheUsersOwnSettingsDoNotDisturbIt) {
   const json row = only_row(disturbed);
   EXPECT_EQ(row.at("driver_calls"), plain.at("driver_calls"));
   EXPECT_EQ(row.at("peak_reserved_bytes"), plain.at("peak_reserved_bytes"));
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("stats-")));
-  }
+  EXPECT_THAT(folder_.names(), ElementsAre("small.pickle"));
 }
 
 TEST_F(CommandTest, AnAnswerThatCannotBeWrittenIsAnError) {
@@ -178,16 +162,12 @@ TEST_F(CommandTest, AnAnswerThatCannotBeWrittenIsAnError) {
   expect_one_line_error(run_command({"replay", trace, "--output", "/no/such/folder/file"}),
                         "/no/such/folder/file");
   expect_one_line_error(run_command({"replay", trace, "--output", "/dev/full"}), "/dev/full: No space left");
-  const std::string path = folder_ / "answer.json";
-  const CommandResult written = run_command({"replay", trace, "--json", "--output", path});
+  const std::string answer = path("answer.json");
+  const CommandResult written = run_command({"replay", trace, "--json", "--output", answer});
   EXPECT_EQ(written.code, 0);
   EXPECT_THAT(written.out, IsEmpty());
-  std::ifstream file(path);
-  EXPECT_EQ(json::parse(file).size(), 1u);
-  size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_))
-    files += entry.is_regular_file() ? 1 : 0;
-  EXPECT_EQ(files, 2u) << "the trace and the answer, no temporary file";
+  EXPECT_EQ(json::parse(read("answer.json")).size(), 1u);
+  EXPECT_THAT(folder_.names(), ElementsAre("answer.json", "small.pickle")) << "no temporary file";
 }
 
 TEST_F(CommandTest, TheExampleTraceOfTheRepositoryReplays) {

@@ -1,5 +1,6 @@
 // `spillway estimate` asked for a setting, for many settings, for another setting, and for a page.
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli/command_folder.h"
 

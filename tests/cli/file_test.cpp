@@ -5,10 +5,10 @@
 #include <zlib.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
+
+#include "tests/folder.h"
 
 namespace spillway {
 namespace {
@@ -31,19 +31,9 @@ std::string gzip(const std::string& data) {
 
 class FileTest : public ::testing::Test {
  protected:
-  FileTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-file-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~FileTest() override { std::filesystem::remove_all(folder_); }
+  std::string write(const std::string& data) const { return folder_.write("data", data); }
 
-  std::string write(const std::string& data) const {
-    std::string path = folder_ / "data";
-    std::ofstream(path, std::ios::binary) << data;
-    return path;
-  }
-
-  std::filesystem::path folder_;
+  const test::Folder folder_;
 };
 
 TEST_F(FileTest, ReadsPlainAndPackedByContentNotByName) {
@@ -54,7 +44,7 @@ TEST_F(FileTest, ReadsPlainAndPackedByContentNotByName) {
 
 TEST_F(FileTest, NamesWhatItCannotRead) {
   EXPECT_THAT(read_file("/no/such/file").status().text(), HasSubstr("/no/such/file: No such file"));
-  EXPECT_THAT(read_file(folder_.string()).status().text(), HasSubstr("is a folder"));
+  EXPECT_THAT(read_file(folder_.path()).status().text(), HasSubstr("is a folder"));
   EXPECT_THAT(read_file("/dev/zero").status().text(), HasSubstr("not a regular file"));
 }
 

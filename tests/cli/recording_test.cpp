@@ -5,15 +5,12 @@
 #include <gtest/gtest.h>
 #include <zstd.h>
 
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-
 #include "cli/plot/picture.h"
 #include "cli/plot/timeline.h"
 #include "cli/trace/file.h"
 #include "stats/trace_file.h"
 #include "tests/cli/snapshot_writer.h"
+#include "tests/folder.h"
 
 namespace spillway {
 namespace {
@@ -56,12 +53,7 @@ Recording sample() {
 
 class RecordingTest : public testing::Test {
  protected:
-  RecordingTest() {
-    std::string name = std::filesystem::temp_directory_path() / "recording_test_XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~RecordingTest() override { std::filesystem::remove_all(folder_); }
-  std::string file(const std::string& name) const { return folder_ / name; }
+  std::string file(const std::string& name) const { return folder_.file(name); }
 
   Recording read(const std::string& name) const {
     Result<Recording> recording = read_recording(file(name));
@@ -69,7 +61,7 @@ class RecordingTest : public testing::Test {
     return recording.ok() ? std::move(recording.value()) : Recording{};
   }
 
-  std::filesystem::path folder_;
+  const test::Folder folder_;
 };
 
 std::vector<std::string> stack_of(const Recording& recording, const TraceRecord& event) {
@@ -118,7 +110,7 @@ TEST_F(RecordingTest, ATraceFileHoldsAll) {
   expect_same(recording, sample());
   EXPECT_EQ(recording.marks, sample().marks);
   EXPECT_TRUE(recording.ended);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  EXPECT_THAT(folder_.names(), testing::ElementsAre("a.zst"));
 }
 
 TEST_F(RecordingTest, ASnapshotAndBackIsTheSame) {
@@ -235,7 +227,7 @@ TEST_F(RecordingTest, BadFilesAreOneLine) {
       {packed(""), "it does not begin with a header"},
       {packed(content).substr(0, 20), "nothing of it was written"}};
   for (const auto& [data, what] : files) {
-    std::ofstream(file("bad.zst"), std::ios::binary) << data;
+    folder_.write("bad.zst", data);
     const Result<Recording> recording = read_recording(file("bad.zst"));
     ASSERT_FALSE(recording.ok()) << what;
     EXPECT_THAT(recording.status().text(), testing::StartsWith(file("bad.zst") + ": "));

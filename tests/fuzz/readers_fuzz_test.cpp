@@ -26,10 +26,13 @@
 #include "stats/live_reader.h"
 #include "stats/snapshot.h"
 #include "tests/cli/snapshot_writer.h"
+#include "tests/folder.h"
 #include "tests/stats/sample_dump.h"
 
 namespace spillway {
 namespace {
+
+using test::Folder;
 
 constexpr int kRounds = 1500;  // of each seed
 #if defined(__SANITIZE_ADDRESS__)
@@ -115,27 +118,6 @@ void expect_sound(const Result<std::vector<MemoryView>>& views) {
     }
   }
 }
-
-// Files appear below it and go with it.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "spillway-fuzz-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for damaged files");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const char* name) const { return path_ / name; }
-  std::string path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 template <typename Check>
 void fuzz(const std::vector<std::string>& corpus, Check check) {

@@ -62,7 +62,7 @@ TEST_P(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
         if (!is_it || (kind.fault.flipped_byte && operation.kind == IoKind::kWrite)) return IoFault{};
         return kind.fault;
       };
-      TemporaryDirectory directory;
+      Folder directory;
       Tiers tiers(kDevice, faulty(directory.path(), choose));
       const std::unique_ptr<Arena> arena = tiers.device.arena();
       TestRegion region(tiers, *arena, kWeights);
@@ -110,7 +110,7 @@ int spill_file(const std::string& directory) {
 }
 
 TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
-  TemporaryDirectory directory;
+  Folder directory;
   DiskTierOptions options = disk_options(directory.path());
   options.write_bytes_per_s = 1;
   Tiers tiers(kDevice, options);
@@ -148,7 +148,7 @@ TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
 }
 
 TEST(DiskTier, ATierThatFailsTakesNothingMore) {
-  TemporaryDirectory directory;
+  Folder directory;
   Tiers tiers(kDevice, faulty(directory.path(), [](const IoOperation&, uint64_t) { return fails(-EIO); }));
   const std::unique_ptr<Arena> arena = tiers.device.arena();
   TestRegion region(tiers, *arena, kWeights);
@@ -161,7 +161,7 @@ TEST(DiskTier, ATierThatFailsTakesNothingMore) {
 }
 
 TEST(DiskTier, WhatMayBeWrittenInADayIsABound) {
-  TemporaryDirectory directory;
+  Folder directory;
   DiskTierOptions options = disk_options(directory.path());
   options.daily_write_bytes = 50 * kMiB;
   Tiers tiers(kDevice, options);

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/folder.h"
+
 namespace spillway::test {
 namespace {
 
@@ -135,14 +137,13 @@ TEST(ExtentFile, NoRoomIsSeenWhenSpaceIsReserved) {
 }
 
 TEST(ExtentFile, LeavesNoName) {
-  char pattern[] = "/tmp/spillway-extents-XXXXXX";
-  const std::string directory = mkdtemp(pattern);
+  const Folder folder;
   ExtentFileOptions options;
-  options.directory = directory;
+  options.directory = folder.path();
   options.allow_ram_backed = true;
   const auto file = ExtentFile::open(options);
   ASSERT_TRUE(file.ok());
-  EXPECT_EQ(rmdir(directory.c_str()), 0) << "a file is in it";
+  EXPECT_TRUE(folder.names().empty());
 }
 
 TEST(ExtentFile, ADirectoryInMemoryIsRefusedUnlessAllowed) {

@@ -3,40 +3,30 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
+
+#include "tests/folder.h"
 
 namespace spillway::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 class HostMemoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "spillway-host-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    root_ = name;
     write("proc/meminfo",
           "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   33554432 kB\n");
   }
-  void TearDown() override { fs::remove_all(root_); }
 
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text;
-  }
-  HostMemory read() const { return read_host_memory(root_.string()); }
+  void write(const std::string& name, const std::string& text) const { root_.write(name, text); }
+  HostMemory read() const { return read_host_memory(root_.path()); }
   void expect(uint64_t total, uint64_t available) const {
     EXPECT_EQ(read().total_bytes, total);
     EXPECT_EQ(read().available_bytes, available);
   }
 
-  fs::path root_;
+  const Folder root_;
 };
 
 TEST_F(HostMemoryTest, WithoutGroupsItIsTheKernelsFigure) {

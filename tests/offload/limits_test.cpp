@@ -81,7 +81,7 @@ bool may_mount() {
 }
 
 TEST(Limits, AFullFileSystemKeepsTheRegionWhereItIs) {
-  const TemporaryDirectory directory;
+  const Folder directory;
   const int answer = in_child([&] {
     if (!may_mount()) return kNotPossible;
     (void)mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
@@ -94,7 +94,7 @@ TEST(Limits, AFullFileSystemKeepsTheRegionWhereItIs) {
 }
 
 TEST(Limits, AFileThatMayNotGrowKeepsTheRegionWhereItIs) {
-  const TemporaryDirectory directory;
+  const Folder directory;
   EXPECT_EQ(in_child([&] {
               std::signal(SIGXFSZ, SIG_IGN);
               // The simulated device keeps its memory in files too.
@@ -113,7 +113,7 @@ TEST(Limits, AFileThatMayNotGrowKeepsTheRegionWhereItIs) {
 }
 
 TEST(Limits, WithoutLockedMemoryTheDiskServes) {
-  const TemporaryDirectory directory;
+  const Folder directory;
   std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
   EXPECT_EQ(in_child([&] {
               return with_region(directory.path(), [](Tiers&, TestRegion& region) {
@@ -128,7 +128,7 @@ TEST(Limits, WithoutLockedMemoryTheDiskServes) {
 }
 
 TEST(Limits, WithoutIoUringThreadsMoveTheRegion) {
-  const TemporaryDirectory directory;
+  const Folder directory;
   EXPECT_EQ(in_child([&] {
               if (!forbid_io_uring()) return kNotPossible;
               return with_region(directory.path(), [](Tiers& tiers, TestRegion& region) {
@@ -140,7 +140,7 @@ TEST(Limits, WithoutIoUringThreadsMoveTheRegion) {
 }
 
 TEST(Limits, AKilledProcessLeavesNoFile) {
-  const TemporaryDirectory directory;
+  const Folder directory;
   std::array<int, 2> ready{};
   ASSERT_EQ(pipe(ready.data()), 0);
   const pid_t child = fork();

@@ -302,7 +302,7 @@ class RandomSpills {
 
   static constexpr std::array<const char*, 3> kTags{"weights", "optimizer", "cache"};
 
-  TemporaryDirectory directory_;
+  Folder directory_;
   Device device_;
   std::unique_ptr<Arena> arena_;
   PinnedArena pinned_;

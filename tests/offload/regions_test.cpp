@@ -21,7 +21,7 @@ class RegionsTest : public testing::Test {
   int64_t reserved() const { return arena_->stats().reserved_bytes.all.current; }
   int64_t allocated() const { return arena_->stats().allocated_bytes.all.current; }
 
-  TemporaryDirectory directory_;
+  Folder directory_;
   Tiers tiers_{kDevice, disk_options(directory_.path())};
   std::unique_ptr<Arena> arena_ = tiers_.device.arena();
   TestRegion weights_{tiers_, *arena_, kWeights};
@@ -159,7 +159,7 @@ TEST_F(RegionsTest, LiveMemoryWaitsForEveryStream) {
 }
 
 TEST(Regions, WithoutHostMemoryTheDiskTakesTheRest) {
-  TemporaryDirectory directory;
+  Folder directory;
   Tiers tiers("capacity:256MiB,completion:late", disk_options(directory.path()), 64 * kMiB);
   const std::unique_ptr<Arena> arena = tiers.device.arena();
   TestRegion region(tiers, *arena, kWeights);
@@ -174,7 +174,7 @@ TEST(Regions, WithoutHostMemoryTheDiskTakesTheRest) {
 
 TEST(Regions, WhatPaysIsPackedAndComesBackWhole) {
   for (const Codec codec : {Codec::kLz4, Codec::kZstd}) {
-    TemporaryDirectory directory;
+    Folder directory;
     DiskTierOptions options = disk_options(directory.path());
     options.write_bytes_per_s = 1;  // so slow that to pack pays
     Tiers tiers("capacity:256MiB,completion:late", options);
@@ -199,7 +199,7 @@ TEST(Regions, WhatPaysIsPackedAndComesBackWhole) {
 }
 
 TEST(Regions, OnAFastDiskNothingIsPacked) {
-  TemporaryDirectory directory;
+  Folder directory;
   DiskTierOptions options = disk_options(directory.path());
   options.write_bytes_per_s = 1e15;
   Tiers tiers("capacity:256MiB,completion:late", options);
@@ -216,7 +216,7 @@ TEST(Regions, OnAFastDiskNothingIsPacked) {
 
 // A bound on writes counts what is written, and fewer bytes pay whatever the disk's speed is.
 TEST(Regions, UnderABoundOnWritesPackingGoesFurther) {
-  TemporaryDirectory directory;
+  Folder directory;
   DiskTierOptions options = disk_options(directory.path());
   options.write_bytes_per_s = 1e15;
   options.daily_write_bytes = 60 * kMiB;
@@ -253,7 +253,7 @@ TEST(Regions, NothingIsLostWhereverTheDriverFails) {
   int faults = 0;
   for (const char* call : kCalls) {
     for (int nth = 1; nth <= 40; ++nth) {
-      TemporaryDirectory directory;
+      Folder directory;
       Tiers tiers("capacity:256MiB,completion:late", disk_options(directory.path(), false));
       const std::unique_ptr<Arena> arena = tiers.device.arena();
       TestRegion region(tiers, *arena, kWeights);

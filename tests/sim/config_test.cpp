@@ -1,8 +1,7 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
-#include <fstream>
-
+#include "tests/folder.h"
 #include "tests/sim/device.h"
 
 namespace spillway::sim_test {
@@ -105,10 +104,9 @@ TEST_F(ConfigTest, AConfigurationIsAFreshProcess) {
 }
 
 TEST_F(ConfigTest, CostFilesReplaceRows) {
-  const std::string path = ::testing::TempDir() + "spillway_sim_costs.json";
+  const test::Folder folder;
   const auto configure = [&](const char* text) {
-    std::ofstream(path) << text;
-    return spwSimConfigure(("costs:" + path).c_str());
+    return spwSimConfigure(("costs:" + folder.write("costs.json", text)).c_str());
   };
   ASSERT_EQ(configure(R"({"costs_ns": {"cuDriverGetVersion": 123.0}, "other": 1})"), CUDA_SUCCESS);
   int version = 0;
@@ -124,7 +122,6 @@ TEST_F(ConfigTest, CostFilesReplaceRows) {
   EXPECT_EQ(configure(R"({"costs_ns": {"cuMemMap": -1}})"), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(configure(R"({"costs_ns": {"cuMemMap": "fast"}})"), CUDA_ERROR_INVALID_VALUE);
   EXPECT_THAT(spwSimLastError(), HasSubstr("cuMemMap"));
-  std::remove(path.c_str());
 }
 
 // cuInit reads the environment once in a process, so each of these runs in a process of its own.

@@ -19,36 +19,22 @@
 #include <thread>
 
 #include "stats/live_reader.h"
+#include "tests/folder.h"
 
 namespace spillway {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Folder;
 using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "spillway-live-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for pages");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string path() const { return path_.string(); }
-  std::string of_user() const { return path() + "/spillway-" + std::to_string(geteuid()); }
-
- private:
-  fs::path path_;
-};
+std::string of_user(const Folder& folder) {
+  return folder.file("spillway-" + std::to_string(geteuid()));
+}
 
 const LivePage::Description kDescription{"train \x1b[31m", "0.1.0", 3, 1'000'000'000};
 
@@ -109,7 +95,7 @@ TEST(LivePage, OnlyItsUserMayReadIt) {
   struct stat found {};
   ASSERT_EQ(stat(written.page.path().c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0600U);
-  ASSERT_EQ(stat(written.folder.of_user().c_str(), &found), 0);
+  ASSERT_EQ(stat(of_user(written.folder).c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0700U);
 }
 
@@ -118,7 +104,7 @@ TEST(LivePage, AnotherUsersPageIsRefused) {
   const Page written(1);
   // Even where the folders let him through.
   chmod(written.folder.path().c_str(), 0755);
-  chmod(written.folder.of_user().c_str(), 0755);
+  chmod(of_user(written.folder).c_str(), 0755);
   chmod(written.page.path().c_str(), 0644);
   const pid_t other = fork();
   if (other == 0) {
@@ -138,12 +124,12 @@ TEST(LivePage, AnotherUsersPageIsRefused) {
 
 TEST(LivePage, AFolderThatOthersMayEnterIsNotUsed) {
   const Folder folder;
-  ASSERT_EQ(mkdir(folder.of_user().c_str(), 0700), 0);
-  ASSERT_EQ(chmod(folder.of_user().c_str(), 0777), 0);
+  ASSERT_EQ(mkdir(of_user(folder).c_str(), 0700), 0);
+  ASSERT_EQ(chmod(of_user(folder).c_str(), 0777), 0);
   LivePage page;
   EXPECT_THAT(page.open(folder.path(), kDescription).text(), HasSubstr("only this user may enter"));
-  fs::remove_all(folder.of_user());
-  fs::create_directory_symlink("/tmp", folder.of_user());
+  fs::remove_all(of_user(folder));
+  fs::create_directory_symlink("/tmp", of_user(folder));
   EXPECT_FALSE(page.open(folder.path(), kDescription).ok());
   EXPECT_FALSE(page.open(folder.path() + "/none", kDescription).ok());
 }
@@ -177,9 +163,9 @@ TEST(LivePage, APageOfAnEndedProcessIsKnownAndRemoved) {
   const Page written(1);
   written.poke<uint64_t>(offsetof(LiveHeader, start_ticks), 1);  // this process id, an earlier process
   EXPECT_EQ(read_live_page(written.page.path()).value().life, LiveLife::kEnded);
-  remove_dead_pages(written.folder.of_user(), INT64_MAX - 1);
+  remove_dead_pages(of_user(written.folder), INT64_MAX - 1);
   EXPECT_TRUE(fs::exists(written.page.path()));
-  remove_dead_pages(written.folder.of_user(), 1);
+  remove_dead_pages(of_user(written.folder), 1);
   EXPECT_FALSE(fs::exists(written.page.path()));
 }
 
@@ -190,14 +176,14 @@ TEST(LivePage, OnlySoManyEndedProcessesAreKept) {
   for (size_t i = 0; i < kMostDeadPages + 10; ++i) {
     fs::copy_file(written.page.path(), written.page.path() + std::to_string(i) + ".page");
   }
-  remove_dead_pages(written.folder.of_user(), INT64_MAX - 1);
-  const auto left = std::distance(fs::directory_iterator(written.folder.of_user()), fs::directory_iterator());
+  remove_dead_pages(of_user(written.folder), INT64_MAX - 1);
+  const auto left = std::distance(fs::directory_iterator(of_user(written.folder)), fs::directory_iterator());
   EXPECT_EQ(static_cast<size_t>(left), kMostDeadPages);
 }
 
 TEST(LivePage, ALivingProcessKeepsItsPage) {
   const Page written(1);
-  remove_dead_pages(written.folder.of_user(), 0);
+  remove_dead_pages(of_user(written.folder), 0);
   EXPECT_TRUE(fs::exists(written.page.path()));
 }
 
@@ -242,8 +228,8 @@ TEST(LivePage, NoReaderSeesHalfAState) {
 
 TEST(LivePage, WhatIsNoPageIsRefused) {
   const Folder folder;
-  ASSERT_EQ(mkdir(folder.of_user().c_str(), 0700), 0);
-  const auto path = [&](const char* name) { return folder.of_user() + "/" + name; };
+  ASSERT_EQ(mkdir(of_user(folder).c_str(), 0700), 0);
+  const auto path = [&](const char* name) { return of_user(folder) + "/" + name; };
   ASSERT_EQ(mkfifo(path("1-1.page").c_str(), 0600), 0);
   fs::create_symlink("/etc/passwd", path("2-1.page"));
   fs::create_directory(path("3-1.page"));
@@ -261,7 +247,7 @@ TEST(LivePage, RandomBytesNeverDoMoreThanBeRefused) {
   const Page written(3);
   std::ifstream file(written.page.path(), std::ios::binary);
   const std::string good(std::istreambuf_iterator<char>(file), {});
-  const std::string path = written.folder.of_user() + "/1-1.page";
+  const std::string path = of_user(written.folder) + "/1-1.page";
   const auto put = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
     chmod(path.c_str(), 0600);

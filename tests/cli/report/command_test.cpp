@@ -180,7 +180,7 @@ TEST_F(ReportCommand, EachFileThatCannotBeReadGetsOneLineAndTheRestIsReported) {
   std::vector<std::string> arguments = {"report", write("good.json", good)};
   for (const auto& [name, text] : bad) arguments.push_back(write(name, text));
   arguments.push_back(path("missing.json"));
-  arguments.push_back(folder_);
+  arguments.push_back(folder_.path());
   const CommandResult result = run_command(arguments);
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.error_lines(), static_cast<long>(bad.size()) + 2) << result.err;
@@ -199,14 +199,14 @@ TEST_F(ReportCommand, SharedFilesDoNotTellFoldersOrUsersUnlessAskedTo) {
   const std::string page = path("page.html");
   const std::string trace = path("trace.json");
   ASSERT_EQ(run_command({"report", file, "--html", page, "--perfetto", trace}).code, 0);
-  EXPECT_THAT(read("page.html"), Not(HasSubstr(folder_.string())));
+  EXPECT_THAT(read("page.html"), Not(HasSubstr(folder_.path())));
   EXPECT_THAT(read("page.html"), HasSubstr("a.json"));
-  EXPECT_THAT(read("trace.json"), Not(HasSubstr(folder_.string())));
+  EXPECT_THAT(read("trace.json"), Not(HasSubstr(folder_.path())));
   ASSERT_EQ(run_command({"report", file, "--html", page, "--no-redact"}).code, 0);
-  EXPECT_THAT(read("page.html"), HasSubstr(folder_.string()));
-  EXPECT_THAT(run_command({"report", file}).out, HasSubstr(folder_.string()));
-  EXPECT_THAT(run_command({"report", file, "--redact"}).out, Not(HasSubstr(folder_.string())));
-  EXPECT_THAT(run_command({"report", file, "--redact", "--json"}).out, Not(HasSubstr(folder_.string())));
+  EXPECT_THAT(read("page.html"), HasSubstr(folder_.path()));
+  EXPECT_THAT(run_command({"report", file}).out, HasSubstr(folder_.path()));
+  EXPECT_THAT(run_command({"report", file, "--redact"}).out, Not(HasSubstr(folder_.path())));
+  EXPECT_THAT(run_command({"report", file, "--redact", "--json"}).out, Not(HasSubstr(folder_.path())));
 }
 
 TEST_F(ReportCommand, APageCannotBeBrokenByNames) {
