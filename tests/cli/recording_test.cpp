@@ -3,17 +3,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zstd.h>
 
 #include "cli/plot/picture.h"
 #include "cli/plot/timeline.h"
 #include "cli/trace/file.h"
 #include "stats/trace_file.h"
+#include "tests/cli/frames.h"
 #include "tests/cli/snapshot_writer.h"
 #include "tests/folder.h"
 
 namespace spillway {
 namespace {
+
+using test::packed;
 
 constexpr uint64_t kBegin = 1'700'000'000'000'000'000;
 
@@ -198,23 +200,9 @@ TEST_F(RecordingTest, ATailKnowsOfRecordsThatWereLostBeforeIt) {
   }
 }
 
-std::string packed(const std::string& content) {
-  std::string out(ZSTD_compressBound(content.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), content.data(), content.size(), 1));
-  return out;
-}
-
-// Of all frames.
-std::string content_of(const std::string& path) {
-  const Result<std::string> data = read_file(path);
-  std::string out(1 << 20, '\0');
-  out.resize(ZSTD_decompress(out.data(), out.size(), data.value().data(), data.value().size()));
-  return out;
-}
-
 TEST_F(RecordingTest, BadFilesAreOneLine) {
   ASSERT_TRUE(write_trace_file(sample(), file("a.zst"), "0.0").ok());
-  const std::string content = content_of(file("a.zst"));
+  const std::string content = test::unpacked(folder_.read("a.zst"));
   std::string version = content;
   version.replace(version.find("\"version\":1"), 11, "\"version\":9");
   std::string unknown = content;

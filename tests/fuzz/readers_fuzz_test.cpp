@@ -2,7 +2,6 @@
 // Under ASan and UBSan, where a crash, a leak or an overflow fails, each reader is tried for a minute;
 // elsewhere with as many seeds as SPILLWAY_TEST_SEEDS says. A failure names its seed.
 #include <gtest/gtest.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,6 +24,7 @@
 #include "stats/live_page.h"
 #include "stats/live_reader.h"
 #include "stats/snapshot.h"
+#include "tests/cli/frames.h"
 #include "tests/cli/snapshot_writer.h"
 #include "tests/folder.h"
 #include "tests/stats/sample_dump.h"
@@ -33,6 +33,7 @@ namespace spillway {
 namespace {
 
 using test::Folder;
+using test::packed;
 
 constexpr int kRounds = 1500;  // of each seed
 #if defined(__SANITIZE_ADDRESS__)
@@ -173,12 +174,6 @@ TEST(ReadersFuzz, DamagedTraces) {
   });
 }
 
-std::string packed(const std::string& content) {
-  std::string out(ZSTD_compressBound(content.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), content.data(), content.size(), 1));
-  return out;
-}
-
 // What a trace file with every kind of record holds once it is unpacked.
 std::string trace_records(const Folder& folder) {
   Recording recording = parse_snapshot_recording(snapshots().front()).value();
@@ -198,12 +193,8 @@ std::string trace_records(const Folder& folder) {
     record.tag = 1;
     recording.events.push_back(record);
   }
-  const std::string path = folder.file("trace.zst");
-  EXPECT_TRUE(write_trace_file(recording, path, "0.0").ok());
-  const std::string data = read_file(path).value();
-  std::string out(1 << 20, '\0');
-  out.resize(ZSTD_decompress(out.data(), out.size(), data.data(), data.size()));
-  return out;
+  EXPECT_TRUE(write_trace_file(recording, folder.file("trace.zst"), "0.0").ok());
+  return test::unpacked(folder.read("trace.zst"));
 }
 
 void expect_sound_trace(const std::string& data) {
