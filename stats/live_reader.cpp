@@ -259,8 +259,8 @@ Result<LiveReading> read_live_page(const std::string& path) {
   reading.interval_ns = header.interval_ns;
   reading.began_ns = header.began_ns;
   reading.written_ns = now.state->time_ns;
-  const bool has_before =
-      before.sequence + 2 == now.sequence && before.state->steady_ns < now.state->steady_ns;
+  const bool has_before = before.sequence != 0 && before.sequence + 2 == now.sequence &&
+                          before.state->steady_ns < now.state->steady_ns;
   // Times of a hostile page may be anything.
   if (has_before &&
       __builtin_sub_overflow(now.state->steady_ns, before.state->steady_ns, &reading.apart_ns)) {

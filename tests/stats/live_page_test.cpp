@@ -144,6 +144,13 @@ TEST(LivePage, ATornSlotLeavesTheStateBefore) {
   EXPECT_EQ(read.value().apart_ns, 0);
 }
 
+TEST(LivePage, BeforeTheFirstStateThereIsNone) {
+  const Page written(1);
+  const Result<LiveReading> read = read_live_page(written.page.path());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read.value().apart_ns, 0);
+}
+
 TEST(LivePage, NothingWasWrittenYet) {
   const Page written(0);
   EXPECT_EQ(read_live_page(written.page.path()).status().code(), SPW_ERROR_INVALID_STATE);
@@ -225,6 +232,17 @@ TEST(LivePage, NoReaderSeesHalfAState) {
 }
 
 // ---- Hostile pages
+
+TEST(LivePage, AStateThatIsRefusedIsNotTheOneBefore) {
+  const Page written(2);
+  written.poke<uint64_t>(slot_offset(0) + offsetof(LiveFile::Slot, state) + offsetof(LiveState, devices),
+                         1 << 20);
+  written.poke<uint64_t>(slot_offset(1), 2);  // as if it were the first
+  const Result<LiveReading> read = read_live_page(written.page.path());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read.value().written_ns, 2);
+  EXPECT_EQ(read.value().apart_ns, 0);
+}
 
 TEST(LivePage, WhatIsNoPageIsRefused) {
   const Folder folder;
