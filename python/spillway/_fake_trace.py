@@ -8,7 +8,7 @@ What real tensors do and fake ones do not is put right here:
   (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace): the addition is done in place here.
 - A product of tensors that are not contiguous gets its bias in place, but not with a dispatch mode
   (aten/src/ATen/native/Linear.cpp): likewise.
-- cuBLAS takes a workspace for each thread and stream, kernels take temporaries: see _kernel_memory.py.
+- cuBLAS takes workspaces, kernels take temporaries: see _kernel_memory.py.
 """
 
 from __future__ import annotations
@@ -148,16 +148,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.add.Tensor and not in_backward and self._is_linears_bias(args):
             return args[0].add_(args[1]).detach()
         result = func(*args, **kwargs)
-        on_host = _kernel_memory.ON_HOST.get(func, ())
+        on_host = _kernel_memory.on_host(func, args, kwargs)
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         for tensor in tree_leaves([output for at, output in enumerate(outputs) if at not in on_host]):
             if isinstance(tensor, torch.Tensor):
                 self._note(tensor, site)
-        self._allocate_workspace(func, args, site)
         if _kernel_memory.uses_cudnn(func, args):
             self.find("cudnn", "cuDNN's workspaces are not counted: it chooses an algorithm on the device")
         temporaries = _kernel_memory.temporaries(func, args, kwargs)
-        for block in [self._birth(device, size, site) for device, size in temporaries][::-1]:
+        taken = [self._birth(device, size, site) for device, size in temporaries]
+        for block in (taken + self._take_workspaces(func, args, kwargs, site))[::-1]:
             self._death(block)
         if func is torch.ops.aten.record_stream.default:
             self._note_other_stream(args[0])
@@ -232,21 +232,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.events.append(Event(block, True, len(self.phases) - 1))
                 self.live_bytes[block.device] -= block.size_bytes
 
-    def _allocate_workspace(self, func: Any, args: Any, site: int) -> None:
-        device = _kernel_memory.uses_cublas(func, args)
-        if device is None:
-            return
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        kinds = ["cublas", "cublasLt"] if _kernel_memory.uses_cublas_lt(func, args) else ["cublas"]
-        for kind in kinds:
-            key = (kind, threading.get_ident(), device, stream)
+    def _take_workspaces(self, func: Any, args: Any, kwargs: Any, site: int) -> list[Block]:
+        """cuBLAS's. Returns those that the operator gives back, which PyTorch does not keep."""
+        given_back: list[Block] = []
+        for library, device, size in _kernel_memory.workspaces(func, args, kwargs):
+            key = (library, threading.get_ident(), device, torch._C._cuda_getCurrentRawStream(device))
             if key in self._workspaces:
                 continue
-            size = (
-                _kernel_memory.cublas_lt_workspace() if kind == "cublasLt" else _kernel_memory.cublas_workspace(device)
-            )
-            block = self._workspaces[key] = self._birth(device, size, site)
+            block = self._birth(device, size, site)
             block.role = "workspaces"
+            if _kernel_memory.blas().are_kept:
+                self._workspaces[key] = block
+            else:
+                given_back.append(block)
+        return given_back
 
     def _note_other_stream(self, tensor: torch.Tensor) -> None:
         if tensor.untyped_storage()._cdata in self._blocks:

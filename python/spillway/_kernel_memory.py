@@ -5,25 +5,34 @@ Not known here: workspaces of cuDNN, of NCCL, and of kernels that choose an algo
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from . import _releases
+from ._errors import SpillwayError
+
 aten = torch.ops.aten
 
-# Operators that take a cuBLAS handle. The workspace is made with the first use of a handle on a stream.
-CUBLAS = frozenset(
-    getattr(aten, name).default
-    for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "_addmm_activation", "_scaled_mm")
-)
-# Results that are on the host unless a graph is captured: seed and offset of dropout, as in
-# aten/src/ATen/native/transformers/cuda/attention.cu.
-ON_HOST = {
-    aten._scaled_dot_product_efficient_attention.default: (2, 3),
-    aten._efficient_attention_forward.default: (2, 3),
+# Products by their operators, and what takes a handle of cuBLAS or of cuBLASLt for them.
+ADDMM = frozenset((aten.addmm, aten.addmm_, aten._addmm_activation))
+GEMM = ADDMM | {aten.mm, aten.bmm, aten.baddbmm, aten.baddbmm_}
+CUBLAS = GEMM | {aten.addmv, aten.addmv_, aten.mv, aten.dot, aten.vdot, aten.linalg_solve_triangular}
+CUBLAS_LT = frozenset((aten._scaled_mm,))
+CUBLAS_LT_WITHOUT_WORKSPACE = frozenset((aten._int_mm,))
+# Efficient attention, in aten/src/ATen/native/transformers/cuda/attention.cu: which argument is dropout, which results
+# are its seed and offset.
+DROPOUT = {
+    aten._scaled_dot_product_efficient_attention.default: 5,
+    aten._efficient_attention_forward.default: 8,
 }
+SEEDS = (2, 3)
 ATTENTION_BACKWARD = frozenset(
     (
         aten._scaled_dot_product_efficient_attention_backward.default,
@@ -38,33 +47,83 @@ REDUCTIONS = frozenset(
 MAX_THREADS, WARP, INPUT_VECTOR, OUTPUT_VECTORS, LEAST_VALUES, MOST_VALUES = 512, 32, 4, (4, 2), 16, 256
 
 
-def uses_cublas(func: Any, args: Any) -> int | None:
-    """The device whose cuBLAS workspace the operator needs."""
-    if func not in CUBLAS and not (func in CONVOLUTIONS and without_cudnn(func, args)):
-        return None
-    tensor = next((each for each in args if isinstance(each, torch.Tensor)), None)
-    return (tensor.device.index or 0) if tensor is not None and tensor.device.type == "cuda" else None
+def on_host(func: Any, args: Any, kwargs: Any) -> tuple[int, ...]:
+    """Which results are on the host, though fake tensors have them on the device."""
+    if func not in DROPOUT:
+        return ()
+    at = DROPOUT[func]
+    dropout = args[at] if len(args) > at else kwargs.get("dropout_p", 0.0)
+    return SEEDS if _releases.has_seeds_on_host(torch, dropout) else ()
 
 
-def cublas_workspace(device: int) -> int:
-    """Bytes: parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp; obeys CUBLAS_WORKSPACE_CONFIG."""
-    given = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    numbers = [part for part in given.strip(":").split(":") if part]
-    if numbers and len(numbers) % 2 == 0 and all(part.isdigit() for part in numbers):
-        return 1024 * sum(int(size) * int(count) for size, count in zip(numbers[::2], numbers[1::2], strict=True))
-    major = torch.cuda.get_device_capability(device)[0]
-    return 4096 * 8 * 1024 if major >= 9 else 4096 * 2 * 1024 + 16 * 8 * 1024
+@functools.cache
+def blas() -> _releases.BlasWorkspaces:
+    return _releases.blas_workspaces(torch)
 
 
-def uses_cublas_lt(func: Any, args: Any) -> bool:
-    """cuBLASLt adds a bias of one dimension to the product: aten/src/ATen/native/cuda/Blas.cpp, addmm_out_cuda_impl."""
-    return func is aten.addmm.default and args[0].dim() == 1
+def workspaces(func: Any, args: Any, kwargs: Any) -> list[tuple[str, int, int]]:
+    """Library, device and bytes of each workspace that the operator takes for its products."""
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    if not tensors or tensors[0].device.type != "cuda" or any(each.numel() == 0 for each in tensors):
+        return []
+    operator = getattr(func, "overloadpacket", None)
+    if func in CONVOLUTIONS and without_cudnn(func, args):
+        operator = aten.mm  # with columns
+    device = tensors[0].device.index or 0
+    return [(library, device, workspace_bytes(library)) for library in _libraries(operator, args, kwargs)]
 
 
-def cublas_lt_workspace() -> int:
-    """Bytes, as aten/src/ATen/cuda/CUDABlas.cpp, where CUBLASLT_WORKSPACE_SIZE is in KiB."""
-    given = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    return 1024 * (int(given) if given.isdigit() else 1024)
+def _libraries(operator: Any, args: Any, kwargs: Any) -> list[str]:
+    with_handle = [] if blas().lt_has_handles else ["cublas"]
+    if operator in CUBLAS_LT_WITHOUT_WORKSPACE:
+        return with_handle
+    prefers_lt = operator in GEMM and torch.backends.cuda.preferred_blas_library() == torch._C._BlasBackend.Cublaslt
+    if operator in CUBLAS_LT or prefers_lt or (operator in ADDMM and lt_adds(operator, args, kwargs)):
+        return list(dict.fromkeys([*with_handle, "cublas" if blas().are_shared else "cublasLt"]))
+    return ["cublas"] if operator in CUBLAS else []
+
+
+def lt_adds(operator: Any, args: Any, kwargs: Any) -> bool:
+    """Whether cuBLASLt adds the bias to the product: addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp."""
+    bias, left, right = args[:3]
+    in_place, activates = operator is aten.addmm_, operator is aten._addmm_activation
+    result = bias if in_place else kwargs.get("out")
+    if left.dtype.is_complex or 1 in right.shape or (result is not None and not result.is_contiguous()):
+        return False
+    shape, beta = (left.shape[0], right.shape[1]), kwargs.get("beta", 1)
+    if bias.is_contiguous() and bias.dim() > 0 and bias.numel() == bias.shape[-1] == shape[1]:
+        return bool(beta == 1)
+    if activates:
+        return bool(beta == 1 and bias.dim() == 2)
+    return bool(
+        blas().lt_adds_matrices
+        and not in_place
+        and beta != 0
+        and bias.dtype == left.dtype
+        and left.dtype.itemsize == 2
+        and bias.is_contiguous()
+        and bias.shape == shape
+    )
+
+
+@functools.cache
+def _torch_cuda() -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+
+
+def workspace_bytes(library: str) -> int:
+    """As PyTorch itself has them, for the device that it is on."""
+    if re.search(r"\d{20}", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")):
+        raise SpillwayError("CUBLAS_WORKSPACE_CONFIG has a number that is no 64-bit one")  # PyTorch would throw
+    try:
+        ask = _torch_cuda()[_releases.WORKSPACE_BYTES[library]]
+    except AttributeError:
+        other = ".".join(map(str, _releases.NEWEST_TESTED))
+        raise SpillwayError(
+            f"PyTorch {torch.__version__} does not tell the size of {library}'s workspaces: trace with {other}"
+        ) from None
+    ask.restype = ctypes.c_size_t
+    return int(ask())
 
 
 def temporaries(func: Any, args: Any, kwargs: Any) -> list[tuple[int, int]]:

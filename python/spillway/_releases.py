@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ._counters import pool_bytes
@@ -20,6 +21,12 @@ ERROR_CONSTRUCTOR = (
     "_ZN3c105ErrorC1ENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESt10shared_ptrIKNS_9LazyValueIS6_EEEPKv"
 )
 
+# Functions of libtorch_cuda.so without arguments: the bytes of the workspaces of cuBLAS and of cuBLASLt, as the
+# environment or the program chose them.
+WORKSPACE_BYTES = {
+    "cublas": "_ZN2at4cuda22getChosenWorkspaceSizeEv",
+    "cublasLt": "_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv",
+}
 
 # What torch.cuda.memory_stats() has since which release, beyond what 2.11 has, and Spillway's value for a device.
 LATER_STATS: dict[str, tuple[tuple[int, int], Callable[[int], Any]]] = {
@@ -46,6 +53,33 @@ def check_release(torch: Any) -> None:
 def later_stats(torch: Any, device: int) -> dict[str, Any]:
     release = release_of(torch)
     return {name: value(device) for name, (since, value) in LATER_STATS.items() if release >= since}
+
+
+@dataclass(frozen=True)
+class BlasWorkspaces:
+    """How products take workspaces: aten/src/ATen/cuda/CublasHandlePool.cpp and aten/src/ATen/native/cuda/Blas.cpp."""
+
+    are_kept: bool  # for the thread and the stream; else each product takes its own and gives it back
+    are_shared: bool  # cuBLASLt takes the workspace of cuBLAS
+    lt_has_handles: bool  # else cuBLASLt takes a handle of cuBLAS, and with it a workspace of cuBLAS
+    lt_adds_matrices: bool  # a bias of two dimensions in half precision, not only one of one
+
+
+def blas_workspaces(torch: Any) -> BlasWorkspaces:
+    release = release_of(torch)
+    are_kept = release < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
+    shared = os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
+    return BlasWorkspaces(
+        are_kept=are_kept,
+        are_shared=are_kept and (shared == "1" or (shared != "0" and release >= (2, 12))),
+        lt_has_handles=release >= (2, 12),
+        lt_adds_matrices=release >= (2, 14),
+    )
+
+
+def has_seeds_on_host(torch: Any, dropout: float) -> bool:
+    """Whether efficient attention has its seed and offset on the host, where no graph is captured."""
+    return dropout > 0 or release_of(torch) < (2, 14)
 
 
 def use_nccl_without_hook() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def summary(recorder: Recorder) -> dict[str, Any]:
         "devices": len(recorder.peak_bytes),
         "allocations": sum(not event.is_free for event in events),
         "peak_live_bytes": recorder.peak_bytes.get(device, 0),
-        "workspace_bytes": sum(event.block.size_bytes for event in events if event.block.role == "workspaces"),
+        "workspace_bytes": _most_live(event for event in events if event.block.role == "workspaces"),
         "phases": phases,
         "peak": _at_peak(recorder, events, at),
         "findings": [
@@ -55,6 +57,11 @@ def summary(recorder: Recorder) -> dict[str, Any]:
             for each in recorder.findings.values()
         ],
     }
+
+
+def _most_live(events: Iterable[Event]) -> int:
+    signed = (-event.block.size_bytes if event.is_free else event.block.size_bytes for event in events)
+    return max(itertools.accumulate(signed), default=0)
 
 
 def _peaks(recorder: Recorder, events: list[Event]) -> tuple[list[dict[str, Any]], int]:

@@ -221,6 +221,11 @@ class Refused(Steps):
             with self.subTest(said):
                 self.refused(function, said, *words)
 
+    def test_a_workspace_that_pytorch_cannot_read(self) -> None:
+        done = trace_model("traced_steps:own_bias", CUBLAS_WORKSPACE_CONFIG=f":{10**20}:1")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("CUBLAS_WORKSPACE_CONFIG has a number", done.stderr)
+
     def test_a_python_without_pytorch(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "torch.py").write_text("raise ImportError('none here')\n")
