@@ -11,7 +11,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "tests" / "python" / "conformance"), str(ROOT / "bench" / "pytorch"), str(ROOT / "bench")]
 from cases import NOT_APPLICABLE, REFUSES, WORKS, WRONG, Case, NotApplicableError, find, torch  # noqa: E402
-from findings import Findings, every_case, find_all, functions_without_case, worse  # noqa: E402
+from findings import SET, Findings, every_case, find_all, functions_without_case, worse  # noqa: E402
 from spillway._releases import release_of  # noqa: E402
 
 # cudaIpcGetMemHandle takes no mapped memory; PyTorch's own expandable segments have the same trouble.
@@ -34,6 +34,14 @@ class Conformance(unittest.TestCase):
             finding = self.findings[name]["plain"]
             self.assertEqual(finding.kind, REFUSES, f"{name}: {finding.words}")
             self.assertIn("install(mode='full')", finding.words, name)
+
+    def test_a_setting_answers_what_full_lacks_without_it(self) -> None:
+        for case in every_case():
+            found = self.findings[case.name]
+            with self.subTest(case.name):
+                self.assertEqual(bool(case.setting), found["full"].kind in (REFUSES, WRONG), found["full"].words)
+                if case.setting:
+                    self.assertEqual(found[SET].kind, WORKS, found[SET].words)
 
     def test_complaints_are_real(self) -> None:
         """Native has the troubles that these programs are about."""

@@ -205,6 +205,32 @@ class PoolSources(unittest.TestCase):
         del pool
 
 
+class FromTheRuntime(unittest.TestCase):
+    def test_memory_of_the_runtime_has_handles_for_other_processes(self) -> None:
+        runtime = ctypes.CDLL("libcudart.so.13")
+
+        def alloc(size: int, _device: int, _stream: int | None) -> int | None:
+            pointer = ctypes.c_void_p()
+            runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size))
+            return pointer.value
+
+        def free(pointer: int, _size: int, _device: int, _stream: int | None) -> None:
+            runtime.cudaFree(ctypes.c_void_p(pointer))
+
+        functions = Mapper.alloc_type(alloc), Mapper.free_type(free)
+        pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*map(_hooks.address, functions)))
+        outside = numbers(MIB).cuda()
+        with torch.cuda.use_mem_pool(pool):
+            inside = [numbers(MIB).cuda() for _ in range(2)]
+        handle = ctypes.create_string_buffer(64)  # CUDA_IPC_HANDLE_SIZE
+        taken = [runtime.cudaIpcGetMemHandle(handle, ctypes.c_void_p(each.data_ptr())) for each in (outside, *inside)]
+        runtime.cudaGetLastError()
+        self.assertEqual([status == 0 for status in taken], [False, True, True])
+        del inside, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 if __name__ == "__main__":
     spillway.install()
     sim.touch_operands()

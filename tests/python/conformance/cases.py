@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simulated import MIB, run
+from simulated import MIB, collect, start
 
 torch: Any = importlib.import_module("torch")
 
@@ -34,6 +34,7 @@ class Case:
     asks: str  # in a few words what is to work; empty for a function, whose name says it
     body: Body
     device: str  # more of SPILLWAY_SIM
+    setting: str = ""  # SPILLWAY_CONF under which full answers it, where full does not by default
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,16 @@ def function(*names: str) -> Register:
     return register
 
 
-def complaint(name: str, asks: str, device: str = "") -> Register:
+def complaint(name: str, asks: str, device: str = "", setting: str = "") -> Register:
     def register(body: Body) -> Body:
-        COMPLAINTS[name] = Case(name, asks, body, device)
+        COMPLAINTS[name] = Case(name, asks, body, device, setting)
         return body
 
     return register
 
 
-def find(case: Case, column: str, rmm: str | None = None) -> Finding:
-    """rmm: the folder of RMM's packages."""
+def find(case: Case, column: str, rmm: str | None = None, setting: str = "") -> Finding:
+    """rmm: the folder of RMM's packages. setting: a SPILLWAY_CONF."""
 
     def program() -> Finding:
         try:
@@ -80,7 +81,8 @@ def find(case: Case, column: str, rmm: str | None = None) -> Finding:
         return Finding(WORKS)
 
     allocator = column if column in ("plain", "full") else "native"
-    (outcome,) = run(program, allocator, f"capacity:{CAPACITY_BYTES}B{',' if case.device else ''}{case.device}")
+    device = f"capacity:{CAPACITY_BYTES}B{',' if case.device else ''}{case.device}"
+    (outcome,) = collect([start(program, allocator, {"SPILLWAY_SIM": device, "SPILLWAY_CONF": setting})])
     if isinstance(outcome.value, Finding):
         return outcome.value
     return Finding(WRONG, outcome.failure.strip().splitlines()[-1])

@@ -242,7 +242,9 @@ def error_advises_nothing_that_is_on() -> None:
     expect("expandable_segments:True" not in why_out_of_memory(), "it advises expandable_segments:True")
 
 
-@complaint("pytorch#106200, #118357", "a request beyond the device is served slowly, not refused")
+@complaint(
+    "pytorch#106200, #118357", "a request beyond the device is served slowly, not refused", setting="overflow:host"
+)
 def beyond_the_device() -> None:
     mebibytes(2 * MOST)
 
@@ -373,7 +375,11 @@ def handle_of(block: Any) -> bytes:
     return handle.raw
 
 
-@complaint("vllm#42609, #9774, aiter#4174", "cudaIpcGetMemHandle of a tensor (custom all-reduce)")
+@complaint(
+    "vllm#42609, #9774, aiter#4174",
+    "cudaIpcGetMemHandle of a tensor (custom all-reduce)",
+    setting="backend:malloc",
+)
 def handle_of_a_tensor() -> None:
     handle_of(mebibytes(3))
 
@@ -400,7 +406,11 @@ def memory_for_others() -> None:
 # ---- Pinned host memory
 
 
-@complaint("pytorch#106606, PR#171662, vllm#56410", "pinned memory is not rounded up to a power of two")
+@complaint(
+    "pytorch#106606, PR#171662, vllm#56410",
+    "pinned memory is not rounded up to a power of two",
+    setting="pinned_memory:on",
+)
 def pinned_rounding() -> None:
     torch.cuda.init()
     kept = torch.empty(33 * MIB, dtype=torch.uint8, pin_memory=True)

@@ -9,12 +9,13 @@ from typing import Any
 
 import complaints
 import functions
-from cases import COLUMNS, COMPLAINTS, FUNCTIONS, Case, Finding, find, is_worse
+from cases import COLUMNS, COMPLAINTS, FUNCTIONS, WORKS, Case, Finding, find, is_worse
 from page.markdown import listed, page, table
 
 torch: Any = importlib.import_module("torch")
 
 Findings = dict[str, dict[str, Finding]]  # by case and column
+SET = "full, set"  # beside the columns: full under the setting of the case
 MOST_WORDS = 150
 
 assert complaints and functions  # they fill the tables of cases
@@ -33,7 +34,11 @@ def every_case() -> list[Case]:
 
 
 def find_all(cases: Iterable[Case], columns: Iterable[str], rmm: str | None = None) -> Findings:
-    return {case.name: {column: find(case, column, rmm) for column in columns} for case in cases}
+    return {case.name: {column: find(case, column, rmm) for column in columns} | _set(case) for case in cases}
+
+
+def _set(case: Case) -> dict[str, Finding]:
+    return {SET: find(case, "full", setting=case.setting)} if case.setting else {}
 
 
 def worse(findings: Findings, column: str, than: str) -> list[str]:
@@ -50,6 +55,14 @@ def cell(finding: Finding) -> str:
 
 def rows(findings: Findings, cases: Iterable[Case], name: Callable[[Case], list[str]]) -> list[list[str]]:
     return [[*name(case), *(cell(findings[case.name][column]) for column in COLUMNS)] for case in cases]
+
+
+def complaint_rows(findings: Findings) -> list[list[str]]:
+    found = rows(findings, COMPLAINTS.values(), lambda case: [case.name, case.asks])
+    for row, case in zip(found, COMPLAINTS.values(), strict=True):
+        if case.setting and findings[case.name][SET].kind == WORKS:
+            row[-1] += f"; works with `{case.setting}`"
+    return found
 
 
 def whole_page(rmm: str, rmm_release: str) -> str:
@@ -78,8 +91,10 @@ def whole_page(rmm: str, rmm_release: str) -> str:
         "memory of `torch.accelerator`, as this PyTorch lists them; one without a program fails the command.",
         table(f"function | {heads}", rows(findings, judged_functions(), lambda case: [f"`{case.name}`"])),
         "## Complaints",
-        "What users have complained of, as a program that has the trouble; *works* means that it is gone.",
-        table(
-            f"complaint | wanted | {heads}", rows(findings, COMPLAINTS.values(), lambda case: [case.name, case.asks])
-        ),
+        "What users have complained of, as a program that has the trouble; *works* means that it is gone. *Works with* "
+        "names a setting (configuration.md) that is off by default, because it costs those who have not the trouble.",
+        "`cudaIpcGetMemHandle` is for memory of `cudaMalloc` alone: the driver refuses mapped memory, that of "
+        "PyTorch's expandable segments too, and nobody knows which tensors a program will show so. Instead of all "
+        "memory (`backend:malloc`) it can be that of a `MemPool` whose allocator calls `cudaMalloc` (pytorch.md).",
+        table(f"complaint | wanted | {heads}", complaint_rows(findings)),
     )
