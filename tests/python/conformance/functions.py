@@ -100,6 +100,7 @@ def empty_cache() -> None:
 
 @accelerator("empty_host_cache")
 def accelerator_empty_host_cache() -> None:
+    mebibytes(1)  # it does nothing before the allocator is in use
     torch.empty(MIB, dtype=torch.uint8, pin_memory=True)
     expect(memory.host_memory_stats()["allocated_bytes.current"] >= MIB, "a freed block of pinned memory is not cached")
     torch.accelerator.empty_host_cache()
