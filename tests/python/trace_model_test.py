@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -14,19 +15,33 @@ from typing import Any
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
-# The same steps on real tensors of the simulated device.
+# The same step on real tensors of the simulated device, each in a process of its own. One has imported what all need.
 REAL = """
-import sys, torch, spillway
-spillway.install()
-torch.empty(1, device="cuda")
-before = torch.cuda.memory_stats()["requested_bytes.all.allocated"]
-import traced_steps
-step = getattr(traced_steps, sys.argv[1])()
-for _ in range(2):
-    step()
-stats = torch.cuda.memory_stats()
-print(stats["requested_bytes.all.peak"])
+import os, sys, torch, torch._dynamo, spillway, traced_steps
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        spillway.install()
+        step = getattr(traced_steps, name)()
+        for _ in range(2):
+            step()
+        print(name, torch.cuda.memory_stats()["requested_bytes.all.peak"], flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"{name} failed")
 """
+STEPS = (
+    "foreach",
+    "fused",
+    "by_default",
+    "checkpointed",
+    "bf16",
+    "accumulated",
+    "convolutions",
+    "wide_sums",
+    "own_bias",
+    "scaled",
+)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -42,27 +57,34 @@ def trace_model(function: str, *words: str, **more: str) -> subprocess.Completed
     )
 
 
+@functools.cache
+def trace_step(step: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return trace_model(f"traced_steps:{step}", "--json", *words)
+
+
 class Steps(unittest.TestCase):
     def trace(self, step: str, *words: str) -> dict[str, Any]:
-        done = trace_model(f"traced_steps:{step}", "--json", *words)
+        done = trace_step(step, *words)
         self.assertIn(done.returncode, (0, 2), done.stderr)
         return dict(json.loads(done.stdout))
-
-    def real_peak(self, step: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", REAL, step], env=environment(), capture_output=True, text=True, check=False
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return int(done.stdout)
 
     def findings(self, answer: dict[str, Any]) -> dict[str, list[str]]:
         return {each["kind"]: [place["place"] for place in each["places"]] for each in answer["findings"]}
 
 
 class BesideRealTensors(Steps):
+    real_peaks: dict[str, int]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        words = [sys.executable, "-c", REAL, *STEPS]
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        cls.real_peaks = {name: int(peak) for name, peak in (line.split() for line in done.stdout.splitlines())}
+
     def same(self, step: str) -> None:
         answer = self.trace(step)
-        self.assertEqual(answer["peak_live_bytes"], self.real_peak(step))
+        self.assertEqual(answer["peak_live_bytes"], self.real_peaks[step])
         self.assertEqual(answer["findings"], [])
         self.assertGreaterEqual(answer["peak_reserved_bytes"], answer["peak_live_bytes"])
         self.assertLess(answer["peak_reserved_bytes"], answer["peak_live_bytes"] + 32 * MIB)
@@ -96,7 +118,7 @@ class BesideRealTensors(Steps):
 
     def test_a_gradient_scaler_and_pinned_memory(self) -> None:
         answer = self.trace("scaled")
-        self.assertEqual(answer["peak_live_bytes"], self.real_peak("scaled"))
+        self.assertEqual(answer["peak_live_bytes"], self.real_peaks["scaled"])
         self.assertEqual(list(self.findings(answer)), ["value-read"])
 
 
