@@ -102,6 +102,19 @@ void measure_events(const Session& session, Json& costs) {
   costs["cuCtxSynchronize"] = median_ns(many, [&] { session.wait(); });
 }
 
+// Shorter than the clock's own reading: many answers to a sample.
+void measure_current_context(const Session& session, Json& costs) {
+  constexpr int kAnswers = 1000;
+  const Driver& driver = session.driver();
+  const uint64_t ns = median_ns(session.options().repeats, [&] {
+    for (int i = 0; i < kAnswers; ++i) {
+      CUcontext context = nullptr;
+      session.check(driver.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    }
+  });
+  costs["cuCtxGetCurrent"] = ns / kAnswers;
+}
+
 void measure_enqueue(const Session& session, Json& costs) {
   const Driver& driver = session.driver();
   const DeviceBlock block = require(DeviceBlock::allocate(driver, session.granule()));
@@ -151,6 +164,7 @@ Json measure_costs(Session& session) {
   }
   measure_plain_memory(session, costs);
   measure_events(session, costs);
+  measure_current_context(session, costs);
   measure_enqueue(session, costs);
   return costs;
 }

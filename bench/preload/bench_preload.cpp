@@ -22,6 +22,7 @@ struct Calls {
   PFN_cuMemAlloc_v3020 alloc = nullptr;
   PFN_cuMemFree_v3020 free = nullptr;
   PFN_cuStreamCreate_v2000 stream_create = nullptr;
+  PFN_cuCtxGetCurrent_v4000 get_current = nullptr;
   decltype(&spwSimCalls) count = nullptr;
   decltype(&spwSimHostWaits) waits = nullptr;
 };
@@ -62,7 +63,8 @@ bool prepare() {
       bind(hooks, "cuMemAllocAsync", &calls.alloc_async) &&
       bind(hooks, "cuMemFreeAsync", &calls.free_async) && bind(hooks, "cuMemAlloc_v2", &calls.alloc) &&
       bind(hooks, "cuMemFree_v2", &calls.free) && bind(hooks, "cuStreamCreate", &calls.stream_create) &&
-      bind(device, "spwSimCalls", &calls.count) && bind(device, "spwSimHostWaits", &calls.waits);
+      bind(device, "cuCtxGetCurrent", &calls.get_current) && bind(device, "spwSimCalls", &calls.count) &&
+      bind(device, "spwSimHostWaits", &calls.waits);
   if (!bound) return false;
   for (CUstream& made : busy) calls.stream_create(&made, CU_STREAM_NON_BLOCKING);
   return calls.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
@@ -99,6 +101,15 @@ void stream_ordered_pair_on_default_stream(benchmark::State& state) {
   hooked_pair(state, nullptr);
 }
 
+// The driver's answer that each call on a default stream needs, so that what is the hooks' own can be told.
+void current_context(benchmark::State& state) {
+  for (auto _ : state) {
+    CUcontext context = nullptr;
+    if (calls.get_current(&context) != CUDA_SUCCESS) return state.SkipWithError("no answer");
+    benchmark::DoNotOptimize(context);
+  }
+}
+
 // Beside the time: what a free costs of the driver, with four streams beside the default one.
 void streamless_pair(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
@@ -124,6 +135,7 @@ BENCHMARK(direct_pair)->Apply(at_sizes);
 BENCHMARK(direct_pair_on_default_stream)->Apply(at_sizes);
 BENCHMARK(stream_ordered_pair)->Apply(at_sizes);
 BENCHMARK(stream_ordered_pair_on_default_stream)->Apply(at_sizes);
+BENCHMARK(current_context);
 BENCHMARK(streamless_pair)->Apply(at_sizes);
 
 }  // namespace

@@ -35,6 +35,11 @@ class Lifetimes(unittest.TestCase):
         done = self.case("second", "device 0 is served in another context")
         self.assertEqual(done.served(), 6)
 
+    def test_contexts_that_change_behind_the_hooks(self) -> None:
+        done = self.case("switched", simulated="devices:2,capacity:1GiB")
+        served = [device["stats"]["allocation"]["all"]["allocated"] for device in done.dumps[0]["devices"]]
+        self.assertEqual(served, [20, 20])
+
     def test_threads_come_and_go(self) -> None:
         done = self.case("threads")
         self.assertEqual(done.served(), 5 * 4 * 51)
