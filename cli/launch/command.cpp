@@ -71,6 +71,8 @@ int run_preloaded(const std::vector<std::string>& program) {
   Result<std::string> library = preload_library();
   if (!library.ok()) return complain(library.take_status());
   put_first("LD_PRELOAD", library.value());
+  if (const std::string auditor = auditor_beside(library.value()); !auditor.empty())
+    put_first("LD_AUDIT", auditor);
   return complain(execute(program));
 }
 
@@ -187,7 +189,7 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
       app.add_subcommand("run", "Run a command with Spillway as PyTorch's allocator, in all its processes");
   CLI::Option* preload = choices->run->add_flag(
       "--preload", choices->preload,
-      "For any CUDA program: stand before its driver (LD_PRELOAD) and change nothing in PyTorch");
+      "For any CUDA program: stand before its driver (LD_PRELOAD, LD_AUDIT) and change nothing in PyTorch");
   choices->run->add_flag("--plain", choices->plain, "The integration that needs no compiler")
       ->excludes(preload);
   choices->run

@@ -90,6 +90,12 @@ Result<std::string> preload_library() {
   return folder.value() + "/" + kLibrary;
 }
 
+std::string auditor_beside(const std::string& preload_library) {
+  const fs::path path = fs::path(preload_library).parent_path() / "libspillway_audit.so";
+  std::error_code error;
+  return fs::exists(path, error) ? path.string() : "";
+}
+
 Result<std::string> package_folder() {
   const fs::path own = own_folder();
   return folder_with("_bootstrap/sitecustomize.py",

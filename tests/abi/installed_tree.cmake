@@ -60,6 +60,7 @@ set(expected
   lib/libspillway.so.${VERSION}
   lib/pkgconfig/spillway-static.pc
   lib/pkgconfig/spillway.pc
+  lib/libspillway_audit.so
   lib/libspillway_preload.so)
 list(SORT expected)
 if(NOT installed STREQUAL expected)

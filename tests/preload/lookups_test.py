@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from under import BUILD, PRELOAD, PROGRAMS, Run, run
+from under import AUDITOR, BUILD, PRELOAD, PROGRAMS, Run, run
 
 
 class LookUps(unittest.TestCase):
@@ -64,6 +64,15 @@ class LookUps(unittest.TestCase):
         needed = [line.split("[")[1].rstrip("]") for line in text.splitlines() if "(NEEDED)" in line]
         self.assertTrue(
             needed and all(name.startswith(("libc.so", "ld-linux", "libdl.so", "libm.so")) for name in needed), needed
+        )
+
+    def test_the_auditor_needs_nothing(self) -> None:
+        """It has libraries of its own otherwise, in every process."""
+        text = subprocess.run(["readelf", "-d", AUDITOR], capture_output=True, text=True, check=True).stdout
+        self.assertNotIn("(NEEDED)", text)
+        names = subprocess.run(["nm", "-D", AUDITOR], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(
+            {line.split()[-1] for line in names.splitlines()}, {"la_version", "la_objopen", "la_symbind64"}
         )
 
     def test_every_hook_is_exported_and_nothing_else(self) -> None:

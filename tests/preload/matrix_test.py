@@ -8,13 +8,15 @@ import sys
 import textwrap
 import unittest
 
-from under import DRIVER, PRELOAD, PROGRAMS, SIM, Run, run
+from under import AUDITOR, DRIVER, PRELOAD, PROGRAMS, SIM, Run, run
 
 # What pairs.c asks for: four blocks a round, 200 rounds.
 PAIRS = 800
 
 
 class Matrix(unittest.TestCase):
+    ORDERS = range(1, 9)  # seeds of the device
+
     def assert_served(self, done: Run, blocks: int) -> None:
         self.assertEqual(done.code, 0, done.err)
         self.assertNotIn("spillway:", done.err)
@@ -52,7 +54,7 @@ class Matrix(unittest.TestCase):
         self.assert_pairs(run(PROGRAMS / "preload_pairs", "modern", preload=[PRELOAD, DRIVER]))
 
     def test_in_many_orders_of_the_device(self) -> None:
-        for seed in range(1, 9):
+        for seed in self.ORDERS:
             for completion in ("late", "run-ahead"):
                 with self.subTest(seed=seed, completion=completion):
                     simulated = f"capacity:4GiB,seed:{seed},completion:{completion}"
@@ -86,10 +88,28 @@ class Matrix(unittest.TestCase):
         )
         self.assert_served(run(sys.executable, "-c", program), 100)
 
-    def test_deepbind_is_not_covered_and_works(self) -> None:
-        done = run(PROGRAMS / "preload_pairs", "deepbind", TEST_PLUGIN=str(PROGRAMS / "libpreload_plugin.so"))
-        self.assertEqual((done.code, done.err), (0, ""))
-        self.assertEqual(done.served(), 0)
+    def deepbind(self) -> Run:
+        """A library that looks the driver's functions up."""
+        return run(PROGRAMS / "preload_pairs", "deepbind", TEST_PLUGIN=str(PROGRAMS / "libpreload_plugin.so"))
+
+    def deepbind_linked(self, when: str) -> Run:
+        """A library that is linked with the driver, bound at once or with the first calls."""
+        program = textwrap.dedent(
+            f"""
+            import ctypes, os
+            flags = os.{when} | os.RTLD_DEEPBIND
+            library = ctypes.CDLL(os.environ["TEST_LIBRARY"], mode=flags)
+            assert library.allocate_and_free(100) == 0
+            """
+        )
+        library = PROGRAMS / "libpreload_linked_library.so"
+        return run(sys.executable, "-c", program, TEST_LIBRARY=str(library))
+
+    def test_deepbind(self) -> None:
+        """Without the auditor the driver serves."""
+        for done in (self.deepbind(), self.deepbind_linked("RTLD_NOW"), self.deepbind_linked("RTLD_LAZY")):
+            self.assertEqual((done.code, done.err), (0, ""))
+            self.assertEqual(done.served(), 0)
 
     def test_second_interposer_behind(self) -> None:
         interposer = PROGRAMS / "libpreload_interposer.so"
@@ -150,11 +170,40 @@ class Matrix(unittest.TestCase):
         self.assert_served(run(sys.executable, "-c", program, preload=[], TEST_PRELOAD=str(PRELOAD)), 1)
 
 
+class Audited(Matrix):
+    """All of it with the auditor, which spillway run --preload adds."""
+
+    ORDERS = range(1, 2)  # it has no say in them
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        os.environ["LD_AUDIT"] = str(AUDITOR)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        del os.environ["LD_AUDIT"]
+
+    def test_deepbind(self) -> None:
+        self.assert_pairs(self.deepbind())
+        self.assert_served(self.deepbind_linked("RTLD_NOW"), 100)
+        self.assert_served(self.deepbind_linked("RTLD_LAZY"), 100)
+
+    def test_without_the_preload_library_it_does_nothing(self) -> None:
+        done = run(PROGRAMS / "preload_pairs", "modern", preload=[])
+        self.assertEqual((done.code, done.err), (0, ""))
+        self.assertIn("driver calls of cuMemAlloc: 600", done.out)
+
+
 class TheCommand(unittest.TestCase):
     def test_run_preload(self) -> None:
         done = run(
             os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--", PROGRAMS / "preload_pairs", "modern", preload=[]
         )
+        self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
+
+    def test_run_preload_of_a_library_that_is_bound_deeply(self) -> None:
+        command = (os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--", PROGRAMS / "preload_pairs", "deepbind")
+        done = run(*command, preload=[], TEST_PLUGIN=str(PROGRAMS / "libpreload_plugin.so"))
         self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
 
     def test_what_it_cannot_be_combined_with(self) -> None:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import unittest
 
-from under import PRELOAD, SIM, Run, run
+from under import AUDITOR, PRELOAD, SIM, Run, run
 
 TRAIN = """
 import ctypes, json, os, sys, tempfile
@@ -66,6 +66,7 @@ def train(program: str) -> Run:
         textwrap.dedent(program),
         preload=[PRELOAD, *stand_ins],
         simulated="capacity:8GiB,races:off",
+        LD_AUDIT=str(AUDITOR),
     )
 
 

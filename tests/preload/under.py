@@ -13,6 +13,7 @@ from typing import Any
 BUILD = Path(os.environ["SPILLWAY_BUILD"])
 PROGRAMS = Path(os.environ["SPILLWAY_PROGRAMS"])
 PRELOAD = BUILD / "lib" / "libspillway_preload.so"
+AUDITOR = BUILD / "lib" / "libspillway_audit.so"
 SIM = BUILD / "lib" / "sim"
 DRIVER = SIM / "libcuda.so.1"
 
