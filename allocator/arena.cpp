@@ -86,6 +86,7 @@ Arena::~Arena() {
       pool.source.free(memory);
     }
   });
+  for (const std::unique_ptr<Heap>& heap : heaps_) heap->trace_end();
   heaps_.clear();
   store_.reset();
   shared_.give_back();

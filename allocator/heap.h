@@ -169,7 +169,10 @@ class Heap {
   // Slabs without a live slot give their place back; answers how many.
   size_t release_empty_slabs();
 
-  // heap_state.cpp, for the heaps of a pool that was not released. The blocks in the program's hands.
+  // heap_state.cpp. Tells the trace that every block is gone, as they are with the arena.
+  void trace_end();
+
+  // For the heaps of a pool that was not released. The blocks in the program's hands.
   HeapState save();
   // Whether restore() can be done, which cannot fail then; lists what it will free and allocate. Errors:
   // invalid_state (another stream still uses memory of the state).

@@ -66,6 +66,20 @@ Status place_is_taken(const Place& place) {
 
 }  // namespace
 
+void Heap::trace_end() {
+  for (const std::unique_ptr<Place>& place : places_) {
+    const bool is_pending = place->state == BlockState::kPendingFree;
+    if (!is_pending && place->state != BlockState::kLive) continue;
+    const Slab* slab = place->slab;
+    if (slab == nullptr) counters.trace_end(is_pending, place->requested_bytes, place->bytes(), place->va);
+    for (uint32_t slot = 0; slab != nullptr && slot < slab->slots; ++slot) {
+      const bool was_freed = Slab::test(slab->pending_slots, slot);
+      if (was_freed || slab->is_live(slot))
+        counters.trace_end(was_freed, slab->requested[slot], slab->slot_bytes(), slab->va_of(slot));
+    }
+  }
+}
+
 HeapState Heap::save() {
   HeapState state;
   for (const std::unique_ptr<Place>& place : places_) {

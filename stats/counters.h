@@ -242,6 +242,11 @@ class HeapCounters {
     trace(TraceKind::kFree, address, requested_bytes, block_bytes);
   }
 
+  // For the trace alone: the block is gone with all of its device's. `was_freed`: by the program before.
+  void trace_end(bool was_freed, uint64_t requested_bytes, uint64_t block_bytes, uint64_t address) {
+    trace(was_freed ? TraceKind::kFreeCompleted : TraceKind::kFree, address, requested_bytes, block_bytes);
+  }
+
   // Pages without a byte in use (positive), or no longer so (negative), for a change that no allocate or free
   // reports. Pages that arrive from the driver or return to it are not reported here but by on_reserve, and
   // by on_pages.

@@ -1,5 +1,7 @@
 #include "abi/preload/accounts.h"
 
+#include <set>
+
 #include "abi/process.h"
 
 namespace spillway {
@@ -17,10 +19,11 @@ Accounts& Accounts::instance() {
   return accounts;
 }
 
-void Accounts::add(DriverMemory kind, int device, uint64_t key, uint64_t bytes) noexcept {
+void Accounts::add(DriverMemory kind, int device, const void* context, uint64_t key,
+                   uint64_t bytes) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    rows_[static_cast<size_t>(kind)][key] = {device, bytes};
+    rows_[static_cast<size_t>(kind)][key] = {device, context, bytes};
     publish(kind, device);
   } catch (...) {
     // Host memory has run out: the account is wrong, the program is not.
@@ -36,6 +39,23 @@ void Accounts::remove(DriverMemory kind, uint64_t key) noexcept {
     const int device = found->second.device;
     rows.erase(found);
     publish(kind, device);
+  } catch (...) {
+    // As above.
+  }
+}
+
+void Accounts::context_ended(const void* context) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    for (size_t kind = 0; kind < rows_.size(); ++kind) {
+      std::set<int> devices;
+      std::erase_if(rows_[kind], [&](const auto& entry) {
+        const bool ends = entry.second.context == context;
+        if (ends) devices.insert(entry.second.device);
+        return ends;
+      });
+      for (const int device : devices) publish(static_cast<DriverMemory>(kind), device);
+    }
   } catch (...) {
     // As above.
   }

@@ -25,14 +25,17 @@ class Accounts {
  public:
   static Accounts& instance();
 
-  // `key`: the pointer or handle, which remove() names again.
-  void add(DriverMemory kind, int device, uint64_t key, uint64_t bytes) noexcept;
+  // `key`: the pointer or handle, which remove() names again. `context`: that with which it goes; null for
+  // none.
+  void add(DriverMemory kind, int device, const void* context, uint64_t key, uint64_t bytes) noexcept;
   // Unknown keys are ignored.
   void remove(DriverMemory kind, uint64_t key) noexcept;
+  void context_ended(const void* context) noexcept;
 
  private:
   struct Row {
     int device;
+    const void* context;
     uint64_t bytes;
   };
   void publish(DriverMemory kind, int device);

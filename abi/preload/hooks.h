@@ -50,10 +50,20 @@ CUresult take_from_driver(Call call) noexcept {
   return call();
 }
 
-// Counts what the driver gave.
+// Counts what the driver gave in the current context, served or not.
 inline void account(DriverMemory kind, uint64_t key, uint64_t bytes) noexcept {
-  if (const ServedContext* served = served_here(); served != nullptr)
-    Accounts::instance().add(kind, served->device, key, bytes);
+  const ServedContext* served = served_here();
+  const Driver* driver = ServedContexts::instance().driver();
+  CUcontext context = nullptr;
+  CUdevice device = -1;
+  if (served != nullptr) {
+    context = served->context;
+    device = served->device;
+  } else if (driver == nullptr || driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
+             driver->cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+    return;
+  }
+  Accounts::instance().add(kind, device, context, key, bytes);
 }
 
 }  // namespace spillway

@@ -129,7 +129,7 @@ CUresult mem_create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmem
   const CUresult result =
       take_from_driver([&] { return real_calls->cuMemCreate(out, bytes, properties, flags); });
   if (result == CUDA_SUCCESS && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-    Accounts::instance().add(DriverMemory::kVmm, properties->location.id, *out, bytes);
+    Accounts::instance().add(DriverMemory::kVmm, properties->location.id, nullptr, *out, bytes);
   return result;
 }
 

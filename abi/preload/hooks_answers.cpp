@@ -1,5 +1,6 @@
 // Answers about memory that must agree with what Spillway serves, and calls that show memory to others.
 #include "abi/arena_calls.h"
+#include "abi/preload/block_ids.h"
 #include "abi/preload/hooks.h"
 #include "abi/preload/ipc_requests.h"
 
@@ -49,6 +50,7 @@ bool is_of_block(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return true;
     default:
       return false;
@@ -66,6 +68,10 @@ void write_attribute(const FoundBlock& block, CUpointer_attribute attribute, voi
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       *static_cast<CUdeviceptr*>(out) = block.row.address;
+      return;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      if (const uint64_t id = BlockIds::instance().of(block.row.address, block.device); id != 0)
+        *static_cast<unsigned long long*>(out) = id;
       return;
     default:
       *static_cast<size_t*>(out) = block.row.requested_bytes;

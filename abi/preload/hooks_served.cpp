@@ -2,6 +2,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "abi/preload/block_ids.h"
 #include "abi/preload/hooks.h"
 #include "abi/preload/ipc_requests.h"
 
@@ -67,6 +68,7 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
 
 bool free_streamless(CUdeviceptr pointer) noexcept {
   try {
+    BlockIds::instance().forget(pointer);
     const int device = Arena::device_of(pointer_of(pointer));
     // A block in host memory is known to the arenas by its beginning alone.
     ServedContext* served =
@@ -121,6 +123,7 @@ bool free_on(CUdeviceptr pointer, CUstream stream) noexcept {
     void* const block = pointer_of(pointer);
     const int device = Arena::device_of(block);
     if (is_captured(stream)) return false;
+    BlockIds::instance().forget(pointer);
     const ServedContext* user = ServedContexts::instance().of_stream(stream);
     if (user != nullptr && (user->device == device || device < 0)) return Arena::free_on(block, stream).ok();
     ServedContext* owner = ServedContexts::instance().of_device(device);

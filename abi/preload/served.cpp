@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "abi/preload/accounts.h"
+#include "abi/preload/block_ids.h"
 #include "driver/context.h"
 
 namespace spillway {
@@ -81,7 +83,7 @@ ServedContext* ServedContexts::make(CUcontext context) {
   std::unique_ptr<ServedContext>& entry = contexts_[context];
   const int device = device_of(context);
   const ScopedContext scope(*kept_driver_, context);
-  if (device < 0 || !scope.status().ok()) return nullptr;
+  if (device < 0 || !scope.status().ok() || is_left(device)) return nullptr;
   Result<Arena*> arena = Process::instance().arena(device);
   if (!arena.ok()) {
     complain(arena.status(), "memory is left to the driver");
@@ -133,6 +135,7 @@ void ServedContexts::stream_destroyed(CUstream stream) {
 }
 
 void ServedContexts::context_ends(CUcontext context) {
+  Accounts::instance().context_ended(context);
   const std::lock_guard lock(mutex_);
   const auto entry = contexts_.find(context);
   if (entry != contexts_.end()) end(entry);
@@ -143,6 +146,7 @@ void ServedContexts::primary_context_ends(int device) {
   for (auto entry = contexts_.begin(); entry != contexts_.end(); ++entry) {
     const ServedContext* served = entry->second.get();
     if (served == nullptr || served->device != device || !served->arena->is_in_primary_context()) continue;
+    Accounts::instance().context_ended(served->context);
     return end(entry);
   }
 }
@@ -156,7 +160,15 @@ void ServedContexts::end(std::map<CUcontext, std::unique_ptr<ServedContext>>::it
   streams_.remove_all(served->context);
   std::erase_if(peers_, [&](const auto& pair) { return pair.first == served->context; });
   served->streamless.reset();
-  (void)Process::instance().drop_arena(served->device);
+  BlockIds::instance().forget_all(served->device);
+  if (Process::instance().drop_arena(served->device)) return;
+  // The driver may give another context this one's handle, so that the arena would pass for its own.
+  is_left_[static_cast<size_t>(served->device)] = true;
+  std::fprintf(
+      stderr,
+      "spillway: preload: device %d: its context ended while spilled regions, guards or callbacks of "
+      "Spillway depend on its memory; what later contexts ask for is left to the driver\n",
+      served->device);
 }
 
 void ServedContexts::enable_peer(const ServedContext& owner, int user) {

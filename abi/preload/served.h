@@ -61,6 +61,9 @@ class ServedContexts {
   void end(std::map<CUcontext, std::unique_ptr<ServedContext>>::iterator entry);
   static void enable_peer(const ServedContext& owner, int user);
   int device_of(CUcontext context);
+  bool is_left(int device) const {
+    return device < Allocator::kMostDevices && is_left_[static_cast<size_t>(device)];
+  }
 
   std::atomic<const Driver*> driver_{nullptr};
   std::shared_ptr<const Driver> kept_driver_;
@@ -71,7 +74,9 @@ class ServedContexts {
 
   std::mutex mutex_;
   std::map<CUcontext, std::unique_ptr<ServedContext>> contexts_;  // null: left to the driver
-  std::vector<std::pair<CUcontext, int>> peers_;                  // whose memory, for which device
+  // Devices that keep the arena of a context that is gone.
+  std::array<bool, Allocator::kMostDevices> is_left_{};
+  std::vector<std::pair<CUcontext, int>> peers_;  // whose memory, for which device
 };
 
 }  // namespace spillway

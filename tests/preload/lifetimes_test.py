@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import unittest
+from pathlib import Path
 
-from under import PROGRAMS, Run, run
+from under import COMMAND, PROGRAMS, Run, run
 
 MIB = 1 << 20
 
@@ -24,6 +27,15 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.served(), 3)
         self.assertEqual(done.stats()["allocation"]["all"]["current"], 0)
 
+    def test_the_trace_of_contexts_that_ended_with_blocks_is_replayed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.zst"
+            self.case("reset", SPILLWAY_CONF=f"trace:{trace}")
+            done = run(COMMAND, "replay", "--json", trace, preload=[])
+        self.assertEqual((done.code, done.err), (0, ""))
+        # In each of three contexts a block that is forgotten, beside the others; then three more.
+        self.assertEqual(json.loads(done.out)[0]["events"], 3 * (1 + 2 * 20 + 1) + 2 * 3)
+
     def test_contexts_made_and_destroyed(self) -> None:
         self.case("created")
 
@@ -31,9 +43,17 @@ class Lifetimes(unittest.TestCase):
         done = self.case("churned", SPILLWAY_CONF="live_interval:1")
         self.assertEqual(done.dumps[0]["devices"], [])
 
+    def test_a_context_ends_that_more_than_blocks_depends_on(self) -> None:
+        done = self.case("depended-on", "device 0: its context ended while")
+        self.assertEqual(done.err.count("\n"), 1)
+        self.assertEqual(done.served(), 20)
+        self.assertEqual(done.device()["annotations"]["preload_plain_bytes"], 0)
+
     def test_a_second_context_is_left_to_the_driver(self) -> None:
         done = self.case("second", "device 0 is served in another context")
         self.assertEqual(done.served(), 6)
+        # What the first of two such contexts forgot has gone with it.
+        self.assertEqual(done.device()["annotations"]["preload_plain_bytes"], 5 * MIB)
 
     def test_contexts_that_change_behind_the_hooks(self) -> None:
         done = self.case("switched", simulated="devices:2,capacity:1GiB")

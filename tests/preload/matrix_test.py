@@ -8,7 +8,7 @@ import sys
 import textwrap
 import unittest
 
-from under import AUDITOR, DRIVER, PRELOAD, PROGRAMS, SIM, Run, run
+from under import AUDITOR, COMMAND, DRIVER, PRELOAD, PROGRAMS, SIM, Run, run
 
 # What pairs.c asks for: four blocks a round, 200 rounds.
 PAIRS = 800
@@ -196,18 +196,16 @@ class Audited(Matrix):
 
 class TheCommand(unittest.TestCase):
     def test_run_preload(self) -> None:
-        done = run(
-            os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--", PROGRAMS / "preload_pairs", "modern", preload=[]
-        )
+        done = run(COMMAND, "run", "--preload", "--", PROGRAMS / "preload_pairs", "modern", preload=[])
         self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
 
     def test_run_preload_of_a_library_that_is_bound_deeply(self) -> None:
-        command = (os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--", PROGRAMS / "preload_pairs", "deepbind")
+        command = (COMMAND, "run", "--preload", "--", PROGRAMS / "preload_pairs", "deepbind")
         done = run(*command, preload=[], TEST_PLUGIN=str(PROGRAMS / "libpreload_plugin.so"))
         self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
 
     def test_what_it_cannot_be_combined_with(self) -> None:
-        done = run(os.environ["SPILLWAY_COMMAND"], "run", "--preload", "--plain", "--", "true", preload=[])
+        done = run(COMMAND, "run", "--preload", "--plain", "--", "true", preload=[])
         self.assertEqual(done.code, 1)
         self.assertIn("--preload", done.err)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 BUILD = Path(os.environ["SPILLWAY_BUILD"])
 PROGRAMS = Path(os.environ["SPILLWAY_PROGRAMS"])
+COMMAND = os.environ["SPILLWAY_COMMAND"]
 PRELOAD = BUILD / "lib" / "libspillway_preload.so"
 AUDITOR = BUILD / "lib" / "libspillway_audit.so"
 SIM = BUILD / "lib" / "sim"

@@ -8,6 +8,42 @@
 static CUresult (*get_attribute)(void*, CUpointer_attribute, CUdeviceptr);
 static CUresult (*get_attributes)(unsigned, CUpointer_attribute*, void**, CUdeviceptr);
 
+static unsigned long long id_of(CUdeviceptr pointer) {
+  unsigned long long id = 0;
+  unsigned long long together = 0;
+  CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+  void* answer = &together;
+  CHECK(get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer) == CUDA_SUCCESS);
+  CHECK(get_attributes(1, &wanted, &answer, pointer) == CUDA_SUCCESS && together == id && id != 0);
+  return id;
+}
+
+/* A block has one number, another has another, and so has a later one at its address. */
+static void check_ids(const Driver* driver) {
+  enum { kRounds = 1000 };
+  static CUdeviceptr addresses[kRounds];
+  static unsigned long long ids[kRounds];
+  CUdeviceptr kept = 0;
+  CHECK(driver->cuMemAlloc_(&kept, 4096) == CUDA_SUCCESS);
+  const unsigned long long of_kept = id_of(kept);
+  int came_again[2] = {0, 0};
+  for (int i = 0; i < kRounds; ++i) {
+    const int is_ordered = i % 2;
+    CHECK((is_ordered ? driver->cuMemAllocAsync_(&addresses[i], 4096, NULL)
+                      : driver->cuMemAlloc_(&addresses[i], 4096)) == CUDA_SUCCESS);
+    ids[i] = id_of(addresses[i]);
+    CHECK(id_of(addresses[i] + 4095) == ids[i] && ids[i] != of_kept);
+    for (int j = 0; j < i; ++j) {
+      CHECK(ids[j] != ids[i]);
+      came_again[is_ordered] += addresses[j] == addresses[i] && j % 2 == is_ordered;
+    }
+    CHECK((is_ordered ? driver->cuMemFreeAsync_(addresses[i], NULL) : driver->cuMemFree_(addresses[i])) ==
+          CUDA_SUCCESS);
+  }
+  CHECK(came_again[0] > 0 && came_again[1] > 0 && id_of(kept) == of_kept);
+  CHECK(driver->cuMemFree_(kept) == CUDA_SUCCESS);
+}
+
 int main(int count, char** arguments) {
   Driver driver;
   CUdevice device = 0;
@@ -65,5 +101,6 @@ int main(int count, char** arguments) {
   CHECK(after <= before + kEdges && after + kEdges >= before);
   CHECK(driver.cuMemFree_(large) == CUDA_ERROR_INVALID_VALUE);
   for (int i = 0; i < 3; ++i) CHECK(driver.cuMemFree_(blocks[i]) == CUDA_SUCCESS);
+  check_ids(&driver);
   return 0;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "include/spillway/spillway.h"
 
 static void use_memory(int rounds) {
   for (int i = 0; i < rounds; ++i) {
@@ -47,6 +48,25 @@ static void reset(void) {
   use_memory(3);
 }
 
+static uint64_t give_nothing(int device, uint64_t bytes, void* context) {
+  (void)device, (void)bytes, (void)context;
+  return 0;
+}
+
+/* Something of Spillway's own depends on the memory of a context that ends. */
+static void depended_on(void) {
+  spw_status (*add)(int, spw_oom_callback, void*) = NULL;
+  retain();
+  use_memory(20);
+  *(void**)&add = dlsym(dlopen("libspillway.so.0", RTLD_NOW | RTLD_NOLOAD), "spw_add_oom_callback");
+  CHECK(add != NULL && add(0, give_nothing, NULL) == SPW_OK);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS);
+    retain();
+    use_memory(3);
+  }
+}
+
 static void created(void) {
   for (int i = 0; i < 3; ++i) {
     CUcontext context = NULL;
@@ -72,11 +92,16 @@ static void churned(void) {
 /* Two contexts of one device: the second is the driver's. */
 static void second(void) {
   CUcontext other = NULL;
+  CUdeviceptr forgotten = 0;
   retain();
   use_memory(3);
   CHECK(cuCtxCreate(&other, NULL, 0, 0) == CUDA_SUCCESS);
   use_memory(3);
+  CHECK(cuMemAlloc(&forgotten, 3 << 20) == CUDA_SUCCESS);
   CHECK(cuCtxDestroy(other) == CUDA_SUCCESS);
+  CHECK(cuCtxCreate(&other, NULL, 0, 0) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc(&forgotten, 5 << 20) == CUDA_SUCCESS);
+  CHECK(cuCtxPopCurrent(&other) == CUDA_SUCCESS);
   use_memory(3);
 }
 
@@ -195,9 +220,10 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"reset", reset},     {"created", created},   {"second", second},   {"ipc", ipc},
-                {"counted", counted}, {"squeezed", squeezed}, {"threads", threads}, {"captured", captured},
-                {"churned", churned}, {"switched", switched}};
+  } kCases[] = {{"reset", reset},       {"created", created},        {"second", second},
+                {"ipc", ipc},           {"counted", counted},        {"squeezed", squeezed},
+                {"threads", threads},   {"captured", captured},      {"churned", churned},
+                {"switched", switched}, {"depended-on", depended_on}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
