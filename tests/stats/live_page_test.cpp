@@ -14,7 +14,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 
@@ -259,34 +258,6 @@ TEST(LivePage, WhatIsNoPageIsRefused) {
   EXPECT_THAT(listing.pages, IsEmpty());
   EXPECT_THAT(listing.problems, SizeIs(4));  // all but the link, which cannot be opened
   EXPECT_THAT(listing.problems, Each(Not(HasSubstr("\x1b"))));
-}
-
-TEST(LivePage, RandomBytesNeverDoMoreThanBeRefused) {
-  const Page written(3);
-  std::ifstream file(written.page.path(), std::ios::binary);
-  const std::string good(std::istreambuf_iterator<char>(file), {});
-  const std::string path = of_user(written.folder) + "/1-1.page";
-  const auto put = [&](const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-    chmod(path.c_str(), 0600);
-  };
-  std::mt19937 random(7);
-  int read_anyway = 0;
-  for (int round = 0; round < 500; ++round) {
-    std::string bytes = good;
-    const size_t places[] = {0, slot_offset(0), slot_offset(1)};
-    for (int i = 0; i < 1 + round % 4; ++i) {
-      const size_t at = places[random() % 3] + random() % 256;
-      bytes[at] = static_cast<char>(random());
-    }
-    if (round % 10 == 0) bytes.resize(random() % bytes.size());
-    put(bytes);
-    const Result<LiveReading> read = read_live_page(path);
-    if (!read.ok()) continue;
-    ++read_anyway;
-    EXPECT_LE(read.value().devices.size(), LiveState::kMostDevices);
-  }
-  EXPECT_GT(read_anyway, 0);
 }
 
 }  // namespace
