@@ -129,6 +129,27 @@ CUresult primary_ctx_retain(CUcontext* out, CUdevice device) {
   return result;
 }
 
+// Whether somebody has functions of the driver's that no look-up shows: the CUDA runtime retains contexts by
+// one of them.
+std::atomic<bool> has_tables{false};
+
+CUresult get_export_table(const void** table, const CUuuid* id) {
+  const CUresult result = real_calls->cuGetExportTable(table, id);
+  if (result == CUDA_SUCCESS) has_tables.store(true, std::memory_order_relaxed);
+  return result;
+}
+
+// Whether what is retained but not counted may still need memory of the device.
+bool is_needed_by_others(CUdevice device) noexcept {
+  if (!has_tables.load(std::memory_order_relaxed)) return false;
+  try {
+    const ServedContext* served = ServedContexts::instance().of_device(device);
+    return served != nullptr && served->arena->stats().allocation.all.current > 0;
+  } catch (...) {
+    return true;
+  }
+}
+
 // With the program's last release the context ends, and Spillway's own claim on it must not keep it.
 CUresult primary_ctx_release(CUdevice device) {
   bool is_last = false;
@@ -138,7 +159,8 @@ CUresult primary_ctx_release(CUdevice device) {
     is_last = count == 1;
     if (count > 0) --count;
   }
-  if (is_last) before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device); });
+  if (is_last && !is_needed_by_others(device))
+    before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device); });
   return real_calls->cuDevicePrimaryCtxRelease_v2(device);
 }
 
@@ -182,6 +204,7 @@ void fill_lifetime_hooks(DriverCalls& calls) {
     calls.cuStreamBeginCaptureToGraph_ptsz = begin_capture_to_graph_ptsz;
 #endif
   calls.cuCtxDestroy_v2 = ctx_destroy;
+  if (calls.cuGetExportTable != nullptr) calls.cuGetExportTable = get_export_table;
   calls.cuDevicePrimaryCtxRetain = primary_ctx_retain;
   calls.cuDevicePrimaryCtxRelease_v2 = primary_ctx_release;
   calls.cuDevicePrimaryCtxReset_v2 = primary_ctx_reset;

@@ -31,6 +31,7 @@ struct Choices {
   std::vector<std::string> program;
   bool plain = false;
   bool preload = false;
+  bool audit = false;
   bool pinned_memory = false;
   std::string gpu_memory;
   int devices = 1;
@@ -67,19 +68,25 @@ void add_option(const std::string& option) {
 }
 
 // The program as it is: no integration, the driver's calls alone.
-int run_preloaded(const std::vector<std::string>& program) {
+int run_preloaded(const std::vector<std::string>& program, bool audit) {
   Result<std::string> library = preload_library();
   if (!library.ok()) return complain(library.take_status());
   put_first("LD_PRELOAD", library.value());
-  if (const std::string auditor = auditor_beside(library.value()); !auditor.empty())
-    put_first("LD_AUDIT", auditor);
+  if (audit) {
+    Result<std::string> auditor = auditor_beside(library.value());
+    if (!auditor.ok()) return complain(auditor.take_status());
+    put_first("LD_AUDIT", auditor.value());
+    // Where there is an auditor, the loader lays out thread-local memory before it knows the program's
+    // libraries and leaves them 2 KB of the kind that cannot grow; allocators and OpenMP runtimes want more.
+    put_first("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=65536");
+  }
   return complain(execute(program));
 }
 
 int run(const Choices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.run);
   if (!program.ok()) return complain(program.take_status());
-  if (choices.preload) return run_preloaded(program.value());
+  if (choices.preload) return run_preloaded(program.value(), choices.audit);
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
   ::setenv("SPILLWAY_RUN", choices.plain ? "plain" : "full", 1);
   if (choices.pinned_memory) add_option("pinned_memory:on");
@@ -189,7 +196,11 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
       app.add_subcommand("run", "Run a command with Spillway as PyTorch's allocator, in all its processes");
   CLI::Option* preload = choices->run->add_flag(
       "--preload", choices->preload,
-      "For any CUDA program: stand before its driver (LD_PRELOAD, LD_AUDIT) and change nothing in PyTorch");
+      "For any CUDA program: stand before its driver (LD_PRELOAD) and change nothing in PyTorch");
+  choices->run
+      ->add_flag("--audit", choices->audit,
+                 "With --preload: serve libraries that are opened with RTLD_DEEPBIND too (LD_AUDIT)")
+      ->needs(preload);
   choices->run->add_flag("--plain", choices->plain, "The integration that needs no compiler")
       ->excludes(preload);
   choices->run

@@ -90,10 +90,12 @@ Result<std::string> preload_library() {
   return folder.value() + "/" + kLibrary;
 }
 
-std::string auditor_beside(const std::string& preload_library) {
-  const fs::path path = fs::path(preload_library).parent_path() / "libspillway_audit.so";
-  std::error_code error;
-  return fs::exists(path, error) ? path.string() : "";
+Result<std::string> auditor_beside(const std::string& preload_library) {
+  constexpr const char* kAuditor = "libspillway_audit.so";
+  const std::string folder = fs::path(preload_library).parent_path().string();
+  Result<std::string> found = folder_with(kAuditor, {folder}, "libspillway_audit.so is", "SPILLWAY_PRELOAD");
+  if (!found.ok()) return found;
+  return found.value() + "/" + kAuditor;
 }
 
 Result<std::string> package_folder() {

@@ -18,8 +18,8 @@ Result<std::string> simulated_libraries_folder();
 // The library that stands before a program's driver: of $SPILLWAY_PRELOAD, a folder, or where this command is
 // installed. Errors: io.
 Result<std::string> preload_library();
-// The auditor of the dynamic loader that belongs to it; "" where there is none.
-std::string auditor_beside(const std::string& preload_library);
+// The auditor of the dynamic loader that belongs to it. Errors: io.
+Result<std::string> auditor_beside(const std::string& preload_library);
 // Puts the entry before the others of a variable that is a list with colons.
 void put_first(const char* variable, const std::string& entry);
 

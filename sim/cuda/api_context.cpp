@@ -1,5 +1,6 @@
 // Contexts: primary ones, created ones, and which is current in a thread.
 #include <algorithm>
+#include <cstring>
 
 #include "sim/cuda/call.h"
 #include "sim/cuda/capture.h"
@@ -45,9 +46,28 @@ CUresult set_peer(EntryPoint entry, CUcontext peer, bool enable) {
   return peers.erase(pair) == 1 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
+// The one private table that is modelled: its function makes a context, current, as cuCtxCreate does. PhysX
+// uses it.
+const CUuuid kContextTable = {{0x0c, -0x5b, 0x0b, -0x74, 0x10, 0x04, -0x6e, -0x66, -0x77, -0x59, -0x30, -0x21,
+                               0x10, -0x19, 0x72, -0x7a}};
+struct ContextTable {
+  size_t size;
+  CUresult (*create)(CUcontext*, unsigned, CUdevice);
+};
+const ContextTable kContextFunctions = {sizeof(ContextTable), create};
+
 }  // namespace
 
 extern "C" {
+
+CUresult cuGetExportTable(const void** table, const CUuuid* id) {
+  Call call(EntryPoint::k_cuGetExportTable, kBeforeInit);
+  if (call.refused()) return call.result();
+  if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_known = std::memcmp(id, &kContextTable, sizeof *id) == 0;
+  *table = is_known ? &kContextFunctions : nullptr;
+  return is_known ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   Call call(EntryPoint::k_cuDevicePrimaryCtxRetain);

@@ -90,13 +90,6 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return call.refused() ? call.result() : look_up(error, text, &ErrorText::text);
 }
 
-CUresult cuGetExportTable(const void** table, const CUuuid*) {
-  Call call(EntryPoint::k_cuGetExportTable, kBeforeInit);
-  if (call.refused()) return call.result();
-  if (table != nullptr) *table = nullptr;
-  return CUDA_ERROR_NOT_FOUND;
-}
-
 // Declared by cuda_profiler_api.h only, which machines without a toolkit lack.
 CUresult cuProfilerStart();
 CUresult cuProfilerStop();

@@ -49,6 +49,9 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.served(), 20)
         self.assertEqual(done.device()["annotations"]["preload_plain_bytes"], 0)
 
+    def test_a_context_that_a_runtime_keeps_too(self) -> None:
+        self.assertEqual(self.case("shared").served(), 4)
+
     def test_a_second_context_is_left_to_the_driver(self) -> None:
         done = self.case("second", "device 0 is served in another context")
         self.assertEqual(done.served(), 6)
@@ -56,9 +59,9 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.device()["annotations"]["preload_plain_bytes"], 5 * MIB)
 
     def test_contexts_that_change_behind_the_hooks(self) -> None:
-        done = self.case("switched", simulated="devices:2,capacity:1GiB")
+        done = self.case("switched", simulated="devices:3,capacity:1GiB")
         served = [device["stats"]["allocation"]["all"]["allocated"] for device in done.dumps[0]["devices"]]
-        self.assertEqual(served, [20, 20])
+        self.assertEqual(served, [20, 21, 1])
 
     def test_threads_come_and_go(self) -> None:
         done = self.case("threads")

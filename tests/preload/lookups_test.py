@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from under import AUDITOR, BUILD, PRELOAD, PROGRAMS, Run, run
+from under import AUDITOR, BUILD, PRELOAD, PROGRAMS, SANITIZER, Run, run
 
 
 class LookUps(unittest.TestCase):
@@ -59,6 +59,7 @@ class LookUps(unittest.TestCase):
         jumps = [line for line in code if line.startswith(("jmp    *", "br\t"))]
         self.assertTrue(jumps, "\n".join(code))
 
+    @unittest.skipIf(SANITIZER is not None, "needs the sanitizer too")
     def test_needs_the_c_library_alone(self) -> None:
         text = subprocess.run(["readelf", "-d", PRELOAD], capture_output=True, text=True, check=True).stdout
         needed = [line.split("[")[1].rstrip("]") for line in text.splitlines() if "(NEEDED)" in line]

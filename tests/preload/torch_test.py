@@ -58,7 +58,7 @@ print(json.dumps({"count": torch.cuda.memory_stats()["allocation.all.current"]})
 """
 
 
-def train(program: str) -> Run:
+def train(program: str, **variables: str) -> Run:
     stand_ins = sorted(path for path in SIM.glob("*.so.*"))
     return run(
         sys.executable,
@@ -66,7 +66,7 @@ def train(program: str) -> Run:
         textwrap.dedent(program),
         preload=[PRELOAD, *stand_ins],
         simulated="capacity:8GiB,races:off",
-        LD_AUDIT=str(AUDITOR),
+        **variables,
     )
 
 
@@ -83,7 +83,7 @@ class Torch(unittest.TestCase):
         self.assertNotIn("spillway:", done.err)
 
     def test_beside_the_integration_everything_is_served_once(self) -> None:
-        done = train(BOTH)
+        done = train(BOTH, LD_AUDIT=str(AUDITOR))
         self.assertEqual(done.code, 0, done.err)
         counts = json.loads(done.out.splitlines()[-1])
         self.assertEqual(counts["count"], 8)

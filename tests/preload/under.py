@@ -17,6 +17,8 @@ PRELOAD = BUILD / "lib" / "libspillway_preload.so"
 AUDITOR = BUILD / "lib" / "libspillway_audit.so"
 SIM = BUILD / "lib" / "sim"
 DRIVER = SIM / "libcuda.so.1"
+# What a library that is built for a sanitizer wants to come before everything else, in programs that are not.
+SANITIZER = os.environ.get("SPILLWAY_SANITIZER")
 
 
 @dataclass
@@ -46,10 +48,15 @@ def run(
     **variables: str,
 ) -> Run:
     """LD_PRELOAD is `preload`, the library under test alone unless told."""
+    libraries = [str(path) for path in (preload if preload is not None else [PRELOAD])]
+    if SANITIZER is not None:
+        libraries.insert(0, SANITIZER)
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
-            "LD_PRELOAD": ":".join(str(path) for path in (preload if preload is not None else [PRELOAD])),
+            "LD_PRELOAD": ":".join(libraries),
+            # Programs end in the middle here, as the preload library does with them; and the command puts it first.
+            "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
             "SPILLWAY_LIBCUDA": str(DRIVER),
             "SPILLWAY_SIM": simulated,
             "SPILLWAY_STATS": f"{folder}/%p.json",

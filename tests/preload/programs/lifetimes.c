@@ -105,37 +105,75 @@ static void second(void) {
   use_memory(3);
 }
 
-/* A function of the driver's that goes by no hook, as those in the tables of cuGetExportTable do. */
-static CUresult (*unseen(const char* name))(CUcontext) {
+/* A function of the driver's that goes by no hook, as those in its private tables do. */
+static void* unseen(const char* name) {
   void* (*look_up)(void*, const char*) = NULL;
-  CUresult (*found)(CUcontext) = NULL;
   void* driver = dlopen(getenv("SPILLWAY_LIBCUDA"), RTLD_NOW);
   *(void**)&look_up = dlsym(RTLD_DEFAULT, "spw_preload_dlsym");
   CHECK(driver != NULL && look_up != NULL);
-  *(void**)&found = look_up(driver, name);
+  void* found = look_up(driver, name);
   CHECK(found != NULL);
   return found;
+}
+
+typedef struct ContextTable {
+  size_t size;
+  CUresult (*create)(CUcontext*, unsigned, CUdevice);
+} ContextTable;
+
+static const ContextTable* context_table(void) {
+  const CUuuid id = {"\x0c\xa5\x0b\x8c\x10\x04\x92\x9a\x89\xa7\xd0\xdf\x10\xe7\x72\x86"};
+  const void* table = NULL;
+  CHECK(cuGetExportTable(&table, &id) == CUDA_SUCCESS);
+  return table;
+}
+
+static void use_default_stream(CUdevice expected) {
+  CUdeviceptr pointer = 0;
+  CUdevice device = -1;
+  CHECK(cuMemAllocAsync(&pointer, 1 << 20, NULL) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) == CUDA_SUCCESS);
+  CHECK(device == expected);
+  CHECK(cuMemsetD8Async(pointer, 1, 1 << 20, NULL) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(pointer, NULL) == CUDA_SUCCESS);
 }
 
 /* Default streams are those of the context that is current, whoever made it so. */
 static void switched(void) {
   CUcontext contexts[2];
-  CUresult (*const set_current)(CUcontext) = unseen("cuCtxSetCurrent");
+  CUcontext made = NULL;
+  CUdeviceptr none = 0;
+  CUresult (*set_current)(CUcontext) = NULL;
+  *(void**)&set_current = unseen("cuCtxSetCurrent");
   CHECK(cuDevicePrimaryCtxRetain(&contexts[0], 0) == CUDA_SUCCESS);
   CHECK(cuDevicePrimaryCtxRetain(&contexts[1], 1) == CUDA_SUCCESS);
   for (int i = 0; i < 40; ++i) {
-    CUdeviceptr pointer = 0;
-    CUdevice device = -1;
     CHECK(set_current(contexts[i % 2]) == CUDA_SUCCESS);
-    CHECK(cuMemAllocAsync(&pointer, 1 << 20, NULL) == CUDA_SUCCESS);
-    CHECK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) == CUDA_SUCCESS);
-    CHECK(device == i % 2);
-    CHECK(cuMemsetD8Async(pointer, 1, 1 << 20, NULL) == CUDA_SUCCESS);
-    CHECK(cuMemFreeAsync(pointer, NULL) == CUDA_SUCCESS);
+    use_default_stream(i % 2);
   }
+  CHECK(context_table()->create(&made, 0, 2) == CUDA_SUCCESS);
+  use_default_stream(2);
+  CHECK(cuCtxPopCurrent(NULL) == CUDA_SUCCESS);
+  use_default_stream(1);
   CHECK(set_current(NULL) == CUDA_SUCCESS);
-  CUdeviceptr none = 0;
   CHECK(cuMemAllocAsync(&none, 1 << 20, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+/* A runtime retains the context by a table; the program's own last release leaves it its memory. */
+static void shared_context(void) {
+  CUcontext context = NULL;
+  CUdeviceptr kept = 0;
+  unsigned char byte = 0;
+  CUresult (*unseen_retain)(CUcontext*, CUdevice) = NULL;
+  *(void**)&unseen_retain = unseen("cuDevicePrimaryCtxRetain");
+  CHECK(context_table() != NULL && unseen_retain(&context, 0) == CUDA_SUCCESS);
+  retain();
+  CHECK(cuMemAlloc(&kept, 1 << 20) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8(kept, 7, 1 << 20) == CUDA_SUCCESS);
+  CHECK(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);
+  CHECK(cuMemcpyDtoH(&byte, kept, 1) == CUDA_SUCCESS && byte == 7);
+  use_memory(3);
+  CHECK(cuMemFree(kept) == CUDA_SUCCESS);
 }
 
 /* The first handle is refused; memory asked for again at that place has one. */
@@ -220,10 +258,10 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"reset", reset},       {"created", created},        {"second", second},
-                {"ipc", ipc},           {"counted", counted},        {"squeezed", squeezed},
-                {"threads", threads},   {"captured", captured},      {"churned", churned},
-                {"switched", switched}, {"depended-on", depended_on}};
+  } kCases[] = {{"reset", reset},       {"created", created},         {"second", second},
+                {"ipc", ipc},           {"counted", counted},         {"squeezed", squeezed},
+                {"threads", threads},   {"captured", captured},       {"churned", churned},
+                {"switched", switched}, {"depended-on", depended_on}, {"shared", shared_context}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
