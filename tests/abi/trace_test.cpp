@@ -164,14 +164,15 @@ TEST_F(TraceTest, CutAnywhereGivesItsBeginning) {
 
 // The size of the file once it is another than `before`: within half a minute.
 uintmax_t wait_until_written(const std::string& path, uintmax_t before) {
-  for (int i = 0; i < 6000; ++i) {
-    std::error_code missing;  // as it is for a moment where it is begun anew
-    const uintmax_t size = std::filesystem::file_size(path, missing);
-    if (!missing && size != before) return size;
+  uintmax_t size = before;
+  for (int i = 0; i < 6000 && size == before; ++i) {
     usleep(5000);
+    std::error_code missing;  // as it is for a moment where it is begun anew
+    const uintmax_t now = std::filesystem::file_size(path, missing);
+    if (!missing) size = now;
   }
-  SPW_CHECK(!"the trace is not written");
-  return before;
+  SPW_CHECK(size != before);
+  return size;
 }
 
 TEST_F(TraceTest, ATailIsBoundedAndKnowsWhatLived) {

@@ -18,7 +18,6 @@ using test::run_command;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr int64_t kMiB = 1 << 20;
 
