@@ -1,6 +1,5 @@
 #include "abi/dump_trigger.h"
 
-#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <unistd.h>
@@ -10,6 +9,8 @@
 #include <ctime>
 #include <system_error>
 #include <thread>
+
+#include "abi/own_thread.h"
 
 namespace spillway {
 namespace {
@@ -76,18 +77,12 @@ void DumpTrigger::take_signal(int signal) {
 void DumpTrigger::start(int signal, std::chrono::milliseconds interval, Write write) {
   if (signal == 0 && interval.count() == 0) return;
   if (sem_init(&wakeups, 0, 0) != 0) return;
-  // The program's handlers are not for this thread.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    worker() = std::thread([this, interval, asked = std::move(write)] { work(interval, asked); });
+    worker() = start_own_thread([this, interval, asked = std::move(write)] { work(interval, asked); });
     started_in = getpid();
   } catch (const std::system_error&) {
     // Dumps come at exit and on call then.
   }
-  (void)pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (started_in == getpid() && signal != 0) take_signal(signal);
 }
 

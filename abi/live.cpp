@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "abi/own_thread.h"
 #include "abi/process.h"
 #include "abi/tier_stats.h"
 #include "stats/dump.h"
@@ -103,18 +103,12 @@ void LiveWriter::start(const Options& options) {
   state_ = std::make_unique<LiveState>();
   if (!page_->open(options.folder, description).ok()) return;
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) return;
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::thread([this] { work(); });
+    thread_ = start_own_thread([this] { work(); });
     is_working_ = true;
   } catch (const std::exception&) {
     page_.reset();
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (is_working_) std::atexit([] { instance().finish(); });
 }
 
@@ -174,15 +168,8 @@ void LiveWriter::finish() {
 
 // ---- Fork
 
-// A fork under a lock that the thread waits for would wait for itself: it gives up after a while, and only
-// the child's exit is at risk then.
 void LiveWriter::before_fork() {
-  constexpr int kTries = 100;
-  constexpr timespec kPause{0, 1'000'000};
-  for (int i = 0; i < kTries && !holds_for_fork; ++i) {
-    holds_for_fork = instance().mutex_.try_lock();
-    if (!holds_for_fork) nanosleep(&kPause, nullptr);
-  }
+  holds_for_fork = lock_for_fork(instance().mutex_);
 }
 
 void LiveWriter::after_fork_in_parent() {

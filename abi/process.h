@@ -125,6 +125,8 @@ class Process {
   // Of Config::pinned_ahead, on the node of the arena's device.
   Status pin_ahead(Arena& arena);
   void place_in_host_memory(Arena& arena);
+  // As Config::idle_after asks.
+  void watch_for_idleness(Arena& arena);
 
   struct OomMoment {
     int device = -1;

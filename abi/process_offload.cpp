@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "abi/idle_watch.h"
 #include "abi/live.h"
 #include "abi/process.h"
 #include "offload/host_memory.h"
@@ -132,6 +133,17 @@ Result<uint64_t> Process::idle(int device) {
   return below.value()->regions().relieve(above, down_to);
 }
 
+void Process::watch_for_idleness(Arena& arena) {
+  const int device = arena.device();
+  const auto calls = [&arena] {
+    const spw_stat blocks = arena.stats().allocation.all;
+    return static_cast<uint64_t>(blocks.allocated + blocks.freed) + Regions::uses();
+  };
+  IdleWatch::instance().add(config_.idle_after.time, {.calls = calls,
+                                                      .is_quiet = [&arena] { return arena.is_quiet(); },
+                                                      .relieve = [this, device] { (void)idle(device); }});
+}
+
 DiskTierOptions Process::configured_disk() const {
   DiskTierOptions options;
   options.file.directory = config_.spill_dir;
@@ -171,6 +183,7 @@ Result<DeviceTiers*> Process::tiers(int device) {
   DeviceTiers* tiers = tiers_[device] = made.value().release();
   LiveWriter::instance().add_tiers(device, *tiers);
   (void)pin_ahead(*arena.value());  // without a thread memory is pinned when it is needed
+  watch_for_idleness(*arena.value());
   return tiers;
 }
 

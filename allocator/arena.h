@@ -169,6 +169,9 @@ class Arena {
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
   Status trim();
+  // Whether no stream that the arena knows has work now and none captures: asked of the driver, without
+  // waiting. Takes the locks of heaps, so not for while the program allocates.
+  bool is_quiet();
 
   // A limit below what is held refuses new pages until enough was given back; it takes nothing away.
   Status set_limit(uint64_t bytes);

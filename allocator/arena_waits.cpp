@@ -124,6 +124,25 @@ bool Arena::wait_if_nothing_captures() {
   return synchronize(all, &everything).ok() && everything;
 }
 
+bool Arena::is_quiet() {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return false;
+  const RelaxedCapture relaxed(*driver_);
+  for (Heap* heap : heaps()) {
+    const Lock lock(heap->mutex);
+    // Of other threads' default streams only they can ask.
+    if (has_gone(*heap) || (heap->key.thread != 0 && heap->key.thread != thread_number())) continue;
+    // Nobody opens a pool for a capture meanwhile: a question about a stream that captures ends the capture.
+    const Lock registry(registry_mutex_);
+    if (open_pool_count_.load(std::memory_order_relaxed) != 0 ||
+        spillway::is_capturing(*driver_, heap->key.stream) ||
+        driver_->cuStreamQuery(heap->key.stream) != CUDA_SUCCESS) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // ---- Giving back
 
 Status Arena::trim() {

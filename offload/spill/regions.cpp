@@ -337,6 +337,10 @@ uint64_t Regions::evict_coldest(uint64_t bytes) {
   return given;
 }
 
+uint64_t Regions::uses() {
+  return next_use.load(std::memory_order_relaxed);
+}
+
 Result<uint64_t> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes) {
   const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
   const uint64_t before = held();

@@ -167,6 +167,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
         "spill_direct:on,spill_tuning:kept,spill_codec:none,evict_above:unlimited,evict_below:unlimited,"
+        "idle_after:off,"
         "dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_redact:off,"
         "trace:,trace_tail:unlimited,trace_stacks:off,"
         "live:on,live_interval:1000,live_dir:,strict:off,debug:off");

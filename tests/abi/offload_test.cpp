@@ -14,6 +14,7 @@
 
 #include "include/spillway/pinned.h"
 
+#include "abi/idle_watch.h"
 #include "tests/abi/child.h"
 #include "tests/folder.h"
 
@@ -280,6 +281,56 @@ TEST(AbiOffload, AnIdlePhaseEvictsDownToTheLowWatermark) {
     SPW_CHECK(spw_phase(0, "lunch", &given) == SPW_ERROR_INVALID_ARGUMENT && last_error_has("idle or busy"));
     for (void* block : {first, second, kept}) SPW_CHECK(spw_free(block) == SPW_OK);
   });
+}
+
+TEST(AbiOffload, AProgramThatDoesNothingCountsAsIdle) {
+  in_child({{"SPILLWAY_CONF", "evict_above:50MiB,idle_after:200ms"}}, [] {
+    const auto driver = start_device();
+    void* cold = allocate_in("optimizer", 40 * kMiB);
+    void* kept = allocate_in("weights", 30 * kMiB);
+    fill(*driver, cold, 1, 40 * kMiB);
+    const auto wait_until_it_left = [] {
+      for (int i = 0; i < 6000 && region_stats("optimizer").host_bytes == 0; ++i) usleep(5000);
+      SPW_CHECK(region_stats("optimizer").host_bytes == 40 * kMiB);
+    };
+    SPW_CHECK(spw_region_set_priority(0, "optimizer", 1) == SPW_OK);
+    wait_until_it_left();
+    SPW_CHECK(region_stats("weights").device_bytes == 30 * kMiB);  // nothing was promised of it
+    // A region that the program uses begins another spell.
+    SPW_CHECK(spw_region_restore(0, "optimizer") == SPW_OK);
+    wait_until_it_left();
+    SPW_CHECK(spw_region_restore(0, "optimizer") == SPW_OK && spw_region_pin(0, "optimizer") == SPW_OK);
+    SPW_CHECK(is_filled(*driver, cold, 1, 40 * kMiB));
+    usleep(600'000);
+    SPW_CHECK(region_stats("optimizer").device_bytes == 40 * kMiB);
+    const pid_t child = fork();
+    if (child == 0) std::exit(0);  // with no thread to wait for
+    int status = -1;
+    SPW_CHECK(waitpid(child, &status, 0) == child && status == 0);
+    for (void* block : {cold, kept}) SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(QuietSpell, IsToldWhenItHasLasted) {
+  QuietSpell spell;
+  const auto quiet = [] { return true; };
+  const auto busy = [] { return false; };
+  const auto looks_until_told = [&](uint64_t calls) {
+    for (int looks = 1; looks <= 100; ++looks) {
+      if (spell.look(calls, quiet)) return looks;
+    }
+    return 0;
+  };
+  EXPECT_EQ(looks_until_told(5), QuietSpell::kLooks + 1);
+  EXPECT_EQ(looks_until_told(5), QuietSpell::kLooks);
+  for (int looks = 0; looks < 5; ++looks) EXPECT_FALSE(spell.look(6, quiet));
+  // Work on the device begins it anew, and while the program allocates the device is not asked.
+  EXPECT_FALSE(spell.look(6, busy));
+  EXPECT_EQ(looks_until_told(6), QuietSpell::kLooks);
+  EXPECT_FALSE(spell.look(7, [] {
+    ADD_FAILURE() << "asked";
+    return true;
+  }));
 }
 
 TEST(AbiOffload, AnIdlePhaseGivesBackWhatIsCached) {

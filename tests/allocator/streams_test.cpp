@@ -89,6 +89,34 @@ TEST(Streams, NoWaitIsTakenWhileThereIsRoomForNewPages) {
   EXPECT_EQ(stats.reserved_bytes.all.current, static_cast<int64_t>(40 * kMiB));
 }
 
+TEST(Streams, AreQuietOnceTheirWorkIsDone) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  void* block = must_allocate(*arena, 20 * kMiB, stream);
+  EXPECT_TRUE(arena->is_quiet());
+  if (device.simulated()) {
+    device.touch(stream, block, 20 * kMiB);
+    EXPECT_FALSE(arena->is_quiet());
+  }
+  EXPECT_EQ(device.driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_TRUE(arena->is_quiet());
+  // What a pool is open for may be a capture, which a question would end.
+  SPW_EXPECT_OK(arena->begin_pool({0, 7}, [](CUstream) { return false; }));
+  EXPECT_FALSE(arena->is_quiet());
+  SPW_EXPECT_OK(arena->end_pool({0, 7}));
+  EXPECT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_FALSE(arena->is_quiet());
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(device.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+  SPW_EXPECT_OK(arena->release_pool({0, 7}));
+  // A stream that is gone has none.
+  device.destroy(stream);
+  EXPECT_TRUE(arena->is_quiet());
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Streams, ARecordedStreamDelaysReuse) {
   Device device("capacity:64MiB,completion:run-ahead");
   const auto arena = device.arena();

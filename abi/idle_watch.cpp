@@ -1,0 +1,88 @@
+#include "abi/idle_watch.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "abi/own_thread.h"
+
+namespace spillway {
+namespace {
+
+thread_local bool holds_for_fork = false;
+
+}  // namespace
+
+IdleWatch& IdleWatch::instance() {
+  static IdleWatch& watch = *new IdleWatch;
+  return watch;
+}
+
+void IdleWatch::add(std::chrono::milliseconds after, Device device) {
+  if (after.count() == 0) return;
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(std::make_unique<Watched>(Watched{std::move(device), {}}));
+  if (watched_.size() > 1) return;
+  after_ = after;
+  start();
+}
+
+void IdleWatch::start() {
+  owner_ = getpid();
+  if (pthread_atfork(before_fork, after_fork, after_fork) != 0) return;
+  try {
+    thread_ = start_own_thread([this] { work(); });
+    std::atexit([] { instance().stop(); });
+  } catch (const std::exception&) {
+    // The program still says itself when it is idle.
+  }
+}
+
+void IdleWatch::work() {
+  pthread_setname_np(pthread_self(), "spillway-idle");
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, after_ / QuietSpell::kLooks, [this] { return is_stopping_; })) {
+    for (size_t i = 0; i < watched_.size(); ++i) {
+      Watched& watched = *watched_[i];
+      // Whoever adds a device holds locks that evicting takes.
+      lock.unlock();
+      look(watched);
+      lock.lock();
+    }
+  }
+}
+
+void IdleWatch::look(Watched& watched) {
+  const std::lock_guard looking(looking_);
+  try {
+    const Device& device = watched.device;
+    if (watched.spell.look(device.calls(), device.is_quiet)) device.relieve();
+  } catch (const std::exception&) {
+    // The host has no memory left: the device keeps what it holds.
+  }
+}
+
+// What is being evicted goes on to its end.
+void IdleWatch::stop() {
+  if (getpid() != owner_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+// Who waits for longer is a region that moves.
+void IdleWatch::before_fork() {
+  holds_for_fork = lock_for_fork(instance().looking_);
+}
+
+void IdleWatch::after_fork() {
+  if (std::exchange(holds_for_fork, false)) instance().looking_.unlock();
+}
+
+}  // namespace spillway

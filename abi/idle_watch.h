@@ -1,0 +1,83 @@
+// Finds out when a program is idle: it has not allocated or freed anything for a while, and whenever the
+// device was looked at meanwhile, its streams had no work. The device is sampled, some times in each while:
+// one that is busy half of the time is found so all but surely.
+//
+// One thread for the process, made with the first device. It lives until the process ends; a child of fork
+// has none.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace spillway {
+
+// Tells, look by look, each time a spell of quiet has lasted.
+class QuietSpell {
+ public:
+  static constexpr int kLooks = 16;  // make a spell
+
+  // `calls` is how often the program has called so far; `is_quiet` asks the device, and is only called if
+  // that is as at the last look.
+  template <typename IsQuiet>
+  bool look(uint64_t calls, const IsQuiet& is_quiet) {
+    const bool goes_on = calls == calls_ && is_quiet();
+    calls_ = calls;
+    looks_ = goes_on ? looks_ + 1 : 0;
+    if (looks_ < kLooks) return false;
+    looks_ = 0;
+    return true;
+  }
+
+ private:
+  uint64_t calls_ = ~uint64_t{0};
+  int looks_ = 0;
+};
+
+class IdleWatch {
+ public:
+  struct Device {
+    std::function<uint64_t()> calls;  // of the program so far
+    std::function<bool()> is_quiet;
+    std::function<void()> relieve;  // called after each spell
+  };
+
+  static IdleWatch& instance();
+
+  // From now on calls these, from the thread; a spell lasts for `after`, as the first call has it, zero: for
+  // ever. Without a thread nothing is called.
+  void add(std::chrono::milliseconds after, Device device);
+
+ private:
+  struct Watched {
+    Device device;
+    QuietSpell spell;
+  };
+
+  IdleWatch() = default;
+  void start();
+  void work();
+  void look(Watched& watched);
+  void stop();  // at exit
+
+  static void before_fork();
+  static void after_fork();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_stopping_ = false;
+  std::vector<std::unique_ptr<Watched>> watched_;  // more come with the mutex held
+  std::chrono::milliseconds after_{0};
+  pid_t owner_ = 0;
+  std::thread thread_;
+  std::mutex looking_;  // held while locks of an arena may be, and around a fork
+};
+
+}  // namespace spillway
