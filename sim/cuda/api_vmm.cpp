@@ -222,6 +222,34 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   return CUDA_SUCCESS;
 }
 
+// A dma-buf in name only: a file that nothing can be read from. What the driver's documentation asks of the
+// range is asked: whole pages of the host, mapped throughout, of one device and alike.
+CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr start, size_t bytes,
+                                       CUmemRangeHandleType type, unsigned long long flags) {
+  Call call(EntryPoint::k_cuMemGetHandleForAddressRange);
+  if (call.refused()) return call.result();
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (handle == nullptr || bytes == 0 || start % page != 0 || bytes % page != 0 ||
+      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
+      (flags & ~uint64_t{CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Memory& memory = call.state().memory;
+  const Physical* first = nullptr;
+  for (uint64_t at = start; at < start + bytes;) {
+    const Mapping* mapping = memory.find(at);
+    if (mapping == nullptr || mapping->physical->device < 0) return CUDA_ERROR_INVALID_VALUE;
+    const Physical& physical = *mapping->physical;
+    if (first == nullptr) first = &physical;
+    if (physical.device != first->device || physical.kind != first->kind) return CUDA_ERROR_INVALID_VALUE;
+    at = mapping->end();
+  }
+  const int file = memfd_create("spillway-sim-dma-buf", MFD_CLOEXEC);
+  if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(handle) = file;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType type) {
   Call call(EntryPoint::k_cuMemImportFromShareableHandle);

@@ -169,7 +169,9 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   return call(&DriverTable::ctx_enable_peer_access, context, flags);
 }
 
-// A name that the driver lacks is an answer (*status), not a failure.
+// The ways of asking for a driver's function: for one of a version, or of the runtime's own; and, with _ptsz,
+// as programs built for per-thread default streams ask. A name that the driver lacks is an answer (*status),
+// not a failure.
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* status) {
@@ -183,6 +185,23 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   if (status != nullptr) *status = static_cast<cudaDriverEntryPointQueryResult>(found);
   if (result == CUDA_ERROR_NOT_FOUND && status != nullptr) return cudaSuccess;
   return note(static_cast<cudaError_t>(result));
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char* symbol, void** function, unsigned int version,
+                                                  unsigned long long flags,
+                                                  cudaDriverEntryPointQueryResult* status) {
+  if (flags == cudaEnableDefault) flags = cudaEnablePerThreadDefaultStream;
+  return cudaGetDriverEntryPointByVersion(symbol, function, version, flags, status);
+}
+
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* status) {
+  return cudaGetDriverEntryPointByVersion(symbol, function, CUDART_VERSION, flags, status);
+}
+
+cudaError_t cudaGetDriverEntryPoint_ptsz(const char* symbol, void** function, unsigned long long flags,
+                                         cudaDriverEntryPointQueryResult* status) {
+  return cudaGetDriverEntryPointByVersion_ptsz(symbol, function, CUDART_VERSION, flags, status);
 }
 
 }  // extern "C"

@@ -85,6 +85,17 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.out, "refused\nrefused\n")
         self.assertEqual(done.err.count("\n"), 1)
 
+    def test_memory_shown_as_a_dma_buf_is_learned(self) -> None:
+        done = self.case("ranged", "cuMemGetHandleForAddressRange")
+        self.assertEqual(done.out, "refused\nshown\n")
+        self.assertEqual(done.err.count("\n"), 1)
+
+    def test_other_programs_are_started(self) -> None:
+        done = self.case("spawned")
+        self.assertEqual(len(done.dumps), 1)
+        self.assertEqual(done.served(), 21)
+        self.assertEqual(done.stats()["allocated_bytes"]["all"]["current"], 0)
+
     def test_what_the_driver_serves_is_counted(self) -> None:
         notes = self.case("counted").device()["annotations"]
         self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)

@@ -40,6 +40,10 @@ class LookUps(unittest.TestCase):
         """The second dlsym(RTLD_NEXT) of a name was taken for a recursion (HAMi-core 279)."""
         self.case("next")
 
+    def test_look_ups_of_a_version_are_passed_through(self) -> None:
+        """libcudart, cuBLAS and NCCL import dlvsym."""
+        self.case("versioned")
+
     def test_look_ups_end_in_a_jump(self) -> None:
         """RTLD_NEXT of another interposer was resolved relative to the wrapper: endless recursion."""
         objdump = shutil.which("objdump")

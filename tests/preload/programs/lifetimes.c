@@ -3,9 +3,12 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "driver.h"
 #include "include/spillway/spillway.h"
@@ -190,6 +193,62 @@ static void ipc(void) {
   }
 }
 
+/* A dma-buf is of whole pages of the host. One of them that is refused is learned as well. */
+static void ranged(void) {
+  enum { kBytes = 68 * 1024 };
+  CUdeviceptr aligned = 0;
+  int file = -1;
+  retain();
+  CHECK(cuMemAlloc(&aligned, 4 << 20) == CUDA_SUCCESS);
+  CHECK(cuMemGetHandleForAddressRange(&file, aligned, 4 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) ==
+        CUDA_SUCCESS);
+  CHECK(close(file) == 0);
+  for (int round = 0; round < 2; ++round) {
+    CUdeviceptr blocks[8];
+    int shown = 0;
+    for (int i = 0; i < 8; ++i) {
+      CHECK(cuMemAlloc(&blocks[i], kBytes + 512) == CUDA_SUCCESS);
+      if (cuMemGetHandleForAddressRange(&file, blocks[i], kBytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) !=
+          CUDA_SUCCESS) {
+        continue;
+      }
+      ++shown;
+      CHECK(close(file) == 0);
+    }
+    printf("%s\n", shown == 8 ? "shown" : "refused");
+    for (int i = 0; i < 8; ++i) CHECK(cuMemFree(blocks[i]) == CUDA_SUCCESS);
+  }
+  CHECK(cuMemFree(aligned) == CUDA_SUCCESS);
+}
+
+/* Other programs are started beside memory that is in use. */
+static void spawned(void) {
+  CUdeviceptr block = 0;
+  unsigned char last = 0;
+  char* shell[] = {"sh", "-c", "exit 7", NULL};
+  extern char** environ;
+  retain();
+  CHECK(cuMemAlloc(&block, 1 << 20) == CUDA_SUCCESS && cuMemsetD8(block, 42, 1 << 20) == CUDA_SUCCESS);
+  for (int i = 0; i < 10; ++i) {
+    int status = 0;
+    pid_t child = 0;
+    CHECK(posix_spawn(&child, "/bin/sh", NULL, NULL, shell, environ) == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    child = vfork();
+    if (child == 0) {
+      execve("/bin/sh", shell, environ);
+      _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    child = vfork();
+    if (child == 0) _exit(8);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 8);
+    use_memory(2);
+  }
+  CHECK(cuMemcpyDtoH(&last, block + (1 << 20) - 1, 1) == CUDA_SUCCESS && last == 42);
+  CHECK(cuMemFree(block) == CUDA_SUCCESS);
+}
+
 static void counted(void) {
   CUdeviceptr managed = 0;
   CUarray array = NULL;
@@ -261,7 +320,8 @@ int main(int count, char** arguments) {
   } kCases[] = {{"reset", reset},       {"created", created},         {"second", second},
                 {"ipc", ipc},           {"counted", counted},         {"squeezed", squeezed},
                 {"threads", threads},   {"captured", captured},       {"churned", churned},
-                {"switched", switched}, {"depended-on", depended_on}, {"shared", shared_context}};
+                {"switched", switched}, {"depended-on", depended_on}, {"shared", shared_context},
+                {"ranged", ranged},     {"spawned", spawned}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;

@@ -125,12 +125,23 @@ static void next(void) {
   }
 }
 
+/* A name with a version is the C library's business, and its own look-up stays within reach. */
+static void versioned(void) {
+  void* library = dlopen("libc.so.6", RTLD_NOW);
+  void* found = dlvsym(library, "dlsym", "GLIBC_2.34");
+  CHECK(found != NULL && is_in(found, "libc.so"));
+  CHECK(is_hook(dlsym(RTLD_DEFAULT, "dlsym")));
+  CHECK(!is_hook(dlsym(RTLD_DEFAULT, "dlvsym")));
+  CHECK(dlvsym(driver_library(), "cuMemAlloc_v2", "NONE_1.0") == NULL && dlerror() != NULL);
+}
+
 int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"prefix", prefix}, {"fabricated", fabricated}, {"absent", absent},
-                {"flags", flags},   {"shapes", shapes},         {"next", next}};
+  } kCases[] = {{"prefix", prefix},      {"fabricated", fabricated}, {"absent", absent},
+                {"flags", flags},        {"shapes", shapes},         {"next", next},
+                {"versioned", versioned}};
   CHECK(count == 2);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;

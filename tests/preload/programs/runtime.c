@@ -1,4 +1,5 @@
 /* A program of the CUDA runtime, which finds the driver by itself: shared, or made part of the program. */
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,43 @@
       exit(1);                                                        \
     }                                                                 \
   } while (0)
+
+typedef CUresult (*Allocate)(CUdeviceptr*, size_t, CUstream);
+typedef CUresult (*Free)(CUdeviceptr, CUstream);
+
+/* The driver's functions as the runtime hands them out, which is how NCCL finds them: for a version, or
+ * without; and as programs that are built for per-thread default streams ask. Their declarations have other
+ * names there. */
+cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char*, void**, unsigned, unsigned long long,
+                                                  enum cudaDriverEntryPointQueryResult*);
+cudaError_t cudaGetDriverEntryPoint_ptsz(const char*, void**, unsigned long long,
+                                         enum cudaDriverEntryPointQueryResult*);
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* older programs call it */
+static cudaError_t find(int way, const char* name, void** out) {
+  enum cudaDriverEntryPointQueryResult status;
+  switch (way) {
+    case 0:
+      return cudaGetDriverEntryPointByVersion(name, out, 12000, cudaEnableDefault, &status);
+    case 1:
+      return cudaGetDriverEntryPointByVersion_ptsz(name, out, 12000, cudaEnableDefault, &status);
+    case 2:
+      return cudaGetDriverEntryPoint(name, out, cudaEnableDefault, &status);
+    default:
+      return cudaGetDriverEntryPoint_ptsz(name, out, cudaEnableDefault, &status);
+  }
+}
+
+static void use_entry_points(void) {
+  for (int way = 0; way < 4; ++way) {
+    Allocate allocate = NULL;
+    Free release = NULL;
+    CUdeviceptr block = 0;
+    CHECK(find(way, "cuMemAllocAsync", (void**)&allocate) == cudaSuccess && allocate != NULL);
+    CHECK(find(way, "cuMemFreeAsync", (void**)&release) == cudaSuccess && release != NULL);
+    CHECK(allocate(&block, 1 << 20, NULL) == CUDA_SUCCESS && release(block, NULL) == CUDA_SUCCESS);
+  }
+}
 
 int main(void) {
   cudaStream_t streams[2];
@@ -29,6 +67,7 @@ int main(void) {
     CHECK(cudaMemsetAsync(second, round, bytes, streams[0]) == cudaSuccess);
     CHECK(cudaFreeAsync(second, streams[0]) == cudaSuccess);
   }
+  use_entry_points();
   unsigned char last = 0;
   void* kept = NULL;
   CHECK(cudaMalloc(&kept, 1 << 20) == cudaSuccess);

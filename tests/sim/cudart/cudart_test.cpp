@@ -9,6 +9,11 @@
 #include <string>
 #include <thread>
 
+// Declared under another name, for programs that are built for per-thread default streams.
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion_ptsz(const char*, void**, unsigned int,
+                                                             unsigned long long,
+                                                             cudaDriverEntryPointQueryResult*);
+
 namespace {
 
 TEST(CudartTest, CountsAndDescribesDevices) {
@@ -115,6 +120,14 @@ TEST(CudartTest, FindsDriverFunctionsByNameAndVersion) {
             cudaSuccess);
   EXPECT_EQ(status, cudaDriverEntryPointSymbolNotFound);
   EXPECT_EQ(address, nullptr);
+  void* per_thread = nullptr;
+  ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuMemAllocAsync", &address, 12000, cudaEnableDefault, &status),
+            cudaSuccess);
+  ASSERT_EQ(cudaGetDriverEntryPointByVersion_ptsz("cuMemAllocAsync", &per_thread, 12000, cudaEnableDefault,
+                                                  &status),
+            cudaSuccess);
+  EXPECT_NE(per_thread, nullptr);
+  EXPECT_NE(address, per_thread);
 }
 
 // In a process of its own: the driver is resolved once.
