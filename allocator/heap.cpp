@@ -270,7 +270,7 @@ Place* Heap::take_located(const Request& request) {
 }
 
 void Heap::review_journal() {
-  journal_.set_memory(store_.reserved_bytes());
+  journal_.set_memory(uint64_t{owned_pages()} * kPageBytes);
   const Journal* leader = leader_.load(std::memory_order_relaxed);
   if (leader == nullptr || journal_.now() > 2 * leader->now() + kLeastLead) {
     leader_.store(leader = &journal_, std::memory_order_relaxed);

@@ -45,6 +45,7 @@ void Accounts::remove(DriverMemory kind, uint64_t key) noexcept {
 }
 
 void Accounts::context_ended(const void* context) noexcept {
+  if (context == nullptr) return;  // what belongs to none
   try {
     const std::lock_guard lock(mutex_);
     for (size_t kind = 0; kind < rows_.size(); ++kind) {

@@ -2,6 +2,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 #include "abi/preload/hooks.h"
 #include "driver/capture.h"
@@ -11,9 +12,13 @@ namespace {
 
 std::atomic<int> captures{0};
 
-// Beyond it, what the program retains is not counted and its last release ends nothing here.
+// What the program retains, of devices up to the most that are served.
+struct Retained {
+  int count = 0;
+  CUcontext context = nullptr;  // of the last time
+};
 std::mutex retains_mutex;
-std::array<int, Allocator::kMostDevices> retains{};
+std::array<Retained, Allocator::kMostDevices> retained{};
 
 void announce(CUresult result, const CUstream* out, unsigned flags) noexcept {
   if (result != CUDA_SUCCESS) return;
@@ -124,8 +129,11 @@ bool is_counted(CUdevice device) {
 
 CUresult primary_ctx_retain(CUcontext* out, CUdevice device) {
   const CUresult result = real_calls->cuDevicePrimaryCtxRetain(out, device);
+  if (result != CUDA_SUCCESS || !is_counted(device)) return result;
   const std::lock_guard lock(retains_mutex);
-  if (result == CUDA_SUCCESS && is_counted(device)) ++retains[static_cast<size_t>(device)];
+  Retained& primary = retained[static_cast<size_t>(device)];
+  primary.context = *out;
+  ++primary.count;
   return result;
 }
 
@@ -139,33 +147,31 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
   return result;
 }
 
-// Whether what is retained but not counted may still need memory of the device.
-bool is_needed_by_others(CUdevice device) noexcept {
-  if (!has_tables.load(std::memory_order_relaxed)) return false;
-  try {
-    const ServedContext* served = ServedContexts::instance().of_device(device);
-    return served != nullptr && served->arena->stats().allocation.all.current > 0;
-  } catch (...) {
-    return true;
+void primary_context_ends(CUdevice device) {
+  CUcontext context = nullptr;
+  if (is_counted(device)) {
+    const std::lock_guard lock(retains_mutex);
+    context = std::exchange(retained[static_cast<size_t>(device)].context, nullptr);
   }
+  before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device, context); });
 }
 
-// With the program's last release the context ends, and Spillway's own claim on it must not keep it.
+// With the program's last release the context ends, and Spillway's own claim on it must not keep it. Where
+// somebody may retain it unseen, nobody knows which release is the last, and it stays until a reset.
 CUresult primary_ctx_release(CUdevice device) {
   bool is_last = false;
   if (is_counted(device)) {
     const std::lock_guard lock(retains_mutex);
-    int& count = retains[static_cast<size_t>(device)];
+    int& count = retained[static_cast<size_t>(device)].count;
     is_last = count == 1;
     if (count > 0) --count;
   }
-  if (is_last && !is_needed_by_others(device))
-    before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device); });
+  if (is_last && !has_tables.load(std::memory_order_relaxed)) primary_context_ends(device);
   return real_calls->cuDevicePrimaryCtxRelease_v2(device);
 }
 
 CUresult primary_ctx_reset(CUdevice device) {
-  before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device); });
+  primary_context_ends(device);
   return real_calls->cuDevicePrimaryCtxReset_v2(device);
 }
 

@@ -141,7 +141,9 @@ void ServedContexts::context_ends(CUcontext context) {
   if (entry != contexts_.end()) end(entry);
 }
 
-void ServedContexts::primary_context_ends(int device) {
+void ServedContexts::primary_context_ends(int device, CUcontext context) {
+  if (context != nullptr) context_ends(context);
+  // One that was retained unseen.
   const std::lock_guard lock(mutex_);
   for (auto entry = contexts_.begin(); entry != contexts_.end(); ++entry) {
     const ServedContext* served = entry->second.get();

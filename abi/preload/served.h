@@ -48,7 +48,8 @@ class ServedContexts {
   void stream_destroyed(CUstream stream);
   // To be called before the context is destroyed or reset: its memory goes, with whatever blocks are in it.
   void context_ends(CUcontext context);
-  void primary_context_ends(int device);
+  // `context` is the device's primary one, null where that is not known.
+  void primary_context_ends(int device, CUcontext context);
   // The current context's device may use the memory of the peer's.
   void peer_enabled(CUcontext peer);
 

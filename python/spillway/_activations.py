@@ -41,8 +41,9 @@ def offload_activations(
     tensors (torch.utils.checkpoint, save_on_cpu) those hooks decide.
 
     `int8`, patterns of targets, loses precision: of what those save, float32, bfloat16 and float16, eight bits of each
-    number and a scale for each 256 are kept, with an error of at most 1/254 of the largest magnitude of the 256. The
-    gradients become as inexact; the forward pass does not.
+    number and a scale for each 256 are kept, with an error of at most 1/252 of the largest finite magnitude of the 256,
+    and the rounding of their type. Gradients become as inexact where the backward pass is linear in what is saved: of
+    feed-forward layers and norms, not of attention, which takes exponentials of it. The forward pass does not.
 
     `to`: "host" or "disk". `clock` measures streams, CUDA events unless told otherwise. Errors: SpillwayError, when a
     pattern matches no module (or no target), or there is no such tier.
@@ -191,8 +192,9 @@ class ActivationOffload:
             # An inference tensor has no version.
             return tensor, None if tensor.is_inference() else tensor._version
         with self._lock:
-            name: str = self._stack()[-1][0]
-            return self._device(tensor.device.index).pack(name, tensor, name in self._lossy)
+            names = [name for name, _ in self._stack()]
+            is_lossy = not self._lossy.isdisjoint(names)
+            return self._device(tensor.device.index).pack(names[-1], tensor, is_lossy)
 
     def _unpack(self, packed: Any) -> Any:
         if isinstance(packed, Packed):

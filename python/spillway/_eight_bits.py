@@ -1,9 +1,9 @@
 """Floating-point numbers as eight bits each, and a scale for every group of 256. Lossy: for those who ask for it.
 
-With m the largest magnitude of its group, a number comes back with an error of at most m / 254, and the rounding of
-its type: half of the distance between two values of int8 after m became 127 (symmetric absmax quantisation of blocks,
-as in Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022, section 2.1, but in linear steps). A group
-with an infinity or a NaN comes back as NaN, so that an overflow stays one.
+With m the largest finite magnitude of its group, a number comes back with an error of at most m / 252, and the
+rounding of its type: half of the distance between two values of int8 after m became 126 (symmetric absmax quantisation
+of blocks, as in Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022, section 2.1, but in linear
+steps). The values of int8 beyond stand for infinities and NaN, which come back as they were: masks are made of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import _install
 GROUP = 256
 # At a time, in numbers: 16 MiB of float32 beside what is packed.
 CHUNK = 1 << 22
-LARGEST = 127
+LARGEST, INFINITY, NAN = 126, 127, -128
 
 
 def serves(tensor: Any) -> bool:
@@ -40,10 +40,13 @@ def pack(numbers: Any) -> Any:
         count = numbers.numel()
         packed = torch.empty(4 * _groups(count) + count, dtype=torch.uint8, device=numbers.device)
         for rows, scales, eight in _rows(numbers, packed):
-            scale = rows.abs().amax(1).float() / LARGEST
-            scales.copy_(torch.where(scale.isfinite(), scale, float("nan")))
+            finite = rows.isfinite()
+            scales.copy_(torch.where(finite, rows, 0).abs_().amax(1).float() / LARGEST)
             divisor = torch.where(scales > 0, scales, 1.0)
-            eight.copy_((rows.float() / divisor[:, None]).round_().clamp_(-LARGEST, LARGEST))
+            # An infinity is one after the division, too. The scale of smallest numbers may have been rounded down.
+            most = INFINITY - finite.to(torch.int8)
+            steps = torch.div(rows, divisor[:, None]).round_()
+            eight.copy_(torch.minimum(torch.maximum(steps, -most), most).nan_to_num_(nan=NAN))
     return packed
 
 
@@ -55,7 +58,10 @@ def unpack(packed: Any, count: int, dtype: Any) -> Any:
         most = torch.finfo(dtype).max
         for rows, scales, eight in _rows(numbers, packed):
             # The largest number's scale may have been rounded up.
-            rows.copy_((eight.float() * scales[:, None]).clamp_(-most, most))
+            values = (eight.float() * scales[:, None]).clamp_(-most, most)
+            for code, value in ((INFINITY, torch.inf), (-INFINITY, -torch.inf), (NAN, torch.nan)):
+                values.masked_fill_(eight == code, value)
+            rows.copy_(values)
     return numbers
 
 

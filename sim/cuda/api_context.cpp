@@ -48,8 +48,7 @@ CUresult set_peer(EntryPoint entry, CUcontext peer, bool enable) {
 
 // The one private table that is modelled: its function makes a context, current, as cuCtxCreate does. PhysX
 // uses it.
-const CUuuid kContextTable = {{0x0c, -0x5b, 0x0b, -0x74, 0x10, 0x04, -0x6e, -0x66, -0x77, -0x59, -0x30, -0x21,
-                               0x10, -0x19, 0x72, -0x7a}};
+constexpr char kContextTable[] = "\x0c\xa5\x0b\x8c\x10\x04\x92\x9a\x89\xa7\xd0\xdf\x10\xe7\x72\x86";
 struct ContextTable {
   size_t size;
   CUresult (*create)(CUcontext*, unsigned, CUdevice);
@@ -64,7 +63,7 @@ CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   Call call(EntryPoint::k_cuGetExportTable, kBeforeInit);
   if (call.refused()) return call.result();
   if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const bool is_known = std::memcmp(id, &kContextTable, sizeof *id) == 0;
+  const bool is_known = std::memcmp(id, kContextTable, sizeof *id) == 0;
   *table = is_known ? &kContextFunctions : nullptr;
   return is_known ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

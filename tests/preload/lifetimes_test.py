@@ -58,6 +58,11 @@ class Lifetimes(unittest.TestCase):
         # What the first of two such contexts forgot has gone with it.
         self.assertEqual(done.device()["annotations"]["preload_plain_bytes"], 5 * MIB)
 
+    def test_a_primary_context_that_is_left_to_the_driver_ends(self) -> None:
+        done = self.case("second-is-primary", "device 0 is served in another context")
+        self.assertEqual(done.served(), 4)
+        self.assertEqual(done.device()["annotations"]["preload_plain_bytes"], 0)
+
     def test_contexts_that_change_behind_the_hooks(self) -> None:
         done = self.case("switched", simulated="devices:3,capacity:1GiB")
         served = [device["stats"]["allocation"]["all"]["allocated"] for device in done.dumps[0]["devices"]]
@@ -101,7 +106,7 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)
         self.assertEqual(notes["preload_array_bytes"], 256 * 256 * 4)
         self.assertEqual(notes["preload_host_bytes"], MIB)
-        self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)
+        self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)  # which belongs to no context
 
     def test_the_driver_has_what_spillway_does_not_use(self) -> None:
         self.case("squeezed")

@@ -19,7 +19,7 @@ refused_by_sanitizers = unittest.skipIf(SANITIZER is not None, "sanitizers refus
 
 # What pairs.c asks for: four blocks a round, 200 rounds.
 PAIRS = 800
-# What runtime.c asks for: three blocks a round, 100 rounds; one at the end; four by functions that the runtime hands out.
+# What runtime.c asks for: three blocks a round, 100 rounds; four by functions that the runtime hands out; one.
 RUNTIME = 305
 
 

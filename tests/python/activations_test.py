@@ -431,7 +431,9 @@ def eight_bits_are_for_those_who_ask(outcome: Outcome) -> None:
             tensor = made[-1].view(torch.int32) if self.as_bytes else made[-1]
             return Save.apply(x, tensor, made[-1].view(torch.int32)[0].item() if self.as_bytes else 3.0, seen)
 
-    model = torch.nn.ModuleDict({"asked": Saving(), "bytes": Saving(as_bytes=True), "exact": Saving()})
+    # Who asks need not be the innermost target.
+    asked = torch.nn.Sequential(Saving())
+    model = torch.nn.ModuleDict({"asked": asked, "bytes": Saving(as_bytes=True), "exact": Saving()})
     handle = spillway.offload_activations(model, ["*"], int8=["asked", "bytes"])
     for _ in range(2):
         made.append(torch.full((WIDTH,), 3.0, device="cuda"))

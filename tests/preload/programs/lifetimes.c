@@ -108,6 +108,22 @@ static void second(void) {
   use_memory(3);
 }
 
+/* The primary context is the second here, and what was forgotten in it goes with it. */
+static void second_is_primary(void) {
+  CUcontext first = NULL;
+  CUdeviceptr forgotten = 0;
+  CHECK(cuCtxCreate(&first, NULL, 0, 0) == CUDA_SUCCESS);
+  use_memory(3);
+  for (int i = 0; i < 2; ++i) {
+    retain();
+    CHECK(cuMemAlloc(&forgotten, 7 << 20) == CUDA_SUCCESS);
+    CHECK((i == 0 ? cuDevicePrimaryCtxRelease(0) : cuDevicePrimaryCtxReset(0)) == CUDA_SUCCESS);
+  }
+  CHECK(cuCtxSetCurrent(first) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc(&forgotten, 1 << 20) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy(NULL) != CUDA_SUCCESS);
+}
+
 /* A function of the driver's that goes by no hook, as those in its private tables do. */
 static void* unseen(const char* name) {
   void* (*look_up)(void*, const char*) = NULL;
@@ -266,6 +282,7 @@ static void counted(void) {
   CHECK(cuMemCreate(&handle, 4 << 20, &properties, 0) == CUDA_SUCCESS);
   CHECK(cuMemAllocManaged(&managed, 5 << 20, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
   CHECK(cuMemFree(managed) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy(NULL) != CUDA_SUCCESS);
 }
 
 /* Cached memory counts as free for others too. */
@@ -317,11 +334,21 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"reset", reset},       {"created", created},         {"second", second},
-                {"ipc", ipc},           {"counted", counted},         {"squeezed", squeezed},
-                {"threads", threads},   {"captured", captured},       {"churned", churned},
-                {"switched", switched}, {"depended-on", depended_on}, {"shared", shared_context},
-                {"ranged", ranged},     {"spawned", spawned}};
+  } kCases[] = {{"reset", reset},
+                {"created", created},
+                {"second", second},
+                {"second-is-primary", second_is_primary},
+                {"ipc", ipc},
+                {"counted", counted},
+                {"squeezed", squeezed},
+                {"threads", threads},
+                {"captured", captured},
+                {"churned", churned},
+                {"switched", switched},
+                {"depended-on", depended_on},
+                {"shared", shared_context},
+                {"ranged", ranged},
+                {"spawned", spawned}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
