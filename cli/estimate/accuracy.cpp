@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 
+#include "cli/estimate/repeats.h"
 #include "estimator/measured.h"
 
 namespace spillway {
@@ -228,6 +229,7 @@ std::string accuracy_markdown(const std::vector<Comparison>& comparisons) {
     if (!row.refused.empty()) ++refusals[row.refused];
   }
   out += family_tables(comparisons, families);
+  out += repeats_markdown(comparisons);
   out += fmt::format("\n## Coverage\n\n{} of {} runs are estimated. Refused, by reason:\n\n", all.size(),
                      comparisons.size());
   out += "| runs | reason |\n|---:|---|\n";

@@ -20,7 +20,8 @@ struct Comparison {
 // A few lines for a person: errors, coverage, intervals.
 std::string accuracy_summary(const std::vector<Comparison>& comparisons);
 
-// Markdown: the bars, the same by feature and by family of cases, and what was refused.
+// Markdown: the bars, the same by feature and by family of cases, what no estimate can meet, and what was
+// refused.
 std::string accuracy_markdown(const std::vector<Comparison>& comparisons);
 
 }  // namespace spillway

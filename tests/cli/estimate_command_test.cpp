@@ -16,6 +16,7 @@ using test::kLlama8b;
 using test::run_command;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class EstimateCommandTest : public test::CommandFolder {
  protected:
@@ -147,6 +148,38 @@ TEST_F(EstimateCommandTest, AnswersRecordedRunsLineByLine) {
   EXPECT_EQ(broken.code, 1);
   EXPECT_THAT(broken.err, HasSubstr("broken.jsonl:2: not a JSON object"));
   EXPECT_THAT(broken.out, IsEmpty());
+}
+
+// 2 x 100 x 150 / 250 = 120 is the least wrong for 100 and 150, by a fifth; the third run is of another day.
+TEST_F(EstimateCommandTest, AccuracySaysWhatNoEstimateCanMeet) {
+  const auto run = [](const char* date, int64_t steady) {
+    return json{{"case", "gpt/twice"},
+                {"args",
+                 {{"num-layers", "12"},
+                  {"hidden-size", "512"},
+                  {"num-attention-heads", "8"},
+                  {"seq-length", "1024"},
+                  {"max-position-embeddings", "1024"},
+                  {"micro-batch-size", "4"},
+                  {"global-batch-size", "32"},
+                  {"bf16", "true"},
+                  {"attention-backend", "unfused"}}},
+                {"gpu", "h100"},
+                {"date", date},
+                {"steady_bytes", steady},
+                {"peak_bytes", 4000000000}}
+               .dump() +
+           "\n";
+  };
+  const std::string twice =
+      write("twice.jsonl",
+            run("2026-06-01", 1000000000) + run("2026-06-01", 1500000000) + run("2026-06-02", 9000000000));
+  const CommandResult result = run_command({"estimate", "--accuracy", "--jsonl", twice});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("| 2 | gpt/twice | h100 | 2026-06-01 | 20.0 | 0.0 |"));
+  const std::string once = write("once.jsonl", run("2026-06-01", 1000000000));
+  EXPECT_THAT(run_command({"estimate", "--accuracy", "--jsonl", once}).out,
+              Not(HasSubstr("What no estimate can meet")));
 }
 
 }  // namespace
