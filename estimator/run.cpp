@@ -7,31 +7,98 @@
 namespace spillway::estimator {
 namespace {
 
-std::string not_divisible(std::string_view what, int64_t value, std::string_view by, int64_t divisor) {
-  return fmt::format("{} {} is not divisible by {} {}", what, value, by, divisor);
+std::string not_allowed(std::string_view key, int64_t value, const std::string& allowed) {
+  return fmt::format("{}: '{}' is not allowed; allowed: {}", key, value, allowed);
 }
 
-std::string block_contradiction(const Block& block, const Parallel& parallel) {
+// Empty where `divisor` divides `value`.
+std::string divides(std::string_view key, int64_t divisor, std::string_view what, int64_t value) {
+  if (value % divisor == 0) return {};
+  return not_allowed(key, divisor, fmt::format("divisors of {} {}", value, what));
+}
+
+std::string experts_contradiction(const Experts& experts, const TrainingRun& run) {
+  if (experts.top_k > experts.count)
+    return not_allowed(run.keys.top_k, experts.top_k, fmt::format("up to {} experts", experts.count));
+  return divides(run.keys.expert, run.parallel.expert, "experts", experts.count);
+}
+
+std::string block_contradiction(const Block& block, const TrainingRun& run) {
+  const int64_t tensor = run.parallel.tensor;
+  const char* key = run.keys.tensor;
   if (const auto* attention = std::get_if<Attention>(&block)) {
-    if (attention->heads % parallel.tensor != 0)
-      return not_divisible("attention heads", attention->heads, "tensor-parallel size", parallel.tensor);
-    if (attention->heads % attention->key_value_heads != 0)
-      return not_divisible("attention heads", attention->heads, "key-value heads",
-                           attention->key_value_heads);
-  } else if (const auto* mlp = std::get_if<Mlp>(&block)) {
-    if (mlp->ffn % parallel.tensor != 0)
-      return not_divisible("feed-forward width", mlp->ffn, "tensor-parallel size", parallel.tensor);
-  } else if (const auto* experts = std::get_if<Experts>(&block)) {
-    if (experts->count % parallel.expert != 0)
-      return not_divisible("experts", experts->count, "expert-parallel size", parallel.expert);
-    if (experts->top_k > experts->count)
-      return fmt::format("{} experts for each token are more than the {} there are", experts->top_k,
-                         experts->count);
-  } else if (const auto* mamba = std::get_if<Mamba>(&block)) {
-    if (mamba->heads % parallel.tensor != 0 || mamba->groups % parallel.tensor != 0)
-      return not_divisible("Mamba heads or groups", mamba->heads, "tensor-parallel size", parallel.tensor);
+    std::string found =
+        divides(run.keys.key_value_heads, attention->key_value_heads, "attention heads", attention->heads);
+    return found.empty() ? divides(key, tensor, "attention heads", attention->heads) : found;
+  }
+  if (const auto* mlp = std::get_if<Mlp>(&block))
+    return divides(key, tensor, "elements of the feed-forward width", mlp->ffn);
+  if (const auto* experts = std::get_if<Experts>(&block)) return experts_contradiction(*experts, run);
+  if (const auto* mamba = std::get_if<Mamba>(&block)) {
+    std::string found = divides(key, tensor, "Mamba heads", mamba->heads);
+    return found.empty() ? divides(key, tensor, "Mamba groups", mamba->groups) : found;
   }
   return {};
+}
+
+std::string model_contradiction(const TrainingRun& run) {
+  bool has_experts = false;
+  for (const Tower& tower : run.model.towers) {
+    if (tower.divided) {
+      std::string found =
+          divides(run.keys.context, run.parallel.context, "tokens of a sequence", tower.sequence);
+      if (!found.empty()) return found;
+    }
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) {
+        has_experts = has_experts || std::holds_alternative<Experts>(block);
+        if (std::string found = block_contradiction(block, run); !found.empty()) return found;
+      }
+    }
+  }
+  if (!has_experts && run.parallel.expert > 1)
+    return not_allowed(run.keys.expert, run.parallel.expert, "1 for a model without experts");
+  return {};
+}
+
+std::string gpus_contradiction(const TrainingRun& run) {
+  const Parallel& parallel = run.parallel;
+  const SizeKeys& keys = run.keys;
+  if (parallel.world % (parallel.tensor * parallel.pipeline * parallel.context) != 0) {
+    return not_allowed(keys.gpus, parallel.world,
+                       fmt::format("multiples of {} {} x {} {} x {} {}", keys.tensor, parallel.tensor,
+                                   keys.pipeline, parallel.pipeline, keys.context, parallel.context));
+  }
+  if (parallel.world % (parallel.expert_tensor * parallel.expert * parallel.pipeline) != 0) {
+    return not_allowed(
+        keys.gpus, parallel.world,
+        fmt::format("multiples of {} {} x {} {} x {} {}", keys.expert_tensor, parallel.expert_tensor,
+                    keys.expert, parallel.expert, keys.pipeline, parallel.pipeline));
+  }
+  return divides(keys.instances, parallel.optimizer_instances, "data-parallel ranks", parallel.data());
+}
+
+std::string stages_contradiction(const TrainingRun& run) {
+  const Parallel& parallel = run.parallel;
+  const SizeKeys& keys = run.keys;
+  const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());
+  const int64_t stages = parallel.pipeline * parallel.virtual_stages;
+  if (parallel.pipeline > 1 && run.model.towers.size() > 1)
+    return fmt::format("{}: '{}' is not modelled for {} towers; allowed: 1", keys.pipeline, parallel.pipeline,
+                       run.model.towers.size());
+  if (!parallel.stage_layers.empty()) {
+    const int64_t placed =
+        std::accumulate(parallel.stage_layers.begin(), parallel.stage_layers.end(), int64_t{0});
+    return placed == layers ? std::string()
+                            : fmt::format("{} layers are placed on stages, the model has {}", placed, layers);
+  }
+  if (parallel.pipeline == 1 && parallel.virtual_stages > 1)
+    return not_allowed(keys.virtual_stages, parallel.virtual_stages,
+                       fmt::format("1 beside {} 1", keys.pipeline));
+  if (parallel.virtual_stages == 1) return divides(keys.pipeline, parallel.pipeline, "layers", layers);
+  return divides(fmt::format("{} {} x {} {}", keys.pipeline, parallel.pipeline, keys.virtual_stages,
+                             parallel.virtual_stages),
+                 stages, "layers", layers);
 }
 
 constexpr double kMostParameters = 1e15;
@@ -62,44 +129,9 @@ std::string contradiction(const TrainingRun& run) {
   if (const double parameters = approximate_parameters(run.model); parameters > kMostParameters)
     return fmt::format("{:.1e} parameters are more than any machine holds; allowed: up to {:.0e}", parameters,
                        kMostParameters);
-  const Parallel& parallel = run.parallel;
-  const int64_t model_parallel = parallel.tensor * parallel.pipeline * parallel.context;
-  if (parallel.world % model_parallel != 0) {
-    return fmt::format("{} GPUs are not divisible by tensor {} x pipeline {} x context {}", parallel.world,
-                       parallel.tensor, parallel.pipeline, parallel.context);
-  }
-  const int64_t expert_parallel = parallel.expert_tensor * parallel.expert * parallel.pipeline;
-  if (parallel.world % expert_parallel != 0) {
-    return fmt::format("{} GPUs are not divisible by expert tensor {} x expert {} x pipeline {}",
-                       parallel.world, parallel.expert_tensor, parallel.expert, parallel.pipeline);
-  }
-  if (parallel.data() % parallel.optimizer_instances != 0) {
-    return not_divisible("data-parallel size", parallel.data(), "optimizer instances",
-                         parallel.optimizer_instances);
-  }
-  for (const Tower& tower : run.model.towers) {
-    if (tower.divided && tower.sequence % parallel.context != 0)
-      return not_divisible("sequence length", tower.sequence, "context-parallel size", parallel.context);
-    for (const Layer& layer : tower.layers) {
-      for (const Block& block : layer) {
-        if (std::string found = block_contradiction(block, parallel); !found.empty()) return found;
-      }
-    }
-  }
-  const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());
-  const int64_t stages = parallel.pipeline * parallel.virtual_stages;
-  if (parallel.pipeline > 1 && run.model.towers.size() > 1)
-    return fmt::format("pipeline-parallel size {} with {} towers is not modelled; allowed: 1",
-                       parallel.pipeline, run.model.towers.size());
-  if (!parallel.stage_layers.empty()) {
-    const int64_t placed =
-        std::accumulate(parallel.stage_layers.begin(), parallel.stage_layers.end(), int64_t{0});
-    if (placed != layers)
-      return fmt::format("{} layers are placed on stages, the model has {}", placed, layers);
-  } else if (layers % stages != 0) {
-    return not_divisible("number of layers", layers, "pipeline stages", stages);
-  }
-  return {};
+  if (std::string found = gpus_contradiction(run); !found.empty()) return found;
+  if (std::string found = model_contradiction(run); !found.empty()) return found;
+  return stages_contradiction(run);
 }
 
 }  // namespace spillway::estimator

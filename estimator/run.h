@@ -181,6 +181,20 @@ struct Reserve {
   double communicator_bytes = 0;  // outside every allocator: NCCL's
 };
 
+// The names under which a reader was given the sizes that can contradict each other.
+struct SizeKeys {
+  const char* gpus = "parallel.gpus";
+  const char* tensor = "parallel.tensor";
+  const char* pipeline = "parallel.pipeline";
+  const char* virtual_stages = "parallel.virtual_stages";
+  const char* context = "parallel.context";
+  const char* expert = "parallel.expert";
+  const char* expert_tensor = "parallel.expert_tensor";
+  const char* instances = "parallel.replicas";
+  const char* key_value_heads = "model.num_key_value_heads";
+  const char* top_k = "model.num_experts_per_tok";
+};
+
 // Everything an estimate follows from.
 struct TrainingRun {
   Framework framework = Framework::kMegatron;
@@ -193,6 +207,7 @@ struct TrainingRun {
   Offload offload;
   Behaviour behaviour;
   Reserve reserve;
+  SizeKeys keys;
   bool last_rank_only = false;                // Megatron logs the last rank's memory and no other
   std::vector<std::string> assumptions = {};  // every default that was filled in
 };

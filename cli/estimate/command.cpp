@@ -167,11 +167,16 @@ int answer_dumps(const Choices& choices) {
 
 // What cannot be asked together, in one line; empty where all is well.
 std::string conflict(const Choices& choices) {
+  if (choices.accuracy && choices.lines.empty()) return "--accuracy goes with --jsonl";
+  if (!choices.hardware.empty() && choices.catalog.empty() && choices.dumps.empty())
+    return "--hardware goes with --catalog or --dump";
   const int questions = int{!choices.solve.empty()} + int{!choices.sweeps.empty()} +
                         int{!choices.what_if.empty()} + int{!choices.html.empty()} +
                         int{!choices.dumps.empty()};
   if (!choices.lines.empty()) {
-    return choices.input.file.empty() && questions == 0 && choices.catalog.empty()
+    const InputChoices& input = choices.input;
+    return input.file.empty() && input.model.empty() && input.gpu_kind.empty() && input.sets.empty() &&
+                   input.gpus == 0 && questions == 0 && choices.catalog.empty()
                ? ""
                : "--jsonl stands alone: without FILE and other questions";
   }
@@ -243,6 +248,9 @@ std::function<std::optional<int>()> add_estimate_command(CLI::App& app) {
       app.add_subcommand("estimate", "Predict a training run's device memory before it is run");
   add_input_options(*command, *choices);
   add_question_options(*command, *choices);
+  // An option that is named says something.
+  const CLI::Validator said([](const std::string& text) { return text.empty() ? "empty" : ""; }, "");
+  for (CLI::Option* option : command->get_options()) option->check(said);
   return [choices, command]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     if (choices->gpus.empty()) choices->gpus = {"h100-80"};

@@ -98,8 +98,9 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
 }
 
 Status set_key(const Change& change, RunKeys& keys) {
-  keys[full_key(change.key)] = change.value;
-  return {};
+  const std::string key = full_key(change.key);
+  keys[key] = change.value;
+  return key.rfind("model.", 0) == 0 ? estimator::check_model_keys(keys, {key}) : Status();
 }
 
 // How many GPUs there are is no argument of Megatron-LM's.
@@ -142,8 +143,15 @@ Result<Given> megatron(Result<MegatronRun> given, const InputChoices& choices) {
 Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
-  if (ending == ".yaml" || ending == ".yml") return megatron(estimator::read_megatron_yaml(text), choices);
-  if (text.rfind("--", 0) == 0) return megatron(estimator::read_megatron_arguments(text), choices);
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Status::invalid_argument("empty");
+  const bool yaml = ending == ".yaml" || ending == ".yml";
+  const bool arguments = text.rfind("--", 0) == 0;
+  if (!choices.model.empty() && (yaml || arguments || ending == ".toml" || !is_deepspeed(text)))
+    return Status::invalid_argument("--model goes with a DeepSpeed file");
+  if (!choices.gpu_kind.empty() && !yaml && !arguments)
+    return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
+  if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
+  if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
   Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
   if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);

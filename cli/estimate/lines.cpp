@@ -53,6 +53,9 @@ Result<LineAnswers> estimate_lines(const std::string& path) {
       return Status::invalid_argument(fmt::format("{}:{}: {}", path, number, answer.status().text()));
     out.json += answer->dump() + "\n";
   }
+  if (out.comparisons.empty())
+    return Status::invalid_argument(
+        fmt::format("{}: empty; allowed: recorded runs, one JSON object a line", path));
   return out;
 }
 

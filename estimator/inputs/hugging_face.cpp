@@ -6,6 +6,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "estimator/inputs/json_object.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -21,6 +23,7 @@ struct Family {
   bool head_norms = false;  // over queries and keys
   bool tied = false;        // where the file does not say
   bool learned_positions = false;
+  int64_t positions = 2048;  // where the file does not say
   int norms_per_layer = 2;
   bool shared_expert_gate = false;
 };
@@ -43,7 +46,8 @@ constexpr std::array<Family, 22> kFamilies = {{
      .query_key_value_bias = true,
      .biases = true,
      .tied = true,
-     .learned_positions = true},
+     .learned_positions = true,
+     .positions = 1024},
     {.type = "gpt_neox", .layer_norm = true, .gated = false, .query_key_value_bias = true, .biases = true},
     {.type = "phi",
      .layer_norm = true,
@@ -61,7 +65,8 @@ constexpr std::array<Family, 22> kFamilies = {{
      .query_key_value_bias = true,
      .biases = true,
      .tied = true,
-     .learned_positions = true},
+     .learned_positions = true,
+     .positions = 512},
     {.type = "t5", .gated = false, .tied = true},
     {.type = "olmo2", .head_norms = true},
     {.type = "granite", .tied = true},
@@ -88,10 +93,16 @@ class Reader {
                 int64_t most = KeyValues::kMost) {
     const std::string key = name(names);
     // A key that is there but empty says the same as none.
-    if (values_.text(key, "null") == "null") return otherwise;
+    if (values_.text(key, "null") == "null") {
+      // None of something is no default.
+      if (otherwise != 0) values_.assume(key, std::to_string(otherwise));
+      return otherwise;
+    }
     return values_.whole(key, otherwise, least, most);
   }
+  // What a type has without saying so.
   bool flag(const char* key, bool otherwise) { return values_.flag(prefix_ + key, otherwise); }
+  bool truth(const char* key, bool otherwise) { return values_.truth(prefix_ + key, otherwise); }
   std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
   void complain(std::string text) { values_.complain(std::move(text)); }
 
@@ -108,10 +119,11 @@ class Builder {
     norm_ = family_.layer_norm ? 2 * hidden_ : hidden_;
     ffn_ = in_.whole({"intermediate_size", "n_inner", "d_ff"}, 4 * hidden_, 1);
     if (!in_.has("head_dim") && !in_.has("d_kv") && !in_.has("kv_lora_rank") && hidden_ % heads_ != 0) {
-      in_.complain(fmt::format(
-          "num_attention_heads: '{}' is not allowed; allowed: a divisor of hidden_size {}", heads_, hidden_));
+      in_.complain(fmt::format("{}: '{}' is not allowed; allowed: a divisor of hidden_size {}",
+                               in_.name({"num_attention_heads", "n_head", "num_heads"}), heads_, hidden_));
     }
-    head_dim_ = in_.whole({"head_dim", "d_kv"}, std::max<int64_t>(1, hidden_ / heads_), 1);
+    head_dim_ = std::max<int64_t>(1, hidden_ / heads_);
+    if (!in_.has("kv_lora_rank")) head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
     const std::string type = family_.type;
     if (type == "t5") gated_ = in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0;
   }
@@ -123,16 +135,16 @@ class Builder {
     model.type = family_.type;
     model.hidden = hidden_;
     model.vocabulary = in_.required({"vocab_size"}, KeyValues::kMostEntries);
-    model.tied = in_.flag("tie_word_embeddings", family_.tied);
+    model.tied = in_.truth("tie_word_embeddings", family_.tied);
     const std::string type = family_.type;
     Tower decoder;
-    decoder.sequence =
-        in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, 2048, 1, KeyValues::kMostEntries);
+    decoder.sequence = in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, family_.positions, 1,
+                                 KeyValues::kMostEntries);
     if (family_.learned_positions) model.positions = decoder.sequence;
     const int64_t layers = in_.required({"num_hidden_layers", "n_layer", "num_layers"}, 10000);
     for (int64_t i = 0; i < layers; ++i) decoder.layers.push_back(layer(i));
     const int64_t predictions = in_.whole({"num_nextn_predict_layers"}, 0, 0, 100);
-    if (in_.flag("train_prediction_layers", false)) {
+    if (predictions > 0 && in_.truth("train_prediction_layers", false)) {
       add_prediction_layers(predictions, decoder);
       model.prediction_layers = predictions;
     } else if (predictions > 0) {
@@ -258,10 +270,10 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
 }  // namespace
 
 Result<std::map<std::string, std::string>> flatten_json(const std::string& text) {
-  const Json root = Json::parse(text, nullptr, false);
-  if (!root.is_object()) return Status::invalid_argument("not a JSON object");
+  Result<Json> root = read_json_object(text);
+  if (!root.ok()) return root.take_status();
   std::map<std::string, std::string> out;
-  flatten(root, "", out);
+  flatten(root.value(), "", out);
   return out;
 }
 

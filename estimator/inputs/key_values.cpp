@@ -20,7 +20,7 @@ const std::string* KeyValues::find(const std::string& key) {
 int64_t KeyValues::whole(const std::string& key, int64_t otherwise, int64_t least, int64_t most) {
   const std::string* text = find(key);
   if (text == nullptr) {
-    assumed_.push_back(fmt::format("{} = {}", key, otherwise));
+    assume(key, fmt::format("{}", otherwise));
     return otherwise;
   }
   int64_t value = 0;
@@ -41,7 +41,7 @@ int64_t KeyValues::required(const std::string& key, int64_t least, int64_t most)
 double KeyValues::number(const std::string& key, double otherwise, double least, double most) {
   const std::string* text = find(key);
   if (text == nullptr) {
-    assumed_.push_back(fmt::format("{} = {}", key, otherwise));
+    assume(key, fmt::format("{}", otherwise));
     return otherwise;
   }
   double value = 0;
@@ -52,6 +52,15 @@ double KeyValues::number(const std::string& key, double otherwise, double least,
     return otherwise;
   }
   return value;
+}
+
+void KeyValues::assume(const std::string& key, const std::string& value) {
+  if (defaulted_.insert(key).second) assumed_.push_back(fmt::format("{} = {}", key, value));
+}
+
+bool KeyValues::truth(const std::string& key, bool otherwise) {
+  if (!has(key)) assume(key, otherwise ? "true" : "false");
+  return flag(key, otherwise);
 }
 
 bool KeyValues::flag(const std::string& key, bool otherwise) {
@@ -72,7 +81,7 @@ std::string KeyValues::choice(const std::string& key, const std::string& otherwi
                               std::initializer_list<const char*> allowed) {
   const std::string* text = find(key);
   if (text == nullptr) {
-    assumed_.push_back(fmt::format("{} = {}", key, otherwise));
+    assume(key, fmt::format("{}", otherwise));
     return otherwise;
   }
   for (const char* word : allowed) {

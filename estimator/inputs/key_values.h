@@ -21,14 +21,19 @@ class KeyValues {
   bool has(const std::string& key) const;
   int64_t whole(const std::string& key, int64_t otherwise, int64_t least = 1, int64_t most = kMost);
   double number(const std::string& key, double otherwise, double least, double most);
-  // True for "true", "1" and a key without a value.
+  // True for "true", "1" and a key without a value. That it is not there is no default, but says no.
   bool flag(const std::string& key, bool otherwise = false);
+  // The same for a key with a default.
+  bool truth(const std::string& key, bool otherwise = false);
   std::string text(const std::string& key, const std::string& otherwise);
   std::string choice(const std::string& key, const std::string& otherwise,
                      std::initializer_list<const char*> allowed);
 
   // As whole(), for a key that must be there.
   int64_t required(const std::string& key, int64_t least = 1, int64_t most = kMost);
+
+  // A default that was used; the first word on a key counts.
+  void assume(const std::string& key, const std::string& value);
 
   void complain(std::string text);
   Status status() const;
@@ -48,6 +53,7 @@ class KeyValues {
 
   std::map<std::string, std::string> values_;
   std::set<std::string> read_;
+  std::set<std::string> defaulted_;
   std::vector<std::string> assumed_;
   std::string complaint_;
 };

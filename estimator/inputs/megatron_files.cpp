@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
+
+#include "estimator/inputs/json_object.h"
 
 namespace spillway::estimator {
 namespace {
@@ -52,6 +56,13 @@ Status read_bytes(const Json& line, const char* key, double& out) {
   return {};
 }
 
+bool is_date(const std::string& text) {
+  constexpr std::string_view kShape = "0000-00-00";
+  return text.size() == kShape.size() &&
+         std::equal(text.begin(), text.end(), kShape.begin(),
+                    [](char c, char shape) { return shape == '0' ? '0' <= c && c <= '9' : c == shape; });
+}
+
 // The tests of one program lie in one folder, which the recording's name begins with.
 std::string program_of_case(const std::string& name) {
   std::string folder = name.substr(0, name.find('/'));
@@ -84,8 +95,9 @@ void read_yaml_map(const YAML::Node& node, std::map<std::string, std::string>& o
 }  // namespace
 
 Result<RecordedRun> read_recorded_run(const std::string& text) {
-  const Json line = Json::parse(text, nullptr, false);
-  if (!line.is_object()) return Status::invalid_argument("not a JSON object");
+  Result<Json> object = read_json_object(text);
+  if (!object.ok()) return object.take_status();
+  const Json& line = object.value();
   if (!line.contains("args"))
     return Status::invalid_argument("args: missing; allowed: an object of arguments");
   RecordedRun out;
@@ -93,6 +105,10 @@ Result<RecordedRun> read_recorded_run(const std::string& text) {
   if (Status status = read_map(line, "env", out.run.environment); !status.ok()) return status;
   if (Status status = read_text(line, "gpu", out.run.gpu); !status.ok()) return status;
   if (Status status = read_text(line, "date", out.run.date); !status.ok()) return status;
+  if (!out.run.date.empty() && !is_date(out.run.date)) {
+    return Status::invalid_argument(
+        fmt::format("date: '{}' is not allowed; allowed: days as 2026-01-31", out.run.date));
+  }
   if (Status status = read_text(line, "case", out.name); !status.ok()) return status;
   if (line.contains("gpus")) {
     if (!line["gpus"].is_number_integer()) {

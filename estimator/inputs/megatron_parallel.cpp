@@ -99,6 +99,16 @@ DataSharding data_sharding(KeyValues& values) {
 }  // namespace
 
 Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, TrainingRun& run) {
+  run.keys = {.gpus = "gpus",
+              .tensor = "tensor-model-parallel-size",
+              .pipeline = "pipeline-model-parallel-size",
+              .virtual_stages = "num-virtual-stages-per-pipeline-rank",
+              .context = "context-parallel-size",
+              .expert = "expert-model-parallel-size",
+              .expert_tensor = "expert-tensor-parallel-size",
+              .instances = "num-distributed-optimizer-instances",
+              .key_value_heads = "num-query-groups",
+              .top_k = "moe-router-topk"};
   Parallel& parallel = run.parallel;
   constexpr int64_t kMostRanks = int64_t{1} << 20;
   parallel.world = given.gpus;
@@ -107,7 +117,7 @@ Status read_megatron_parallel(KeyValues& values, const MegatronRun& given, Train
   parallel.context = values.whole("context-parallel-size", 1, 1, kMostRanks);
   parallel.expert = values.whole("expert-model-parallel-size", 1, 1, kMostRanks);
   parallel.expert_tensor = values.whole("expert-tensor-parallel-size", parallel.tensor, 1, kMostRanks);
-  if (!values.has("num-experts")) parallel.expert = parallel.expert_tensor = 1;
+  if (!values.has("num-experts")) parallel.expert_tensor = 1;
   // Without tensor parallelism there is nothing to divide the sequence over.
   parallel.sequence = values.flag("sequence-parallel") && parallel.tensor > 1;
   parallel.optimizer_instances = values.whole("num-distributed-optimizer-instances", 1, 1, kMostRanks);

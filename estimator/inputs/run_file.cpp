@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <toml++/toml.h>
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -88,8 +90,8 @@ void read_recompute(KeyValues& values, TrainingRun& run) {
   const int64_t kept =
       values.has("train.checkpoints") ? values.whole("train.checkpoints", layers, 1, layers) : 0;
   training.recompute_layers =
-      kept > 0 ? (layers + kept - 1) / kept : values.whole("train.recompute_layers", 1, 1, 10000);
-  training.partition_checkpoints = values.flag("train.partition_checkpoints");
+      kept > 0 ? (layers + kept - 1) / kept : values.whole("train.recompute_layers", 1, 1, layers);
+  training.partition_checkpoints = values.truth("train.partition_checkpoints");
 }
 
 void read_train(KeyValues& values, TrainingRun& run) {
@@ -123,7 +125,7 @@ void read_train(KeyValues& values, TrainingRun& run) {
                            : loss == "fused"        ? CrossEntropy::kFused
                                                     : CrossEntropy::kVocabularyParallel;
   read_recompute(values, run);
-  training.norm_in_fp32 = values.flag("train.norm_in_fp32");
+  training.norm_in_fp32 = values.truth("train.norm_in_fp32");
   const std::string recipe =
       values.choice("train.fp8", "none", {"none", "delayed", "tensorwise", "blockwise", "mxfp8"});
   if (recipe != "none" && training.precision == Precision::kFp32)
@@ -144,7 +146,7 @@ void read_parallel(KeyValues& values, TrainingRun& run) {
   Parallel& parallel = run.parallel;
   parallel.world = values.whole("parallel.gpus", 1, 1, kMostRanks);
   parallel.tensor = values.whole("parallel.tensor", 1, 1, kMostRanks);
-  parallel.sequence = values.flag("parallel.sequence_parallel") && parallel.tensor > 1;
+  parallel.sequence = values.truth("parallel.sequence_parallel") && parallel.tensor > 1;
   parallel.pipeline = values.whole("parallel.pipeline", 1, 1, kMostRanks);
   parallel.virtual_stages = values.whole("parallel.virtual_stages", 1, 1, 10000);
   parallel.context = values.whole("parallel.context", 1, 1, kMostRanks);
@@ -184,10 +186,20 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
     return Status::invalid_argument(
         fmt::format("line {}: not TOML: {}", error.source().begin.line, error.description()));
   }
+  std::vector<std::string> said;
+  for (const auto& [key, value] : out) {
+    if (key.rfind("model.", 0) == 0 && key != "model.config") said.push_back(key);
+  }
   const auto config = out.find("model.config");
-  if (config == out.end()) return out;
-  const std::string path = config->second.rfind('/', 0) == 0 ? config->second : folder + "/" + config->second;
+  if (config == out.end()) {
+    if (Status status = check_model_keys(out, said); !status.ok()) return status;
+    return out;
+  }
+  const std::string path = (std::filesystem::path(folder) / config->second).string();
   out.erase(config);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    return Status::io(fmt::format("model.config: {}: is a folder; allowed: a config.json", path));
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status::io(fmt::format("model.config: {}: cannot be read", path));
   std::ostringstream json;
@@ -195,7 +207,23 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
   Result<RunKeys> model = read_model_json(json.str());
   if (!model.ok()) return Status::invalid_argument(fmt::format("{}: {}", path, model.status().text()));
   for (auto& [key, value] : model.value()) out.emplace(key, value);
+  if (Status status = check_model_keys(out, said); !status.ok()) return status;
   return out;
+}
+
+Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& said) {
+  if (said.empty()) return {};
+  KeyValues values(keys);
+  std::vector<std::string> assumptions;
+  // What is wrong with the model is said by read_run().
+  if (!read_hugging_face(values, "model.", assumptions).ok()) return {};
+  const std::vector<std::string> unread = values.unread();
+  for (const std::string& key : said) {
+    if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
+    return Status::invalid_argument(
+        fmt::format("{}: not known; allowed: the keys that give this type of model its size", key));
+  }
+  return {};
 }
 
 Result<RunKeys> read_model_json(const std::string& text) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "driver/status.h"
 #include "estimator/run.h"
@@ -15,6 +16,10 @@ using RunKeys = std::map<std::string, std::string>;  // "train.micro_batch" and 
 
 // TOML to keys. `model.config`, a path beside the file, is read as a Hugging Face config.
 Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder);
+
+// A Hugging Face config says more than its sizes; a person who names a key of [model] wants it to count.
+// Errors: the first of `said` that nothing is read from.
+Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& said);
 
 // A Hugging Face config to the keys of [model].
 Result<RunKeys> read_model_json(const std::string& text);

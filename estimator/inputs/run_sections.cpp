@@ -27,7 +27,10 @@ std::string first_of_section(const KeyValues& values, std::string_view section) 
 }  // namespace
 
 double read_size(KeyValues& values, const std::string& key, double otherwise) {
-  if (!values.has(key)) return otherwise;
+  if (!values.has(key)) {
+    values.assume(key, fmt::format("{:g}MiB", otherwise / kMiB));
+    return otherwise;
+  }
   const std::string text = values.text(key, "");
   double number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -56,13 +59,13 @@ void read_communication(KeyValues& values, TrainingRun& run) {
       values.choice("communication.engine", "torch", {"torch", "deepspeed"}) == "deepspeed";
   out.engine = deepspeed ? DataParallelEngine::kDeepspeed : DataParallelEngine::kTorch;
   if (!deepspeed) {
-    out.gradients_are_views = values.flag("communication.gradient_as_bucket_view");
+    out.gradients_are_views = values.truth("communication.gradient_as_bucket_view");
     // How much is reduced at a time: the buckets hold all gradients whatever their size.
     values.number("communication.bucket_cap_mb", 25, 1, 1e6);
     return;
   }
   out.reduce_bucket = values.number("communication.reduce_bucket_size", out.reduce_bucket, 0, kMostElements);
-  out.reduce_buckets = values.flag("communication.overlap_comm") ? 2 : 1;
+  out.reduce_buckets = values.truth("communication.overlap_comm") ? 2 : 1;
   if (run.parallel.sharding != DataSharding::kParameters) return;
   out.most_gathered = values.number("communication.max_live_parameters", out.most_gathered, 0, kMostElements);
   out.prefetch = values.number("communication.prefetch_bucket_size", out.prefetch, 0, kMostElements);
@@ -90,6 +93,7 @@ void read_offload(KeyValues& values, TrainingRun& run) {
   constexpr double kGb = 1e9;
   out.buffers = values.whole("offload.buffers", 4, 1, 1024);
   out.buffer_bytes = read_size(values, "offload.buffer", 256 * kMiB);
+  if (out.buffer_bytes == 0) values.complain("offload.buffer: '0' is not allowed; allowed: sizes above 0");
   out.host_bandwidth =
       kGb * values.number("offload.host_gb_per_second", kHostBandwidth.value / kGb, 0.001, 1e4);
   out.nvme_bandwidth =

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -74,6 +75,17 @@ TEST_F(EstimateCommandTest, ReadsARunFileWithItsModelBesideIt) {
   EXPECT_THAT(result.out, HasSubstr("gathered weights"));
 }
 
+// The model beside a run file that is named without a folder is in this folder, not in the root.
+TEST_F(EstimateCommandTest, ReadsARunFileOfThisFolder) {
+  write("config.json", kLlama8b);
+  write("run.toml", "[model]\nconfig = 'config.json'\n[parallel]\ngpus = 64\nzero = 3\n");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(std::filesystem::path(path("run.toml")).parent_path());
+  const CommandResult result = run_command({"estimate", "run.toml"});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 TEST_F(EstimateCommandTest, ReadsDeepSpeedBesideAModel) {
   const std::string model = write("config.json", kLlama8b);
   const std::string path =
@@ -105,7 +117,16 @@ TEST_F(EstimateCommandTest, BadInputIsOneLine) {
   expect_one_line_error("run.toml", "[train]\nmicro_batch = 1e999\n", "run.toml");
   expect_one_line_error("model_config.yaml", "a: [", "not YAML");
   expect_one_line_error("arguments.txt", "--num-layers 0", "missing");
-  expect_one_line_error("empty.json", "", "not a JSON object");
+  expect_one_line_error("empty.json", "", "empty.json: empty");
+  expect_one_line_error("nan.json", "{\"model_type\": \"llama\",\n \"hidden_size\": NaN}",
+                        "not a JSON object: line 2 at 'NaN}'");
+  // Deeper than the stack of whoever walks it.
+  const std::string deep(200000, '[');
+  expect_one_line_error("deep.json", "{\"a\":" + deep + std::string(deep.size(), ']') + "}",
+                        "nested deeper than 64 levels");
+  expect_complaint({"estimate", "--jsonl",
+                    write("deep.jsonl", "{\"args\":" + deep + std::string(deep.size(), ']') + "}\n")},
+                   "deep.jsonl:1: nested deeper");
   expect_one_line_error("binary.json", std::string("\x00\xff\xfe", 3), "not a JSON object");
 }
 
@@ -116,7 +137,15 @@ TEST_F(EstimateCommandTest, WrongUseIsOneLine) {
         {"estimate", "/tmp"},
         {"estimate", write("c.json", kLlama8b), "--gpu", "banana"},
         {"estimate", write("c.json", kLlama8b), "--gpus", "0"},
-        {"estimate", write("c.json", kLlama8b), "--jsonl", "x"}}) {
+        {"estimate", write("c.json", kLlama8b), "--jsonl", "x"},
+        {"estimate", "--jsonl", write("none.jsonl", "\n")},
+        {"estimate", "--jsonl", write("dated.jsonl", R"({"args": {}, "date": "yesterday"})")},
+        {"estimate", write("c.json", kLlama8b), "--solve", ""},
+        {"estimate", write("c.json", kLlama8b), "--accuracy"},
+        {"estimate", write("c.json", kLlama8b), "--hardware", "h100"},
+        {"estimate", write("c.json", kLlama8b), "--gpu-kind", "h100"},
+        {"estimate", write("c.json", kLlama8b), "--model", path("c.json")},
+        {"estimate", write("c.json", kLlama8b), "--set", "model.num_key_value_head=4"}}) {
     const CommandResult result = run_command(arguments);
     EXPECT_EQ(result.code, 1) << result.err;
     EXPECT_EQ(result.error_lines(), 1) << result.err;

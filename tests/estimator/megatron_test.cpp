@@ -78,13 +78,16 @@ TEST(Megatron, NamesKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(complaint({{"attention-backend", "quick"}}),
             "attention-backend: 'quick' is not allowed; allowed: auto, flash, fused, unfused, local");
   EXPECT_EQ(complaint({{"tensor-model-parallel-size", "3"}}),
-            "8 GPUs are not divisible by tensor 3 x pipeline 1 x context 1");
+            "gpus: '8' is not allowed; allowed: multiples of tensor-model-parallel-size 3 x "
+            "pipeline-model-parallel-size 1 x context-parallel-size 1");
   EXPECT_EQ(complaint({{"tensor-model-parallel-size", "16"}}, 16),
-            "attention heads 8 is not divisible by tensor-parallel size 16");
+            "tensor-model-parallel-size: '16' is not allowed; allowed: divisors of 8 attention heads");
   EXPECT_EQ(complaint({{"pipeline-model-parallel-size", "8"}}),
-            "number of layers 12 is not divisible by pipeline stages 8");
+            "pipeline-model-parallel-size: '8' is not allowed; allowed: divisors of 12 layers");
   EXPECT_EQ(complaint({{"num-experts", "6"}, {"expert-model-parallel-size", "4"}}),
-            "experts 6 is not divisible by expert-parallel size 4");
+            "expert-model-parallel-size: '4' is not allowed; allowed: divisors of 6 experts");
+  EXPECT_EQ(complaint({{"expert-model-parallel-size", "4"}}),
+            "expert-model-parallel-size: '4' is not allowed; allowed: 1 for a model without experts");
   EXPECT_EQ(complaint({{"global-batch-size", "33"}}),
             "global-batch-size: '33' is not allowed; allowed: multiples of micro-batch-size 4 x "
             "data-parallel size 8");

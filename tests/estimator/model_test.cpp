@@ -150,6 +150,21 @@ TEST(MixedExperts, ByAListOfLayersAreRefused) {
   EXPECT_EQ(model.status().text(), "model.mlp_only_layers: '[0]' is not modelled; allowed: []");
 }
 
+// transformers, GPT2Config and BertConfig: 1024 and 512 positions where the file does not say.
+TEST(LearnedPositions, OfAFileThatDoesNotSayAreTheTypes) {
+  const auto positions = [](const char* type) {
+    const std::string config = std::string(R"({"model_type": ")") + type +
+                               R"(", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+                                  "vocab_size": 100})";
+    Result<RunKeys> keys = read_model_json(config);
+    KeyValues values(keys.value());
+    std::vector<std::string> assumptions;
+    return read_hugging_face(values, "model.", assumptions).value().positions;
+  };
+  EXPECT_EQ(positions("gpt2"), 1024);
+  EXPECT_EQ(positions("bert"), 512);
+}
+
 TEST(UnknownModel, IsReadByItsGenericKeysAndSaysSo) {
   Result<RunKeys> keys = read_model_json(
       R"({"model_type": "newcomer", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

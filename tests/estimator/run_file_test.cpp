@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/estimator/runs.h"
 
 namespace spillway::estimator::test {
@@ -29,7 +31,10 @@ TEST(RunFile, IsReadWithEveryDefaultEchoed) {
   EXPECT_EQ(run->training.micro_batch, 2);
   EXPECT_EQ(run->model.towers.back().sequence, 256);
   const auto& assumed = run->assumptions;
-  EXPECT_NE(std::find(assumed.begin(), assumed.end(), "train.optimizer = adamw"), assumed.end());
+  for (const char* line :
+       {"train.optimizer = adamw", "train.norm_in_fp32 = false", "model.num_key_value_heads = 8",
+        "model.head_dim = 64", "model.tie_word_embeddings = false", "overhead.workspace = 32MiB"})
+    EXPECT_EQ(std::count(assumed.begin(), assumed.end(), line), 1) << line;
   EXPECT_EQ(std::find(assumed.begin(), assumed.end(), "train.micro_batch = 1"), assumed.end());
 }
 
@@ -58,11 +63,26 @@ INSTANTIATE_TEST_SUITE_P(
             "muon, "
             "sgd-momentum, sgd"},
         Bad{"sizes", "[parallel]\ngpus = 8\ntensor = 3\n",
-            "8 GPUs are not divisible by tensor 3 x pipeline 1 x context 1"},
+            "parallel.gpus: '8' is not allowed; allowed: multiples of parallel.tensor 3 x parallel.pipeline "
+            "1 x "
+            "parallel.context 1"},
         Bad{"heads", "[parallel]\ngpus = 16\ntensor = 16\n",
-            "attention heads 8 is not divisible by tensor-parallel size 16"},
+            "parallel.tensor: '16' is not allowed; allowed: divisors of 8 attention heads"},
         Bad{"layers", "[parallel]\ngpus = 3\npipeline = 3\n",
-            "number of layers 4 is not divisible by pipeline stages 3"},
+            "parallel.pipeline: '3' is not allowed; allowed: divisors of 4 layers"},
+        Bad{"virtual_layers", "[parallel]\ngpus = 2\npipeline = 2\nvirtual_stages = 3\n",
+            "parallel.pipeline 2 x parallel.virtual_stages 3: '6' is not allowed; allowed: divisors of 4 "
+            "layers"},
+        Bad{"virtual_alone", "[parallel]\nvirtual_stages = 2\n",
+            "parallel.virtual_stages: '2' is not allowed; allowed: 1 beside parallel.pipeline 1"},
+        Bad{"no_experts", "[parallel]\ngpus = 8\nexpert = 8\n",
+            "parallel.expert: '8' is not allowed; allowed: 1 for a model without experts"},
+        Bad{"replicas", "[parallel]\ngpus = 8\nreplicas = 3\n",
+            "parallel.replicas: '3' is not allowed; allowed: divisors of 8 data-parallel ranks"},
+        Bad{"segments", "[train]\nrecompute = 'full'\nrecompute_layers = 5\n",
+            "train.recompute_layers: '5' is not allowed; allowed: whole numbers from 1 to 4"},
+        Bad{"no_buffer", "[offload]\noptimizer = 'nvme'\nbuffer = 0\n",
+            "offload.buffer: '0' is not allowed; allowed: sizes above 0"},
         Bad{"size_unit", "[overhead]\nextra = '2 GB'\n",
             "overhead.extra: '2 GB' is not allowed; allowed: sizes such as 512MiB, 2GiB"},
         Bad{"tier", "[offload]\noptimizer = 'disk'\n",
@@ -81,6 +101,13 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"list", "[train]\nsequence = [1, 2]\n",
             "train.sequence: not allowed; allowed: a text, a number, true or false"}),
     [](const testing::TestParamInfo<Bad>& info) { return info.param.name; });
+
+// A key of [model] that nothing is read from would change nothing, silently.
+TEST(RunFile, RefusesAKeyOfTheModelThatIsNone) {
+  EXPECT_EQ(complaint(std::string(kModel) + "num_key_value_head = 2\n"),
+            "model.num_key_value_head: not known; allowed: the keys that give this type of model its size");
+  EXPECT_EQ(complaint(std::string(kModel) + "num_key_value_heads = 2\n"), "");
+}
 
 TEST(RunFile, SaysWhereItIsNoToml) {
   EXPECT_EQ(complaint("[model\n").rfind("line 1: not TOML:", 0), 0u) << complaint("[model\n");
