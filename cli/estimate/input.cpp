@@ -83,7 +83,7 @@ Result<RunKeys> deepspeed_keys(const std::string& text, const InputChoices& choi
   Result<RunKeys> model = estimator::read_model_json(config.value());
   if (!model.ok())
     return Status::invalid_argument(fmt::format("{}: {}", choices.model, model.status().text()));
-  Result<RunKeys> keys = estimator::read_deepspeed_json(text);
+  Result<RunKeys> keys = estimator::read_deepspeed_json(text, choices.gpus);
   if (!keys.ok()) return keys;
   keys->insert(model->begin(), model->end());
   return keys;

@@ -48,13 +48,12 @@ Status refuse_unmodelled(const std::map<std::string, std::string>& flat) {
 
 class Translator {
  public:
-  explicit Translator(std::map<std::string, std::string> flat) : values_(std::move(flat)) {}
+  Translator(std::map<std::string, std::string> flat, int64_t gpus) : values_(std::move(flat)), gpus_(gpus) {}
 
   Result<RunKeys> keys() {
     const int64_t stage = values_.whole("zero_optimization.stage", 0, 0, 3);
     out_["parallel.zero"] = std::to_string(stage);
-    copy("train_micro_batch_size_per_gpu", "train.micro_batch");
-    copy("gradient_accumulation_steps", "train.gradient_accumulation");
+    batch();
     precision();
     optimizer();
     if (stage > 0) buckets(stage);
@@ -70,8 +69,36 @@ class Translator {
   }
 
  private:
+  bool says(const char* key) {
+    return values_.has(key) && values_.text(key, "") != "auto" && values_.text(key, "") != "null";
+  }
   void copy(const char* from, const char* to) {
-    if (values_.has(from) && values_.text(from, "") != "auto") out_[to] = values_.text(from, "");
+    if (says(from)) out_[to] = values_.text(from, "");
+  }
+
+  // DeepSpeed, runtime/config.py: train_batch_size is the product of samples on a rank, accumulation and
+  // ranks, and what is left out of the three follows from it; accumulation is 1 where only it is there.
+  void batch() {
+    constexpr const char* kAll = "train_batch_size";
+    constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+    constexpr const char* kSteps = "gradient_accumulation_steps";
+    copy(kMicro, "train.micro_batch");
+    copy(kSteps, "train.gradient_accumulation");
+    if (!says(kAll)) return;
+    const int64_t all = values_.whole(kAll, 1, 1, int64_t{1} << 32);
+    int64_t micro = says(kMicro) ? values_.required(kMicro) : 0;
+    int64_t steps = says(kSteps) ? values_.required(kSteps) : micro > 0 && gpus_ > 0 ? 0 : 1;
+    const int64_t gpus = gpus_ > 0 ? gpus_ : micro > 0 ? std::max<int64_t>(1, all / (micro * steps)) : 1;
+    if (micro == 0) micro = std::max<int64_t>(1, all / (gpus * steps));
+    if (steps == 0) steps = std::max<int64_t>(1, all / (gpus * micro));
+    if (micro * steps * gpus != all) {
+      values_.complain(
+          fmt::format("{}: '{}' is not allowed; allowed: the product of {} {}, {} {} and {} GPUs", kAll, all,
+                      kMicro, micro, kSteps, steps, gpus));
+    }
+    out_["train.micro_batch"] = std::to_string(micro);
+    out_["train.gradient_accumulation"] = std::to_string(steps);
+    out_["parallel.gpus"] = std::to_string(gpus);
   }
 
   bool flag(const char* key, bool otherwise) {
@@ -148,16 +175,17 @@ class Translator {
   }
 
   KeyValues values_;
-  RunKeys out_;
+  int64_t gpus_;
+  RunKeys out_ = {};
 };
 
 }  // namespace
 
-Result<RunKeys> read_deepspeed_json(const std::string& text) {
+Result<RunKeys> read_deepspeed_json(const std::string& text, int64_t gpus) {
   Result<std::map<std::string, std::string>> flat = flatten_json(text);
   if (!flat.ok()) return flat.take_status();
   if (Status status = refuse_unmodelled(flat.value()); !status.ok()) return status;
-  return Translator(std::move(flat.value())).keys();
+  return Translator(std::move(flat.value()), gpus).keys();
 }
 
 }  // namespace spillway::estimator

@@ -126,10 +126,12 @@ Result<MegatronRun> read_megatron_yaml(const std::string& text) {
   MegatronRun out;
   try {
     const YAML::Node root = YAML::Load(text);
-    if (!root.IsMap() || !root["MODEL_ARGS"].IsMap())
+    // What a node that is not there is throws.
+    const auto is_map = [](const YAML::Node& node) { return node.IsDefined() && node.IsMap(); };
+    if (!is_map(root) || !is_map(root["MODEL_ARGS"]))
       return Status::invalid_argument("MODEL_ARGS: missing; allowed: a mapping of arguments to values");
     read_yaml_map(root["MODEL_ARGS"], out.arguments);
-    if (root["ENV_VARS"].IsMap()) read_yaml_map(root["ENV_VARS"], out.environment);
+    if (is_map(root["ENV_VARS"])) read_yaml_map(root["ENV_VARS"], out.environment);
   } catch (const YAML::Exception& error) {
     return Status::invalid_argument(fmt::format("not YAML: {}", error.what()));
   }

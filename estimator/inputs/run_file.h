@@ -26,7 +26,8 @@ Result<RunKeys> read_model_json(const std::string& text);
 
 // DeepSpeed's JSON to the keys of [train], [parallel], [communication] and [offload]. Keys without effect on
 // memory are passed over; those with one that is not modelled are refused by name.
-Result<RunKeys> read_deepspeed_json(const std::string& text);
+// `gpus`: how many there are; 0 where nobody said, and the batch sizes decide.
+Result<RunKeys> read_deepspeed_json(const std::string& text, int64_t gpus = 0);
 
 // torchtitan's job file, of the time when it was TOML, to the same keys; how many GPUs there are is not in
 // it.

@@ -187,7 +187,9 @@ TEST(Megatron, ReadsAModelConfig) {
   EXPECT_EQ(given->arguments.at("bf16"), "true");
   EXPECT_EQ(given->environment.at("NCCL_ALGO"), "Ring");
   EXPECT_FALSE(read_megatron_yaml("a: [").ok());
-  EXPECT_FALSE(read_megatron_yaml("a: 1").ok());
+  EXPECT_EQ(read_megatron_yaml("a: 1").status().text(),
+            "MODEL_ARGS: missing; allowed: a mapping of arguments to values");
+  EXPECT_TRUE(read_megatron_yaml("MODEL_ARGS:\n  --num-layers: 12\n").ok());  // without ENV_VARS
 }
 
 #ifdef SPILLWAY_RECORDED_RUNS

@@ -124,6 +124,28 @@ TEST(DeepSpeedFile, BecomesTheSameKeys) {
   EXPECT_EQ(keys->at("train.precision"), "bf16-mixed");
 }
 
+// Of all samples of a step, those on a rank, accumulation and ranks, any three give the fourth.
+TEST(DeepSpeedFile, BatchSizesMultiplyUp) {
+  const auto sizes = [](const char* json, int64_t gpus) -> std::string {
+    Result<RunKeys> keys = read_deepspeed_json(json, gpus);
+    if (!keys.ok()) return keys.status().text();
+    return keys.value()["train.micro_batch"] + " x " + keys.value()["train.gradient_accumulation"] + " x " +
+           keys.value()["parallel.gpus"];
+  };
+  EXPECT_EQ(sizes(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2})", 8), "2 x 4 x 8");
+  EXPECT_EQ(sizes(R"({"train_batch_size": 64, "gradient_accumulation_steps": 2})", 8), "4 x 2 x 8");
+  EXPECT_EQ(sizes(R"({"train_batch_size": 64})", 8), "8 x 1 x 8");
+  EXPECT_EQ(sizes(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
+                      "gradient_accumulation_steps": 4})",
+                  0),
+            "2 x 4 x 8");
+  EXPECT_EQ(sizes(R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2})", 8), "2 x  x ");
+  EXPECT_EQ(
+      sizes(R"({"train_batch_size": 17, "train_micro_batch_size_per_gpu": 2})", 8),
+      "train_batch_size: '17' is not allowed; allowed: the product of train_micro_batch_size_per_gpu 2, "
+      "gradient_accumulation_steps 1 and 8 GPUs");
+}
+
 TEST(DeepSpeedFile, SaysWhereBucketsAndTiersAre) {
   Result<RunKeys> keys = read_deepspeed_json(
       R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": 2e8, "allgather_bucket_size": 2e8,
