@@ -262,15 +262,14 @@ Place* Heap::take_same_size(const Request& request) {
 Place* Heap::take_located(const Request& request) {
   if (Place* place = take_predicted(request)) return place;
   if (request.slab_class != nullptr) return nullptr;
-  review_journal();
+  review_leader();
   Place* place = journal_.search(request.lines, led_by_);
   if (!remembers()) return nullptr;
   if (request.lines < kPageLines && !journal_.is_sure()) return nullptr;
   return place != nullptr && take(*place) ? placed(request, place) : nullptr;
 }
 
-void Heap::review_journal() {
-  journal_.set_memory(uint64_t{owned_pages()} * kPageBytes);
+void Heap::review_leader() {
   const Journal* leader = leader_.load(std::memory_order_relaxed);
   if (leader == nullptr || journal_.now() > 2 * leader->now() + kLeastLead) {
     leader_.store(leader = &journal_, std::memory_order_relaxed);

@@ -329,15 +329,15 @@ class Heap {
     if (request.slab_class == nullptr) [[likely]] {
       journal_.append(request.lines, place, led_by_);
       if (journal_.now() % kRequestsToReview == 0) [[unlikely]]
-        review_journal();
+        review_leader();
     } else {
       request.slab_class->openings.append(journal_, place);
     }
     return place;
   }
-  // How long the journal may become, and whether another heap's should tell this one the time: only while it
-  // is much busier. Two busy threads would else pass its cache line to and fro with every request.
-  void review_journal();
+  // Whether another heap's journal should tell this one the time: only while it is much busier. Two busy
+  // threads would else pass its cache line to and fro with every request.
+  void review_leader();
   // Describes the block that begins with `head_lines` at the end of head_page (if any) and goes on from page
   // `first`.
   static void lay_out(Place& place, PageId head_page, uint32_t head_lines, PageId first);

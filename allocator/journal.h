@@ -13,13 +13,11 @@
 // the *leader*, does. Each entry notes how far the leader was, and the entry wanted is the one noted where
 // the leader's guess is now.
 //
-// A ring of the last entries, a power of two of them, which grows while requests keep coming, up to one entry
-// for each kBytesPerEntry of memory: with what finds entries, 0.025 % of it. Guarded by the heap's lock.
+// A ring of the last entries, a power of two of them, which grows up to kMostEntries while requests keep
+// coming. Guarded by the heap's lock.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -32,15 +30,7 @@ class Journal {
  public:
   static constexpr uint32_t kFewestEntries = 1u << 10;
   static constexpr uint32_t kMostEntries = 1u << 18;
-  static constexpr uint32_t kMostAnyway = 1u << 13;  // however little memory there is
-  static constexpr uint64_t kBytesPerEntry = 128 << 10;
   static constexpr uint64_t kNever = ~uint64_t{0};
-
-  // Tells how much memory the requests are served from. The ring never shrinks.
-  void set_memory(uint64_t bytes) {
-    const uint64_t wanted = std::min<uint64_t>(bytes / kBytesPerEntry, kMostEntries);
-    if (wanted >= 2 * most_) most_ = std::bit_floor(wanted);
-  }
 
   // The place that followed last time, if it served this size; null otherwise.
   Place* guess(uint32_t key) const {
@@ -72,7 +62,7 @@ class Journal {
     const uint64_t end = now();
     uint64_t next = then();
     if (end - first_ >= size_) [[unlikely]] {
-      if (size_ >= most_ || !grow()) {
+      if (size_ >= kMostEntries || !grow()) {
         if (size_ == 0) return;
         ++first_;
       }
@@ -159,7 +149,6 @@ class Journal {
   std::vector<Entry> entries_;
   std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them
   size_t size_ = 0;             // of both: zero, or a power of two
-  size_t most_ = kMostAnyway;   // of both
   uint64_t first_ = 0;          // oldest position kept
   std::atomic<uint64_t> end_{0};
   std::atomic<uint64_t> next_{kNever};  // the guess
