@@ -30,6 +30,14 @@ void IdleWatch::add(std::chrono::milliseconds after, Device device) {
   start();
 }
 
+void IdleWatch::remove(int ordinal) {
+  const std::lock_guard looking(looking_);
+  const std::lock_guard lock(mutex_);
+  for (const std::unique_ptr<Watched>& watched : watched_) {
+    if (watched->device.ordinal == ordinal) watched->is_over = true;
+  }
+}
+
 void IdleWatch::start() {
   owner_ = getpid();
   if (pthread_atfork(before_fork, after_fork, after_fork) != 0) return;
@@ -58,6 +66,7 @@ void IdleWatch::work() {
 void IdleWatch::look(Watched& watched) {
   const std::lock_guard looking(looking_);
   try {
+    if (watched.is_over) return;
     const Device& device = watched.device;
     if (watched.spell.look(device.calls(), device.is_quiet)) device.relieve();
   } catch (const std::exception&) {
@@ -78,7 +87,8 @@ void IdleWatch::stop() {
 
 // Who waits for longer is a region that moves.
 void IdleWatch::before_fork() {
-  holds_for_fork = lock_for_fork(instance().looking_);
+  // A child has no such thread.
+  holds_for_fork = getpid() == instance().owner_ && lock_for_fork(instance().looking_);
 }
 
 void IdleWatch::after_fork() {

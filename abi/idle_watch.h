@@ -2,8 +2,8 @@
 // device was looked at meanwhile, its streams had no work. The device is sampled, some times in each while:
 // one that is busy half of the time is found so all but surely.
 //
-// One thread for the process, made with the first device. It lives until the process ends; a child of fork
-// has none.
+// One thread for the process, made with the first device that has tiers. It lives until the process ends; a
+// child of fork has none.
 #pragma once
 
 #include <sys/types.h>
@@ -19,21 +19,19 @@
 
 namespace spillway {
 
-// Tells, look by look, each time a spell of quiet has lasted.
+// Tells, look by look, when a spell of quiet has lasted.
 class QuietSpell {
  public:
   static constexpr int kLooks = 16;  // make a spell
 
   // `calls` is how often the program has called so far; `is_quiet` asks the device, and is only called if
-  // that is as at the last look.
+  // that is as at the last look. True once in each spell.
   template <typename IsQuiet>
   bool look(uint64_t calls, const IsQuiet& is_quiet) {
     const bool goes_on = calls == calls_ && is_quiet();
     calls_ = calls;
-    looks_ = goes_on ? looks_ + 1 : 0;
-    if (looks_ < kLooks) return false;
-    looks_ = 0;
-    return true;
+    if (!goes_on) looks_ = 0;
+    return goes_on && looks_ < kLooks && ++looks_ == kLooks;
   }
 
  private:
@@ -44,9 +42,10 @@ class QuietSpell {
 class IdleWatch {
  public:
   struct Device {
+    int ordinal = 0;
     std::function<uint64_t()> calls;  // of the program so far
     std::function<bool()> is_quiet;
-    std::function<void()> relieve;  // called after each spell
+    std::function<void()> relieve;  // called once in each spell
   };
 
   static IdleWatch& instance();
@@ -54,11 +53,15 @@ class IdleWatch {
   // From now on calls these, from the thread; a spell lasts for `after`, as the first call has it, zero: for
   // ever. Without a thread nothing is called.
   void add(std::chrono::milliseconds after, Device device);
+  // Nothing of the device is looked at from now on: its context ends. Waits for what is being evicted. The
+  // caller holds no lock that `relieve` takes.
+  void remove(int ordinal);
 
  private:
   struct Watched {
     Device device;
     QuietSpell spell;
+    bool is_over = false;  // guarded by looking_
   };
 
   IdleWatch() = default;

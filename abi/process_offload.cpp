@@ -139,7 +139,8 @@ void Process::watch_for_idleness(Arena& arena) {
     const spw_stat blocks = arena.stats().allocation.all;
     return static_cast<uint64_t>(blocks.allocated + blocks.freed) + Regions::uses();
   };
-  IdleWatch::instance().add(config_.idle_after.time, {.calls = calls,
+  IdleWatch::instance().add(config_.idle_after.time, {.ordinal = device,
+                                                      .calls = calls,
                                                       .is_quiet = [&arena] { return arena.is_quiet(); },
                                                       .relieve = [this, device] { (void)idle(device); }});
 }

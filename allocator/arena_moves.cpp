@@ -68,7 +68,6 @@ Result<SourcedPool*> Arena::begin_move(PoolId id, bool out) {
 }
 
 Status Arena::wait_before_move() {
-  const RelaxedCapture relaxed(*driver_);
   const std::vector<Heap*> all = heaps();
   if (any_capturing(all))
     return Status::invalid_state("a stream is being captured: nothing can be moved now");
@@ -103,6 +102,8 @@ void Arena::set_away(SourcedPool& pool, bool away) {
 Status Arena::move_pool_out(PoolId id, const MoveSegments& move) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  // Copies take a while, and unmapping would end a capture that begins meanwhile.
+  const RelaxedCapture relaxed(*driver_);
   Result<SourcedPool*> begun = begin_move(id, true);
   if (!begun.ok()) return begun.take_status();
   SourcedPool& pool = *begun.value();
@@ -147,6 +148,8 @@ Status Arena::make_room(uint64_t bytes) {
 Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  // Copies take a while, and unmapping would end a capture that begins meanwhile.
+  const RelaxedCapture relaxed(*driver_);
   Result<SourcedPool*> begun = begin_move(id, false);
   if (!begun.ok()) return begun.take_status();
   SourcedPool& pool = *begun.value();

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "abi/idle_watch.h"
 #include "abi/preload/accounts.h"
 #include "abi/preload/block_ids.h"
 #include "driver/context.h"
@@ -163,6 +164,7 @@ void ServedContexts::end(std::map<CUcontext, std::unique_ptr<ServedContext>>::it
   std::erase_if(peers_, [&](const auto& pair) { return pair.first == served->context; });
   served->streamless.reset();
   BlockIds::instance().forget_all(served->device);
+  IdleWatch::instance().remove(served->device);
   if (Process::instance().drop_arena(served->device)) return;
   // The driver may give another context this one's handle, so that the arena would pass for its own.
   is_left_[static_cast<size_t>(served->device)] = true;

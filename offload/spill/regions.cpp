@@ -277,6 +277,7 @@ Status Regions::unpin(const std::string& tag) {
   return with_settled(tag, [&](Region& region) -> Status {
     if (region.pins == 0) return Status::invalid_state(fmt::format("region '{}' is not pinned", tag));
     --region.pins;
+    next_use.fetch_add(1, std::memory_order_relaxed);
     return {};
   });
 }
@@ -289,6 +290,7 @@ Status Regions::set_priority(const std::string& tag, int priority) {
     const std::lock_guard lock(found.value()->mutex);
     found.value()->priority = priority;
   }
+  next_use.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   if (priority > 0 && rung_ == 0) {
     rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) { return evict_coldest(bytes); });

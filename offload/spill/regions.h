@@ -55,7 +55,8 @@ class Regions {
   Status unpin(const std::string& tag);
   Status set_priority(const std::string& tag, int priority);
   Status set_codec(const std::string& tag, Codec codec);
-  // How often the program has used (begun, restored, pinned) a region of any device so far.
+  // How often the program has used a region of any device so far (begun, restored, pinned it), or said that
+  // it may go.
   static uint64_t uses();
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
   // and evicts what may go, until it holds no more than `below_bytes`. Answers how much was given back.
