@@ -56,6 +56,8 @@ class Streamless {
   // Waits until all that was freed is free; answers how many bytes that was. 0 while a stream captures.
   uint64_t flush();
 
+  // Whether the heap of this stream is the one that blocks come from.
+  bool has_heap(uint64_t stream) const { return stream == reinterpret_cast<uint64_t>(own_); }
   StreamlessStats stats() const;
   uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
 

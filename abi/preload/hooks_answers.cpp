@@ -43,8 +43,23 @@ CUresult mem_get_address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr poi
   return CUDA_SUCCESS;
 }
 
+// A program shows a block to others, by `call`, as it would memory of cuMemAlloc, and is refused: the
+// driver's handles are for all that it gave, of which a block is a part. What was asked for on a stream
+// cannot be shown so without Spillway either; there is nothing to learn then.
+void refuse_to_show(const FoundBlock& block, const char* call) noexcept {
+  try {
+    const ServedContext* owner = ServedContexts::instance().of_device(block.device);
+    if (owner == nullptr || !owner->streamless->has_heap(block.stream)) return;
+    IpcRequests::instance().refused(call, block.row.address, block.row.requested_bytes);
+  } catch (...) {
+    // Host memory has run out; nothing is learned.
+  }
+}
+
 bool is_of_block(CUpointer_attribute attribute) {
   switch (static_cast<int>(attribute)) {
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -57,8 +72,9 @@ bool is_of_block(CUpointer_attribute attribute) {
   }
 }
 
-// What cuMemAlloc's own memory would answer. Everything else is answered as mapped memory, which it is: that
-// it cannot be shown by cuIpcGetMemHandle is the truth.
+// What cuMemAlloc's own memory would answer; but that cuIpcGetMemHandle does not show it is the truth.
+// Whoever asks that wants to show it, and goes a slower way without a word: what they ask for next can be
+// shown. Everything else is answered as mapped memory, which it is.
 void write_attribute(const FoundBlock& block, CUpointer_attribute attribute, void* out) {
   switch (static_cast<int>(attribute)) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -72,6 +88,12 @@ void write_attribute(const FoundBlock& block, CUpointer_attribute attribute, voi
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       if (const uint64_t id = BlockIds::instance().of(block.row.address, block.device); id != 0)
         *static_cast<unsigned long long*>(out) = id;
+      return;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<int*>(out) = 0;
+      return refuse_to_show(block, "CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE");
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<int*>(out) = CU_MEM_HANDLE_TYPE_NONE;
       return;
     default:
       *static_cast<size_t*>(out) = block.row.requested_bytes;
@@ -101,22 +123,25 @@ CUresult pointer_get_attributes(unsigned count, CUpointer_attribute* attributes,
 }
 
 CUresult ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  const CUresult result = real_calls->cuIpcGetMemHandle(handle, pointer);
-  if (result == CUDA_SUCCESS) return result;
-  if (FoundBlock block; find_served(pointer, &block)) {
-    IpcRequests::instance().refused("cuIpcGetMemHandle", block.row.address, block.row.requested_bytes);
-  }
-  return result;
+  FoundBlock block;
+  if (!find_served(pointer, &block)) return real_calls->cuIpcGetMemHandle(handle, pointer);
+  refuse_to_show(block, "cuIpcGetMemHandle");
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// A block's physical memory begins elsewhere, and others' blocks are in it. Memory of cuMemAlloc has none to
+// be had.
+CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void* address) {
+  FoundBlock block;
+  if (find_served(reinterpret_cast<CUdeviceptr>(address), &block)) return CUDA_ERROR_INVALID_VALUE;
+  return real_calls->cuMemRetainAllocationHandle(handle, address);
 }
 
 CUresult mem_get_handle_for_address_range(void* handle, CUdeviceptr pointer, size_t bytes,
                                           CUmemRangeHandleType type, unsigned long long flags) {
   const CUresult result = real_calls->cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
   if (result == CUDA_SUCCESS) return result;
-  if (FoundBlock block; find_served(pointer, &block)) {
-    IpcRequests::instance().refused("cuMemGetHandleForAddressRange", block.row.address,
-                                    block.row.requested_bytes);
-  }
+  if (FoundBlock block; find_served(pointer, &block)) refuse_to_show(block, "cuMemGetHandleForAddressRange");
   return result;
 }
 
@@ -139,6 +164,8 @@ void fill_answer_hooks(DriverCalls& calls) {
   if (calls.cuPointerGetAttribute != nullptr) calls.cuPointerGetAttribute = pointer_get_attribute;
   if (calls.cuPointerGetAttributes != nullptr) calls.cuPointerGetAttributes = pointer_get_attributes;
   if (calls.cuIpcGetMemHandle != nullptr) calls.cuIpcGetMemHandle = ipc_get_mem_handle;
+  if (calls.cuMemRetainAllocationHandle != nullptr)
+    calls.cuMemRetainAllocationHandle = mem_retain_allocation_handle;
   if (calls.cuMemGetHandleForAddressRange != nullptr)
     calls.cuMemGetHandleForAddressRange = mem_get_handle_for_address_range;
   if (calls.cuCtxEnablePeerAccess != nullptr) calls.cuCtxEnablePeerAccess = ctx_enable_peer_access;

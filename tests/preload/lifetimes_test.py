@@ -95,6 +95,45 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.out, "refused\nshown\n")
         self.assertEqual(done.err.count("\n"), 1)
 
+    def test_memory_shown_as_a_dma_buf_is_plain_where_asked_for(self) -> None:
+        done = self.case("ranged", SPILLWAY_CONF="preload_ipc:plain")
+        self.assertEqual(done.out, "shown\nshown\n")
+
+    def test_memory_shown_as_a_dma_buf_is_refused_where_asked_for(self) -> None:
+        done = self.case("ranged", "preload_ipc:plain would serve it", SPILLWAY_CONF="preload_ipc:refuse")
+        self.assertEqual(done.out, "refused\nrefused\n")
+        self.assertEqual(done.err.count("\n"), 1)
+
+    def test_memory_shown_where_there_are_no_mappings(self) -> None:
+        """The driver has handles for that memory then, of more than the block."""
+        for backend in ({"simulated": "capacity:1GiB,vmm:off"}, {"SPILLWAY_CONF": "backend:malloc"}):
+            with self.subTest(**backend):
+                done = self.case("ipc", "cuIpcGetMemHandle", **backend)
+                self.assertEqual(done.out, "refused\nshown\n")
+
+    def test_registered_memory_is_learned(self) -> None:
+        """NCCL and UCX go a slow way where memory cannot be shown, and ask for no handle then."""
+        done = self.case("registered", "CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE")
+        self.assertEqual(done.out, "refused\nshown\n" * 2)
+        self.assertEqual(done.err.count("\n"), 2)
+
+    def test_registered_memory_is_plain_where_asked_for(self) -> None:
+        done = self.case("registered", SPILLWAY_CONF="preload_ipc:plain")
+        self.assertEqual(done.out, "shown\nshown\n" * 2)
+
+    def test_registered_memory_is_refused_where_asked_for(self) -> None:
+        done = self.case("registered", "preload_ipc:plain would serve it", SPILLWAY_CONF="preload_ipc:refuse")
+        self.assertEqual(done.out, "refused\nrefused\n" * 2)
+        self.assertEqual(done.err.count("\n"), 2)
+
+    def test_memory_of_a_stream_that_is_registered_teaches_nothing(self) -> None:
+        done = self.case("registered-on-a-stream")
+        self.assertEqual(done.out, "refused\nrefused\n")
+        self.assertEqual(done.served(), 4)
+
+    def test_registered_mappings_of_the_program(self) -> None:
+        self.case("registered-mapping")
+
     def test_other_programs_are_started(self) -> None:
         done = self.case("spawned")
         self.assertEqual(len(done.dumps), 1)

@@ -237,6 +237,93 @@ static void ranged(void) {
   CHECK(cuMemFree(aligned) == CUDA_SUCCESS);
 }
 
+static int is_shown_by_handles(CUdeviceptr base, int together) {
+  int answer = -1;
+  CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+  void* answers[] = {&answer};
+  CHECK((together ? cuPointerGetAttributes(1, &wanted, answers, base)
+                  : cuPointerGetAttribute(&answer, wanted, base)) == CUDA_SUCCESS);
+  CHECK(answer == 0 || answer == 1);
+  return answer;
+}
+
+/* As NCCL and UCX register a buffer: its beginning; whether cuIpcGetMemHandle shows it; if not, the physical
+ * memory there, which the other process maps from its beginning. That of a served block begins elsewhere. */
+static void register_buffer(CUdeviceptr inside, int together) {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  CUipcMemHandle shown;
+  CUmemGenericAllocationHandle physical = 0;
+  unsigned long long types = ~0ull;
+  CHECK(cuMemGetAddressRange(&base, &bytes, inside) == CUDA_SUCCESS);
+  if (is_shown_by_handles(base, together)) {
+    CHECK(cuIpcGetMemHandle(&shown, base) == CUDA_SUCCESS);
+    printf("shown\n");
+    return;
+  }
+  CHECK(cuMemRetainAllocationHandle(&physical, (void*)base) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, base) == CUDA_SUCCESS);
+  CHECK((int)types == CU_MEM_HANDLE_TYPE_NONE);
+  printf("refused\n");
+}
+
+static void registered(void) {
+  CUdeviceptr before = 0;
+  retain();
+  CHECK(cuMemAlloc(&before, 512) == CUDA_SUCCESS); /* so that blocks do not begin with a page */
+  for (int together = 0; together < 2; ++together) {
+    const size_t bytes = ((size_t)3 << 20) + 4096 * ((size_t)together + 1);
+    for (int i = 0; i < 2; ++i) {
+      CUdeviceptr block = 0;
+      CHECK(cuMemAlloc(&block, bytes) == CUDA_SUCCESS);
+      register_buffer(block + 100, together);
+      CHECK(cuMemFree(block) == CUDA_SUCCESS);
+    }
+  }
+  CHECK(cuMemFree(before) == CUDA_SUCCESS);
+}
+
+/* Memory of a stream is shown by none of these without Spillway either: nothing is to be learned from it. */
+static void registered_on_a_stream(void) {
+  CUdeviceptr block = 0;
+  CUipcMemHandle handle;
+  retain();
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cuMemAllocAsync(&block, 1 << 20, NULL) == CUDA_SUCCESS);
+    register_buffer(block, 0);
+    CHECK(cuIpcGetMemHandle(&handle, block) != CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(block, NULL) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&block, 1 << 20) == CUDA_SUCCESS && cuMemFree(block) == CUDA_SUCCESS);
+  }
+}
+
+/* The program's own mappings have the handles that it made. */
+static void registered_mapping(void) {
+  enum { kBytes = 4 << 20 };
+  CUmemAllocationProp properties;
+  CUmemGenericAllocationHandle made = 0;
+  CUmemGenericAllocationHandle found = 0;
+  CUdeviceptr block = 0;
+  unsigned long long types = 0;
+  int file = -1;
+  memset(&properties, 0, sizeof properties);
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  retain();
+  use_memory(3);
+  CHECK(cuMemCreate(&made, kBytes, &properties, 0) == CUDA_SUCCESS);
+  CHECK(cuMemAddressReserve(&block, kBytes, 0, 0, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(block, kBytes, 0, made, 0) == CUDA_SUCCESS);
+  CHECK(!is_shown_by_handles(block, 0) && !is_shown_by_handles(block, 1));
+  CHECK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, block) == CUDA_SUCCESS);
+  CHECK((int)types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CHECK(cuMemRetainAllocationHandle(&found, (void*)block) == CUDA_SUCCESS && found == made);
+  CHECK(cuMemExportToShareableHandle(&file, found, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+        CUDA_SUCCESS);
+  CHECK(close(file) == 0);
+}
+
 /* Other programs are started beside memory that is in use. */
 static void spawned(void) {
   CUdeviceptr block = 0;
@@ -348,6 +435,9 @@ int main(int count, char** arguments) {
                 {"depended-on", depended_on},
                 {"shared", shared_context},
                 {"ranged", ranged},
+                {"registered", registered},
+                {"registered-on-a-stream", registered_on_a_stream},
+                {"registered-mapping", registered_mapping},
                 {"spawned", spawned}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
