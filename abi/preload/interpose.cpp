@@ -143,12 +143,17 @@ __attribute__((noinline)) void* find_behind(const char* symbol) {
   return found;
 }
 
+// What is not there is nothing to stand before; in a process without a driver that is every name.
+bool driver_has(const char* symbol) {
+  void* library = driver_library();
+  return library != nullptr && real_dlsym()(library, symbol) != nullptr;
+}
+
 __attribute__((noinline)) void* find_in(void* library, const char* symbol) {
   void* found = real_dlsym()(library, symbol);
-  if (found == nullptr || stands_aside()) return found;
-  // In a process without a driver there is nothing to stand before.
-  if (is_in_this_library(found)) return driver_library() == nullptr ? find_behind(symbol) : found;
-  return is_in_driver(found) ? replace_exported(symbol, found) : found;
+  if (found == nullptr) return found;
+  if (is_in_this_library(found)) return driver_has(symbol) ? found : find_behind(symbol);
+  return !stands_aside() && is_in_driver(found) ? replace_exported(symbol, found) : found;
 }
 
 }  // namespace
@@ -180,9 +185,9 @@ SPW_EXPORT void* spw_dlsym(void* library, const char* symbol) {
   using namespace spillway::preload;
   if (!is_driver_name(symbol) || library == RTLD_NEXT) return real_dlsym()(library, symbol);
   if (library == RTLD_DEFAULT) {
-    // Without a driver in the process, this library's names are nobody's.
+    // Names of this library that the driver lacks are nobody's.
     const bool is_ours = replace_exported(symbol, nullptr) != nullptr;
-    if (!is_ours || driver_library() != nullptr) return real_dlsym()(library, symbol);
+    if (!is_ours || driver_has(symbol)) return real_dlsym()(library, symbol);
   }
   return find_in(library, symbol);
 }

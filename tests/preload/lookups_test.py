@@ -12,6 +12,23 @@ from pathlib import Path
 
 from under import AUDITOR, BUILD, PRELOAD, PROGRAMS, SANITIZER, Run, run
 
+# A library by the driver's name that has only some of its functions.
+FAKE = """
+int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) { *out = bytes; return 0; }
+"""
+
+
+def make_driver(folder: str) -> Path:
+    library, source = Path(folder) / "libcuda.so.1", Path(folder) / "fake.c"
+    source.write_text(FAKE)
+    subprocess.run(
+        [os.environ["SPILLWAY_CC"], "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True
+    )
+    return library
+
 
 class LookUps(unittest.TestCase):
     def case(self, name: str) -> None:
@@ -28,6 +45,22 @@ class LookUps(unittest.TestCase):
 
     def test_without_a_driver_there_is_nothing(self) -> None:
         self.case("absent")
+
+    def test_what_the_driver_lacks_is_not_there(self) -> None:
+        """This library has the name, and so the process has one wherever it is looked for."""
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(PROGRAMS / "preload_lookups", "lacking", SPILLWAY_LIBCUDA=str(make_driver(folder)))
+        self.assertEqual((done.code, done.err), (0, ""))
+
+    def test_the_runtime_finds_nothing_in_a_driver_that_is_too_old(self) -> None:
+        """cudaGetDriverEntryPoint and its kin ask for cuGetProcAddress_v2, which is newer than some drivers."""
+        with tempfile.TemporaryDirectory() as folder:
+            driver = str(make_driver(folder))
+            for program in ("preload_runtime", "preload_runtime_static"):
+                for preload in ([PRELOAD], []):
+                    with self.subTest(program=program, preload=preload):
+                        done = run(PROGRAMS / program, "without", preload=preload, SPILLWAY_LIBCUDA=driver)
+                        self.assertEqual((done.code, done.err), (0, ""))
 
     def test_flags_are_honoured(self) -> None:
         """A caller that asked for per-thread default streams was given the legacy variant."""
@@ -97,13 +130,6 @@ class LookUps(unittest.TestCase):
         self.assertEqual((done.code, done.err), (0, ""))
 
 
-# A library by the driver's name that has only some of its functions.
-FAKE = """
-int cuInit(unsigned flags) { (void)flags; return 0; }
-int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
-int cuDeviceGetCount(int* count) { *count = 1; return 0; }
-int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) { *out = bytes; return 0; }
-"""
 USE = """
 import ctypes, os, sys
 try:
@@ -132,14 +158,7 @@ class StandsAside(unittest.TestCase):
 
     def test_a_driver_that_lacks_functions(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            library = Path(folder) / "libcuda.so.1"
-            source = Path(folder) / "fake.c"
-            source.write_text(FAKE)
-            subprocess.run(
-                [os.environ["SPILLWAY_CC"], "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source],
-                check=True,
-            )
-            done = run("/usr/bin/env", "python3", "-c", USE, SPILLWAY_LIBCUDA=str(library))
+            done = run("/usr/bin/env", "python3", "-c", USE, SPILLWAY_LIBCUDA=str(make_driver(folder)))
         self.assertEqual(done.out, "4096\n")
         self.assert_aside(done, "lacks cu")
 

@@ -75,6 +75,22 @@ static void absent(void) {
   CHECK(dlsym(RTLD_DEFAULT, "cuMemFree_v2") == NULL);
 }
 
+/* What the driver in the process lacks, nobody finds: this one has some of the functions that are hooked, and
+ * is found by everybody. */
+static void lacking(void) {
+  void* library = dlopen(getenv("SPILLWAY_LIBCUDA"), RTLD_NOW | RTLD_GLOBAL);
+  CHECK(library != NULL);
+  void* const kWays[] = {library, RTLD_DEFAULT, dlopen(NULL, RTLD_NOW)};
+  for (int i = 0; i < 3; ++i) {
+    CHECK(is_hook(dlsym(kWays[i], "cuMemAlloc_v2")));
+    CHECK(dlsym(kWays[i], "cuMemAllocAsync") == NULL && dlerror() != NULL);
+    CHECK(dlsym(kWays[i], "cuGetProcAddress_v2") == NULL && dlerror() != NULL);
+    CHECK(dlsym(kWays[i], "cuGetProcAddress") == NULL && dlerror() != NULL);
+    CHECK(dlsym(kWays[i], "cudaGetDriverEntryPoint") == NULL);
+    CHECK(dlsym(kWays[i], "cudaGetDriverEntryPointByVersion") == NULL);
+  }
+}
+
 /* The flags choose the variant, in one process both. */
 static void flags(void) {
   void* library = driver_library();
@@ -139,9 +155,8 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"prefix", prefix},      {"fabricated", fabricated}, {"absent", absent},
-                {"flags", flags},        {"shapes", shapes},         {"next", next},
-                {"versioned", versioned}};
+  } kCases[] = {{"prefix", prefix}, {"fabricated", fabricated}, {"absent", absent}, {"lacking", lacking},
+                {"flags", flags},   {"shapes", shapes},         {"next", next},     {"versioned", versioned}};
   CHECK(count == 2);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;

@@ -1,8 +1,12 @@
-/* A program of the CUDA runtime, which finds the driver by itself: shared, or made part of the program. */
+/* usage: runtime [without]: a program of the CUDA runtime, which finds the driver by itself: shared, or made
+ * part of the program. "without": of a driver that does not have what the runtime needs. */
+#define _GNU_SOURCE /* dladdr */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CHECK(condition)                                              \
   do {                                                                \
@@ -38,7 +42,14 @@ static cudaError_t find(int way, const char* name, void** out) {
   }
 }
 
+static int is_in(const void* address, const char* object) {
+  Dl_info where;
+  CHECK(dladdr(address, &where) != 0);
+  return strstr(where.dli_fname, object) != NULL;
+}
+
 static void use_entry_points(void) {
+  void* allocates[4];
   for (int way = 0; way < 4; ++way) {
     Allocate allocate = NULL;
     Free release = NULL;
@@ -46,10 +57,37 @@ static void use_entry_points(void) {
     CHECK(find(way, "cuMemAllocAsync", (void**)&allocate) == cudaSuccess && allocate != NULL);
     CHECK(find(way, "cuMemFreeAsync", (void**)&release) == cudaSuccess && release != NULL);
     CHECK(allocate(&block, 1 << 20, NULL) == CUDA_SUCCESS && release(block, NULL) == CUDA_SUCCESS);
+    allocates[way] = (void*)allocate;
+    CHECK(is_in(allocates[way], "libspillway_preload"));
+    /* A name that is no hook is the driver's; what the driver does not have, nobody has. */
+    void* other = NULL;
+    CHECK(find(way, "cuInit", &other) == cudaSuccess && is_in(other, "libcuda"));
+    CHECK(find(way, "cuNotThere", &other) == cudaSuccess && other == NULL);
   }
+  /* Of the driver's two kinds of default stream, the one that was asked for. */
+  CHECK(allocates[0] == allocates[2] && allocates[1] == allocates[3] && allocates[0] != allocates[1]);
+  CHECK(allocates[1] == dlsym(dlopen(getenv("SPILLWAY_LIBCUDA"), RTLD_NOW), "cuMemAllocAsync_ptsz"));
+  /* Older than the function. */
+  enum cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSuccess;
+  void* older = NULL;
+  CHECK(cudaGetDriverEntryPointByVersion("cuMemAllocAsync", &older, 11010, cudaEnableDefault, &status) ==
+        cudaSuccess);
+  CHECK(older == NULL && status == cudaDriverEntryPointVersionNotSufficent);
 }
 
-int main(void) {
+/* A driver without cuGetProcAddress, which no runtime of this age can use: it says so in each way. */
+static int find_nothing(void) {
+  for (int way = 0; way < 4; ++way) {
+    void* found = NULL;
+    CHECK(find(way, "cuMemAllocAsync", &found) == cudaErrorInsufficientDriver && found == NULL);
+  }
+  void* block = NULL;
+  CHECK(cudaMalloc(&block, 1 << 20) == cudaErrorInsufficientDriver && block == NULL);
+  return 0;
+}
+
+int main(int count, char** arguments) {
+  if (count > 1 && strcmp(arguments[1], "without") == 0) return find_nothing();
   cudaStream_t streams[2];
   for (int i = 0; i < 2; ++i)
     CHECK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking) == cudaSuccess);
