@@ -4,6 +4,8 @@ while a stream still uses it (the race detector)."""
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -211,6 +213,98 @@ class Audited(Matrix):
         done = run(PROGRAMS / "preload_pairs", "modern", preload=[])
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertIn("driver calls of cuMemAlloc: 600", done.out)
+
+
+# Opens the driver, asks it for what Spillway does not stand before, and tells what is in the process.
+LOOK = """
+import ctypes, os
+driver = ctypes.CDLL(os.environ["SPILLWAY_LIBCUDA"])
+version = ctypes.c_int()
+assert driver.cuInit(0) == 0 and driver.cuDriverGetVersion(ctypes.byref(version)) == 0
+print(open("/proc/self/maps").read(), os.listdir("/proc/self/task"))
+"""
+
+
+def own_instructions(profile: Path, library: str) -> int:
+    """Of the library alone, from what callgrind wrote: lines of costs, under the object that they belong to; the line
+    after calls= is the cost of who was called. An object's name stands where it comes first."""
+    names: dict[str, str] = {}
+    current, is_of_callee, count = "", False, 0
+    for line in profile.read_text().splitlines():
+        if found := re.fullmatch(r"(c?)ob=\((\d+)\)(?: (.*))?", line):
+            is_called, number, name = found.groups()
+            names[number] = name or names[number]
+            current = current if is_called else names[number]
+        elif line.startswith("calls="):
+            is_of_callee = True
+        elif re.match(r"[-+*\d]", line):
+            count += int(line.split()[1]) if current.endswith(library) and not is_of_callee else 0
+            is_of_callee = False
+    return count
+
+
+@unittest.skipIf(SANITIZER is not None, "the sanitizer's library does more at its start than this one")
+class WithoutCuda(unittest.TestCase):
+    """A program that never uses CUDA is the same to the system with this library and with an empty one."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.empty = self.folder / "libempty.so"
+        compiler = os.environ["SPILLWAY_CC"]
+        subprocess.run([compiler, "-shared", "-o", self.empty, "-x", "c", "/dev/null"], check=True)
+
+    def run_under(self, tool: str, *options: str, preload: Path) -> None:
+        """With files to write, if anything did."""
+        if shutil.which(tool) is None:
+            self.skipTest(f"no {tool}")
+        # By env, so that it is the program's alone.
+        program = ("/usr/bin/env", f"LD_PRELOAD={preload}", "/bin/true")
+        done = run(tool, *options, *program, preload=[], SPILLWAY_CONF=f"trace:{self.folder}/trace.zst")
+        if "Operation not permitted" in done.err or "PTRACE" in done.err:
+            self.skipTest(done.err)
+        self.assertEqual((done.code, done.dumps), (0, []), done.err)
+        self.assertFalse((self.folder / "trace.zst").exists())
+
+    def system_calls(self, preload: Path) -> list[str]:
+        log = self.folder / "calls"
+        self.run_under("strace", "-f", "-o", str(log), preload=preload)
+        lines = log.read_text().splitlines()
+        # Of the program, which env becomes: after the second execve.
+        starts = [i for i, line in enumerate(lines) if " execve(" in line and line.endswith("= 0")]
+        calls = [match[1] for line in lines[starts[-1] :] if (match := re.match(r"\d+ +(\w+)\(", line))]
+        self.assertTrue(any(str(preload) in line for line in lines), "it was not loaded")
+        self.assertIn("exit_group", calls)
+        return calls
+
+    def test_no_system_call_more(self) -> None:
+        self.assertEqual(self.system_calls(PRELOAD), self.system_calls(self.empty))
+
+    def instructions(self, preload: Path) -> int:
+        log = self.folder / "profile"
+        self.run_under(
+            "valgrind",
+            "--tool=callgrind",
+            "--trace-children=yes",
+            f"--callgrind-out-file={log}",
+            preload=preload,
+        )
+        return own_instructions(log, preload.name)
+
+    def test_no_instruction_more(self) -> None:
+        """A few that the compiler puts into every library run."""
+        of_empty = self.instructions(self.empty)
+        self.assertGreater(of_empty, 0)
+        self.assertEqual(self.instructions(PRELOAD), of_empty)
+
+    def test_a_driver_that_is_asked_for_no_memory(self) -> None:
+        done = run(sys.executable, "-c", LOOK)
+        self.assertEqual((done.code, done.err, done.dumps), (0, "", []))
+        self.assertIn(PRELOAD.name, done.out)
+        self.assertIn(DRIVER.name, done.out)
+        self.assertNotIn("libspillway.so", done.out)
+        self.assertEqual(done.out.split("[")[-1].count(","), 0, "more than one thread")
 
 
 # A library, and a program that is linked with it.
