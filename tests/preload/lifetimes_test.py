@@ -140,6 +140,18 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.served(), 21)
         self.assertEqual(done.stats()["allocated_bytes"]["all"]["current"], 0)
 
+    def test_other_programs_that_use_cuda_are_started(self) -> None:
+        done = self.case("spawned-users")
+        served = [
+            device["stats"]["allocation"]["all"]["allocated"] for dump in done.dumps for device in dump["devices"]
+        ]
+        self.assertEqual(sorted(served), [1 + 2 * 2, 5 * 4 * 51, 5 * 4 * 51])
+
+    def test_pools(self) -> None:
+        done = self.case("pools")
+        self.assertEqual(done.served(), 3)
+        self.assertEqual(done.device()["annotations"]["preload_pool_bytes"], 5 * MIB)
+
     def test_what_the_driver_serves_is_counted(self) -> None:
         notes = self.case("counted").device()["annotations"]
         self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)

@@ -352,6 +352,58 @@ static void spawned(void) {
   CHECK(cuMemFree(block) == CUDA_SUCCESS);
 }
 
+/* As above, programs that use CUDA themselves: this one, from the beginning. */
+static void spawned_users(void) {
+  CUdeviceptr block = 0;
+  unsigned char last = 0;
+  char* itself[] = {"lifetimes", "threads", NULL};
+  extern char** environ;
+  retain();
+  CHECK(cuMemAlloc(&block, 1 << 20) == CUDA_SUCCESS && cuMemsetD8(block, 42, 1 << 20) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    int status = 0;
+    pid_t child = 0;
+    if (i == 0) {
+      CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, itself, environ) == 0);
+    } else {
+      child = vfork();
+      if (child == 0) {
+        execve("/proc/self/exe", itself, environ);
+        _exit(1);
+      }
+    }
+    use_memory(2); /* beside the child */
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  CHECK(cuMemcpyDtoH(&last, block + (1 << 20) - 1, 1) == CUDA_SUCCESS && last == 42);
+  CHECK(cuMemFree(block) == CUDA_SUCCESS);
+}
+
+/* Pools: the device's own and those like it are served, one that other processes may open is not. */
+static void pools(void) {
+  CUmemoryPool pool = NULL;
+  CUmemoryPool usual = NULL;
+  CUdeviceptr blocks[4];
+  CUdeviceptr pitched = 0;
+  size_t pitch = 0;
+  CUmemPoolProps properties;
+  memset(&properties, 0, sizeof properties);
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  retain();
+  CHECK(cuDeviceGetDefaultMemPool(&usual, 0) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(&blocks[0], 1 << 20, usual, NULL) == CUDA_SUCCESS);
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(&blocks[1], 2 << 20, pool, NULL) == CUDA_SUCCESS);
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(&blocks[2], 3 << 20, pool, NULL) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(&blocks[3], 5 << 20, pool, NULL) == CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) CHECK(cuMemFreeAsync(blocks[i], NULL) == CUDA_SUCCESS);
+  CHECK(cuMemAllocPitch(&pitched, &pitch, 1000, 100, 4) == CUDA_SUCCESS && pitch >= 1000 && pitch % 512 == 0);
+  CHECK(cuMemsetD8(pitched, 1, pitch * 100) == CUDA_SUCCESS && cuMemFree(pitched) == CUDA_SUCCESS);
+}
+
 static void counted(void) {
   CUdeviceptr managed = 0;
   CUarray array = NULL;
@@ -438,7 +490,9 @@ int main(int count, char** arguments) {
                 {"registered", registered},
                 {"registered-on-a-stream", registered_on_a_stream},
                 {"registered-mapping", registered_mapping},
-                {"spawned", spawned}};
+                {"spawned", spawned},
+                {"spawned-users", spawned_users},
+                {"pools", pools}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
