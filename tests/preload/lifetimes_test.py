@@ -147,6 +147,10 @@ class Lifetimes(unittest.TestCase):
         ]
         self.assertEqual(sorted(served), [1 + 2 * 2, 5 * 4 * 51, 5 * 4 * 51])
 
+    def test_memory_is_freed_when_the_program_ends(self) -> None:
+        done = self.case("ended")
+        self.assertEqual(done.out, "to the end\n")
+
     def test_pools(self) -> None:
         done = self.case("pools")
         self.assertEqual(done.served(), 3)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import textwrap
 import unittest
 from pathlib import Path
 
-from under import AUDITOR, BUILD, PRELOAD, PROGRAMS, SANITIZER, Run, run
+from under import AUDITOR, BUILD, DRIVER, PRELOAD, PROGRAMS, SANITIZER, Run, run
 
 # A library by the driver's name that has only some of its functions.
 FAKE = """
@@ -153,8 +155,33 @@ class StandsAside(unittest.TestCase):
         self.assertTrue(lines[0].endswith("the program runs without Spillway"), lines[0])
 
     def test_no_driver(self) -> None:
-        done = run("/usr/bin/env", "python3", "-c", USE, SPILLWAY_LIBCUDA="/nowhere/libcuda.so.1")
-        self.assertEqual((done.code, done.err), (7, ""))
+        """Nothing there, or something that is no library: the program's to find out."""
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder) / "libcuda.so.1"
+            text.write_text("no library")
+            for driver in ("/nowhere/libcuda.so.1", str(text)):
+                with self.subTest(driver=driver):
+                    done = run("/usr/bin/env", "python3", "-c", USE, SPILLWAY_LIBCUDA=driver)
+                    self.assertEqual((done.code, done.err), (7, ""))
+
+    def test_another_driver_than_the_one_that_is_named(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            other = Path(shutil.copy(DRIVER.resolve(), Path(folder) / "libcuda.so.1"))
+            program = textwrap.dedent(
+                """
+                import ctypes, os
+                driver = ctypes.CDLL(os.environ["TEST_DRIVER"])
+                context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+                assert driver.cuInit(0) == 0
+                assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+                assert driver.cuCtxSetCurrent(context) == 0
+                assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(4096)) == 0
+                print("driver calls:", driver.spwSimCalls(b"cuMemAlloc"))
+                """
+            )
+            done = run(sys.executable, "-c", program, TEST_DRIVER=str(other))
+        self.assertIn("driver calls: 1", done.out)
+        self.assert_aside(done, "another driver library")
 
     def test_a_driver_that_lacks_functions(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

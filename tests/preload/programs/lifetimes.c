@@ -379,6 +379,24 @@ static void spawned_users(void) {
   CHECK(cuMemFree(block) == CUDA_SUCCESS);
 }
 
+/* What a program frees and asks for when it ends, after everything that was set up since it began has ended.
+ */
+static CUdeviceptr kept_to_the_end;
+static void at_the_end(void) {
+  CUdeviceptr another = 0;
+  if (cuMemFree(kept_to_the_end) != CUDA_SUCCESS || cuMemAlloc(&another, 1 << 20) != CUDA_SUCCESS ||
+      cuMemFreeAsync(another, NULL) != CUDA_SUCCESS || cuMemFree(kept_to_the_end) == CUDA_SUCCESS) {
+    _exit(1);
+  }
+  puts("to the end");
+}
+static void ended(void) {
+  CHECK(atexit(at_the_end) == 0); /* before the first hooked call: the last to run */
+  retain();
+  CHECK(cuMemAlloc(&kept_to_the_end, 1 << 20) == CUDA_SUCCESS);
+  use_memory(3);
+}
+
 /* Pools: the device's own and those like it are served, one that other processes may open is not. */
 static void pools(void) {
   CUmemoryPool pool = NULL;
@@ -492,6 +510,7 @@ int main(int count, char** arguments) {
                 {"registered-mapping", registered_mapping},
                 {"spawned", spawned},
                 {"spawned-users", spawned_users},
+                {"ended", ended},
                 {"pools", pools}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
