@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tests/cli/command_folder.h"
+#include "tests/estimator/small_gpt.h"
 
 namespace spillway {
 namespace {
@@ -182,21 +183,9 @@ TEST_F(EstimateCommandTest, AnswersRecordedRunsLineByLine) {
 // 2 x 100 x 150 / 250 = 120 is the least wrong for 100 and 150, by a fifth; the third run is of another day.
 TEST_F(EstimateCommandTest, AccuracySaysWhatNoEstimateCanMeet) {
   const auto run = [](const char* date, int64_t steady) {
-    return json{{"case", "gpt/twice"},
-                {"args",
-                 {{"num-layers", "12"},
-                  {"hidden-size", "512"},
-                  {"num-attention-heads", "8"},
-                  {"seq-length", "1024"},
-                  {"max-position-embeddings", "1024"},
-                  {"micro-batch-size", "4"},
-                  {"global-batch-size", "32"},
-                  {"bf16", "true"},
-                  {"attention-backend", "unfused"}}},
-                {"gpu", "h100"},
-                {"date", date},
-                {"steady_bytes", steady},
-                {"peak_bytes", 4000000000}}
+    return json{{"case", "gpt/twice"},    {"args", estimator::test::small_gpt_arguments()},
+                {"gpu", "h100"},          {"date", date},
+                {"steady_bytes", steady}, {"peak_bytes", 4000000000}}
                .dump() +
            "\n";
   };

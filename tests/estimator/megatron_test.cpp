@@ -9,6 +9,7 @@
 
 #include "estimator/inputs/megatron_files.h"
 #include "tests/estimator/runs.h"
+#include "tests/estimator/small_gpt.h"
 
 namespace spillway::estimator::test {
 namespace {
@@ -16,15 +17,7 @@ namespace {
 MegatronRun small_gpt() {
   MegatronRun given;
   given.gpu = "h100";
-  given.arguments = {{"num-layers", "12"},
-                     {"hidden-size", "512"},
-                     {"num-attention-heads", "8"},
-                     {"seq-length", "1024"},
-                     {"max-position-embeddings", "1024"},
-                     {"micro-batch-size", "4"},
-                     {"global-batch-size", "32"},
-                     {"bf16", "true"},
-                     {"attention-backend", "unfused"}};
+  given.arguments = small_gpt_arguments();
   return given;
 }
 
