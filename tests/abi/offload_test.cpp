@@ -61,6 +61,12 @@ void fill(const Driver& driver, void* block, unsigned char value, size_t bytes) 
   SPW_CHECK(driver.cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(block), pattern.data(), bytes) == CUDA_SUCCESS);
 }
 
+void* filled_in(const Driver& driver, const char* tag, unsigned char value, size_t bytes) {
+  void* block = allocate_in(tag, bytes);
+  fill(driver, block, value, bytes);
+  return block;
+}
+
 bool is_filled(const Driver& driver, const void* block, unsigned char value, size_t bytes) {
   std::vector<unsigned char> found(bytes);
   SPW_CHECK(driver.cuMemcpyDtoH(found.data(), reinterpret_cast<CUdeviceptr>(block), bytes) == CUDA_SUCCESS);
@@ -70,10 +76,8 @@ bool is_filled(const Driver& driver, const void* block, unsigned char value, siz
 TEST(AbiOffload, RegionsLeaveAndComeBack) {
   in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on"}}, [] {
     const auto driver = start_device();
-    void* weights = allocate_in("weights", 10 * kMiB);
-    void* cache = allocate_in("kv/cache", 6 * kMiB);
-    fill(*driver, weights, 1, 10 * kMiB);
-    fill(*driver, cache, 2, 6 * kMiB);
+    void* weights = filled_in(*driver, "weights", 1, 10 * kMiB);
+    void* cache = filled_in(*driver, "kv/cache", 2, 6 * kMiB);
     SPW_CHECK(spw_region_evict(0, "weights", SPW_TIER_DISK) == SPW_OK);
     SPW_CHECK(spw_region_evict(0, "kv/cache", SPW_TIER_NOWHERE) == SPW_OK);
     SPW_CHECK(allocated_bytes() == 0);
@@ -119,9 +123,8 @@ TEST(AbiOffload, NestedRegionsServeInnermostFirst) {
 TEST(AbiOffload, AnAllocationThatWouldFailEvictsWhatMayGo) {
   in_child({{"SPILLWAY_CONF", "limit:64MiB"}}, [] {
     const auto driver = start_device();
-    void* cold = allocate_in("cold", 30 * kMiB);
+    void* cold = filled_in(*driver, "cold", 3, 30 * kMiB);
     void* pinned = allocate_in("pinned", 20 * kMiB);
-    fill(*driver, cold, 3, 30 * kMiB);
     SPW_CHECK(spw_region_set_priority(0, "cold", 1) == SPW_OK);
     SPW_CHECK(spw_region_set_priority(0, "pinned", 2) == SPW_OK);
     SPW_CHECK(spw_region_pin(0, "pinned") == SPW_OK);
@@ -173,8 +176,7 @@ TEST(AbiOffload, StashesComeBackFromEachTier) {
 TEST(AbiOffload, APrefetchThatFailedIsSaidToWhoeverNeedsTheRegion) {
   in_child({{"SPILLWAY_CONF", "limit:40MiB"}}, [] {
     const auto driver = start_device();
-    void* block = allocate_in("a", 30 * kMiB);
-    fill(*driver, block, 5, 30 * kMiB);
+    void* block = filled_in(*driver, "a", 5, 30 * kMiB);
     const auto begin = [] { return spw_region_begin(0, "a"); };
     const auto pin = [] { return spw_region_pin(0, "a"); };
     const auto restore = [] { return spw_region_restore(0, "a"); };
@@ -200,8 +202,7 @@ TEST(AbiOffload, APrefetchThatFailedIsSaidToWhoeverNeedsTheRegion) {
 TEST(AbiOffload, ARegionThatCameBackAheadOfNeedMayBeEvictedAgain) {
   in_child({{"SPILLWAY_CONF", "limit:64MiB"}}, [] {
     const auto driver = start_device();
-    void* block = allocate_in("a", 40 * kMiB);
-    fill(*driver, block, 5, 40 * kMiB);
+    void* block = filled_in(*driver, "a", 5, 40 * kMiB);
     SPW_CHECK(spw_region_set_priority(0, "a", 1) == SPW_OK);
     SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
     SPW_CHECK(spw_region_prefetch(0, "a") == SPW_OK);
@@ -256,10 +257,9 @@ TEST(AbiOffload, HostMemoryIsPinnedAheadWhenRegionsAreUsed) {
 TEST(AbiOffload, AnIdlePhaseEvictsDownToTheLowWatermark) {
   in_child({{"SPILLWAY_CONF", "evict_above:100MiB,evict_below:50MiB"}}, [] {
     const auto driver = start_device();
-    void* first = allocate_in("optimizer", 40 * kMiB);
+    void* first = filled_in(*driver, "optimizer", 1, 40 * kMiB);
     void* second = allocate_in("cache", 40 * kMiB);
     void* kept = allocate_in("weights", 30 * kMiB);
-    fill(*driver, first, 1, 40 * kMiB);
     SPW_CHECK(spw_region_set_priority(0, "optimizer", 2) == SPW_OK);
     SPW_CHECK(spw_region_set_priority(0, "cache", 1) == SPW_OK);
     uint64_t given = 1;
@@ -286,9 +286,8 @@ TEST(AbiOffload, AnIdlePhaseEvictsDownToTheLowWatermark) {
 TEST(AbiOffload, AProgramThatDoesNothingCountsAsIdle) {
   in_child({{"SPILLWAY_CONF", "evict_above:50MiB,idle_after:200ms"}}, [] {
     const auto driver = start_device();
-    void* cold = allocate_in("optimizer", 40 * kMiB);
+    void* cold = filled_in(*driver, "optimizer", 1, 40 * kMiB);
     void* kept = allocate_in("weights", 30 * kMiB);
-    fill(*driver, cold, 1, 40 * kMiB);
     const auto wait_until_it_left = [] {
       for (int i = 0; i < 6000 && region_stats("optimizer").host_bytes == 0; ++i) usleep(5000);
       SPW_CHECK(region_stats("optimizer").host_bytes == 40 * kMiB);
@@ -346,8 +345,7 @@ TEST(AbiOffload, AnIdlePhaseGivesBackWhatIsCached) {
 TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
   in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on,spill_daily_writes:1GiB"}}, [] {
     const auto driver = start_device();
-    void* block = allocate_in("a", 20 * kMiB);
-    fill(*driver, block, 5, 20 * kMiB);
+    void* block = filled_in(*driver, "a", 5, 20 * kMiB);
     for (const spw_codec codec : {SPW_CODEC_LZ4, SPW_CODEC_ZSTD, SPW_CODEC_NONE}) {
       const uint64_t saved = tier_stats().disk_saved_bytes;
       SPW_CHECK(spw_region_set_codec(0, "a", codec) == SPW_OK);
