@@ -33,12 +33,17 @@ def numbers_of(tensor: Any) -> Any:
     return flat.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
 
 
+def packed_bytes(count: int) -> int:
+    """Of so many numbers: their scales, and a byte each."""
+    return 4 * _groups(count) + count
+
+
 def pack(numbers: Any) -> Any:
     """New bytes: the scales, then the numbers. `numbers` has one dimension."""
     torch = _install.import_torch()
     with torch.no_grad():
         count = numbers.numel()
-        packed = torch.empty(4 * _groups(count) + count, dtype=torch.uint8, device=numbers.device)
+        packed = torch.empty(packed_bytes(count), dtype=torch.uint8, device=numbers.device)
         for rows, scales, eight in _rows(numbers, packed):
             finite = rows.isfinite()
             scales.copy_(torch.where(finite, rows, 0).abs_().amax(1).float() / LARGEST)

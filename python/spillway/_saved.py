@@ -162,13 +162,13 @@ class SavedTensors:
         entry = Entry((name, number), tensor, step)
         key, stats = entry.use.key, step.stats
         self._mark(entry, "saved", self._compute())
+        if eight_bits and _eight_bits.serves(tensor):
+            entry.eight_bits = tensor.dtype
+            # What stays is planned with this too: it might go the next time.
+            entry.use.packed = _eight_bits.packed_bytes(entry.use.size // tensor.element_size())
         if key not in self.schedule.stays:
             with contextlib.suppress(torch.OutOfMemoryError):
-                source = tensor
-                if eight_bits and _eight_bits.serves(tensor):
-                    entry.eight_bits = tensor.dtype
-                    source = _eight_bits.pack(_eight_bits.numbers_of(tensor))
-                    entry.use.packed = source.nbytes
+                source = tensor if entry.eight_bits is None else _eight_bits.pack(_eight_bits.numbers_of(tensor))
                 entry.stash = _stash.put(source, self._tier)
             stats.refused += entry.stash is None
         if entry.stash is None:

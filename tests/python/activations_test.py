@@ -11,11 +11,13 @@ import functools
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
 from spilling import configure, every_seed, on_disk, refused
 from spillway import _stash
+from spillway._schedule import Schedule
 
 checkpoint: Any = torch.utils.checkpoint.checkpoint
 MIB = 1 << 20
@@ -417,6 +419,28 @@ def eight_bits_move_less(outcome: Outcome) -> None:
     nothing_is_left()
 
 
+def eight_bits_are_planned_for_what_stays(outcome: Outcome) -> None:
+    """It might go the next time, and would take as little."""
+    learned: list[tuple[int, int]] = []
+    learn = Schedule.learn
+
+    def note(schedule: Schedule, uses: Any, room: int) -> None:
+        learned.extend((use.carried, use.size) for use in uses if use.key in schedule.stays)
+        learn(schedule, uses, room)
+
+    model = Model(2)
+    handle = spillway.offload_activations(model, ["layers.*"], int8=["*"])
+    with mock.patch.object(Schedule, "learn", note):
+        for _ in range(3):
+            model(batch()).backward(torch.ones(WIDTH, device="cuda"))
+            model.seen.clear()
+            check_counters()
+        handle.stats()
+    handle.remove()
+    assert learned and all(4 * carried in range(size, size + (128 << 10)) for carried, size in learned), learned
+    nothing_is_left()
+
+
 def eight_bits_are_for_those_who_ask(outcome: Outcome) -> None:
     """One storage, saved by a module that asked, by one that did not, and as another type."""
     seen: Seen = []
@@ -484,6 +508,7 @@ PROGRAMS: list[Program] = [
     layers_on_streams_in_turn,
     transformer,
     eight_bits_move_less,
+    eight_bits_are_planned_for_what_stays,
     eight_bits_are_for_those_who_ask,
     mistakes_are_one_sentence,
 ]
