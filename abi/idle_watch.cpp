@@ -22,7 +22,7 @@ IdleWatch& IdleWatch::instance() {
 }
 
 void IdleWatch::add(std::chrono::milliseconds after, Device device) {
-  if (after.count() == 0) return;
+  if (after.count() == 0 || is_inherited()) return;
   const std::lock_guard lock(mutex_);
   watched_.push_back(std::make_unique<Watched>(Watched{std::move(device), {}}));
   if (watched_.size() > 1) return;
@@ -31,11 +31,17 @@ void IdleWatch::add(std::chrono::milliseconds after, Device device) {
 }
 
 void IdleWatch::remove(int ordinal) {
+  if (is_inherited()) return;
   const std::lock_guard looking(looking_);
   const std::lock_guard lock(mutex_);
   for (const std::unique_ptr<Watched>& watched : watched_) {
     if (watched->device.ordinal == ordinal) watched->is_over = true;
   }
+}
+
+bool IdleWatch::is_inherited() const {
+  const pid_t owner = owner_;
+  return owner != 0 && owner != getpid();
 }
 
 void IdleWatch::start() {
@@ -52,7 +58,7 @@ void IdleWatch::start() {
 void IdleWatch::work() {
   pthread_setname_np(pthread_self(), "spillway-idle");
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, after_ / QuietSpell::kLooks, [this] { return is_stopping_; })) {
+  while (!changed_.wait_for(lock, after_ / QuietSpell::kLooks, [this] { return is_stopping_.load(); })) {
     for (size_t i = 0; i < watched_.size(); ++i) {
       Watched& watched = *watched_[i];
       // Whoever adds a device holds locks that evicting takes.
@@ -68,15 +74,17 @@ void IdleWatch::look(Watched& watched) {
   try {
     if (watched.is_over) return;
     const Device& device = watched.device;
-    if (watched.spell.look(device.calls(), device.is_quiet)) device.relieve();
+    if (watched.spell.look(device.calls(), device.is_quiet)) {
+      device.relieve([this] { return !is_stopping_; });
+    }
   } catch (const std::exception&) {
     // The host has no memory left: the device keeps what it holds.
   }
 }
 
-// What is being evicted goes on to its end.
+// The region that is being evicted goes on to its end.
 void IdleWatch::stop() {
-  if (getpid() != owner_) return;
+  if (is_inherited()) return;
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -87,8 +95,7 @@ void IdleWatch::stop() {
 
 // Who waits for longer is a region that moves.
 void IdleWatch::before_fork() {
-  // A child has no such thread.
-  holds_for_fork = getpid() == instance().owner_ && lock_for_fork(instance().looking_);
+  holds_for_fork = !instance().is_inherited() && lock_for_fork(instance().looking_);
 }
 
 void IdleWatch::after_fork() {

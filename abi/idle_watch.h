@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -45,13 +46,15 @@ class IdleWatch {
     int ordinal = 0;
     std::function<uint64_t()> calls;  // of the program so far
     std::function<bool()> is_quiet;
-    std::function<void()> relieve;  // called once in each spell
+    // Called once in each spell, and asks what it is given before it goes on: the program may be about to
+    // exit.
+    std::function<void(const std::function<bool()>&)> relieve;
   };
 
   static IdleWatch& instance();
 
   // From now on calls these, from the thread; a spell lasts for `after`, as the first call has it, zero: for
-  // ever. Without a thread nothing is called.
+  // ever. Without a thread, as in a child of fork, nothing is called.
   void add(std::chrono::milliseconds after, Device device);
   // Nothing of the device is looked at from now on: its context ends. Waits for what is being evicted. The
   // caller holds no lock that `relieve` takes.
@@ -65,6 +68,7 @@ class IdleWatch {
   };
 
   IdleWatch() = default;
+  bool is_inherited() const;  // by a child of fork: its locks may be held for ever
   void start();
   void work();
   void look(Watched& watched);
@@ -75,10 +79,10 @@ class IdleWatch {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_stopping_ = false;
+  std::atomic<bool> is_stopping_ = false;          // set with the mutex held
   std::vector<std::unique_ptr<Watched>> watched_;  // more come with the mutex held
   std::chrono::milliseconds after_{0};
-  pid_t owner_ = 0;
+  std::atomic<pid_t> owner_ = 0;  // whose thread it is
   std::thread thread_;
   std::mutex looking_;  // held while locks of an arena may be, and around a fork
 };

@@ -88,8 +88,8 @@ class Process {
   // The same for this directory's disk, with the settings that are known to serve it.
   DiskTierOptions disk_options(const std::string& directory);
 
-  // See spw_phase.
-  Result<uint64_t> idle(int device);
+  // See spw_phase. Asks before each region that would go.
+  Result<uint64_t> idle(int device, const std::function<bool()>& goes_on);
 
   // See spw_annotate.
   Status annotate(int device, const std::string& name, uint64_t bytes);

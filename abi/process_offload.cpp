@@ -118,7 +118,7 @@ DiskTierOptions Process::disk_options(const std::string& directory) {
   return options;
 }
 
-Result<uint64_t> Process::idle(int device) {
+Result<uint64_t> Process::idle(int device, const std::function<bool()>& goes_on) {
   Result<DeviceTiers*> below = tiers(device);
   if (!below.ok()) return below.take_status();
   uint64_t above = 0;
@@ -130,7 +130,7 @@ Result<uint64_t> Process::idle(int device) {
     above = config_.evict_above.of(total.value());
     down_to = std::min(above, config_.evict_below.of(total.value()));
   }
-  return below.value()->regions().relieve(above, down_to);
+  return below.value()->regions().relieve(above, down_to, goes_on);
 }
 
 void Process::watch_for_idleness(Arena& arena) {
@@ -139,10 +139,11 @@ void Process::watch_for_idleness(Arena& arena) {
     const spw_stat blocks = arena.stats().allocation.all;
     return static_cast<uint64_t>(blocks.allocated + blocks.freed) + Regions::uses();
   };
+  const auto relieve = [this, device](const std::function<bool()>& goes_on) { (void)idle(device, goes_on); };
   IdleWatch::instance().add(config_.idle_after.time, {.ordinal = device,
                                                       .calls = calls,
                                                       .is_quiet = [&arena] { return arena.is_quiet(); },
-                                                      .relieve = [this, device] { (void)idle(device); }});
+                                                      .relieve = relieve});
 }
 
 DiskTierOptions Process::configured_disk() const {

@@ -343,12 +343,15 @@ uint64_t Regions::uses() {
   return next_use.load(std::memory_order_relaxed);
 }
 
-Result<uint64_t> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes) {
+Result<uint64_t> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
+                                  const std::function<bool()>& goes_on) {
   const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
   const uint64_t before = held();
   if (before <= above_bytes) return uint64_t{0};
   if (Status status = arena_.trim(); !status.ok()) return status;
-  if (const uint64_t now = held(); now > below_bytes) (void)evict_coldest(now - below_bytes);
+  const auto evict_one = [this] { return evict_coldest(1) > 0; };
+  while (held() > below_bytes && goes_on() && evict_one()) {
+  }
   const uint64_t after = held();
   return before > after ? before - after : 0;
 }

@@ -59,8 +59,9 @@ class Regions {
   // it may go.
   static uint64_t uses();
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
-  // and evicts what may go, until it holds no more than `below_bytes`. Answers how much was given back.
-  Result<uint64_t> relieve(uint64_t above_bytes, uint64_t below_bytes);
+  // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
+  // Answers how much was given back.
+  Result<uint64_t> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
   Status release(const std::string& tag);
   Result<RegionReport> report(const std::string& tag);
   std::vector<std::pair<std::string, RegionReport>> reports();

@@ -1,6 +1,7 @@
 // Regions move out of the device and back with their bytes and addresses, whatever fails on the way.
 #include <random>
 
+#include "offload/spill/regions.h"
 #include "tests/offload/spilling.h"
 
 namespace spillway::test {
@@ -155,6 +156,26 @@ TEST_F(RegionsTest, LiveMemoryWaitsForEveryStream) {
   tiers_.device.touch(stream, block, 4 * kMiB);
   tiers_.device.touch(tiers_.device.stream(), weights_.allocate(4 * kMiB), 4 * kMiB);
   SPW_EXPECT_OK(weights_.evict(SpillTo::kHost));
+  expect_sound();
+}
+
+TEST_F(RegionsTest, RelievingStopsBetweenTwoRegions) {
+  Regions regions(*arena_, *tiers_.memory);
+  std::vector<void*> blocks;
+  for (const char* tag : {"optimizer", "cache"}) {
+    SPW_EXPECT_OK(regions.begin(tag));
+    blocks.push_back(must_allocate(*arena_, 20 * kMiB, nullptr));
+    SPW_EXPECT_OK(regions.end(tag));
+    SPW_EXPECT_OK(regions.set_priority(tag, 1));
+  }
+  int asked = 0;
+  const Result<uint64_t> given = regions.relieve(kMiB, 0, [&asked] { return ++asked == 1; });
+  ASSERT_TRUE(given.ok()) << given.status().text();
+  EXPECT_EQ(given.value(), 20 * kMiB);
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(regions.relieve(kMiB, 0, [] { return true; }).value(), 20 * kMiB);
+  EXPECT_EQ(reserved(), 0);
+  for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
   expect_sound();
 }
 
