@@ -32,7 +32,9 @@ void IdleWatch::add(std::chrono::milliseconds after, Device device) {
 
 void IdleWatch::remove(int ordinal) {
   if (is_inherited()) return;
+  ++removals_;
   const std::lock_guard looking(looking_);
+  --removals_;
   const std::lock_guard lock(mutex_);
   for (const std::unique_ptr<Watched>& watched : watched_) {
     if (watched->device.ordinal == ordinal) watched->is_over = true;
@@ -74,9 +76,8 @@ void IdleWatch::look(Watched& watched) {
   try {
     if (watched.is_over) return;
     const Device& device = watched.device;
-    if (watched.spell.look(device.calls(), device.is_quiet)) {
-      device.relieve([this] { return !is_stopping_; });
-    }
+    if (!watched.spell.look(device.calls(), device.is_quiet)) return;
+    if (!device.relieve([this] { return !is_stopping_ && removals_ == 0; })) watched.spell.begin_anew();
   } catch (const std::exception&) {
     // The host has no memory left: the device keeps what it holds.
   }

@@ -34,6 +34,7 @@ class QuietSpell {
     if (!goes_on) looks_ = 0;
     return goes_on && looks_ < kLooks && ++looks_ == kLooks;
   }
+  void begin_anew() { looks_ = 0; }
 
  private:
   uint64_t calls_ = ~uint64_t{0};
@@ -46,9 +47,9 @@ class IdleWatch {
     int ordinal = 0;
     std::function<uint64_t()> calls;  // of the program so far
     std::function<bool()> is_quiet;
-    // Called once in each spell, and asks what it is given before it goes on: the program may be about to
-    // exit.
-    std::function<void(const std::function<bool()>&)> relieve;
+    // Called once in each spell, and asks what it is given before each region: the context may be about to
+    // end, or the program. False where it failed: the spell begins anew then.
+    std::function<bool(const std::function<bool()>&)> relieve;
   };
 
   static IdleWatch& instance();
@@ -56,8 +57,8 @@ class IdleWatch {
   // From now on calls these, from the thread; a spell lasts for `after`, as the first call has it, zero: for
   // ever. Without a thread, as in a child of fork, nothing is called.
   void add(std::chrono::milliseconds after, Device device);
-  // Nothing of the device is looked at from now on: its context ends. Waits for what is being evicted. The
-  // caller holds no lock that `relieve` takes.
+  // Nothing of the device is looked at from now on: its context ends. Waits for the region that is being
+  // evicted, of whichever device. The caller holds no lock that `relieve` takes.
   void remove(int ordinal);
 
  private:
@@ -84,7 +85,8 @@ class IdleWatch {
   std::chrono::milliseconds after_{0};
   std::atomic<pid_t> owner_ = 0;  // whose thread it is
   std::thread thread_;
-  std::mutex looking_;  // held while locks of an arena may be, and around a fork
+  std::atomic<int> removals_ = 0;  // that wait for looking_
+  std::mutex looking_;             // held while locks of an arena may be, and around a fork
 };
 
 }  // namespace spillway

@@ -139,7 +139,11 @@ void Process::watch_for_idleness(Arena& arena) {
     const spw_stat blocks = arena.stats().allocation.all;
     return static_cast<uint64_t>(blocks.allocated + blocks.freed) + Regions::uses();
   };
-  const auto relieve = [this, device](const std::function<bool()>& goes_on) { (void)idle(device, goes_on); };
+  // A region that the program uses says that it is back, and may need the next.
+  const auto relieve = [this, device](const std::function<bool()>& goes_on) {
+    const uint64_t before = Regions::uses();
+    return idle(device, [&] { return goes_on() && Regions::uses() == before; }).ok();
+  };
   IdleWatch::instance().add(config_.idle_after.time, {.ordinal = device,
                                                       .calls = calls,
                                                       .is_quiet = [&arena] { return arena.is_quiet(); },

@@ -148,8 +148,6 @@ Status Arena::make_room(uint64_t bytes) {
 Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
-  // Copies take a while, and unmapping would end a capture that begins meanwhile.
-  const RelaxedCapture relaxed(*driver_);
   Result<SourcedPool*> begun = begin_move(id, false);
   if (!begun.ok()) return begun.take_status();
   SourcedPool& pool = *begun.value();
@@ -167,6 +165,8 @@ Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
       const Lock lock(mutex_);
       set_away(pool, false);
     }
+    // Mapping would end a capture that begins meanwhile. What makes room may be the program's own.
+    const RelaxedCapture relaxed(*driver_);
     status = move(segments);
     if (status.code() == SPW_ERROR_OUT_OF_MEMORY && trim().ok()) status = move(segments);
   }

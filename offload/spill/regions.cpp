@@ -293,7 +293,9 @@ Status Regions::set_priority(const std::string& tag, int priority) {
   next_use.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   if (priority > 0 && rung_ == 0) {
-    rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) { return evict_coldest(bytes); });
+    rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) {
+      return evict_coldest([bytes](uint64_t given) { return given < bytes; });
+    });
   }
   return {};
 }
@@ -306,7 +308,7 @@ Status Regions::set_codec(const std::string& tag, Codec codec) {
 }
 
 // Never waits for a region that somebody is moving.
-uint64_t Regions::evict_coldest(uint64_t bytes) {
+uint64_t Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
   std::vector<RegionPointer> candidates;
   {
     const std::lock_guard lock(mutex_);
@@ -329,7 +331,7 @@ uint64_t Regions::evict_coldest(uint64_t bytes) {
   });
   uint64_t given = 0;
   for (const Choice& choice : choices) {
-    if (given >= bytes) break;
+    if (!wants_more(given)) break;
     Region& region = *choice.region;
     const std::unique_lock lock(region.mutex, std::try_to_lock);
     if (!lock.owns_lock() || !may_go(region)) continue;
@@ -349,9 +351,7 @@ Result<uint64_t> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
   const uint64_t before = held();
   if (before <= above_bytes) return uint64_t{0};
   if (Status status = arena_.trim(); !status.ok()) return status;
-  const auto evict_one = [this] { return evict_coldest(1) > 0; };
-  while (held() > below_bytes && goes_on() && evict_one()) {
-  }
+  (void)evict_coldest([&](uint64_t) { return held() > below_bytes && goes_on(); });
   const uint64_t after = held();
   return before > after ? before - after : 0;
 }

@@ -88,7 +88,9 @@ class Regions {
   Status move_out(Region& region, SpillTo to);
   Status bring_back(Region& region);
   RegionReport report_of(const Region& region) const;
-  uint64_t evict_coldest(uint64_t bytes);
+  // Evicts what may go, the coldest first, each region at most once, as long as `wants_more`, which is told
+  // how many bytes went so far, says so before each. Answers how many went.
+  uint64_t evict_coldest(const std::function<bool(uint64_t)>& wants_more);
 
   Arena& arena_;
   RegionMemory& memory_;

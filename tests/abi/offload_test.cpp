@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "include/spillway/pinned.h"
-
-#include "abi/idle_watch.h"
 #include "tests/abi/child.h"
 #include "tests/folder.h"
 
@@ -308,28 +306,6 @@ TEST(AbiOffload, AProgramThatDoesNothingCountsAsIdle) {
     SPW_CHECK(waitpid(child, &status, 0) == child && status == 0);
     for (void* block : {cold, kept}) SPW_CHECK(spw_free(block) == SPW_OK);
   });
-}
-
-TEST(QuietSpell, IsToldWhenItHasLasted) {
-  QuietSpell spell;
-  const auto quiet = [] { return true; };
-  const auto busy = [] { return false; };
-  const auto looks_until_told = [&](uint64_t calls) {
-    for (int looks = 1; looks <= 100; ++looks) {
-      if (spell.look(calls, quiet)) return looks;
-    }
-    return 0;
-  };
-  EXPECT_EQ(looks_until_told(5), QuietSpell::kLooks + 1);
-  EXPECT_EQ(looks_until_told(5), 0);
-  for (int looks = 0; looks < 5; ++looks) EXPECT_FALSE(spell.look(6, quiet));
-  // Work on the device begins it anew, and while the program allocates the device is not asked.
-  EXPECT_FALSE(spell.look(6, busy));
-  EXPECT_EQ(looks_until_told(6), QuietSpell::kLooks);
-  EXPECT_FALSE(spell.look(7, [] {
-    ADD_FAILURE() << "asked";
-    return true;
-  }));
 }
 
 TEST(AbiOffload, AnIdlePhaseGivesBackWhatIsCached) {
