@@ -1,4 +1,8 @@
 // Answers about memory that must agree with what Spillway serves, and calls that show memory to others.
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "abi/arena_calls.h"
 #include "abi/preload/block_ids.h"
 #include "abi/preload/hooks.h"
@@ -20,13 +24,12 @@ CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   return result;
 }
 
-// The served block around the address; false where there is none.
+// The served block around the address, whichever context is current; false where there is none.
 bool find_served(CUdeviceptr pointer, FoundBlock* found) noexcept {
   try {
-    const ServedContext* served = ServedContexts::instance().current();
-    if (served == nullptr) return false;
-    Result<FoundBlock> block =
-        Arena::find_block_around(reinterpret_cast<const void*>(pointer), served->total_bytes);
+    const uint64_t most_bytes = ServedContexts::instance().most_bytes();
+    if (most_bytes == 0) return false;
+    Result<FoundBlock> block = Arena::find_block_around(reinterpret_cast<const void*>(pointer), most_bytes);
     if (!block.ok()) return false;
     *found = block.value();
     return true;
@@ -36,11 +39,12 @@ bool find_served(CUdeviceptr pointer, FoundBlock* found) noexcept {
 }
 
 CUresult mem_get_address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
+  const CUresult result = real_calls->cuMemGetAddressRange_v2(base, bytes, pointer);
   FoundBlock block;
-  if (!find_served(pointer, &block)) return real_calls->cuMemGetAddressRange_v2(base, bytes, pointer);
+  if (result != CUDA_SUCCESS || !find_served(pointer, &block)) return result;
   if (base != nullptr) *base = block.row.address;
   if (bytes != nullptr) *bytes = block.row.requested_bytes;
-  return CUDA_SUCCESS;
+  return result;
 }
 
 // A program shows a block to others, by `call`, as it would memory of cuMemAlloc, and is refused: the
@@ -90,7 +94,8 @@ void write_attribute(const FoundBlock& block, CUpointer_attribute attribute, voi
         *static_cast<unsigned long long*>(out) = id;
       return;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      *static_cast<int*>(out) = 0;
+      *static_cast<unsigned char*>(out) =
+          0;  // the driver's answer is 0 or 1, in a type that it does not name
       return refuse_to_show(block, "CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE");
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       *static_cast<int*>(out) = CU_MEM_HANDLE_TYPE_NONE;
@@ -137,11 +142,20 @@ CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void
   return real_calls->cuMemRetainAllocationHandle(handle, address);
 }
 
+// Whether the driver would show the range in memory of its own, which begins with a page.
+bool may_be_shown(const FoundBlock& block, CUdeviceptr pointer, size_t bytes) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t offset = pointer - block.row.address;
+  const uint64_t pages = (block.row.requested_bytes + page - 1) / page * page;
+  return offset % page == 0 && bytes % page == 0 && bytes <= pages - std::min(pages, offset);
+}
+
 CUresult mem_get_handle_for_address_range(void* handle, CUdeviceptr pointer, size_t bytes,
                                           CUmemRangeHandleType type, unsigned long long flags) {
   const CUresult result = real_calls->cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
-  if (result == CUDA_SUCCESS) return result;
-  if (FoundBlock block; find_served(pointer, &block)) refuse_to_show(block, "cuMemGetHandleForAddressRange");
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED) return result;
+  if (FoundBlock block; find_served(pointer, &block) && may_be_shown(block, pointer, bytes))
+    refuse_to_show(block, "cuMemGetHandleForAddressRange");
   return result;
 }
 

@@ -28,12 +28,14 @@ void IpcRequests::refused(const char* call, uint64_t pointer, uint64_t bytes) {
     if (!learned_.insert({bytes, caller}).second) return;
     if (learns) learned_any_.store(true, std::memory_order_release);
   }
+  if (was_said_.exchange(true)) return;
   std::fprintf(
       stderr,
       "spillway: preload: %s: a block of %" PRIu64
       " bytes that Spillway serves cannot be shown to others; %s\n",
       call, bytes,
-      learns ? "from now on such requests get the driver's own memory (preload_ipc:plain does so at once)"
+      learns ? "from now on such requests, and others once they are refused, get the driver's own memory "
+               "(preload_ipc:plain does so at once)"
              : "preload_ipc:plain would serve it");
 }
 

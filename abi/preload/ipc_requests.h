@@ -1,7 +1,8 @@
-// Which requests get plain memory of the driver, because a program shows it to other processes by
-// cuIpcGetMemHandle or as a dma-buf, which mapped memory does not allow. The first such call for a served
-// block is the driver's to refuse; from then on requests of that size from that place in the program are
-// plain. Thread-safe; a request costs one load until something was learned.
+// Which requests get plain memory of the driver, because a program shows it to other processes, or asks
+// whether it can be shown: by cuIpcGetMemHandle, the pointer attribute of that, and as those dma-bufs that
+// the driver refuses. The first such call for a served block is refused; from then on requests of that size
+// from that place in the program are plain. Thread-safe; a request costs one load until something was
+// learned.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ class IpcRequests {
     site.pointer.store(pointer, std::memory_order_relaxed);
     site.caller.store(caller, std::memory_order_relaxed);
   }
-  // `call` wanted plain memory of the served block at `pointer`.
+  // `call` wanted plain memory of the served block at `pointer`. Said on stderr the first time.
   void refused(const char* call, uint64_t pointer, uint64_t bytes);
 
  private:
@@ -43,6 +44,7 @@ class IpcRequests {
   std::atomic<IpcPolicy> policy_{IpcPolicy::kAuto};
   std::array<Site, kSites> sites_;
   std::atomic<bool> learned_any_{false};
+  std::atomic<bool> was_said_{false};
   mutable std::mutex mutex_;
   std::set<std::pair<uint64_t, const void*>> learned_;  // size, and place; a null place is any
 };

@@ -1,5 +1,6 @@
 #include "abi/preload/served.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "abi/idle_watch.h"
@@ -111,6 +112,7 @@ ServedContext* ServedContexts::make(CUcontext context) {
   entry->arena = arena.value();
   entry->streamless = std::move(streamless.value());
   by_device_[static_cast<size_t>(device)].store(entry.get(), std::memory_order_release);
+  most_bytes_.store(std::max(most_bytes(), entry->total_bytes), std::memory_order_release);
   for (const auto& [owner, user] : peers_) {
     if (owner == context) enable_peer(*entry, user);
   }
@@ -137,34 +139,45 @@ void ServedContexts::stream_destroyed(CUstream stream) {
 
 void ServedContexts::context_ends(CUcontext context) {
   Accounts::instance().context_ended(context);
-  const std::lock_guard lock(mutex_);
-  const auto entry = contexts_.find(context);
-  if (entry != contexts_.end()) end(entry);
+  end_where([&](const auto& entry) { return entry.first == context; });
 }
 
 void ServedContexts::primary_context_ends(int device, CUcontext context) {
   if (context != nullptr) context_ends(context);
   // One that was retained unseen.
-  const std::lock_guard lock(mutex_);
-  for (auto entry = contexts_.begin(); entry != contexts_.end(); ++entry) {
-    const ServedContext* served = entry->second.get();
-    if (served == nullptr || served->device != device || !served->arena->is_in_primary_context()) continue;
-    Accounts::instance().context_ended(served->context);
-    return end(entry);
-  }
+  end_where([&](const auto& entry) {
+    const ServedContext* served = entry.second.get();
+    return served != nullptr && served->device == device && served->arena->is_in_primary_context();
+  });
 }
 
-void ServedContexts::end(std::map<CUcontext, std::unique_ptr<ServedContext>>::iterator entry) {
+template <typename IsIt>
+void ServedContexts::end_where(IsIt is_it) {
+  const auto find_it = [&] { return std::find_if(contexts_.begin(), contexts_.end(), is_it); };
+  std::unique_lock lock(mutex_);
+  Entry entry = find_it();
+  if (entry != contexts_.end() && entry->second != nullptr) {
+    const int device = entry->second->device;
+    // Nobody is to wait for the mutex while a region is being evicted.
+    lock.unlock();
+    IdleWatch::instance().remove(device);
+    lock.lock();
+    entry = find_it();
+  }
+  if (entry != contexts_.end()) end(entry);
+}
+
+void ServedContexts::end(Entry entry) {
   std::unique_ptr<ServedContext> served = std::move(entry->second);
   contexts_.erase(entry);
   generation_.fetch_add(1, std::memory_order_acq_rel);
   if (served == nullptr) return;
+  Accounts::instance().context_ended(served->context);
   by_device_[static_cast<size_t>(served->device)].store(nullptr, std::memory_order_release);
   streams_.remove_all(served->context);
   std::erase_if(peers_, [&](const auto& pair) { return pair.first == served->context; });
   served->streamless.reset();
   BlockIds::instance().forget_all(served->device);
-  IdleWatch::instance().remove(served->device);
   if (Process::instance().drop_arena(served->device)) return;
   // The driver may give another context this one's handle, so that the arena would pass for its own.
   is_left_[static_cast<size_t>(served->device)] = true;

@@ -36,6 +36,8 @@ class ServedContexts {
   ServedContext* current();
   // Of the stream's context; null as above. Default streams are those of the current context.
   ServedContext* of_stream(CUstream stream);
+  // As far as a block may reach: the most memory of a device that was served so far, 0 before any.
+  uint64_t most_bytes() const { return most_bytes_.load(std::memory_order_acquire); }
   // Of whichever context; null where there is none (yet).
   ServedContext* of_device(int device) const {
     return device < 0 || device >= Allocator::kMostDevices
@@ -59,7 +61,11 @@ class ServedContexts {
  private:
   ServedContext* find(CUcontext context);
   ServedContext* make(CUcontext context);  // with the mutex held
-  void end(std::map<CUcontext, std::unique_ptr<ServedContext>>::iterator entry);
+  using Entry = std::map<CUcontext, std::unique_ptr<ServedContext>>::iterator;
+  // Ends the context of which is_it(entry) is true, if there is one.
+  template <typename IsIt>
+  void end_where(IsIt is_it);
+  void end(Entry entry);  // with the mutex held
   static void enable_peer(const ServedContext& owner, int user);
   int device_of(CUcontext context);
   bool is_left(int device) const {
@@ -72,6 +78,7 @@ class ServedContexts {
   // What threads remember of streams and contexts is true while this stays as it is.
   std::atomic<uint64_t> generation_{1};
   std::array<std::atomic<ServedContext*>, Allocator::kMostDevices> by_device_{};
+  std::atomic<uint64_t> most_bytes_{0};
 
   std::mutex mutex_;
   std::map<CUcontext, std::unique_ptr<ServedContext>> contexts_;  // null: left to the driver

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "include/spillway/offload.h"
 #include "include/spillway/spillway.h"
 
 static void use_memory(int rounds) {
@@ -67,6 +68,50 @@ static void depended_on(void) {
     CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS);
     retain();
     use_memory(3);
+  }
+}
+
+static void* spillway_function(const char* name) {
+  void* found = dlsym(dlopen("libspillway.so.0", RTLD_NOW | RTLD_NOLOAD), name);
+  CHECK(found != NULL);
+  return found;
+}
+
+/* A region of a context that ends is left alone, though the next context may have the handle of that one. */
+static void watched(void) {
+  enum { kMost = 6000 };
+  spw_status (*begin)(int, const char*) = NULL;
+  spw_status (*end)(int, const char*) = NULL;
+  spw_status (*prefer)(int, const char*, int) = NULL;
+  spw_status (*restore)(int, const char*) = NULL;
+  spw_status (*get)(int, const char*, spw_region_stats*) = NULL;
+  spw_status (*allocate)(size_t, int, spw_stream, void**) = NULL;
+  spw_region_stats stats;
+  void* block = NULL;
+  retain();
+  use_memory(3);
+  *(void**)&begin = spillway_function("spw_region_begin");
+  *(void**)&end = spillway_function("spw_region_end");
+  *(void**)&prefer = spillway_function("spw_region_set_priority");
+  *(void**)&restore = spillway_function("spw_region_restore");
+  *(void**)&get = spillway_function("spw_region_stats_get");
+  *(void**)&allocate = spillway_function("spw_alloc");
+  CHECK(begin(0, "cold") == SPW_OK && allocate(8 << 20, 0, NULL, &block) == SPW_OK &&
+        end(0, "cold") == SPW_OK);
+  CHECK(prefer(0, "cold", 1) == SPW_OK);
+  memset(&stats, 0, sizeof stats);
+  stats.size = sizeof stats;
+  for (int i = 0; i < kMost && stats.host_bytes == 0; ++i) {
+    usleep(5000);
+    CHECK(get(0, "cold", &stats) == SPW_OK);
+  }
+  CHECK(stats.host_bytes >= 8 << 20);
+  CHECK(restore(0, "cold") == SPW_OK);
+  CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS);
+  retain();
+  for (int i = 0; i < 100; ++i) {
+    usleep(5000);
+    CHECK(get(0, "cold", &stats) == SPW_OK && stats.host_bytes == 0);
   }
 }
 
@@ -281,6 +326,65 @@ static void registered(void) {
     }
   }
   CHECK(cuMemFree(before) == CUDA_SUCCESS);
+}
+
+/* Whatever context is current: none, as in a thread that only sends, or another. */
+static void anywhere(void) {
+  CUdeviceptr block = 0;
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  CUcontext first = NULL;
+  CUcontext other = NULL;
+  CUipcMemHandle shown;
+  CUmemGenericAllocationHandle physical = 0;
+  retain();
+  CHECK(cuCtxGetCurrent(&first) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc(&block, 3 << 20) == CUDA_SUCCESS);
+  CHECK(cuCtxCreate(&other, NULL, 0, 0) == CUDA_SUCCESS);
+  CHECK(cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cuIpcGetMemHandle(&shown, block) != CUDA_SUCCESS);
+    CHECK(cuMemRetainAllocationHandle(&physical, (void*)block) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  }
+  CHECK(cuMemGetAddressRange(&base, &bytes, block + 100) == CUDA_SUCCESS && base == block &&
+        bytes == 3 << 20);
+  CHECK(!is_shown_by_handles(block, 0));
+  /* To ask makes no context served. */
+  CHECK(cuCtxDestroy(other) == CUDA_SUCCESS && cuCtxSetCurrent(first) == CUDA_SUCCESS);
+  CHECK(cuMemFree(block) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc(&block, 2 << 20) == CUDA_SUCCESS && cuMemFree(block) == CUDA_SUCCESS);
+}
+
+/* Each attribute has its own answer, and those that are the driver's stay so. */
+static void attributes(void) {
+  CUpointer_attribute wanted[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,          CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,       CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+  for (int is_served = 0; is_served < 2; ++is_served) {
+    unsigned type = 0;
+    int is_legacy = -1;
+    int ordinal = -1;
+    size_t bytes = 0;
+    unsigned long long types = ~0ull;
+    CUdeviceptr block = 0;
+    CUdeviceptr same = 0;
+    void* host = NULL;
+    void* answers[] = {&type, &is_legacy, &ordinal, &bytes, &types, &same};
+    if (is_served) retain();
+    if (is_served) CHECK(cuMemAlloc(&block, 3 << 20) == CUDA_SUCCESS);
+    if (!is_served) {
+      retain();
+      CHECK(cuMemHostAlloc(&host, 1 << 20, 0) == CUDA_SUCCESS);
+      block = (CUdeviceptr)host;
+    }
+    CHECK(cuPointerGetAttributes(6, wanted, answers, block) == CUDA_SUCCESS);
+    CHECK(type == (unsigned)(is_served ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST));
+    CHECK(ordinal == 0 && same == block && (int)types == CU_MEM_HANDLE_TYPE_NONE);
+    CHECK(bytes == (is_served ? 3u << 20 : 1u << 20) && is_legacy == 0);
+    CHECK(cuPointerGetAttributes(0, wanted, answers, block) == cuPointerGetAttributes(0, wanted, answers, 0));
+  }
 }
 
 /* Memory of a stream is shown by none of these without Spillway either: nothing is to be learned from it. */
@@ -508,6 +612,9 @@ int main(int count, char** arguments) {
                 {"registered", registered},
                 {"registered-on-a-stream", registered_on_a_stream},
                 {"registered-mapping", registered_mapping},
+                {"anywhere", anywhere},
+                {"attributes", attributes},
+                {"watched", watched},
                 {"spawned", spawned},
                 {"spawned-users", spawned_users},
                 {"ended", ended},
