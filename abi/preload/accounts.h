@@ -17,7 +17,7 @@ enum class DriverMemory : uint8_t {
   kHost,     // pinned host memory
   kVmm,      // cuMemCreate
   kPool,     // the stream-ordered calls, where the driver had to serve
-  kGraph,    // allocation nodes
+  kGraph,    // allocation nodes, until a node or the program frees their memory
   kCount
 };
 

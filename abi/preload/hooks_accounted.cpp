@@ -147,6 +147,13 @@ CUresult graph_add_mem_alloc_node(CUgraphNode* out, CUgraph graph, const CUgraph
   return result;
 }
 
+CUresult graph_add_mem_free_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* nodes, size_t count,
+                                 CUdeviceptr pointer) {
+  const CUresult result = real_calls->cuGraphAddMemFreeNode(out, graph, nodes, count, pointer);
+  drop(DriverMemory::kGraph, result, pointer);
+  return result;
+}
+
 }  // namespace
 
 void fill_accounted_hooks(DriverCalls& calls) {
@@ -167,6 +174,7 @@ void fill_accounted_hooks(DriverCalls& calls) {
   hook(calls.cuMemCreate, mem_create);
   hook(calls.cuMemRelease, mem_release);
   hook(calls.cuGraphAddMemAllocNode, graph_add_mem_alloc_node);
+  hook(calls.cuGraphAddMemFreeNode, graph_add_mem_free_node);
 }
 
 }  // namespace spillway

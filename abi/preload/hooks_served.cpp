@@ -86,6 +86,7 @@ CUresult mem_free(CUdeviceptr pointer) {
     Accounts::instance().remove(DriverMemory::kPlain, pointer);
     Accounts::instance().remove(DriverMemory::kManaged, pointer);
     Accounts::instance().remove(DriverMemory::kPool, pointer);
+    Accounts::instance().remove(DriverMemory::kGraph, pointer);
   }
   return result;
 }

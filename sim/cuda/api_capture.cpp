@@ -66,7 +66,10 @@ CUresult instantiate(EntryPoint entry, CUgraphExec* exec, CUgraph handle) {
     made.what = node.what;
     made.after = node.after;
   }
+  copy->freed = graph->freed;
+  copy->unfreed = graph->unfreed;
   GraphExec* slot = graph_exec_slots().make();
+  slot->was_launched = false;
   slot->nodes = std::move(copy);
   *exec = reinterpret_cast<CUgraphExec>(slot);
   return CUDA_SUCCESS;
@@ -79,6 +82,15 @@ CUresult copy_handles(const std::vector<CUgraphNode>& from, CUgraphNode* to, siz
   }
   if (to == nullptr || *count > from.size()) *count = from.size();
   return CUDA_SUCCESS;
+}
+
+CUgraphNode add_node(Graph& graph, const CUgraphNode* before, size_t count, const char* what) {
+  Node& node = graph.nodes.emplace_back();
+  node.graph = &graph;
+  node.index = graph.nodes.size() - 1;
+  node.what = what;
+  for (size_t i = 0; i < count; ++i) node.after.push_back(reinterpret_cast<const Node*>(before[i])->index);
+  return reinterpret_cast<CUgraphNode>(&node);
 }
 
 }  // namespace
@@ -166,9 +178,37 @@ CUresult cuGraphDestroy(CUgraph handle) {
   if (call.refused()) return call.result();
   Graph* graph = find_graph(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  graph->nodes.clear();
-  graph_slots().drop(graph);
+  drop_graph(graph);
   return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph handle, const CUgraphNode* before, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  Call call(EntryPoint::k_cuGraphAddMemAllocNode, kNeedsContext);
+  if (call.refused()) return call.result();
+  Graph* graph = find_graph(handle);
+  if (out == nullptr || graph == nullptr || parameters == nullptr || (count != 0 && before == nullptr))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      parameters->poolProps.location.id != call.context()->device)
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "allocation nodes have memory of the current device here");
+  const CUresult result = allocate_block(call, &parameters->dptr, parameters->bytesize);
+  if (result != CUDA_SUCCESS) return result;
+  add_memory(*graph, parameters->dptr);
+  *out = add_node(*graph, before, count, "allocation node");
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph handle, const CUgraphNode* before, size_t count,
+                               CUdeviceptr pointer) {
+  Call call(EntryPoint::k_cuGraphAddMemFreeNode, kNeedsContext);
+  if (call.refused()) return call.result();
+  Graph* graph = find_graph(handle);
+  if (out == nullptr || graph == nullptr || (count != 0 && before == nullptr))
+    return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = remove_memory(*graph, pointer);
+  if (result == CUDA_SUCCESS) *out = add_node(*graph, before, count, "free node");
+  return result;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {

@@ -1,6 +1,6 @@
 // Memory in the order of a stream, managed memory and arrays, as far as programs that use them must run: all
-// of it is device memory like cuMemAlloc's. A free in the order of a stream waits for that stream.
-// Allocations under capture (nodes of a graph) are not simulated.
+// of it is device memory like cuMemAlloc's. A free in the order of a stream waits for that stream. Under
+// capture both are nodes of the graph.
 #include "sim/cuda/call.h"
 #include "sim/cuda/capture.h"
 
@@ -23,10 +23,13 @@ CUstream per_thread(CUstream stream) {
 CUresult allocate_on(EntryPoint entry, CUdeviceptr* out, size_t bytes, CUstream handle) {
   Call call(entry, kNeedsContext);
   if (call.refused()) return call.result();
-  const Stream* stream = find_stream(call.state(), handle);
+  Stream* stream = find_stream(call.state(), handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture != nullptr) return fail(CUDA_ERROR_NOT_SUPPORTED, "allocation nodes are not simulated");
-  return allocate_block(call, out, bytes);
+  if (stream->capture == nullptr) return allocate_block(call, out, bytes);
+  CUresult result = capture_node(stream, nullptr, {}, "allocation node");
+  if (result == CUDA_SUCCESS) result = allocate_block(call, out, bytes);
+  if (result == CUDA_SUCCESS) add_memory(*stream->capture->graph, *out);
+  return result;
 }
 
 Mapping* find_block(State& state, CUdeviceptr start) {
@@ -42,7 +45,10 @@ CUresult free_on(CUdeviceptr pointer, CUstream handle) {
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture != nullptr) return fail(CUDA_ERROR_NOT_SUPPORTED, "free nodes are not simulated");
+  if (stream->capture != nullptr) {
+    const CUresult result = remove_memory(*stream->capture->graph, pointer);
+    return result == CUDA_SUCCESS ? capture_node(stream, nullptr, {}, "free node") : result;
+  }
   if (find_block(state, pointer) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   wait_stream(state, stream, call.lock());
   // A host function may have run meanwhile.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/cuda/call.h"
+
 namespace spillway::sim {
 namespace {
 
@@ -55,12 +57,14 @@ void dissolve(State& state, Capture& capture) {
   }
 }
 
+}  // namespace
+
 void drop_graph(Graph* graph) {
   graph->nodes.clear();
+  graph->freed.clear();
+  graph->unfreed.clear();
   graph_slots().drop(graph);
 }
-
-}  // namespace
 
 Slots<Graph>& graph_slots() {
   static auto* const kSlots = new Slots<Graph>;
@@ -118,6 +122,17 @@ CUresult capture_node(Stream* stream, WorkPtr work, std::vector<RangeAccess> acc
   node.what = what;
   node.after = std::move(stream->capture_tail);
   stream->capture_tail = {node.index};
+  return CUDA_SUCCESS;
+}
+
+void add_memory(Graph& graph, CUdeviceptr start) {
+  graph.unfreed.push_back(start);
+}
+
+CUresult remove_memory(Graph& graph, CUdeviceptr start) {
+  if (std::erase(graph.unfreed, start) == 0)
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "a graph frees its own memory only in this simulation");
+  graph.freed.push_back(start);
   return CUDA_SUCCESS;
 }
 
@@ -201,9 +216,16 @@ void abandon_capture(State& state, Stream* stream) {
   drop_graph(capture->graph);
 }
 
-CUresult launch_graph(State& state, const GraphExec& exec, Stream* stream, Lock& lock) {
+CUresult launch_graph(State& state, GraphExec& exec, Stream* stream, Lock& lock) {
   Scheduler& scheduler = state.scheduler;
   const std::shared_ptr<Graph> graph = exec.nodes;
+  for (const CUdeviceptr start : graph->unfreed) {
+    if (state.memory.find(start) == nullptr)
+      return fail(CUDA_ERROR_NOT_SUPPORTED, "graphs whose memory the program freed are launched once here");
+    // The launch before allocated it, and nobody freed it.
+    if (exec.was_launched) return CUDA_ERROR_INVALID_VALUE;
+  }
+  exec.was_launched = true;
   if (stream->capture != nullptr) {
     for (const Node& node : graph->nodes) {
       WorkPtr work(node.work == nullptr ? nullptr : new Work(*node.work));

@@ -34,10 +34,14 @@ struct Node {
 struct Graph {
   bool alive = false;
   std::deque<Node> nodes;  // a node's address is its handle
+  // Memory of its allocation nodes: that which a node frees, and that which is for the program to free.
+  std::vector<CUdeviceptr> freed;
+  std::vector<CUdeviceptr> unfreed;
 };
 
 struct GraphExec {
   bool alive = false;
+  bool was_launched = false;
   std::shared_ptr<Graph> nodes;  // a copy
 };
 
@@ -52,6 +56,7 @@ struct Capture {
   Graph* graph = nullptr;
 };
 
+void drop_graph(Graph* graph);
 // Live graphs of the process; part of State by reference, so that state.h need not know graphs.
 Slots<Graph>& graph_slots();
 Slots<GraphExec>& graph_exec_slots();
@@ -67,13 +72,18 @@ CUresult check_context_not_capturing(State& state, const Context* context);
 CUresult check_legacy(State& state, const Stream* stream, bool invalidates = true);
 
 CUresult capture_node(Stream* stream, WorkPtr work, std::vector<RangeAccess> accesses, const char* what);
+// Allocation and free nodes: the graph's tables alone. The memory is there from the node's making on, not
+// from the first launch, until the program frees it or the context ends: as a driver keeps for its graphs
+// what it is not told to trim.
+void add_memory(Graph& graph, CUdeviceptr start);
+CUresult remove_memory(Graph& graph, CUdeviceptr start);
 void capture_record(Stream* stream, Event* event);
 // Result of a wait in which the stream or the event captures.
 CUresult capture_wait(Stream* stream, Event* event);
 
 CUresult begin_capture(State& state, Stream* stream, CUstreamCaptureMode mode);
 CUresult end_capture(State& state, Stream* stream, CUgraph* graph);
-CUresult launch_graph(State& state, const GraphExec& exec, Stream* stream, Lock& lock);
+CUresult launch_graph(State& state, GraphExec& exec, Stream* stream, Lock& lock);
 // A stream that is destroyed takes its capture with it.
 void abandon_capture(State& state, Stream* stream);
 

@@ -177,6 +177,11 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(notes["preload_host_bytes"], MIB)
         self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)  # which belongs to no context
 
+    def test_memory_of_graphs_is_counted(self) -> None:
+        done = self.case("graph-memory")
+        self.assertEqual(done.served(), 3)
+        self.assertEqual(done.device()["annotations"]["preload_graph_bytes"], 4 * MIB)
+
     def test_the_driver_has_what_spillway_does_not_use(self) -> None:
         self.case("squeezed")
 

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <thread>
 
 #include "tests/sim/device.h"
@@ -254,6 +255,33 @@ TEST_F(CaptureTest, StatesThatAreNot) {
   EXPECT_EQ(cuStreamBeginCapture(work, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_ILLEGAL_STATE);
   SIM_OK(cuStreamDestroy(work));
   SIM_EXPECT_OK(cuMemFree(alloc()));
+}
+
+TEST_F(CaptureTest, MemoryOfAGraphIsFreedByItOrByTheProgram) {
+  const CUstream work = stream();
+  CUdeviceptr inside = 0;
+  CUdeviceptr outside = 0;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  const auto capture = [&](const std::function<void()>& body) {
+    begin(work);
+    SIM_OK(cuMemAllocAsync(&inside, 1 << 20, work));
+    SIM_OK(cuMemsetD8Async(inside, 7, 1 << 20, work));
+    body();
+    SIM_OK(cuStreamEndCapture(work, &graph));
+    SIM_OK(cuGraphInstantiate(&exec, graph, 0));
+    SIM_OK(cuGraphDestroy(graph));
+  };
+  capture([&] { SIM_OK(cuMemFreeAsync(inside, work)); });
+  for (int i = 0; i < 3; ++i) SIM_OK(cuGraphLaunch(exec, work));
+  SIM_OK(cuGraphExecDestroy(exec));
+  outside = alloc();
+  capture([&] { EXPECT_EQ(cuMemFreeAsync(outside, work), CUDA_ERROR_NOT_SUPPORTED); });
+  SIM_OK(cuGraphLaunch(exec, work));
+  EXPECT_EQ(cuGraphLaunch(exec, work), CUDA_ERROR_INVALID_VALUE) << "nobody freed it";
+  SIM_OK(cuMemFreeAsync(inside, work));
+  EXPECT_EQ(cuGraphLaunch(exec, work), CUDA_ERROR_NOT_SUPPORTED);
+  SIM_OK(cuGraphExecDestroy(exec));
 }
 
 TEST_F(CaptureTest, AGraphMayBeCapturedIntoAnother) {

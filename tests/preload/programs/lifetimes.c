@@ -583,12 +583,47 @@ static void captured(void) {
   retain();
   CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-  CHECK(cuMemAllocAsync(&pointer, 1 << 20, stream) ==
-        CUDA_ERROR_NOT_SUPPORTED); /* the simulated driver's answer */
+  CHECK(cuMemAllocAsync(&pointer, 1 << 20, stream) == CUDA_SUCCESS); /* a node of the graph */
+  CHECK(cuMemFreeAsync(pointer, stream) == CUDA_SUCCESS);
   for (int i = 0; i < 300; ++i) use_memory(2);
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
   CHECK(cuMemAllocAsync(&pointer, 1 << 20, stream) == CUDA_SUCCESS);
   CHECK(cuMemFreeAsync(pointer, stream) == CUDA_SUCCESS);
+}
+
+/* Memory of allocation nodes, made by capture and without: some is freed by nodes, and some outlives a
+ * launch. */
+static void graph_memory(void) {
+  enum { kMiB = 1 << 20 };
+  CUstream stream = NULL;
+  CUgraph captured_graph = NULL;
+  CUgraph graph = NULL;
+  CUgraphExec launched = NULL;
+  CUgraphNode nodes[3];
+  CUdeviceptr inside = 0;
+  CUdeviceptr outlives[2] = {0, 0};
+  CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+  retain();
+  use_memory(3);
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&inside, kMiB, stream) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) CHECK(cuMemAllocAsync(&outlives[i], 2 * kMiB, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(inside, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, &captured_graph) == CUDA_SUCCESS);
+  CHECK(cuGraphInstantiateWithFlags(&launched, captured_graph, 0) == CUDA_SUCCESS);
+  CHECK(cuGraphLaunch(launched, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(outlives[0], stream) == CUDA_SUCCESS && cuMemFree(outlives[1]) == CUDA_SUCCESS);
+  CHECK(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  memset(&parameters, 0, sizeof parameters);
+  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  parameters.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  parameters.bytesize = 3 * kMiB;
+  CHECK(cuGraphAddMemAllocNode(&nodes[0], graph, NULL, 0, &parameters) == CUDA_SUCCESS);
+  inside = parameters.dptr;
+  parameters.bytesize = 4 * kMiB;
+  CHECK(cuGraphAddMemAllocNode(&nodes[1], graph, nodes, 1, &parameters) == CUDA_SUCCESS);
+  CHECK(cuGraphAddMemFreeNode(&nodes[2], graph, nodes, 2, inside) == CUDA_SUCCESS);
 }
 
 int main(int count, char** arguments) {
@@ -604,6 +639,7 @@ int main(int count, char** arguments) {
                 {"squeezed", squeezed},
                 {"threads", threads},
                 {"captured", captured},
+                {"graph-memory", graph_memory},
                 {"churned", churned},
                 {"switched", switched},
                 {"depended-on", depended_on},
