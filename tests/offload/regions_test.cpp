@@ -211,6 +211,7 @@ TEST_F(RegionsTest, RelievingStopsBetweenTwoRegions) {
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(reserved(), static_cast<int64_t>(20 * kMiB));
   for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
+  for (const char* tag : {"optimizer", "cache"}) SPW_EXPECT_OK(regions.release(tag));
   expect_sound();
 }
 
