@@ -48,7 +48,7 @@ class IdleWatch {
     std::function<uint64_t()> calls;  // of the program so far
     std::function<bool()> is_quiet;
     // Called once in each spell, and asks what it is given before each region: the context may be about to
-    // end, or the program. False where it failed: the spell begins anew then.
+    // end, or the program. False where something is left: the spell begins anew then.
     std::function<bool(const std::function<bool()>&)> relieve;
   };
 

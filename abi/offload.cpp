@@ -225,9 +225,9 @@ spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes) {
     if (name != "idle") {
       return Status::invalid_argument(fmt::format("'{}' is no phase: use idle or busy", name.substr(0, 80)));
     }
-    Result<uint64_t> given = Process::instance().idle(device, [] { return true; });
-    if (!given.ok()) return given.take_status();
-    if (given_bytes != nullptr) *given_bytes = given.value();
+    Result<spillway::Relief> relief = Process::instance().idle(device, [] { return true; });
+    if (!relief.ok()) return relief.take_status();
+    if (given_bytes != nullptr) *given_bytes = relief->bytes;
     return {};
   });
 }

@@ -118,7 +118,7 @@ DiskTierOptions Process::disk_options(const std::string& directory) {
   return options;
 }
 
-Result<uint64_t> Process::idle(int device, const std::function<bool()>& goes_on) {
+Result<Relief> Process::idle(int device, const std::function<bool()>& goes_on) {
   Result<DeviceTiers*> below = tiers(device);
   if (!below.ok()) return below.take_status();
   uint64_t above = 0;
@@ -142,7 +142,8 @@ void Process::watch_for_idleness(Arena& arena) {
   // A region that the program uses says that it is back, and may need the next.
   const auto relieve = [this, device](const std::function<bool()>& goes_on) {
     const uint64_t before = Regions::uses();
-    return idle(device, [&] { return goes_on() && Regions::uses() == before; }).ok();
+    Result<Relief> relief = idle(device, [&] { return goes_on() && Regions::uses() == before; });
+    return relief.ok() && relief->is_complete;
   };
   IdleWatch::instance().add(config_.idle_after.time, {.ordinal = device,
                                                       .calls = calls,

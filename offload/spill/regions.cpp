@@ -294,7 +294,7 @@ Status Regions::set_priority(const std::string& tag, int priority) {
   const std::lock_guard lock(mutex_);
   if (priority > 0 && rung_ == 0) {
     rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) {
-      return evict_coldest([bytes](uint64_t given) { return given < bytes; });
+      return evict_coldest([bytes](uint64_t given) { return given < bytes; }).bytes;
     });
   }
   return {};
@@ -307,8 +307,8 @@ Status Regions::set_codec(const std::string& tag, Codec codec) {
   });
 }
 
-// Never waits for a region that somebody is moving.
-uint64_t Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
+Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
+  Relief relief;
   std::vector<RegionPointer> candidates;
   {
     const std::lock_guard lock(mutex_);
@@ -323,37 +323,45 @@ uint64_t Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more)
   for (RegionPointer& region : candidates) {
     if (region.get() == moving_region) continue;
     const std::unique_lock lock(region->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) relief.is_complete = false;
     if (!lock.owns_lock() || region->priority == 0 || !may_go(*region)) continue;
     choices.push_back({region->priority, region->last_use.load(std::memory_order_relaxed), region});
   }
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return a.priority != b.priority ? a.priority > b.priority : a.last_use < b.last_use;
   });
-  uint64_t given = 0;
   for (const Choice& choice : choices) {
-    if (!wants_more(given)) break;
+    if (!wants_more(relief.bytes)) break;
     Region& region = *choice.region;
     const std::unique_lock lock(region.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) relief.is_complete = false;
     if (!lock.owns_lock() || !may_go(region)) continue;
     if (move_out(region, SpillTo::kHost).ok())
-      given += memory_.usage(region.segments).host_bytes + memory_.usage(region.segments).disk_bytes;
+      relief.bytes += memory_.usage(region.segments).host_bytes + memory_.usage(region.segments).disk_bytes;
   }
-  return given;
+  return relief;
 }
 
 uint64_t Regions::uses() {
   return next_use.load(std::memory_order_relaxed);
 }
 
-Result<uint64_t> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
-                                  const std::function<bool()>& goes_on) {
+Result<Relief> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
+                                const std::function<bool()>& goes_on) {
   const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
   const uint64_t before = held();
-  if (before <= above_bytes) return uint64_t{0};
+  if (before <= above_bytes) return Relief{};
   if (Status status = arena_.trim(); !status.ok()) return status;
-  (void)evict_coldest([&](uint64_t) { return held() > below_bytes && goes_on(); });
+  bool was_stopped = false;
+  Relief relief = evict_coldest([&](uint64_t) {
+    if (held() <= below_bytes) return false;
+    was_stopped = !goes_on();
+    return !was_stopped;
+  });
   const uint64_t after = held();
-  return before > after ? before - after : 0;
+  relief.bytes = before > after ? before - after : 0;
+  relief.is_complete = after <= below_bytes || (relief.is_complete && !was_stopped);
+  return relief;
 }
 
 Status Regions::release(const std::string& tag) {

@@ -30,6 +30,12 @@ struct RegionReport {
   uint64_t restore_ns = 0;
 };
 
+// What an idle phase gave back.
+struct Relief {
+  uint64_t bytes = 0;
+  bool is_complete = true;  // false: it was stopped, or passed over a region that somebody had in hand
+};
+
 class Regions {
  public:
   static constexpr size_t kMostTagLetters = 64;
@@ -60,8 +66,7 @@ class Regions {
   static uint64_t uses();
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
   // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
-  // Answers how much was given back.
-  Result<uint64_t> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
+  Result<Relief> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
   Status release(const std::string& tag);
   Result<RegionReport> report(const std::string& tag);
   std::vector<std::pair<std::string, RegionReport>> reports();
@@ -89,8 +94,8 @@ class Regions {
   Status bring_back(Region& region);
   RegionReport report_of(const Region& region) const;
   // Evicts what may go, the coldest first, each region at most once, as long as `wants_more`, which is told
-  // how many bytes went so far, says so before each. Answers how many went.
-  uint64_t evict_coldest(const std::function<bool(uint64_t)>& wants_more);
+  // how many bytes went so far, says so before each. Never waits for a region that somebody has in hand.
+  Relief evict_coldest(const std::function<bool(uint64_t)>& wants_more);
 
   Arena& arena_;
   RegionMemory& memory_;

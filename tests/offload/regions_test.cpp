@@ -1,5 +1,7 @@
 // Regions move out of the device and back with their bytes and addresses, whatever fails on the way.
+#include <atomic>
 #include <random>
+#include <thread>
 
 #include "offload/spill/regions.h"
 #include "tests/offload/spilling.h"
@@ -191,9 +193,9 @@ TEST_F(RegionsTest, RelievingStopsBetweenTwoRegions) {
     SPW_EXPECT_OK(regions.set_priority(tag, 1));
   }
   const auto relieve = [&](const std::function<bool()>& goes_on) {
-    Result<uint64_t> given = regions.relieve(kMiB, 0, goes_on);
-    EXPECT_TRUE(given.ok()) << given.status().text();
-    return given.ok() ? given.value() : 0;
+    Result<Relief> relief = regions.relieve(kMiB, 0, goes_on);
+    EXPECT_TRUE(relief.ok()) << relief.status().text();
+    return relief.ok() ? relief->bytes : 0;
   };
   int asked = 0;
   EXPECT_EQ(relieve([&asked] { return ++asked == 1; }), 20 * kMiB);
@@ -213,6 +215,38 @@ TEST_F(RegionsTest, RelievingStopsBetweenTwoRegions) {
   for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
   for (const char* tag : {"optimizer", "cache"}) SPW_EXPECT_OK(regions.release(tag));
   expect_sound();
+}
+
+TEST_F(RegionsTest, WhatSomebodyHasInHandIsLeftAndSaid) {
+  Regions regions(*arena_, *tiers_.memory);
+  SPW_EXPECT_OK(regions.begin("cold"));
+  void* block = must_allocate(*arena_, 2 * kMiB, nullptr);
+  SPW_EXPECT_OK(regions.end("cold"));
+  SPW_EXPECT_OK(regions.set_priority("cold", 1));
+  std::atomic<bool> is_over{false};
+  std::thread looks([&] {
+    while (!is_over) {
+      (void)regions.report("cold");
+      std::this_thread::yield();
+    }
+  });
+  int passed_over = 0;
+  for (int round = 0; round < 100; ++round) {
+    for (;;) {
+      Result<Relief> relief = regions.relieve(kMiB, 0, [] { return true; });
+      EXPECT_TRUE(relief.ok()) << relief.status().text();
+      if (!relief.ok() || relief->is_complete) break;
+      ++passed_over;
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(reserved(), 0);
+    SPW_EXPECT_OK(regions.restore("cold"));
+  }
+  RecordProperty("passed_over", passed_over);
+  is_over = true;
+  looks.join();
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(regions.release("cold"));
 }
 
 TEST(Regions, WithoutHostMemoryTheDiskTakesTheRest) {
