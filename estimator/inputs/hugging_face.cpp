@@ -2,77 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
+#include "estimator/inputs/hugging_face_families.h"
 #include "estimator/inputs/json_object.h"
 
 namespace spillway::estimator {
 namespace {
 
 using Json = nlohmann::json;
-
-// What sets a type apart from Llama. Sources: transformers, models/<type>/modeling_<type>.py.
-struct Family {
-  const char* type;
-  bool layer_norm = false;  // weight and bias, not RMSNorm
-  bool gated = true;
-  bool query_key_value_bias = false;
-  bool biases = false;      // of every other linear layer
-  bool head_norms = false;  // over queries and keys
-  bool tied = false;        // where the file does not say
-  bool learned_positions = false;
-  int64_t positions = 2048;  // where the file does not say
-  int norms_per_layer = 2;
-  bool shared_expert_gate = false;
-};
-
-constexpr std::array<Family, 22> kFamilies = {{
-    {.type = "llama"},
-    {.type = "mistral"},
-    {.type = "mixtral"},
-    {.type = "qwen2", .query_key_value_bias = true},
-    {.type = "qwen2_moe", .query_key_value_bias = true, .shared_expert_gate = true},
-    {.type = "qwen3", .head_norms = true},
-    {.type = "qwen3_moe", .head_norms = true},
-    {.type = "gemma", .tied = true},
-    {.type = "gemma2", .tied = true, .norms_per_layer = 4},
-    {.type = "gemma3", .head_norms = true, .tied = true, .norms_per_layer = 4},
-    {.type = "gemma3_text", .head_norms = true, .tied = true, .norms_per_layer = 4},
-    {.type = "gpt2",
-     .layer_norm = true,
-     .gated = false,
-     .query_key_value_bias = true,
-     .biases = true,
-     .tied = true,
-     .learned_positions = true,
-     .positions = 1024},
-    {.type = "gpt_neox", .layer_norm = true, .gated = false, .query_key_value_bias = true, .biases = true},
-    {.type = "phi",
-     .layer_norm = true,
-     .gated = false,
-     .query_key_value_bias = true,
-     .biases = true,
-     .norms_per_layer = 1},
-    {.type = "phi3"},
-    {.type = "deepseek_v3"},
-    {.type = "deepseek_v2"},
-    {.type = "gpt_oss", .query_key_value_bias = true, .biases = true},
-    {.type = "bert",
-     .layer_norm = true,
-     .gated = false,
-     .query_key_value_bias = true,
-     .biases = true,
-     .tied = true,
-     .learned_positions = true,
-     .positions = 512},
-    {.type = "t5", .gated = false, .tied = true},
-    {.type = "olmo2", .head_norms = true},
-    {.type = "granite", .tied = true},
-}};
-
-constexpr Family kGeneric{.type = ""};
 
 // A key under any of the names that types have given it.
 class Reader {
@@ -86,8 +24,12 @@ class Reader {
     return prefix_ + *names.begin();
   }
   bool has(const char* key) const { return values_.has(prefix_ + key); }
-  int64_t required(std::initializer_list<const char*> names, int64_t most = KeyValues::kMost) {
-    return values_.required(name(names), 1, most);
+  bool is_nested() const { return has("text_config"); }
+  // `nested`: what a part of a composite model has without saying so; 0 where nothing is known.
+  int64_t required(std::initializer_list<const char*> names, int64_t nested = 0,
+                   int64_t most = KeyValues::kMost) {
+    const std::string key = name(names);
+    return is_nested() && nested > 0 ? values_.whole(key, nested, 1, most) : values_.required(key, 1, most);
   }
   int64_t whole(std::initializer_list<const char*> names, int64_t otherwise, int64_t least = 0,
                 int64_t most = KeyValues::kMost) {
@@ -101,7 +43,9 @@ class Reader {
     return values_.whole(key, otherwise, least, most);
   }
   // What a type has without saying so.
-  bool flag(const char* key, bool otherwise) { return values_.flag(prefix_ + key, otherwise); }
+  bool flag(const char* key, bool otherwise) {
+    return key == nullptr ? otherwise : values_.flag(prefix_ + key, otherwise);
+  }
   bool truth(const char* key, bool otherwise) { return values_.truth(prefix_ + key, otherwise); }
   std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
   void complain(std::string text) { values_.complain(std::move(text)); }
@@ -114,18 +58,27 @@ class Reader {
 class Builder {
  public:
   Builder(Reader reader, const Family& family) : in_(std::move(reader)), family_(family) {
-    hidden_ = in_.required({"hidden_size", "n_embd", "d_model"});
-    heads_ = in_.required({"num_attention_heads", "n_head", "num_heads"}, 1 << 20);
-    norm_ = family_.layer_norm ? 2 * hidden_ : hidden_;
-    ffn_ = in_.whole({"intermediate_size", "n_inner", "d_ff"}, 4 * hidden_, 1);
-    if (!in_.has("head_dim") && !in_.has("d_kv") && !in_.has("kv_lora_rank") && hidden_ % heads_ != 0) {
+    const Widths& nested = family_.nested;
+    hidden_ = in_.required({"hidden_size", "n_embd", "d_model", "n_embed"}, nested.hidden);
+    heads_ = in_.required({"num_attention_heads", "n_head", "num_heads"}, nested.heads, 1 << 20);
+    norm_ = family_.norm_vectors * hidden_;
+    ffn_ = in_.whole({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size"},
+                     in_.is_nested() && nested.ffn > 0 ? nested.ffn : 4 * hidden_, 1);
+    const int64_t head_dim = in_.is_nested() ? nested.head_dim : 0;
+    if (!in_.has("head_dim") && !in_.has("d_kv") && !in_.has("kv_lora_rank") && head_dim == 0 &&
+        hidden_ % heads_ != 0) {
       in_.complain(fmt::format("{}: '{}' is not allowed; allowed: a divisor of hidden_size {}",
                                in_.name({"num_attention_heads", "n_head", "num_heads"}), heads_, hidden_));
     }
-    head_dim_ = std::max<int64_t>(1, hidden_ / heads_);
+    head_dim_ = head_dim > 0 ? head_dim : std::max<int64_t>(1, hidden_ / heads_);
     if (!in_.has("kv_lora_rank")) head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
-    const std::string type = family_.type;
-    if (type == "t5") gated_ = in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0;
+    gated_ =
+        family_.has_encoder ? in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0 : family_.gated;
+    norms_per_layer_ = norms_per_layer();
+    if (const int64_t width = in_.whole({"word_embed_proj_dim"}, 0); width != 0 && width != hidden_) {
+      in_.complain(fmt::format("{}: '{}' is not modelled; allowed: hidden_size {}",
+                               in_.name({"word_embed_proj_dim"}), width, hidden_));
+    }
   }
 
   const std::vector<std::string>& notes() const { return notes_; }
@@ -134,14 +87,15 @@ class Builder {
     Model model;
     model.type = family_.type;
     model.hidden = hidden_;
-    model.vocabulary = in_.required({"vocab_size"}, KeyValues::kMostEntries);
+    model.vocabulary = in_.required({"vocab_size"}, family_.nested.vocabulary, KeyValues::kMostEntries);
     model.tied = in_.truth("tie_word_embeddings", family_.tied);
-    const std::string type = family_.type;
     Tower decoder;
     decoder.sequence = in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, family_.positions, 1,
                                  KeyValues::kMostEntries);
-    if (family_.learned_positions) model.positions = decoder.sequence;
-    const int64_t layers = in_.required({"num_hidden_layers", "n_layer", "num_layers"}, 10000);
+    if (family_.learned_positions) model.positions = decoder.sequence + family_.more_positions;
+    if (family_.input_norm) decoder.input_parameters = norm_;
+    const int64_t layers =
+        in_.required({"num_hidden_layers", "n_layer", "num_layers"}, family_.nested.layers, 10000);
     for (int64_t i = 0; i < layers; ++i) decoder.layers.push_back(layer(i));
     const int64_t predictions = in_.whole({"num_nextn_predict_layers"}, 0, 0, 100);
     if (predictions > 0 && in_.truth("train_prediction_layers", false)) {
@@ -154,9 +108,10 @@ class Builder {
     }
     decoder.final_norm_parameters = norm_;
     model.towers = {std::move(decoder)};
-    if (type == "bert") finish_bert(model);
-    if (type == "t5") finish_t5(model, layers);
-    if (type == "phi") model.output_bias = true;
+    if (family_.only_encoder) finish_bert(model);
+    if (family_.has_encoder) finish_t5(model, layers);
+    model.output_bias = in_.flag("lm_head_bias", family_.output_bias);
+    if (family_.is_composite) notes_.push_back("vision_config: the language part is counted and no other");
     return model;
   }
 
@@ -180,21 +135,42 @@ class Builder {
     const int64_t count = expert_count();
     if (count <= 1) return false;
     if (index < in_.whole({"first_k_dense_replace"}, 0)) return false;
-    return (index + 1) % in_.whole({"decoder_sparse_step", "moe_layer_freq"}, 1, 1) == 0;
+    return (index + 1) %
+               in_.whole({"decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step"}, 1, 1) ==
+           0;
   }
 
   int64_t expert_count() { return in_.whole({"num_local_experts", "n_routed_experts", "num_experts"}, 0); }
 
+  // Blocks that run beside each other may share a norm.
+  int norms_per_layer() {
+    if (family_.is_falcon) {
+      const bool is_new = in_.flag("new_decoder_architecture", false);
+      if (is_new) return static_cast<int>(in_.whole({"num_ln_in_parallel_attn"}, 2, 1, 2));
+      return in_.flag("parallel_attn", true) ? 1 : 2;
+    }
+    return family_.may_share_norm && in_.flag("use_parallel_residual", false) ? 1 : family_.norms_per_layer;
+  }
+
+  int64_t key_value_heads() {
+    const bool one = family_.may_share_keys && !in_.flag("new_decoder_architecture", false) &&
+                     in_.flag("multi_query", true);
+    if (one) return 1;
+    const int64_t nested = in_.is_nested() ? family_.nested.key_value_heads : 0;
+    return in_.whole({"num_key_value_heads", "num_kv_heads"}, nested > 0 ? nested : heads_, 1);
+  }
+
   Attention attention() {
-    Attention out{heads_, in_.whole({"num_key_value_heads"}, heads_, 1), head_dim_};
-    out.query_key_value_bias = in_.flag("attention_bias", family_.query_key_value_bias);
-    out.output_bias = in_.flag("attention_bias", family_.biases);
-    const int64_t around = family_.norms_per_layer / 2;
-    out.norm_parameters = norm_ * std::max<int64_t>(1, around);
-    if (family_.head_norms) out.head_norm_parameters = 2 * head_dim_;
-    if (std::string_view(family_.type) == "olmo2")
-      out.head_norm_parameters = head_dim_ * (heads_ + out.key_value_heads);
-    if (std::string_view(family_.type) == "gpt_oss") out.extra_parameters = heads_;  // sinks
+    Attention out{heads_, key_value_heads(), head_dim_};
+    out.query_key_value_bias = in_.flag(family_.query_key_value_bias_key, family_.query_key_value_bias);
+    out.output_bias = in_.flag(family_.attention_output_bias_key, family_.attention_output_bias);
+    out.norm_parameters = norm_ * std::max(1, norms_per_layer_ / 2);
+    if (has_head_norms()) {
+      out.head_norm_parameters = family_.head_norms == HeadNorms::kWholeWidth
+                                     ? head_dim_ * (heads_ + out.key_value_heads)
+                                     : 2 * head_dim_;
+    }
+    if (family_.sinks) out.extra_parameters = heads_;
     if (in_.has("kv_lora_rank")) {
       out.latent = LatentAttention{in_.whole({"q_lora_rank"}, 0), in_.required({"kv_lora_rank"}),
                                    in_.required({"qk_nope_head_dim"}), in_.required({"qk_rope_head_dim"}),
@@ -204,12 +180,16 @@ class Builder {
     return out;
   }
 
-  Mlp dense() {
-    return {ffn_, gated_ && family_.gated ? true : gated_t5(), in_.flag("mlp_bias", family_.biases),
-            norm_ * (family_.norms_per_layer / 2)};
+  bool has_head_norms() {
+    if (family_.head_norms == HeadNorms::kNone) return false;
+    return family_.head_norms_key == nullptr || in_.flag(family_.head_norms_key, false);
   }
 
-  bool gated_t5() const { return std::string_view(family_.type) == "t5" && gated_; }
+  Mlp dense() {
+    const int64_t ffn = in_.has("intermediate_size_mlp") ? in_.required({"intermediate_size_mlp"}) : ffn_;
+    return {ffn, gated_, in_.flag(family_.feed_forward_bias_key, family_.feed_forward_bias),
+            norm_ * (norms_per_layer_ / 2)};
+  }
 
   Experts routed() {
     Experts out;
@@ -219,9 +199,10 @@ class Builder {
     out.shared_ffn = in_.has("n_shared_experts") ? in_.whole({"n_shared_experts"}, 0) * out.ffn
                                                  : in_.whole({"shared_expert_intermediate_size"}, 0);
     out.gated = true;
-    out.bias = family_.biases;
+    if (family_.shares_expert) out.shared_ffn = out.ffn;
+    out.bias = family_.feed_forward_bias;
     // Correction terms beside DeepSeek-V3's scores; a true bias in gpt-oss.
-    out.router_bias = family_.biases || std::string_view(family_.type) == "deepseek_v3";
+    out.router_bias = family_.feed_forward_bias || family_.corrects_scores;
     out.shared_gate = family_.shared_expert_gate;
     out.norm_parameters = norm_;
     return out;
@@ -254,6 +235,7 @@ class Builder {
   Reader in_;
   const Family& family_;
   int64_t hidden_ = 1, heads_ = 1, norm_ = 1, ffn_ = 1, head_dim_ = 1;
+  int norms_per_layer_ = 2;
   bool gated_ = true;
   std::vector<std::string> notes_ = {};  // what was not counted
 };
@@ -280,15 +262,15 @@ Result<std::map<std::string, std::string>> flatten_json(const std::string& text)
 Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix,
                                 std::vector<std::string>& assumptions) {
   const std::string type = values.text(prefix + "model_type", "");
-  const auto* found = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                   [&](const Family& family) { return type == family.type; });
-  if (found == kFamilies.end())
+  const Family* family = find_family(type);
+  if (family == nullptr)
     assumptions.push_back(
         fmt::format("model_type '{}' is not known: read as a Llama by its generic keys", type));
   Reader reader(values, prefix);
   if (const std::string dense = reader.text("mlp_only_layers", "[]"); dense != "[]" && dense != "null")
     values.complain(fmt::format("{}mlp_only_layers: '{}' is not modelled; allowed: []", prefix, dense));
-  Builder builder(reader, found == kFamilies.end() ? kGeneric : *found);
+  constexpr Family kGeneric{.type = ""};
+  Builder builder(reader, family == nullptr ? kGeneric : *family);
   Model model = builder.build();
   assumptions.insert(assumptions.end(), builder.notes().begin(), builder.notes().end());
   if (values.flag(prefix + "text_config"))

@@ -230,7 +230,8 @@ Result<RunKeys> read_model_json(const std::string& text) {
   Result<std::map<std::string, std::string>> values = flatten_json(text);
   if (!values.ok()) return values.take_status();
   // A composite model holds its language part under this name.
-  const bool nested = values->count("text_config.hidden_size") != 0;
+  const auto part = values->lower_bound("text_config.");
+  const bool nested = part != values->end() && part->first.rfind("text_config.", 0) == 0;
   RunKeys out;
   for (const auto& [key, value] : values.value()) {
     if (!nested) out["model." + key] = value;
