@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from page.commands import CommandError, Commands
-from page.markdown import page
+from page.markdown import page, table
 from page.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +26,52 @@ HEAD = page(
     "that scripts/quickstart installs) and Spillway, each on the simulated device. Times are host time on the machine "
     "that printed the page, which may have had other work: only their ratios in one run mean anything, and only those "
     "are shown.",
+)
+
+# What runs for longer than this page should take, or on a machine that must be quiet, and where its figures are.
+ELSEWHERE = page(
+    "## Elsewhere",
+    table(
+        "what | command | figures",
+        [
+            (
+                "activations beyond the device, beside PyTorch's own ways",
+                "`bench/pytorch/activation_offload.py`",
+                "[spilling.md](spilling.md)",
+            ),
+            (
+                "the disk's engine beside fio",
+                "`bench/offload/against_fio.py --dir DIRECTORY`",
+                "[spilling.md](spilling.md)",
+            ),
+            ("tiers of this machine", "`spillway tiers --tune`, `spillway bench-tiers`", "printed"),
+            (
+                "10^6 random operations of spilling, with faults",
+                "`SPILLWAY_LIBCUDA=$PWD/build/release/lib/sim/libcuda.so.1 SPILLWAY_TEST_SEEDS=24 "
+                "SPILLWAY_TEST_STEPS=42000 build/release/bin/offload_regions_test --gtest_filter='Random*'`; "
+                "also with build/asan and build/tsan",
+                "passes or names the seed",
+            ),
+            (
+                "a fault at every call of the disk and of the driver, real limits",
+                "`ctest --test-dir build/release -R 'DiskFaults\\|EveryFault\\|WhereverTheDriverFails\\|^Limits'`",
+                "passes",
+            ),
+            (
+                "a captured graph over a region that was evicted",
+                "`ctest --test-dir build/release -R python.regions`",
+                "passes",
+            ),
+            ("a pair through LD_PRELOAD", "`build/release/bin/bench_preload`", "[preload.md](preload.md)"),
+            ("an event of the trace", "`build/release/bin/bench_trace`", "[trace.md](trace.md)"),
+            (
+                "estimates beside other tools",
+                "`bench/estimator/side_by_side.py`",
+                "[estimator-side-by-side.md](estimator-side-by-side.md)",
+            ),
+            ("dumps of 1024 ranks", "`bench/report/ranks.py build/release/bin/spillway`", "printed"),
+        ],
+    ),
 )
 
 
@@ -85,7 +131,7 @@ def main(arguments: list[str]) -> None:
             if options.only:
                 print("\n".join(run(options.only, commands)), end="")
             else:
-                replace(options.output, "\n".join([HEAD, *run(list(SECTIONS), commands)]))
+                replace(options.output, "\n".join([HEAD, *run(list(SECTIONS), commands), ELSEWHERE]))
     except CommandError as failure:
         sys.exit(f"print_benchmarks.py: {failure}")
     except KeyError as key:
