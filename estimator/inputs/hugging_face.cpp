@@ -34,7 +34,6 @@ class Reader {
   int64_t whole(std::initializer_list<const char*> names, int64_t otherwise, int64_t least = 0,
                 int64_t most = KeyValues::kMost) {
     const std::string key = name(names);
-    // A key that is there but empty says the same as none.
     if (values_.text(key, "null") == "null") {
       // None of something is no default.
       if (otherwise != 0) values_.assume(key, std::to_string(otherwise));
@@ -44,13 +43,18 @@ class Reader {
   }
   // What a type has without saying so.
   bool flag(const char* key, bool otherwise) {
-    return key == nullptr ? otherwise : values_.flag(prefix_ + key, otherwise);
+    return key == nullptr || is_null(key) ? otherwise : values_.flag(prefix_ + key, otherwise);
   }
-  bool truth(const char* key, bool otherwise) { return values_.truth(prefix_ + key, otherwise); }
+  bool truth(const char* key, bool otherwise) {
+    return is_null(key) ? otherwise : values_.truth(prefix_ + key, otherwise);
+  }
   std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
   void complain(std::string text) { values_.complain(std::move(text)); }
 
  private:
+  // A key that is there but empty says the same as none.
+  bool is_null(const char* key) { return has(key) && values_.text(prefix_ + key, "") == "null"; }
+
   KeyValues& values_;
   std::string prefix_;
 };

@@ -96,6 +96,8 @@ constexpr Published
              R"({"model_type": "t5", "d_model": 768, "d_ff": 2048, "d_kv": 64, "num_layers": 12, "num_heads": 12, "vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false})"},
             {"Olmo27b", 7298617344,
              R"({"model_type": "olmo2", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 100352})"},
+            {"NullsAreAbsent", 7241732096,
+             R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "head_dim": null, "attention_bias": null, "tie_word_embeddings": null})"},
             {"Bloom", 176247271424,
              R"({"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880})"},
 };

@@ -1,6 +1,6 @@
 // Random programs over regions and stashes, with faults of the driver and of the disk: whatever happened,
-// what comes back is what was there. SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS make it long; a failure
-// names the seed and the step.
+// what comes back is what was there. SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS make it long, and with
+// SPILLWAY_TEST_FIRST_SEED processes share the seeds; a failure names the seed and the step.
 #include <array>
 #include <cerrno>
 #include <set>
@@ -319,10 +319,11 @@ class RandomSpills {
 TEST(RandomSpills, WhatComesBackIsWhatWasThere) {
   const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 3);
   const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 800);
+  const uint64_t first = from_environment("SPILLWAY_TEST_FIRST_SEED", 1);
   uint64_t restores = 0;
-  for (uint32_t seed = 1; seed <= seeds && !HasFailure(); ++seed) {
+  for (uint64_t seed = first; seed < first + seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    RandomSpills program(seed);
+    RandomSpills program(static_cast<uint32_t>(seed));
     program.run(steps);
     restores += program.restores();
   }
