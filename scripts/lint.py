@@ -77,13 +77,13 @@ def check_format(files: list[Path], fix: bool) -> list[str]:
     return failed
 
 
-def checks(source: Path) -> list[str]:
+def checks(source: Path, deep: bool) -> list[str]:
     """The path-sensitive analyzer takes most of the time, and finds least in tests and benchmarks."""
     shipped = source.relative_to(ROOT).parts[0] not in ("tests", "bench")
-    return [] if shipped else ["--checks=-clang-analyzer-*"]
+    return [] if deep and shipped else ["--checks=-clang-analyzer-*"]
 
 
-def check_tidy() -> tuple[int, list[str]]:
+def check_tidy(deep: bool) -> tuple[int, list[str]]:
     """clang-tidy on every source that the release build compiles."""
     tidy = tool("clang-tidy")
     entries = json.loads(GCC_ONLY.sub("", (BUILD / "compile_commands.json").read_text()))
@@ -92,11 +92,11 @@ def check_tidy() -> tuple[int, list[str]]:
     commands = {Path(entry["file"]).resolve(): entry["command"] for entry in entries}
     sources = [file for file in tracked("*.cpp") if file in commands]
     known: dict[str, str] = json.loads(CACHE.read_text()) if CACHE.is_file() else {}
-    marks = {source: fingerprint(source, commands[source]) for source in sources}
+    marks = {source: fingerprint(source, " ".join([commands[source], *checks(source, deep)])) for source in sources}
     pending = [source for source in sources if known.get(str(source.relative_to(ROOT))) != marks[source]]
 
     def one(source: Path) -> tuple[Path, bool, str]:
-        ok, output = run([tidy, "--quiet", *checks(source), "-p", str(TIDY), str(source)])
+        ok, output = run([tidy, "--quiet", *checks(source, deep), "-p", str(TIDY), str(source)])
         return source, ok, output
 
     failed = []
@@ -139,7 +139,7 @@ def main() -> int:
     failed = check_format(sources, fix) + python_failed
     count = len(sources) + python_count
     if not fix:
-        tidy_count, tidy_failed = check_tidy()
+        tidy_count, tidy_failed = check_tidy(deep="--deep" in sys.argv[1:])
         count += tidy_count
         failed += tidy_failed
     for complaint in failed:
