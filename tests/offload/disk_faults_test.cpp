@@ -67,7 +67,7 @@ TEST_P(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
       const std::unique_ptr<Arena> arena = tiers.device.arena();
       TestRegion region(tiers, *arena, kWeights);
       Packer packer(GetParam());
-      region.write(region.allocate(5 * kMiB), TestRegion::kPackable + 11);
+      region.write(region.allocate(3 * kMiB), TestRegion::kPackable + 11);
       const std::string where = std::string(kind.name) + " at " + std::to_string(at);
       Status out = region.evict(SpillTo::kDisk, &packer);
       if (!out.ok()) {

@@ -349,7 +349,7 @@ TEST(Regions, NothingIsLostWhereverTheDriverFails) {
       const std::unique_ptr<Arena> arena = tiers.device.arena();
       TestRegion region(tiers, *arena, kWeights);
       region.write(region.allocate(1 * kMiB), 1);
-      region.write(region.allocate(9 * kMiB), 2);
+      region.write(region.allocate(5 * kMiB), 2);
       const uint64_t before = tiers.device.calls(call);
       tiers.device.inject_fault(call, static_cast<uint64_t>(nth), CUDA_ERROR_UNKNOWN);
       bool failed = false;
