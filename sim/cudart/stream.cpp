@@ -15,7 +15,7 @@ static_assert(sizeof(cudaGraphEdgeData) == sizeof(CUgraphEdgeData));
 extern "C" {
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return call(&DriverTable::stream_create, stream, cudaStreamDefault);
+  return call(&DriverTable::stream_create, stream, unsigned{cudaStreamDefault});
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
@@ -58,7 +58,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return call(&DriverTable::event_create, event, cudaEventDefault);
+  return call(&DriverTable::event_create, event, unsigned{cudaEventDefault});
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
