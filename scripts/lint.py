@@ -77,20 +77,25 @@ def check_format(files: list[Path], fix: bool) -> list[str]:
     return failed
 
 
+def is_shipped(source: Path) -> bool:
+    return source.relative_to(ROOT).parts[0] not in ("tests", "bench")
+
+
 def checks(source: Path, deep: bool) -> list[str]:
     """The path-sensitive analyzer takes most of the time, and finds least in tests and benchmarks."""
-    shipped = source.relative_to(ROOT).parts[0] not in ("tests", "bench")
-    return [] if deep and shipped else ["--checks=-clang-analyzer-*"]
+    return [] if deep and is_shipped(source) else ["--checks=-clang-analyzer-*"]
 
 
 def check_tidy(deep: bool) -> tuple[int, list[str]]:
-    """clang-tidy on every source that the release build compiles."""
+    """clang-tidy on every source that the release build compiles, those of tests and benchmarks where it is deep."""
     tidy = tool("clang-tidy")
     entries = json.loads(GCC_ONLY.sub("", (BUILD / "compile_commands.json").read_text()))
+    # One command for each file, however many targets compile it.
+    by_file = {Path(entry["file"]).resolve(): entry for entry in reversed(entries)}
     TIDY.mkdir(exist_ok=True)
-    (TIDY / "compile_commands.json").write_text(json.dumps(entries))
-    commands = {Path(entry["file"]).resolve(): entry["command"] for entry in entries}
-    sources = [file for file in tracked("*.cpp") if file in commands]
+    (TIDY / "compile_commands.json").write_text(json.dumps(list(by_file.values())))
+    commands = {file: entry["command"] for file, entry in by_file.items()}
+    sources = [file for file in tracked("*.cpp") if file in commands and (deep or is_shipped(file))]
     known: dict[str, str] = json.loads(CACHE.read_text()) if CACHE.is_file() else {}
     marks = {source: fingerprint(source, " ".join([commands[source], *checks(source, deep)])) for source in sources}
     pending = [source for source in sources if known.get(str(source.relative_to(ROOT))) != marks[source]]
