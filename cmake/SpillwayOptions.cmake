@@ -22,7 +22,8 @@ target_compile_options(spillway_options INTERFACE -Wall -Wextra -Wconversion -We
 target_include_directories(spillway_options INTERFACE ${CMAKE_SOURCE_DIR})
 
 if(SPILLWAY_SANITIZE STREQUAL "address")
-  # A null pointer is met by the address sanitizer, and asking each time for it would double the time to compile.
+  # A null pointer that is used ends in the address sanitizer's report; asking for it each time as well takes a fifth to a
+  # third of the time to compile.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(SPILLWAY_SANITIZE STREQUAL "thread")
