@@ -1,6 +1,7 @@
 // Random programs over regions and stashes, with faults of the driver and of the disk: whatever happened,
 // what comes back is what was there. SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS make it long, and with
 // SPILLWAY_TEST_FIRST_SEED processes share the seeds; a failure names the seed and the step.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <set>
@@ -13,8 +14,29 @@
 namespace spillway::test {
 namespace {
 
-constexpr size_t kSampleBytes = 16;
 constexpr uint32_t kMostBlocks = 24;
+constexpr size_t kMostBytes = 6 * kMiB;
+
+// What blocks hold: stretches of it, from offsets that no two blocks are likely to share, so that bytes in
+// another block's place, or in another place of their own block, are seen. A third is zero, a third noise, a
+// third of it can be packed.
+class Content {
+ public:
+  static constexpr uint32_t kOffsets = 64 << 10;
+
+  Content() {
+    for (const uint32_t seed : {0U, 1U, TestRegion::kPackable}) {
+      const std::vector<char> third = TestRegion::pattern(kThird, seed);
+      bytes_.insert(bytes_.end(), third.begin(), third.end());
+    }
+  }
+  // Of at most kMostBytes.
+  const char* pick(Dice& dice) const { return bytes_.data() + dice.pick(3) * kThird + dice.pick(kOffsets); }
+
+ private:
+  static constexpr size_t kThird = kMostBytes + kOffsets;
+  std::vector<char> bytes_;
+};
 
 // What the disk does wrong: now and then, and never so often in a row that a retry cannot help.
 IoFault passing_fault(uint32_t number) {
@@ -98,14 +120,14 @@ class RandomSpills {
  private:
   struct Block {
     size_t bytes;
-    uint8_t value;
+    const char* content;
     CUstream stream;
     std::string tag;  // empty: of no region
   };
   struct Stashed {
     Stashes::Stash* stash;
     size_t bytes;
-    uint8_t value;
+    const char* content;
   };
 
   void one_step() {
@@ -134,14 +156,13 @@ class RandomSpills {
   std::string pick_tag() { return kTags[dice_.pick(kTags.size())]; }
   bool is_out(const std::string& tag) const { return out_.count(tag) != 0; }
   size_t pick_bytes() {
-    if (dice_.one_in(12)) return 1 + dice_.pick(6 * kMiB);
-    return kSampleBytes + dice_.pick(64 << 10);
+    if (dice_.one_in(12)) return 1 + dice_.pick(kMostBytes);
+    return 1 + dice_.pick(64 << 10);
   }
 
   void allocate() {
     if (blocks_.size() >= kMostBlocks) return free_one();
-    Block block{pick_bytes(), 0, dice_.pick(streams_), dice_.one_in(4) ? "" : pick_tag()};
-    block.bytes = std::max(block.bytes, kSampleBytes);
+    Block block{pick_bytes(), nullptr, dice_.pick(streams_), dice_.one_in(4) ? "" : pick_tag()};
     void* pointer = nullptr;
     if (!block.tag.empty()) {
       const Status begun = tiers_->regions().begin(block.tag);
@@ -163,9 +184,10 @@ class RandomSpills {
   }
 
   void write(void* pointer, Block& block) {
-    block.value = static_cast<uint8_t>(dice_.pick(256));
-    EXPECT_EQ(device_.driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(pointer), block.value,
-                                              block.bytes, block.stream),
+    block.content = content_.pick(dice_);
+    EXPECT_EQ(device_.driver->cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(pointer),
+                                            reinterpret_cast<CUdeviceptr>(block.content), block.bytes,
+                                            block.stream),
               CUDA_SUCCESS);
   }
 
@@ -189,14 +211,13 @@ class RandomSpills {
     blocks_.erase(at);
   }
 
-  void check(const void* pointer, size_t bytes, uint8_t value) {
-    const auto va = reinterpret_cast<CUdeviceptr>(pointer);
-    const std::array<CUdeviceptr, 2> samples{va, va + bytes - kSampleBytes};
-    for (const CUdeviceptr at : samples) {
-      std::array<uint8_t, kSampleBytes> found{};
-      ASSERT_EQ(device_.driver->cuMemcpyDtoH(found.data(), at, kSampleBytes), CUDA_SUCCESS);
-      for (const uint8_t byte : found) ASSERT_EQ(byte, value);
-    }
+  // Every byte; nothing is in flight.
+  void check(const void* pointer, size_t bytes, const char* content) {
+    found_.resize(bytes);
+    ASSERT_EQ(device_.driver->cuMemcpyDtoH(found_.data(), reinterpret_cast<CUdeviceptr>(pointer), bytes),
+              CUDA_SUCCESS);
+    const auto wrong = std::mismatch(found_.begin(), found_.end(), content).first;
+    ASSERT_EQ(wrong, found_.end()) << "at byte " << wrong - found_.begin() << " of " << bytes;
   }
 
   void evict() {
@@ -230,7 +251,7 @@ class RandomSpills {
     ++restores_;
     EXPECT_EQ(device_.driver->cuCtxSynchronize(), CUDA_SUCCESS);
     for (const auto& [pointer, block] : blocks_) {
-      if (block.tag == tag) check(pointer, block.bytes, block.value);
+      if (block.tag == tag) check(pointer, block.bytes, block.content);
     }
   }
 
@@ -243,7 +264,7 @@ class RandomSpills {
         tiers_->stashes().put(reinterpret_cast<CUdeviceptr>(at->first), block.bytes, block.stream,
                               dice_.one_in(2) ? Stashes::To::kDisk : Stashes::To::kHost);
     if (!made.ok()) return;
-    stashed_.push_back({made.value(), block.bytes, block.value});
+    stashed_.push_back({made.value(), block.bytes, block.content});
     // The block may go at once: its memory waits for the copy.
     if (Arena::record_stream(at->first, tiers_->lanes().out()).ok() && dice_.one_in(2)) {
       SPW_EXPECT_OK(Arena::free(at->first));
@@ -269,7 +290,7 @@ class RandomSpills {
     SPW_EXPECT_OK(Arena::record_stream(pointer, tiers_->lanes().in()));
     if (begun.ok() && finished.ok()) {
       EXPECT_EQ(device_.driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
-      check(pointer, stashed.bytes, stashed.value);
+      check(pointer, stashed.bytes, stashed.content);
       tiers_->stashes().free(stashed.stash);
       stashed_.erase(stashed_.begin() + static_cast<ptrdiff_t>(index));
     }
@@ -292,7 +313,7 @@ class RandomSpills {
     }
     EXPECT_EQ(device_.driver->cuCtxSynchronize(), CUDA_SUCCESS);
     for (const auto& [pointer, block] : blocks_) {
-      check(pointer, block.bytes, block.value);
+      check(pointer, block.bytes, block.content);
       SPW_EXPECT_OK(Arena::free(pointer));
     }
     blocks_.clear();
@@ -302,6 +323,8 @@ class RandomSpills {
 
   static constexpr std::array<const char*, 3> kTags{"weights", "optimizer", "cache"};
 
+  const Content content_;
+  std::vector<char> found_;
   Folder directory_;
   Device device_;
   std::unique_ptr<Arena> arena_;
