@@ -146,14 +146,18 @@ class Builder {
 
   int64_t expert_count() { return in_.whole({"num_local_experts", "n_routed_experts", "num_experts"}, 0); }
 
-  // Blocks that run beside each other may share a norm.
   int norms_per_layer() {
-    if (family_.is_falcon) {
-      const bool is_new = in_.flag("new_decoder_architecture", false);
-      if (is_new) return static_cast<int>(in_.whole({"num_ln_in_parallel_attn"}, 2, 1, 2));
-      return in_.flag("parallel_attn", true) ? 1 : 2;
+    switch (family_.shared_norms) {
+      case SharedNorms::kParallelResidual:
+        return in_.flag("use_parallel_residual", false) ? 1 : family_.norms_per_layer;
+      case SharedNorms::kParallelAttention:
+        if (in_.flag("new_decoder_architecture", false))
+          return static_cast<int>(in_.whole({"num_ln_in_parallel_attn"}, 2, 1, 2));
+        return in_.flag("parallel_attn", true) ? 1 : family_.norms_per_layer;
+      case SharedNorms::kNever:
+        break;
     }
-    return family_.may_share_norm && in_.flag("use_parallel_residual", false) ? 1 : family_.norms_per_layer;
+    return family_.norms_per_layer;
   }
 
   int64_t key_value_heads() {

@@ -13,6 +13,13 @@ enum class HeadNorms {
   kWholeWidth,  // a weight for each element of queries and keys
 };
 
+// Which key says that attention and feed-forward read one norm's output.
+enum class SharedNorms {
+  kNever,
+  kParallelResidual,   // `use_parallel_residual`
+  kParallelAttention,  // `parallel_attn`, or by `new_decoder_architecture` their count
+};
+
 // What a type has where its file does not say; 0 where the file must. A composite model's file leaves out of
 // its parts whatever is as the type has it, so these count only there.
 struct Widths {
@@ -46,9 +53,8 @@ struct Family {
   int64_t more_positions = 0;
   bool input_norm = false;      // over the embedding
   bool may_share_keys = false;  // `multi_query`: one key and value head
-  bool may_share_norm = false;  // `use_parallel_residual`: attention and feed-forward read the same norm
-  bool is_falcon = false;       // the same by keys of its own
-  bool sinks = false;           // a learned score for each head
+  SharedNorms shared_norms = SharedNorms::kNever;
+  bool sinks = false;  // a learned score for each head
   bool shared_expert_gate = false;
   bool shares_expert = false;    // every token passes one more expert
   bool corrects_scores = false;  // a term for each expert beside the router's scores
