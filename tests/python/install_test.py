@@ -79,6 +79,10 @@ print(pool.use_count(), torch.cuda.get_per_process_memory_fraction())
         self.assertIn("late.py:2", last_line(done.stderr))
         self.assertIn("spillway.install() first", last_line(done.stderr))
 
+    def test_too_late_by_a_function_that_pytorch_keeps_a_copy_of(self) -> None:
+        code = "import spillway, torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\nspillway.install()"
+        self.refuses(code, "<string>:2")
+
     def test_too_late_before_the_import(self) -> None:
         self.refuses("import torch; torch.zeros(1, device='cuda'); import spillway; spillway.install()", "not known")
 
@@ -131,6 +135,17 @@ spillway.install()
 """
         self.refuses(code, "'pluggable' was chosen already", "remove one")
 
+    def test_another_allocator_afterwards_is_a_contradiction(self) -> None:
+        for mode in ("full", "plain"):
+            code = f"""
+import spillway, torch
+from spillway import _hooks
+spillway.install({mode!r})
+other = torch.cuda.memory._CUDAAllocator(_hooks.pluggable(torch, _hooks.ALL))
+torch.cuda.memory.change_current_allocator(other)
+"""
+            self.refuses(code, "another allocator", "remove one")
+
     def refuses_pytorch(self, source: str, *words: str) -> None:
         """`source` is all that this torch consists of."""
         with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +161,7 @@ spillway.install()
             source = f"""
 from types import SimpleNamespace
 __version__, version = {release!r}, SimpleNamespace(cuda={cuda!r})
-cuda = SimpleNamespace(is_initialized=lambda: False, _lazy_init=lambda: None)
+cuda, _C = SimpleNamespace(is_initialized=lambda: False), SimpleNamespace(_cuda_init=lambda: None)
 """
             self.refuses_pytorch(source, release, said)
 
@@ -194,8 +209,40 @@ try:
 except torch.OutOfMemoryError:
     print("limited")
 """
-        done = run(code, PYTORCH_ALLOC_CONF="per_process_memory_fraction:0.25")
-        self.assertEqual(done.stdout.split(), ["full", "limited"], done.stderr)
+        # An option whose name ends like that of the limit is another.
+        for own in ("", "overflow:host,overflow_limit:32GiB"):
+            done = run(code, PYTORCH_ALLOC_CONF="per_process_memory_fraction:0.25", SPILLWAY_CONF=own)
+            self.assertEqual(done.stdout.split(), ["full", "limited"] if not own else ["full"], done.stderr)
+
+    def test_the_fraction_is_that_of_the_limit_in_force(self) -> None:
+        code = """
+import spillway, torch
+spillway.install({!r})
+get, choose = torch.cuda.get_per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction
+print(get(), end=" ")
+choose(0.125)
+print(get(), end=" ")
+choose(1.0)
+print(get())
+"""
+        for mode in ("full", "plain"):
+            for environment, fractions in (
+                ({}, "1.0 0.125 1.0"),
+                ({"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.3"}, "0.3 0.125 1.0"),
+                ({"SPILLWAY_CONF": "limit:25%"}, "0.25 0.125 0.25"),
+                (
+                    {"SPILLWAY_CONF": "limit:10%", "PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.3"},
+                    "0.1 0.1 0.1",
+                ),
+            ):
+                done = run(code.format(mode), **environment)
+                self.assertEqual(done.stdout.strip(), fractions, done.stderr)
+
+    def test_nccl_is_not_to_register_segments_that_change(self) -> None:
+        name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+        done = run(f"{INSTALL}; import os; print(os.environ['{name}'])", **{name: "1"})
+        self.assertEqual(done.stdout.split(), ["full", "0"], done.stderr)
+        self.assertIn(f"{name} changes nothing under Spillway", done.stderr)
 
 
 if __name__ == "__main__":
