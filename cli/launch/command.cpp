@@ -163,6 +163,11 @@ int dryrun(const Choices& choices) {
   const std::string device = fmt::format("capacity:{}B,devices:{},races:off,backing:{}", *gpu_bytes,
                                          choices.devices, choices.no_bytes ? "none" : "memfd");
   ::setenv("SPILLWAY_SIM", device.c_str(), 1);
+  // Where the environment hides every device, PyTorch does not ask the driver.
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+      visible != nullptr && (*visible == '\0' || *visible == '-')) {
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+  }
   ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
   ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
   Result<int> code = execute_and_wait(program.value());
@@ -174,15 +179,18 @@ int dryrun(const Choices& choices) {
   const bool died_of_memory =
       code.value() != 0 &&
       std::any_of(results.begin(), results.end(), [](const Json& result) { return result.contains("oom"); });
+  // SPILLWAY_DISABLE may have the last word.
+  const std::string allocator =
+      results.empty() ? choices.allocator : results.front().value("allocator", choices.allocator);
   if (choices.json) {
     const Json all = {{"gpu_memory_bytes", *gpu_bytes},
-                      {"allocator", choices.allocator},
+                      {"allocator", allocator},
                       {"exit_code", code.value()},
                       {"out_of_memory", died_of_memory},
                       {"processes", results}};
     std::fprintf(stderr, "%s\n", all.dump(2).c_str());
   } else {
-    std::fputs(report(results, *gpu_bytes, choices.allocator, code.value(), died_of_memory).c_str(), stderr);
+    std::fputs(report(results, *gpu_bytes, allocator, code.value(), died_of_memory).c_str(), stderr);
   }
   return died_of_memory ? 2 : code.value();
 }

@@ -60,15 +60,18 @@ std::string quoted(const std::string& text) {
   return word + "'";
 }
 
-// -E, -I and -S each keep Python from running what the environment asks for.
+// -E, -I and -S each keep Python from running what the environment asks for. One word may hold several
+// letters, up to one that takes the rest of it, or the next word, as its value.
 bool ignores_environment(const std::vector<std::string>& program) {
   if (fs::path(program.front()).filename().string().rfind("python", 0) != 0) return false;
   for (size_t i = 1; i < program.size(); ++i) {
     const std::string& word = program[i];
     if (word.size() < 2 || word[0] != '-' || word[1] == '-') return false;
-    if (word.find_first_of("cm") != std::string::npos) return false;
-    if (word.find_first_of("EIS") != std::string::npos) return true;
-    if (word == "-W" || word == "-X") ++i;
+    const size_t valued = word.find_first_of("cmWX");
+    if (word.substr(0, valued).find_first_of("EIS") != std::string::npos) return true;
+    if (valued == std::string::npos) continue;
+    if (word[valued] == 'c' || word[valued] == 'm') return false;
+    if (valued + 1 == word.size()) ++i;
   }
   return false;
 }

@@ -9,7 +9,9 @@ import atexit
 import json
 import os
 import sys
+import sysconfig
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -41,25 +43,58 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     # As of 2.15 PyTorch's expandable segments ask NVML, which is not simulated, unless they are to stay in the process.
     os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")
-    result: dict[str, Any] = {"process_id": os.getpid(), "rank": _rank()}
-    before = sys.excepthook
-
-    def note_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, torch.OutOfMemoryError):
-            result["oom"] = {"where": _where(torch, trace), "text": str(error)}
-        before(kind, error, trace)
-
-    sys.excepthook = note_exception
+    result: dict[str, Any] = {"process_id": os.getpid()}
+    note_refusals(torch, result)
+    note_end(torch, result)
     pid = os.getpid()
 
     def write() -> None:
         if os.getpid() != pid or not torch.cuda.is_initialized():
             return
+        result["rank"] = _rank()
+        result["allocator"] = str(torch.cuda.get_allocator_backend())
         result["devices"] = [_device(torch, device) for device in range(torch.cuda.device_count())]
+        settle(torch, result)
         with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False) as file:
             json.dump(result, file)
 
     atexit.register(write)
+
+
+def note_refusals(torch: Any, result: dict[str, Any]) -> None:
+    """Where memory was refused last, for processes that end without an exception that anybody sees."""
+
+    def refused(device: int, *_: int) -> None:
+        stack = traceback.extract_stack()[:-1]
+        if not any(_is_own(torch, frame) for frame in stack):  # PyTorch's own thread, as in a backward pass
+            stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
+        result["refused"] = {"where": _where(torch, stack), "device": device, "blocks": _blocks(torch, device)}
+
+    torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(refused))
+
+
+def note_end(torch: Any, result: dict[str, Any]) -> None:
+    before = sys.excepthook
+
+    def note_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        result["exception"] = kind.__name__
+        if issubclass(kind, torch.OutOfMemoryError):
+            result["oom"] = {"where": _where(torch, traceback.extract_tb(trace)), "text": str(error)}
+        before(kind, error, trace)
+
+    sys.excepthook = note_exception
+
+
+def settle(torch: Any, result: dict[str, Any]) -> None:
+    """Whether a refusal was the end: nothing was allocated after it, and no other exception is known."""
+    refused = result.pop("refused", None)
+    exception = result.pop("exception", None)
+    if refused is not None and exception is None and _blocks(torch, refused["device"]) == refused["blocks"]:
+        result["oom"] = {"where": refused["where"], "text": ""}
+
+
+def _blocks(torch: Any, device: int) -> int:
+    return int(torch.cuda.memory_stats(device)["allocation.all.allocated"])
 
 
 def _device(torch: Any, device: int) -> dict[str, int]:
@@ -78,8 +113,13 @@ def _rank() -> int:
     return int(rank) if rank.isdigit() else 0
 
 
-def _where(torch: Any, trace: TracebackType | None) -> str:
-    """The program's line, not PyTorch's."""
-    frames = traceback.extract_tb(trace)
-    own = [frame for frame in frames if not frame.filename.startswith(str(torch.__path__[0]))] or list(frames)
+def _is_own(torch: Any, frame: traceback.FrameSummary) -> bool:
+    """Of the program, not of PyTorch, Python or Spillway."""
+    others = (str(torch.__path__[0]), sysconfig.get_paths()["stdlib"], str(Path(__file__).parent), "<frozen ")
+    return not frame.filename.startswith(others)
+
+
+def _where(torch: Any, frames: list[traceback.FrameSummary]) -> str:
+    """The program's line."""
+    own = [frame for frame in frames if _is_own(torch, frame)] or list(frames)
     return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else "an unknown line"

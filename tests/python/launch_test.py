@@ -30,6 +30,10 @@ class Run(unittest.TestCase):
     def test_an_unchanged_program_is_served(self) -> None:
         self.assertEqual(run_python(BACKEND).stdout.strip(), "spillway")
 
+    def test_who_asks_where_pytorch_is_before_it_is_imported(self) -> None:
+        for first in ("import importlib.util; importlib.util.find_spec('torch')", "import transformers.utils"):
+            self.assertEqual(run_python(f"{first}; {BACKEND}").stdout.strip(), "spillway", first)
+
     def test_exit_code_and_arguments_are_the_programs(self) -> None:
         done = run_python("import sys; print(sys.argv[1:]); sys.exit(7)", "--help", "--", "x")
         self.assertEqual((done.returncode, done.stdout.strip()), (7, "['--help', '--', 'x']"))
@@ -54,6 +58,33 @@ if __name__ == "__main__":
             script.write_text(code)
             done = spillway("run", "--", sys.executable, str(script))
         self.assertEqual(done.stdout.strip(), "spillway", done.stderr)
+
+    def test_workers_of_torchrun_and_of_its_data_loaders_are_served(self) -> None:
+        code = """
+import os, torch, torch.utils.data
+
+class Backends(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return torch.cuda.get_allocator_backend()
+
+if __name__ == "__main__":
+    loader = torch.utils.data.DataLoader(Backends(), num_workers=1, multiprocessing_context="spawn")
+    backends = {torch.cuda.get_allocator_backend(), *(backend for batch in loader for backend in batch)}
+    torch.zeros(1, device="cuda")
+    print(os.environ["RANK"], *backends, flush=True)
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "loads.py"
+            script.write_text(code)
+            launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+            stats = {"SPILLWAY_STATS": f"{folder}/rank%r.json"}
+            done = spillway("run", "--", sys.executable, *launcher, str(script), **stats)
+            self.assertEqual(sorted(done.stdout.splitlines()), ["0 spillway", "1 spillway"], done.stderr)
+            for rank in (0, 1):
+                self.assertEqual(json.loads((Path(folder) / f"rank{rank}.json").read_text())["rank"], rank)
 
     def test_a_sitecustomize_of_the_user_runs_too(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -95,11 +126,24 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(json.loads((Path(folder) / "rank3.json").read_text())["rank"], 3)
 
+    def test_options_of_python_that_only_look_like_those_that_ignore_the_environment(self) -> None:
+        for options in (["-Wignore::SyntaxWarning"], ["-W", "ignore::ImportWarning"], ["-Xfrozen_modules=on"]):
+            done = spillway("run", "--", sys.executable, *options, "-c", BACKEND)
+            self.assertEqual(done.stdout.strip(), "spillway", done.stderr)
+
     def test_bad_input(self) -> None:
         for words, said in (
             (["run"], "what is to be run"),
             (["run", "--", "/no/such/program"], "cannot be started"),
-            (["run", "--", "python3", "-I", "x.py"], "ignore its environment"),
+            *(
+                (["run", "--", "python3", *words], "ignore its environment")
+                for words in (
+                    ["-I", "x.py"],
+                    ["-Im", "x"],
+                    ["-E", "-Bc", "x"],
+                    ["-X", "dev", "-WdefaultS", "-BS", "x.py"],
+                )
+            ),
             (["run", "--fast", "--", "true"], "--fast"),
             (["run", "--plain", "--pinned-memory", "--", "true"], "--plain"),
             *(
@@ -196,6 +240,72 @@ class DryRun(unittest.TestCase):
         done = spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, "-c", code)
         self.assertEqual(done.returncode, 5)
         self.assertIn("another reason", done.stderr)
+
+    def of_1gib(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "program.py"
+            script.write_text(code)
+            return spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, str(script), **environment)
+
+    def test_out_of_memory_that_no_handler_of_exceptions_sees(self) -> None:
+        too_much = "torch.empty(4 << 30, dtype=torch.uint8, device='cuda')"
+        worker = f"""
+import torch, torch.multiprocessing
+
+def work(rank):
+    {too_much}
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work)
+"""
+        caught = f"import sys, torch\ntry:\n    {too_much}\nexcept torch.OutOfMemoryError:\n    sys.exit(3)\n"
+        replaced = f"import sys, torch\nsys.excepthook = lambda *_: None\n{too_much}\n"
+        for allocator in ({}, {"SPILLWAY_DISABLE": "1"}):
+            for code, line in ((worker, 5), (caught, 3), (replaced, 3)):
+                done = self.of_1gib(code, **allocator)
+                self.assertEqual(done.returncode, 2, code + done.stderr)
+                self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line}: torch.empty")
+
+    def test_out_of_memory_that_the_program_coped_with(self) -> None:
+        code = """
+import sys, torch
+try:
+    torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError:
+    torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+"""
+        for end, said in (("sys.exit(3)", 3), ("raise ValueError", 1)):
+            done = self.of_1gib(code + end)
+            self.assertEqual(done.returncode, said, done.stderr)
+            self.assertIn("1 out of memory", done.stderr)
+            self.assertIn("another reason", done.stderr)
+
+    def test_ranks_are_those_that_workers_take(self) -> None:
+        code = """
+import os, torch, torch.multiprocessing
+
+def work(rank):
+    os.environ["RANK"] = str(rank)
+    torch.zeros(1, device="cuda")
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=2)
+"""
+        done = self.of_1gib(code)
+        for rank in (0, 1):
+            self.assertIn(f"rank {rank} device 0", done.stderr)
+
+    def test_the_report_names_the_allocator_that_served(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda')"
+        for environment, name in (({}, "spillway"), ({"SPILLWAY_DISABLE": "1"}, "native")):
+            self.assertIn(f"allocator {name}\n", self.of_1gib(code, **environment).stderr)
+
+    def test_an_environment_that_hides_the_devices(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda'); print(torch.cuda.device_count())"
+        for hidden in ("", "-1"):
+            done = self.of_1gib(code, CUDA_VISIBLE_DEVICES=hidden)
+            self.assertEqual(done.stdout.strip(), "1", done.stderr)
+            self.assertIn("rank 0 device 0", done.stderr)
 
 
 if __name__ == "__main__":
