@@ -6,7 +6,7 @@ import ctypes
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from . import _build, _hooks, _plain, _releases, _settings
 from ._errors import SpillwayError, SpillwayWarning
@@ -89,10 +89,15 @@ def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> Inst
             )
         _plain.install(torch)
     else:
+        _settings.leave_registration(os.environ)
         _install_extension(torch, pinned_memory)
-    _settings.apply_at_start(settings, pinned_memory)
-    _settings.answer_changes(torch)
+    _settings.apply(torch, settings, pinned_memory)
+    torch._C._cuda_changeCurrentAllocator = _stay
     return Installed(mode)
+
+
+def _stay(_: object) -> NoReturn:
+    raise SpillwayError("another allocator was chosen after Spillway was installed: remove one of the two")
 
 
 def mempool_allocator() -> Any:

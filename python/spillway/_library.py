@@ -46,6 +46,7 @@ def library() -> ctypes.CDLL:
     loaded.spw_version.restype = ctypes.c_char_p
     loaded.spw_conf_set.argtypes = [ctypes.c_char_p]
     loaded.spw_set_limit.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    loaded.spw_get_limit.argtypes = [ctypes.c_int, ctypes.c_void_p]
     loaded.spw_conf_get.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p]
     loaded.spw_memory_info.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     loaded.spw_annotate.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
@@ -70,6 +71,13 @@ def is_set(name: str) -> bool:
     needed = ctypes.c_size_t()
     check(library().spw_conf_get(name.encode(), None, 0, ctypes.byref(needed)))
     return needed.value > 1
+
+
+def get_limit(device: int) -> int:
+    """In bytes; 2**64 - 1 where there is none."""
+    limit = ctypes.c_uint64()
+    check(library().spw_get_limit(device, ctypes.byref(limit)))
+    return limit.value
 
 
 def check(status: int) -> None:

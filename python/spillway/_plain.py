@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from . import _counters, _first_use, _hooks
 from ._errors import SpillwayError, SpillwayWarning
-from ._library import check, library
+from ._library import check, get_limit, library
 from ._releases import later_stats, use_nccl_without_hook
 
 # Functions of torch._C, and what they are for.
@@ -110,15 +110,26 @@ def replace_snapshot(torch: Any) -> None:
 def replace_fraction(torch: Any) -> None:
     fractions: dict[int, float] = {}
 
-    def set_fraction(fraction: float, device: int) -> None:
+    def total_bytes(device: int) -> int:
         torch.cuda.synchronize(device)  # PyTorch makes no context before the first block
         total = ctypes.c_uint64()
         check(library().spw_memory_info(device, None, ctypes.byref(total)))
-        check(library().spw_set_limit(device, UNLIMITED if fraction >= 1 else int(fraction * total.value)))
+        return total.value
+
+    def limit_of(fraction: float, total: int) -> int:
+        return UNLIMITED if fraction >= 1 else int(fraction * total)
+
+    def set_fraction(fraction: float, device: int) -> None:
+        check(library().spw_set_limit(device, limit_of(fraction, total_bytes(device))))
         fractions[device] = fraction
 
+    def get_fraction(device: int) -> float:
+        total = total_bytes(device)
+        limit, chosen = get_limit(device), fractions.get(device, 1.0)
+        return chosen if limit == limit_of(chosen, total) else min(1.0, round(limit / total, 6))
+
     torch._C._cuda_setMemoryFraction = set_fraction
-    torch._C._cuda_getMemoryFraction = lambda device: fractions.get(device, 1.0)
+    torch._C._cuda_getMemoryFraction = get_fraction
 
 
 def replace_what_is_refused(torch: Any) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ._errors import SpillwayError, SpillwayWarning
-from ._library import check, library
+from ._library import check, get_limit, library, option
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -31,6 +30,7 @@ UNNEEDED = {
 PINNED = re.compile(r"pinned_\w+")
 GRAPH_REUSE = "graph_capture_record_stream_reuse"
 FRACTION = "per_process_memory_fraction"
+NCCL_HOOK = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 
 
 @dataclass
@@ -79,31 +79,55 @@ def parse_fraction(value: str, source: str) -> float:
     return fraction
 
 
-def apply_at_start(settings: Settings, pinned_memory: bool) -> None:
-    """Spillway's own limit goes before PyTorch's fraction."""
+def apply(torch: Any, settings: Settings, pinned_memory: bool) -> None:
+    """Those of the environment, and from here on those that the program sets while it runs.
+
+    Spillway's own limit goes before PyTorch's fraction.
+    """
+    is_limited = option("limit") != "unlimited"
+
+    def limit(fraction: float | None) -> None:
+        if fraction is not None and not is_limited:
+            check(library().spw_conf_set(f"limit:{fraction * 100:g}%".encode()))
+
     remark(settings.remarks + (settings.pinned_remarks if pinned_memory else []))
-    if settings.fraction is not None and "limit:" not in os.environ.get("SPILLWAY_CONF", ""):
-        limit(settings.fraction)
-
-
-def answer_changes(torch: Any) -> None:
-    """From here on, settings that the program changes while it runs are answered as those at its start."""
+    limit(settings.fraction)
+    if is_limited:
+        keep_limit(torch)
     native = torch._C._accelerator_setAllocatorSettings
 
     def set_settings(text: str) -> None:
-        settings = read(text, "allocator settings")
+        changed = read(text, "allocator settings")
         native(text)  # PyTorch's own judgement, and what is for host memory
-        remark(settings.remarks)
-        if settings.fraction is not None:
-            limit(settings.fraction)
+        remark(changed.remarks + (changed.pinned_remarks if pinned_memory else []))
+        limit(changed.fraction)
 
     torch._C._accelerator_setAllocatorSettings = set_settings
+
+
+def keep_limit(torch: Any) -> None:
+    """The limit in force is the most that the program can give itself."""
+    native = torch._C._cuda_setMemoryFraction
+    limits: dict[int, int] = {}
+
+    def set_fraction(fraction: float, device: int) -> None:
+        torch.cuda.synchronize(device)  # PyTorch makes no context before the first block
+        most = limits.setdefault(device, get_limit(device))
+        native(fraction, device)
+        if get_limit(device) > most:
+            check(library().spw_set_limit(device, most))
+
+    torch._C._cuda_setMemoryFraction = set_fraction
+
+
+def leave_registration(environment: MutableMapping[str, str]) -> None:
+    """NCCL would register segments once, and not hear of pages that go: PyTorch's expandable ones end this as well."""
+    for name in NCCL_HOOK:
+        if environment.get(name, "").lower() in ("1", "true", "yes", "y", "on"):
+            environment[name] = "0"
+            remark([f"{name} changes nothing under Spillway, whose pages come and go: NCCL copies as without it"])
 
 
 def remark(lines: list[str]) -> None:
     for line in lines:
         warnings.warn(line, SpillwayWarning, stacklevel=5)
-
-
-def limit(fraction: float) -> None:
-    check(library().spw_conf_set(f"limit:{fraction * 100:g}%".encode()))

@@ -38,6 +38,26 @@ class Devices(Memory):
         with self.assertRaises((RuntimeError, AssertionError)):
             torch.cuda.memory_stats(99)
 
+    @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "two devices are simulated")
+    def test_peers_reach_memory_that_is_not_the_caches(self) -> None:
+        code = """
+import ctypes, spillway, torch
+spillway.install()
+source = torch.arange(100_000)
+there = source.to("cuda:0").to("cuda:1")
+runtime = ctypes.CDLL("libcudart.so.13")
+print(torch.equal(there.cpu(), source), runtime.cudaDeviceEnablePeerAccess(1, 0))
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "SPILLWAY_SIM": "devices:2"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        already_enabled = 704
+        self.assertEqual(done.stdout.split(), ["True", str(already_enabled)], done.stderr)
+
     @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "devices that are no peers are simulated")
     def test_copies_between_devices_that_are_no_peers(self) -> None:
         code = """
@@ -90,6 +110,18 @@ class History(Memory):
         for _ in range(20):
             mebibytes(1)
         self.assertLessEqual(len(torch.cuda.memory._snapshot()["device_traces"][0]), 10)
+
+    def test_annotations_are_bounded_and_go_with_the_history(self) -> None:
+        options: dict[str, Any] = {"max_entries": 10, "global_record_annotations": True}
+        torch.cuda.memory._record_memory_history(**options)
+        self.addCleanup(torch.cuda.memory._record_memory_history, None)
+        for number in range(20):
+            with torch.profiler.record_function(f"step {number}"):
+                mebibytes(1)
+        names = [entry["name"] for entry in torch.cuda.memory._snapshot()["external_annotations"]]
+        self.assertEqual((len(names), names[-1]), (10, "step 19"))
+        torch.cuda.memory._record_memory_history(**options, clear_history=True)
+        self.assertEqual(torch.cuda.memory._snapshot()["external_annotations"], [])
 
     def test_a_free_that_waits_completes_later(self) -> None:
         torch.cuda.memory._record_memory_history()

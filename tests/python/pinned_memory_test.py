@@ -194,6 +194,24 @@ except RuntimeError as error:
         done = run(code, SPILLWAY_CONF="pinned_limit:8MiB")
         self.assertEqual(done.stdout.split(), ["True", "True"], done.stderr)
 
+    def test_memory_of_graphs_that_are_gone_is_used_again(self) -> None:
+        code = """
+import spillway, torch
+spillway.install(pinned_memory=True)
+for step in range(4):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        host = torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True)
+    del host
+    graph.reset()
+    del graph
+    kept = torch.empty(6 << 20, dtype=torch.uint8, pin_memory=True)
+    del kept
+print("all")
+"""
+        done = run(code, SPILLWAY_CONF="pinned_limit:8MiB")
+        self.assertEqual(done.stdout.strip(), "all", done.stderr)
+
     def test_it_is_for_the_asking(self) -> None:
         code = """
 import spillway, torch

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -241,9 +242,27 @@ void Allocator::emptyCache(MempoolId_t) {
   look_at_segments();
 }
 
+namespace {
+constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+
+uint64_t limit_of(double fraction, uint64_t total_bytes) {
+  return fraction >= 1 ? kUnlimited : static_cast<uint64_t>(fraction * static_cast<double>(total_bytes));
+}
+}  // namespace
+
+// Of the limit in force, wherever it comes from.
 double Allocator::getMemoryFraction(DeviceIndex device) {
   check_device(device);
-  return fractions_[static_cast<size_t>(device)].load();
+  need_context(device);
+  uint64_t total_bytes = 0;
+  uint64_t limit = 0;
+  check(spw_memory_info(device, nullptr, &total_bytes));
+  check(spw_get_limit(device, &limit));
+  const double chosen = fractions_[static_cast<size_t>(device)].load();
+  if (limit == limit_of(chosen, total_bytes)) return chosen;
+  constexpr double kDigits = 1e6;
+  const double fraction = static_cast<double>(limit) / static_cast<double>(total_bytes);
+  return std::min(1.0, std::round(fraction * kDigits) / kDigits);
 }
 
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
@@ -252,9 +271,7 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   need_context(device);
   uint64_t total_bytes = 0;
   check(spw_memory_info(device, nullptr, &total_bytes));
-  check(spw_set_limit(device, fraction >= 1
-                                  ? std::numeric_limits<uint64_t>::max()
-                                  : static_cast<uint64_t>(fraction * static_cast<double>(total_bytes))));
+  check(spw_set_limit(device, limit_of(fraction, total_bytes)));
   fractions_[static_cast<size_t>(device)] = fraction;
 }
 
@@ -439,6 +456,14 @@ cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, in
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
   need_context(device);
   need_context(peer);
+  // For memory that is not the cache's: of cudaMalloc, or of a pool's own allocator.
+  const c10::cuda::CUDAGuard guard(device);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+  } else {
+    C10_CUDA_CHECK(error);
+  }
   check(spw_enable_peer(peer, device));
 }
 

@@ -68,6 +68,7 @@ void walk(c10::DeviceIndex device, Visit visit) {
 
 // PyTorch makes a device's context with its first block; here something else may come before that.
 inline void need_context(c10::DeviceIndex device) {
+  if (c10::cuda::hasPrimaryContext(device)) return;  // no call of the runtime while a graph is being captured
   const c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaFree(nullptr));
 }

@@ -34,7 +34,10 @@ void History::configure(bool enabled, int devices, c10::CachingDeviceAllocator::
   most_entries_ = std::max<size_t>(1, most_entries);
   gather_.store(enabled ? gather : nullptr);
   when_.store(enabled ? when : RecordContext::NEVER);
-  if (clear || !enabled) entries_.clear();
+  if (clear || !enabled) {
+    entries_.clear();
+    annotations_.clear();
+  }
   if (!enabled || clear || !enabled_.load()) segments_.clear();
   for (int device = 0; enabled && device < devices; ++device) {
     const auto index = static_cast<c10::DeviceIndex>(device);
@@ -182,6 +185,7 @@ void History::annotate(c10::DeviceIndex device,
   if (!enabled_.load(std::memory_order_relaxed)) return;
   c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
   for (const auto& [name, value] : annotation) entry.recordUserMetadata(name, value);
+  if (annotations_.size() >= most_entries_) annotations_.pop_front();
   annotations_.push_back(std::move(entry));
 }
 
@@ -216,7 +220,7 @@ std::vector<History::Entry> History::entries(c10::DeviceIndex device) {
 std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations() {
   const auto to_ns = clock_.makeConverter();
   const std::lock_guard lock(mutex_);
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> out = annotations_;
+  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> out(annotations_.begin(), annotations_.end());
   for (auto& entry : out) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   return out;
 }

@@ -106,7 +106,7 @@ class History {
   size_t most_entries_ = 0;
   std::vector<Entry::Action> skipped_;
   std::deque<Entry> entries_;
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+  std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
   std::unordered_map<const void*, Context> live_;
   std::unordered_set<void*> on_other_streams_;

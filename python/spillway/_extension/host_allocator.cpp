@@ -38,6 +38,10 @@ at::DataPtr HostAllocator::allocate(size_t bytes) {
       need_context(device);
       status = spw_pinned_alloc(bytes, device, &pointer);
     }
+    if (status == SPW_ERROR_OUT_OF_MEMORY) {
+      free_released();
+      status = spw_pinned_alloc(bytes, device, &pointer);
+    }
     check(status);
     if (open_count_.load(std::memory_order_relaxed) > 0) note_pool(pointer);
   }
