@@ -15,6 +15,7 @@
 
 #include "cli/launch/program.h"
 #include "cli/size.h"
+#include "driver/driver.h"
 
 namespace spillway {
 namespace {
@@ -71,6 +72,11 @@ void add_option(const std::string& option) {
 int run_preloaded(const std::vector<std::string>& program, bool audit) {
   Result<std::string> library = preload_library();
   if (!library.ok()) return complain(library.take_status());
+  // Inside of the program nothing is said of a driver that is not there: it may not want one.
+  if (const auto driver = Driver::open(); !driver.ok()) {
+    std::fprintf(stderr, "spillway: %s; until then the program runs without Spillway\n",
+                 driver.status().text().c_str());
+  }
   put_first("LD_PRELOAD", library.value());
   if (audit) {
     Result<std::string> auditor = auditor_beside(library.value());

@@ -100,6 +100,15 @@ if __name__ == "__main__":
         done = spillway("run", "--", "sh", "-c", "echo here; exit 3")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "here\n", ""))
 
+    def test_preloaded_without_a_driver(self) -> None:
+        done = spillway(
+            "run", "--preload", "--", "sh", "-c", "echo here; exit 3", SPILLWAY_LIBCUDA="/nowhere/libcuda.so.1"
+        )
+        self.assertEqual((done.returncode, done.stdout), (3, "here\n"))
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn("/nowhere/libcuda.so.1", done.stderr)
+        self.assertIn("the program runs without Spillway", done.stderr)
+
     def test_it_never_goes_on_with_another_allocator(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             done = run_python(BACKEND, CXX="no-such-compiler", SPILLWAY_CACHE=folder)

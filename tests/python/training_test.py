@@ -1,7 +1,7 @@
 """The same training on PyTorch's own allocator, on Spillway, and with memory moved out and back: the same losses.
 
-On a GPU 200 steps; on the simulated device a few, which prove the programs. No kernel computes there, so losses are what
-lay in the memory, and only the weights are compared, which were copied.
+On a GPU 200 steps; on the simulated device a few, which prove the programs. No kernel computes there, so losses are
+what lay in the memory, and only the weights are compared, which were copied.
 """
 
 from __future__ import annotations
