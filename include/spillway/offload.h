@@ -135,13 +135,16 @@ SPW_API spw_status spw_stash_streams(int device, spw_stream* out, spw_stream* in
 SPW_API spw_status spw_stash_put(int device, const void* pointer, size_t bytes, spw_stream stream,
                                  spw_tier tier, spw_stash** stash);
 /* Begins to copy it back to `pointer`, when what is enqueued on `stream` is done, and returns: the memory may
- * have been used there before. It must stay until the `in` stream has come so far. One at a time. Errors:
- * SPW_ERROR_INVALID_STATE (begun already), SPW_ERROR_DATA_LOST, SPW_ERROR_IO, SPW_ERROR_DRIVER. */
+ * have been used there before. The copy is enqueued on the `in` stream when spw_stash_finish_get returns, or
+ * never when spw_stash_free has returned before: the memory must stay until one of them has, and until that
+ * stream has come so far. One at a time. Errors: SPW_ERROR_INVALID_STATE (begun already),
+ * SPW_ERROR_DATA_LOST, SPW_ERROR_IO, SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_stash_begin_get(spw_stash* stash, void* pointer, spw_stream stream);
 /* What is enqueued on `stream` from now on comes after the copy. *late (may be NULL): whether the copy was
  * still under way. Errors: those above; the copy must not be used then. */
 SPW_API spw_status spw_stash_finish_get(spw_stash* stash, spw_stream stream, int* late);
-/* Gives it up, once no copy needs it. NULL is allowed. */
+/* Gives it up, once no copy needs it, at any time but during a call that uses it; no copy is enqueued for it
+ * afterwards. NULL is allowed. */
 SPW_API void spw_stash_free(spw_stash* stash);
 
 /* ---- Tiers ---- */

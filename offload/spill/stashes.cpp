@@ -215,6 +215,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
 }
 
 void Stashes::read_back(Stash& stash, Lock& lock) {
+  if (stash.is_freed) return;
   stash.failed = stash.block.go(BlockPlace::kReading);
   if (!stash.failed.ok()) return;
   lock.unlock();
@@ -234,6 +235,7 @@ void Stashes::read_back(Stash& stash, Lock& lock) {
   disk_.release(stash.block.spilled.pieces);
   counters_.host_bytes += stash.block.bytes;
   counters_.disk_bytes -= stash.block.bytes;
+  if (stash.is_freed) return;  // the target may be somebody else's by now
   stash.failed = copy_back(stash);
   stash.is_enqueued = stash.failed.ok();
 }

@@ -50,6 +50,7 @@ class Stashes {
   Result<Stash*> put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to);
   Status begin_get(Stash& stash, CUdeviceptr va, CUstream stream);
   Status finish_get(Stash& stash, CUstream stream, bool* late);
+  // No copy is enqueued for it afterwards.
   void free(Stash* stash);
 
   // Without those whose last copy is done by now.

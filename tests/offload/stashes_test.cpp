@@ -1,0 +1,134 @@
+// Stashes while their reads and writes are held up: what is given up, waited for or short of host memory
+// meanwhile.
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "offload/io/faulty_queue.h"
+#include "offload/spill/stashes.h"
+#include "tests/offload/spilling.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Holds up operations of the disk.
+class Gate {
+ public:
+  void close(IoKind kind) {
+    const std::lock_guard lock(mutex_);
+    closed_ = kind;
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    closed_.reset();
+    waiting_ = 0;
+    changed_.notify_all();
+  }
+  void wait_until_someone_waits() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ > 0; });
+  }
+  void pass(IoKind kind) {
+    std::unique_lock lock(mutex_);
+    if (closed_ != kind) return;
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return closed_ != kind; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<IoKind> closed_;
+  int waiting_ = 0;
+};
+
+class StashesTest : public testing::Test {
+ protected:
+  explicit StashesTest(uint64_t pinned_bytes = UINT64_MAX)
+      : tiers_("capacity:128MiB,completion:late", gated_disk(), pinned_bytes) {}
+
+  DiskTierOptions gated_disk() {
+    DiskTierOptions options = disk_options(directory_.path(), false);
+    options.make_queue = [this]() -> Result<std::unique_ptr<IoQueue>> {
+      Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "behind a gate");
+      if (!queue.ok()) return queue;
+      return make_faulty_queue(std::move(queue.value()), [this](const IoOperation& operation, uint64_t) {
+        gate_.pass(operation.kind);
+        return IoFault();
+      });
+    };
+    return options;
+  }
+
+  void* filled(size_t bytes, unsigned char value) {
+    void* block = must_allocate(*arena_, bytes, nullptr);
+    fill(block, bytes, value);
+    return block;
+  }
+  void fill(void* block, size_t bytes, unsigned char value) const {
+    EXPECT_EQ(
+        tiers_.device.driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(block), value, bytes, nullptr),
+        CUDA_SUCCESS);
+  }
+  bool is_filled(void* block, size_t bytes, unsigned char value) const {
+    std::vector<unsigned char> found(bytes);
+    EXPECT_EQ(tiers_.device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+    EXPECT_EQ(tiers_.device.driver->cuMemcpyDtoH(found.data(), reinterpret_cast<CUdeviceptr>(block), bytes),
+              CUDA_SUCCESS);
+    return found == std::vector<unsigned char>(bytes, value);
+  }
+  Stashes::Stash* put(void* block, size_t bytes, Stashes::To to = Stashes::To::kDisk) {
+    Result<Stashes::Stash*> made = stashes_.put(reinterpret_cast<CUdeviceptr>(block), bytes, nullptr, to);
+    EXPECT_TRUE(made.ok()) << made.status().text();
+    return made.ok() ? made.value() : nullptr;
+  }
+  Status begin_get(Stashes::Stash* stash, void* block) {
+    return stashes_.begin_get(*stash, reinterpret_cast<CUdeviceptr>(block), nullptr);
+  }
+  void wait_until_on_disk(uint64_t bytes) {
+    while (stashes_.counters().disk_bytes < bytes) std::this_thread::yield();
+  }
+  void wait_until_none_is_left() {
+    while (stashes_.counters().stashes > 0) std::this_thread::yield();
+  }
+
+  Folder directory_;
+  Gate gate_;
+  Tiers tiers_;
+  std::unique_ptr<Arena> arena_ = tiers_.device.arena();
+  Stashes stashes_{tiers_.device.context, *tiers_.lanes, tiers_.pinned, tiers_.disk};
+};
+
+// The memory it was to come back to belongs to whoever allocates it next.
+TEST_F(StashesTest, WhatIsFreedBeforeItIsReadWritesNoDeviceMemory) {
+  constexpr size_t kBytes = 3 * kMiB;
+  void* block = filled(kBytes, 1);
+  Stashes::Stash* being_read = put(block, kBytes);
+  Stashes::Stash* behind_it = put(block, kBytes);
+  wait_until_on_disk(2 * kBytes);
+  void* first = must_allocate(*arena_, kBytes, nullptr);
+  void* second = must_allocate(*arena_, kBytes, nullptr);
+  gate_.close(IoKind::kRead);
+  SPW_EXPECT_OK(begin_get(being_read, first));
+  SPW_EXPECT_OK(begin_get(behind_it, second));
+  gate_.wait_until_someone_waits();
+  stashes_.free(being_read);
+  stashes_.free(behind_it);
+  fill(first, kBytes, 2);
+  fill(second, kBytes, 3);
+  ASSERT_EQ(tiers_.device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  gate_.open();
+  wait_until_none_is_left();
+  EXPECT_TRUE(is_filled(first, kBytes, 2));
+  EXPECT_TRUE(is_filled(second, kBytes, 3));
+  EXPECT_EQ(tiers_.lanes->in_bytes(), 0U);
+  EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0U);
+  EXPECT_EQ(tiers_.device.reports(), "");
+  for (void* each : {block, first, second}) SPW_EXPECT_OK(Arena::free(each));
+}
+
+}  // namespace
+}  // namespace spillway::test
