@@ -21,6 +21,7 @@ struct Stashes::Stash {
   bool wants_disk = false;
   bool is_queued = false;  // for the thread, or in its hands
   bool is_freed = false;
+  bool is_streaming = false;  // back from the disk, in parts
   // A get that is under way.
   bool is_coming = false;
   bool is_enqueued = false;  // its copy is
@@ -175,10 +176,15 @@ Status Stashes::copy_back(Stash& stash) {
     if (!drained.ok()) stash.block.spilled.host = nullptr;
     return drained.ok() ? copied.take_status() : std::move(drained);
   }
-  if (stash.copied_in) lanes_.events().give_back(std::move(stash.copied_in));
-  stash.copied_in = std::move(copied.value());
-  counters_.in_bytes += stash.block.bytes;
+  on_copied_in(stash, std::move(copied.value()));
   return {};
+}
+
+void Stashes::on_copied_in(Stash& stash, Event copied) {
+  if (stash.copied_in) lanes_.events().give_back(std::move(stash.copied_in));
+  stash.copied_in = std::move(copied);
+  stash.is_enqueued = true;
+  counters_.in_bytes += stash.block.bytes;
 }
 
 Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
@@ -201,7 +207,6 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   if (stash.block.place() == BlockPlace::kWriting) changed_.wait(lock, [&] { return !stash.is_queued; });
   if (stash.block.spilled.host != nullptr) {
     Status status = copy_back(stash);
-    stash.is_enqueued = status.ok();
     stash.is_coming = status.ok();
     return status;
   }
@@ -216,17 +221,23 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
 
 void Stashes::read_back(Stash& stash, Lock& lock) {
   if (stash.is_freed) return;
+  reclaim();
   stash.failed = stash.block.go(BlockPlace::kReading);
   if (!stash.failed.ok()) return;
   lock.unlock();
   Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(stash.block), DiskTier::kAlignment);
-  auto* host = slot.ok() ? static_cast<std::byte*>(slot.value()) : nullptr;
-  Status status = slot.ok() ? mover_.read_up(stash.block, host) : slot.take_status();
+  if (!slot.ok()) {
+    lock.lock();
+    stash.failed = stream_back(stash, lock);
+    return;
+  }
+  auto* host = static_cast<std::byte*>(slot.value());
+  Status status = mover_.read_up(stash.block, host);
   lock.lock();
   if (!status.ok()) {
     const bool is_lost = status.code() == SPW_ERROR_DATA_LOST;
     (void)stash.block.go(is_lost ? BlockPlace::kPoisoned : BlockPlace::kDisk);
-    if (host != nullptr) pinned_.give_back(host, BlockMover::slot_bytes(stash.block));
+    pinned_.give_back(host, BlockMover::slot_bytes(stash.block));
     stash.failed = std::move(status);
     return;
   }
@@ -237,7 +248,27 @@ void Stashes::read_back(Stash& stash, Lock& lock) {
   counters_.disk_bytes -= stash.block.bytes;
   if (stash.is_freed) return;  // the target may be somebody else's by now
   stash.failed = copy_back(stash);
-  stash.is_enqueued = stash.failed.ok();
+}
+
+Status Stashes::stream_back(Stash& stash, Lock& lock) {
+  if (stash.is_freed) {
+    (void)stash.block.go(BlockPlace::kDisk);
+    return {};
+  }
+  stash.is_streaming = true;
+  lock.unlock();
+  Status status = stash.target_ready.make_wait(lanes_.in());
+  SpillBlock* lost = nullptr;
+  const DeviceBytes target{stash.target, &stash.block};
+  if (status.ok()) status = mover_.copy_back({&target, 1}, &lost);
+  lock.lock();
+  stash.is_streaming = false;
+  (void)stash.block.go(lost != nullptr ? BlockPlace::kPoisoned : BlockPlace::kDisk);
+  if (!status.ok()) return status;
+  Result<Event> copied = mark(lanes_.in());
+  if (!copied.ok()) return copied.take_status();
+  on_copied_in(stash, std::move(copied.value()));
+  return {};
 }
 
 Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
@@ -262,8 +293,9 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
 
 void Stashes::free(Stash* stash) {
   if (stash == nullptr) return;
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   stash->is_freed = true;
+  changed_.wait(lock, [&] { return !stash->is_streaming; });
   freed_.push_back(stash);
   reclaim();
 }

@@ -61,10 +61,10 @@ class Stashes {
 
   // With the mutex held, like those below.
   Status start_thread();
-  void enqueue(Stash& stash);
   // Host memory that no copy needs any more.
   void reclaim();
   Status copy_back(Stash& stash);
+  void on_copied_in(Stash& stash, Event copied);
   Result<Event> mark(CUstream stream);
 
   // Without it.
@@ -73,6 +73,8 @@ class Stashes {
   void work();
   void write_down(Stash& stash, Lock& lock);
   void read_back(Stash& stash, Lock& lock);
+  // Where no host memory can be pinned for all of it: through what there is, and it stays on the disk.
+  Status stream_back(Stash& stash, Lock& lock);
   void destroy(Stash& stash);
 
   const CUcontext context_;

@@ -130,5 +130,67 @@ TEST_F(StashesTest, WhatIsFreedBeforeItIsReadWritesNoDeviceMemory) {
   for (void* each : {block, first, second}) SPW_EXPECT_OK(Arena::free(each));
 }
 
+// Host memory for one stash and no more, in which no ring of buffers has room.
+class StashesWithLittleHostMemoryTest : public StashesTest {
+ protected:
+  static constexpr size_t kBytes = 3 * kMiB;
+
+  StashesWithLittleHostMemoryTest() : StashesTest(4 * kMiB) {}
+
+  // One that is on the disk.
+  Stashes::Stash* put_down(unsigned char value) {
+    void* block = filled(kBytes, value);
+    Stashes::Stash* stash = put(block, kBytes);
+    SPW_EXPECT_OK(Arena::record_stream(block, tiers_.lanes->out()));
+    SPW_EXPECT_OK(Arena::free(block));
+    wait_until_on_disk(kBytes);
+    return stash;
+  }
+};
+
+TEST_F(StashesWithLittleHostMemoryTest, WhatIsOnTheDiskComesBackWithoutAPin) {
+  Stashes::Stash* stash = put_down(7);
+  void* pinned = tiers_.pinned.take(kBytes);
+  ASSERT_NE(pinned, nullptr);
+  for (int i = 0; i < 2; ++i) {
+    void* target = filled(kBytes, 1);
+    SPW_EXPECT_OK(begin_get(stash, target));
+    SPW_EXPECT_OK(stashes_.finish_get(*stash, nullptr, nullptr));
+    EXPECT_TRUE(is_filled(target, kBytes, 7));
+    EXPECT_EQ(stashes_.counters().disk_bytes, kBytes) << "where it stays";
+    SPW_EXPECT_OK(Arena::free(target));
+  }
+  // Given up in the middle: no copy comes after that.
+  void* target = filled(kBytes, 1);
+  gate_.close(IoKind::kRead);
+  SPW_EXPECT_OK(begin_get(stash, target));
+  gate_.wait_until_someone_waits();
+  std::thread program([&] {
+    ASSERT_EQ(tiers_.device.driver->cuCtxSetCurrent(tiers_.device.context), CUDA_SUCCESS);
+    stashes_.free(stash);
+    fill(target, kBytes, 2);
+  });
+  gate_.open();
+  program.join();
+  wait_until_none_is_left();
+  EXPECT_TRUE(is_filled(target, kBytes, 2));
+  EXPECT_EQ(tiers_.device.reports(), "");
+  tiers_.pinned.give_back(pinned, kBytes);
+  SPW_EXPECT_OK(Arena::free(target));
+}
+
+TEST_F(StashesWithLittleHostMemoryTest, WhatFreedStashesHeldServesThoseThatComeBack) {
+  Stashes::Stash* stash = put_down(7);
+  void* block = filled(kBytes, 1);
+  stashes_.free(put(block, kBytes, Stashes::To::kHost));
+  ASSERT_EQ(tiers_.device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  SPW_EXPECT_OK(begin_get(stash, block));
+  SPW_EXPECT_OK(stashes_.finish_get(*stash, nullptr, nullptr));
+  EXPECT_TRUE(is_filled(block, kBytes, 7));
+  EXPECT_EQ(stashes_.counters().host_bytes, kBytes);
+  stashes_.free(stash);
+  SPW_EXPECT_OK(Arena::free(block));
+}
+
 }  // namespace
 }  // namespace spillway::test
