@@ -90,6 +90,8 @@ void* HostOverflow::place(uint64_t bytes) {
   // The host keeps half of what it has left.
   if (bytes > read_host_memory().available_bytes / 2) return refuse();
   const ScopedContext context(driver_, arena_.context());
+  // Creating, mapping and pinning would end another stream's capture.
+  const RelaxedCapture relaxed(driver_);
   uint64_t va = 0;
   Result<Block> made = make(bytes, &va);
   if (!made.ok()) return refuse();

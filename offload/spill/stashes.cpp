@@ -109,6 +109,8 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   if (stash->wants_disk && !disk_.exists()) {
     return Status::unsupported("no directory for spilled memory is set: see spill_dir");
   }
+  // Pinning would end another stream's capture.
+  const RelaxedCapture relaxed(lanes_.driver());
   Result<void*> slot = find_slot(stash->block);
   const Lock lock(mutex_);
   if (!slot.ok()) {
@@ -324,6 +326,8 @@ void Stashes::work() {
   Lock lock(mutex_);
   while (!is_stopping_ && !(reads_.empty() && writes_.empty())) {
     const ScopedContext context(lanes_.driver(), context_);
+    // Waiting and pinning would end the program's captures.
+    const RelaxedCapture relaxed(lanes_.driver());
     // Somebody waits for what is read, and nobody for what is written.
     std::deque<Stash*>& queue = reads_.empty() ? writes_ : reads_;
     Stash& stash = *queue.front();

@@ -63,6 +63,23 @@ TEST(AbiOverflow, AFreedBlockWaitsForItsStreams) {
   });
 }
 
+TEST(AbiOverflow, ACaptureOnAnotherStreamGoesOn) {
+  in_child({{"SPILLWAY_CONF", "limit:20MiB,overflow:host"}}, [] {
+    const auto driver = start_device();
+    CUstream stream = nullptr;
+    CUstream captured = nullptr;
+    for (CUstream* made : {&stream, &captured}) {
+      SPW_CHECK(driver->cuStreamCreate(made, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    }
+    void* placed = nullptr;
+    SPW_CHECK(driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    SPW_CHECK(spw_alloc(32 * kMiB, 0, stream, &placed) == SPW_OK && stats().host_placed_blocks == 1);
+    CUgraph graph = nullptr;
+    SPW_CHECK(driver->cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
+    SPW_CHECK(driver->cuGraphDestroy(graph) == CUDA_SUCCESS && spw_free(placed) == SPW_OK);
+  });
+}
+
 TEST(AbiOverflow, NothingIsPlacedUnlessAskedFor) {
   in_child({{"SPILLWAY_CONF", "limit:20MiB"}}, [] {
     const auto driver = start_device();

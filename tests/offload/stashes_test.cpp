@@ -80,8 +80,9 @@ class StashesTest : public testing::Test {
               CUDA_SUCCESS);
     return found == std::vector<unsigned char>(bytes, value);
   }
-  Stashes::Stash* put(void* block, size_t bytes, Stashes::To to = Stashes::To::kDisk) {
-    Result<Stashes::Stash*> made = stashes_.put(reinterpret_cast<CUdeviceptr>(block), bytes, nullptr, to);
+  Stashes::Stash* put(void* block, size_t bytes, Stashes::To to = Stashes::To::kDisk,
+                      CUstream stream = nullptr) {
+    Result<Stashes::Stash*> made = stashes_.put(reinterpret_cast<CUdeviceptr>(block), bytes, stream, to);
     EXPECT_TRUE(made.ok()) << made.status().text();
     return made.ok() ? made.value() : nullptr;
   }
@@ -128,6 +129,32 @@ TEST_F(StashesTest, WhatIsFreedBeforeItIsReadWritesNoDeviceMemory) {
   EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0U);
   EXPECT_EQ(tiers_.device.reports(), "");
   for (void* each : {block, first, second}) SPW_EXPECT_OK(Arena::free(each));
+}
+
+// Neither the thread's work nor a put, on another stream, is the business of a capture.
+TEST_F(StashesTest, ACaptureGoesOnWhileStashesAreMadeAndWritten) {
+  constexpr size_t kBytes = 3 * kMiB;
+  const Driver& driver = *tiers_.device.driver;
+  const CUstream stream = tiers_.device.stream();
+  const CUstream captured = tiers_.device.stream();
+  void* block = filled(kBytes, 1);
+  ASSERT_EQ(driver.cuCtxSynchronize(), CUDA_SUCCESS);
+  gate_.close(IoKind::kWrite);
+  std::vector<Stashes::Stash*> stashes{put(block, kBytes)};
+  gate_.wait_until_someone_waits();
+  stashes.push_back(put(block, kBytes));
+  ASSERT_EQ(driver.cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  stashes.push_back(put(block, kBytes, Stashes::To::kHost, stream));
+  gate_.open();
+  wait_until_on_disk(2 * kBytes);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(driver.cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) {
+    EXPECT_EQ(driver.cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  for (Stashes::Stash* stash : stashes) stashes_.free(stash);
+  ASSERT_EQ(driver.cuCtxSynchronize(), CUDA_SUCCESS);
+  SPW_EXPECT_OK(Arena::free(block));
 }
 
 // Host memory for one stash and no more, in which no ring of buffers has room.
