@@ -135,6 +135,8 @@ Status Arena::make_room(uint64_t bytes) {
   if (has_room()) return {};
   (void)trim();
   if (has_room()) return {};
+  // What a rung brings back asks no rung again.
+  if (LastRungs::is_inside()) return out_of_memory(bytes);
   for (const std::shared_ptr<LastRungs::Entry>& rung : last_rungs_.list()) {
     for (int round = 0; round < LastRungs::kMostRounds && !has_room(); ++round) {
       if (rung->call(bytes) == 0) break;

@@ -24,7 +24,11 @@ typedef enum spw_tier {
   SPW_TIER_NOWHERE = 3 /* the bytes are not needed any more */
 } spw_tier;
 
-/* ---- Regions. A tag is 1 to 64 letters, digits, `.`, `_`, `-`, `/` and `:`. ---- */
+/* ---- Regions. A tag is 1 to 64 letters, digits, `.`, `_`, `-`, `/` and `:`. ----
+ *
+ * Calls wait for a region that is being moved. Inside a spw_oom_callback none waits: there a region that is
+ * being moved, or that another thread is using, is refused with SPW_ERROR_INVALID_STATE, and what looks at all
+ * regions leaves it out; the one that room is being made for can be looked at. */
 
 /* From here to spw_region_end, what the calling thread allocates on the device belongs to the region, which
  * is made if need be; regions nest, the innermost serves. Not to be called while a stream is captured.

@@ -46,7 +46,7 @@ struct Regions::Region {
   std::mutex mutex;  // held while it moves
   uint32_t opened = 0;
   uint64_t pins = 0;
-  int priority = 0;
+  std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
   std::unique_ptr<Packer> packer;
   bool is_out = false;
   std::vector<SegmentMemory> segments;  // as of the last move
@@ -101,13 +101,34 @@ Status Regions::make(Region& region) {
   return status;
 }
 
+Result<Regions::Lock> Regions::hold(Region& region) {
+  if (!LastRungs::is_inside()) return Lock(region.mutex);
+  Lock lock;
+  if (&region != moving_region) lock = Lock(region.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return in_other_hands(region);
+  return lock;
+}
+
+Result<Regions::Lock> Regions::settle(Region& region) {
+  Result<Lock> lock = hold(region);
+  if (!lock.ok()) return lock;
+  if (LastRungs::is_inside() && is_coming(region)) return in_other_hands(region);
+  finish_prefetch(region);
+  return lock;
+}
+
+Status Regions::in_other_hands(const Region& region) {
+  return Status::invalid_state(fmt::format(
+      "region '{}' is being moved or used, and nothing waits for that while room is being made", region.tag));
+}
+
 template <typename Body>
 Status Regions::with_settled(const std::string& tag, Body body) {
   Result<RegionPointer> found = find(tag);
   if (!found.ok()) return found.take_status();
   const RegionPointer region = found.value();
-  const std::lock_guard lock(region->mutex);
-  finish_prefetch(*region);
+  Result<Lock> lock = settle(*region);
+  if (!lock.ok()) return lock.take_status();
   return body(*region);
 }
 
@@ -117,8 +138,8 @@ Status Regions::begin(const std::string& tag) {
   Result<RegionPointer> found = find_or_make(tag);
   if (!found.ok()) return found.take_status();
   Region& region = *found.value();
-  const std::lock_guard lock(region.mutex);
-  finish_prefetch(region);
+  Result<Lock> lock = settle(region);
+  if (!lock.ok()) return lock.take_status();
   if (region.is_out) return not_here(region);
   if (region.opened == 0) {
     const auto is_innermost = [which = &region](CUstream) {
@@ -196,12 +217,12 @@ Status Regions::move_out(Region& region, SpillTo to) {
 
 Status Regions::bring_back(Region& region) {
   const auto begin = Clock::now();
-  moving_region = &region;
+  const void* const outer = std::exchange(moving_region, &region);
   Status status = arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
     region.segments = segments;
     return memory_.bring_back(segments);
   });
-  moving_region = nullptr;
+  moving_region = outer;
   if (!status.ok()) return status;
   region.is_out = false;
   region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
@@ -241,7 +262,8 @@ Status Regions::prefetch(const std::string& tag) {
   if (!found.ok()) return found.take_status();
   RegionPointer pointer = found.value();
   Region& region = *pointer;
-  const std::lock_guard lock(region.mutex);
+  Result<Lock> lock = hold(region);
+  if (!lock.ok()) return lock.take_status();
   if (region.prefetching.valid()) return {};
   if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
   region.prefetched.reset();
@@ -286,10 +308,7 @@ Status Regions::set_priority(const std::string& tag, int priority) {
   if (priority < 0) return Status::invalid_argument(fmt::format("a priority of {}: use 0 or more", priority));
   Result<RegionPointer> found = find(tag);
   if (!found.ok()) return found.take_status();
-  {
-    const std::lock_guard lock(found.value()->mutex);
-    found.value()->priority = priority;
-  }
+  found.value()->priority = priority;
   next_use.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   if (priority > 0 && rung_ == 0) {
@@ -386,14 +405,18 @@ RegionReport Regions::report_of(const Region& region) const {
   return report;
 }
 
+Result<RegionReport> Regions::look_at(Region& region) {
+  // This thread has it in hand, and room is being made.
+  if (&region == moving_region) return report_of(region);
+  Result<Lock> lock = settle(region);
+  if (!lock.ok()) return lock.take_status();
+  return report_of(region);
+}
+
 Result<RegionReport> Regions::report(const std::string& tag) {
-  RegionReport report;
-  Status status = with_settled(tag, [&](Region& region) -> Status {
-    report = report_of(region);
-    return {};
-  });
-  if (!status.ok()) return status;
-  return report;
+  Result<RegionPointer> found = find(tag);
+  if (!found.ok()) return found.take_status();
+  return look_at(*found.value());
 }
 
 std::vector<Regions::RegionPointer> Regions::all() {
@@ -406,9 +429,8 @@ std::vector<Regions::RegionPointer> Regions::all() {
 std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
   std::vector<std::pair<std::string, RegionReport>> out;
   for (const RegionPointer& region : all()) {
-    const std::lock_guard lock(region->mutex);
-    finish_prefetch(*region);
-    out.emplace_back(region->tag, report_of(*region));
+    Result<RegionReport> report = look_at(*region);
+    if (report.ok()) out.emplace_back(region->tag, std::move(report.value()));
   }
   return out;
 }
@@ -416,6 +438,7 @@ std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
 std::optional<RegionUsage> Regions::try_usage() {
   RegionUsage sum;
   for (const RegionPointer& region : all()) {
+    if (region.get() == moving_region) return std::nullopt;
     const std::unique_lock lock(region->mutex, std::try_to_lock);
     if (!lock.owns_lock() || is_coming(*region)) return std::nullopt;
     if (!region->is_out) continue;

@@ -1,7 +1,9 @@
 // The regions of one device by tag: what the program opens, moves and pins. Which memory moves how is
 // RegionMemory's; when the allocator may let go of it, the arena's.
 //
-// Thread-safe. A region is moved by one thread at a time; others wait for it.
+// Thread-safe. A region is moved by one thread at a time; others wait for it. Inside a last rung nobody
+// waits: the move that it makes room for, or another's that waits for this thread, would never end. What
+// somebody has in hand is refused there.
 #pragma once
 
 #include <chrono>
@@ -69,6 +71,7 @@ class Regions {
   Result<Relief> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
   Status release(const std::string& tag);
   Result<RegionReport> report(const std::string& tag);
+  // Inside a last rung, without regions that other threads have in hand.
   std::vector<std::pair<std::string, RegionReport>> reports();
   // What the regions that are out of the device take together, without waiting; nothing while one moves.
   std::optional<RegionUsage> try_usage();
@@ -76,12 +79,18 @@ class Regions {
  private:
   struct Region;
   using RegionPointer = std::shared_ptr<Region>;
+  using Lock = std::unique_lock<std::mutex>;
 
   std::vector<RegionPointer> all();
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
   Status make(Region& region);
-  // Runs `body` on the region, with its lock held and no prefetch under way.
+  // The region's lock; for settle() no prefetch is under way then. Errors: invalid_state, inside a last rung.
+  static Result<Lock> hold(Region& region);
+  static Result<Lock> settle(Region& region);
+  static Status in_other_hands(const Region& region);
+  Result<RegionReport> look_at(Region& region);
+  // Runs `body` on the region, settled.
   template <typename Body>
   Status with_settled(const std::string& tag, Body body);
   // With the region's lock held, like those below.

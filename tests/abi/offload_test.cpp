@@ -140,6 +140,59 @@ TEST(AbiOffload, AnAllocationThatWouldFailEvictsWhatMayGo) {
   });
 }
 
+// What a callback does while a region comes back, and how often it was called.
+struct MakingRoom {
+  int calls = 0;
+  bool evicts = true;
+
+  static uint64_t call(int device, uint64_t, void* context) {
+    auto& making = *static_cast<MakingRoom*>(context);
+    ++making.calls;
+    std::string tags;
+    const auto visit = [](const char* tag, const spw_region_stats*, void* out) {
+      *static_cast<std::string*>(out) += std::string(tag) + " ";
+      return 0;
+    };
+    SPW_CHECK(spw_region_walk(device, visit, &tags) == SPW_OK && tags == "a b c ");
+    SPW_CHECK(tier_stats().region_host_bytes == 60 * kMiB && region_stats("a").host_bytes == 30 * kMiB);
+    SPW_CHECK(spw_region_restore(device, "a") == SPW_ERROR_INVALID_STATE &&
+              last_error_has("room is being made"));
+    SPW_CHECK(spw_region_begin(device, "a") == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_region_prefetch(device, "a") == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_region_set_priority(device, "a", 1) == SPW_OK);
+    void* none = nullptr;
+    SPW_CHECK(spw_alloc(100 * kMiB, device, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
+    SPW_CHECK(spw_region_restore(device, "c") == SPW_ERROR_OUT_OF_MEMORY);  // and nobody is called for it
+    if (!making.evicts) return 0;
+    SPW_CHECK(spw_region_evict(device, "b", SPW_TIER_HOST) == SPW_OK);
+    return 30 * kMiB;
+  }
+};
+
+TEST(AbiOffload, ACallbackThatMakesRoomMayUseRegions) {
+  in_child({{"SPILLWAY_CONF", "limit:40MiB"}}, [] {
+    const auto driver = start_device();
+    std::vector<void*> blocks;
+    for (const char* tag : {"a", "c", "b"}) {
+      blocks.push_back(filled_in(*driver, tag, 1, 30 * kMiB));
+      if (*tag != 'b') SPW_CHECK(spw_region_evict(0, tag, SPW_TIER_HOST) == SPW_OK);
+    }
+    MakingRoom making;
+    SPW_CHECK(spw_add_oom_callback(0, MakingRoom::call, &making) == SPW_OK);
+    SPW_CHECK(spw_region_restore(0, "a") == SPW_OK && making.calls == 1);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
+    SPW_CHECK(spw_region_restore(0, "b") == SPW_OK);
+    // On a prefetch's own thread, which others wait for.
+    SPW_CHECK(spw_region_prefetch(0, "a") == SPW_OK && spw_region_restore(0, "a") == SPW_OK);
+    SPW_CHECK(making.calls == 2 && is_filled(*driver, blocks.front(), 1, 30 * kMiB));
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK && spw_region_restore(0, "b") == SPW_OK);
+    making.evicts = false;
+    SPW_CHECK(spw_region_restore(0, "a") == SPW_ERROR_OUT_OF_MEMORY && making.calls == 3);
+    SPW_CHECK(spw_remove_oom_callback(0, MakingRoom::call, &making) == SPW_OK);
+    for (void* block : blocks) SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
 TEST(AbiOffload, StashesComeBackFromEachTier) {
   in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on"}}, [] {
     const auto driver = start_device();
