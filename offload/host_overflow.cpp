@@ -69,19 +69,37 @@ Result<HostOverflow::Block> HostOverflow::make(uint64_t bytes, uint64_t* va) {
   return block;
 }
 
-void* HostOverflow::place(uint64_t bytes) {
+bool HostOverflow::wait_for_oldest() {
+  std::vector<CUevent> events;
+  {
+    const std::lock_guard lock(mutex_);
+    if (freed_.empty()) return false;
+    for (const Event& mark : freed_.front().marks) events.push_back(mark.get());
+  }
+  // Kept for reuse by whoever sees them reached first: waiting for one is always legal.
+  const RelaxedCapture relaxed(driver_);
+  return std::all_of(events.begin(), events.end(),
+                     [&](CUevent event) { return driver_.cuEventSynchronize(event) == CUDA_SUCCESS; });
+}
+
+bool HostOverflow::claim(uint64_t bytes) {
   std::vector<Block> finished;
+  bool is_claimed = false;
   {
     const std::lock_guard lock(mutex_);
     finished = take_finished();
-    if (bytes < options_.least_block_bytes ||
-        bytes > options_.most_bytes - std::min(held_bytes_, options_.most_bytes)) {
-      for (Block& block : finished) give_back(std::move(block));
-      return nullptr;
-    }
-    held_bytes_ += bytes;
+    is_claimed = bytes <= options_.most_bytes - std::min(held_bytes_, options_.most_bytes);
+    if (is_claimed) held_bytes_ += bytes;
   }
   for (Block& block : finished) give_back(std::move(block));
+  return is_claimed;
+}
+
+void* HostOverflow::place(uint64_t bytes) {
+  if (bytes < options_.least_block_bytes || bytes > options_.most_bytes) return nullptr;
+  while (!claim(bytes)) {
+    if (!wait_for_oldest()) return nullptr;
+  }
   const auto refuse = [&]() -> void* {
     const std::lock_guard lock(mutex_);
     held_bytes_ -= bytes;

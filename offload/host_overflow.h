@@ -4,7 +4,8 @@
 //
 // Memory is the host's part of the driver's virtual memory management, or pinned memory where that is not
 // offered. A freed block goes back when the work that was enqueued on its streams is done, which is looked at
-// when the next is placed or released. One that is freed under capture belongs to a graph, and stays.
+// when the next is placed or released; where there is no room for the next, it is waited for. One that is
+// freed under capture belongs to a graph, and stays.
 //
 // Thread-safe.
 #pragma once
@@ -57,6 +58,10 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
   Result<Block> make(uint64_t bytes, uint64_t* va);
   Result<Block> map_host_memory(uint64_t bytes, uint64_t* va);
   void give_back(Block block);
+  // Counts so many bytes as held, where they may be.
+  bool claim(uint64_t bytes);
+  // Waits for the work of the block that was freed first. False where there is none, or it failed.
+  bool wait_for_oldest();
   // With the mutex held: blocks whose work is done.
   std::vector<Block> take_finished();
 

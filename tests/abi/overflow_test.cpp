@@ -48,19 +48,21 @@ TEST(AbiOverflow, WhatDoesNotFitIsInHostMemory) {
 }
 
 TEST(AbiOverflow, AFreedBlockWaitsForItsStreams) {
-  in_child({{"SPILLWAY_CONF", "limit:20MiB,overflow:host,overflow_limit:70MiB"}}, [] {
-    const auto driver = start_device();
-    CUstream stream = nullptr;
-    SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    for (int i = 0; i < 8; ++i) {
-      void* placed = nullptr;
-      SPW_CHECK(spw_alloc(32 * kMiB, 0, stream, &placed) == SPW_OK);
-      SPW_CHECK(driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(placed), 1, 32 * kMiB, stream) ==
-                CUDA_SUCCESS);
-      SPW_CHECK(spw_free(placed) == SPW_OK);
-      if (i % 2 == 1) SPW_CHECK(driver->cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    }
-  });
+  in_child(
+      {{"SPILLWAY_CONF", "limit:20MiB,overflow:host,overflow_limit:70MiB"},
+       {"SPILLWAY_SIM", "completion:run-ahead"}},
+      [] {
+        const auto driver = start_device();
+        CUstream stream = nullptr;
+        SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        for (int i = 0; i < 8; ++i) {
+          void* placed = nullptr;
+          SPW_CHECK(spw_alloc(32 * kMiB, 0, stream, &placed) == SPW_OK);
+          SPW_CHECK(driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(placed), 1, 32 * kMiB, stream) ==
+                    CUDA_SUCCESS);
+          SPW_CHECK(spw_free(placed) == SPW_OK);  // the third finds room when the first one's work is done
+        }
+      });
 }
 
 TEST(AbiOverflow, ACaptureOnAnotherStreamGoesOn) {
