@@ -179,7 +179,7 @@ Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
   DiskWork work;
   work.begin(block.spilled.pieces.size());
   for (size_t i = 0; i < block.spilled.pieces.size(); ++i) {
-    disk_.read(part(i), block.spilled.pieces[i], IoPriority::kPrefetch,
+    disk_.read(part(i), block.spilled.pieces[i], reading(),
                [&work](Status status) { work.end(std::move(status)); });
   }
   return work.wait();
@@ -198,7 +198,7 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
     const Chunk& chunk = chunks[i];
     buffer.disk.begin(chunk.pieces());
     for (size_t piece = 0; piece < chunk.pieces(); ++piece) {
-      disk_.read(chunk.part(buffer.memory, piece), chunk.piece(piece), IoPriority::kDemand,
+      disk_.read(chunk.part(buffer.memory, piece), chunk.piece(piece), reading(),
                  [&buffer](Status status) { buffer.disk.end(std::move(status)); });
     }
     return {};
@@ -226,7 +226,6 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
 }
 
 Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost) {
-  const CopyLanes::Demand demand(lanes_);
   if (lost != nullptr) *lost = nullptr;
   std::vector<DeviceBytes> on_disk;
   Status status;

@@ -62,6 +62,7 @@ class BlockMover {
   static std::vector<Chunk> divide(std::span<const DeviceBytes> blocks);
   Status stream_to_disk(std::span<const Chunk> chunks, Packer* packer);
   Status stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost);
+  IoPriority reading() const { return lanes_.somebody_waits() ? IoPriority::kDemand : IoPriority::kPrefetch; }
   Status reserve_all(std::span<const DeviceBytes> blocks);
 
   CopyLanes& lanes_;

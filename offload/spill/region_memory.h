@@ -52,6 +52,7 @@ class RegionMemory {
   // null.
   Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to, Packer* packer = nullptr);
   Status bring_back(const std::vector<SegmentMemory>& segments);
+  CopyLanes& lanes() { return lanes_; }
   // Segments in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
   // host memory.
   Status write_down(const std::vector<SegmentMemory>& segments, Packer* packer = nullptr);

@@ -113,6 +113,7 @@ Result<Regions::Lock> Regions::settle(Region& region) {
   Result<Lock> lock = hold(region);
   if (!lock.ok()) return lock;
   if (LastRungs::is_inside() && is_coming(region)) return in_other_hands(region);
+  const CopyLanes::Demand demand(memory_.lanes());
   finish_prefetch(region);
   return lock;
 }
@@ -248,6 +249,7 @@ Status Regions::evict(const std::string& tag, SpillTo to) {
 }
 
 Status Regions::restore(const std::string& tag) {
+  const CopyLanes::Demand demand(memory_.lanes());
   return with_settled(tag, [&](Region& region) -> Status {
     if (std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt))
       return std::move(*prefetched);

@@ -87,7 +87,7 @@ class Regions {
   Status make(Region& region);
   // The region's lock; for settle() no prefetch is under way then. Errors: invalid_state, inside a last rung.
   static Result<Lock> hold(Region& region);
-  static Result<Lock> settle(Region& region);
+  Result<Lock> settle(Region& region);
   static Status in_other_hands(const Region& region);
   Result<RegionReport> look_at(Region& region);
   // Runs `body` on the region, settled.

@@ -279,6 +279,9 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
   bool is_late = !stash.is_enqueued;
   {
     const CopyLanes::Demand demand(lanes_);
+    // It goes before what nobody waits for yet.
+    if (const auto at = std::find(reads_.begin(), reads_.end(), &stash); at != reads_.end())
+      std::rotate(reads_.begin(), at, at + 1);
     changed_.wait(lock, [&] { return stash.is_enqueued || !stash.failed.ok(); });
   }
   stash.is_coming = false;
@@ -329,14 +332,15 @@ void Stashes::work() {
     // Waiting and pinning would end the program's captures.
     const RelaxedCapture relaxed(lanes_.driver());
     // Somebody waits for what is read, and nobody for what is written.
-    std::deque<Stash*>& queue = reads_.empty() ? writes_ : reads_;
-    Stash& stash = *queue.front();
-    if (&queue == &reads_) {
+    const bool is_read = !reads_.empty();
+    Stash& stash = is_read ? *reads_.front() : *writes_.front();
+    if (is_read) {
+      reads_.pop_front();  // others may go before those behind it
       read_back(stash, lock);
     } else {
       write_down(stash, lock);
+      writes_.pop_front();
     }
-    queue.pop_front();
     stash.is_queued = false;
     changed_.notify_all();
     reclaim();

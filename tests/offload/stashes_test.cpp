@@ -1,7 +1,9 @@
 // Stashes while their reads and writes are held up: what is given up, waited for or short of host memory
 // meanwhile.
 #include <condition_variable>
+#include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "offload/io/faulty_queue.h"
@@ -57,6 +59,8 @@ class StashesTest : public testing::Test {
       if (!queue.ok()) return queue;
       return make_faulty_queue(std::move(queue.value()), [this](const IoOperation& operation, uint64_t) {
         gate_.pass(operation.kind);
+        const std::lock_guard lock(mutex_);
+        places_[operation.kind].push_back(operation.offset);
         return IoFault();
       });
     };
@@ -96,8 +100,17 @@ class StashesTest : public testing::Test {
     while (stashes_.counters().stashes > 0) std::this_thread::yield();
   }
 
+  // Where one of several stashes of as many operations each was written, or which was read, in that order.
+  std::set<uint64_t> places(IoKind kind, size_t which, size_t operations) {
+    const std::lock_guard lock(mutex_);
+    const auto begin = places_[kind].begin() + static_cast<ptrdiff_t>(which * operations);
+    return {begin, begin + static_cast<ptrdiff_t>(operations)};
+  }
+
   Folder directory_;
   Gate gate_;
+  std::mutex mutex_;
+  std::map<IoKind, std::vector<uint64_t>> places_;
   Tiers tiers_;
   std::unique_ptr<Arena> arena_ = tiers_.device.arena();
   Stashes stashes_{tiers_.device.context, *tiers_.lanes, tiers_.pinned, tiers_.disk};
@@ -129,6 +142,39 @@ TEST_F(StashesTest, WhatIsFreedBeforeItIsReadWritesNoDeviceMemory) {
   EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0U);
   EXPECT_EQ(tiers_.device.reports(), "");
   for (void* each : {block, first, second}) SPW_EXPECT_OK(Arena::free(each));
+}
+
+TEST_F(StashesTest, WhatIsWaitedForIsReadBeforeWhatIsNot) {
+  constexpr size_t kOperations = 3;
+  constexpr size_t kBytes = kOperations * kMiB;
+  void* block = filled(kBytes, 1);
+  std::vector<Stashes::Stash*> stashes;
+  std::vector<void*> targets;
+  for (size_t i = 0; i < 3; ++i) {
+    stashes.push_back(put(block, kBytes));
+    targets.push_back(must_allocate(*arena_, kBytes, nullptr));
+  }
+  wait_until_on_disk(3 * kBytes);
+  gate_.close(IoKind::kRead);
+  for (size_t i = 0; i < 3; ++i) SPW_EXPECT_OK(begin_get(stashes[i], targets[i]));
+  gate_.wait_until_someone_waits();
+  std::thread waits([&] {
+    EXPECT_EQ(tiers_.device.driver->cuCtxSetCurrent(tiers_.device.context), CUDA_SUCCESS);
+    SPW_EXPECT_OK(stashes_.finish_get(*stashes[2], nullptr, nullptr));
+  });
+  while (!tiers_.lanes->somebody_waits()) std::this_thread::yield();
+  gate_.open();
+  waits.join();
+  for (size_t i = 0; i < 2; ++i) SPW_EXPECT_OK(stashes_.finish_get(*stashes[i], nullptr, nullptr));
+  const size_t order[] = {0, 2, 1};
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(places(IoKind::kRead, i, kOperations), places(IoKind::kWrite, order[i], kOperations));
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(is_filled(targets[i], kBytes, 1));
+    stashes_.free(stashes[i]);
+    SPW_EXPECT_OK(Arena::free(targets[i]));
+  }
+  SPW_EXPECT_OK(Arena::free(block));
 }
 
 // Neither the thread's work nor a put, on another stream, is the business of a capture.
