@@ -44,8 +44,8 @@ class MovingTensors:
             index = tensor.device.index
             self.bring()
             with region(self.tag, index):
+                self._devices.add(index)
                 tensor.data = tensor.detach().clone()
-            self._devices.add(index)
             self._places[id(tensor)] = tensor.data_ptr()
 
     def evict(self) -> None:

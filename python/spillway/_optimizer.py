@@ -16,15 +16,20 @@ def offload_optimizer(optimizer: Any, *, to: str = "host", tag: str | None = Non
     """Keeps the state of a torch.optim optimizer in host memory or on the disk between its steps.
 
     The state moves into a region as it is created, and keeps its addresses from then on. It is brought back before a
-    step, from when the first of the optimizer's parameters has its last gradient, and evicted after, which waits for
-    the device. state_dict() brings it back, until the next step has ended. Otherwise, between steps, nobody may use it
-    but inside resident().
+    step, from when the first of the optimizer's parameters that is not frozen has its last gradient, and evicted after,
+    which waits for the device. state_dict() brings it back, until the next step has ended. Otherwise, between steps,
+    nobody may use it but inside resident().
 
-    `to`: "host" or "disk". `tag`: the region's, one of its own unless told. Errors: SpillwayError.
+    `to`: "host" or "disk". `tag`: the region's, one of its own unless told. Errors: SpillwayError,
+    torch.OutOfMemoryError, and the optimizer is as it was.
     """
     handle = OptimizerOffload(optimizer, tag or unique_tag("optimizer"), to)
     if serves("offload_optimizer()"):
-        handle.attach()
+        try:
+            handle.attach()
+        except BaseException:
+            handle.remove()
+            raise
     return handle
 
 
@@ -43,24 +48,24 @@ class OptimizerOffload:
     def attach(self) -> None:
         optimizer = self._optimizer
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for index in {parameter.device.index for parameter in parameters if parameter.is_cuda}:
+            index_of(index)
         hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before_step()),
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
             optimizer.register_state_dict_pre_hook(lambda *_: self._moving.bring()),
             optimizer.register_load_state_dict_post_hook(lambda *_: self._send()),
-            # The first layer's gradients are the last.
-            *(each.register_post_accumulate_grad_hook(self._note_gradient) for each in parameters[:1]),
         ]
         self._removers = [hook.remove for hook in hooks]
-        for index in {parameter.device.index for parameter in parameters if parameter.is_cuda}:
-            index_of(index)
+        # The first layer's gradients are the last. A frozen parameter has none.
+        for first in [parameter for parameter in parameters if parameter.requires_grad][:1]:
+            self._removers.append(first.register_post_accumulate_grad_hook(self._note_gradient).remove)
         if optimizer.state:
             self._send()
 
     def remove(self) -> None:
         """The state comes back and stays. Again is ok. Errors: SpillwayError."""
-        if self._removers:
-            self._moving.release()
+        self._moving.release()
         for remove in self._removers:
             remove()
         self._removers = []

@@ -25,14 +25,19 @@ def offload_parameters(
     Addresses are kept, gradients stay on the device. Memory that is used outside of its layer stays too.
 
     An optimizer needs all parameters: `optimizer` has them brought back around its step. state_dict() brings them back
-    as well. Otherwise nobody may use them outside of their layer but inside resident(). Errors: SpillwayError.
+    as well. Otherwise nobody may use them outside of their layer but inside resident(). Errors: SpillwayError,
+    torch.OutOfMemoryError, and all parameters are on the device.
     """
     if not 0 <= keep <= 1:
         raise SpillwayError(f"keep={keep} is not allowed; allowed: 0 to 1")
     chosen = list(layers) if layers is not None else largest_list(model)
     handle = ParameterOffload(to)
     if serves("offload_parameters()"):
-        handle.attach(model, chosen[round(keep * len(chosen)) :], optimizer)
+        try:
+            handle.attach(model, chosen[round(keep * len(chosen)) :], optimizer)
+        except BaseException:
+            handle.remove()
+            raise
     return handle
 
 

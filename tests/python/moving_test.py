@@ -149,6 +149,57 @@ def no_room_for_the_state(outcome: Outcome) -> None:
     assert spillway.regions()[handle.tag]["device_bytes"] > 0
 
 
+def the_first_parameter_is_frozen(outcome: Outcome) -> None:
+    model = Model().cuda()
+    model.first.requires_grad_(False)
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    handle = spillway.offload_optimizer(optimizer)
+    for step in range(3):
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert spillway.regions()[handle.tag]["device_bytes"] == 0, step
+        with handle.resident():
+            outcome.damaged += damaged(state_of(optimizer), step) if step else 0
+            mark(state_of(optimizer), step + 1)
+    # As the last gradient comes in, the state is on its way already.
+    restores = spillway.regions()[handle.tag]["restores"]
+    backward(model)
+    spillway.restore(handle.tag)
+    assert spillway.regions()[handle.tag]["restores"] == restores + 1
+    handle.remove()
+
+
+def no_room_to_begin_undoes_everything(outcome: Outcome) -> None:
+    """For want of a second copy of one tensor, while the others have moved."""
+    model = Model().cuda()
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    backward(model)
+    optimizer.step()
+    large = torch.full((50 << 20,), 7, dtype=torch.uint8, device="cuda")
+    optimizer.state[model.blocks[5].linear.bias]["large"] = large
+    model.blocks[5].register_buffer("large", large.clone())
+    other = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+    held, parameters = state_of(optimizer), parameters_of(model)
+    mark(held, 3)
+    mark(parameters, 40)
+    for offload_it in (lambda: offload(optimizer), lambda: spillway.offload_parameters(model, optimizer=optimizer)):
+        try:
+            offload_it()
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("there was room")
+        assert spillway.regions() == {}
+        outcome.damaged += damaged(held, 3) + damaged(parameters, 40)
+    del other
+    # None of it left a hook.
+    backward(model)
+    optimizer.step()
+    optimizer.state_dict()
+    assert spillway.regions() == {}
+
+
 # ---- Parameters
 
 
@@ -241,6 +292,8 @@ PROGRAMS: list[Program] = [
     on_disk(functools.partial(optimizer_state_is_away_between_steps, name="foreach", to="disk")),
     checkpoints_of_an_optimizer,
     no_room_for_the_state,
+    the_first_parameter_is_frozen,
+    no_room_to_begin_undoes_everything,
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=False),
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=True),
     on_disk(functools.partial(parameters_are_here_while_they_are_used, checkpointed=False, to="disk")),
