@@ -30,15 +30,15 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
 
     Nothing is made on the host. A tensor that several modules share stays shared. Modules that had something on meta
     are then initialised, inner ones first: by `init`, which is given the module, else by their reset_parameters().
-    Inside spillway.region() the memory is the region's. Errors: SpillwayError, and nothing was allocated;
-    torch.OutOfMemoryError.
+    Inside spillway.region() the memory is the region's. Errors: SpillwayError, torch.OutOfMemoryError,
+    what `init` raises, and the model is on meta as it was.
     """
     torch = _install.import_torch()
     place = torch.device(device)
     if place.type == "meta":
         raise SpillwayError("device 'meta' is where the model is already; name where it shall run, such as 'cuda'")
     made: dict[int, Any] = {}
-    kept = []  # what was replaced: its id stays its own
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
     fresh: dict[str, list[str]] = {}  # names of new tensors, by module
     left = []
     modules = dict(model.named_modules())
@@ -53,10 +53,17 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
                     continue
                 if id(tensor) not in made:
                     made[id(tensor)] = _allocate(torch, tensor, place)
-                    kept.append(tensor)
-                kind[own] = made[id(tensor)]
+                replaced.append((kind, own, tensor))
                 fresh.setdefault(name, []).append(full)
-    initialised, uninitialised = _initialise(torch, modules, fresh, init)
+    # All or nothing: one that is no longer on meta, and has no values, would be taken for a finished one.
+    for kind, own, tensor in replaced:
+        kind[own] = made[id(tensor)]
+    try:
+        initialised, uninitialised = _initialise(torch, modules, fresh, init)
+    except BaseException:
+        for kind, own, tensor in replaced:
+            kind[own] = tensor
+        raise
     size = sum(tensor.untyped_storage().nbytes() for tensor in made.values())
     return Materialized(size, tuple(initialised), tuple(uninitialised), tuple(left))
 

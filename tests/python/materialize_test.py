@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import unittest
 from typing import Any
 
@@ -85,9 +86,44 @@ def what_is_there_stays(outcome: Outcome) -> None:
     refused("name where it shall run", spillway.materialize, on_meta(), "meta")
 
 
+def what_fails_leaves_the_model_on_meta(outcome: Outcome) -> None:
+    """For want of memory, and in the middle of the initialisation; the second call does all of it."""
+    other = torch.empty(160 << 20, dtype=torch.uint8, device="cuda")
+    with torch.device("meta"):
+        model = torch.nn.ModuleList(torch.nn.Linear(1 << 10, 10 << 10) for _ in range(4))
+    was = [id(each) for each in model.parameters()]
+    before = torch.cuda.memory_allocated()
+    order = []
+
+    def init(module: Any) -> None:
+        order.append(module)
+        if len(order) == 3:
+            raise ZeroDivisionError
+
+    failures: list[tuple[Any, type[BaseException]]] = [(None, torch.OutOfMemoryError), (init, ZeroDivisionError)]
+    for initialise, problem in failures:
+        if problem is ZeroDivisionError:
+            del other
+        try:
+            spillway.materialize(model, "cuda", initialise)
+        except problem:
+            pass
+        else:
+            raise AssertionError("did not fail")
+        assert [id(each) for each in model.parameters()] == was
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before - (160 << 20), torch.cuda.memory_allocated()
+    done = spillway.materialize(model, "cuda", lambda module: [each.fill_(3) for each in module.parameters()])
+    assert len(done.initialised) == 8, done
+    outcome.damaged += sum(int((parameter.detach().cpu() != 3).any()) for parameter in model.parameters())
+
+
+PROGRAMS = [all_gets_memory, own_initialisation, what_is_there_stays, what_fails_leaves_the_model_on_meta]
+
+
 class OnEverySeed(unittest.TestCase):
     def test_full(self) -> None:
-        on_every_seed(self, "spillway", [all_gets_memory, own_initialisation, what_is_there_stays])
+        on_every_seed(self, "spillway", PROGRAMS)
 
 
 if __name__ == "__main__":
