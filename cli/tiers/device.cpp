@@ -75,10 +75,10 @@ class Context {
 };
 
 // Copies of the whole block through one pinned buffer, again and again: what the link gives.
-Status measure_copies(const Context& context, void* block, uint64_t bytes, Json& figures) {
+Status measure_copies(const Context& context, int device, void* block, uint64_t bytes, Json& figures) {
   const uint64_t part = std::min<uint64_t>(bytes, uint64_t{256} << 20);
   void* host = nullptr;
-  if (Status status = last_error(spw_pinned_alloc(part, 0, &host)); !status.ok()) return status;
+  if (Status status = last_error(spw_pinned_alloc(part, device, &host)); !status.ok()) return status;
   const auto va = reinterpret_cast<CUdeviceptr>(block);
   const Driver& driver = context.driver();
   double out = 0;
@@ -180,7 +180,7 @@ Result<Json> bench_device(int device, uint64_t bytes) {
   if (status.ok()) status = measure_moves(device, bytes, "first", SPW_TIER_HOST, figures);
   if (status.ok()) status = measure_moves(device, bytes, "host", SPW_TIER_HOST, figures);
   if (status.ok()) status = measure_moves(device, bytes, "disk", SPW_TIER_DISK, figures);
-  if (status.ok()) status = measure_copies(context, block, bytes, figures);
+  if (status.ok()) status = measure_copies(context, device, block, bytes, figures);
   const Status freed = last_error(spw_free(block));
   (void)spw_region_release(device, kTag);
   if (!status.ok() || !freed.ok())
