@@ -149,9 +149,19 @@ def regions(device: Any = None) -> dict[str, dict[str, int]]:
 
 
 def release(tag: str, device: Any = None) -> None:
-    """Forgets the region: its tensors live on, and cannot move any more. Errors: SpillwayError."""
-    if serves("release()"):
-        check(tiers().spw_region_release(index_of(device), encoded(tag)))
+    """Forgets the region: its tensors live on, and cannot move any more. One that is away is brought back first.
+
+    Errors: SpillwayError, and it stays a region, where it is.
+    """
+    if not serves("release()"):
+        return
+    index, name = index_of(device), encoded(tag)
+    bring_and_pin(index, name)
+    try:
+        check(tiers().spw_region_release(index, name))
+    except SpillwayError:
+        check(tiers().spw_region_unpin(index, name))
+        raise
 
 
 def encoded(tag: str, what: str = "tag of a region") -> bytes:

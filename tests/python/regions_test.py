@@ -117,6 +117,24 @@ def what_must_stay_stays(outcome: Outcome) -> None:
     tensor.fill_(2)
 
 
+def what_is_released_lives_on(outcome: Outcome, *, to: str) -> None:
+    with spillway.region("a"):
+        tensor = filled(1)
+        refused("is open: end it", spillway.release, "a")
+    assert spillway.regions()["a"]["pins"] == 0
+    place = tensor.data_ptr()
+    spillway.evict("a", to)
+    # Without room for it, it stays a region.
+    other = torch.empty(torch.cuda.mem_get_info()[0] - 2 * MIB, dtype=torch.uint8, device="cuda")
+    refused("out of memory", spillway.release, "a")
+    del other
+    torch.cuda.empty_cache()
+    spillway.release("a")
+    assert spillway.regions() == {} and tensor.data_ptr() == place
+    outcome.damaged += int((tensor.cpu() != 1).any())
+    refused("has no region 'a'", spillway.release, "a")
+
+
 def only_this_threads_memory_is_taken(outcome: Outcome) -> None:
     made: list[Any] = []
     with spillway.region("outer"), spillway.region("inner", evictable=2):
@@ -207,6 +225,8 @@ PROGRAMS: list[Program] = [
     graph_over_a_region_stays_valid,
     graph_in_a_region_keeps_its_content,
     what_must_stay_stays,
+    functools.partial(what_is_released_lives_on, to="host"),
+    on_disk(functools.partial(what_is_released_lives_on, to="disk")),
     only_this_threads_memory_is_taken,
     short_of_memory_evicts_what_may_go,
     an_idle_phase_evicts_what_may_go,
