@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -219,6 +221,39 @@ def mistakes_are_one_sentence(outcome: Outcome) -> None:
     del kept
 
 
+def a_directory_that_nothing_can_be_written_to(outcome: Outcome) -> None:
+    configure("spill_dir:/proc/self,pinned_limit:1MiB")
+    with spillway.region("a"):
+        tensor = filled(1)
+    for to in ("disk", "host"):
+        refused("no file can be made in the spill directory /proc/self", spillway.evict, "a", to)
+    outcome.damaged += int((tensor.cpu() != 1).any())
+
+
+def limits_beyond_the_machine(outcome: Outcome) -> None:
+    configure("pinned_limit:1000TiB,spill_limit:1000TiB,limit:1000TiB")
+    with spillway.region("a"):
+        tensor = filled(1)
+    for to in ("host", "disk"):
+        spillway.evict("a", to)
+        refused("not on the device already", spillway.evict, "a", to)
+        spillway.restore("a")
+    outcome.damaged += int((tensor.cpu() != 1).any())
+
+
+def what_is_gone_is_not_brought_back(outcome: Outcome) -> None:
+    for to in ("host", "disk", "nowhere"):
+        with spillway.region("a"):
+            tensor = filled(1)
+        spillway.evict("a", to)
+        # Only the region is left to bring back.
+        del tensor
+        spillway.restore("a")
+        assert allocated() == 0 and spillway.regions()["a"]["host_bytes"] == 0
+        spillway.release("a")
+        refused("has no region 'a'", spillway.restore, "a")
+
+
 PROGRAMS: list[Program] = [
     functools.partial(tensors_come_back, to="host"),
     on_disk(functools.partial(tensors_come_back, to="disk")),
@@ -231,10 +266,48 @@ PROGRAMS: list[Program] = [
     short_of_memory_evicts_what_may_go,
     an_idle_phase_evicts_what_may_go,
     what_is_packed_comes_back,
+    a_directory_that_nothing_can_be_written_to,
+    on_disk(limits_beyond_the_machine),
+    on_disk(what_is_gone_is_not_brought_back),
     mistakes_are_one_sentence,
 ]
 
 OnEverySeed = every_seed(PROGRAMS)
+
+
+class OneDirectory(unittest.TestCase):
+    PROGRAM = """
+import sys, torch, spillway
+from spillway import sim
+spillway.install("plain")
+sim.touch_operands()
+value = int(sys.argv[1])
+with spillway.region("a"):
+    tensor = torch.full((1 << 20,), value, dtype=torch.int32, device="cuda")
+spillway.evict("a", "disk")
+print("away", flush=True)
+sys.stdin.readline()
+spillway.restore("a")
+print(int((tensor.cpu() != value).sum()), flush=True)
+"""
+
+    def test_is_used_by_two_processes(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "SPILLWAY_CONF": f"spill_dir:{folder},spill_ram_backed:on"}
+            running = [
+                subprocess.Popen(
+                    [sys.executable, "-c", self.PROGRAM, str(value)],
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for value in (1, 2)
+            ]
+            away = [process.stdout.readline() if process.stdout else "" for process in running]
+            ends = [process.communicate("\n")[0] for process in running]
+            self.assertEqual((away, ends), (["away\n"] * 2, ["0\n"] * 2))
+            self.assertEqual(os.listdir(folder), [])
 
 
 class WithoutSpillway(unittest.TestCase):
