@@ -154,7 +154,7 @@ class TorchMemorySaver:
             self._paused.add(place)
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """The option spill_dir, for the whole process, before anything is on the disk. Made if need be.
+        """The option spill_dir, for the whole process, before a device is first used. Made if need be.
 
         Errors: SpillwayError, OSError.
         """
