@@ -80,23 +80,28 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, size_t* cop
 
 // ---- Disk
 
-// One that spills once will again: a whole ring is kept, and registered with the disk's engine.
+// One that spills once will again: a whole ring is kept, and registered with the disk's engine. A second one,
+// of a move at the same time, is not: what is registered is never given back.
 Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
-    if (spare_ != nullptr) return std::move(spare_);
+    if (spare_ != nullptr && spare_->settle()) return std::move(spare_);
   }
   Result<std::unique_ptr<Staging>> made = Staging::create(lanes_, pinned_, bytes);
   if (!made.ok() || made.value()->size() < Staging::kMostBuffers) return made;
   Staging& staging = *made.value();
+  {
+    const std::lock_guard lock(mutex_);
+    if (registered_ != nullptr) return made;
+    registered_ = &staging;
+  }
   for (size_t i = 0; i < staging.size(); ++i) disk_.use_memory({staging.at(i).memory, Staging::kBufferBytes});
   return made;
 }
 
 void BlockMover::give_back(std::unique_ptr<Staging> staging) {
-  if (!staging->settle() || staging->size() < Staging::kMostBuffers) return;
   const std::lock_guard lock(mutex_);
-  if (spare_ == nullptr) spare_ = std::move(staging);
+  if (staging.get() == registered_) spare_ = std::move(staging);
 }
 
 Status BlockMover::reserve_all(std::span<const DeviceBytes> blocks) {

@@ -69,7 +69,8 @@ class BlockMover {
   PinnedArena& pinned_;
   DiskTier& disk_;
   std::mutex mutex_;
-  std::unique_ptr<Staging> spare_;  // a whole ring, known to the disk's engine
+  const Staging* registered_ = nullptr;  // the ring that the disk's engine knows: lives as long as this
+  std::unique_ptr<Staging> spare_;       // that one, while nobody has it
 };
 
 }  // namespace spillway

@@ -1,8 +1,12 @@
 // Regions move out of the device and back with their bytes and addresses, whatever fails on the way.
+#include <sys/mman.h>
+
 #include <atomic>
+#include <functional>
 #include <random>
 #include <thread>
 
+#include "driver/context.h"
 #include "offload/spill/regions.h"
 #include "tests/offload/spilling.h"
 
@@ -261,6 +265,67 @@ TEST(Regions, WithoutHostMemoryTheDiskTakesTheRest) {
   SPW_EXPECT_OK(region.restore());
   EXPECT_TRUE(region.all_intact());
   EXPECT_EQ(tiers.device.reports(), "");
+}
+
+// Holds the disk back until `may_begin`, and keeps what it is told of memory.
+class WatchedQueue final : public IoQueue {
+ public:
+  WatchedQueue(std::unique_ptr<IoQueue> queue, std::function<bool()> may_begin,
+               std::vector<std::span<std::byte>>* memory)
+      : queue_(std::move(queue)), may_begin_(std::move(may_begin)), memory_(memory) {}
+
+  void push(const IoOperation& operation) override {
+    while (!may_begin_()) std::this_thread::yield();
+    queue_->push(operation);
+  }
+  size_t wait(std::span<IoCompletion> out) override { return queue_->wait(out); }
+  void wake() override { queue_->wake(); }
+  void use_memory(std::span<std::byte> memory) override {
+    memory_->push_back(memory);
+    queue_->use_memory(memory);
+  }
+  uint32_t depth() const override { return queue_->depth(); }
+  std::string description() const override { return queue_->description(); }
+
+ private:
+  std::unique_ptr<IoQueue> queue_;
+  std::function<bool()> may_begin_;
+  std::vector<std::span<std::byte>>* memory_;
+};
+
+TEST(Regions, MemoryThatTheDiskKnowsStaysMapped) {
+  constexpr uint64_t kRingBytes = Staging::kMostBuffers * Staging::kBufferBytes;
+  const Folder directory;
+  std::atomic<const PinnedArena*> pinned{nullptr};
+  std::vector<std::span<std::byte>> memory;
+  DiskTierOptions options = disk_options(directory.path());
+  options.make_queue = [&]() -> Result<std::unique_ptr<IoQueue>> {
+    Result<std::unique_ptr<IoQueue>> queue = make_uring_queue(8);
+    if (!queue.ok()) queue = make_thread_queue(8, 2, "no io_uring here");
+    if (!queue.ok()) return queue;
+    // The first move's bytes wait for the second move's ring.
+    const auto both_have_rings = [&pinned] { return pinned.load()->reserved_bytes() >= 2 * kRingBytes; };
+    return std::unique_ptr<IoQueue>(
+        std::make_unique<WatchedQueue>(std::move(queue.value()), both_have_rings, &memory));
+  };
+  Tiers tiers("capacity:512MiB,completion:late", options);
+  pinned = &tiers.pinned;
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion weights(tiers, *arena, kWeights);
+  TestRegion other(tiers, *arena, kOther);
+  weights.write(weights.allocate(kRingBytes), 1);
+  other.write(other.allocate(kRingBytes), 2);
+  std::thread second([&] {
+    const ScopedContext context(*tiers.device.driver, arena->context());
+    SPW_EXPECT_OK(other.evict(SpillTo::kDisk));
+  });
+  SPW_EXPECT_OK(weights.evict(SpillTo::kDisk));
+  second.join();
+  EXPECT_GT(tiers.pinned.release_free(), 0u);
+  EXPECT_FALSE(memory.empty());
+  for (const std::span<std::byte> range : memory) {
+    EXPECT_EQ(msync(range.data(), range.size(), MS_ASYNC), 0) << "a part is not mapped";
+  }
 }
 
 TEST(Regions, WhatPaysIsPackedAndComesBackWhole) {
