@@ -18,7 +18,9 @@ struct IoEngine::Active {
   uint32_t in_flight = 0;
   int error = 0;
 
-  bool has_more() const { return error == 0 && pushed_bytes < request.memory.size(); }
+  // A sync is one operation, as if of one byte.
+  size_t bytes() const { return request.kind == IoKind::kSync ? 1 : request.memory.size(); }
+  bool has_more() const { return error == 0 && pushed_bytes < bytes(); }
 };
 
 // One operation in flight: a block of a request, or what is left of it.
@@ -133,6 +135,9 @@ Status IoEngine::run(const IoRequest& request) {
   std::unique_lock lock(mutex);
   ended.wait(lock, [&] { return has_ended; });
   if (error == 0) return {};
+  if (request.kind == IoKind::kSync) {
+    return Status::io(fmt::format("fdatasync: {}", std::system_category().message(error)));
+  }
   const char* verb = request.kind == IoKind::kRead ? "read" : "write";
   return Status::io(fmt::format("{} of {} bytes at {}: {}", verb, request.memory.size(), request.offset,
                                 std::system_category().message(error)));
@@ -195,7 +200,7 @@ void IoEngine::fill(IoQueue& queue) {
     free_slots_.pop_back();
     Slot& slot = slots_[index];
     slot.begin = active->pushed_bytes;
-    slot.bytes = std::min(options_.block_bytes, active->request.memory.size() - slot.begin);
+    slot.bytes = std::min(options_.block_bytes, active->bytes() - slot.begin);
     slot.retries = 0;
     active->pushed_bytes += slot.bytes;
     ++active->in_flight;
@@ -209,7 +214,7 @@ IoEngine::ActivePointer IoEngine::next_active() {
   for (auto& waiting : waiting_) {
     while (!waiting.empty()) {
       ActivePointer active = waiting.front();
-      const bool is_last = active->request.memory.size() - active->pushed_bytes <= options_.block_bytes;
+      const bool is_last = active->bytes() - active->pushed_bytes <= options_.block_bytes;
       const bool has_failed = active->error != 0;
       if (is_last || has_failed) waiting.pop_front();
       if (!has_failed) return active;
@@ -228,7 +233,7 @@ void IoEngine::push(IoQueue& queue, uint32_t index) {
   operation.offset = request.offset + slot.begin;
   // The last try of a read does not go where the others failed.
   const bool is_last_try = slot.retries > 0 && slot.retries == options_.read_retries;
-  operation.file = is_last_try
+  operation.file = is_last_try || request.kind == IoKind::kSync
                        ? request.file->buffered()
                        : request.file->descriptor_for(operation.memory, operation.bytes, operation.offset);
   operation.token = index;
@@ -259,7 +264,9 @@ void IoEngine::complete(IoQueue& queue, const IoCompletion& completion) {
 // Whether the slot's block needs another operation; if not, *error is how it ended.
 bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
   const IoRequest& request = slot.active->request;
+  if (request.kind == IoKind::kSync && result >= 0) return false;
   if (result > 0) {
+    if (request.kind == IoKind::kWrite && !slot.is_direct) request.file->note_buffered_write();
     const auto done = std::min(static_cast<size_t>(result), slot.bytes);
     slot.begin += done;
     slot.bytes -= done;

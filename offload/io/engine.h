@@ -34,7 +34,7 @@ struct IoRequest {
   IoKind kind = IoKind::kRead;
   IoPriority priority = IoPriority::kDemand;
   IoFile* file = nullptr;       // outlives the request
-  std::span<std::byte> memory;  // outlives the request; a write only reads it
+  std::span<std::byte> memory;  // outlives the request; a write only reads it; empty for kSync
   uint64_t offset = 0;
 };
 

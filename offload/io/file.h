@@ -29,6 +29,10 @@ class IoFile {
   // For this range of memory and file; the buffered descriptor where O_DIRECT does not serve.
   int descriptor_for(const void* memory, size_t bytes, uint64_t offset) const;
   bool is_direct() const { return direct_works_.load(std::memory_order_relaxed); }
+  // A write went through the page cache, where an error may still be to come.
+  void note_buffered_write() { is_unsynced_.store(true); }
+  // Whether one did since the last call: for whoever syncs the file then.
+  bool take_unsynced() { return is_unsynced_.exchange(false); }
   // An operation was refused with EINVAL: none is direct from now on.
   void give_up_direct(const std::string& reason);
 
@@ -46,6 +50,7 @@ class IoFile {
   int direct_ = -1;
   size_t alignment_bytes_ = 4096;
   std::atomic<bool> direct_works_{false};
+  std::atomic<bool> is_unsynced_{false};
   std::string buffered_reason_;
 };
 

@@ -17,7 +17,7 @@
 
 namespace spillway {
 
-enum class IoKind : uint8_t { kRead, kWrite };
+enum class IoKind : uint8_t { kRead, kWrite, kSync };  // kSync: fdatasync(2), of no bytes
 
 struct IoOperation {
   IoKind kind = IoKind::kRead;

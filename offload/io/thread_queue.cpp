@@ -87,6 +87,7 @@ class ThreadQueue final : public IoQueue {
   }
 
   static int64_t run(const IoOperation& operation) {
+    if (operation.kind == IoKind::kSync) return fdatasync(operation.file) == 0 ? 0 : -errno;
     const auto offset = static_cast<off_t>(operation.offset);
     const ssize_t done = operation.kind == IoKind::kRead
                              ? pread(operation.file, operation.memory, operation.bytes, offset)

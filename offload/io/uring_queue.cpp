@@ -100,11 +100,12 @@ Status UringQueue::check_operations() {
   io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
   if (probe == nullptr) return refused("io_uring_get_probe_ring", -ENOSYS);
   bool has_all = true;
-  for (const int code : {IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED}) {
+  for (const int code :
+       {IORING_OP_READ, IORING_OP_WRITE, IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_FSYNC}) {
     has_all = has_all && io_uring_opcode_supported(probe, code) != 0;
   }
   io_uring_free_probe(probe);
-  return has_all ? Status() : refused("read and write", -EOPNOTSUPP);
+  return has_all ? Status() : refused("read, write and fsync", -EOPNOTSUPP);
 }
 
 // There is always one: an entry for each operation in flight and one for the wake.
@@ -127,7 +128,9 @@ void UringQueue::push(const IoOperation& operation) {
   io_uring_sqe* entry = next_entry();
   const auto bytes = static_cast<unsigned>(operation.bytes);
   const Region* region = region_of(operation);
-  if (operation.kind == IoKind::kRead) {
+  if (operation.kind == IoKind::kSync) {
+    io_uring_prep_fsync(entry, operation.file, IORING_FSYNC_DATASYNC);
+  } else if (operation.kind == IoKind::kRead) {
     if (region != nullptr) {
       io_uring_prep_read_fixed(entry, operation.file, operation.memory, bytes, operation.offset,
                                region->index);

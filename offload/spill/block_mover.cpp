@@ -128,6 +128,7 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
   Result<std::unique_ptr<Staging>> made = take_staging(chunks.size() * Staging::kBufferBytes);
   if (!made.ok()) return made.take_status();
   Staging& staging = *made.value();
+  const uint64_t sync_failures = disk_.sync_failures();
   const auto pass_on = [&](size_t i) -> Status {
     Staging::Buffer& buffer = staging.at(i);
     if (Status status = staging.wait_for_copy(buffer); !status.ok()) return status;
@@ -158,11 +159,12 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
     if (status.ok()) status = std::move(written);
   }
   give_back(std::move(made.value()));
-  return status;
+  return status.ok() ? disk_.sync(sync_failures) : std::move(status);
 }
 
 Status BlockMover::write_down(SpillBlock& block, Packer* packer) {
   if (Status status = disk_.reserve(block.bytes, &block.spilled.pieces); !status.ok()) return status;
+  const uint64_t sync_failures = disk_.sync_failures();
   DiskWork work;
   work.begin(block.spilled.pieces.size());
   for (size_t i = 0; i < block.spilled.pieces.size(); ++i) {
@@ -172,6 +174,7 @@ Status BlockMover::write_down(SpillBlock& block, Packer* packer) {
                 [&work](Status status) { work.end(std::move(status)); });
   }
   Status status = work.wait();
+  if (status.ok()) status = disk_.sync(sync_failures);
   if (!status.ok()) disk_.release(block.spilled.pieces);
   return status;
 }

@@ -256,7 +256,8 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
           std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - writing_since_).count();
     }
     if (error == 0) {
-      failures_in_a_row_ = 0;
+      // What is in the page cache is not written yet.
+      if (file_->file().is_direct()) failures_in_a_row_ = 0;
       const size_t bytes = write->stored().size();
       counters_.written_bytes += bytes;
       counters_.saved_bytes += write->memory.size() - bytes;
@@ -288,6 +289,25 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
                                        options_.file.directory, write->memory.size(), write->piece.offset,
                                        reason(error))));
   }
+}
+
+Status DiskTier::sync(uint64_t since) {
+  const std::lock_guard sync_lock(sync_mutex_);
+  Status status;
+  if (file_->file().take_unsynced()) {
+    status = engine_.run({IoKind::kSync, IoPriority::kEvict, &file_->file(), {}, 0});
+    const std::lock_guard lock(mutex_);
+    if (status.ok()) {
+      failures_in_a_row_ = 0;
+    } else {
+      ++sync_failures_;
+      ++failures_in_a_row_;
+      ++counters_.failed_writes;
+    }
+  }
+  if (status.ok() && sync_failures_ == since) return {};
+  return Status::io(fmt::format("{}: what was written to the spill file may not have reached the disk{}{}",
+                                options_.file.directory, status.ok() ? "" : ": ", status.text()));
 }
 
 // ---- Reading

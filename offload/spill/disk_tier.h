@@ -76,6 +76,11 @@ class DiskTier {
   static constexpr size_t kAlignment = 4096;
   // `packer` may be null, and lives as long. Errors: io.
   void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer, Done done);
+  // Waits until what was written through the page cache is on the disk; before that the bytes must not be
+  // given up elsewhere. `since` is sync_failures() from before the first of the writes: an error that another
+  // thread's call was told is an error for them too. Errors: io.
+  Status sync(uint64_t since);
+  uint64_t sync_failures() const { return sync_failures_.load(); }
   // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost.
   void read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done);
 
@@ -107,6 +112,8 @@ class DiskTier {
   int64_t budget_day_ = 0;
   uint64_t budget_used_bytes_ = 0;
   uint32_t packed_writes_ = 0;  // in hand, each with memory of its own
+  std::mutex sync_mutex_;       // the kernel tells an error of write-back once
+  std::atomic<uint64_t> sync_failures_{0};
   // The time in which something was being written, for the disk's speed.
   uint32_t writes_ = 0;
   std::chrono::steady_clock::time_point writing_since_;

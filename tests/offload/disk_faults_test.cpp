@@ -59,7 +59,7 @@ TEST_P(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
         operations = index + 1;
         const bool is_it = kind.lasts ? index >= at : index == at;
         // Wrong memory under a write would be a wrong file that nobody can tell from a right one.
-        if (!is_it || (kind.fault.flipped_byte && operation.kind == IoKind::kWrite)) return IoFault{};
+        if (!is_it || (kind.fault.flipped_byte && operation.kind != IoKind::kRead)) return IoFault{};
         return kind.fault;
       };
       Folder directory;
@@ -158,6 +158,70 @@ TEST(DiskTier, ATierThatFailsTakesNothingMore) {
   EXPECT_EQ(status.code(), SPW_ERROR_IO);
   EXPECT_NE(status.text().find("in a row failed"), std::string::npos) << status.text();
   EXPECT_TRUE(region.all_intact());
+}
+
+// Written through the page cache, bytes have reached the disk only when the file was synced.
+TEST(DiskTier, AnErrorThatComesWithTheSyncKeepsTheBytesWhereTheyWere) {
+  for (const SpillTo first : {SpillTo::kHost, SpillTo::kDisk}) {
+    std::atomic<bool> fails_syncs{true};
+    const auto choose = [&](const IoOperation& operation, uint64_t) {
+      return operation.kind == IoKind::kSync && fails_syncs ? fails(-EIO) : IoFault{};
+    };
+    const Folder directory;
+    DiskTierOptions options = faulty(directory.path(), choose);
+    options.file.want_direct = false;
+    Tiers tiers(kDevice, options);
+    const std::unique_ptr<Arena> arena = tiers.device.arena();
+    TestRegion region(tiers, *arena, kWeights);
+    region.write(region.allocate(3 * kMiB), 1);
+    const auto spill = [&] {
+      if (first == SpillTo::kDisk) return region.evict(SpillTo::kDisk);
+      return region.write_down();
+    };
+    if (first == SpillTo::kHost) SPW_EXPECT_OK(region.evict(SpillTo::kHost));
+    const Status status = spill();
+    EXPECT_EQ(status.code(), SPW_ERROR_IO);
+    EXPECT_NE(status.text().find("fdatasync"), std::string::npos) << status.text();
+    EXPECT_EQ(region.usage().disk_bytes, 0u);
+    EXPECT_EQ(tiers.disk.counters().failed_writes, 1u);
+    EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
+    fails_syncs = false;
+    SPW_EXPECT_OK(spill());
+    SPW_EXPECT_OK(region.restore());
+    EXPECT_TRUE(region.all_intact());
+    fails_syncs = true;
+    for (uint32_t i = 0; i < DiskTier::kMostFailures; ++i) {
+      EXPECT_EQ(region.evict(SpillTo::kDisk).code(), SPW_ERROR_IO);
+    }
+    EXPECT_NE(region.evict(SpillTo::kDisk).text().find("in a row failed"), std::string::npos);
+  }
+}
+
+// The kernel tells one caller of an error that concerns the writes of all.
+TEST(DiskTier, AnErrorOfASyncIsOneForEveryWriteBeforeIt) {
+  std::atomic<uint64_t> syncs{0};
+  const auto choose = [&](const IoOperation& operation, uint64_t) {
+    return operation.kind == IoKind::kSync && syncs++ == 0 ? fails(-EIO) : IoFault{};
+  };
+  const Folder directory;
+  DiskTierOptions options = faulty(directory.path(), choose);
+  options.file.want_direct = false;
+  DiskTier disk(options);
+  alignas(DiskTier::kAlignment) static std::array<std::byte, DiskTier::kAlignment> memory{};
+  memory.fill(std::byte{1});
+  std::vector<DiskPiece> pieces;
+  SPW_EXPECT_OK(disk.reserve(memory.size(), &pieces));
+  const uint64_t before = disk.sync_failures();
+  DiskWork work;
+  work.begin(1);
+  disk.write(memory, pieces[0], IoPriority::kEvict, nullptr,
+             [&](Status status) { work.end(std::move(status)); });
+  SPW_EXPECT_OK(work.wait());
+  EXPECT_EQ(disk.sync(before).code(), SPW_ERROR_IO) << "who syncs first";
+  EXPECT_EQ(disk.sync(before).code(), SPW_ERROR_IO) << "who wrote before that";
+  SPW_EXPECT_OK(disk.sync(disk.sync_failures()));
+  EXPECT_EQ(syncs, 1u) << "nothing was written since";
+  disk.release(pieces);
 }
 
 TEST(DiskTier, WhatMayBeWrittenInADayIsABound) {
