@@ -167,15 +167,22 @@ Status ExtentFile::grow(uint64_t least_bytes) {
   const uint64_t step =
       std::min(options_.growth_bytes, options_.most_bytes - file_bytes_) / kExtentBytes * kExtentBytes;
   uint64_t bytes = std::max(least_bytes, step);
-  Status status = allocate(file_bytes_, bytes);
+  Status status = extend(bytes);
   if (status.code() == SPW_ERROR_OUT_OF_MEMORY && bytes > least_bytes) {
     bytes = least_bytes;
-    status = allocate(file_bytes_, bytes);
+    status = extend(bytes);
   }
   if (!status.ok()) return status;
   free_.add(file_bytes_, bytes);
   file_bytes_ += bytes;
   return {};
+}
+
+// Where there is not all of it, ext4 and xfs keep what there was.
+Status ExtentFile::extend(uint64_t bytes) {
+  Status status = allocate(file_bytes_, bytes);
+  if (!status.ok()) (void)!ftruncate(file_->buffered(), static_cast<off_t>(file_bytes_));
+  return status;
 }
 
 // Where the file system cannot reserve (EOPNOTSUPP), a write may still find the disk full.

@@ -85,6 +85,7 @@ class ExtentFile {
   ExtentFile(const ExtentFileOptions& options, int descriptor, std::string warning);
 
   Status allocate(uint64_t offset, uint64_t bytes);
+  Status extend(uint64_t bytes);
   Status grow(uint64_t least_bytes);
   Status take(RangeSet& set, uint64_t* left, std::vector<Extent>* out);
   std::string no_room(uint64_t bytes) const;

@@ -2,19 +2,39 @@
 
 #include "offload/io/extent_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "tests/folder.h"
+
+namespace {
+
+// More than these bytes at once are not reserved: the disk is full after them, and they stay reserved, as on
+// ext4 and xfs.
+off_t room_at_once = std::numeric_limits<off_t>::max();
+
+}  // namespace
+
+// Instead of the C library's.
+extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t bytes) {
+  if (syscall(SYS_fallocate, descriptor, mode, offset, std::min(bytes, room_at_once)) != 0) return -1;
+  if (bytes <= room_at_once) return 0;
+  errno = ENOSPC;
+  return -1;
+}
 
 namespace spillway::test {
 namespace {
@@ -134,6 +154,18 @@ TEST(ExtentFile, NoRoomIsSeenWhenSpaceIsReserved) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+TEST(ExtentFile, AStepThatFailsHalfwayTakesNothing) {
+  const auto file = file_of();
+  room_at_once = 8 * kMiB;
+  const auto extents = file->reserve(2 * kMiB);
+  const auto too_much = file->reserve(10 * kMiB);
+  room_at_once = std::numeric_limits<off_t>::max();
+  ASSERT_TRUE(extents.ok());
+  EXPECT_EQ(too_much.status().code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(file->usage().file_bytes, 2 * kMiB);
+  EXPECT_LT(disk_bytes_of(*file), 3 * kMiB);
 }
 
 TEST(ExtentFile, LeavesNoName) {
