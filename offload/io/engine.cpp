@@ -135,12 +135,13 @@ Status IoEngine::run(const IoRequest& request) {
   std::unique_lock lock(mutex);
   ended.wait(lock, [&] { return has_ended; });
   if (error == 0) return {};
-  if (request.kind == IoKind::kSync) {
-    return Status::io(fmt::format("fdatasync: {}", std::system_category().message(error)));
-  }
+  const std::string reason = std::system_category().message(error);
   const char* verb = request.kind == IoKind::kRead ? "read" : "write";
-  return Status::io(fmt::format("{} of {} bytes at {}: {}", verb, request.memory.size(), request.offset,
-                                std::system_category().message(error)));
+  std::string text =
+      request.kind == IoKind::kSync
+          ? fmt::format("fdatasync: {}", reason)
+          : fmt::format("{} of {} bytes at {}: {}", verb, request.memory.size(), request.offset, reason);
+  return is_no_room(error) ? Status::out_of_memory(std::move(text)) : Status::io(std::move(text));
 }
 
 IoCounters IoEngine::counters() const {

@@ -78,7 +78,7 @@ class IoEngine {
   // Memory of many requests to come, prepared for them where the queue can; must stay mapped while the engine
   // lives.
   Status use_memory(std::span<std::byte> memory);
-  // Submits and waits. Not from a callback.
+  // Submits and waits. Not from a callback. Errors: out_of_memory, where the disk has no room; io.
   Status run(const IoRequest& request);
 
   IoCounters counters() const;

@@ -52,10 +52,6 @@ int open_unnamed(const std::string& directory) {
   return named;
 }
 
-bool is_no_room(int error) {
-  return error == ENOSPC || error == EDQUOT || error == EFBIG;
-}
-
 }  // namespace
 
 // ---- RangeSet

@@ -45,6 +45,10 @@ std::string text_of(const char* call, int error) {
 
 }  // namespace
 
+bool is_no_room(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 IoFile::IoFile(int descriptor, bool want_direct) : buffered_(descriptor) {
   if (want_direct) {
     open_direct();

@@ -16,6 +16,9 @@
 
 namespace spillway {
 
+// Whether this errno says that the disk, a quota or the process's limit has no room.
+bool is_no_room(int error);
+
 class IoFile {
  public:
   // Takes ownership of `descriptor`, which is open for reading and writing, without O_DIRECT. Writes to the

@@ -247,7 +247,14 @@ void DiskTier::submit_write(const std::shared_ptr<Write>& write) {
   write->done(std::move(status));
 }
 
+// With the mutex held. A disk that is full is not broken: it takes something again when there is room.
+void DiskTier::count_failure(bool is_full) {
+  ++counters_.failed_writes;
+  if (!is_full) ++failures_in_a_row_;
+}
+
 void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
+  const bool is_full = is_no_room(error);
   bool again = false;
   {
     const std::lock_guard lock(mutex_);
@@ -263,7 +270,7 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
       counters_.saved_bytes += write->memory.size() - bytes;
       budget_used_bytes_ -= std::min<uint64_t>(budget_used_bytes_, write->memory.size() - bytes);
       timed_bytes_ += bytes;
-    } else if (write->writes < kMostWrites) {
+    } else if (!is_full && write->writes < kMostWrites) {
       // Nobody gets the bad place again; another one is tried.
       Result<std::vector<Extent>> other = file_->reserve(kPieceBytes);
       if (other.ok()) {
@@ -275,19 +282,17 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
       }
     }
     if (!again && write->packed != nullptr) --packed_writes_;
-    if (error != 0 && !again) {
-      ++failures_in_a_row_;
-      ++counters_.failed_writes;
-    }
+    if (error != 0 && !again) count_failure(is_full);
   }
   if (again) {
     submit_write(write);
   } else if (error == 0) {
     write->done({});
   } else {
-    write->done(Status::io(fmt::format("{}: {} bytes at {} of the spill file could not be written: {}",
-                                       options_.file.directory, write->memory.size(), write->piece.offset,
-                                       reason(error))));
+    std::string text =
+        fmt::format("{}: {} bytes at {} of the spill file could not be written: {}", options_.file.directory,
+                    write->memory.size(), write->piece.offset, reason(error));
+    write->done(is_full ? Status::out_of_memory(std::move(text)) : Status::io(std::move(text)));
   }
 }
 
@@ -301,13 +306,13 @@ Status DiskTier::sync(uint64_t since) {
       failures_in_a_row_ = 0;
     } else {
       ++sync_failures_;
-      ++failures_in_a_row_;
-      ++counters_.failed_writes;
+      count_failure(status.code() == SPW_ERROR_OUT_OF_MEMORY);
     }
   }
   if (status.ok() && sync_failures_ == since) return {};
-  return Status::io(fmt::format("{}: what was written to the spill file may not have reached the disk{}{}",
-                                options_.file.directory, status.ok() ? "" : ": ", status.text()));
+  std::string text = fmt::format("{}: what was written to the spill file may not have reached the disk{}{}",
+                                 options_.file.directory, status.ok() ? "" : ": ", status.text());
+  return Status(status.ok() ? SPW_ERROR_IO : status.code(), std::move(text));
 }
 
 // ---- Reading

@@ -2,8 +2,9 @@
 //
 // Room is reserved before anything is written. A write that fails is tried again elsewhere in the file, up to
 // kMostWrites times in all; places that could not be written are not used again. After kMostFailures failed
-// writes in a row the tier takes nothing more. What is read is compared with its checksums; a mismatch is
-// read once more, past the way it was read before, and then reported.
+// writes in a row the tier takes nothing more; one that finds the disk full is not tried again, and not
+// counted. What is read is compared with its checksums; a mismatch is read once more, past the way it was read
+// before, and then reported.
 //
 // Checksums and packing are the work of a few threads of their own: neither whoever submits nor the disk
 // waits for them. The file is made by the first reserve(). Thread-safe.
@@ -74,11 +75,11 @@ class DiskTier {
   // too.
   using Done = std::function<void(Status status)>;
   static constexpr size_t kAlignment = 4096;
-  // `packer` may be null, and lives as long. Errors: io.
+  // `packer` may be null, and lives as long. Errors: out_of_memory (the disk is full after all), io.
   void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer, Done done);
   // Waits until what was written through the page cache is on the disk; before that the bytes must not be
   // given up elsewhere. `since` is sync_failures() from before the first of the writes: an error that another
-  // thread's call was told is an error for them too. Errors: io.
+  // thread's call was told is an error for them too. Errors: as of write().
   Status sync(uint64_t since);
   uint64_t sync_failures() const { return sync_failures_.load(); }
   // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost.
@@ -99,6 +100,7 @@ class DiskTier {
   void pack(Write& write);
   std::optional<double> disk_bytes_per_ns() const;
   void submit_write(const std::shared_ptr<Write>& write);
+  void count_failure(bool is_full);
   void write_ended(const std::shared_ptr<Write>& write, int error);
   // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);

@@ -32,16 +32,25 @@ struct Kind {
   const char* name;
   IoFault fault;
   bool lasts;  // every operation from there on, else one
+  spw_status refused = SPW_ERROR_IO;
 };
 
 const Kind kKinds[] = {
-    {"EIO once", fails(-EIO), false},          {"EIO for good", fails(-EIO), true},
-    {"ENOSPC once", fails(-ENOSPC), false},    {"ENOSPC for good", fails(-ENOSPC), true},
-    {"EDQUOT for good", fails(-EDQUOT), true}, {"EINVAL once", fails(-EINVAL), false},
-    {"EINTR once", fails(-EINTR), false},      {"EAGAIN once", fails(-EAGAIN), false},
-    {"nothing done", fails(0), false},         {"nothing done for good", fails(0), true},
-    {"short", stops_short(512), false},        {"all short", stops_short(64 << 10), true},
-    {"a wrong byte", flips(100), false},       {"wrong bytes for good", flips(0), true},
+    {"EIO once", fails(-EIO), false},
+    {"EIO for good", fails(-EIO), true},
+    {"ENOSPC once", fails(-ENOSPC), false, SPW_ERROR_OUT_OF_MEMORY},
+    {"ENOSPC for good", fails(-ENOSPC), true, SPW_ERROR_OUT_OF_MEMORY},
+    {"EDQUOT for good", fails(-EDQUOT), true, SPW_ERROR_OUT_OF_MEMORY},
+    {"EFBIG for good", fails(-EFBIG), true, SPW_ERROR_OUT_OF_MEMORY},
+    {"EINVAL once", fails(-EINVAL), false},
+    {"EINTR once", fails(-EINTR), false},
+    {"EAGAIN once", fails(-EAGAIN), false},
+    {"nothing done", fails(0), false},
+    {"nothing done for good", fails(0), true},
+    {"short", stops_short(512), false},
+    {"all short", stops_short(64 << 10), true},
+    {"a wrong byte", flips(100), false},
+    {"wrong bytes for good", flips(0), true},
 };
 
 // With and without packing.
@@ -72,7 +81,7 @@ TEST_P(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
       Status out = region.evict(SpillTo::kDisk, &packer);
       if (!out.ok()) {
         ++refused_writes;
-        EXPECT_EQ(out.code(), SPW_ERROR_IO) << where << ": " << out.text();
+        EXPECT_EQ(out.code(), kind.refused) << where << ": " << out.text();
         EXPECT_TRUE(region.all_intact()) << where;
         SPW_EXPECT_OK(region.evict(SpillTo::kHost));
         SPW_EXPECT_OK(region.restore());
@@ -157,6 +166,28 @@ TEST(DiskTier, ATierThatFailsTakesNothingMore) {
   for (int i = 0; i < 4; ++i) status = region.evict(SpillTo::kDisk);
   EXPECT_EQ(status.code(), SPW_ERROR_IO);
   EXPECT_NE(status.text().find("in a row failed"), std::string::npos) << status.text();
+  EXPECT_TRUE(region.all_intact());
+}
+
+TEST(DiskTier, AFullDiskTakesSomethingAgainWhenItHasRoom) {
+  std::atomic<bool> is_full{true};
+  const auto choose = [&](const IoOperation& operation, uint64_t) {
+    return operation.kind == IoKind::kWrite && is_full ? fails(-ENOSPC) : IoFault{};
+  };
+  const Folder directory;
+  Tiers tiers(kDevice, faulty(directory.path(), choose));
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  region.write(region.allocate(6 * kMiB), 1);
+  for (uint32_t i = 0; i < DiskTier::kMostFailures; ++i) {
+    EXPECT_EQ(region.evict(SpillTo::kDisk).code(), SPW_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_GT(tiers.disk.counters().failed_writes, DiskTier::kMostFailures);
+  EXPECT_EQ(tiers.disk.counters().repeated_writes, 0u);
+  EXPECT_EQ(tiers.disk.usage().quarantined_bytes, 0u);
+  is_full = false;
+  SPW_EXPECT_OK(region.evict(SpillTo::kDisk));
+  SPW_EXPECT_OK(region.restore());
   EXPECT_TRUE(region.all_intact());
 }
 

@@ -169,7 +169,7 @@ TEST_P(OnEachQueue, AFullDiskIsAnError) {
   IoEngine engine(options());
   const Bytes bytes(300 * kKiB);
   const Status status = engine.run(request_of(IoKind::kWrite, file, bytes));
-  EXPECT_EQ(status.code(), SPW_ERROR_IO);
+  EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY);
   EXPECT_NE(status.text().find("No space left on device"), std::string::npos) << status.text();
 }
 
