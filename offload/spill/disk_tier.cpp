@@ -253,8 +253,25 @@ void DiskTier::count_failure(bool is_full) {
   if (!is_full) ++failures_in_a_row_;
 }
 
+// With the mutex held: nobody gets the place again. Whether another one is to be tried.
+bool DiskTier::replace_bad_place(Write& write) {
+  const Extent bad{write.piece.offset, kPieceBytes};
+  file_->quarantine({&bad, 1});
+  write.piece.offset = DiskPiece::kNowhere;
+  if (write.writes < kMostWrites) {
+    if (Result<std::vector<Extent>> other = file_->reserve(kPieceBytes); other.ok()) {
+      write.piece.offset = other->front().offset;
+      ++counters_.repeated_writes;
+      return true;
+    }
+  }
+  counters_.blocks_bytes -= kPieceBytes;
+  return false;
+}
+
 void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
   const bool is_full = is_no_room(error);
+  const uint64_t offset = write->piece.offset;
   bool again = false;
   {
     const std::lock_guard lock(mutex_);
@@ -270,16 +287,8 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
       counters_.saved_bytes += write->memory.size() - bytes;
       budget_used_bytes_ -= std::min<uint64_t>(budget_used_bytes_, write->memory.size() - bytes);
       timed_bytes_ += bytes;
-    } else if (!is_full && write->writes < kMostWrites) {
-      // Nobody gets the bad place again; another one is tried.
-      Result<std::vector<Extent>> other = file_->reserve(kPieceBytes);
-      if (other.ok()) {
-        const Extent bad{write->piece.offset, kPieceBytes};
-        file_->quarantine({&bad, 1});
-        write->piece.offset = other->front().offset;
-        ++counters_.repeated_writes;
-        again = true;
-      }
+    } else if (!is_full) {
+      again = replace_bad_place(*write);
     }
     if (!again && write->packed != nullptr) --packed_writes_;
     if (error != 0 && !again) count_failure(is_full);
@@ -289,9 +298,8 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
   } else if (error == 0) {
     write->done({});
   } else {
-    std::string text =
-        fmt::format("{}: {} bytes at {} of the spill file could not be written: {}", options_.file.directory,
-                    write->memory.size(), write->piece.offset, reason(error));
+    std::string text = fmt::format("{}: {} bytes at {} of the spill file could not be written: {}",
+                                   options_.file.directory, write->memory.size(), offset, reason(error));
     write->done(is_full ? Status::out_of_memory(std::move(text)) : Status::io(std::move(text)));
   }
 }

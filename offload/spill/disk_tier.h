@@ -3,8 +3,8 @@
 // Room is reserved before anything is written. A write that fails is tried again elsewhere in the file, up to
 // kMostWrites times in all; places that could not be written are not used again. After kMostFailures failed
 // writes in a row the tier takes nothing more; one that finds the disk full is not tried again, and not
-// counted. What is read is compared with its checksums; a mismatch is read once more, past the way it was read
-// before, and then reported.
+// counted. What is read is compared with its checksums; a mismatch is read once more, past the way it was
+// read before, and then reported.
 //
 // Checksums and packing are the work of a few threads of their own: neither whoever submits nor the disk
 // waits for them. The file is made by the first reserve(). Thread-safe.
@@ -101,6 +101,7 @@ class DiskTier {
   std::optional<double> disk_bytes_per_ns() const;
   void submit_write(const std::shared_ptr<Write>& write);
   void count_failure(bool is_full);
+  bool replace_bad_place(Write& write);
   void write_ended(const std::shared_ptr<Write>& write, int error);
   // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);

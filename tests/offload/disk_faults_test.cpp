@@ -169,6 +169,32 @@ TEST(DiskTier, ATierThatFailsTakesNothingMore) {
   EXPECT_TRUE(region.all_intact());
 }
 
+TEST(DiskTier, NoPlaceThatCouldNotBeWrittenIsUsedAgain) {
+  for (const uint64_t places : {1, 2, 8}) {
+    const auto choose = [](const IoOperation& operation, uint64_t) {
+      return operation.kind == IoKind::kWrite ? fails(-EIO) : IoFault{};
+    };
+    const Folder directory;
+    DiskTierOptions options = faulty(directory.path(), choose);
+    options.file.most_bytes = places * kPieceBytes;
+    DiskTier disk(options);
+    alignas(DiskTier::kAlignment) static std::array<std::byte, DiskTier::kAlignment> memory{};
+    memory.fill(std::byte{1});
+    std::vector<DiskPiece> pieces;
+    SPW_EXPECT_OK(disk.reserve(memory.size(), &pieces));
+    DiskWork work;
+    work.begin(1);
+    disk.write(memory, pieces[0], IoPriority::kEvict, nullptr,
+               [&](Status status) { work.end(std::move(status)); });
+    EXPECT_EQ(work.wait().code(), SPW_ERROR_IO);
+    disk.release(pieces);
+    const auto tried = std::min<uint64_t>(places, DiskTier::kMostWrites);
+    EXPECT_EQ(disk.usage().quarantined_bytes, tried * kPieceBytes);
+    EXPECT_EQ(disk.usage().extent_bytes, 0u);
+    EXPECT_EQ(disk.counters().blocks_bytes, 0u);
+  }
+}
+
 TEST(DiskTier, AFullDiskTakesSomethingAgainWhenItHasRoom) {
   std::atomic<bool> is_full{true};
   const auto choose = [&](const IoOperation& operation, uint64_t) {
