@@ -29,6 +29,7 @@ struct IoEngine::Slot {
   size_t begin = 0;  // within the request
   size_t bytes = 0;
   int retries = 0;
+  int passing = 0;  // EINTR and EAGAIN in a row
   bool is_direct = false;
 };
 
@@ -43,6 +44,9 @@ IoEngine::MakeQueue usual_queue(const IoOptions& options) {
     return make_thread_queue(options.depth, options.threads, uring.status().text());
   };
 }
+
+// Operations in a row that did nothing for a reason that should pass.
+constexpr int kMostPassing = 1000;
 
 // What a kernel may say of an operation that would do when tried again.
 bool is_passing(int error) {
@@ -203,6 +207,7 @@ void IoEngine::fill(IoQueue& queue) {
     slot.begin = active->pushed_bytes;
     slot.bytes = std::min(options_.block_bytes, active->bytes() - slot.begin);
     slot.retries = 0;
+    slot.passing = 0;
     active->pushed_bytes += slot.bytes;
     ++active->in_flight;
     slot.active = std::move(active);
@@ -270,13 +275,15 @@ bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
     if (request.kind == IoKind::kWrite && !slot.is_direct) request.file->note_buffered_write();
     const auto done = std::min(static_cast<size_t>(result), slot.bytes);
     slot.begin += done;
+    slot.passing = 0;
     slot.bytes -= done;
     if (slot.bytes > 0) ++news_.short_operations;
     return slot.bytes > 0;
   }
   // A kernel that says 0 has come to the end of the file, or cannot write and does not say why.
   *error = result < 0 ? static_cast<int>(-result) : request.kind == IoKind::kRead ? ENODATA : EIO;
-  if (is_passing(*error)) {
+  if (is_passing(*error) && slot.passing < kMostPassing) {
+    ++slot.passing;
     ++news_.repeated_operations;
     return true;
   }

@@ -1,8 +1,9 @@
 // Reads and writes of any length, made out of a queue's operations.
 //
 // A request is divided into operations of one block; a short one goes on where it stopped, an interrupted one
-// is repeated, a direct one that is refused goes through the page cache, a failed read is tried again. A
-// request ends once, with all of its bytes done or with the errno of what could not be done.
+// is repeated (a thousand times at most), a direct one that is refused goes through the page cache, a failed
+// read is tried again. A request ends once, with all of its bytes done or with the errno of what could not be
+// done.
 //
 // One thread runs the queue, and starts with the first request. Requests of a higher priority overtake those
 // that are waiting, block by block. Thread-safe.

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <vector>
 
 #include "offload/io/queue.h"
@@ -14,6 +15,8 @@
 namespace spillway {
 namespace {
 
+constexpr int kMostTries = 1000;
+constexpr timespec kPause{0, 1'000'000};  // between two of them
 constexpr uint64_t kWakeToken = ~uint64_t{0};
 constexpr uint32_t kMostRegions = 1024;
 constexpr size_t kMostRegionBytes = size_t{1}
@@ -54,6 +57,7 @@ class UringQueue final : public IoQueue {
   Status check_operations();
   io_uring_sqe* next_entry();
   void listen_for_wake();
+  size_t fail_pushed(std::span<IoCompletion> out);
   void register_region(std::byte* begin, std::byte* end);
   const Region* region_of(const IoOperation& operation) const;
 
@@ -146,9 +150,31 @@ void UringQueue::push(const IoOperation& operation) {
   io_uring_sqe_set_data64(entry, operation.token);
 }
 
+// Takes back what the kernel has not begun. Not with the kernel's own error: that one would be tried again.
+size_t UringQueue::fail_pushed(std::span<IoCompletion> out) {
+  io_uring_sq& queue = ring_.sq;
+  const unsigned begin = io_uring_smp_load_acquire(queue.khead);
+  size_t found = 0;
+  bool has_wake = false;
+  for (unsigned i = begin; i != queue.sqe_tail; ++i) {
+    const uint64_t token = queue.sqes[i & *queue.kring_mask].user_data;
+    if (token == kWakeToken) {
+      has_wake = true;
+    } else {
+      out[found++] = {static_cast<uint32_t>(token), -EIO};
+    }
+  }
+  queue.sqe_head = queue.sqe_tail = begin;
+  io_uring_smp_store_release(queue.ktail, begin);
+  if (has_wake) listen_for_wake();
+  return found;
+}
+
 size_t UringQueue::wait(std::span<IoCompletion> out) {
-  // What interrupts or hinders it now (EINTR, EAGAIN, EBUSY) does not later.
-  while (io_uring_submit_and_wait(&ring_, 1) < 0 && io_uring_cq_ready(&ring_) == 0) {
+  // What interrupts or hinders it now (EINTR, EAGAIN, EBUSY) need not later.
+  for (int tries = 1; io_uring_submit_and_wait(&ring_, 1) < 0 && io_uring_cq_ready(&ring_) == 0; ++tries) {
+    if (tries == kMostTries) return fail_pushed(out);
+    nanosleep(&kPause, nullptr);
   }
   size_t found = 0;
   unsigned seen = 0;

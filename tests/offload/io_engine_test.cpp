@@ -270,6 +270,51 @@ TEST_P(OnEachQueue, AReadThatKeepsFailingEndsThroughThePageCache) {
   EXPECT_EQ(engine.counters().repeated_operations, 3U);
 }
 
+TEST_P(OnEachQueue, WhatShouldPassAndDoesNotIsAnError) {
+  for (const IoKind kind : {IoKind::kWrite, IoKind::kRead, IoKind::kSync}) {
+    IoFile file(temporary_file());
+    IoOptions once = options();
+    once.read_retries = 0;
+    IoEngine engine(once, [&]() -> Result<std::unique_ptr<IoQueue>> {
+      auto queue = queue_of(once);
+      if (!queue.ok()) return queue;
+      return make_faulty_queue(std::move(queue.value()),
+                               [](const IoOperation&, uint64_t) { return fails(-EAGAIN); });
+    });
+    const Bytes bytes(kind == IoKind::kSync ? 0 : kKiB);
+    const Status status = engine.run(request_of(kind, file, bytes));
+    EXPECT_EQ(status.code(), SPW_ERROR_IO);
+    EXPECT_NE(status.text().find("Resource temporarily unavailable"), std::string::npos) << status.text();
+  }
+}
+
+// The kernel has no memory for new operations, say, and will not have any.
+TEST(IoEngine, ARingThatTakesNothingIsAnError) {
+  if (!make_uring_queue(2).ok()) GTEST_SKIP() << "no io_uring here";
+  const pid_t child = fork();
+  if (child == 0) {
+    bool is_right = true;
+    {
+      IoFile file(temporary_file());
+      IoEngine engine(small_blocks(true), []() -> Result<std::unique_ptr<IoQueue>> {
+        auto queue = make_uring_queue(4);
+        if (!forbid(__NR_io_uring_enter, EAGAIN)) return Status::io("no seccomp");
+        return queue;
+      });
+      const Bytes bytes(300 * kKiB);
+      for (int i = 0; i < 2 && is_right; ++i) {
+        const Status status = engine.run(request_of(IoKind::kWrite, file, bytes));
+        is_right = status.text().find("Input/output error") != std::string::npos;
+        if (!is_right) std::fprintf(stderr, "%s\n", status.text().c_str());
+      }
+    }
+    _exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(IoEngine, IsNotStartedBeforeItIsUsed) {
   int made = 0;
   {
