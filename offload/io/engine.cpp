@@ -260,8 +260,6 @@ void IoEngine::complete(IoQueue& queue, const IoCompletion& completion) {
   if (active->error == 0) active->error = error;
   if (--active->in_flight > 0 || active->has_more()) return;
   const bool has_failed = active->error != 0;
-  const size_t bytes = has_failed ? 0 : active->request.memory.size();
-  (active->request.kind == IoKind::kRead ? news_.read_bytes : news_.written_bytes) += bytes;
   news_.failed_requests += has_failed ? 1 : 0;
   publish_counters();  // whoever waits for this request may look at once
   active->done(active->error);
@@ -274,6 +272,7 @@ bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
   if (result > 0) {
     if (request.kind == IoKind::kWrite && !slot.is_direct) request.file->note_buffered_write();
     const auto done = std::min(static_cast<size_t>(result), slot.bytes);
+    (request.kind == IoKind::kRead ? news_.read_bytes : news_.written_bytes) += done;
     slot.begin += done;
     slot.passing = 0;
     slot.bytes -= done;

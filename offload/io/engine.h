@@ -53,8 +53,8 @@ struct IoOptions {
 
 // Since the engine started.
 struct IoCounters {
-  uint64_t read_bytes = 0;
-  uint64_t written_bytes = 0;
+  uint64_t read_bytes = 0;     // by operations, of failed requests too
+  uint64_t written_bytes = 0;  // the same
   uint64_t operations = 0;
   uint64_t short_operations = 0;
   uint64_t repeated_operations = 0;  // interrupted, or failed reads

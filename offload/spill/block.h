@@ -43,9 +43,10 @@ struct DiskPiece {
   static constexpr uint64_t kNowhere = ~uint64_t{0};
 
   uint64_t offset = kNowhere;
-  bool is_zero = false;       // nothing was written: every byte is 0
-  Packing packing;            // of what was written
-  uint32_t packed_bytes = 0;  // that were written; 0: all of them, as they are
+  uint32_t planned_bytes = 0;  // reserved to be written, and neither written nor given up yet
+  bool is_zero = false;        // nothing was written: every byte is 0
+  Packing packing;             // of what was written
+  uint32_t packed_bytes = 0;   // that were written; 0: all of them, as they are
   std::array<uint64_t, kPieceBytes / kChecksumBytes> checksums{};
 };
 

@@ -108,18 +108,25 @@ Status DiskTier::open() {
   return {};
 }
 
-Status DiskTier::budget(uint64_t bytes) {
-  if (const int64_t day = today(); day != budget_day_) {
-    budget_day_ = day;
-    budget_used_bytes_ = 0;
+// With the mutex held, like end_plan().
+Status DiskTier::plan(uint64_t bytes) {
+  const uint64_t written_bytes = engine_.counters().written_bytes;
+  if (const int64_t day = today(); day != day_) {
+    day_ = day;
+    written_before_day_bytes_ = written_bytes;
   }
-  if (bytes > options_.daily_write_bytes - std::min(budget_used_bytes_, options_.daily_write_bytes)) {
-    return Status::out_of_memory(
-        fmt::format("{}: {} of the {} bytes that may be written in a day are written; {} more are wanted",
-                    options_.file.directory, budget_used_bytes_, options_.daily_write_bytes, bytes));
+  const uint64_t used = written_bytes - written_before_day_bytes_ + planned_bytes_;
+  if (bytes > options_.daily_write_bytes - std::min(used, options_.daily_write_bytes)) {
+    return Status::out_of_memory(fmt::format(
+        "{}: {} of the {} bytes that may be written in a day are written or about to be; {} more are wanted",
+        options_.file.directory, used, options_.daily_write_bytes, bytes));
   }
-  budget_used_bytes_ += bytes;
+  planned_bytes_ += bytes;
   return {};
+}
+
+void DiskTier::end_plan(DiskPiece& piece) {
+  planned_bytes_ -= std::exchange(piece.planned_bytes, 0);
 }
 
 Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
@@ -130,17 +137,21 @@ Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
     return Status::io(fmt::format("{}: {} writes in a row failed, so nothing more is spilled there",
                                   options_.file.directory, failures_in_a_row_));
   }
-  if (Status status = budget(bytes); !status.ok()) return status;
+  if (Status status = plan(bytes); !status.ok()) return status;
   Result<std::vector<Extent>> extents = file_->reserve(piece_count(bytes) * kPieceBytes);
   if (!extents.ok()) {
-    budget_used_bytes_ -= bytes;
+    planned_bytes_ -= bytes;
     return extents.take_status();
   }
   std::vector<DiskPiece> made;
   made.reserve(piece_count(bytes));
   for (const Extent& extent : extents.value()) {
-    for (uint64_t at = 0; at < extent.bytes; at += kPieceBytes)
-      made.emplace_back().offset = extent.offset + at;
+    for (uint64_t at = 0; at < extent.bytes; at += kPieceBytes) {
+      const uint64_t before = made.size() * kPieceBytes;
+      DiskPiece& piece = made.emplace_back();
+      piece.offset = extent.offset + at;
+      piece.planned_bytes = static_cast<uint32_t>(std::min<uint64_t>(kPieceBytes, bytes - before));
+    }
   }
   counters_.blocks_bytes += made.size() * kPieceBytes;
   *pieces = std::move(made);
@@ -149,7 +160,9 @@ Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
 
 void DiskTier::release(std::vector<DiskPiece>& pieces) {
   std::vector<Extent> extents;
+  uint64_t planned_bytes = 0;
   for (const DiskPiece& piece : pieces) {
+    planned_bytes += piece.planned_bytes;
     if (piece.offset == DiskPiece::kNowhere) continue;
     if (!extents.empty() && extents.back().offset + extents.back().bytes == piece.offset) {
       extents.back().bytes += kPieceBytes;
@@ -158,8 +171,9 @@ void DiskTier::release(std::vector<DiskPiece>& pieces) {
     }
   }
   pieces.clear();
-  if (extents.empty()) return;
+  if (extents.empty() && planned_bytes == 0) return;
   const std::lock_guard lock(mutex_);
+  planned_bytes_ -= planned_bytes;
   for (const Extent& extent : extents) counters_.blocks_bytes -= extent.bytes;
   file_->release(extents);
 }
@@ -174,14 +188,16 @@ void DiskTier::write(std::span<std::byte> memory, DiskPiece& piece, IoPriority p
 
 void DiskTier::begin_write(const std::shared_ptr<Write>& write) {
   DiskPiece& piece = write->piece;
-  const uint64_t offset = piece.offset;
+  const DiskPiece reserved = piece;
   piece = {};
-  piece.offset = offset;
+  piece.offset = reserved.offset;
+  piece.planned_bytes = reserved.planned_bytes;
   piece.is_zero = is_zero(write->memory);
   if (piece.is_zero) {
     {
       const std::lock_guard lock(mutex_);
       counters_.zero_bytes += write->memory.size();
+      end_plan(piece);
     }
     write->done({});
     return;
@@ -285,11 +301,11 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
       const size_t bytes = write->stored().size();
       counters_.written_bytes += bytes;
       counters_.saved_bytes += write->memory.size() - bytes;
-      budget_used_bytes_ -= std::min<uint64_t>(budget_used_bytes_, write->memory.size() - bytes);
       timed_bytes_ += bytes;
     } else if (!is_full) {
       again = replace_bad_place(*write);
     }
+    if (!again) end_plan(write->piece);
     if (!again && write->packed != nullptr) --packed_writes_;
     if (error != 0 && !again) count_failure(is_full);
   }

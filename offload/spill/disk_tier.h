@@ -105,15 +105,18 @@ class DiskTier {
   void write_ended(const std::shared_ptr<Write>& write, int error);
   // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);
-  Status budget(uint64_t bytes);
+  Status plan(uint64_t bytes);
+  void end_plan(DiskPiece& piece);
 
   const DiskTierOptions options_;
   mutable std::mutex mutex_;
   std::unique_ptr<ExtentFile> file_;
   DiskCounters counters_;
   uint32_t failures_in_a_row_ = 0;
-  int64_t budget_day_ = 0;
-  uint64_t budget_used_bytes_ = 0;
+  // What is written in a day is what the engine has written since its begin; the rest is still to come.
+  int64_t day_ = 0;
+  uint64_t written_before_day_bytes_ = 0;
+  uint64_t planned_bytes_ = 0;
   uint32_t packed_writes_ = 0;  // in hand, each with memory of its own
   std::mutex sync_mutex_;       // the kernel tells an error of write-back once
   std::atomic<uint64_t> sync_failures_{0};

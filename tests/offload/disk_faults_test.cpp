@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <functional>
 
 #include "tests/offload/faults.h"
@@ -278,6 +279,75 @@ TEST(DiskTier, AnErrorOfASyncIsOneForEveryWriteBeforeIt) {
   EXPECT_EQ(disk.sync(before).code(), SPW_ERROR_IO) << "who wrote before that";
   SPW_EXPECT_OK(disk.sync(disk.sync_failures()));
   EXPECT_EQ(syncs, 1u) << "nothing was written since";
+  disk.release(pieces);
+}
+
+TEST(DiskTier, OnlyWhatWasWrittenCountsInADay) {
+  std::atomic<bool> is_full{false};
+  std::atomic<bool> fails_once{false};
+  const auto choose = [&](const IoOperation& operation, uint64_t) {
+    if (operation.kind != IoKind::kWrite) return IoFault{};
+    if (is_full) return fails(-ENOSPC);
+    return fails_once.exchange(false) ? fails(-EIO) : IoFault{};
+  };
+  const Folder directory;
+  DiskTierOptions options = faulty(directory.path(), choose);
+  options.daily_write_bytes = 45 * kMiB;
+  Tiers tiers(kDevice, options);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion region(tiers, *arena, kWeights);
+  void* block = region.allocate(20 * kMiB);
+  region.write(block, 0);
+  for (int i = 0; i < 4; ++i) {  // zeros are not written
+    SPW_EXPECT_OK(region.evict(SpillTo::kDisk));
+    SPW_EXPECT_OK(region.restore());
+  }
+  region.write(block, 1);
+  is_full = true;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NE(region.evict(SpillTo::kDisk).text().find("No space left"), std::string::npos);
+  }
+  is_full = false;
+  fails_once = true;  // and is written elsewhere
+  for (int i = 0; i < 2; ++i) {
+    SPW_EXPECT_OK(region.evict(SpillTo::kDisk));
+    SPW_EXPECT_OK(region.restore());
+  }
+  const Status status = region.evict(SpillTo::kDisk);
+  EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(status.text().find("in a day"), std::string::npos) << status.text();
+  EXPECT_TRUE(region.all_intact());
+}
+
+// What a failed write had written before it failed was written all the same.
+TEST(DiskTier, WritesThatAreRepeatedCountInADay) {
+  const auto choose = [](const IoOperation& operation, uint64_t index) {
+    if (operation.kind != IoKind::kWrite) return IoFault{};
+    return index == 1 ? fails(-EIO) : IoFault{};
+  };
+  const Folder directory;
+  DiskTierOptions options = faulty(directory.path(), choose);
+  options.io.block_bytes = kMiB;  // the second half of the piece fails
+  options.daily_write_bytes = 4 * kMiB;
+  DiskTier disk(options);
+  const std::unique_ptr<std::byte, void (*)(void*)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(DiskTier::kAlignment, kPieceBytes)), std::free);
+  std::memset(memory.get(), 1, kPieceBytes);
+  std::vector<DiskPiece> pieces;
+  SPW_EXPECT_OK(disk.reserve(kPieceBytes, &pieces));
+  DiskWork work;
+  work.begin(1);
+  disk.write({memory.get(), kPieceBytes}, pieces[0], IoPriority::kEvict, nullptr,
+             [&](Status status) { work.end(std::move(status)); });
+  SPW_EXPECT_OK(work.wait());
+  EXPECT_EQ(disk.counters().repeated_writes, 1u);
+  std::vector<DiskPiece> more;
+  EXPECT_EQ(disk.reserve(kPieceBytes, &more).code(), SPW_ERROR_OUT_OF_MEMORY) << "3 of 4 MiB are written";
+  SPW_EXPECT_OK(disk.reserve(kMiB, &more));
+  EXPECT_EQ(disk.reserve(1, &pieces).code(), SPW_ERROR_OUT_OF_MEMORY) << "the rest is to be written";
+  disk.release(more);
+  SPW_EXPECT_OK(disk.reserve(kMiB, &more));
+  disk.release(more);
   disk.release(pieces);
 }
 
