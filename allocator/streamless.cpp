@@ -8,7 +8,7 @@
 namespace spillway {
 
 Result<std::unique_ptr<Streamless>> Streamless::create(std::shared_ptr<const Driver> driver, Arena& arena,
-                                                       const KnownStreams& streams) {
+                                                       KnownStreams& streams) {
   std::unique_ptr<Streamless> made(new Streamless(std::move(driver), arena, streams));
   const Driver& calls = *made->driver_;
   const ScopedContext context(calls, arena.context());
@@ -137,11 +137,11 @@ uint64_t Streamless::release(const std::vector<Epoch>& epochs) {
 
 void Streamless::stream_destroyed(CUstream stream) {
   const ScopedContext context(*driver_, arena_.context());
-  if (!context.status().ok()) return;
   const RelaxedCapture relaxed(*driver_);
-  // Its capture ends without a graph; what it did before is not known to be over.
-  if (is_capturing(*driver_, stream)) return;
   const std::lock_guard lock(mutex_);
+  streams_.remove(stream);
+  // Its capture ends without a graph; what it did before is not known to be over.
+  if (!context.status().ok() || is_capturing(*driver_, stream)) return;
   bool known = false;
   if (std::shared_ptr<Event> event = mark(stream, &known); event != nullptr) {
     orphans_.push_back(std::move(event));

@@ -41,7 +41,7 @@ class Streamless {
 
   // Both must outlive it; the arena's context must be alive. Errors: driver.
   static Result<std::unique_ptr<Streamless>> create(std::shared_ptr<const Driver> driver, Arena& arena,
-                                                    const KnownStreams& streams);
+                                                    KnownStreams& streams);
   // The arena must be alive. Pending blocks stay pending.
   ~Streamless();
   Streamless(const Streamless&) = delete;
@@ -51,7 +51,8 @@ class Streamless {
   Status allocate(size_t bytes, void** out);
   // A block of the arena, whoever asked for it. Errors: invalid_pointer.
   Status free(void* pointer);
-  // To be called before the stream is destroyed, whatever its flags.
+  // To be called before the stream is destroyed, whatever its flags. It is known no more then: no thread that
+  // closes an epoch asks about a stream that is gone.
   void stream_destroyed(CUstream stream);
   // Waits until all that was freed is free; answers how many bytes that was. 0 while a stream captures.
   uint64_t flush();
@@ -68,7 +69,7 @@ class Streamless {
     std::vector<std::shared_ptr<Event>> events;
   };
 
-  Streamless(std::shared_ptr<const Driver> driver, Arena& arena, const KnownStreams& streams)
+  Streamless(std::shared_ptr<const Driver> driver, Arena& arena, KnownStreams& streams)
       : driver_(std::move(driver)), arena_(arena), streams_(streams) {}
 
   // With the lock held, in the arena's context. False where a stream captures.
@@ -83,7 +84,7 @@ class Streamless {
 
   const std::shared_ptr<const Driver> driver_;
   Arena& arena_;
-  const KnownStreams& streams_;
+  KnownStreams& streams_;
   CUstream own_ = nullptr;
   LastRungs::Id rung_ = 0;
 

@@ -163,6 +163,7 @@ void spwSimResetCounters() {
   control.state.calls.reset_counters();
   control.state.memory.reset_peaks();
   control.state.host_waits = 0;
+  control.state.dead_streams = 0;
   control.state.stream_waits = 0;
 }
 uint64_t spwSimHostWaits() {
@@ -172,6 +173,10 @@ uint64_t spwSimHostWaits() {
 uint64_t spwSimStreamWaits() {
   Control control;
   return control.state.stream_waits;
+}
+uint64_t spwSimDeadStreams() {
+  Control control;
+  return control.state.dead_streams;
 }
 uint64_t spwSimVirtualNs() {
   Control control;

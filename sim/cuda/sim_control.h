@@ -108,6 +108,8 @@ void spwSimResetCounters(void);
 uint64_t spwSimHostWaits(void);
 /* cuStreamWaitEvent calls. */
 uint64_t spwSimStreamWaits(void);
+/* Calls that were given a stream that is none (any more): refused here, undefined on a device. */
+uint64_t spwSimDeadStreams(void);
 /* Time the calls so far would have taken, from the cost table. */
 uint64_t spwSimVirtualNs(void);
 uint64_t spwSimVirtualNsPerMapping(void);

@@ -67,7 +67,7 @@ std::string State::configure(const char* text) {
   shared_records.clear();
   scheduler.reset(config.completion, config.seed, run_work);
   detector.reset(config.races, &scheduler.host());
-  enqueues = host_waits = stream_waits = 0;
+  enqueues = host_waits = stream_waits = dead_streams = 0;
   if (!memory.reset(config, std::move(account)))
     return "key 'backing', value 'memfd': the kernel refuses memory for the device";
   initialized = true;
@@ -134,7 +134,9 @@ Stream* find_stream(State& state, CUstream handle) {
     return stream;
   }
   auto* stream = reinterpret_cast<Stream*>(handle);
-  return Slots<Stream>::is_alive(stream) ? stream : nullptr;
+  if (Slots<Stream>::is_alive(stream)) return stream;
+  ++state.dead_streams;
+  return nullptr;
 }
 
 Context* find_context(CUcontext handle) {

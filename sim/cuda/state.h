@@ -116,6 +116,7 @@ struct State {
   uint64_t next_id = 1;
   uint64_t enqueues = 0;
   uint64_t host_waits = 0;
+  uint64_t dead_streams = 0;
   uint64_t stream_waits = 0;
 
   static State& get();

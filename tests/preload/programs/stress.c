@@ -1,6 +1,6 @@
 /* usage: stress CALLS [SEED]: eight threads, random calls through the hooked entry points, late work on
- * shared streams, frees by other threads than asked. At the end everything is back and the race detector is
- * silent. */
+ * shared streams, streams that come and go, frees by other threads than asked. At the end everything is back
+ * and the race detector is silent. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -47,7 +47,14 @@ static void fill(Slot* slot, unsigned long long* random) {
   slot->stream = draw(random) % 2 == 0 ? -1 : (int)(draw(random) % kStreams);
   if (slot->stream < 0) {
     CHECK(cuMemAlloc(&slot->pointer, slot->bytes) == CUDA_SUCCESS);
-    use(streams[draw(random) % kStreams], slot);
+    if (draw(random) % 4 == 0) {
+      CUstream brief = NULL;
+      CHECK(cuStreamCreate(&brief, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+      use(brief, slot);
+      CHECK(cuStreamDestroy(brief) == CUDA_SUCCESS);
+    } else {
+      use(streams[draw(random) % kStreams], slot);
+    }
   } else {
     CHECK(cuMemAllocAsync(&slot->pointer, slot->bytes, streams[slot->stream]) == CUDA_SUCCESS);
     use(streams[slot->stream], slot);
@@ -124,6 +131,8 @@ int main(int count, char** arguments) {
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
   for (size_t i = 0; i < report_count() && i < 5; ++i) fprintf(stderr, "race: %s\n", report(i));
   CHECK(report_count() == 0);
+  uint64_t (*dead_streams)(void) = (uint64_t(*)(void))dlsym(device, "spwSimDeadStreams");
+  CHECK(dead_streams() == 0);
   /* Served, or none of this was a test. */
   uint64_t (*driver_calls)(const char*) = (uint64_t(*)(const char*))dlsym(device, "spwSimCalls");
   CHECK(driver_calls("cuMemAlloc") == 0 && driver_calls("cuMemAllocAsync") == 0);
