@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -12,9 +13,18 @@ namespace spillway {
 
 class KnownStreams {
  public:
-  void add(CUcontext context, CUstream stream, unsigned flags) {
+  // A stream as it is listed; the driver may give its handle to another once it is gone.
+  struct Listed {
+    CUstream stream = nullptr;
+    uint64_t number = 0;
+  };
+
+  // Whether the handle was that of another stream, whose end nobody saw.
+  bool add(CUcontext context, CUstream stream, unsigned flags) {
     const std::lock_guard lock(mutex_);
-    streams_[stream] = {context, flags};
+    const auto [row, is_new] = streams_.insert_or_assign(stream, Row{context, flags, ++last_number_});
+    (void)row;
+    return !is_new;
   }
   // Null where the stream is not known.
   CUcontext context_of(CUstream stream) const {
@@ -30,12 +40,19 @@ class KnownStreams {
     const std::lock_guard lock(mutex_);
     std::erase_if(streams_, [&](const auto& entry) { return entry.second.context == context; });
   }
+  // The driver knows it no more. Its handle stays known, so that add() tells of the next one to have it.
+  void gone(const Listed& listed) {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find(listed.stream);
+    if (found != streams_.end() && found->second.number == listed.number) found->second.is_gone = true;
+  }
   // Those that the legacy default stream does not wait for.
-  std::vector<CUstream> non_blocking(CUcontext context) const {
-    std::vector<CUstream> found;
+  std::vector<Listed> non_blocking(CUcontext context) const {
+    std::vector<Listed> found;
     const std::lock_guard lock(mutex_);
     for (const auto& [stream, row] : streams_) {
-      if (row.context == context && (row.flags & CU_STREAM_NON_BLOCKING) != 0) found.push_back(stream);
+      if (row.context == context && (row.flags & CU_STREAM_NON_BLOCKING) != 0 && !row.is_gone)
+        found.push_back({stream, row.number});
     }
     return found;
   }
@@ -44,9 +61,12 @@ class KnownStreams {
   struct Row {
     CUcontext context;
     unsigned flags;
+    uint64_t number;
+    bool is_gone = false;
   };
   mutable std::mutex mutex_;
   std::unordered_map<CUstream, Row> streams_;
+  uint64_t last_number_ = 0;
 };
 
 }  // namespace spillway

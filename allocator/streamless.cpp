@@ -86,11 +86,19 @@ std::shared_ptr<Event> Streamless::mark(CUstream stream, bool* known) {
 bool Streamless::close_epoch() {
   if (open_.blocks.empty()) return true;
   const RelaxedCapture relaxed(*driver_);
-  std::vector<CUstream> all = streams_.non_blocking(arena_.context());
-  all.push_back(CU_STREAM_LEGACY);
   // The legacy stream answers for all streams that it waits for.
-  const auto captures = [&](CUstream stream) { return is_capturing(*driver_, stream); };
-  if (std::any_of(all.rbegin(), all.rend(), captures)) return false;
+  std::vector<CUstream> all{CU_STREAM_LEGACY};
+  if (is_capturing(*driver_, CU_STREAM_LEGACY)) return false;
+  for (const KnownStreams::Listed& listed : streams_.non_blocking(arena_.context())) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult asked = driver_->cuStreamIsCapturing(listed.stream, &status);
+    if (asked == CUDA_ERROR_INVALID_HANDLE || asked == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+      streams_.gone(listed);  // by a call that nobody saw
+      continue;
+    }
+    if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return false;
+    all.push_back(listed.stream);
+  }
   std::vector<std::shared_ptr<Event>> events = orphans_;
   for (CUstream stream : all) {
     bool known = false;

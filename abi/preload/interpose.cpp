@@ -34,6 +34,8 @@ using spillway::preload::calls;
       return CUDA_ERROR_NOT_SUPPORTED;                                  \
     return to->symbol arguments;                                        \
   }
+#define SPW_HOOK_OLD(name, since, symbol, parameters) \
+  SPW_EXPORT CUresult spw_old_##symbol parameters __asm__(#name) __attribute__((alias(#symbol)));
 #include "abi/preload/hooks.inc"
 
 namespace spillway::preload {
@@ -48,6 +50,9 @@ const Hook kHooks[] = {
   {#name, since, false, need, #symbol, reinterpret_cast<void*>(&(symbol)), offsetof(DriverCalls, symbol)},
 #define SPW_HOOK_PTSZ(name, since, symbol, need, parameters, arguments) \
   {#name, since, true, need, #symbol, reinterpret_cast<void*>(&(symbol)), offsetof(DriverCalls, symbol)},
+#define SPW_HOOK_OLD(name, since, symbol, parameters)                                                    \
+  {#name, since, false, false, #name, reinterpret_cast<void*>(&(symbol)), offsetof(DriverCalls, symbol), \
+   true},
 #include "abi/preload/hooks.inc"
 };
 

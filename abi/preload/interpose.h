@@ -27,6 +27,7 @@ struct Hook {
   const char* symbol;
   void* address;
   size_t offset;
+  bool is_old = false;  // another name of what has this place
 };
 std::span<const Hook> hooks();
 

@@ -124,7 +124,9 @@ void ServedContexts::stream_created(CUstream stream, unsigned flags) {
   (void)current();
   const Driver* made_by = driver();
   if (made_by == nullptr || made_by->cuStreamGetCtx == nullptr) return;
-  if (made_by->cuStreamGetCtx(stream, &context) == CUDA_SUCCESS) streams_.add(context, stream, flags);
+  if (made_by->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return;
+  // What threads remember of the handle is about a stream that is gone.
+  if (streams_.add(context, stream, flags)) generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void ServedContexts::stream_destroyed(CUstream stream) {

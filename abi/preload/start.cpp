@@ -39,6 +39,7 @@ bool find_real_calls() {
   if (library == nullptr) return false;
   DriverCalls found;
   for (const Hook& hook : hooks()) {
+    if (hook.is_old) continue;
     void* address = real_dlsym()(library, hook.symbol);
     std::memcpy(reinterpret_cast<char*>(&found) + hook.offset, &address, sizeof address);
   }

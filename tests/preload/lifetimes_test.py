@@ -71,6 +71,9 @@ class Lifetimes(unittest.TestCase):
         served = [device["stats"]["allocation"]["all"]["allocated"] for device in done.dumps[0]["devices"]]
         self.assertEqual(served, [20, 21, 1])
 
+    def test_a_stream_has_the_handle_of_one_that_is_gone(self) -> None:
+        self.case("recycled", simulated="devices:2,capacity:1GiB")
+
     def test_threads_come_and_go(self) -> None:
         done = self.case("threads")
         self.assertEqual(done.served(), 5 * 4 * 51)

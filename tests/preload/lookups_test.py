@@ -71,6 +71,9 @@ class LookUps(unittest.TestCase):
     def test_both_shapes_of_get_proc_address(self) -> None:
         self.case("shapes")
 
+    def test_old_names_of_a_hooked_function_are_hooked(self) -> None:
+        self.case("old-names")
+
     def test_next_is_relative_to_the_caller_and_repeatable(self) -> None:
         """The second dlsym(RTLD_NEXT) of a name was taken for a recursion (HAMi-core 279)."""
         self.case("next")
@@ -120,6 +123,7 @@ class LookUps(unittest.TestCase):
         symbols = {
             line.split(",")[2].strip() for line in rows.splitlines() if line.startswith(("SPW_HOOK(", "SPW_HOOK_PTSZ("))
         }
+        symbols |= {line.split("(")[1].split(",")[0] for line in rows.splitlines() if line.startswith("SPW_HOOK_OLD(")}
         listed = subprocess.run(
             ["nm", "-D", "--defined-only", PRELOAD], capture_output=True, text=True, check=True
         ).stdout

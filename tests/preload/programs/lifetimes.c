@@ -223,6 +223,28 @@ static void switched(void) {
   CHECK(cuMemAllocAsync(&none, 1 << 20, NULL) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
+/* A stream is destroyed by a call that nobody sees, and the next one to have its handle is another device's.
+ */
+static void recycled(void) {
+  CUcontext contexts[2];
+  CUstream streams[2];
+  CUdeviceptr block = 0;
+  CUdevice device = -1;
+  CUresult (*destroy)(CUstream) = NULL;
+  *(void**)&destroy = unseen("cuStreamDestroy_v2");
+  for (int i = 0; i < 2; ++i) CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cuCtxSetCurrent(contexts[i]) == CUDA_SUCCESS);
+    CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(streams[i] == streams[0]);
+    CHECK(cuMemAllocAsync(&block, 1 << 20, streams[i]) == CUDA_SUCCESS);
+    CHECK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block) == CUDA_SUCCESS);
+    CHECK(device == i);
+    CHECK(cuMemFreeAsync(block, streams[i]) == CUDA_SUCCESS);
+    if (i == 0) CHECK(destroy(streams[i]) == CUDA_SUCCESS);
+  }
+}
+
 /* A runtime retains the context by a table; the program's own last release leaves it its memory. */
 static void shared_context(void) {
   CUcontext context = NULL;
@@ -642,6 +664,7 @@ int main(int count, char** arguments) {
                 {"graph-memory", graph_memory},
                 {"churned", churned},
                 {"switched", switched},
+                {"recycled", recycled},
                 {"depended-on", depended_on},
                 {"shared", shared_context},
                 {"ranged", ranged},

@@ -131,6 +131,29 @@ static void shapes(void) {
   CHECK(((Modern)second)("cuMemFree", &memory, 3020, 0, &status) == CUDA_SUCCESS && is_hook(memory));
 }
 
+/* The driver exports some functions twice. */
+static void old_names(void) {
+  const struct {
+    const char* name;
+    const char* symbol;
+    int since;
+  } kOld[] = {{"cuStreamDestroy", "cuStreamDestroy_v2", 2000},
+              {"cuCtxDestroy", "cuCtxDestroy_v2", 2000},
+              {"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", 7000},
+              {"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", 7000},
+              {"cuMemHostRegister", "cuMemHostRegister_v2", 4000}};
+  void* library = driver_library();
+  Modern modern = (Modern)dlsym(library, "cuGetProcAddress_v2");
+  CUdriverProcAddressQueryResult status;
+  for (size_t i = 0; i < sizeof kOld / sizeof kOld[0]; ++i) {
+    void* found = NULL;
+    CHECK(is_hook(dlsym(library, kOld[i].name)));
+    CHECK(dlsym(library, kOld[i].name) == dlsym(library, kOld[i].symbol));
+    CHECK(modern(kOld[i].name, &found, kOld[i].since, 0, &status) == CUDA_SUCCESS);
+    CHECK(found == dlsym(library, kOld[i].name));
+  }
+}
+
 /* RTLD_NEXT is relative to whoever asks, as often as he asks. */
 static void next(void) {
   for (int i = 0; i < 3; ++i) {
@@ -155,8 +178,9 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"prefix", prefix}, {"fabricated", fabricated}, {"absent", absent}, {"lacking", lacking},
-                {"flags", flags},   {"shapes", shapes},         {"next", next},     {"versioned", versioned}};
+  } kCases[] = {{"prefix", prefix},   {"fabricated", fabricated}, {"absent", absent},
+                {"lacking", lacking}, {"flags", flags},           {"shapes", shapes},
+                {"next", next},       {"old-names", old_names},   {"versioned", versioned}};
   CHECK(count == 2);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
