@@ -1,6 +1,8 @@
 // Memory that Spillway serves: cuMemAlloc and cuMemFree, and the stream-ordered calls.
+#include <array>
+#include <atomic>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "abi/preload/block_ids.h"
 #include "abi/preload/hooks.h"
@@ -93,13 +95,20 @@ CUresult mem_free(CUdeviceptr pointer) {
 
 // ---- In the order of a stream
 
-CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream) noexcept {
+std::mutex pools_mutex;
+std::unordered_map<CUmemoryPool, int> plain_pools;  // of device memory that nobody else is to see, by device
+// The current pools of devices, where they are not plain.
+std::array<std::atomic<CUmemoryPool>, Allocator::kMostDevices> chosen_pools{};
+
+CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream, bool is_from_pool) noexcept {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_UNKNOWN;
   try {
     // Memory of a graph is the graph's.
     if (is_captured(stream)) return CUDA_ERROR_UNKNOWN;
     ServedContext* served = ServedContexts::instance().of_stream(stream);
     if (served == nullptr) return CUDA_ERROR_UNKNOWN;
+    if (!is_from_pool && chosen_pools[static_cast<size_t>(served->device)].load() != nullptr)
+      return CUDA_ERROR_UNKNOWN;
     void* block = nullptr;
     const Status status = served->arena->allocate(bytes, stream, &block);
     return answer(status, block, out);
@@ -109,8 +118,8 @@ CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream) noexcept {
 }
 
 template <typename Call>
-CUresult alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream, Call call) {
-  const CUresult served = serve_on(out, bytes, stream);
+CUresult alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream, Call call, bool is_from_pool = false) {
+  const CUresult served = serve_on(out, bytes, stream, is_from_pool);
   if (served != CUDA_ERROR_UNKNOWN) return served;
   const CUresult result = take_from_driver(call);
   if (result == CUDA_SUCCESS)
@@ -169,25 +178,36 @@ CUresult mem_free_async_ptsz(CUdeviceptr pointer, CUstream stream) {
 
 // ---- From a pool
 
-std::mutex pools_mutex;
-std::unordered_set<CUmemoryPool> plain_pools;  // of device memory that nobody else is to see
+// Of what a device's current pool gives, cuMemAllocAsync knows the device alone: where the program chose a
+// pool that is not plain, that call is the driver's.
+void set_chosen(CUdevice device, CUmemoryPool pool) {
+  if (device < 0 || device >= Allocator::kMostDevices) return;
+  chosen_pools[static_cast<size_t>(device)].store(pool, std::memory_order_release);
+}
 
-// Whether memory of the pool may come from Spillway: the pool that every device has, or one like it.
-bool may_serve(CUmemoryPool pool) noexcept {
-  try {
-    {
-      const std::lock_guard lock(pools_mutex);
-      if (plain_pools.count(pool) != 0) return true;
-    }
-    const ServedContext* served = served_here();
-    const Driver* driver = ServedContexts::instance().driver();
-    if (served == nullptr || driver->cuDeviceGetDefaultMemPool == nullptr) return false;
-    CUmemoryPool usual = nullptr;
-    if (driver->cuDeviceGetDefaultMemPool(&usual, served->device) != CUDA_SUCCESS || usual != pool)
-      return false;
+// The device whose memory the pool gives, if that may come from Spillway: the pool that every device has, or
+// one like it. -1: it may not.
+int device_of_pool(CUmemoryPool pool, CUdevice candidate) {
+  {
     const std::lock_guard lock(pools_mutex);
-    plain_pools.insert(pool);
-    return true;
+    if (const auto found = plain_pools.find(pool); found != plain_pools.end()) return found->second;
+  }
+  const Driver* driver = ServedContexts::instance().driver();
+  CUmemoryPool usual = nullptr;
+  if (driver == nullptr || driver->cuDeviceGetDefaultMemPool == nullptr ||
+      driver->cuDeviceGetDefaultMemPool(&usual, candidate) != CUDA_SUCCESS || usual != pool) {
+    return -1;
+  }
+  const std::lock_guard lock(pools_mutex);
+  plain_pools.emplace(pool, candidate);
+  return candidate;
+}
+
+// Whether memory of the pool for the stream may come from Spillway, which serves a stream on its own device.
+bool may_serve(CUmemoryPool pool, CUstream stream) noexcept {
+  try {
+    const ServedContext* served = ServedContexts::instance().of_stream(stream);
+    return served != nullptr && device_of_pool(pool, served->device) == served->device;
   } catch (...) {
     return false;
   }
@@ -196,32 +216,70 @@ bool may_serve(CUmemoryPool pool) noexcept {
 CUresult mem_pool_create(CUmemoryPool* out, const CUmemPoolProps* properties) {
   const CUresult result = real_calls->cuMemPoolCreate(out, properties);
   if (result != CUDA_SUCCESS) return result;
-  const ServedContext* served = served_here();
-  const bool is_plain = served != nullptr && properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+  const bool is_plain = properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
                         properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE &&
-                        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                        properties->location.id == served->device;
+                        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (!is_plain) return result;
   try {
     const std::lock_guard lock(pools_mutex);
-    plain_pools.insert(*out);
+    plain_pools.emplace(*out, properties->location.id);
   } catch (...) {
     // The driver serves it then.
   }
   return result;
 }
 
+// A device whose current pool goes has its own again.
 CUresult mem_pool_destroy(CUmemoryPool pool) {
   {
     const std::lock_guard lock(pools_mutex);
     plain_pools.erase(pool);
   }
-  return real_calls->cuMemPoolDestroy(pool);
+  const CUresult result = real_calls->cuMemPoolDestroy(pool);
+  if (result != CUDA_SUCCESS) return result;
+  for (std::atomic<CUmemoryPool>& chosen : chosen_pools) {
+    CUmemoryPool gone = pool;
+    chosen.compare_exchange_strong(gone, nullptr);
+  }
+  return result;
+}
+
+CUresult device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
+  const CUresult result = real_calls->cuDeviceSetMemPool(device, pool);
+  if (result != CUDA_SUCCESS) return result;
+  try {
+    (void)ServedContexts::instance().current();  // so that the driver is known
+    set_chosen(device, device_of_pool(pool, device) == device ? nullptr : pool);
+  } catch (...) {
+    set_chosen(device, pool);
+  }
+  return result;
+}
+
+// Access is to all of the device's served memory, as with cuCtxEnablePeerAccess.
+CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* rows, size_t count) {
+  const CUresult result = real_calls->cuMemPoolSetAccess(pool, rows, count);
+  if (result != CUDA_SUCCESS) return result;
+  try {
+    ServedContexts& contexts = ServedContexts::instance();
+    (void)contexts.current();  // so that the driver is known
+    int owner = -1;
+    for (int device = 0; owner < 0 && device < Allocator::kMostDevices; ++device)
+      owner = device_of_pool(pool, device);
+    for (size_t i = 0; owner >= 0 && i < count; ++i) {
+      const CUmemLocation& user = rows[i].location;
+      if (user.type == CU_MEM_LOCATION_TYPE_DEVICE && rows[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        contexts.device_opened(owner, user.id);
+    }
+  } catch (...) {
+    // Host memory has run out; the peer's first access will say so.
+  }
+  return result;
 }
 
 template <typename Call>
 CUresult alloc_from_pool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream, Call call) {
-  if (may_serve(pool)) return alloc_async(out, bytes, stream, call);
+  if (may_serve(pool, stream)) return alloc_async(out, bytes, stream, call, true);
   const CUresult result = take_from_driver(call);
   if (result == CUDA_SUCCESS) account(DriverMemory::kPool, *out, bytes);
   return result;
@@ -252,6 +310,8 @@ void fill_served_hooks(DriverCalls& calls) {
     calls.cuMemAllocFromPoolAsync_ptsz = mem_alloc_from_pool_async_ptsz;
   if (calls.cuMemPoolCreate != nullptr) calls.cuMemPoolCreate = mem_pool_create;
   if (calls.cuMemPoolDestroy != nullptr) calls.cuMemPoolDestroy = mem_pool_destroy;
+  if (calls.cuMemPoolSetAccess != nullptr) calls.cuMemPoolSetAccess = mem_pool_set_access;
+  if (calls.cuDeviceSetMemPool != nullptr) calls.cuDeviceSetMemPool = device_set_mem_pool;
 }
 
 }  // namespace spillway

@@ -116,6 +116,9 @@ ServedContext* ServedContexts::make(CUcontext context) {
   for (const auto& [owner, user] : peers_) {
     if (owner == context) enable_peer(*entry, user);
   }
+  for (const auto& [owner, user] : opened_) {
+    if (owner == device) enable_peer(*entry, user);
+  }
   return entry.get();
 }
 
@@ -192,6 +195,12 @@ void ServedContexts::end(Entry entry) {
 
 void ServedContexts::enable_peer(const ServedContext& owner, int user) {
   if (Status status = owner.arena->enable_peer(user); !status.ok()) complain(status, "peer access");
+}
+
+void ServedContexts::device_opened(int owner, int user) {
+  const std::lock_guard lock(mutex_);
+  if (owner == user || !opened_.emplace(owner, user).second) return;
+  if (const ServedContext* served = of_device(owner); served != nullptr) enable_peer(*served, user);
 }
 
 void ServedContexts::peer_enabled(CUcontext peer) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,8 @@ class ServedContexts {
   void primary_context_ends(int device, CUcontext context);
   // The current context's device may use the memory of the peer's.
   void peer_enabled(CUcontext peer);
+  // Device `user` may use memory of device `owner`, whichever of its contexts is served.
+  void device_opened(int owner, int user);
 
   KnownStreams& streams() { return streams_; }
   const Driver* driver() const { return driver_.load(std::memory_order_acquire); }
@@ -85,6 +88,7 @@ class ServedContexts {
   // Devices that keep the arena of a context that is gone.
   std::array<bool, Allocator::kMostDevices> is_left_{};
   std::vector<std::pair<CUcontext, int>> peers_;  // whose memory, for which device
+  std::set<std::pair<int, int>> opened_;          // the same, of whole devices
 };
 
 }  // namespace spillway

@@ -5,13 +5,13 @@
 
 using namespace spillway::sim;
 
-CUresult spillway::sim::allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes) {
+CUresult spillway::sim::allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device) {
   State& state = call.state();
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t page = state.config.granularity_bytes;
   if (bytes > state.config.capacity_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t rounded = (bytes + page - 1) / page * page;
-  const int device = call.context()->device;
+  if (device == kContextDevice) device = call.context()->device;
   Physical* physical = state.memory.create(Physical::Kind::kAllocation, device, rounded);
   if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t start = state.memory.reserve(rounded, page, 0);

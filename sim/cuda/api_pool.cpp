@@ -1,6 +1,8 @@
 // Memory in the order of a stream, managed memory and arrays, as far as programs that use them must run: all
 // of it is device memory like cuMemAlloc's. A free in the order of a stream waits for that stream. Under
 // capture both are nodes of the graph.
+#include <algorithm>
+
 #include "sim/cuda/call.h"
 #include "sim/cuda/capture.h"
 
@@ -8,7 +10,8 @@ using namespace spillway::sim;
 
 namespace {
 
-// A pool is a name: every device has one, and others are told apart by their number.
+// A pool is a name: every device has one, and others are told apart by their number. Which one is the
+// device's current pool, and who has access, makes no difference to the driver's own memory here.
 constexpr uint64_t kPoolTag = uint64_t{0x5b00} << 32;
 constexpr uint64_t kPoolsOfDevice = uint64_t{1} << 24;
 
@@ -16,18 +19,27 @@ CUmemoryPool pool_named(int device, uint64_t number) {
   return reinterpret_cast<CUmemoryPool>(kPoolTag + static_cast<uint64_t>(device) * kPoolsOfDevice + number);
 }
 
+int device_of(CUmemoryPool pool) {
+  return static_cast<int>((reinterpret_cast<uint64_t>(pool) - kPoolTag) / kPoolsOfDevice);
+}
+
+bool is_pool(const State& state, CUmemoryPool pool) {
+  return reinterpret_cast<uint64_t>(pool) >= kPoolTag && device_of(pool) < state.config.devices;
+}
+
 CUstream per_thread(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }
 
-CUresult allocate_on(EntryPoint entry, CUdeviceptr* out, size_t bytes, CUstream handle) {
+CUresult allocate_on(EntryPoint entry, CUdeviceptr* out, size_t bytes, CUstream handle,
+                     int device = kContextDevice) {
   Call call(entry, kNeedsContext);
   if (call.refused()) return call.result();
   Stream* stream = find_stream(call.state(), handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture == nullptr) return allocate_block(call, out, bytes);
+  if (stream->capture == nullptr) return allocate_block(call, out, bytes, device);
   CUresult result = capture_node(stream, nullptr, {}, "allocation node");
-  if (result == CUDA_SUCCESS) result = allocate_block(call, out, bytes);
+  if (result == CUDA_SUCCESS) result = allocate_block(call, out, bytes, device);
   if (result == CUDA_SUCCESS) add_memory(*stream->capture->graph, *out);
   return result;
 }
@@ -80,8 +92,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return cuMemAllocAsync(out, bytes, per_thread(stream));
 }
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool, CUstream stream) {
-  return allocate_on(EntryPoint::k_cuMemAllocFromPoolAsync, out, bytes, stream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return allocate_on(EntryPoint::k_cuMemAllocFromPoolAsync, out, bytes, stream, device_of(pool));
 }
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   return cuMemAllocFromPoolAsync(out, bytes, pool, per_thread(stream));
@@ -114,6 +126,22 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   Call call(EntryPoint::k_cuMemPoolDestroy);
   if (call.refused()) return call.result();
   return reinterpret_cast<uint64_t>(pool) < kPoolTag ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* rows, size_t count) {
+  Call call(EntryPoint::k_cuMemPoolSetAccess);
+  if (call.refused()) return call.result();
+  if (rows == nullptr || !is_pool(call.state(), pool)) return CUDA_ERROR_INVALID_VALUE;
+  const auto is_there = [&](const CUmemAccessDesc& row) {
+    return row.location.type != CU_MEM_LOCATION_TYPE_DEVICE || row.location.id < call.state().config.devices;
+  };
+  return std::all_of(rows, rows + count, is_there) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  Call call(EntryPoint::k_cuDeviceSetMemPool);
+  if (call.refused()) return call.result();
+  return is_pool(call.state(), pool) && device_of(pool) == device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {

@@ -34,8 +34,10 @@ class Call {
   CUresult result_ = CUDA_SUCCESS;
 };
 
-// Device memory of the current context, on pages of its own, as blocks of a device's page size and more have.
-CUresult allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes);
+// Device memory of the current context, on pages of its own, as blocks of a device's page size and more have;
+// on another device than the context's where one is named.
+constexpr int kContextDevice = -1;
+CUresult allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device = kContextDevice);
 
 // Fails with a line for spwSimLastError.
 CUresult fail(CUresult result, std::string text);

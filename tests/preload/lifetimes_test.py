@@ -173,6 +173,9 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.served(), 3)
         self.assertEqual(done.device()["annotations"]["preload_pool_bytes"], 5 * MIB)
 
+    def test_pools_of_devices(self) -> None:
+        self.case("pools-of-devices", simulated="devices:2,capacity:1GiB")
+
     def test_what_the_driver_serves_is_counted(self) -> None:
         notes = self.case("counted").device()["annotations"]
         self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)

@@ -548,6 +548,58 @@ static void pools(void) {
   CHECK(cuMemsetD8(pitched, 1, pitch * 100) == CUDA_SUCCESS && cuMemFree(pitched) == CUDA_SUCCESS);
 }
 
+static int access_of(CUdevice device, CUdeviceptr block) {
+  CUmemLocation location;
+  unsigned long long flags = 0;
+  memset(&location, 0, sizeof location);
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device;
+  CHECK(cuMemGetAccess(&flags, &location, block) == CUDA_SUCCESS);
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+/* A pool's memory is its device's, whatever the stream's; others are given access; and cuMemAllocAsync takes
+ * from the pool that is current. */
+static void pools_of_devices(void) {
+  CUmemoryPool usual = NULL;
+  CUmemoryPool shown = NULL;
+  CUcontext contexts[2];
+  CUdeviceptr block = 0;
+  CUdevice device = -1;
+  CUmemPoolProps properties;
+  CUmemAccessDesc access;
+  uint64_t (*calls)(const char*) = NULL;
+  *(void**)&calls = unseen("spwSimCalls");
+  for (int i = 1; i >= 0; --i) {
+    CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i) == CUDA_SUCCESS);
+    CHECK(cuCtxSetCurrent(contexts[i]) == CUDA_SUCCESS);
+    use_memory(1);
+  }
+  CHECK(cuDeviceGetDefaultMemPool(&usual, 0) == CUDA_SUCCESS);
+  CHECK(cuMemAllocFromPoolAsync(&block, 1 << 20, usual, NULL) == CUDA_SUCCESS);
+  CHECK(calls("cuMemAllocFromPoolAsync") == 0 && !access_of(1, block));
+  memset(&access, 0, sizeof access);
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = 1;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  CHECK(cuCtxSetCurrent(contexts[1]) == CUDA_SUCCESS);
+  CHECK(cuMemPoolSetAccess(usual, &access, 1) == CUDA_SUCCESS && access_of(1, block));
+  CHECK(cuMemAllocFromPoolAsync(&block, 1 << 20, usual, NULL) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block) == CUDA_SUCCESS);
+  CHECK(device == 0);
+  CHECK(cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
+  memset(&properties, 0, sizeof properties);
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CHECK(cuMemPoolCreate(&shown, &properties) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&block, 1 << 20, NULL) == CUDA_SUCCESS && calls("cuMemAllocAsync") == 0);
+  CHECK(cuDeviceSetMemPool(0, shown) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&block, 1 << 20, NULL) == CUDA_SUCCESS && calls("cuMemAllocAsync") == 1);
+  CHECK(cuMemPoolDestroy(shown) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(&block, 1 << 20, NULL) == CUDA_SUCCESS && calls("cuMemAllocAsync") == 1);
+}
+
 static void counted(void) {
   CUdeviceptr managed = 0;
   CUarray array = NULL;
@@ -677,7 +729,8 @@ int main(int count, char** arguments) {
                 {"spawned", spawned},
                 {"spawned-users", spawned_users},
                 {"ended", ended},
-                {"pools", pools}};
+                {"pools", pools},
+                {"pools-of-devices", pools_of_devices}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
