@@ -33,13 +33,25 @@ inline ServedContext* served_here() noexcept {
   }
 }
 
-// The driver's call for memory of its own. What Spillway holds without a byte in use counts as free, so where
-// the driver has none left, that goes back first and the call is made again.
+// Of the current context's device, served in this context or in another; or null.
+inline ServedContext* served_device() noexcept {
+  if (ServedContext* served = served_here(); served != nullptr) return served;
+  const Driver* driver = ServedContexts::instance().driver();
+  CUdevice device = -1;
+  if (driver == nullptr || driver->cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
+  return ServedContexts::instance().of_device(device);
+}
+
+// The driver's call for memory of its own, on `device` or where the current context is. What Spillway holds
+// without a byte in use counts as free, so where the driver has none left, that goes back first and the call
+// is made again.
+constexpr int kCurrentDevice = -1;
 template <typename Call>
-CUresult take_from_driver(Call call) noexcept {
+CUresult take_from_driver(Call call, int device = kCurrentDevice) noexcept {
   const CUresult result = call();
   if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-  ServedContext* served = served_here();
+  ServedContext* served =
+      device == kCurrentDevice ? served_device() : ServedContexts::instance().of_device(device);
   if (served == nullptr) return result;
   try {
     served->streamless->flush();

@@ -126,9 +126,10 @@ CUresult mipmapped_array_destroy(CUmipmappedArray array) {
 
 CUresult mem_create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties,
                     unsigned long long flags) {
-  const CUresult result =
-      take_from_driver([&] { return real_calls->cuMemCreate(out, bytes, properties, flags); });
-  if (result == CUDA_SUCCESS && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+  const auto call = [&] { return real_calls->cuMemCreate(out, bytes, properties, flags); };
+  const bool is_on_device = properties != nullptr && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const CUresult result = is_on_device ? take_from_driver(call, properties->location.id) : call();
+  if (result == CUDA_SUCCESS && is_on_device)
     Accounts::instance().add(DriverMemory::kVmm, properties->location.id, nullptr, *out, bytes);
   return result;
 }

@@ -14,7 +14,7 @@ namespace {
 CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   const CUresult result = real_calls->cuMemGetInfo_v2(free_bytes, total_bytes);
   if (result != CUDA_SUCCESS || free_bytes == nullptr) return result;
-  const ServedContext* served = served_here();
+  const ServedContext* served = served_device();
   if (served == nullptr) return result;
   try {
     *free_bytes = available_bytes(*served->arena, *free_bytes, served->streamless->pending_bytes());

@@ -191,6 +191,9 @@ class Lifetimes(unittest.TestCase):
     def test_the_driver_has_what_spillway_does_not_use(self) -> None:
         self.case("squeezed")
 
+    def test_other_contexts_have_what_spillway_does_not_use(self) -> None:
+        self.case("squeezed-from-another-context", "device 0 is served in another context", "devices:2,capacity:1GiB")
+
 
 if __name__ == "__main__":
     unittest.main()

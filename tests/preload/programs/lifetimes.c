@@ -631,6 +631,34 @@ static void squeezed(void) {
   CHECK(cuMemFree(pointer) == CUDA_SUCCESS);
 }
 
+/* As above, from another context of the device, which is not the one that is served. */
+static void squeezed_from_another_context(void) {
+  CUdeviceptr pointer = 0;
+  CUcontext other = NULL;
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties;
+  memset(&properties, 0, sizeof properties);
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  retain();
+  const size_t all = free_bytes();
+  const size_t most = (all / 4 * 3) >> 21 << 21;
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cuMemAlloc(&pointer, most) == CUDA_SUCCESS);
+    CHECK(cuMemFree(pointer) == CUDA_SUCCESS);
+    if (i == 0) {
+      CHECK(cuCtxCreate(&other, NULL, 0, 0) == CUDA_SUCCESS);
+      CHECK(free_bytes() >= most);
+      CHECK(cuMemAlloc(&pointer, most) == CUDA_SUCCESS && cuMemFree(pointer) == CUDA_SUCCESS);
+      CHECK(cuCtxDestroy(other) == CUDA_SUCCESS);
+    } else {
+      CHECK(cuCtxCreate(&other, NULL, 0, 1) == CUDA_SUCCESS);
+      CHECK(cuMemCreate(&handle, most, &properties, 0) == CUDA_SUCCESS &&
+            cuMemRelease(handle) == CUDA_SUCCESS);
+    }
+  }
+}
+
 static void* in_thread(void* barrier) {
   retain();
   use_memory(50);
@@ -711,6 +739,7 @@ int main(int count, char** arguments) {
                 {"ipc", ipc},
                 {"counted", counted},
                 {"squeezed", squeezed},
+                {"squeezed-from-another-context", squeezed_from_another_context},
                 {"threads", threads},
                 {"captured", captured},
                 {"graph-memory", graph_memory},
