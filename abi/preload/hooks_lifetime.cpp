@@ -17,7 +17,8 @@ struct Retained {
   int count = 0;
   CUcontext context = nullptr;  // of the last time
 };
-std::mutex retains_mutex;
+std::mutex
+    retains_mutex;  // held over the driver's calls too: between the last release and the end nobody retains
 std::array<Retained, Allocator::kMostDevices> retained{};
 
 void announce(CUresult result, const CUstream* out, unsigned flags) noexcept {
@@ -119,7 +120,9 @@ void before_end(End end) noexcept {
 }
 
 CUresult ctx_destroy(CUcontext context) {
-  before_end([&](ServedContexts& contexts) { contexts.context_ends(context); });
+  before_end([&](ServedContexts& contexts) {
+    if (!contexts.is_primary(context)) contexts.context_ends(context);
+  });
   return real_calls->cuCtxDestroy_v2(context);
 }
 
@@ -128,9 +131,9 @@ bool is_counted(CUdevice device) {
 }
 
 CUresult primary_ctx_retain(CUcontext* out, CUdevice device) {
+  const std::lock_guard lock(retains_mutex);
   const CUresult result = real_calls->cuDevicePrimaryCtxRetain(out, device);
   if (result != CUDA_SUCCESS || !is_counted(device)) return result;
-  const std::lock_guard lock(retains_mutex);
   Retained& primary = retained[static_cast<size_t>(device)];
   primary.context = *out;
   ++primary.count;
@@ -147,12 +150,10 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
   return result;
 }
 
+// With the lock held.
 void primary_context_ends(CUdevice device) {
   CUcontext context = nullptr;
-  if (is_counted(device)) {
-    const std::lock_guard lock(retains_mutex);
-    context = std::exchange(retained[static_cast<size_t>(device)].context, nullptr);
-  }
+  if (is_counted(device)) context = std::exchange(retained[static_cast<size_t>(device)].context, nullptr);
   before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device, context); });
 }
 
@@ -160,8 +161,8 @@ void primary_context_ends(CUdevice device) {
 // somebody may retain it unseen, nobody knows which release is the last, and it stays until a reset.
 CUresult primary_ctx_release(CUdevice device) {
   bool is_last = false;
+  const std::lock_guard lock(retains_mutex);
   if (is_counted(device)) {
-    const std::lock_guard lock(retains_mutex);
     int& count = retained[static_cast<size_t>(device)].count;
     is_last = count == 1;
     if (count > 0) --count;
@@ -171,6 +172,7 @@ CUresult primary_ctx_release(CUdevice device) {
 }
 
 CUresult primary_ctx_reset(CUdevice device) {
+  const std::lock_guard lock(retains_mutex);
   primary_context_ends(device);
   return real_calls->cuDevicePrimaryCtxReset_v2(device);
 }

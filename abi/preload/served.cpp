@@ -142,6 +142,13 @@ void ServedContexts::stream_destroyed(CUstream stream) {
   generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
+bool ServedContexts::is_primary(CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(context);
+  return found != contexts_.end() && found->second != nullptr &&
+         found->second->arena->is_in_primary_context();
+}
+
 void ServedContexts::context_ends(CUcontext context) {
   Accounts::instance().context_ended(context);
   end_where([&](const auto& entry) { return entry.first == context; });

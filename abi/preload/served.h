@@ -49,6 +49,8 @@ class ServedContexts {
   void stream_created(CUstream stream, unsigned flags);
   // To be called before the stream is destroyed.
   void stream_destroyed(CUstream stream);
+  // Whether the context is one that is served and primary, which cuCtxDestroy refuses.
+  bool is_primary(CUcontext context);
   // To be called before the context is destroyed or reset: its memory goes, with whatever blocks are in it.
   void context_ends(CUcontext context);
   // `context` is the device's primary one, null where that is not known.

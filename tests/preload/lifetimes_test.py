@@ -36,6 +36,12 @@ class Lifetimes(unittest.TestCase):
         # In each of three contexts a block that is forgotten, beside the others; then three more.
         self.assertEqual(json.loads(done.out)[0]["events"], 3 * (1 + 2 * 20 + 1) + 2 * 3)
 
+    def test_the_driver_refuses_to_destroy_a_context(self) -> None:
+        self.assertEqual(self.case("refused-end").served(), 4)
+
+    def test_a_context_is_released_by_one_thread_and_retained_by_another(self) -> None:
+        self.case("released-by-threads")
+
     def test_contexts_made_and_destroyed(self) -> None:
         self.case("created")
 

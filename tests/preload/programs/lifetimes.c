@@ -36,6 +36,20 @@ static void retain(void) {
   CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
 }
 
+/* The driver refuses to destroy a primary context: nothing has happened then. */
+static void refused_end(void) {
+  CUcontext primary = NULL;
+  CUdeviceptr kept = 0;
+  unsigned char byte = 0;
+  retain();
+  CHECK(cuCtxGetCurrent(&primary) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc(&kept, 1 << 20) == CUDA_SUCCESS && cuMemsetD8(kept, 7, 1 << 20) == CUDA_SUCCESS);
+  CHECK(cuCtxDestroy(primary) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemcpyDtoH(&byte, kept, 1) == CUDA_SUCCESS && byte == 7);
+  CHECK(cuMemFree(kept) == CUDA_SUCCESS);
+  use_memory(3);
+}
+
 /* Memory goes with its context, and the next one has all of it. */
 static void reset(void) {
   for (int i = 0; i < 3; ++i) {
@@ -668,6 +682,26 @@ static void* in_thread(void* barrier) {
   CHECK(cuMemFreeAsync(pointer, CU_STREAM_PER_THREAD) == CUDA_SUCCESS);
   return barrier;
 }
+static void* retain_and_release(void* barrier) {
+  for (int i = 0; i < 50; ++i) {
+    CUdeviceptr pointer = 0;
+    unsigned char byte = 0;
+    retain();
+    CHECK(cuMemAlloc(&pointer, 1 << 20) == CUDA_SUCCESS);
+    CHECK(cuMemsetD8(pointer, 7, 1 << 20) == CUDA_SUCCESS);
+    CHECK(cuMemcpyDtoH(&byte, pointer, 1) == CUDA_SUCCESS && byte == 7);
+    CHECK(cuMemFree(pointer) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS && cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+  }
+  return barrier;
+}
+/* Whoever retains a context has it, whatever others release at that moment. */
+static void released_by_threads(void) {
+  pthread_t all[4];
+  for (int i = 0; i < 4; ++i) CHECK(pthread_create(&all[i], NULL, retain_and_release, NULL) == 0);
+  for (int i = 0; i < 4; ++i) CHECK(pthread_join(all[i], NULL) == 0);
+}
+
 static void threads(void) {
   retain();
   for (int round = 0; round < 5; ++round) {
@@ -734,6 +768,8 @@ int main(int count, char** arguments) {
     void (*run)(void);
   } kCases[] = {{"reset", reset},
                 {"created", created},
+                {"refused-end", refused_end},
+                {"released-by-threads", released_by_threads},
                 {"second", second},
                 {"second-is-primary", second_is_primary},
                 {"ipc", ipc},
