@@ -134,7 +134,9 @@ void Heap::record_events(StreamUses& uses) {
     const CUstream stream = uses.streams[i].stream;
     // Another thread's default stream cannot be reached from here, nor one that is gone: such a free waits
     // for the device.
-    if (stream == CU_STREAM_PER_THREAD || !is_alive(driver_, uses.streams[i])) {
+    const bool is_of_another_thread =
+        stream == CU_STREAM_PER_THREAD && uses.streams[i].thread != thread_number();
+    if (is_of_another_thread || !is_alive(driver_, uses.streams[i])) {
       ++i;
       continue;
     }

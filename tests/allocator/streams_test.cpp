@@ -224,12 +224,30 @@ TEST(Streams, ASlotThatOthersStillUseServesTheNextRequestBehindThem) {
   EXPECT_EQ(device.reports(), "");
 }
 
-TEST(Streams, AUseOnAThreadsDefaultStreamEndsWithAWaitForTheDevice) {
+TEST(Streams, AUseOnTheCallingThreadsDefaultStreamEndsWithIt) {
   Device device(kLate);
   const auto arena = device.arena();
   const CUstream stream = device.stream();
   void* block = must_allocate(*arena, 20 * kMiB, stream);
+  device.touch(CU_STREAM_PER_THREAD, block, 20 * kMiB);
   SPW_EXPECT_OK(Arena::record_stream(block, CU_STREAM_PER_THREAD));
+  SPW_EXPECT_OK(Arena::free(block));
+  device.driver->cuStreamSynchronize(CU_STREAM_PER_THREAD);
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 20 * kMiB, stream)));
+  EXPECT_EQ(arena->stats().pending_bytes, 0);
+  EXPECT_EQ(arena->stats().host_waits, 0);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Streams, AUseOnAnotherThreadsDefaultStreamEndsWithAWaitForTheDevice) {
+  Device device(kLate);
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  void* block = must_allocate(*arena, 20 * kMiB, stream);
+  std::thread([&] {
+    device.driver->cuCtxSetCurrent(device.context);
+    SPW_EXPECT_OK(Arena::record_stream(block, CU_STREAM_PER_THREAD));
+  }).join();
   SPW_EXPECT_OK(Arena::free(block));
   EXPECT_EQ(arena->stats().pending_bytes, static_cast<int64_t>(20 * kMiB));
   void* next = must_allocate(*arena, 60 * kMiB, stream);
