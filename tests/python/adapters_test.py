@@ -112,6 +112,7 @@ def documented_cupy(stream: types.SimpleNamespace) -> Any:
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         device=types.SimpleNamespace(get_device_id=lambda: 0),
         get_current_stream=lambda: stream,
+        runtime=types.SimpleNamespace(free=lambda _: start_device()),
     )
     return module
 
@@ -154,6 +155,17 @@ class CuPy(unittest.TestCase):
         del part
         self.assertEqual(stats(0)["requested_bytes"]["all"]["current"], 0)
         self.assertEqual(self.adapter.allocate(0).ptr, 0)
+
+    def test_the_first_array_of_a_process_makes_the_context(self) -> None:
+        done = on_late_device(
+            "-c",
+            f"import sys, types; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+            "from adapters_test import documented_cupy\n"
+            "sys.modules['cupy'] = documented_cupy(types.SimpleNamespace(ptr=0))\n"
+            "from spillway.compat.cupy import allocate\n"
+            "assert allocate(1 << 20).ptr\n",
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_want_of_memory_is_cupys_error_with_the_report(self) -> None:
         check(library().spw_set_limit(0, 8 * MIB))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import ctypes
 
+from .._errors import SpillwayError
 from .._library import check, library
 
 OUT_OF_MEMORY = 2  # SPW_ERROR_OUT_OF_MEMORY
+INVALID_STATE = 4  # SPW_ERROR_INVALID_STATE
 
 
 class OutOfMemoryError(MemoryError):
     """The text has a report of who holds what."""
 
 
+class NoContextError(SpillwayError):
+    """Nobody has made a context of the device current yet."""
+
+
 def allocate(size: int, device: int, stream: int = 0) -> int:
     """The address of `size` bytes for use on a stream, which is a cudaStream_t; 0 where size is 0.
 
-    Errors: OutOfMemoryError, SpillwayError.
+    Errors: OutOfMemoryError, NoContextError, SpillwayError.
     """
     out = ctypes.c_void_p()
     status = library().spw_alloc(
@@ -24,6 +30,8 @@ def allocate(size: int, device: int, stream: int = 0) -> int:
     )
     if status == OUT_OF_MEMORY:
         raise OutOfMemoryError(library().spw_last_error().decode(errors="replace"))
+    if status == INVALID_STATE:
+        raise NoContextError(library().spw_last_error().decode(errors="replace"))
     check(status)
     return out.value or 0
 

@@ -47,8 +47,13 @@ def allocate(size: int) -> Any:
     Errors: OutOfMemoryError, SpillwayError.
     """
     device = int(cupy.cuda.device.get_device_id())
+    stream = int(cupy.cuda.get_current_stream().ptr)
     try:
-        address = _blocks.allocate(size, device, int(cupy.cuda.get_current_stream().ptr))
+        try:
+            address = _blocks.allocate(size, device, stream)
+        except _blocks.NoContextError:
+            cupy.cuda.runtime.free(0)  # with which the runtime makes the current device's context
+            address = _blocks.allocate(size, device, stream)
     except _blocks.OutOfMemoryError as problem:
         raise OutOfMemoryError(size, device, str(problem)) from None
     return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address, size, _Block(address), device), 0)
