@@ -106,8 +106,10 @@ class MemoryResource {
   // What is enqueued on `stream`, and on the stream that the block was allocated on, may still use it. Costs
   // more where these are two.
   void deallocate(StreamRef stream, void* pointer, std::size_t, std::size_t) const noexcept {
-    // Refused for a stream of another context alone, or a pointer that the next call refuses too.
-    (void)spw_record_stream(pointer, stream.get());
+    // Refused for a stream of another context, which orders nothing here: the host waits for it; and for a
+    // pointer that the last call refuses too.
+    if (spw_record_stream(pointer, stream.get()) != SPW_OK)
+      (void)spw_stream_synchronize(device_, stream.get());
     (void)spw_free(pointer);
   }
 

@@ -41,6 +41,16 @@ class Device {
     return made;
   }
 
+  CUstream stream_of_another_context() const {
+    using Create = CUresult (*)(CUcontext*, unsigned, CUdevice);
+    CUcontext other = nullptr;
+    const auto create = reinterpret_cast<Create>(driver_->find("cuCtxCreate_v2"));
+    SPW_CHECK(create != nullptr && create(&other, 0, 0) == CUDA_SUCCESS);
+    CUstream made = stream();
+    SPW_CHECK(driver_->cuCtxPopCurrent(&other) == CUDA_SUCCESS);
+    return made;
+  }
+
   void write(void* block, size_t bytes, CUstream stream) const {
     const auto address = reinterpret_cast<CUdeviceptr>(block);
     SPW_CHECK(driver_->cuMemsetD8Async(address, 1, bytes, stream) == CUDA_SUCCESS);
@@ -99,6 +109,25 @@ TEST(MemoryResource, ABlockFreedOnAnotherStreamWaitsForIt) {
       device.order(made_on, freed_on);
       device.write(block, kMiB, freed_on);
       resource.deallocate(freed_on, block, kMiB, 256);
+    }
+    device.finish();
+  });
+}
+
+TEST(MemoryResource, ABlockFreedOnAStreamOfAnotherContextWaitsForIt) {
+  in_child(kLate, [] {
+    const Device device;
+    const MemoryResource resource;
+    CUstream made_on = device.stream();
+    CUstream foreign = device.stream_of_another_context();
+    for (int i = 0; i < 20; ++i) {
+      void* block = resource.allocate(made_on, kMiB, 256);
+      device.order(made_on, foreign);
+      device.write(block, kMiB, foreign);
+      resource.deallocate(foreign, block, kMiB, 256);
+      void* next = resource.allocate(made_on, kMiB, 256);
+      device.write(next, kMiB, made_on);
+      resource.deallocate(made_on, next, kMiB, 256);
     }
     device.finish();
   });
