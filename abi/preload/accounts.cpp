@@ -1,7 +1,5 @@
 #include "abi/preload/accounts.h"
 
-#include <set>
-
 #include "abi/process.h"
 
 namespace spillway {
@@ -23,8 +21,10 @@ void Accounts::add(DriverMemory kind, int device, const void* context, uint64_t 
                    uint64_t bytes) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    rows_[static_cast<size_t>(kind)][key] = {device, context, bytes};
-    publish(kind, device);
+    const auto [entry, is_new] = rows_[static_cast<size_t>(kind)].try_emplace(key);
+    if (!is_new) change(kind, entry->second, false);
+    entry->second = {device, context, bytes};
+    change(kind, entry->second, true);
   } catch (...) {
     // Host memory has run out: the account is wrong, the program is not.
   }
@@ -36,9 +36,8 @@ void Accounts::remove(DriverMemory kind, uint64_t key) noexcept {
     auto& rows = rows_[static_cast<size_t>(kind)];
     const auto found = rows.find(key);
     if (found == rows.end()) return;
-    const int device = found->second.device;
+    change(kind, found->second, false);
     rows.erase(found);
-    publish(kind, device);
   } catch (...) {
     // As above.
   }
@@ -49,25 +48,21 @@ void Accounts::context_ended(const void* context) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     for (size_t kind = 0; kind < rows_.size(); ++kind) {
-      std::set<int> devices;
       std::erase_if(rows_[kind], [&](const auto& entry) {
         const bool ends = entry.second.context == context;
-        if (ends) devices.insert(entry.second.device);
+        if (ends) change(static_cast<DriverMemory>(kind), entry.second, false);
         return ends;
       });
-      for (const int device : devices) publish(static_cast<DriverMemory>(kind), device);
     }
   } catch (...) {
     // As above.
   }
 }
 
-void Accounts::publish(DriverMemory kind, int device) {
-  uint64_t bytes = 0;
-  for (const auto& [key, row] : rows_[static_cast<size_t>(kind)]) {
-    if (row.device == device) bytes += row.bytes;
-  }
-  (void)Process::instance().annotate(device, kNames[static_cast<size_t>(kind)], bytes);
+void Accounts::change(DriverMemory kind, const Row& row, bool is_added) {
+  uint64_t& total = totals_[{kind, row.device}];
+  total = is_added ? total + row.bytes : total - row.bytes;
+  (void)Process::instance().annotate(row.device, kNames[static_cast<size_t>(kind)], total);
 }
 
 }  // namespace spillway

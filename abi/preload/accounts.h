@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 namespace spillway {
 
@@ -38,10 +40,12 @@ class Accounts {
     const void* context;
     uint64_t bytes;
   };
-  void publish(DriverMemory kind, int device);
+  // With the lock held.
+  void change(DriverMemory kind, const Row& row, bool is_added);
 
   std::mutex mutex_;
   std::array<std::unordered_map<uint64_t, Row>, static_cast<size_t>(DriverMemory::kCount)> rows_;
+  std::map<std::pair<DriverMemory, int>, uint64_t> totals_;  // by device
 };
 
 }  // namespace spillway
