@@ -74,7 +74,8 @@ Status Streamless::free(void* pointer) {
 
 std::shared_ptr<Event> Streamless::mark(CUstream stream, bool* known) {
   *known = true;
-  if (driver_->cuStreamQuery(stream) == CUDA_SUCCESS) return nullptr;
+  // Of the legacy stream that answers for its own work alone, not for the streams that it waits for.
+  if (stream != CU_STREAM_LEGACY && driver_->cuStreamQuery(stream) == CUDA_SUCCESS) return nullptr;
   *known = false;
   Result<Event> event = Event::create(*driver_);
   if (!event.ok() || !event->record(stream).ok()) return nullptr;

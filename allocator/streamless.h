@@ -5,10 +5,10 @@
 // device, the host waits for it before the memory is handed out.
 //
 // Frees gather in an *epoch* and cost no driver call. An epoch that is large enough is closed: an event is
-// recorded on each stream that has work, one for all streams that the legacy default stream waits for (the
-// per-thread default streams among them: CUDA's rules for the legacy stream), one for each other. When the
-// events are reached, the epoch's blocks are free. A stream that is destroyed leaves an event behind. While a
-// stream captures, no epoch can be closed; its frees stay where they are.
+// recorded on each stream that has work, and always one for all streams that the legacy default stream waits
+// for (the per-thread default streams among them: CUDA's rules for the legacy stream), one for each other.
+// When the events are reached, the epoch's blocks are free. A stream that is destroyed leaves an event
+// behind. While a stream captures, no epoch can be closed; its frees stay where they are.
 //
 // Thread-safe. Locks: its own before the arena's; no lock is held while the host waits.
 #pragma once
