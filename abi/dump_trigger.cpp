@@ -10,7 +10,7 @@
 #include <system_error>
 #include <thread>
 
-#include "abi/own_thread.h"
+#include "stats/own_thread.h"
 
 namespace spillway {
 namespace {

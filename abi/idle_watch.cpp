@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "abi/own_thread.h"
+#include "stats/own_thread.h"
 
 namespace spillway {
 namespace {

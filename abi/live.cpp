@@ -13,10 +13,10 @@
 #include <string_view>
 #include <utility>
 
-#include "abi/own_thread.h"
 #include "abi/process.h"
 #include "abi/tier_stats.h"
 #include "stats/dump.h"
+#include "stats/own_thread.h"
 #include "stats/trace_record.h"
 
 namespace spillway {

@@ -7,6 +7,7 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "stats/own_thread.h"
 
 namespace spillway {
 
@@ -22,7 +23,7 @@ Status PinnedGrowth::reach(uint64_t bytes) {
   }
   if (thread_.joinable()) thread_.join();  // of the last time: it has ended
   try {
-    thread_ = std::thread([this] { work(); });
+    thread_ = start_own_thread([this] { work(); });
   } catch (const std::system_error& error) {
     const std::lock_guard lock(mutex_);
     is_working_ = false;

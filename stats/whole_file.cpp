@@ -3,8 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,38 +10,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <mutex>
 #include <utility>
 
+#include "stats/held_signal.h"
+
 namespace spillway {
 namespace {
-
-// Holds SIGXFSZ back, which a file beyond the process's limit raises and which would end the program.
-class HeldSignal {
- public:
-  HeldSignal() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGXFSZ);
-    sigset_t pending;
-    was_pending_ = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
-    held_ = pthread_sigmask(SIG_BLOCK, &set_, &before_) == 0;
-  }
-  ~HeldSignal() {
-    if (!held_) return;
-    const timespec now{};
-    if (!was_pending_) (void)sigtimedwait(&set_, nullptr, &now);
-    (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  HeldSignal(const HeldSignal&) = delete;
-  HeldSignal& operator=(const HeldSignal&) = delete;
-
- private:
-  sigset_t set_{};
-  sigset_t before_{};
-  bool was_pending_ = false;
-  bool held_ = false;
-};
 
 class Descriptor {
  public:

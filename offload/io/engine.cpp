@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "stats/own_thread.h"
+
 namespace spillway {
 
 // A request on its way: its bytes up to `pushed_bytes` have been handed to the queue.
@@ -95,7 +97,7 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
     if (queue.ok()) serve(*queue.value());
   };
   try {
-    thread_ = std::thread(run);
+    thread_ = start_own_thread(run);
     made.wait(lock, [&] { return is_made; });
   } catch (const std::system_error& error) {
     problem = Status::io(fmt::format("the I/O thread does not start: {}", error.what()));

@@ -14,6 +14,8 @@
 #include <iterator>
 #include <utility>
 
+#include "stats/held_signal.h"
+
 namespace spillway {
 namespace {
 
@@ -183,6 +185,7 @@ Status ExtentFile::extend(uint64_t bytes) {
 
 // Where the file system cannot reserve (EOPNOTSUPP), a write may still find the disk full.
 Status ExtentFile::allocate(uint64_t offset, uint64_t bytes) {
+  const HeldSignal held;
   int error = 0;
   do {
     error = fallocate(file_->buffered(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "stats/held_signal.h"
+
 namespace spillway {
 namespace {
 
@@ -83,6 +85,7 @@ std::string IoFile::probe_direct() const {
   for (size_t i = 0; i < bytes; ++i) written.get()[i] = static_cast<std::byte>(i * 37 + 11);
   std::memset(read.get(), 0, bytes);
   const auto wanted = static_cast<ssize_t>(bytes);
+  const HeldSignal held;
   errno = EIO;
   if (pwrite(direct_, written.get(), bytes, 0) != wanted) return text_of("a direct write", errno);
   errno = EIO;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "offload/io/queue.h"
+#include "stats/own_thread.h"
 
 namespace spillway {
 namespace {
@@ -31,7 +32,7 @@ class ThreadQueue final : public IoQueue {
 
   Status start(uint32_t threads) {
     try {
-      while (threads_.size() < threads) threads_.emplace_back([this] { work(); });
+      while (threads_.size() < threads) threads_.push_back(start_own_thread([this] { work(); }));
     } catch (const std::system_error& error) {
       if (threads_.empty()) return Status::io(fmt::format("no thread can be started: {}", error.what()));
     }

@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "stats/own_thread.h"
+
 namespace spillway {
 namespace {
 
@@ -271,13 +273,13 @@ Status Regions::prefetch(const std::string& tag) {
   region.prefetched.reset();
   // Everyone else waits for the thread before looking at the region, so it needs no lock. Nobody joins it: it
   // ends when it has said how it went.
-  std::promise<Status> said;
-  std::future<Status> prefetching = said.get_future();
+  auto said = std::make_shared<std::promise<Status>>();
+  std::future<Status> prefetching = said->get_future();
   try {
-    std::thread([this, pointer, said = std::move(said)]() mutable {
+    start_own_thread([this, pointer, said]() mutable {
       Status status = bring_back(*pointer);
       pointer.reset();
-      said.set_value(std::move(status));
+      said->set_value(std::move(status));
     }).detach();
     region.prefetching = std::move(prefetching);
   } catch (const std::system_error& error) {

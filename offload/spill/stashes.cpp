@@ -8,6 +8,7 @@
 
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "stats/own_thread.h"
 
 namespace spillway {
 
@@ -317,7 +318,7 @@ StashCounters Stashes::counters() {
 Status Stashes::start_thread() {
   if (is_working_) return {};
   try {
-    std::thread([this] { work(); }).detach();
+    start_own_thread([this] { work(); }).detach();
     is_working_ = true;
   } catch (const std::system_error& error) {
     return Status::io(fmt::format("no thread for the disk's work: {}", error.what()));

@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include "stats/own_thread.h"
+
 namespace spillway {
 namespace {
 
@@ -23,7 +25,7 @@ Workers::~Workers() {
 bool Workers::start() {
   if (idle_ >= jobs_.size() || threads_ == most_threads_) return threads_ > 0;
   try {
-    std::thread([this] { work(); }).detach();
+    start_own_thread([this] { work(); }).detach();
     ++threads_;
   } catch (const std::system_error&) {
     // Those that there are do it.

@@ -141,7 +141,7 @@ TEST(ExtentFile, WhatIsGivenBackLeavesTheDiskAndReturns) {
 TEST(ExtentFile, NoRoomIsSeenWhenSpaceIsReserved) {
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_DFL);
     const rlimit limit{10 * kMiB, 10 * kMiB};
     setrlimit(RLIMIT_FSIZE, &limit);
     const auto file = file_of();

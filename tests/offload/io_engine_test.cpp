@@ -177,7 +177,7 @@ TEST_P(OnEachQueue, AFullDiskIsAnError) {
 TEST_P(OnEachQueue, AShortWriteOfTheKernelGoesOnToItsError) {
   const pid_t child = fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_DFL);
     const rlimit limit{100 * kKiB, 100 * kKiB};
     setrlimit(RLIMIT_FSIZE, &limit);
     bool is_right = false;

@@ -96,7 +96,7 @@ TEST(Limits, AFullFileSystemKeepsTheRegionWhereItIs) {
 TEST(Limits, AFileThatMayNotGrowKeepsTheRegionWhereItIs) {
   const Folder directory;
   EXPECT_EQ(in_child([&] {
-              std::signal(SIGXFSZ, SIG_IGN);
+              std::signal(SIGXFSZ, SIG_DFL);
               // The simulated device keeps its memory in files too.
               return with_region(directory.path(), [](Tiers&, TestRegion& region) {
                 const rlimit limit{5 * kMiB, RLIM_INFINITY};

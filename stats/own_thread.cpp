@@ -1,4 +1,4 @@
-#include "abi/own_thread.h"
+#include "stats/own_thread.h"
 
 #include <signal.h>
 
