@@ -145,6 +145,12 @@ bool parse(std::string_view text, IoEngineKind& out) {
   return true;
 }
 
+bool parse(std::string_view text, DiskPriority& out) {
+  if (text != "normal" && text != "idle") return false;
+  out = text == "normal" ? DiskPriority::kNormal : DiskPriority::kIdle;
+  return true;
+}
+
 bool parse(std::string_view text, Tuning& out) {
   if (text != "off" && text != "kept" && text != "auto") return false;
   out = text == "off" ? Tuning::kOff : text == "kept" ? Tuning::kKept : Tuning::kAuto;
@@ -242,6 +248,9 @@ std::string print(const IpcPolicy& value) {
 }
 std::string print(const IoEngineKind& value) {
   return value == IoEngineKind::kAuto ? "auto" : "threads";
+}
+std::string print(const DiskPriority& value) {
+  return value == DiskPriority::kNormal ? "normal" : "idle";
 }
 std::string print(const Tuning& value) {
   return value == Tuning::kOff ? "off" : value == Tuning::kKept ? "kept" : "auto";

@@ -162,6 +162,9 @@ DiskTierOptions Process::configured_disk() const {
   options.io.block_bytes = config_.spill_block.bytes;
   options.io.depth = config_.spill_depth.value;
   options.io.threads = config_.spill_threads.value;
+  options.io.is_idle = config_.spill_priority == DiskPriority::kIdle;
+  options.buffers = config_.spill_buffers.value;
+  options.pins_buffers = config_.spill_pinned;
   options.io.use_uring = config_.spill_engine == IoEngineKind::kAuto;
   return options;
 }

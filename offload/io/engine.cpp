@@ -1,6 +1,9 @@
 #include "offload/io/engine.h"
 
 #include <fmt/format.h>
+#include <linux/ioprio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -37,8 +40,14 @@ struct IoEngine::Slot {
 
 namespace {
 
+// The calling thread's operations, and those of threads that it starts. One that may not stays as it was.
+void become_idle() {
+  (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+}
+
 IoEngine::MakeQueue usual_queue(const IoOptions& options) {
   return [options]() -> Result<std::unique_ptr<IoQueue>> {
+    if (options.is_idle) become_idle();
     if (!options.use_uring)
       return make_thread_queue(options.depth, options.threads, "io_uring is not wanted");
     auto uring = make_uring_queue(options.depth);
@@ -119,9 +128,21 @@ Status IoEngine::submit(const IoRequest& request, IoDone done) {
 }
 
 Status IoEngine::use_memory(std::span<std::byte> memory) {
+  return prepare([memory](IoQueue& queue) { queue.use_memory(memory); });
+}
+
+Status IoEngine::use_file(const IoFile& file) {
+  return prepare([descriptors = file.descriptors()](IoQueue& queue) {
+    for (const int descriptor : descriptors) {
+      if (descriptor >= 0) queue.use_file(descriptor);
+    }
+  });
+}
+
+Status IoEngine::prepare(Preparation preparation) {
   std::unique_lock lock(mutex_);
   if (Status status = start(lock); !status.ok()) return status;
-  new_memory_.push_back(memory);
+  preparations_.push_back(std::move(preparation));
   queue_->wake();
   return {};
 }
@@ -177,7 +198,7 @@ void IoEngine::serve(IoQueue& queue) {
 
 // False when the engine ends and nothing waits any more.
 bool IoEngine::take_submitted(IoQueue& queue) {
-  std::vector<std::span<std::byte>> memory;
+  std::vector<Preparation> preparations;
   bool has_waiting = false;
   bool goes_on = true;
   {
@@ -187,11 +208,11 @@ bool IoEngine::take_submitted(IoQueue& queue) {
       submitted_[priority].clear();
       has_waiting = has_waiting || !waiting_[priority].empty();
     }
-    memory.swap(new_memory_);
+    preparations.swap(preparations_);
     goes_on = has_waiting || !is_stopping_;
     if (!goes_on && free_slots_.size() == slots_.size()) queue_ = nullptr;
   }
-  for (const std::span<std::byte> range : memory) queue.use_memory(range);
+  for (const Preparation& prepare : preparations) prepare(queue);
   return goes_on;
 }
 

@@ -48,6 +48,7 @@ struct IoOptions {
   uint32_t depth = 32;   // operations in flight
   uint32_t threads = 4;  // of the queue without io_uring
   bool use_uring = true;
+  bool is_idle = false;  // of the idle class of I/O priorities, where the disk's scheduler knows it
   int read_retries = 3;
 };
 
@@ -79,6 +80,8 @@ class IoEngine {
   // Memory of many requests to come, prepared for them where the queue can; must stay mapped while the engine
   // lives.
   Status use_memory(std::span<std::byte> memory);
+  // The same of a file, which outlives the engine's last request. Errors: as submit().
+  Status use_file(const IoFile& file);
   // Submits and waits. Not from a callback. Errors: out_of_memory, where the disk has no room; io.
   Status run(const IoRequest& request);
 
@@ -90,8 +93,10 @@ class IoEngine {
   struct Active;
   struct Slot;
   using ActivePointer = std::shared_ptr<Active>;
+  using Preparation = std::function<void(IoQueue&)>;  // on the engine's thread
 
   Status start(std::unique_lock<std::mutex>& lock);
+  Status prepare(Preparation preparation);
   void serve(IoQueue& queue);
   bool take_submitted(IoQueue& queue);
   void fill(IoQueue& queue);
@@ -106,7 +111,7 @@ class IoEngine {
 
   mutable std::mutex mutex_;
   std::array<std::vector<ActivePointer>, kIoPriorities> submitted_;
-  std::vector<std::span<std::byte>> new_memory_;
+  std::vector<Preparation> preparations_;
   IoCounters counters_;
   std::string description_;
   bool is_stopping_ = false;

@@ -122,6 +122,7 @@ Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, con
   }
   IoEngine engine(options);
   if (Status status = engine.use_memory({memory.get(), kWindowBytes}); !status.ok()) return status;
+  if (Status status = engine.use_file(file.value()->file()); !status.ok()) return status;
   Window window(engine, file.value()->file(), memory.get(),
                 std::max<uint64_t>(options.block_bytes, kExtentBytes));
   DiskSpeed speed;

@@ -47,6 +47,8 @@ class IoQueue {
   // Memory that many operations will use; it may be prepared for them. Must stay mapped while the queue
   // lives.
   virtual void use_memory(std::span<std::byte> memory) = 0;
+  // A descriptor that many operations will be of, prepared likewise. Must stay open while the queue lives.
+  virtual void use_file(int file) = 0;
 
   virtual uint32_t depth() const = 0;
   // What serves, and why nothing better does: for reports.

@@ -66,6 +66,7 @@ class ThreadQueue final : public IoQueue {
   }
 
   void use_memory(std::span<std::byte>) override {}
+  void use_file(int) override {}
   uint32_t depth() const override { return depth_; }
   std::string description() const override {
     return fmt::format("{} threads of pread and pwrite ({})", threads_.size(), reason_);

@@ -19,6 +19,7 @@ constexpr int kMostTries = 1000;
 constexpr timespec kPause{0, 1'000'000};  // between two of them
 constexpr uint64_t kWakeToken = ~uint64_t{0};
 constexpr uint32_t kMostRegions = 1024;
+constexpr uint32_t kMostFiles = 4;
 constexpr size_t kMostRegionBytes = size_t{1}
                                     << 30;  // of one registered buffer: io_uring_register_buffers(3)
 
@@ -49,6 +50,7 @@ class UringQueue final : public IoQueue {
   size_t wait(std::span<IoCompletion> out) override;
   void wake() override;
   void use_memory(std::span<std::byte> memory) override;
+  void use_file(int file) override;
   uint32_t depth() const override { return depth_; }
   std::string description() const override;
 
@@ -67,6 +69,8 @@ class UringQueue final : public IoQueue {
   int event_ = -1;
   uint64_t event_value_ = 0;
   bool has_region_table_ = false;
+  bool has_file_table_ = false;
+  std::vector<int> files_;  // by their places in the table
   std::string plain_memory_reason_;
   std::vector<Region> regions_;  // by address
 };
@@ -83,6 +87,7 @@ Status UringQueue::open() {
   const int error = io_uring_register_buffers_sparse(&ring_, kMostRegions);
   has_region_table_ = error == 0;
   if (error != 0) plain_memory_reason_ = std::strerror(-error);
+  has_file_table_ = io_uring_register_files_sparse(&ring_, kMostFiles) == 0;
   listen_for_wake();
   return {};
 }
@@ -147,6 +152,10 @@ void UringQueue::push(const IoOperation& operation) {
   } else {
     io_uring_prep_write(entry, operation.file, operation.memory, bytes, operation.offset);
   }
+  if (const auto known = std::find(files_.begin(), files_.end(), operation.file); known != files_.end()) {
+    entry->fd = static_cast<int>(known - files_.begin());
+    io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
+  }
   io_uring_sqe_set_data64(entry, operation.token);
 }
 
@@ -207,6 +216,13 @@ void UringQueue::use_memory(std::span<std::byte> memory) {
   for (std::byte* begin = memory.data(); begin < end; begin += kMostRegionBytes) {
     register_region(begin, std::min(end, begin + kMostRegionBytes));
   }
+}
+
+// Without registration the kernel looks the descriptor up for each operation.
+void UringQueue::use_file(int file) {
+  if (!has_file_table_ || files_.size() == kMostFiles) return;
+  const int done = io_uring_register_files_update(&ring_, static_cast<unsigned>(files_.size()), &file, 1);
+  if (done == 1) files_.push_back(file);
 }
 
 // Without registration the kernel pins the pages of each operation anew: slower, and right all the same.

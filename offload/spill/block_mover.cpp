@@ -87,8 +87,10 @@ Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     if (spare_ != nullptr && spare_->settle()) return std::move(spare_);
   }
-  Result<std::unique_ptr<Staging>> made = Staging::create(lanes_, pinned_, bytes);
-  if (!made.ok() || made.value()->size() < Staging::kMostBuffers) return made;
+  const DiskTierOptions& options = disk_.options();
+  Result<std::unique_ptr<Staging>> made =
+      Staging::create(lanes_, pinned_, bytes, options.buffers, options.pins_buffers);
+  if (!made.ok() || made.value()->size() < options.buffers) return made;
   Staging& staging = *made.value();
   {
     const std::lock_guard lock(mutex_);

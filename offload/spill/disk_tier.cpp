@@ -105,6 +105,7 @@ Status DiskTier::open() {
   Result<std::unique_ptr<ExtentFile>> file = ExtentFile::open(options_.file);
   if (!file.ok()) return file.take_status();
   file_ = std::move(file.value());
+  (void)engine_.use_file(file_->file());  // an engine that does not start says so when it is asked
   return {};
 }
 

@@ -32,6 +32,8 @@ namespace spillway {
 struct DiskTierOptions {
   ExtentFileOptions file;  // an empty directory: there is no disk tier
   IoOptions io;
+  size_t buffers = 8;  // of Staging::kBufferBytes, between the device and the disk
+  bool pins_buffers = true;
   uint64_t daily_write_bytes = ~uint64_t{0};  // what may be written in any day: flash wears
   IoEngine::MakeQueue make_queue;             // instead of the kernel's: for faults
   double write_bytes_per_s = 0;               // what packing has to beat; 0: what is measured
@@ -60,6 +62,7 @@ class DiskTier {
   DiskTier& operator=(const DiskTier&) = delete;
 
   uint64_t limit_bytes() const { return options_.file.most_bytes; }
+  const DiskTierOptions& options() const { return options_; }
   bool exists() const { return !options_.file.directory.empty(); }
   // Places for a block of so many bytes. Errors: unsupported (no directory is set), out_of_memory (no room
   // within the limit, the disk, a quota, or what may be written today), io (the directory; or the tier was

@@ -23,24 +23,29 @@ Status DiskWork::wait() {
   return std::exchange(status_, Status());
 }
 
-Result<std::unique_ptr<Staging>> Staging::create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes) {
+Result<std::unique_ptr<Staging>> Staging::create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes,
+                                                 size_t most, bool wants_pinned) {
   std::unique_ptr<Staging> staging(new Staging(lanes, arena));
+  staging->is_pinned_ = wants_pinned;
   const size_t wanted =
-      std::clamp<size_t>(static_cast<size_t>((bytes + kBufferBytes - 1) / kBufferBytes), 1, kMostBuffers);
-  for (size_t i = 0; i < wanted; ++i) {
+      std::clamp<size_t>(static_cast<size_t>((bytes + kBufferBytes - 1) / kBufferBytes), 1, most);
+  while (staging->size() < wanted) {
     auto buffer = std::make_unique<Buffer>();
-    Result<void*> memory = arena.allocate(kBufferBytes, PinnedArena::kSlotBytes);
-    if (memory.ok()) {
-      buffer->memory = static_cast<std::byte*>(memory.value());
-    } else if (!staging->buffers_.empty()) {
-      break;
-    } else {
-      staging->is_pinned_ = false;
+    if (staging->is_pinned_) {
+      Result<void*> memory = arena.allocate(kBufferBytes, PinnedArena::kSlotBytes);
+      if (!memory.ok() && staging->size() > 0) break;
+      staging->is_pinned_ = memory.ok();
+      if (memory.ok()) buffer->memory = static_cast<std::byte*>(memory.value());
+    }
+    if (!staging->is_pinned_) {
       buffer->memory = static_cast<std::byte*>(std::aligned_alloc(PinnedArena::kSlotBytes, kBufferBytes));
-      if (buffer->memory == nullptr) return memory.take_status();
+      if (buffer->memory == nullptr && staging->size() > 0) break;
+      if (buffer->memory == nullptr)
+        return Status::out_of_memory("the host has no memory for a buffer between the device and the disk");
     }
     staging->buffers_.push_back(std::move(buffer));
-    if (!staging->is_pinned_) break;
+    // The host has little left: one will do.
+    if (wants_pinned && !staging->is_pinned_) break;
   }
   for (const std::unique_ptr<Buffer>& buffer : staging->buffers_) {
     Result<Event> event = lanes.events().acquire();

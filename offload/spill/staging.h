@@ -37,7 +37,6 @@ class DiskWork {
 class Staging {
  public:
   static constexpr size_t kBufferBytes = size_t{8} << 20;
-  static constexpr size_t kMostBuffers = 8;
 
   struct Buffer {
     std::byte* memory = nullptr;
@@ -46,9 +45,11 @@ class Staging {
     DiskWork disk;
   };
 
-  // Of as many buffers as `bytes` can use. The context must be current. Errors: out_of_memory, where the host
-  // has no memory for one buffer; driver.
-  static Result<std::unique_ptr<Staging>> create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes);
+  // Of as many buffers as `bytes` can use, at most `most`. Unless `wants_pinned` they are plain memory from
+  // the beginning. The context must be current. Errors: out_of_memory, where the host has no memory for one
+  // buffer; driver.
+  static Result<std::unique_ptr<Staging>> create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes,
+                                                 size_t most, bool wants_pinned);
   // Waits for what still uses the buffers; where that fails, their memory is never used again.
   ~Staging();
   Staging(const Staging&) = delete;

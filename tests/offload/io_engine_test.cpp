@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/ioprio.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -338,6 +341,44 @@ TEST(IoEngine, AQueueThatCannotBeMadeIsAnErrorAndMayBeTriedAgain) {
   EXPECT_EQ(engine.run(request_of(IoKind::kWrite, file, bytes)).text(), "no queue today");
   refuses = false;
   EXPECT_TRUE(engine.run(request_of(IoKind::kWrite, file, bytes)).ok());
+}
+
+TEST(IoEngine, AFileThatIsRegisteredIsReachedWithoutItsDescriptor) {
+  auto queue = make_uring_queue(2);
+  if (!queue.ok()) GTEST_SKIP() << queue.status().text();
+  const int descriptor = temporary_file();
+  queue.value()->use_file(descriptor);
+  close(descriptor);
+  const Bytes written(4 * kKiB, 1);
+  queue.value()->push({IoKind::kWrite, descriptor, written.span().data(), written.span().size(), 0, 7});
+  std::array<IoCompletion, 2> completions;
+  ASSERT_EQ(queue.value()->wait(completions), 1U);
+  EXPECT_EQ(completions[0].result, 4 * kKiB);
+}
+
+TEST_P(OnEachQueue, KnownFilesAndIdlePriority) {
+  const auto idle_threads = [] {
+    int found = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      const int thread = std::stoi(task.path().filename().string());
+      const long priority = syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, thread);
+      found += IOPRIO_PRIO_CLASS(priority) == IOPRIO_CLASS_IDLE ? 1 : 0;
+    }
+    return found;
+  };
+  IoFile file(temporary_file());
+  for (const bool is_idle : {false, true}) {
+    IoOptions idle = options();
+    idle.is_idle = is_idle;
+    IoEngine engine(idle);
+    EXPECT_TRUE(engine.use_file(file).ok());
+    const Bytes written(300 * kKiB, 1);
+    const Bytes read(300 * kKiB, 2);
+    EXPECT_TRUE(engine.run(request_of(IoKind::kWrite, file, written)).ok());
+    EXPECT_TRUE(engine.run(request_of(IoKind::kRead, file, read)).ok());
+    EXPECT_TRUE(read == written);
+    EXPECT_EQ(idle_threads() > 0, is_idle);
+  }
 }
 
 TEST(IoEngine, WithoutIoUringThreadsServe) {

@@ -284,6 +284,7 @@ class WatchedQueue final : public IoQueue {
     memory_->push_back(memory);
     queue_->use_memory(memory);
   }
+  void use_file(int file) override { queue_->use_file(file); }
   uint32_t depth() const override { return queue_->depth(); }
   std::string description() const override { return queue_->description(); }
 
@@ -293,8 +294,28 @@ class WatchedQueue final : public IoQueue {
   std::vector<std::span<std::byte>>* memory_;
 };
 
+TEST(Regions, FewBuffersAndPlainOnesDo) {
+  const Folder directory;
+  for (const size_t buffers : {1, 3}) {
+    for (const bool pins : {true, false}) {
+      DiskTierOptions options = disk_options(directory.path());
+      options.buffers = buffers;
+      options.pins_buffers = pins;
+      Tiers tiers("capacity:128MiB,completion:late", options);
+      const std::unique_ptr<Arena> arena = tiers.device.arena();
+      TestRegion weights(tiers, *arena, kWeights);
+      weights.write(weights.allocate(50 * kMiB), 1);
+      SPW_EXPECT_OK(weights.evict(SpillTo::kDisk));
+      EXPECT_EQ(tiers.pinned.reserved_bytes() > 0, pins);
+      SPW_EXPECT_OK(weights.restore());
+      EXPECT_TRUE(weights.all_intact());
+      EXPECT_EQ(tiers.device.reports(), "");
+    }
+  }
+}
+
 TEST(Regions, MemoryThatTheDiskKnowsStaysMapped) {
-  constexpr uint64_t kRingBytes = Staging::kMostBuffers * Staging::kBufferBytes;
+  const uint64_t ring_bytes = DiskTierOptions().buffers * Staging::kBufferBytes;
   const Folder directory;
   std::atomic<const PinnedArena*> pinned{nullptr};
   std::vector<std::span<std::byte>> memory;
@@ -304,7 +325,7 @@ TEST(Regions, MemoryThatTheDiskKnowsStaysMapped) {
     if (!queue.ok()) queue = make_thread_queue(8, 2, "no io_uring here");
     if (!queue.ok()) return queue;
     // The first move's bytes wait for the second move's ring.
-    const auto both_have_rings = [&pinned] { return pinned.load()->reserved_bytes() >= 2 * kRingBytes; };
+    const auto both_have_rings = [&] { return pinned.load()->reserved_bytes() >= 2 * ring_bytes; };
     return std::unique_ptr<IoQueue>(
         std::make_unique<WatchedQueue>(std::move(queue.value()), both_have_rings, &memory));
   };
@@ -313,8 +334,8 @@ TEST(Regions, MemoryThatTheDiskKnowsStaysMapped) {
   const std::unique_ptr<Arena> arena = tiers.device.arena();
   TestRegion weights(tiers, *arena, kWeights);
   TestRegion other(tiers, *arena, kOther);
-  weights.write(weights.allocate(kRingBytes), 1);
-  other.write(other.allocate(kRingBytes), 2);
+  weights.write(weights.allocate(ring_bytes), 1);
+  other.write(other.allocate(ring_bytes), 2);
   std::thread second([&] {
     const ScopedContext context(*tiers.device.driver, arena->context());
     SPW_EXPECT_OK(other.evict(SpillTo::kDisk));
