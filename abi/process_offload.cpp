@@ -130,7 +130,9 @@ Result<Relief> Process::idle(int device, const std::function<bool()>& goes_on) {
     above = config_.evict_above.of(total.value());
     down_to = std::min(above, config_.evict_below.of(total.value()));
   }
-  return below.value()->regions().relieve(above, down_to, goes_on);
+  Result<Relief> relief = below.value()->regions().relieve(above, down_to, goes_on);
+  below.value()->disk().give_back();
+  return relief;
 }
 
 void Process::watch_for_idleness(Arena& arena) {

@@ -267,6 +267,8 @@ spw_status spw_enable_peer(int device, int peer) {
 
 spw_status spw_trim(int device) {
   return spillway::with_used_arena(device, [](Arena& arena) {
+    if (spillway::DeviceTiers* tiers = Process::instance().existing_tiers(arena.device()); tiers != nullptr)
+      tiers->disk().give_back();
     Guard* guard = Process::existing_guard(arena.device());
     return guard == nullptr ? arena.trim() : guard->trim();
   });

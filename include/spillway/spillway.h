@@ -63,8 +63,9 @@ SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
  * captured, or an earlier error of the program's). */
 SPW_API spw_status spw_stream_synchronize(int device, spw_stream stream);
 
-/* Gives every page without live bytes back to the driver, after waiting for the device.
- * Errors: SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_DRIVER. */
+/* Gives every page without live bytes back to the driver, after waiting for the device, and to the disk what
+ * of the spill file nothing is in. Errors: SPW_ERROR_INVALID_STATE (a stream is being captured),
+ * SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_trim(int device);
 
 /* Makes all memory that Spillway holds on `device`, now and later, usable from device `peer` (kernels and

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -105,6 +106,8 @@ Status DiskTier::open() {
   Result<std::unique_ptr<ExtentFile>> file = ExtentFile::open(options_.file);
   if (!file.ok()) return file.take_status();
   file_ = std::move(file.value());
+  if (const std::string& warning = file_->warning(); !warning.empty())
+    std::fprintf(stderr, "spillway: %s\n", warning.c_str());
   (void)engine_.use_file(file_->file());  // an engine that does not start says so when it is asked
   return {};
 }
@@ -408,9 +411,9 @@ ExtentFile::Usage DiskTier::usage() const {
   return file_ == nullptr ? ExtentFile::Usage{} : file_->usage();
 }
 
-std::string DiskTier::warning() const {
+void DiskTier::give_back() {
   const std::lock_guard lock(mutex_);
-  return file_ == nullptr ? std::string() : file_->warning();
+  if (file_ != nullptr) (void)file_->give_back();
 }
 
 }  // namespace spillway

@@ -91,8 +91,8 @@ class DiskTier {
   DiskCounters counters() const;
   IoCounters io_counters() const { return engine_.counters(); }
   ExtentFile::Usage usage() const;
-  // Why not better, or not at all: for reports. Empty where all is well.
-  std::string warning() const;
+  // What nothing is written to goes back to the file system, as far as it takes that.
+  void give_back();
   std::string engine() const { return engine_.description(); }
 
  private:

@@ -2,11 +2,15 @@
 // else.
 #include "include/spillway/offload.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -386,6 +390,54 @@ TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
     SPW_CHECK(spw_region_set_codec(0, "a", static_cast<spw_codec>(3)) == SPW_ERROR_INVALID_ARGUMENT);
     SPW_CHECK(spw_free(block) == SPW_OK);
   });
+}
+
+// Of the files in `folder` that this process has open: the spill file has no name there.
+uint64_t bytes_on_disk(const std::string& folder) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    struct stat found {};
+    if (error || target.rfind(folder, 0) != 0 || ::stat(entry.path().c_str(), &found) != 0) continue;
+    bytes = std::max(bytes, static_cast<uint64_t>(found.st_blocks) * 512);
+  }
+  return bytes;
+}
+
+TEST(AbiOffload, TheDiskHasItsRoomBackWhenMemoryIsTrimmedOrTheProgramIsIdle) {
+  const Folder folder;
+  in_child({{"SPILLWAY_CONF", "spill_ram_backed:on,spill_dir:" + folder.path()}}, [&] {
+    const auto driver = start_device();
+    void* block = filled_in(*driver, "a", 5, 20 * kMiB);
+    for (const bool trims : {true, false}) {
+      SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_OK);
+      SPW_CHECK(bytes_on_disk(folder.path()) >= 20 * kMiB);
+      SPW_CHECK(spw_region_restore(0, "a") == SPW_OK && is_filled(*driver, block, 5, 20 * kMiB));
+      SPW_CHECK((trims ? spw_trim(0) : spw_phase(0, "idle", nullptr)) == SPW_OK);
+      SPW_CHECK(bytes_on_disk(folder.path()) < kMiB);
+    }
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+}
+
+TEST(AbiOffload, WhatIsWrongWithADirectoryIsSaidOnce) {
+  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no file system in memory at /dev/shm";
+  const Folder folder;
+  const std::string said = folder.file("said");
+  in_child({{"SPILLWAY_CONF", "spill_ram_backed:on,spill_dir:/dev/shm"}}, [&] {
+    SPW_CHECK(std::freopen(said.c_str(), "w", stderr) != nullptr);
+    const auto driver = start_device();
+    void* block = filled_in(*driver, "a", 5, 4 * kMiB);
+    for (int i = 0; i < 2; ++i) {
+      SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_OK);
+      SPW_CHECK(spw_region_restore(0, "a") == SPW_OK);
+    }
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  });
+  const std::string text = folder.read("said");
+  EXPECT_EQ(text.rfind("spillway: the spill directory /dev/shm is on tmpfs", 0), 0U) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 
 TEST(AbiOffload, WhatServesADiskBestIsKeptAndUsed) {
