@@ -23,12 +23,45 @@ int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) { *out = bytes; 
 """
 
 
-def make_driver(folder: str) -> Path:
-    library, source = Path(folder) / "libcuda.so.1", Path(folder) / "fake.c"
-    source.write_text(FAKE)
-    subprocess.run(
-        [os.environ["SPILLWAY_CC"], "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True
-    )
+# Of days to come: a function has another signature.
+NEWER = """
+#include <string.h>
+int cuMemAlloc_v3(unsigned long long* out, unsigned long bytes, int kind) { *out = bytes + kind; return 0; }
+int cuGetProcAddress_v2(const char* name, void** out, int version, unsigned long long flags, int* status) {
+  (void)flags;
+  *out = 0;
+  if (strcmp(name, "cuMemAlloc") == 0) *out = version >= 14000 ? (void*)cuMemAlloc_v3 : (void*)cuMemAlloc_v2;
+  if (status != 0) *status = *out == 0;
+  return *out == 0 ? 500 : 0;
+}
+"""
+# Passes calls on to the driver, which it finds beside itself when it is called first.
+FORWARDING = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+static void* find(const char* name) {
+  static void* driver;
+  Dl_info own;
+  char path[4096];
+  dladdr((void*)find, &own);
+  snprintf(path, sizeof path, "%s.1", own.dli_fname);
+  if (driver == 0) driver = dlopen(path, RTLD_NOW);
+  return dlsym(driver, name);
+}
+int cuInit(unsigned flags) { return ((int (*)(unsigned))find("cuInit"))(flags); }
+int cuDriverGetVersion(int* version) { return ((int (*)(int*))find("cuDriverGetVersion"))(version); }
+int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) {
+  return ((int (*)(unsigned long long*, unsigned long))find("cuMemAlloc_v2"))(out, bytes);
+}
+"""
+
+
+def make_driver(folder: str, text: str = FAKE, name: str = "libcuda.so.1") -> Path:
+    library, source = Path(folder) / name, Path(folder) / f"{name}.c"
+    source.write_text(text)
+    words = [os.environ["SPILLWAY_CC"], "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", library, source, "-ldl"]
+    subprocess.run(words, check=True)
     return library
 
 
@@ -40,6 +73,37 @@ class LookUps(unittest.TestCase):
     def test_a_prefix_is_not_a_name(self) -> None:
         """cudnnCreate was taken for the driver's and looked up in itself, to the end of the stack (HAMi-core 215)."""
         self.case("prefix")
+
+    def test_it_does_not_look_itself_up(self) -> None:
+        """Without a handle of its own, the wrapper asked everybody, and so itself, for each name (HAMi-core 215)."""
+        done = run(PROGRAMS / "preload_lookups", "own-handle", preload=[], TEST_PRELOAD=str(PRELOAD))
+        self.assertEqual((done.code, done.err), (0, ""))
+
+    def test_a_driver_behind_another_library_of_its_name(self) -> None:
+        """WSL2's libcuda.so.1 passes calls on to libcuda.so.1.1, and was given those wrappers (HAMi-core 326)."""
+        with tempfile.TemporaryDirectory() as folder:
+            make_driver(folder, name="libcuda.so.1.1")
+            driver = str(make_driver(folder, FORWARDING))
+            done = run(PROGRAMS / "preload_lookups", "forwarded", SPILLWAY_LIBCUDA=driver)
+        self.assertEqual(done.code, 0, done.err)
+
+    def test_a_newer_signature_is_left_alone(self) -> None:
+        """A look-up tried name_v3, then name_v2, then the name, whatever version was asked for."""
+        with tempfile.TemporaryDirectory() as folder:
+            driver = str(make_driver(folder, FAKE + NEWER))
+            done = run(PROGRAMS / "preload_lookups", "newer", SPILLWAY_LIBCUDA=driver)
+        self.assertEqual((done.code, done.err), (0, ""))
+
+    def test_addresses_are_asked_for_before_the_driver_is_initialised(self) -> None:
+        """The runtime does so first (nvshare)."""
+        self.case("before-init")
+
+    def test_its_own_look_ups_are_the_c_librarys(self) -> None:
+        """A library that imports the dlsym that it exports ends up in itself (vgpu-manager 89)."""
+        text = subprocess.run(["nm", "-D", "--undefined-only", PRELOAD], capture_output=True, text=True, check=True)
+        names = {line.split()[-1].split("@")[0] for line in text.stdout.splitlines()}
+        self.assertIn("dlvsym", names)
+        self.assertNotIn("dlsym", names)
 
     def test_nothing_is_fabricated(self) -> None:
         """A look-up that failed was answered with a wrapper."""

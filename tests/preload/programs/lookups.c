@@ -174,13 +174,73 @@ static void versioned(void) {
   CHECK(dlvsym(driver_library(), "cuMemAlloc_v2", "NONE_1.0") == NULL && dlerror() != NULL);
 }
 
+/* The library opened where nobody else sees it, and asked for what it has, what others have, and what nobody
+ * has: it is not the process's libcuda for itself. */
+static void own_handle(void) {
+  void* library = dlopen(getenv("TEST_PRELOAD"), RTLD_NOW | RTLD_LOCAL);
+  CHECK(library != NULL);
+  CHECK(is_hook(dlsym(library, "cuMemAlloc_v2")));
+  CHECK(dlsym(library, "cuInit") == NULL && dlsym(library, "cudnnCreate") == NULL);
+  void* (*look_up)(void*, const char*) = (void* (*)(void*, const char*))dlsym(library, "dlsym");
+  CHECK(is_hook((void*)look_up));
+  CHECK(look_up(RTLD_DEFAULT, "cudnnCreate") == (void*)cudnnCreate);
+  CHECK(look_up(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL);
+  CHECK(look_up(library, "cuNotThere") == NULL && look_up(library, "cudnnCreate") == NULL);
+  CHECK(is_in(look_up(driver_library(), "cuInit"), "libcuda"));
+  CHECK(is_hook(look_up(driver_library(), "cuMemAlloc_v2")));
+}
+
+/* Before cuInit, as the runtime asks. */
+static void before_init(void) {
+  Modern get = (Modern)dlsym(driver_library(), "cuGetProcAddress_v2");
+  CUdriverProcAddressQueryResult status;
+  CUresult (*init)(unsigned) = NULL;
+  CUresult (*allocate)(CUdeviceptr*, size_t) = NULL;
+  CHECK(get("cuMemAlloc", (void**)&allocate, 12000, 0, &status) == CUDA_SUCCESS && is_hook((void*)allocate));
+  CHECK(get("cuInit", (void**)&init, 12000, 0, &status) == CUDA_SUCCESS && is_in((void*)init, "libcuda"));
+  CUdeviceptr block = 0;
+  CHECK(allocate(&block, 4096) == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(init(0) == CUDA_SUCCESS);
+  CHECK(allocate(&block, 4096) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+/* A driver of days to come, where a name that is hooked has another signature since 14.0. */
+static void newer(void) {
+  void* library = driver_library();
+  Modern get = (Modern)dlsym(library, "cuGetProcAddress_v2");
+  CUdriverProcAddressQueryResult status;
+  void* found = NULL;
+  CHECK(get("cuMemAlloc", &found, 13000, 0, &status) == CUDA_SUCCESS && is_hook(found));
+  CHECK(get("cuMemAlloc", &found, 14000, 0, &status) == CUDA_SUCCESS && is_in(found, "libcuda"));
+  CHECK(is_in(dlsym(library, "cuMemAlloc_v3"), "libcuda"));
+}
+
+/* A library by the driver's name that finds the driver behind it when it is called. */
+static void forwarded(void) {
+  CUresult (*allocate)(CUdeviceptr*, size_t) =
+      (CUresult(*)(CUdeviceptr*, size_t))dlsym(driver_library(), "cuMemAlloc_v2");
+  CUdeviceptr block = 0;
+  CHECK(is_hook((void*)allocate));
+  CHECK(allocate(&block, 4096) == CUDA_SUCCESS && block == 4096);
+}
+
 int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"prefix", prefix},   {"fabricated", fabricated}, {"absent", absent},
-                {"lacking", lacking}, {"flags", flags},           {"shapes", shapes},
-                {"next", next},       {"old-names", old_names},   {"versioned", versioned}};
+  } kCases[] = {{"prefix", prefix},
+                {"fabricated", fabricated},
+                {"absent", absent},
+                {"lacking", lacking},
+                {"flags", flags},
+                {"shapes", shapes},
+                {"next", next},
+                {"old-names", old_names},
+                {"versioned", versioned},
+                {"own-handle", own_handle},
+                {"before-init", before_init},
+                {"newer", newer},
+                {"forwarded", forwarded}};
   CHECK(count == 2);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
