@@ -111,6 +111,7 @@ class Matrix(unittest.TestCase):
             flags = os.{when} | os.RTLD_DEEPBIND
             library = ctypes.CDLL(os.environ["TEST_LIBRARY"], mode=flags)
             assert library.allocate_and_free(100) == 0
+            assert ctypes.CDLL(os.environ["SPILLWAY_LIBCUDA"]).spwSimReportCount() == 0
             """
         )
         library = PROGRAMS / "libpreload_linked_library.so"
@@ -148,12 +149,15 @@ class Matrix(unittest.TestCase):
     def test_exit_in_the_middle(self) -> None:
         done = run(PROGRAMS / "preload_pairs", "modern", "exit")
         self.assertEqual((done.code, done.err), (0, ""))
-        self.assertEqual(done.served(), 404)
+        self.assertIn("driver calls of cuMemAlloc: 0", done.out)
+        blocks = done.stats()["allocation"]["all"]
+        self.assertEqual((blocks["allocated"], blocks["freed"]), (404, 404))
 
     def test_abort_in_the_middle(self) -> None:
         done = run(PROGRAMS / "preload_pairs", "modern", "abort")
-        self.assertEqual(done.code, -6)
-        self.assertEqual(done.err, "")
+        self.assertEqual((done.code, done.err), (-6, ""))
+        # It leaves no dump: by what the device was not asked for.
+        self.assertIn("driver calls of cuMemAlloc: 0", done.out)
 
     def test_shells_and_other_programs(self) -> None:
         done = run("/bin/sh", "-c", "echo $((6 * 7)); exec /bin/echo again")
@@ -185,6 +189,7 @@ class Matrix(unittest.TestCase):
             assert driver.cuCtxSetCurrent(context) == 0
             assert hooks.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)) == 0
             assert hooks.cuMemFree_v2(pointer) == 0
+            assert driver.spwSimReportCount() == 0
             """
         )
         self.assert_served(run(sys.executable, "-c", program, preload=[], TEST_PRELOAD=str(PRELOAD)), 1)

@@ -30,6 +30,16 @@ static CUdeviceptr allocate_on(size_t bytes, CUstream stream) {
   return pointer;
 }
 
+/* What the device has to say, before the program ends in whichever way. */
+static void judge(void) {
+  for (size_t i = 0; driver.report_count != NULL && i < driver.report_count(); ++i) {
+    fprintf(stderr, "race: %s\n", driver.report(i));
+  }
+  CHECK(driver.report_count == NULL || driver.report_count() == 0);
+  if (driver.calls != NULL) printf("driver calls of cuMemAlloc: %d\n", (int)driver.calls("cuMemAlloc"));
+  fflush(stdout);
+}
+
 /* Of a driver that has them: a null stream is the default stream of whichever kind the program asked for. */
 static void work(const char* end) {
   CUstream streams[kStreams] = {NULL};
@@ -55,8 +65,11 @@ static void work(const char* end) {
     const CUdeviceptr ordered = allocate_on(bytes, stream);
     use(stream, ordered, bytes);
     CHECK(driver.cuMemFreeAsync_(ordered, stream) == CUDA_SUCCESS);
-    if (round == kRounds / 2 && strcmp(end, "exit") == 0) exit(0);
-    if (round == kRounds / 2 && strcmp(end, "abort") == 0) abort();
+    if (round == kRounds / 2 && (strcmp(end, "exit") == 0 || strcmp(end, "abort") == 0)) {
+      judge();
+      if (strcmp(end, "exit") == 0) exit(0);
+      abort();
+    }
     /* A stream goes, and another comes. */
     if (round % 32 == 31) {
       CHECK(driver.cuStreamDestroy_(streams[1]) == CUDA_SUCCESS);
@@ -64,10 +77,7 @@ static void work(const char* end) {
     }
   }
   CHECK(driver.cuCtxSynchronize() == CUDA_SUCCESS);
-  for (size_t i = 0; driver.report_count != NULL && i < driver.report_count(); ++i) {
-    fprintf(stderr, "race: %s\n", driver.report(i));
-  }
-  CHECK(driver.report_count == NULL || driver.report_count() == 0);
+  judge();
 }
 
 static void start(const char* way) {
@@ -98,8 +108,6 @@ int main(int count, char** arguments) {
   }
   start(arguments[1]);
   work(end);
-  if (driver.calls != NULL) printf("driver calls of cuMemAlloc: %d\n", (int)driver.calls("cuMemAlloc"));
-  fflush(stdout);
   if (strcmp(end, "child") == 0) {
     const pid_t child = fork();
     if (child == 0) exit(0); /* with every handler of the parent's */

@@ -114,5 +114,8 @@ int main(int count, char** arguments) {
   CHECK(cudaMemcpy(&last, (char*)kept + (1 << 20) - 1, 1, cudaMemcpyDeviceToHost) == cudaSuccess);
   CHECK(last == 42 && cudaFree(kept) == cudaSuccess);
   CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  void* device = dlopen(getenv("SPILLWAY_LIBCUDA"), RTLD_NOW);
+  size_t (*report_count)(void) = (size_t(*)(void))dlsym(device, "spwSimReportCount");
+  CHECK(report_count != NULL && report_count() == 0);
   return 0;
 }
