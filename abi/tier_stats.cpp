@@ -27,6 +27,9 @@ spw_tier_stats tier_stats(DeviceTiers& tiers, const RegionUsage& regions) {
   stats.disk_file_bytes = tiers.disk().usage().file_bytes;
   stats.disk_limit_bytes = tiers.disk().limit_bytes();
   stats.disk_saved_bytes = disk.saved_bytes;
+  stats.disk_today_bytes = disk.today_bytes;
+  stats.disk_daily_limit_bytes = tiers.disk().options().daily_write_bytes;
+  stats.stuck_bytes = regions.stuck_bytes;
   return stats;
 }
 

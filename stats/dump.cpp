@@ -80,7 +80,9 @@ Json to_json(const Stats& stats, const Member<Stats, Value> (&members)[kCount]) 
 Json to_json(const DumpTiers& tiers) {
   Json out = to_json(tiers.stats, kTierMembers);
   // In JSON, null is what has no bound.
-  if (tiers.stats.disk_limit_bytes == UINT64_MAX) out["disk_limit_bytes"] = nullptr;
+  for (const char* bound : {"disk_limit_bytes", "disk_daily_limit_bytes"}) {
+    if (out[bound] == UINT64_MAX) out[bound] = nullptr;
+  }
   out["regions"] = Json::array();
   for (const DumpRegion& region : tiers.regions) {
     Json row = {{"tag", region.tag}, {"priority", region.stats.priority}};

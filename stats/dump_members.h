@@ -36,6 +36,9 @@ inline constexpr Member<spw_tier_stats, uint64_t> kTierMembers[] = {
     SPW_MEMBER(disk_file_bytes),
     SPW_MEMBER(disk_limit_bytes),
     SPW_MEMBER(disk_saved_bytes),
+    SPW_MEMBER(disk_today_bytes),
+    SPW_MEMBER(disk_daily_limit_bytes),
+    SPW_MEMBER(stuck_bytes),
 #undef SPW_MEMBER
 };
 

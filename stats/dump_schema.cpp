@@ -86,7 +86,8 @@ Json tiers_schema() {
   region["properties"]["priority"] = integer();
   region["required"].insert(region["required"].end(), {"tag", "priority"});
   Json out = members_schema(kTierMembers);
-  out["properties"]["disk_limit_bytes"] = or_null(count());
+  for (const char* bound : {"disk_limit_bytes", "disk_daily_limit_bytes"})
+    out["properties"][bound] = or_null(count());
   out["properties"]["regions"] = list_of(std::move(region));
   out["required"].push_back("regions");
   return out;

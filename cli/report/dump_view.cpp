@@ -143,6 +143,8 @@ class DeviceReader {
     if (!tiers.is_object()) return;
     view_.tiers.host = reader_.bytes(tiers, "region_host_bytes") + reader_.bytes(tiers, "stash_host_bytes");
     view_.tiers.disk = reader_.bytes(tiers, "region_disk_bytes") + reader_.bytes(tiers, "stash_disk_bytes");
+    view_.tiers.disk_today = reader_.bytes(tiers, "disk_today_bytes");
+    view_.tiers.disk_daily_limit = reader_.count(tiers, "disk_daily_limit_bytes");
     for (const Json& region : reader_.member(tiers, "regions")) {
       if (!region.is_object()) continue;
       view_.tiers.regions.push_back({reader_.text(region, "tag"), reader_.bytes(region, "device_bytes"),

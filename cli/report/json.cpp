@@ -59,6 +59,8 @@ Json tiers_json(const TierView& tiers) {
   return {{"host_placed_bytes", tiers.host_placed},
           {"host_bytes", tiers.host},
           {"disk_bytes", tiers.disk},
+          {"disk_today_bytes", tiers.disk_today},
+          {"disk_daily_limit_bytes", or_null(tiers.disk_daily_limit)},
           {"regions", list_of(tiers.regions, [](const RegionView& region) {
              return Json{{"tag", region.tag},
                          {"device_bytes", region.device_bytes},

@@ -73,12 +73,16 @@ std::string moments_text(const RankReport& report) {
 }
 
 std::string tiers_text(const TierView& tiers) {
-  if (tiers.host_placed + tiers.host + tiers.disk == 0) return {};
+  if (tiers.host_placed + tiers.host + tiers.disk + tiers.disk_today == 0) return {};
   std::string out = heading("Beside the device");
   out += sum_line(' ', "placed in host memory", tiers.host_placed);
   out += sum_line('+', "left the device, in host memory", tiers.host);
   out += sum_line('+', "left the device, on disk", tiers.disk);
-  return out + sum_line('=', "beside the device", tiers.host_placed + tiers.host + tiers.disk);
+  out += sum_line('=', "beside the device", tiers.host_placed + tiers.host + tiers.disk);
+  if (tiers.disk_today > 0) out += sum_line(' ', "written to disk on that day", tiers.disk_today);
+  if (tiers.disk_daily_limit)
+    out += sum_line(' ', "of what may be written in a day", *tiers.disk_daily_limit);
+  return out;
 }
 
 // ---- Tables

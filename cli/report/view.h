@@ -98,6 +98,8 @@ struct TierView {
   uint64_t host_placed = 0;
   uint64_t host = 0;  // of regions and stashes
   uint64_t disk = 0;
+  uint64_t disk_today = 0;  // written on the day of the dump (UTC)
+  std::optional<uint64_t> disk_daily_limit;
   std::vector<RegionView> regions;
 };
 

@@ -27,8 +27,8 @@ typedef enum spw_tier {
 /* ---- Regions. A tag is 1 to 64 letters, digits, `.`, `_`, `-`, `/` and `:`. ----
  *
  * Calls wait for a region that is being moved. Inside a spw_oom_callback none waits: there a region that is
- * being moved, or that another thread is using, is refused with SPW_ERROR_INVALID_STATE, and what looks at all
- * regions leaves it out; the one that room is being made for can be looked at. */
+ * being moved, or that another thread is using, is refused with SPW_ERROR_INVALID_STATE, and what looks at
+ * all regions leaves it out; the one that room is being made for can be looked at. */
 
 /* From here to spw_region_end, what the calling thread allocates on the device belongs to the region, which
  * is made if need be; regions nest, the innermost serves. Not to be called while a stream is captured.
@@ -179,6 +179,9 @@ typedef struct spw_tier_stats {
   uint64_t disk_file_bytes;
   uint64_t disk_limit_bytes; /* UINT64_MAX when unlimited */
   uint64_t disk_saved_bytes; /* that packing spared */
+  uint64_t disk_today_bytes; /* written on this day (UTC), or about to be: what spill_daily_writes bounds */
+  uint64_t disk_daily_limit_bytes; /* UINT64_MAX when unlimited */
+  uint64_t stuck_bytes;            /* of regions that are elsewhere, and the driver refused to take back */
 } spw_tier_stats;
 
 SPW_API spw_status spw_tier_stats_get(int device, spw_tier_stats* stats);

@@ -112,14 +112,18 @@ Status DiskTier::open() {
   return {};
 }
 
-// With the mutex held, like end_plan().
-Status DiskTier::plan(uint64_t bytes) {
+// With the mutex held, like those below.
+uint64_t DiskTier::planned_today() const {
   const uint64_t written_bytes = engine_.counters().written_bytes;
+  return written_bytes - (today() == day_ ? written_before_day_bytes_ : written_bytes) + planned_bytes_;
+}
+
+Status DiskTier::plan(uint64_t bytes) {
   if (const int64_t day = today(); day != day_) {
     day_ = day;
-    written_before_day_bytes_ = written_bytes;
+    written_before_day_bytes_ = engine_.counters().written_bytes;
   }
-  const uint64_t used = written_bytes - written_before_day_bytes_ + planned_bytes_;
+  const uint64_t used = planned_today();
   if (bytes > options_.daily_write_bytes - std::min(used, options_.daily_write_bytes)) {
     return Status::out_of_memory(fmt::format(
         "{}: {} of the {} bytes that may be written in a day are written or about to be; {} more are wanted",
@@ -403,7 +407,9 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
 
 DiskCounters DiskTier::counters() const {
   const std::lock_guard lock(mutex_);
-  return counters_;
+  DiskCounters counters = counters_;
+  counters.today_bytes = planned_today();
+  return counters;
 }
 
 ExtentFile::Usage DiskTier::usage() const {

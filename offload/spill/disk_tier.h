@@ -49,6 +49,7 @@ struct DiskCounters {
   uint64_t mismatches = 0;
   uint64_t repeated_writes = 0;
   uint64_t failed_writes = 0;  // for good
+  uint64_t today_bytes = 0;    // written on this day (UTC), or about to be
 };
 
 class DiskTier {
@@ -108,6 +109,7 @@ class DiskTier {
   void write_ended(const std::shared_ptr<Write>& write, int error);
   // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);
+  uint64_t planned_today() const;
   Status plan(uint64_t bytes);
   void end_plan(DiskPiece& piece);
 

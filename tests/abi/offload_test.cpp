@@ -381,10 +381,12 @@ TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
     void* block = filled_in(*driver, "a", 5, 20 * kMiB);
     for (const spw_codec codec : {SPW_CODEC_LZ4, SPW_CODEC_ZSTD, SPW_CODEC_NONE}) {
       const uint64_t saved = tier_stats().disk_saved_bytes;
+      const uint64_t today = tier_stats().disk_today_bytes;
       SPW_CHECK(spw_region_set_codec(0, "a", codec) == SPW_OK);
       SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_OK);
       SPW_CHECK(spw_region_restore(0, "a") == SPW_OK && is_filled(*driver, block, 5, 20 * kMiB));
       SPW_CHECK((tier_stats().disk_saved_bytes > saved) == (codec != SPW_CODEC_NONE));
+      SPW_CHECK(tier_stats().disk_today_bytes > today && tier_stats().disk_daily_limit_bytes == 1024 * kMiB);
     }
     SPW_CHECK(spw_region_set_codec(0, "b", SPW_CODEC_LZ4) == SPW_ERROR_INVALID_STATE);
     SPW_CHECK(spw_region_set_codec(0, "a", static_cast<spw_codec>(3)) == SPW_ERROR_INVALID_ARGUMENT);

@@ -313,9 +313,13 @@ TEST(DiskTier, OnlyWhatWasWrittenCountsInADay) {
     SPW_EXPECT_OK(region.evict(SpillTo::kDisk));
     SPW_EXPECT_OK(region.restore());
   }
+  const uint64_t today_bytes = tiers.disk.counters().today_bytes;
+  EXPECT_GE(today_bytes, tiers.disk.counters().written_bytes);
+  EXPECT_GT(today_bytes + 20 * kMiB, options.daily_write_bytes);
   const Status status = region.evict(SpillTo::kDisk);
   EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY);
   EXPECT_NE(status.text().find("in a day"), std::string::npos) << status.text();
+  EXPECT_EQ(tiers.disk.counters().today_bytes, today_bytes);
   EXPECT_TRUE(region.all_intact());
 }
 

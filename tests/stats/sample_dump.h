@@ -34,7 +34,7 @@ inline Dump sample_dump() {
   device.free_bytes = (1 << 30) - 3 * kPage;
   device.tiers.emplace();
   device.tiers->stats.region_host_bytes = kPage;
-  device.tiers->stats.disk_limit_bytes = UINT64_MAX;
+  device.tiers->stats.disk_limit_bytes = device.tiers->stats.disk_daily_limit_bytes = UINT64_MAX;
   device.tiers->regions.push_back({"weights", {}});
   device.tiers->regions[0].stats.host_bytes = kPage;
   device.pools.push_back({1, 2, {kPage, kPage, kPage, 0}});
