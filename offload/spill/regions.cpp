@@ -434,7 +434,7 @@ std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
   std::vector<std::pair<std::string, RegionReport>> out;
   for (const RegionPointer& region : all()) {
     Result<RegionReport> report = look_at(*region);
-    if (report.ok()) out.emplace_back(region->tag, std::move(report.value()));
+    if (report.ok()) out.emplace_back(region->tag, report.value());
   }
   return out;
 }
