@@ -60,7 +60,16 @@ int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) {
 def make_driver(folder: str, text: str = FAKE, name: str = "libcuda.so.1") -> Path:
     library, source = Path(folder) / name, Path(folder) / f"{name}.c"
     source.write_text(text)
-    words = [os.environ["SPILLWAY_CC"], "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", library, source, "-ldl"]
+    words = [
+        os.environ["SPILLWAY_CC"],
+        "-shared",
+        "-fPIC",
+        f"-Wl,-soname,{name}",
+        "-o",
+        str(library),
+        str(source),
+        "-ldl",
+    ]
     subprocess.run(words, check=True)
     return library
 
