@@ -17,8 +17,8 @@ struct Retained {
   int count = 0;
   CUcontext context = nullptr;  // of the last time
 };
-std::mutex
-    retains_mutex;  // held over the driver's calls too: between the last release and the end nobody retains
+// Held over the driver's calls too: between the last release and the end nobody retains.
+std::mutex retains_mutex;
 std::array<Retained, Allocator::kMostDevices> retained{};
 
 void announce(CUresult result, const CUstream* out, unsigned flags) noexcept {

@@ -33,6 +33,12 @@ from both import (  # noqa: E402
 )
 
 
+def run_on(devices: str, code: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own on these simulated devices."""
+    given = {**os.environ, "SPILLWAY_SIM": devices}
+    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+
+
 class Devices(Memory):
     def test_a_device_that_is_not_there(self) -> None:
         with self.assertRaises((RuntimeError, AssertionError)):
@@ -48,13 +54,7 @@ there = source.to("cuda:0").to("cuda:1")
 runtime = ctypes.CDLL("libcudart.so.13")
 print(torch.equal(there.cpu(), source), runtime.cudaDeviceEnablePeerAccess(1, 0))
 """
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "SPILLWAY_SIM": "devices:2"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_on("devices:2", code)
         already_enabled = 704
         self.assertEqual(done.stdout.split(), ["True", str(already_enabled)], done.stderr)
 
@@ -69,8 +69,7 @@ there = source.to("cuda:0").to("cuda:1")
 back = there.to("cuda:0")
 print(torch.equal(there.cpu(), source), torch.equal(back.cpu(), source), sim.reports())
 """
-        given = {**os.environ, "SPILLWAY_SIM": "devices:2,mig:1"}
-        done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+        done = run_on("devices:2,mig:1", code)
         self.assertEqual(done.stdout.strip(), "True True []", done.stderr)
 
 
