@@ -160,6 +160,8 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
     Status written = staging.at(i).disk.wait();
     if (status.ok()) status = std::move(written);
   }
+  // The blocks stay where they are, for the program to use: no copy may still read them.
+  if (!status.ok()) (void)lanes_.drain_out();
   give_back(std::move(made.value()));
   return status.ok() ? disk_.sync(sync_failures) : std::move(status);
 }

@@ -409,6 +409,28 @@ TEST(Regions, UnderABoundOnWritesPackingGoesFurther) {
   EXPECT_TRUE(region.all_intact());
 }
 
+TEST(Regions, AfterAFailedMoveNoCopyReadsWhatTheProgramWrites) {
+  const Folder directory;
+  DiskTierOptions options = disk_options(directory.path());
+  options.buffers = 3;
+  Tiers tiers("capacity:128MiB,completion:late", options);
+  const std::unique_ptr<Arena> arena = tiers.device.arena();
+  TestRegion weights(tiers, *arena, kWeights);
+  void* block = weights.allocate(options.buffers * Staging::kBufferBytes);
+  weights.write(block, 1);
+  // One copy is on its way when the next is refused.
+  for (int round = 0; round < 2; ++round) {
+    tiers.device.inject_fault("cuMemcpyDtoHAsync", 2, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(weights.evict(SpillTo::kDisk).code(), SPW_ERROR_DRIVER);
+    tiers.device.clear_faults();
+    tiers.device.touch(tiers.device.stream(), block, weights.blocks().at(block));
+    EXPECT_EQ(tiers.device.reports(), "") << round;
+    EXPECT_EQ(tiers.device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+    SPW_EXPECT_OK(weights.evict(SpillTo::kDisk));
+    SPW_EXPECT_OK(weights.restore());
+  }
+}
+
 TEST(Regions, WithoutAnyRoomEverythingStays) {
   Tiers tiers("capacity:256MiB,completion:late", {}, 16 * kMiB);
   const std::unique_ptr<Arena> arena = tiers.device.arena();
