@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import unittest
 import warnings
@@ -170,6 +171,17 @@ def the_first_parameter_is_frozen(outcome: Outcome) -> None:
     handle.remove()
 
 
+def fill_the_device(but_bytes: int) -> list[Any]:
+    """Whatever else is on it, which differs between releases of PyTorch."""
+    piece_bytes = 2 << 20
+    held: list[Any] = []
+    with contextlib.suppress(torch.OutOfMemoryError):
+        while True:
+            held.append(torch.empty(piece_bytes, dtype=torch.uint8, device="cuda"))
+    del held[: but_bytes // piece_bytes]
+    return held
+
+
 def no_room_to_begin_undoes_everything(outcome: Outcome) -> None:
     """For want of a second copy of one tensor, while the others have moved."""
     model = Model().cuda()
@@ -179,7 +191,7 @@ def no_room_to_begin_undoes_everything(outcome: Outcome) -> None:
     large = torch.full((50 << 20,), 7, dtype=torch.uint8, device="cuda")
     optimizer.state[model.blocks[5].linear.bias]["large"] = large
     model.blocks[5].register_buffer("large", large.clone())
-    other = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+    others = fill_the_device(40 << 20)
     held, parameters = state_of(optimizer), parameters_of(model)
     mark(held, 3)
     mark(parameters, 40)
@@ -192,7 +204,7 @@ def no_room_to_begin_undoes_everything(outcome: Outcome) -> None:
             raise AssertionError("there was room")
         assert spillway.regions() == {}
         outcome.damaged += damaged(held, 3) + damaged(parameters, 40)
-    del other
+    del others
     # None of it left a hook.
     backward(model)
     optimizer.step()
