@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -42,58 +43,68 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Requests in flight, no more than the memory has room for.
+// As many requests in flight as the engine has operations for. Each that ends starts the next one itself:
+// nobody is woken in between, and no more memory is used than the disk has at hand, which counts where a disk
+// is as fast as memory.
 class Window {
  public:
-  Window(IoEngine& engine, IoFile& file, std::byte* memory, uint64_t request_bytes)
-      : engine_(engine), file_(file), memory_(memory), request_bytes_(request_bytes) {
-    for (uint64_t at = 0; at + request_bytes <= kWindowBytes; at += request_bytes) free_.push_back(at);
-  }
+  Window(IoEngine& engine, IoFile& file, std::byte* memory, const IoOptions& options)
+      : engine_(engine),
+        file_(file),
+        memory_(memory),
+        request_bytes_(std::max<uint64_t>(options.block_bytes, kExtentBytes)),
+        most_(std::max<uint64_t>(
+            1, std::min(kWindowBytes, options.depth * options.block_bytes) / request_bytes_)) {}
 
   Status run(IoKind kind, const std::vector<Extent>& extents) {
+    kind_ = kind;
     for (const Extent& extent : extents) {
       for (uint64_t at = 0; at < extent.bytes; at += request_bytes_) {
-        const uint64_t bytes = std::min(request_bytes_, extent.bytes - at);
-        if (Status status = submit(kind, extent.offset + at, bytes); !status.ok()) break;
+        waiting_.push_back({extent.offset + at, std::min(request_bytes_, extent.bytes - at)});
       }
     }
+    in_use_ = most_;
+    for (uint64_t i = 0; i < most_; ++i) start_next(memory_ + i * request_bytes_);
     std::unique_lock lock(mutex_);
-    ended_.wait(lock, [&] { return in_flight_ == 0; });
+    ended_.wait(lock, [&] { return in_use_ == 0; });
     return error_ == 0 ? Status() : Status::io(std::strerror(error_));
   }
 
  private:
-  Status submit(IoKind kind, uint64_t offset, uint64_t bytes) {
-    uint64_t at = 0;
+  // In memory that the caller has in use, and gives back where nothing is left to do. On any thread.
+  void start_next(std::byte* memory) {
+    Extent extent;
     {
-      std::unique_lock lock(mutex_);
-      ended_.wait(lock, [&] { return !free_.empty(); });
-      if (error_ != 0) return Status::io(std::strerror(error_));
-      at = free_.back();
-      free_.pop_back();
-      ++in_flight_;
+      const std::lock_guard lock(mutex_);
+      if (error_ != 0 || waiting_.empty()) {
+        if (--in_use_ == 0) ended_.notify_all();
+        return;
+      }
+      extent = waiting_.front();
+      waiting_.pop_front();
     }
-    const IoRequest request{kind, IoPriority::kDemand, &file_, {memory_ + at, bytes}, offset};
-    Status status = engine_.submit(request, [this, at](int error) { end(at, error); });
-    if (!status.ok()) end(at, EIO);
-    return status;
+    const IoRequest request{kind_, IoPriority::kDemand, &file_, {memory, extent.bytes}, extent.offset};
+    const auto end = [this, memory](int error) {
+      note(error);
+      start_next(memory);
+    };
+    if (!engine_.submit(request, end).ok()) end(EIO);
   }
-  void end(uint64_t at, int error) {
+  void note(int error) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(at);
-    --in_flight_;
     if (error_ == 0) error_ = error;
-    ended_.notify_all();
   }
 
   IoEngine& engine_;
   IoFile& file_;
   std::byte* const memory_;
   const uint64_t request_bytes_;
+  const uint64_t most_;  // requests in flight
+  IoKind kind_ = IoKind::kRead;
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::vector<uint64_t> free_;
-  int in_flight_ = 0;
+  std::deque<Extent> waiting_;
+  uint64_t in_use_ = 0;  // pieces of memory
   int error_ = 0;
 };
 
@@ -123,8 +134,7 @@ Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, con
   IoEngine engine(options);
   if (Status status = engine.use_memory({memory.get(), kWindowBytes}); !status.ok()) return status;
   if (Status status = engine.use_file(file.value()->file()); !status.ok()) return status;
-  Window window(engine, file.value()->file(), memory.get(),
-                std::max<uint64_t>(options.block_bytes, kExtentBytes));
+  Window window(engine, file.value()->file(), memory.get(), options);
   DiskSpeed speed;
   speed.bytes = bytes;
   speed.block_bytes = options.block_bytes;
