@@ -28,7 +28,8 @@ HUGE_BYTES = 64 << 20  # more than fio's buffers need
 OUR_SETTINGS = {
     "io_uring 1M x 32": "spill_block:1MiB,spill_depth:32",
     "io_uring 4M x 8": "spill_block:4MiB,spill_depth:8",
-    "threads": "spill_engine:threads",
+    "threads 1M x 32": "spill_engine:threads,spill_block:1MiB,spill_depth:32",
+    "threads 4M x 8": "spill_engine:threads,spill_block:4MiB,spill_depth:8",
 }
 WAYS = ("write", "read")
 Sample = dict[str, tuple[float, float]]  # of each way: bytes per second, and seconds of the processor for each GiB
