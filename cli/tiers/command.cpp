@@ -92,10 +92,11 @@ int answer(const Json& json, const std::string& text, bool as_json) {
 }
 
 int run_tiers(const Asked& asked, uint64_t bytes) {
+  Result<Json> device_part = device_facts(asked.device);
+  if (!device_part.ok()) return complain(device_part.status());
   Result<Json> disk_part = disk(asked, bytes);
   if (!disk_part.ok()) return complain(disk_part.status());
-  const Json json{
-      {"device", device_facts(asked.device)}, {"host", host_facts()}, {"disk", disk_part.value()}};
+  const Json json{{"device", device_part.value()}, {"host", host_facts()}, {"disk", disk_part.value()}};
   const std::string text =
       device_text(json["device"]) + host_text(json["host"]) + disk_text(json["disk"]) +
       (asked.tune ? fmt::format("        best here: SPILLWAY_CONF=spill_block:{}KiB,spill_depth:{}\n",

@@ -118,18 +118,19 @@ Status measure_moves(int device, uint64_t bytes, const char* name, spw_tier tier
 
 // ---- Facts
 
-Json device_facts(int device) {
+Result<Json> device_facts(int device) {
   Result<std::shared_ptr<const Driver>> driver = Driver::open();
-  if (!driver.ok()) return {{"available", false}, {"reason", driver.status().text()}};
+  if (!driver.ok()) return Json{{"available", false}, {"reason", driver.status().text()}};
   Result<DeviceProperties> properties = query_device(*driver.value(), device);
-  if (!properties.ok()) return {{"available", false}, {"reason", properties.status().text()}};
-  return {{"available", true},
-          {"name", properties->name},
-          {"driver", driver.value()->version()},
-          {"total_bytes", properties->total_bytes},
-          {"vmm", properties->vmm_supported},
-          {"host_memory_mapped", answer_of(std::max(properties->host_vmm, properties->host_numa_vmm))},
-          {"numa_node", properties->host_numa_id}};
+  if (properties.status().code() == SPW_ERROR_INVALID_ARGUMENT) return properties.take_status();
+  if (!properties.ok()) return Json{{"available", false}, {"reason", properties.status().text()}};
+  return Json{{"available", true},
+              {"name", properties->name},
+              {"driver", driver.value()->version()},
+              {"total_bytes", properties->total_bytes},
+              {"vmm", properties->vmm_supported},
+              {"host_memory_mapped", answer_of(std::max(properties->host_vmm, properties->host_numa_vmm))},
+              {"numa_node", properties->host_numa_id}};
 }
 
 std::string device_text(const Json& facts) {

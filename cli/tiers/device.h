@@ -10,7 +10,9 @@
 
 namespace spillway {
 
-nlohmann::ordered_json device_facts(int device);
+// A machine without a device or a driver is described as such. Errors: invalid_argument, where it has
+// devices, but not this one.
+Result<nlohmann::ordered_json> device_facts(int device);
 std::string device_text(const nlohmann::ordered_json& facts);
 nlohmann::ordered_json host_facts();
 std::string host_text(const nlohmann::ordered_json& facts);

@@ -76,18 +76,14 @@ TEST_F(TiersCommandTest, TiersSaysWhatThereIs) {
 }
 
 TEST_F(TiersCommandTest, TiersSaysWhyThereIsNoDevice) {
-  for (const auto& [result, reason] :
-       {std::pair(run({"tiers", "--json", "--bytes", "1MiB", "--dir", folder_.path()}, "/no/driver"),
-                  "/no/driver: the CUDA driver could not be opened"),
-        std::pair(run({"tiers", "--json", "--bytes", "1MiB", "--dir", folder_.path(), "--device", "2"}),
-                  "device 2: there is no such device; allowed: 0 to 1")}) {
-    ASSERT_EQ(result.code, 0) << result.err;
-    const json found = json::parse(result.out);
-    EXPECT_THAT(keys(found["device"]), ElementsAre("available", "reason"));
-    EXPECT_EQ(found["device"]["available"], false);
-    EXPECT_THAT(found["device"]["reason"], HasSubstr(reason));
-    EXPECT_GT(found["disk"]["write_bytes_per_s"], 0);
-  }
+  const CommandResult result =
+      run({"tiers", "--json", "--bytes", "1MiB", "--dir", folder_.path()}, "/no/driver");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json found = json::parse(result.out);
+  EXPECT_THAT(keys(found["device"]), ElementsAre("available", "reason"));
+  EXPECT_EQ(found["device"]["available"], false);
+  EXPECT_THAT(found["device"]["reason"], HasSubstr("/no/driver: the CUDA driver could not be opened"));
+  EXPECT_GT(found["disk"]["write_bytes_per_s"], 0);
 }
 
 TEST_F(TiersCommandTest, TuneKeepsWhatItFinds) {
@@ -132,13 +128,15 @@ TEST_F(TiersCommandTest, MistakesAreOneLineAndExitCodeOne) {
   }
   expect_complaint({"tiers", "--bytes", "1000TiB", "--dir", folder_.path()}, "no room for");
   expect_complaint({"bench-tiers", "--tune"}, "--tune");
-  for (const char* device : {"2", "-1"}) {
-    const CommandResult result =
-        run({"bench-tiers", "--bytes", "1MiB", "--dir", folder_.path(), "--device", device});
-    EXPECT_EQ(result.code, 1);
-    EXPECT_EQ(result.err,
-              std::string("spillway: device ") + device + ": there is no such device; allowed: 0 to 1\n");
-    EXPECT_THAT(result.out, IsEmpty());
+  for (const char* command : {"tiers", "bench-tiers"}) {
+    for (const char* device : {"2", "-1"}) {
+      const CommandResult result =
+          run({command, "--bytes", "1MiB", "--dir", folder_.path(), "--device", device});
+      EXPECT_EQ(result.code, 1);
+      EXPECT_THAT(result.out, IsEmpty());
+      EXPECT_EQ(result.err,
+                std::string("spillway: device ") + device + ": there is no such device; allowed: 0 to 1\n");
+    }
   }
   // A region that the device has no room for is the allocator's whole report.
   const CommandResult result = run({"bench-tiers", "--bytes", "1GiB", "--dir", folder_.path()});
