@@ -44,6 +44,11 @@ ELSEWHERE = page(
                 "`bench/offload/against_fio.py --dir DIRECTORY`",
                 "[spilling.md](spilling.md)",
             ),
+            (
+                "what checksums cost on the way to the disk",
+                "`build/release/bin/bench_disk_tier --dir DIRECTORY`",
+                "[spilling.md](spilling.md)",
+            ),
             ("tiers of this machine", "`spillway tiers --tune`, `spillway bench-tiers`", "printed"),
             (
                 "10^6 random operations of spilling, with faults",
