@@ -327,10 +327,7 @@ class SavedTensors:
         return all(self._clock.is_past(mark) for marks in step.marks.values() for mark in marks.values())
 
     def _read(self, step: Step) -> None:
-        """Times of the step's uses, from its first mark.
-
-        A copy begins when its stream is done with the one before, and what is copied back is out.
-        """
+        """Times of the step's uses, from its first mark. A copy begins when its stream is done with the one before."""
         if not step.asked:
             return
         origin = next(iter(step.marks.values()))["saved"]
@@ -347,5 +344,5 @@ class SavedTensors:
             done = float("-inf")
             for use in sorted((use for use in step.asked if end in times[use.key]), key=lambda u: times[u.key][end]):
                 at = times[use.key]
-                setattr(use, duration, at[end] - max(done, at[begin], at["out"] if end == "in" else done))
+                setattr(use, duration, at[end] - max(done, at[begin]))
                 done = at[end]

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 FIRST_DEPTH = 4
 MOST_DEPTH = 64
-# Copies are planned with the time that they took in the slowest of so many steps, and a tenth more.
-SLOWEST_OF = 8
+# Of the time that copies are measured to take, what they are planned with.
 MARGIN = 1.1
 # A stall of the compute stream below this is no lateness: two events in a row are so far apart.
 LATE_NS = 20_000
@@ -60,8 +58,7 @@ class Schedule:
     _reach: list[int] = field(default_factory=list)  # at each position, the furthest that is on its way
     _least_depth: int = 1
     _held: set[Hashable] = field(default_factory=set)
-    # Bytes per ns of each step, the last behind.
-    _bandwidths: dict[str, deque[float]] = field(default_factory=dict)
+    _bandwidth: dict[str, float] = field(default_factory=dict)  # bytes per ns
 
     def after(self, key: Hashable, saved: Sequence[Hashable]) -> list[Hashable]:
         """What should be on its way when `key` is asked for, nearest first. `saved`: all of the step, as saved."""
@@ -124,8 +121,7 @@ class Schedule:
             timed = [(use.carried, time) for use in uses if (time := getattr(use, f"{way}_ns")) is not None]
             total = sum(time for _, time in timed)
             if total > 0:
-                steps = self._bandwidths.setdefault(way, deque(maxlen=SLOWEST_OF))
-                steps.append(sum(size for size, _ in timed) / total)
+                self._bandwidth[way] = sum(size for size, _ in timed) / total
 
     def _unhidden(self, all_uses: Sequence[Use]) -> list[Use]:
         """Those that the link cannot bring out and back in time, the soonest asked for first; plans the others.
@@ -134,7 +130,7 @@ class Schedule:
         latest start of the next, less its time. Where that is before the first is asked for, or before its copy out
         is done, nothing hides it. Without the stalls of the step, which are what is to be avoided.
         """
-        if len(self._bandwidths) < 2 or any(use.saved_ns is None or use.needed_ns is None for use in all_uses):
+        if len(self._bandwidth) < 2 or any(use.saved_ns is None or use.needed_ns is None for use in all_uses):
             return []
         needed, stalled = {}, 0.0
         for use in all_uses:
@@ -148,7 +144,7 @@ class Schedule:
         found = []
         self._leads = {}
         for use in reversed(uses):
-            start = min(latest, needed[use.key]) - self._planned_ns(use, "in")
+            start = min(latest, needed[use.key]) - MARGIN * use.carried / self._bandwidth["in"]
             if start < max(times[0], gone[use.key]):
                 found.append(use)
             else:
@@ -161,12 +157,9 @@ class Schedule:
         done = float("-inf")
         gone = {}
         for use in sorted(uses, key=lambda use: use.saved_ns or 0.0):
-            done = max(done, use.saved_ns or 0.0) + self._planned_ns(use, "out")
+            done = max(done, use.saved_ns or 0.0) + MARGIN * use.carried / self._bandwidth["out"]
             gone[use.key] = done
         return gone
-
-    def _planned_ns(self, use: Use, way: str) -> float:
-        return MARGIN * use.carried / min(self._bandwidths[way])
 
 
 def is_late(use: Use) -> bool:

@@ -126,29 +126,6 @@ class Stays(unittest.TestCase):
         self.assertGreater(len(schedule.stays), COUNT // 4)
         self.assertLess(len(schedule.stays), COUNT)
 
-    def test_a_link_that_others_use_too_is_planned_with_as_slow_as_it_was(self) -> None:
-        schedule, device = Schedule(), Device(1e6, 0.0)
-        done = []
-        for step in range(24):
-            device.copy_ns = 4e6 if step % 6 == 0 else 3e6
-            uses = device.step(schedule)
-            done.append(uses)
-            schedule.learn_order([use.key for use in uses])
-            schedule.learn(uses, 1 << 40)
-        self.assertEqual([late(uses) for uses in done[7:]], [0] * 17)
-        self.assertLess(len(schedule.stays), COUNT)
-
-    def test_a_link_that_others_use_no_longer_is_used_again(self) -> None:
-        schedule, device = Schedule(), Device(1e6, 6e6)
-        counts = []
-        for step in range(24):
-            device.copy_ns = 6e6 if step < 8 else 2e6
-            uses = device.step(schedule)
-            schedule.learn_order([use.key for use in uses])
-            schedule.learn(uses, 1 << 40)
-            counts.append(len(schedule.stays))
-        self.assertLess(counts[-1], counts[7])
-
     def test_a_faster_link_takes_more(self) -> None:
         counts = [len(run(Device(1e6, copy), 8)[0].stays) for copy in (0.5e6, 2e6, 4e6)]
         self.assertEqual(counts, sorted(counts))
