@@ -121,6 +121,7 @@ class Contender {
   virtual const char* name() const = 0;
   virtual void use_memory(std::span<std::byte> memory) = 0;
   virtual Operation operation(IoKind kind) = 0;
+  virtual std::string engine() const = 0;  // what served
 };
 
 DiskTierOptions tier_options(const Options& options) {
@@ -148,6 +149,7 @@ class EngineAlone final : public Contender {
   }
   const char* name() const override { return "engine alone"; }
   void use_memory(std::span<std::byte> memory) override { (void)engine_.use_memory(memory); }
+  std::string engine() const override { return engine_.description(); }
   Operation operation(IoKind kind) override {
     return [this, kind](uint64_t piece, std::span<std::byte> memory, const Done& done) {
       const IoRequest request{kind, IoPriority::kDemand, &file_->file(), memory, places_[piece]};
@@ -172,6 +174,7 @@ class Tier final : public Contender {
   Tier& operator=(const Tier&) = delete;
   const char* name() const override { return "tier, checksums"; }
   void use_memory(std::span<std::byte> memory) override { tier_.use_memory(memory); }
+  std::string engine() const override { return tier_.engine(); }
   Operation operation(IoKind kind) override {
     return [this, kind](uint64_t piece, std::span<std::byte> memory, const Done& done) {
       const auto ended = [done](const Status& status) { done(status.ok()); };
@@ -233,7 +236,8 @@ int run(const Options& options) {
                  median(samples[i].cpu_s_per_gib));
     }
   }
-  return std::ferror(stdout) == 0 ? 0 : 1;
+  for (const auto& contender : contenders) fmt::print("{}: {}\n", contender->name(), contender->engine());
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -248,7 +252,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--block", options.block_mib, "MiB of one operation")
-      ->check(CLI::Range(1, 16))
+      ->check(CLI::Range(1, 2))
       ->capture_default_str();
   app.add_option("--depth", options.depth, "operations at a time")
       ->check(CLI::Range(1, 4096))
