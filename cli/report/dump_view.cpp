@@ -235,7 +235,10 @@ Result<std::vector<MemoryView>> views_of(const Json& dump) {
     if (!reader.complaint().empty()) {
       return Status::invalid_argument(fmt::format("device {}: {}", view.device, reader.complaint()));
     }
-    if (view.reserved_peak_bytes > 0) out.push_back(std::move(view));
+    // A preloaded program may have used memory that Spillway only counts.
+    const bool has_notes = std::any_of(view.annotations.begin(), view.annotations.end(),
+                                       [](const auto& annotation) { return annotation.second > 0; });
+    if (view.reserved_peak_bytes > 0 || has_notes) out.push_back(std::move(view));
   }
   if (!reader.complaint().empty()) return Status::invalid_argument(reader.complaint());
   if (out.empty()) return Status::invalid_argument("nothing was reserved on any device");

@@ -119,6 +119,12 @@ Json finding_json(const estimator::Finding& finding) {
           {"saved_bytes", std::llround(finding.saved_bytes)}};
 }
 
+Json annotations_json(const std::map<std::string, double>& annotations) {
+  Json out = Json::object();
+  for (const auto& [name, bytes] : annotations) out[name] = std::llround(bytes);
+  return out;
+}
+
 Json rank_json(const RankReport& report, const std::optional<uint64_t>& fits) {
   const MemoryView& view = report.view;
   return {
@@ -136,6 +142,7 @@ Json rank_json(const RankReport& report, const std::optional<uint64_t>& fits) {
       {"device_memory", device_json(view)},
       {"moments", list_of(report.moments, moment_json)},
       {"tiers", tiers_json(view.tiers)},
+      {"annotations", annotations_json(view.annotations)},
       {"fragmentation", fragmentation_json(report, fits)},
       {"rungs", list_of(view.rungs,
                         [](const RungView& rung) {

@@ -230,6 +230,13 @@
           ["= device", (device.reserved_bytes + rest).toLocaleString("en"), size(device.reserved_bytes + rest)]);
   }
 
+  function annotationsTable() {
+    const rows = Object.entries(shown.annotations).filter(([, bytes]) => bytes > 0);
+    if (rows.length === 0) return;
+    heading("As annotated");
+    table(rows, [["", (row) => row[0]], ["bytes", (row) => row[1].toLocaleString("en"), true], ["", (row) => size(row[1]), true]]);
+  }
+
   function holders(title, rows) {
     if (rows.length === 0) return;
     heading(title);
@@ -274,6 +281,7 @@
     timelines();
     maps();
     deviceTable();
+    annotationsTable();
     const live = shown.moments.length > 1 ? shown.moments[1] : shown.moments[0];
     const at = (moment) => moment.name === "now" ? "now" : "at the " + moment.name;
     classes(live.classes, at(live));

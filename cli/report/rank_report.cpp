@@ -145,6 +145,10 @@ void judge(RankReport& report) {
   if (report.view.ooms > 0) {
     out.push_back(fmt::format("{} requests ran out of memory.", report.view.ooms));
   }
+  if (reserved == 0) {
+    out.emplace_back("Nothing is reserved.");
+    return;
+  }
   out.push_back(fmt::format("At the {} the program used {} of {} reserved, {:.1f} %.",
                             main.name == "now" ? "moment of the dump" : main.name,
                             format_size(main.parts.live), format_size(reserved),

@@ -85,6 +85,14 @@ std::string tiers_text(const TierView& tiers) {
   return out;
 }
 
+std::string annotations_text(const std::map<std::string, double>& annotations) {
+  std::string out;
+  for (const auto& [name, bytes] : annotations) {
+    if (bytes >= 1) out += sum_line(' ', name.c_str(), static_cast<uint64_t>(bytes));
+  }
+  return out.empty() ? out : heading("As annotated") + out;
+}
+
 // ---- Tables
 
 std::string classes_text(const std::vector<ClassRow>& classes, std::string_view when) {
@@ -243,6 +251,7 @@ std::string rank_text(const RankReport& report, const TextOptions& options, bool
   }
   out += device_text(view);
   out += tiers_text(view.tiers);
+  out += annotations_text(view.annotations);
   const std::string at_live = "at the " + report.live().name;
   out += classes_text(report.live().tables.classes, report.live().name == "now" ? "now" : at_live);
   out += sites_text(report.live().tables.sites, options.rows, report.live().name == "now" ? "now" : at_live);

@@ -183,11 +183,13 @@ class Lifetimes(unittest.TestCase):
         self.case("pools-of-devices", simulated="devices:2,capacity:1GiB")
 
     def test_what_the_driver_serves_is_counted(self) -> None:
-        notes = self.case("counted").device()["annotations"]
+        done = self.case("counted")
+        notes = done.device()["annotations"]
         self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)
         self.assertEqual(notes["preload_array_bytes"], 256 * 256 * 4)
         self.assertEqual(notes["preload_host_bytes"], MIB)
         self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)  # which belongs to no context
+        self.assertRegex(done.report(), rf"(?s)As annotated\n.*preload_managed_bytes +{3 * MIB} .*preload_vmm_bytes")
 
     def test_memory_of_graphs_is_counted(self) -> None:
         done = self.case("graph-memory")

@@ -37,6 +37,14 @@ class Run:
     def stats(self) -> dict[str, Any]:
         return dict(self.device()["stats"])
 
+    def report(self) -> str:
+        """What `spillway report` says of the dumps."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"{i}.json" for i in range(len(self.dumps))]
+            for file, dump in zip(files, self.dumps, strict=True):
+                file.write_text(json.dumps(dump))
+            return subprocess.run([COMMAND, "report", *files], capture_output=True, text=True, check=True).stdout
+
     def served(self) -> int:
         return int(self.stats()["allocation"]["all"]["allocated"]) if self.dumps else 0
 

@@ -110,6 +110,20 @@ TEST_F(ReportCommand, LinesSumToTheDevice) {
   EXPECT_THAT(result.out, HasSubstr("host_wait          served          3 times,          5.000 ms"));
 }
 
+TEST_F(ReportCommand, AnnotationsAreListed) {
+  Dump dump = dump_of(0, kMiB);
+  EXPECT_THAT(run_command({"report", write("a.json", dump_to_json(dump))}).out,
+              Not(HasSubstr("As annotated")));
+  dump.devices[0].annotations = {
+      {"parameters", 3 * kMiB}, {"preload_managed_bytes", 5}, {"preload_plain_bytes", 0}};
+  const std::string file = write("b.json", dump_to_json(dump));
+  const std::string text = run_command({"report", file}).out;
+  EXPECT_THAT(text, HasSubstr("As annotated\n  parameters                                         3145728"));
+  EXPECT_THAT(text, HasSubstr("  preload_managed_bytes                                    5"));
+  EXPECT_THAT(text, Not(HasSubstr("preload_plain_bytes")));
+  EXPECT_EQ(json_of({"report", file})["shown"]["annotations"]["preload_managed_bytes"], 5);
+}
+
 TEST_F(ReportCommand, AnswersWhetherARequestFits) {
   const std::string file = write_dump("a.json", 0, 40 * kMiB);
   EXPECT_EQ(run_command({"report", file, "--fits", "800MiB"}).code, 0);
