@@ -1,4 +1,7 @@
-"""Programs under the preload library, on the simulated device, and what their dumps say afterwards."""
+"""Programs under the preload library, and what their dumps say afterwards.
+
+On the simulated device, or on a GPU where SPILLWAY_TEST_GPU is set.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ PRELOAD = BUILD / "lib" / "libspillway_preload.so"
 AUDITOR = BUILD / "lib" / "libspillway_audit.so"
 SIM = BUILD / "lib" / "sim"
 DRIVER = SIM / "libcuda.so.1"
+ON_GPU = "SPILLWAY_TEST_GPU" in os.environ
 # What a library that is built for a sanitizer wants to come before everything else, in programs that are not.
 SANITIZER = os.environ.get("SPILLWAY_SANITIZER")
 
@@ -65,8 +69,7 @@ def run(
             "LD_PRELOAD": ":".join(libraries),
             # Programs end in the middle here, as the preload library does with them; and the command puts it first.
             "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",
-            "SPILLWAY_LIBCUDA": str(DRIVER),
-            "SPILLWAY_SIM": simulated,
+            **({} if ON_GPU else {"SPILLWAY_LIBCUDA": str(DRIVER), "SPILLWAY_SIM": simulated}),
             "SPILLWAY_STATS": f"{folder}/%p.json",
             **variables,
         }
