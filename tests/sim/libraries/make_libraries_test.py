@@ -1,0 +1,77 @@
+"""The generator of stand-ins for NVIDIA's libraries, on a package that imports what it knows, and what it does not.
+
+usage: make_libraries_test.py GENERATOR BUILT CC
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+GENERATOR, BUILT, CC = sys.argv[1:4]
+
+
+class MakeLibraries(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "torch" / "lib").mkdir(parents=True)
+
+    def imports(self, *names: str) -> None:
+        """A library of the package that takes these functions from elsewhere."""
+        source = self.folder / "importer.c"
+        calls = " + ".join(f"{name}()" for name in names) or "0"
+        source.write_text(
+            "".join(f"long {name}(void);\n" for name in names) + f"long use(void) {{ return {calls}; }}\n"
+        )
+        library = self.folder / "torch" / "lib" / "libimporter.so"
+        subprocess.run([CC, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+
+    def make(self) -> subprocess.CompletedProcess[str]:
+        places = ["--output", str(self.folder / "made"), "--work", str(self.folder / "work")]
+        words = [
+            sys.executable,
+            GENERATOR,
+            "--torch",
+            str(self.folder / "torch"),
+            "--built",
+            BUILT,
+            "--cc",
+            CC,
+            *places,
+        ]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    def refuses(self, reason: str) -> None:
+        done = self.make()
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr, f"make_libraries: {reason}\n")
+        self.assertFalse((self.folder / "made").exists())
+
+    def test_what_is_imported_is_there(self) -> None:
+        self.imports("cudaMalloc", "cublasOfTomorrow", "cudnnOfTomorrow")
+        done = self.make()
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        made = self.folder / "made"
+        self.assertEqual(ctypes.CDLL(str(made / "libcublas.so.13")).cublasOfTomorrow(), 0)
+        # What it would compute is read by the caller, so it is not said to have worked.
+        self.assertEqual(ctypes.CDLL(str(made / "libcudnn.so.9")).cudnnOfTomorrow(), 3000)
+
+    def test_an_import_that_nobody_has_is_named(self) -> None:
+        self.imports("cudaOfTomorrow", "cuOfTomorrow", "cublasCreate_v2")
+        self.refuses("PyTorch imports what no stand-in has: cuOfTomorrow, cudaOfTomorrow")
+
+    def test_what_is_no_pytorch_for_cuda(self) -> None:
+        folder = self.folder / "torch" / "lib"
+        self.refuses(f"no libraries of PyTorch in {folder}")
+        self.imports()
+        self.refuses(f"the libraries in {folder} import nothing of CUDA: not a CUDA build")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
