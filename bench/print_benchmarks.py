@@ -67,6 +67,26 @@ ELSEWHERE = page(
                 "`ctest --test-dir build/release -R python.regions`",
                 "passes",
             ),
+            (
+                "requests, races and counters of training in 500 seeds, beside PyTorch's own allocator (half an hour)",
+                "`ctest --test-dir build/release -C long -R python.races_in_many_seeds`",
+                "passes or names the seed",
+            ),
+            (
+                "all tests with another release of PyTorch",
+                "`scripts/test --torch 2.15.0`",
+                "passes",
+            ),
+            (
+                "every function of `torch.cuda.memory`, and users' complaints",
+                "`tests/python/conformance/print_conformance.py`",
+                "[pytorch-conformance.md](pytorch-conformance.md)",
+            ),
+            (
+                "10^6 calls from 8 threads through LD_PRELOAD",
+                "`ctest --test-dir build/release -C long -R preload.stress_long`; also with build/tsan",
+                "passes",
+            ),
             ("a pair through LD_PRELOAD", "`build/release/bin/bench_preload`", "[preload.md](preload.md)"),
             ("an event of the trace", "`build/release/bin/bench_trace`", "[trace.md](trace.md)"),
             (
