@@ -72,8 +72,10 @@ void Allocator::init(int device_count) {
 }
 
 void Allocator::check_device(DeviceIndex device) const {
-  TORCH_CHECK(device >= 0 && device < device_count_.load(), "Invalid device argument ",
-              static_cast<int>(device), ": did you call init?");
+  const int count = device_count_.load();
+  TORCH_CHECK(count > 0, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
+  TORCH_CHECK(device >= 0 && device < count, "Invalid device argument ", static_cast<int>(device),
+              ": allowed are 0 to ", count - 1, ", the devices that CUDA_VISIBLE_DEVICES leaves");
 }
 
 // ---- Blocks
