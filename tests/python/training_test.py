@@ -35,24 +35,28 @@ torch.use_deterministic_algorithms(True)
 torch.manual_seed(1)
 model = LanguageModel(256, 4).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
+activations = None
 if way == "offload":
-    spillway.offload_activations(model, ["layers.*"], min_bytes=64 << 10)
+    activations = spillway.offload_activations(model, ["layers.*"], min_bytes=64 << 10)
     spillway.offload_optimizer(optimizer)
 
-def driver_calls():
-    if way == "native":
-        return {}
+def device():
     with tempfile.NamedTemporaryFile() as file:
         check(library().spw_dump(file.name.encode(), b"json"))
-        return json.load(open(file.name))["devices"][0]["stats"]["driver_calls"]
+        return json.load(open(file.name))["devices"][0]
 
-losses = []
+def driver_calls():
+    return {} if way == "native" else device()["stats"]["driver_calls"]
+
+losses, placed_bytes = [], 0
 for step in range(steps):
     if step == steps // 2:
         torch.cuda.synchronize()
         before = driver_calls()
     text = torch.randint(VOCABULARY, (8, 129)).cuda(non_blocking=True)
     loss = model(text)
+    if way == "full" and step == 1:
+        placed_bytes = device()["stats"]["host_placed_bytes"]
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -64,6 +68,8 @@ print(json.dumps({
     "losses": [loss.cpu().numpy().tobytes().hex() for loss in losses],
     "weights": hashlib.sha256(b"".join(weights)).hexdigest(),
     "calls": calls,
+    "placed_bytes": placed_bytes,
+    "stashed_bytes": activations.stats()["stashed_bytes"] if activations else 0,
 }))
 """
 
@@ -101,12 +107,14 @@ class Training(unittest.TestCase):
         self.assertEqual({name: count for name, count in found["calls"].items() if count}, {})
 
     def test_with_activations_and_optimizer_state_moved(self) -> None:
-        self.equals_native(train("offload"))
+        found = train("offload")
+        self.equals_native(found)
+        self.assertGreater(found["stashed_bytes"], 0)
 
     def test_with_so_little_memory_that_placement_is_in_the_host(self) -> None:
-        self.equals_native(
-            train("full", SPILLWAY_CONF="limit:100MiB,overflow:host,overflow_limit:4GiB,overflow_min:64KiB")
-        )
+        found = train("full", SPILLWAY_CONF="limit:100MiB,overflow:host,overflow_limit:4GiB,overflow_min:64KiB")
+        self.equals_native(found)
+        self.assertGreater(found["placed_bytes"], 0)
 
 
 if __name__ == "__main__":
