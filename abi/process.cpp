@@ -14,7 +14,7 @@
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
-#include "offload/host_memory.h"
+#include "stats/host_memory.h"
 
 namespace spillway {
 namespace {

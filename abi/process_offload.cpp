@@ -12,10 +12,10 @@
 #include "abi/idle_watch.h"
 #include "abi/live.h"
 #include "abi/process.h"
-#include "offload/host_memory.h"
 #include "offload/host_overflow.h"
 #include "offload/io/measure.h"
 #include "offload/io/tuned_disks.h"
+#include "stats/host_memory.h"
 
 namespace spillway {
 namespace {

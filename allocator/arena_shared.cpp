@@ -122,7 +122,8 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
   if (&heap.store() != store_.get()) {
-    return Status::unsupported(fmt::format("{:#x}: it is of a pool whose memory is another allocator's", va));
+    return Status::unsupported(fmt::format(
+        "{:#x}: it is of a region, which may move, or of a pool whose memory is another allocator's", va));
   }
   const Result<BlockRow> block = heap.find_block(*place, va);
   if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {

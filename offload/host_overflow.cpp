@@ -6,7 +6,7 @@
 #include "allocator/units.h"
 #include "driver/capture.h"
 #include "driver/context.h"
-#include "offload/host_memory.h"
+#include "stats/host_memory.h"
 
 namespace spillway {
 

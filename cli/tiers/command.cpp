@@ -92,7 +92,7 @@ int answer(const Json& json, const std::string& text, bool as_json) {
 }
 
 int run_tiers(const Asked& asked, uint64_t bytes) {
-  Result<Json> device_part = device_facts(asked.device);
+  Result<Json> device_part = device_facts(asked.device, bytes);
   if (!device_part.ok()) return complain(device_part.status());
   Result<Json> disk_part = disk(asked, bytes);
   if (!disk_part.ok()) return complain(disk_part.status());

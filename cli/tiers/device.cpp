@@ -1,7 +1,6 @@
 #include "cli/tiers/device.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "driver/driver.h"
 #include "include/spillway/offload.h"
 #include "include/spillway/pinned.h"
+#include "stats/host_memory.h"
 
 namespace spillway {
 namespace {
@@ -74,9 +74,10 @@ class Context {
   CUstream stream_ = nullptr;
 };
 
-// Copies of the whole block through one pinned buffer, again and again: what the link gives.
-Status measure_copies(const Context& context, int device, void* block, uint64_t bytes, Json& figures) {
-  const uint64_t part = std::min<uint64_t>(bytes, uint64_t{256} << 20);
+// Copies of so many bytes, all of the block again and again, through one pinned buffer: what the link gives.
+Status measure_copies(const Context& context, int device, void* block, uint64_t block_bytes, uint64_t bytes,
+                      Json& figures) {
+  const uint64_t part = std::min<uint64_t>(block_bytes, uint64_t{256} << 20);
   void* host = nullptr;
   if (Status status = last_error(spw_pinned_alloc(part, device, &host)); !status.ok()) return status;
   const auto va = reinterpret_cast<CUdeviceptr>(block);
@@ -85,8 +86,9 @@ Status measure_copies(const Context& context, int device, void* block, uint64_t 
   double in = 0;
   const auto copy = [&](bool to_host) {
     for (uint64_t at = 0; at + part <= bytes; at += part) {
-      const CUresult result = to_host ? driver.cuMemcpyDtoHAsync(host, va + at, part, context.stream())
-                                      : driver.cuMemcpyHtoDAsync(va + at, host, part, context.stream());
+      const CUdeviceptr there = va + at % (block_bytes / part * part);
+      const CUresult result = to_host ? driver.cuMemcpyDtoHAsync(host, there, part, context.stream())
+                                      : driver.cuMemcpyHtoDAsync(there, host, part, context.stream());
       if (Status status = driver.check(result, "cuMemcpyAsync"); !status.ok()) return status;
     }
     return driver.check(driver.cuStreamSynchronize(context.stream()), "cuStreamSynchronize");
@@ -114,40 +116,69 @@ Status measure_moves(int device, uint64_t bytes, const char* name, spw_tier tier
   return {};
 }
 
+// Copies through a small block, for what serves other programs too.
+Status measure_link(const std::shared_ptr<const Driver>& driver, int device, uint64_t bytes, Json& figures) {
+  constexpr uint64_t kMostBlockBytes = 64 << 20;
+  constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+  Context context(driver);
+  if (Status status = context.open(device); !status.ok()) return status;
+  const uint64_t block_bytes = std::min(bytes, kMostBlockBytes);
+  void* block = nullptr;
+  Status status = last_error(spw_alloc(block_bytes, device, context.stream(), &block));
+  if (status.ok())
+    status = measure_copies(context, device, block, block_bytes, std::min(bytes, kMostBytes), figures);
+  (void)spw_free(block);
+  return status;
+}
+
 }  // namespace
 
 // ---- Facts
 
-Result<Json> device_facts(int device) {
+Result<Json> device_facts(int device, uint64_t bytes) {
   Result<std::shared_ptr<const Driver>> driver = Driver::open();
   if (!driver.ok()) return Json{{"available", false}, {"reason", driver.status().text()}};
   Result<DeviceProperties> properties = query_device(*driver.value(), device);
   if (properties.status().code() == SPW_ERROR_INVALID_ARGUMENT) return properties.take_status();
   if (!properties.ok()) return Json{{"available", false}, {"reason", properties.status().text()}};
-  return Json{{"available", true},
-              {"name", properties->name},
-              {"driver", driver.value()->version()},
-              {"total_bytes", properties->total_bytes},
-              {"vmm", properties->vmm_supported},
-              {"host_memory_mapped", answer_of(std::max(properties->host_vmm, properties->host_numa_vmm))},
-              {"numa_node", properties->host_numa_id}};
+  Json facts{{"available", true},
+             {"name", properties->name},
+             {"driver", driver.value()->version()},
+             {"total_bytes", properties->total_bytes},
+             {"vmm", properties->vmm_supported},
+             {"host_memory_mapped", answer_of(std::max(properties->host_vmm, properties->host_numa_vmm))},
+             {"numa_node", properties->host_numa_id},
+             {"copy_out_bytes_per_s", nullptr},
+             {"copy_in_bytes_per_s", nullptr},
+             {"copies_reason", ""}};
+  if (Status status = measure_link(driver.value(), device, bytes, facts); !status.ok())
+    facts["copies_reason"] = status.text().substr(0, status.text().find('\n'));
+  return facts;
 }
 
 std::string device_text(const Json& facts) {
   if (!facts["available"].get<bool>())
     return fmt::format("device  none: {}\n", facts["reason"].get<std::string>());
-  return fmt::format("device  {}, {}: regions {}, host memory mapped into the device: {}\n",
-                     facts["name"].get<std::string>(), format_size(facts["total_bytes"].get<uint64_t>()),
-                     facts["vmm"].get<bool>() ? "yes" : "no (no virtual memory management)",
-                     facts["host_memory_mapped"].get<std::string>());
+  const auto mapped = facts["host_memory_mapped"].get<std::string>();
+  std::string text = fmt::format(
+      "device  {}, {}: regions {}, host memory mapped into the device: {}\n",
+      facts["name"].get<std::string>(), format_size(facts["total_bytes"].get<uint64_t>()),
+      facts["vmm"].get<bool>() ? "yes" : "no (no virtual memory management)",
+      mapped == "yes" ? "yes"
+                      : mapped + " by its driver, else pinned memory that the device reads over its bus");
+  if (const auto reason = facts["copies_reason"].get<std::string>(); !reason.empty())
+    return text + fmt::format("        copies were not measured: {}\n", reason);
+  return text + fmt::format("        copies to pinned memory {:.2f} GB/s, back {:.2f} GB/s\n",
+                            facts["copy_out_bytes_per_s"].get<double>() / kGb,
+                            facts["copy_in_bytes_per_s"].get<double>() / kGb);
 }
 
 Json host_facts() {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const HostMemory memory = read_host_memory();
   std::vector<char> limit(64);
   (void)spw_conf_get("pinned_limit", limit.data(), limit.size(), nullptr);
-  return {{"total_bytes", page * static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES))},
-          {"free_bytes", page * static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES))},
+  return {{"total_bytes", memory.total_bytes},
+          {"free_bytes", memory.available_bytes},
           {"pinned_limit", std::string(limit.data())}};
 }
 
@@ -181,7 +212,7 @@ Result<Json> bench_device(int device, uint64_t bytes) {
   if (status.ok()) status = measure_moves(device, bytes, "first", SPW_TIER_HOST, figures);
   if (status.ok()) status = measure_moves(device, bytes, "host", SPW_TIER_HOST, figures);
   if (status.ok()) status = measure_moves(device, bytes, "disk", SPW_TIER_DISK, figures);
-  if (status.ok()) status = measure_copies(context, device, block, bytes, figures);
+  if (status.ok()) status = measure_copies(context, device, block, bytes, bytes, figures);
   const Status freed = last_error(spw_free(block));
   (void)spw_region_release(device, kTag);
   if (!status.ok() || !freed.ok())

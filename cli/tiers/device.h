@@ -10,10 +10,11 @@
 
 namespace spillway {
 
-// A machine without a device or a driver is described as such. Errors: invalid_argument, where it has
-// devices, but not this one.
-Result<nlohmann::ordered_json> device_facts(int device);
+// With what copies of so many bytes, of a GiB at most, reach. A machine without a driver, or a driver without
+// a device, is described as such. Errors: invalid_argument, where there are devices, but not this one.
+Result<nlohmann::ordered_json> device_facts(int device, uint64_t bytes);
 std::string device_text(const nlohmann::ordered_json& facts);
+// Within the limits of the control group that this process runs in.
 nlohmann::ordered_json host_facts();
 std::string host_text(const nlohmann::ordered_json& facts);
 

@@ -501,6 +501,19 @@ TEST(AbiOffload, MistakesAreErrors) {
   });
 }
 
+TEST(AbiOffload, BlocksOfARegionAreNotShownToOtherProcesses) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    void* block = allocate_in("a", 4 * kMiB);
+    spw_ipc_handle handle{};
+    uint64_t offset = 0;
+    SPW_CHECK(spw_ipc_get_handle(block, &handle, &offset) == SPW_ERROR_UNSUPPORTED &&
+              last_error_has("of a region, which may move"));
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK && spw_region_restore(0, "a") == SPW_OK);
+    SPW_CHECK(spw_free(block) == SPW_OK && spw_validate(0) == SPW_OK);
+  });
+}
+
 TEST(AbiOffload, ADirectoryThatDoesNotServeIsNamed) {
   in_child({{"SPILLWAY_CONF", "spill_dir:/nowhere/at/all"}}, [] {
     const auto driver = start_device();

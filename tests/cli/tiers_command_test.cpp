@@ -55,8 +55,12 @@ class TiersCommandTest : public CommandFolder {
 TEST_F(TiersCommandTest, TiersSaysWhatThereIs) {
   const json found = answer({"tiers", "--device", "1"});
   EXPECT_THAT(keys(found), ElementsAre("device", "disk", "host"));
-  EXPECT_THAT(keys(found["device"]), ElementsAre("available", "driver", "host_memory_mapped", "name",
-                                                 "numa_node", "total_bytes", "vmm"));
+  EXPECT_THAT(keys(found["device"]),
+              ElementsAre("available", "copies_reason", "copy_in_bytes_per_s", "copy_out_bytes_per_s",
+                          "driver", "host_memory_mapped", "name", "numa_node", "total_bytes", "vmm"));
+  EXPECT_EQ(found["device"]["copies_reason"], "");
+  EXPECT_GT(found["device"]["copy_out_bytes_per_s"], 0);
+  EXPECT_GT(found["device"]["copy_in_bytes_per_s"], 0);
   EXPECT_EQ(found["device"]["available"], true);
   EXPECT_EQ(found["device"]["name"], "Spillway simulated device");
   EXPECT_EQ(found["device"]["total_bytes"], 64 << 20);
@@ -69,7 +73,8 @@ TEST_F(TiersCommandTest, TiersSaysWhatThereIs) {
   const CommandResult text = run({"tiers", "--bytes", "4MiB", "--dir", folder_.path()});
   EXPECT_EQ(text.code, 0) << text.err;
   for (const std::string& part : {std::string("device  Spillway simulated device, 64.000 MiB: regions yes"),
-                                  std::string("host    "), "disk    " + folder_.path() + ": write ",
+                                  std::string("        copies to pinned memory "), std::string("host    "),
+                                  "disk    " + folder_.path() + ": write ",
                                   std::string("nothing is spilled there: spill_dir is not set to it")}) {
     EXPECT_THAT(text.out, HasSubstr(part));
   }

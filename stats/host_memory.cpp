@@ -1,4 +1,4 @@
-#include "offload/host_memory.h"
+#include "stats/host_memory.h"
 
 #include <algorithm>
 #include <fstream>

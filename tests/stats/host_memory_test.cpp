@@ -1,5 +1,5 @@
 // What the host has left, from the files of hosts of several kinds.
-#include "offload/host_memory.h"
+#include "stats/host_memory.h"
 
 #include <gtest/gtest.h>
 
