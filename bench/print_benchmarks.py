@@ -79,7 +79,7 @@ ELSEWHERE = page(
             ),
             (
                 "every function of `torch.cuda.memory`, and users' complaints",
-                "`tests/python/conformance/print_conformance.py`",
+                "`.venv/bin/python tests/python/conformance/print_conformance.py`",
                 "[pytorch-conformance.md](pytorch-conformance.md)",
             ),
             (

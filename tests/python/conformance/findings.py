@@ -74,7 +74,7 @@ def whole_page(rmm: str, rmm_release: str) -> str:
     heads = " | ".join(COLUMNS)
     return page(
         "# Conformance with PyTorch",
-        "    tests/python/conformance/print_conformance.py",
+        "    .venv/bin/python tests/python/conformance/print_conformance.py",
         "prints this page. Each cell is what a small program found when it ran on the **simulated** device, in a "
         f"process of its own, with PyTorch {torch.__version__}: *works*; *refuses*, with the first line of the error; "
         "*wrong*, and what was seen instead; or *not applicable*, and why. The programs are beside the command.",
