@@ -80,8 +80,9 @@ class DeviceReader {
     read_stats(reader_.member(device, "stats"));
     read_tiers(reader_.member(device, "tiers"));
     for (const Json& climb : reader_.member(device, "climbs")) read_climb(climb);
-    for (const auto& said : reader_.member(device, "annotations").items()) {
-      if (said.value().is_number()) view_.annotations[said.key()] = said.value().get<double>();
+    const Json& annotations = reader_.member(device, "annotations");
+    for (const auto& said : annotations.items()) {
+      view_.annotations[said.key()] = static_cast<double>(reader_.bytes(annotations, said.key().c_str()));
     }
     for (const Json& segment : reader_.member(device, "segments")) {
       if (Status status = read_segment(segment); !status.ok()) return status;

@@ -122,6 +122,16 @@ TEST_F(ReportCommand, AnnotationsAreListed) {
   EXPECT_THAT(text, HasSubstr("  preload_managed_bytes                                    5"));
   EXPECT_THAT(text, Not(HasSubstr("preload_plain_bytes")));
   EXPECT_EQ(json_of({"report", file})["shown"]["annotations"]["preload_managed_bytes"], 5);
+  for (const char* wrong : {"1e300", "-5", "18446744073709551615", "1.5", "\"many\""}) {
+    std::string changed = dump_to_json(dump);
+    const std::string was = "\"preload_managed_bytes\": 5";
+    ASSERT_NE(changed.find(was), std::string::npos);
+    changed.replace(changed.find(was), was.size(), std::string("\"preload_managed_bytes\": ") + wrong);
+    const CommandResult result = run_command({"report", write("c.json", changed)});
+    EXPECT_EQ(result.code, 1) << wrong;
+    EXPECT_THAT(result.err, HasSubstr("device 0: preload_managed_bytes: '"));
+    EXPECT_THAT(result.err, HasSubstr("is not allowed; allowed: "));
+  }
 }
 
 TEST_F(ReportCommand, AnswersWhetherARequestFits) {
