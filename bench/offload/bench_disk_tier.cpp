@@ -3,8 +3,6 @@
 // in turn, medians.
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -21,6 +19,7 @@
 #include <vector>
 
 #include "offload/spill/disk_tier.h"
+#include "stats/trace_record.h"
 
 namespace spillway::bench {
 namespace {
@@ -45,12 +44,7 @@ struct Options {
 }
 
 double cpu_seconds() {
-  rusage usage{};
-  (void)getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  return static_cast<double>(clock_ns(CLOCK_PROCESS_CPUTIME_ID)) / 1e9;
 }
 
 struct Freed {
@@ -248,7 +242,7 @@ int main(int argc, char** argv) {
   CLI::App app{"What the disk tier, with its checksums, adds to the disk's engine.", "bench_disk_tier"};
   app.add_option("--dir", options.directory, "directory on the disk to measure")->capture_default_str();
   app.add_option("--mib", options.mib, "MiB to write and read each time")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--block", options.block_mib, "MiB of one operation")

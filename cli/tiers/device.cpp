@@ -160,12 +160,11 @@ std::string device_text(const Json& facts) {
   if (!facts["available"].get<bool>())
     return fmt::format("device  none: {}\n", facts["reason"].get<std::string>());
   const auto mapped = facts["host_memory_mapped"].get<std::string>();
-  std::string text = fmt::format(
-      "device  {}, {}: regions {}, host memory mapped into the device: {}\n",
-      facts["name"].get<std::string>(), format_size(facts["total_bytes"].get<uint64_t>()),
-      facts["vmm"].get<bool>() ? "yes" : "no (no virtual memory management)",
-      mapped == "yes" ? "yes"
-                      : mapped + " by its driver, else pinned memory that the device reads over its bus");
+  std::string text =
+      fmt::format("device  {}, {}: regions {}, host memory mapped into the device: {}\n",
+                  facts["name"].get<std::string>(), format_size(facts["total_bytes"].get<uint64_t>()),
+                  facts["vmm"].get<bool>() ? "yes" : "no (no virtual memory management)",
+                  mapped == "yes" ? mapped : mapped + " (what is placed there is in pinned memory)");
   if (const auto reason = facts["copies_reason"].get<std::string>(); !reason.empty())
     return text + fmt::format("        copies were not measured: {}\n", reason);
   return text + fmt::format("        copies to pinned memory {:.2f} GB/s, back {:.2f} GB/s\n",

@@ -25,21 +25,21 @@ def load() -> Any:
 
 
 class AllocatorInterface(unittest.TestCase):
-    library: Any
+    asked: Any
 
     @classmethod
     def setUpClass(cls) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        cls.library = load()
+        cls.asked = load()
 
     def test_the_largest_block_can_be_had(self) -> None:
         kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
         del kept
-        largest = self.library.largest_block(0)
+        largest = self.asked.largest_block(0)
         self.assertGreaterEqual(largest, 64 * MIB)
         self.assertLessEqual(largest, torch.cuda.get_device_properties(0).total_memory)
         half = torch.empty(largest // 2, dtype=torch.uint8, device="cuda")
-        self.assertLessEqual(self.library.largest_block(0), largest - largest // 2)
+        self.assertLessEqual(self.asked.largest_block(0), largest - largest // 2)
         del half
 
     def test_segments_are_all_that_is_reserved(self) -> None:
@@ -48,16 +48,16 @@ class AllocatorInterface(unittest.TestCase):
         with torch.cuda.stream(side):
             kept.append(torch.empty(20 * MIB, dtype=torch.uint8, device="cuda"))
         streams = ctypes.c_int()
-        bytes_there = self.library.segment_bytes(0, ctypes.byref(streams))
+        bytes_there = self.asked.segment_bytes(0, ctypes.byref(streams))
         self.assertEqual(bytes_there, torch.cuda.memory_reserved())
         self.assertGreaterEqual(streams.value, 2)
 
     def test_a_tracker_sees_each_allocation_and_each_free(self) -> None:
-        self.library.attach_tracker()
-        before = (self.library.tracked_allocations(), self.library.tracked_frees())
+        self.asked.attach_tracker()
+        before = (self.asked.tracked_allocations(), self.asked.tracked_frees())
         for _ in range(3):
             torch.empty(MIB, dtype=torch.uint8, device="cuda")
-        found = (self.library.tracked_allocations() - before[0], self.library.tracked_frees() - before[1])
+        found = (self.asked.tracked_allocations() - before[0], self.asked.tracked_frees() - before[1])
         self.assertEqual(found, (3, 3))
 
 
