@@ -6,13 +6,16 @@ Processes that never import PyTorch pay for one entry in sys.meta_path.
 from __future__ import annotations
 
 import atexit
+import contextvars
 import json
 import os
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 import traceback
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,8 +60,43 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
         settle(torch, result)
         with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False) as file:
             json.dump(result, file)
+        finish_backward_passes(torch, [row["device"] for row in result["devices"] if row["peak_allocated_bytes"] > 0])
 
     atexit.register(write)
+
+
+class _Mark:
+    pass
+
+
+_mark_of_pass: contextvars.ContextVar[_Mark | None] = contextvars.ContextVar("spillway_mark_of_pass", default=None)
+
+
+def finish_backward_passes(torch: Any, devices: list[int], seconds: float = 1) -> None:
+    """Waits, for so long at most, until PyTorch's threads for backward passes hold nothing of Python's.
+
+    As of 2.15 a pass carries a copy of Python's context, and the thread of its device may drop that after the program
+    went on. A thread that asks for the interpreter while that ends is ended by it, here in the middle of a destructor:
+    "terminate called without an active exception", exit code 134. A thread takes one pass after the other, so once it
+    dropped the context of a last one, it has none.
+    """
+
+    def run(device: int, mark: _Mark) -> None:
+        _mark_of_pass.set(mark)
+        with torch.inference_mode(False), torch.enable_grad():
+            torch.ones((), device=torch.device("cuda", device), requires_grad=True).backward()
+
+    deadline = time.monotonic() + seconds
+    for device in devices:
+        mark = _Mark()
+        is_held = weakref.ref(mark)
+        try:
+            contextvars.copy_context().run(run, device, mark)
+        except RuntimeError:  # no memory is left for it, or the device is broken
+            continue
+        del mark
+        while is_held() is not None and time.monotonic() < deadline:
+            time.sleep(0.0002)
 
 
 def note_refusals(torch: Any, result: dict[str, Any]) -> None:

@@ -309,6 +309,38 @@ if __name__ == "__main__":
         for environment, name in (({}, "spillway"), ({"SPILLWAY_DISABLE": "1"}, "native")):
             self.assertIn(f"allocator {name}\n", self.of_1gib(code, **environment).stderr)
 
+    def test_no_thread_of_a_backward_pass_asks_for_an_interpreter_that_ends(self) -> None:
+        # A pass is found whose context PyTorch's thread still holds, and which it cannot drop while this one runs.
+        code = """
+import contextvars, sys, weakref, torch
+from spillway._releases import release_of
+from spillway._run import finish_backward_passes
+
+class Mark:
+    pass
+
+def backward(mark):
+    held.set(mark)
+    torch.ones((), device="cuda", requires_grad=True).backward()
+
+def is_held():
+    mark = Mark()
+    reference = weakref.ref(mark)
+    contextvars.copy_context().run(backward, mark)
+    del mark
+    return reference if reference() is not None else None
+
+held = contextvars.ContextVar("held")
+reference = None
+sys.setswitchinterval(1000)
+while release_of(torch) >= (2, 15) and reference is None:
+    reference = is_held()
+finish_backward_passes(torch, [0])
+print(reference is None or reference() is None)
+"""
+        done = self.of_1gib(code)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "True"), done.stderr)
+
     def test_an_environment_that_hides_the_devices(self) -> None:
         code = "import torch; torch.zeros(1, device='cuda'); print(torch.cuda.device_count())"
         for hidden in ("", "-1"):
