@@ -5,6 +5,7 @@
 #include "abi/arena_calls.h"
 
 using spillway::Arena;
+using spillway::Guard;
 using spillway::PoolId;
 using spillway::Process;
 using spillway::Result;
@@ -57,6 +58,13 @@ spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
   return spillway::with_used_arena(device, [&](Arena& arena) {
     *claims = arena.pool_claims(PoolId{id.first, id.second});
     return Status();
+  });
+}
+
+spw_status spw_pool_trim(int device, spw_pool_id id) {
+  return spillway::with_used_arena(device, [&](Arena& arena) {
+    Guard* guard = Process::existing_guard(arena.device());
+    return guard == nullptr ? arena.trim_pool(PoolId{id.first, id.second}) : guard->trim();
   });
 }
 

@@ -169,6 +169,8 @@ class Arena {
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
   Status trim();
+  // The same of what one pool has free, once it is released; nothing is waited for where it has no memory.
+  Status trim_pool(PoolId id);
   // Whether no stream that the arena knows has work now and none captures: asked of the driver, without
   // waiting. Takes the locks of heaps, so not for while the program allocates.
   bool is_quiet();
@@ -361,7 +363,9 @@ class Arena {
   static bool may_go(const Heap& heap, PageId id);
   std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
   void update_most_pages();
-  Status release_vacant_pages();
+  Status trim_heaps(const std::vector<Heap*>& chosen);
+  // Of these heaps.
+  Status release_vacant_pages(const std::vector<Heap*>& chosen);
   std::vector<Heap*> heaps() const;
 
   std::shared_ptr<const Driver> driver_;

@@ -146,6 +146,19 @@ bool Arena::is_quiet() {
 // ---- Giving back
 
 Status Arena::trim() {
+  return trim_heaps(heaps());
+}
+
+Status Arena::trim_pool(PoolId id) {
+  const std::vector<Heap*> owned = heaps_of(id);
+  const auto has_memory = [](Heap* heap) {
+    const Lock heap_lock(heap->mutex);
+    return heap->owned_pages() > 0;
+  };
+  return std::any_of(owned.begin(), owned.end(), has_memory) ? trim_heaps(owned) : Status();
+}
+
+Status Arena::trim_heaps(const std::vector<Heap*>& chosen) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const std::vector<Heap*> all = heaps();
@@ -158,7 +171,7 @@ Status Arena::trim() {
   // Frees that were pending are stamped as they complete, after the wait; the device is idle by now, so
   // waiting again for them costs nothing.
   size_t completed = 0;
-  for (Heap* heap : all) {
+  for (Heap* heap : chosen) {
     const Lock heap_lock(heap->mutex);
     completed += heap->complete_finished_frees() + heap->release_empty_slabs();
   }
@@ -171,7 +184,7 @@ Status Arena::trim() {
     const Lock lock(mutex_);
     released = shared_.release_idle();
     update_most_pages();
-    pages = release_vacant_pages();
+    pages = release_vacant_pages(chosen);
   }
   return_segments();
   return released.ok() ? std::move(pages) : std::move(released);
@@ -182,15 +195,18 @@ bool Arena::may_go(const Heap& heap, PageId id) {
   return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
 }
 
-Status Arena::release_vacant_pages() {
+Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen) {
   spared_pages_ = 0;
-  const std::vector<Heap*> all = heaps();
   if (!store_->uses_vmm()) {
-    const AllLocked locked(all);
+    const AllLocked locked(heaps());
+    const auto is_chosen = [&](const Heap* heap) {
+      return std::find(chosen.begin(), chosen.end(), heap) != chosen.end();
+    };
     return store_->release_segments(
         [&](PageId first, uint32_t count) {
           for (PageId id = first; id < first + count; ++id) {
-            if (!may_go(*store_->page(id).owner.load(), id)) return false;
+            const Heap* const owner = store_->page(id).owner.load();
+            if (!is_chosen(owner) || !may_go(*owner, id)) return false;
           }
           return true;
         },
@@ -198,7 +214,7 @@ Status Arena::release_vacant_pages() {
           for (PageId id = first; id < first + count; ++id) store_->page(id).owner.load()->drop_vacant(id, 1);
         });
   }
-  for (Heap* heap : all) {
+  for (Heap* heap : chosen) {
     if (&heap->store() != store_.get()) continue;
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;

@@ -474,7 +474,7 @@ bool Arena::wait_for_device() {
       heap->complete_finished_frees();
       heap->release_empty_slabs();
     }
-    (void)release_vacant_pages();
+    (void)release_vacant_pages(all);
   }
   return_segments();
   return true;

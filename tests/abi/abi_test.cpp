@@ -331,6 +331,7 @@ TEST(Abi, PoolsKeepTheirMemoryAndAskTheirFilter) {
               spw_pool_lend(0, {5, 6}, 1) == SPW_ERROR_INVALID_STATE);
     SPW_CHECK(spw_pool_release(0, {3, 4}) == SPW_OK);
     SPW_CHECK(spw_pool_release(0, {3, 4}) == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_pool_trim(0, {7, 8}) == SPW_OK && spw_pool_trim(0, {3, 4}) == SPW_OK);
     SPW_CHECK(spw_free(other) == SPW_OK && spw_validate(0) == SPW_OK);
   });
 }

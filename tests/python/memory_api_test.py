@@ -7,13 +7,10 @@ import os
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 from typing import Any
 
 import spillway
 from spillway import _hooks
-from spillway._build import compiled
-from spillway._library import include_folder
 from spillway._releases import release_of
 
 assert spillway.install("full")
@@ -157,6 +154,21 @@ class Pools(Memory):
             again = mebibytes(4)
         self.assertEqual(again.data_ptr(), address)
 
+    def test_a_pool_that_goes_leaves_what_others_have_cached(self) -> None:
+        kept = mebibytes(64)
+        del kept
+        cached = torch.cuda.memory_reserved()
+        for in_use in (True, False):
+            pool = torch.cuda.MemPool()
+            if in_use:
+                with torch.cuda.use_mem_pool(pool):
+                    mebibytes(32)
+                self.assertEqual(torch.cuda.memory_reserved(), cached + 32 * MIB)
+            del pool
+            self.assertEqual(torch.cuda.memory_reserved(), cached)
+        torch.cuda.empty_cache()
+        self.assertLess(torch.cuda.memory_reserved(), cached)
+
     def test_a_graph_replays_in_its_own_memory(self) -> None:
         source = torch.zeros(MIB, device="cuda")
         graph = torch.cuda.CUDAGraph()
@@ -240,13 +252,12 @@ class Uncached(Memory):
 @unittest.skipIf(release_of(torch) < (2, 15), "what PyTorch has since 2.15")
 class Addresses(Memory):
     def test_a_place_of_the_programs_choice_is_refused(self) -> None:
-        folder = Path(__file__).parent / "with_address"
-        library = ctypes.CDLL(str(compiled(torch, "with_address", folder, include_folder(), [])))
-        library.allocate_with_address.restype = ctypes.c_char_p
-        library.allocate_with_address.argtypes = [ctypes.c_void_p]
-        tensor = mebibytes(2)
-        refusal = library.allocate_with_address(tensor.data_ptr())
-        self.assertEqual(refusal, b"Spillway chooses where a block lies: allocateWithAddress is not served")
+        storage = mebibytes(2).untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        storage.resize_(0)
+        with self.assertRaisesRegex(RuntimeError, r"chooses where a block lies.* spillway\.region\(\)"):
+            storage._resize_with_addr_(size, address)
+        self.assertEqual(storage.nbytes(), 0)
 
 
 class PoolStates(Memory):

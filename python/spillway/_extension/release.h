@@ -38,8 +38,10 @@ class AllocatorOfRelease : public torch::cuda::CUDAPluggableAllocator::CUDAPlugg
 #endif
 #if SPILLWAY_TORCH_AT_LEAST(2, 15)
   c10::DataPtr allocateWithAddress(size_t, void*) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                "Spillway chooses where a block lies: allocateWithAddress is not served");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false,
+        "Spillway chooses where a block lies, so _resize_with_addr_() (allocateWithAddress) is not served; "
+        "memory of spillway.region() serves others between evict() and restore() and keeps its addresses");
   }
 #endif
 
