@@ -1,7 +1,7 @@
 """Libraries for the installed PyTorch: prebuilt ones of the wheel, or compiled once and kept.
 
-Kept in $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway, under a name made from everything that
-the result depends on: release and ABI of PyTorch, sources, headers, compiler.
+Kept in $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway, under a name made from what the result
+depends on: release and ABI of PyTorch, sources, headers, flags. What is kept there serves without a compiler.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
     prebuilt = HERE / "lib" / f"{name}-{abi_tag(torch)}.so"
     if prebuilt.exists():
         return prebuilt
-    command = [*compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     home = Path(torch.__file__).parent
-    includes = [root, home / "include", cuda_include_folder()]
     sources = sorted(folder.glob("*.cpp"))
-    key = hashlib.sha256("\0".join([*command, str(home), str(torch.version.git_version)]).encode())
+    key = hashlib.sha256("\0".join([*flags, str(home), str(torch.version.git_version)]).encode())
     for file in [*sorted(folder.iterdir()), *headers]:
         key.update(file.read_bytes())
-    target = cache_folder() / f"{name}-{abi_tag(torch)}-{key.hexdigest()[:16]}.so"
+    target = cache_path() / f"{name}-{abi_tag(torch)}-{key.hexdigest()[:16]}.so"
     if target.exists():
         return target
+    command = [*compiler(), *flags]
+    includes = [root, home / "include", cuda_include_folder()]
     arguments = [f"-I{folder}" for folder in includes] + [str(source) for source in sources]
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as work:
         made = Path(work) / "library.so"
         libraries = [f"-L{home / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10"]
         options = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
@@ -112,10 +113,15 @@ def cuda_include_folder() -> Path:
     )
 
 
-def cache_folder() -> Path:
+def cache_path() -> Path:
     named = os.environ.get("SPILLWAY_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(named) if named else Path(home) / "spillway"
+    return Path(named) if named else Path(home) / "spillway"
+
+
+def cache_folder() -> Path:
+    """There, and writable. Errors: SpillwayError."""
+    folder = cache_path()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -14,7 +14,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from ._build import cache_folder
+from ._build import cache_folder, cache_path
 from ._errors import SpillwayError
 from ._library import HERE
 
@@ -30,13 +30,13 @@ def folder() -> Path:
     torch = Path(spec.origin).parent
     version = (torch / "version.py").read_bytes()
     key = hashlib.sha256(b"\0".join([str(torch).encode(), version, MAKER.read_bytes()])).hexdigest()[:16]
-    target = cache_folder() / f"simulated-{key}"
+    target = cache_path() / f"simulated-{key}"
     if target.exists():
         return target
     compiler = os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     if compiler is None or shutil.which("nm") is None:
         raise SpillwayError("a C compiler and nm are needed to simulate CUDA's libraries: install gcc and binutils")
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as work:
         made = Path(work) / "made"
         shutil.copytree(BUILT, made, ignore=shutil.ignore_patterns("libraries"))
         words = ["--torch", str(torch), "--built", str(BUILT), "--output", str(made), "--work", f"{work}/sources"]
