@@ -11,7 +11,7 @@ from typing import Any
 
 import spillway
 import spillway.compat.torch_memory_saver as module
-from on_seeds import Outcome, Program, check_counters, torch
+from on_seeds import Outcome, Program, check_counters, free_bytes, torch
 from spilling import configure, every_seed, refused
 from spillway.compat.torch_memory_saver import torch_memory_saver as saver
 from spillway.compat.vllm_sleep import SleepingAllocator
@@ -115,7 +115,7 @@ def saver_shows_what_is_kept(outcome: Outcome) -> None:
         assert torch.cuda.memory_allocated() == paused
         torch.cuda.empty_cache()
         # Without room for it nothing is lost.
-        other = torch.empty(torch.cuda.mem_get_info()[0] - (8 << 20), dtype=torch.uint8, device="cuda")
+        other = torch.empty(free_bytes() - (8 << 20), dtype=torch.uint8, device="cuda")
         refused("out of memory", saver.get_cpu_backup, first)
         del other
         torch.cuda.empty_cache()

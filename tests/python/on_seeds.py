@@ -1,5 +1,6 @@
 """Runs a program of PyTorch on the late simulated device, each seed in a process of its own: a failure then needs its
-seed only. SPILLWAY_TEST_SEEDS sets how many.
+seed only. SPILLWAY_TEST_SEEDS sets how many. On a GPU (SPILLWAY_TEST_GPU) there is one seed, work runs when the device
+pleases, a limit stands for the capacity, and no race is reported; bytes are those of real kernels.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,13 +16,14 @@ from typing import Any
 
 import spillway
 from spillway import sim
-from spillway._library import check, library
+from spillway._library import check, get_limit, library
 
 torch: Any = importlib.import_module("torch")
 # What optimizers and checkpointing import when they are first used, once for all children.
 importlib.import_module("torch._dynamo")
 
-SEEDS = int(os.environ.get("SPILLWAY_TEST_SEEDS", "25"))
+ON_GPU = "SPILLWAY_TEST_GPU" in os.environ
+SEEDS = 1 if ON_GPU else int(os.environ.get("SPILLWAY_TEST_SEEDS", "25"))
 ALLOCATORS = ("native", "spillway")
 COUNTERS = ("requested", "allocated", "active", "reserved")
 
@@ -51,16 +54,20 @@ def run(program: Program, allocator: str, seed: int, device: str) -> Outcome:
     child = os.fork()
     if child == 0:
         os.close(ours)
-        os.environ["SPILLWAY_SIM"] = f"completion:late,seed:{seed},{device}"
+        choose_device(seed, device)
         outcome = Outcome()
         try:
             if allocator != "native":
                 spillway.install("plain" if allocator == "plain" else "full")
-            sim.touch_operands()
-            program(outcome)
-            torch.cuda.synchronize()
-            outcome.reports = sim.reports()
-            outcome.touched = sim.touched()
+            if ON_GPU:
+                program(outcome)
+                torch.cuda.synchronize()
+            else:
+                sim.touch_operands()
+                program(outcome)
+                torch.cuda.synchronize()
+                outcome.reports = sim.reports()
+                outcome.touched = sim.touched()
         except BaseException:
             outcome.failure = traceback.format_exc()
         with os.fdopen(theirs, "wb") as out:
@@ -73,6 +80,19 @@ def run(program: Program, allocator: str, seed: int, device: str) -> Outcome:
     outcome = pickle.loads(data) if data else Outcome(failure="the process died")
     assert isinstance(outcome, Outcome)
     return outcome
+
+
+def choose_device(seed: int, device: str) -> None:
+    if not ON_GPU:
+        os.environ["SPILLWAY_SIM"] = f"completion:late,seed:{seed},{device}"
+    elif capacity := re.search(r"capacity:(\w+)", device):
+        given = os.environ.get("SPILLWAY_CONF")
+        os.environ["SPILLWAY_CONF"] = ",".join([*([given] if given else []), f"limit:{capacity[1]}"])
+
+
+def free_bytes() -> int:
+    """What Spillway could still take of the device, within its limit."""
+    return int(min(get_limit(0) - torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]))
 
 
 def check_counters() -> None:

@@ -14,7 +14,7 @@ import unittest
 from typing import Any
 
 import spillway
-from on_seeds import Outcome, Program, check_counters, torch
+from on_seeds import ON_GPU, Outcome, Program, check_counters, free_bytes, torch
 from spilling import configure, every_seed, on_disk, refused
 
 MIB = 1 << 20
@@ -32,8 +32,7 @@ def allocated() -> int:
 def crowd(value: int = -1) -> None:
     """Another program's memory, of all that is free, written and given back."""
     blocks = []
-    with_room = torch.cuda.mem_get_info()[0] // (8 * MIB) - 2
-    for _ in range(int(with_room)):
+    for _ in range(free_bytes() // (8 * MIB) - 2):
         blocks.append(filled(value, 8))
     torch.cuda.synchronize()
     del blocks
@@ -127,7 +126,7 @@ def what_is_released_lives_on(outcome: Outcome, *, to: str) -> None:
     place = tensor.data_ptr()
     spillway.evict("a", to)
     # Without room for it, it stays a region.
-    other = torch.empty(torch.cuda.mem_get_info()[0] - 2 * MIB, dtype=torch.uint8, device="cuda")
+    other = torch.empty(free_bytes() - 2 * MIB, dtype=torch.uint8, device="cuda")
     refused("out of memory", spillway.release, "a")
     del other
     torch.cuda.empty_cache()
@@ -276,11 +275,11 @@ OnEverySeed = every_seed(PROGRAMS)
 
 
 class OneDirectory(unittest.TestCase):
-    PROGRAM = """
+    TOUCH = "" if ON_GPU else "import spillway.sim; spillway.sim.touch_operands()"
+    PROGRAM = f"""
 import sys, torch, spillway
-from spillway import sim
 spillway.install("plain")
-sim.touch_operands()
+{TOUCH}
 value = int(sys.argv[1])
 with spillway.region("a"):
     tensor = torch.full((1 << 20,), value, dtype=torch.int32, device="cuda")
