@@ -17,7 +17,7 @@ enum class DriverMemory : uint8_t {
   kManaged,  // cuMemAllocManaged
   kArray,    // arrays and mipmapped arrays; their size as described, without what the driver adds
   kHost,     // pinned host memory
-  kVmm,      // cuMemCreate
+  kVmm,      // cuMemCreate, until it is released and mapped nowhere
   kPool,     // the stream-ordered calls, where the driver had to serve
   kGraph,    // allocation nodes, until a node or the program frees their memory
   kCount

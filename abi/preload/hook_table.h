@@ -10,6 +10,13 @@
 
 #include "include/spillway/spillway.h"
 
+#if CUDA_VERSION >= 12020
+// From CUDA 13 on the header gives this name to the newer function and declares the older no more.
+#undef cuGraphAddNode
+extern "C" CUresult CUDAAPI cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* nodes,
+                                           size_t count, CUgraphNodeParams* parameters);
+#endif
+
 namespace spillway {
 
 struct DriverCalls {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "abi/preload/created_memory.h"
 #include "abi/preload/hooks.h"
 
 namespace spillway {
@@ -122,7 +123,7 @@ CUresult mipmapped_array_destroy(CUmipmappedArray array) {
   return result;
 }
 
-// ---- The program's own mappings and graphs
+// ---- The program's own mappings
 
 CUresult mem_create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties,
                     unsigned long long flags) {
@@ -130,16 +131,36 @@ CUresult mem_create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmem
   const bool is_on_device = properties != nullptr && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const CUresult result = is_on_device ? take_from_driver(call, properties->location.id) : call();
   if (result == CUDA_SUCCESS && is_on_device)
-    Accounts::instance().add(DriverMemory::kVmm, properties->location.id, nullptr, *out, bytes);
+    CreatedMemory::instance().created(*out, properties->location.id, bytes);
   return result;
 }
 
-// The memory lives on while it is mapped; most programs release a handle when they are done with it.
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
   const CUresult result = real_calls->cuMemRelease(handle);
-  drop(DriverMemory::kVmm, result, handle);
+  if (result == CUDA_SUCCESS) CreatedMemory::instance().released(handle);
   return result;
 }
+
+CUresult mem_import(CUmemGenericAllocationHandle* out, void* shown, CUmemAllocationHandleType type) {
+  const CUresult result = real_calls->cuMemImportFromShareableHandle(out, shown, type);
+  if (result == CUDA_SUCCESS) CreatedMemory::instance().retained(*out);
+  return result;
+}
+
+CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                 unsigned long long flags) {
+  const CUresult result = real_calls->cuMemMap(address, bytes, offset, handle, flags);
+  if (result == CUDA_SUCCESS) CreatedMemory::instance().mapped(address, handle);
+  return result;
+}
+
+CUresult mem_unmap(CUdeviceptr address, size_t bytes) {
+  const CUresult result = real_calls->cuMemUnmap(address, bytes);
+  if (result == CUDA_SUCCESS) CreatedMemory::instance().unmapped(address, bytes);
+  return result;
+}
+
+// ---- Graphs
 
 CUresult graph_add_mem_alloc_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* nodes, size_t count,
                                   CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
@@ -154,6 +175,31 @@ CUresult graph_add_mem_free_node(CUgraphNode* out, CUgraph graph, const CUgraphN
   drop(DriverMemory::kGraph, result, pointer);
   return result;
 }
+
+#if CUDA_VERSION >= 12020
+void count_node(CUresult result, const CUgraphNodeParams* node) noexcept {
+  if (result != CUDA_SUCCESS) return;
+  if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+    account(DriverMemory::kGraph, node->alloc.dptr, node->alloc.bytesize);
+  if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) drop(DriverMemory::kGraph, result, node->free.dptr);
+}
+
+CUresult graph_add_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* nodes, size_t count,
+                        CUgraphNodeParams* parameters) {
+  const CUresult result = real_calls->cuGraphAddNode(out, graph, nodes, count, parameters);
+  count_node(result, parameters);
+  return result;
+}
+#endif
+#if CUDA_VERSION >= 12030
+CUresult graph_add_node_with_edges(CUgraphNode* out, CUgraph graph, const CUgraphNode* nodes,
+                                   const CUgraphEdgeData* edges, size_t count,
+                                   CUgraphNodeParams* parameters) {
+  const CUresult result = real_calls->cuGraphAddNode_v2(out, graph, nodes, edges, count, parameters);
+  count_node(result, parameters);
+  return result;
+}
+#endif
 
 }  // namespace
 
@@ -174,8 +220,17 @@ void fill_accounted_hooks(DriverCalls& calls) {
   hook(calls.cuMipmappedArrayDestroy, mipmapped_array_destroy);
   hook(calls.cuMemCreate, mem_create);
   hook(calls.cuMemRelease, mem_release);
+  hook(calls.cuMemImportFromShareableHandle, mem_import);
+  hook(calls.cuMemMap, mem_map);
+  hook(calls.cuMemUnmap, mem_unmap);
   hook(calls.cuGraphAddMemAllocNode, graph_add_mem_alloc_node);
   hook(calls.cuGraphAddMemFreeNode, graph_add_mem_free_node);
+#if CUDA_VERSION >= 12020
+  hook(calls.cuGraphAddNode, graph_add_node);
+#endif
+#if CUDA_VERSION >= 12030
+  hook(calls.cuGraphAddNode_v2, graph_add_node_with_edges);
+#endif
 }
 
 }  // namespace spillway

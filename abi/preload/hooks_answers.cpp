@@ -5,6 +5,7 @@
 
 #include "abi/arena_calls.h"
 #include "abi/preload/block_ids.h"
+#include "abi/preload/created_memory.h"
 #include "abi/preload/hooks.h"
 #include "abi/preload/ipc_requests.h"
 
@@ -139,7 +140,9 @@ CUresult ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr pointer) {
 CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void* address) {
   FoundBlock block;
   if (find_served(reinterpret_cast<CUdeviceptr>(address), &block)) return CUDA_ERROR_INVALID_VALUE;
-  return real_calls->cuMemRetainAllocationHandle(handle, address);
+  const CUresult result = real_calls->cuMemRetainAllocationHandle(handle, address);
+  if (result == CUDA_SUCCESS) CreatedMemory::instance().retained(*handle);
+  return result;
 }
 
 // Whether the driver would show the range in memory of its own, which begins with a page.

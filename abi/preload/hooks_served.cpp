@@ -81,15 +81,17 @@ bool free_streamless(CUdeviceptr pointer) noexcept {
   }
 }
 
+// Either way to free takes what any call gave.
+void drop_block(CUdeviceptr pointer) noexcept {
+  for (const DriverMemory kind :
+       {DriverMemory::kPlain, DriverMemory::kManaged, DriverMemory::kPool, DriverMemory::kGraph})
+    Accounts::instance().remove(kind, pointer);
+}
+
 CUresult mem_free(CUdeviceptr pointer) {
   if (pointer != 0 && free_streamless(pointer)) return CUDA_SUCCESS;
   const CUresult result = real_calls->cuMemFree_v2(pointer);
-  if (result == CUDA_SUCCESS && pointer != 0) {
-    Accounts::instance().remove(DriverMemory::kPlain, pointer);
-    Accounts::instance().remove(DriverMemory::kManaged, pointer);
-    Accounts::instance().remove(DriverMemory::kPool, pointer);
-    Accounts::instance().remove(DriverMemory::kGraph, pointer);
-  }
+  if (result == CUDA_SUCCESS && pointer != 0) drop_block(pointer);
   return result;
 }
 
@@ -150,10 +152,7 @@ template <typename Call>
 CUresult free_async(CUdeviceptr pointer, CUstream stream, Call call) {
   if (pointer != 0 && free_on(pointer, stream)) return CUDA_SUCCESS;
   const CUresult result = call();
-  if (result == CUDA_SUCCESS) {
-    Accounts::instance().remove(DriverMemory::kPool, pointer);
-    Accounts::instance().remove(DriverMemory::kGraph, pointer);
-  }
+  if (result == CUDA_SUCCESS && pointer != 0) drop_block(pointer);
   return result;
 }
 

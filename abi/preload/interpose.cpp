@@ -97,14 +97,14 @@ CUresult get_first(const char* name, void** out, int version, cuuint64_t flags);
 CUresult get_modern(const char* name, void** out, int version, cuuint64_t flags,
                     CUdriverProcAddressQueryResult* status);
 
-// The hook for what the driver has under this name and version: per thread where that was asked for and
-// exists.
+// The hook for what the driver has under this name and version: the newest signature, and per thread where
+// that was asked for and exists.
 const Hook* find_hook(const char* name, int version, bool per_thread) {
   const Hook* best = nullptr;
   for (const Hook& hook : kHooks) {
     if (std::strcmp(hook.name, name) != 0 || hook.since > version || (hook.per_thread && !per_thread))
       continue;
-    if (best == nullptr || hook.per_thread) best = &hook;
+    if (best == nullptr || hook.since >= best->since) best = &hook;  // per thread comes second in the list
   }
   return best;
 }

@@ -93,6 +93,44 @@ CUgraphNode add_node(Graph& graph, const CUgraphNode* before, size_t count, cons
   return reinterpret_cast<CUgraphNode>(&node);
 }
 
+struct NewNode {
+  CUgraphNode* out;
+  CUgraph graph;
+  const CUgraphNode* before;
+  size_t count;
+};
+
+// Null where the arguments are none of a node's.
+Graph* graph_of(const NewNode& node) {
+  Graph* graph = find_graph(node.graph);
+  return node.out == nullptr || (node.count != 0 && node.before == nullptr) ? nullptr : graph;
+}
+
+// `parameters` is of either version of the structure.
+template <typename Parameters>
+CUresult add_allocation(Call& call, const NewNode& node, Parameters* parameters) {
+  if (call.refused()) return call.result();
+  Graph* graph = graph_of(node);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      parameters->poolProps.location.id != call.context()->device)
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "allocation nodes have memory of the current device here");
+  const CUresult result = allocate_block(call, &parameters->dptr, parameters->bytesize);
+  if (result != CUDA_SUCCESS) return result;
+  add_memory(*graph, parameters->dptr);
+  *node.out = add_node(*graph, node.before, node.count, "allocation node");
+  return CUDA_SUCCESS;
+}
+
+CUresult add_free(Call& call, const NewNode& node, CUdeviceptr pointer) {
+  if (call.refused()) return call.result();
+  Graph* graph = graph_of(node);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = remove_memory(*graph, pointer);
+  if (result == CUDA_SUCCESS) *node.out = add_node(*graph, node.before, node.count, "free node");
+  return result;
+}
+
 }  // namespace
 
 extern "C" {
@@ -182,33 +220,33 @@ CUresult cuGraphDestroy(CUgraph handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph handle, const CUgraphNode* before, size_t count,
+CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, size_t count,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   Call call(EntryPoint::k_cuGraphAddMemAllocNode, kNeedsContext);
-  if (call.refused()) return call.result();
-  Graph* graph = find_graph(handle);
-  if (out == nullptr || graph == nullptr || parameters == nullptr || (count != 0 && before == nullptr))
-    return CUDA_ERROR_INVALID_VALUE;
-  if (parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      parameters->poolProps.location.id != call.context()->device)
-    return fail(CUDA_ERROR_NOT_SUPPORTED, "allocation nodes have memory of the current device here");
-  const CUresult result = allocate_block(call, &parameters->dptr, parameters->bytesize);
-  if (result != CUDA_SUCCESS) return result;
-  add_memory(*graph, parameters->dptr);
-  *out = add_node(*graph, before, count, "allocation node");
-  return CUDA_SUCCESS;
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : add_allocation(call, {out, graph, before, count}, parameters);
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph handle, const CUgraphNode* before, size_t count,
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, size_t count,
                                CUdeviceptr pointer) {
   Call call(EntryPoint::k_cuGraphAddMemFreeNode, kNeedsContext);
-  if (call.refused()) return call.result();
-  Graph* graph = find_graph(handle);
-  if (out == nullptr || graph == nullptr || (count != 0 && before == nullptr))
-    return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = remove_memory(*graph, pointer);
-  if (result == CUDA_SUCCESS) *out = add_node(*graph, before, count, "free node");
-  return result;
+  return add_free(call, {out, graph, before, count}, pointer);
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*,
+                           size_t count, CUgraphNodeParams* parameters) {
+  Call call(EntryPoint::k_cuGraphAddNode, kNeedsContext);
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const NewNode node{out, graph, before, count};
+  if (parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) return add_allocation(call, node, &parameters->alloc);
+  if (parameters->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return add_free(call, node, parameters->free.dptr);
+  return fail(CUDA_ERROR_NOT_SUPPORTED, "cuGraphAddNode adds allocation and free nodes here");
+}
+CUresult cuGraphAddNode_v1(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, size_t count,
+                           CUgraphNodeParams* parameters) __asm__("cuGraphAddNode");
+CUresult cuGraphAddNode_v1(CUgraphNode* out, CUgraph graph, const CUgraphNode* before, size_t count,
+                           CUgraphNodeParams* parameters) {
+  return cuGraphAddNode_v2(out, graph, before, nullptr, count, parameters);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {

@@ -21,5 +21,6 @@
 #undef cuDevicePrimaryCtxRelease
 #undef cuDevicePrimaryCtxReset
 #undef cuDevicePrimaryCtxSetFlags
+#undef cuGraphAddNode
 #undef cuGraphInstantiate
 #undef cuGraphNodeGetDependencies

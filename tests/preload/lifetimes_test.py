@@ -1,4 +1,4 @@
-"""Contexts that end, threads, memory that must be the driver's own, and memory that Spillway only counts."""
+"""Contexts that end, threads, and memory that must be the driver's own."""
 
 from __future__ import annotations
 
@@ -181,20 +181,6 @@ class Lifetimes(unittest.TestCase):
 
     def test_pools_of_devices(self) -> None:
         self.case("pools-of-devices", simulated="devices:2,capacity:1GiB")
-
-    def test_what_the_driver_serves_is_counted(self) -> None:
-        done = self.case("counted")
-        notes = done.device()["annotations"]
-        self.assertEqual(notes["preload_managed_bytes"], 3 * MIB)
-        self.assertEqual(notes["preload_array_bytes"], 256 * 256 * 4)
-        self.assertEqual(notes["preload_host_bytes"], MIB)
-        self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)  # which belongs to no context
-        self.assertRegex(done.report(), rf"(?s)As annotated\n.*preload_managed_bytes +{3 * MIB} .*preload_vmm_bytes")
-
-    def test_memory_of_graphs_is_counted(self) -> None:
-        done = self.case("graph-memory")
-        self.assertEqual(done.served(), 3)
-        self.assertEqual(done.device()["annotations"]["preload_graph_bytes"], 4 * MIB)
 
     def test_the_driver_has_what_spillway_does_not_use(self) -> None:
         self.case("squeezed")

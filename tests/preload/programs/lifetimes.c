@@ -1,4 +1,4 @@
-/* usage: lifetimes CASE: contexts that end, memory that must be plain, memory that Spillway only counts. */
+/* usage: lifetimes CASE: contexts that end, memory that must be plain. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -614,26 +614,6 @@ static void pools_of_devices(void) {
   CHECK(cuMemAllocAsync(&block, 1 << 20, NULL) == CUDA_SUCCESS && calls("cuMemAllocAsync") == 1);
 }
 
-static void counted(void) {
-  CUdeviceptr managed = 0;
-  CUarray array = NULL;
-  void* host = NULL;
-  CUmemGenericAllocationHandle handle = 0;
-  CUmemAllocationProp properties;
-  CUDA_ARRAY_DESCRIPTOR description = {256, 256, CU_AD_FORMAT_FLOAT, 1};
-  memset(&properties, 0, sizeof properties);
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  retain();
-  CHECK(cuMemAllocManaged(&managed, 3 << 20, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
-  CHECK(cuArrayCreate(&array, &description) == CUDA_SUCCESS);
-  CHECK(cuMemHostAlloc(&host, 1 << 20, 0) == CUDA_SUCCESS);
-  CHECK(cuMemCreate(&handle, 4 << 20, &properties, 0) == CUDA_SUCCESS);
-  CHECK(cuMemAllocManaged(&managed, 5 << 20, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
-  CHECK(cuMemFree(managed) == CUDA_SUCCESS);
-  CHECK(cuCtxDestroy(NULL) != CUDA_SUCCESS);
-}
-
 /* Cached memory counts as free for others too. */
 static void squeezed(void) {
   CUdeviceptr pointer = 0;
@@ -727,41 +707,6 @@ static void captured(void) {
   CHECK(cuMemFreeAsync(pointer, stream) == CUDA_SUCCESS);
 }
 
-/* Memory of allocation nodes, made by capture and without: some is freed by nodes, and some outlives a
- * launch. */
-static void graph_memory(void) {
-  enum { kMiB = 1 << 20 };
-  CUstream stream = NULL;
-  CUgraph captured_graph = NULL;
-  CUgraph graph = NULL;
-  CUgraphExec launched = NULL;
-  CUgraphNode nodes[3];
-  CUdeviceptr inside = 0;
-  CUdeviceptr outlives[2] = {0, 0};
-  CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-  retain();
-  use_memory(3);
-  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-  CHECK(cuMemAllocAsync(&inside, kMiB, stream) == CUDA_SUCCESS);
-  for (int i = 0; i < 2; ++i) CHECK(cuMemAllocAsync(&outlives[i], 2 * kMiB, stream) == CUDA_SUCCESS);
-  CHECK(cuMemFreeAsync(inside, stream) == CUDA_SUCCESS);
-  CHECK(cuStreamEndCapture(stream, &captured_graph) == CUDA_SUCCESS);
-  CHECK(cuGraphInstantiateWithFlags(&launched, captured_graph, 0) == CUDA_SUCCESS);
-  CHECK(cuGraphLaunch(launched, stream) == CUDA_SUCCESS);
-  CHECK(cuMemFreeAsync(outlives[0], stream) == CUDA_SUCCESS && cuMemFree(outlives[1]) == CUDA_SUCCESS);
-  CHECK(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
-  memset(&parameters, 0, sizeof parameters);
-  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  parameters.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  parameters.bytesize = 3 * kMiB;
-  CHECK(cuGraphAddMemAllocNode(&nodes[0], graph, NULL, 0, &parameters) == CUDA_SUCCESS);
-  inside = parameters.dptr;
-  parameters.bytesize = 4 * kMiB;
-  CHECK(cuGraphAddMemAllocNode(&nodes[1], graph, nodes, 1, &parameters) == CUDA_SUCCESS);
-  CHECK(cuGraphAddMemFreeNode(&nodes[2], graph, nodes, 2, inside) == CUDA_SUCCESS);
-}
-
 int main(int count, char** arguments) {
   const struct {
     const char* name;
@@ -773,12 +718,10 @@ int main(int count, char** arguments) {
                 {"second", second},
                 {"second-is-primary", second_is_primary},
                 {"ipc", ipc},
-                {"counted", counted},
                 {"squeezed", squeezed},
                 {"squeezed-from-another-context", squeezed_from_another_context},
                 {"threads", threads},
                 {"captured", captured},
-                {"graph-memory", graph_memory},
                 {"churned", churned},
                 {"switched", switched},
                 {"recycled", recycled},
