@@ -110,8 +110,17 @@ CUresult begin_capture_to_graph_ptsz(CUstream stream, CUgraph graph, const CUgra
 
 // ---- Contexts
 
+// After the driver's own end nothing is torn down: other threads may be in the memory of a context that the
+// program's exit handlers destroy.
+bool is_over() noexcept {
+  const Driver* driver = ServedContexts::instance().driver();
+  CUcontext context = nullptr;
+  return driver != nullptr && driver->cuCtxGetCurrent(&context) == CUDA_ERROR_DEINITIALIZED;
+}
+
 template <typename End>
 void before_end(End end) noexcept {
+  if (is_over()) return;
   try {
     end(ServedContexts::instance());
   } catch (...) {

@@ -9,6 +9,12 @@ using namespace spillway::sim;
 
 namespace {
 
+void end_at_exit() {
+  State& state = State::get();
+  const Lock lock(state.mutex);
+  state.ended = true;
+}
+
 CUresult check_device(State& state, CUdevice device) {
   return device >= 0 && device < state.config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
@@ -101,13 +107,14 @@ CUresult cuInit(unsigned flags) {
   Call call(EntryPoint::k_cuInit, kBeforeInit);
   State& state = call.state();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!state.initialized) {
+  if (!state.initialized && !state.ended) {
     const std::string problem = state.configure(std::getenv("SPILLWAY_SIM"));
     if (!problem.empty()) {
       const std::string line = "SPILLWAY_SIM: " + problem;
       std::fprintf(stderr, "%s\n", line.c_str());
       return fail(CUDA_ERROR_INVALID_VALUE, line);
     }
+    if (state.config.ends_at_exit) std::atexit(end_at_exit);
     // The configuration began the counts anew; this call is the first, and may be the one to fail.
     return static_cast<CUresult>(state.calls.enter(EntryPoint::k_cuInit));
   }

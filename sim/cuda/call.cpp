@@ -17,7 +17,9 @@ Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state
     return;
   }
   const int fault = state_.calls.enter(entry);
-  if (fault != 0) {
+  if (state_.ended) {
+    result_ = CUDA_ERROR_DEINITIALIZED;
+  } else if (fault != 0) {
     result_ = static_cast<CUresult>(fault);
   } else if (!state_.initialized && (needs & kBeforeInit) == 0) {
     result_ = CUDA_ERROR_NOT_INITIALIZED;

@@ -111,6 +111,11 @@ bool set_races(Parsed in) {
   in.config->races = choice == 1;
   return choice >= 0;
 }
+bool set_at_exit(Parsed in) {
+  const int choice = parse_choice(in.value, "stay|end");
+  in.config->ends_at_exit = choice == 1;
+  return choice >= 0;
+}
 bool set_version(Parsed in) {
   uint64_t version = 0;
   if (!parse_number(in.value, 2000, 99999, &version)) return false;
@@ -157,6 +162,7 @@ constexpr Key kKeys[] = {
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},
     {"races", "on or off", set_races},
+    {"at_exit", "stay or end", set_at_exit},
     {"mappings", "a number from 1", set_mappings},
     {"fault", "ENTRY_POINT@N or ENTRY_POINT@N=CUresult, N from 1, CUresult 1 to 999", set_fault},
 };

@@ -32,6 +32,7 @@ struct Config {
   bool vmm_in_capture = false;
   int version = 13000;
   bool races = true;
+  bool ends_at_exit = false;
   uint64_t max_mappings = 520000;
   std::vector<FaultRule> faults;
 };

@@ -29,6 +29,9 @@
  *                            while a stream captures (cuda.h does not say), refuse
  *   version:N                what cuDriverGetVersion answers; newer entry points are not found, 13000
  *   races:on|off             the race detector, on; it knows the work of this process alone
+ *   at_exit:stay|end         whether the driver that cuInit began with this ends itself in an exit handler, as the
+ *                            real one does: for handlers from before, and destructors, every call fails then with
+ *                            CUDA_ERROR_DEINITIALIZED, stay
  *   mappings:N               live mappings at which cuMemSetAccess is out of memory, 520000
  *   fault:NAME@N[=CUresult]  the Nth call of NAME fails, with CUDA_ERROR_OUT_OF_MEMORY unless told; repeatable */
 /* clang-format on */

@@ -92,6 +92,7 @@ struct State {
   std::mutex mutex;
   bool initialized = false;
   uint64_t generation = 1;  // of the configuration: thread-local contexts of an older one are void
+  bool ended = false;       // at exit: the driver answers no more
   Config config;
   Calls calls;
   Memory memory;

@@ -41,6 +41,7 @@ constexpr BadConfig kBad[] = {
     {"mig:2", "'mig', value '2'", "0 or 1"},
     {"version:12.8", "'version', value '12.8'", "1000*major"},
     {"races:1", "'races', value '1'", "on or off"},
+    {"at_exit:gone", "'at_exit', value 'gone'", "stay or end"},
     {"fault:cuMemMap", "'fault', value 'cuMemMap'", "ENTRY_POINT@N"},
     {"fault:cuMemMap@0", "'fault', value 'cuMemMap@0'", "N from 1"},
     {"fault:cuMemMap@1=0", "'fault', value 'cuMemMap@1=0'", "CUresult 1 to 999"},
