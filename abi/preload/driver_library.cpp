@@ -1,4 +1,4 @@
-// Which library is the program's driver, and the next dlsym.
+// Which library is the program's driver, and the next dlsym and dlopen.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -11,6 +11,7 @@ namespace spillway::preload {
 namespace {
 
 std::atomic<LookUp> next_dlsym{nullptr};
+std::atomic<Open> next_dlopen{nullptr};
 std::atomic<void*> library{nullptr};
 std::atomic<const void*> library_base{nullptr};
 
@@ -36,6 +37,14 @@ void* remember(void* handle) {
   return library.compare_exchange_strong(expected, handle) ? handle : expected;
 }
 
+template <typename Function>
+Function keep(void* found, std::atomic<Function>& where) {
+  Function function = nullptr;
+  std::memcpy(&function, &found, sizeof found);
+  where.store(function, std::memory_order_release);
+  return function;
+}
+
 // By its versions on x86-64 and AArch64; a library without versions answers to any.
 __attribute__((noinline)) LookUp find_next_dlsym() {
   constexpr const char* kVersions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
@@ -43,10 +52,12 @@ __attribute__((noinline)) LookUp find_next_dlsym() {
   for (const char* version : kVersions) {
     if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", version);
   }
-  LookUp look_up = nullptr;
-  std::memcpy(&look_up, &found, sizeof found);
-  next_dlsym.store(look_up, std::memory_order_release);
-  return look_up;
+  return keep(found, next_dlsym);
+}
+
+// Another's that stands behind this library's too, which has no version as a rule.
+__attribute__((noinline)) Open find_next_dlopen() {
+  return keep(find_behind("dlopen"), next_dlopen);
 }
 
 }  // namespace
@@ -54,6 +65,16 @@ __attribute__((noinline)) LookUp find_next_dlsym() {
 LookUp real_dlsym() {
   const LookUp known = next_dlsym.load(std::memory_order_acquire);
   return known != nullptr ? known : find_next_dlsym();
+}
+
+Open real_dlopen() {
+  const Open known = next_dlopen.load(std::memory_order_acquire);
+  return known != nullptr ? known : find_next_dlopen();
+}
+
+__attribute__((noinline)) void* find_behind(const char* symbol) {
+  void* volatile found = real_dlsym()(RTLD_NEXT, symbol);
+  return found;
 }
 
 bool is_driver_name(const char* symbol) {
@@ -65,7 +86,7 @@ bool is_in_driver(const void* address) {
   if (dladdr(address, &where) == 0 || where.dli_fname == nullptr) return false;
   if (where.dli_fbase == library_base.load(std::memory_order_acquire)) return true;
   if (!is_driver_file(where.dli_fname)) return false;
-  void* handle = dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  void* handle = real_dlopen()(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr || remember(handle) != handle) return false;
   library_base.store(where.dli_fbase, std::memory_order_release);
   return true;
@@ -80,7 +101,7 @@ bool is_in_this_library(const void* address) {
 
 void* driver_library() {
   if (void* known = library.load(std::memory_order_acquire); known != nullptr) return known;
-  void* handle = dlopen(configured_driver(), RTLD_LAZY | RTLD_NOLOAD);
+  void* handle = real_dlopen()(configured_driver(), RTLD_LAZY | RTLD_NOLOAD);
   return handle == nullptr ? nullptr : remember(handle);
 }
 

@@ -1,5 +1,5 @@
 // What the program finds instead of the driver's entry points: dlsym, cuGetProcAddress, and the hooked names
-// themselves.
+// themselves; and dlopen.
 #include "abi/preload/interpose.h"
 
 #include <dlfcn.h>
@@ -142,12 +142,6 @@ CUresult get_modern(const char* name, void** out, int version, cuuint64_t flags,
   return finish(real(name, out, version, flags, status), name, out, version, flags);
 }
 
-// What comes after this library; not in tail position, so that the question is this library's.
-__attribute__((noinline)) void* find_behind(const char* symbol) {
-  void* volatile found = real_dlsym()(RTLD_NEXT, symbol);
-  return found;
-}
-
 // What is not there is nothing to stand before; in a process without a driver that is every name.
 bool driver_has(const char* symbol) {
   void* library = driver_library();
@@ -205,6 +199,23 @@ __asm__(".symver spw_dlsym_first, dlsym@GLIBC_2.2.5");
 __asm__(".symver spw_dlsym_first, dlsym@GLIBC_2.17");
 #endif
 __asm__(".symver spw_dlsym, dlsym@@GLIBC_2.34");
+
+// The real one sees the program's return address too: it is searched by the caller's RUNPATH and $ORIGIN, in
+// the caller's namespace.
+SPW_EXPORT void* spw_dlopen(const char* file, int flags);
+SPW_EXPORT void* spw_dlopen(const char* file, int flags) {
+  spillway::preload::note_opened(file, flags);
+  return spillway::preload::real_dlopen()(file, flags);
+}
+
+extern "C" __attribute__((visibility("default"), alias("spw_dlopen"))) void* spw_dlopen_first(const char*,
+                                                                                              int);
+#if defined(__x86_64__)
+__asm__(".symver spw_dlopen_first, dlopen@GLIBC_2.2.5");
+#else
+__asm__(".symver spw_dlopen_first, dlopen@GLIBC_2.17");
+#endif
+__asm__(".symver spw_dlopen, dlopen@@GLIBC_2.34");
 
 // For libspillway: a look-up that this library takes no part in.
 SPW_EXPORT void* spw_preload_dlsym(void* library, const char* symbol);

@@ -15,8 +15,13 @@ namespace spillway::preload {
 
 using LookUp = void* (*)(void* library, const char* symbol);
 
-// The next dlsym in the process.
+using Open = void* (*)(const char* file, int flags);
+
+// The next dlsym and dlopen in the process: what this library asks goes by none of its own.
 LookUp real_dlsym();
+Open real_dlopen();
+// What comes after this library; not in tail position, so that the question is this library's.
+void* find_behind(const char* symbol);
 
 // A hooked entry point, its address in this library and its place in DriverCalls.
 struct Hook {
@@ -36,6 +41,12 @@ const DriverCalls* calls();
 
 // Whether the program goes on without Spillway.
 bool stands_aside();
+bool is_disabled();
+// One line on stderr about that.
+__attribute__((format(printf, 1, 2))) void say(const char* format, ...);
+
+// The program opens a library. Where that is a driver and the process ends without one, this is said then.
+void note_opened(const char* file, int flags);
 
 bool is_driver_name(const char* symbol);
 // Whether the address is in the driver's library, which is remembered.

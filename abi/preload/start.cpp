@@ -24,13 +24,9 @@ pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 // Whether this thread is in start(): what the driver calls of its own then goes to itself.
 thread_local bool starting __attribute__((tls_model("initial-exec"))) = false;
 
-void say(const char* format, ...) {
-  char line[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(line, sizeof line, format, arguments);
-  va_end(arguments);
-  dprintf(STDERR_FILENO, "spillway: preload: %s; the program runs without Spillway\n", line);
+bool has_value(const char* variable, const char* value) {
+  const char* found = std::getenv(variable);
+  return found != nullptr && std::strcmp(found, value) == 0;
 }
 
 bool find_real_calls() {
@@ -61,16 +57,16 @@ const char* missing_call() {
 // The one that is in the process already, as PyTorch's; else $SPILLWAY_LIBRARY; else the one beside this
 // library.
 void* load_library() {
-  if (void* loaded = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD); loaded != nullptr) return loaded;
+  if (void* loaded = real_dlopen()(kLibrary, RTLD_NOW | RTLD_NOLOAD); loaded != nullptr) return loaded;
   const char* named = std::getenv("SPILLWAY_LIBRARY");
-  if (named != nullptr && *named != '\0') return dlopen(named, RTLD_NOW | RTLD_LOCAL);
+  if (named != nullptr && *named != '\0') return real_dlopen()(named, RTLD_NOW | RTLD_LOCAL);
   Dl_info own{};
   char path[4096];
   if (dladdr(reinterpret_cast<const void*>(&calls), &own) == 0 || own.dli_fname == nullptr) return nullptr;
   const char* slash = std::strrchr(own.dli_fname, '/');
   const int folder = slash == nullptr ? 0 : static_cast<int>(slash - own.dli_fname) + 1;
   std::snprintf(path, sizeof path, "%.*s%s", folder, own.dli_fname, kLibrary);
-  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  return real_dlopen()(path, RTLD_NOW | RTLD_LOCAL);
 }
 
 const DriverCalls* stand_aside() {
@@ -87,8 +83,7 @@ void leave_child() {
 }
 
 const DriverCalls* start() {
-  const char* disabled = std::getenv("SPILLWAY_DISABLE");
-  if (disabled != nullptr && std::strcmp(disabled, "1") == 0) return stand_aside();
+  if (is_disabled()) return stand_aside();
   if (const char* missing = missing_call(); missing != nullptr) {
     say("the driver lacks %s", missing);
     return stand_aside();
@@ -150,6 +145,21 @@ __attribute__((noinline, cold)) const DriverCalls* first_call() {
 const DriverCalls* calls() {
   const DriverCalls* now = active.load(std::memory_order_acquire);
   return now != nullptr ? now : first_call();
+}
+
+bool is_disabled() {
+  return has_value("SPILLWAY_DISABLE", "1");
+}
+
+void say(const char* format, ...) {
+  // `spillway run --preload` has looked at the driver before the program began, and said it then.
+  if (has_value("SPILLWAY_DRIVER", "unusable")) return;
+  char line[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  dprintf(STDERR_FILENO, "spillway: preload: %s; the program runs without Spillway\n", line);
 }
 
 bool stands_aside() {

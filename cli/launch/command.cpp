@@ -72,10 +72,11 @@ void add_option(const std::string& option) {
 int run_preloaded(const std::vector<std::string>& program, bool audit) {
   Result<std::string> library = preload_library();
   if (!library.ok()) return complain(library.take_status());
-  // Inside of the program nothing is said of a driver that is not there: it may not want one.
+  // The preload library says it when a program that asked for the driver ends, but some are killed by that.
   if (const auto driver = Driver::open(); !driver.ok()) {
     std::fprintf(stderr, "spillway: %s; until then the program runs without Spillway\n",
                  driver.status().text().c_str());
+    ::setenv("SPILLWAY_DRIVER", "unusable", 1);  // and it is not said twice
   }
   put_first("LD_PRELOAD", library.value());
   if (audit) {
