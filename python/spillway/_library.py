@@ -34,16 +34,52 @@ def library_path() -> Path:
     raise SpillwayError(f"{SONAME} is not in {HERE / 'lib'}; install the package again, or set SPILLWAY_LIBRARY")
 
 
+def open_library() -> ctypes.CDLL:
+    """The one that is in the process already, by its soname: that of the preload library, or of a program that embeds
+    Python. A second one would have a second cache. Else library_path()."""
+    try:
+        return ctypes.CDLL(SONAME, mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
+    except OSError:
+        path = library_path()
+    try:
+        return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as problem:
+        raise SpillwayError(f"{path} cannot be loaded: {problem}") from None
+
+
+def path_of(loaded: ctypes.CDLL) -> str:
+    """Of its file, as the dynamic loader knows it."""
+    function = ctypes.cast(loaded.spw_version, ctypes.c_void_p).value or 0
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, *_, file = line.split(maxsplit=5)
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        if begin <= function < end:
+            return file
+    return SONAME
+
+
+def check_version(loaded: ctypes.CDLL) -> None:
+    """What is built against a release runs with later ones of its series (docs/embedding.md), as this package does."""
+    from . import __version__
+
+    wanted = [int(part) for part in __version__.split(".")]
+    series = 2 if wanted[0] == 0 else 1  # before 1.0 a minor version may change anything
+    version = loaded.spw_version().decode()
+    found = [int(part) for part in version.split(".")]
+    if found[:series] != wanted[:series] or found < wanted:
+        raise SpillwayError(
+            f"{path_of(loaded)} is Spillway {version}, and this package ({HERE}) is {__version__}: a process has one"
+            " Spillway, so install the same version for both"
+        )
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """Its symbols are global: the extension for PyTorch finds them there."""
-    path = library_path()
-    try:
-        loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    except OSError as problem:
-        raise SpillwayError(f"{path} cannot be loaded: {problem}") from None
-    loaded.spw_last_error.restype = ctypes.c_char_p
+    loaded = open_library()
     loaded.spw_version.restype = ctypes.c_char_p
+    check_version(loaded)
+    loaded.spw_last_error.restype = ctypes.c_char_p
     loaded.spw_conf_set.argtypes = [ctypes.c_char_p]
     loaded.spw_set_limit.argtypes = [ctypes.c_int, ctypes.c_uint64]
     loaded.spw_get_limit.argtypes = [ctypes.c_int, ctypes.c_void_p]

@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 class Counted(unittest.TestCase):
     def case(self, name: str, **variables: str) -> Run:
-        done = run(PROGRAMS / "preload_counted", name, simulated="capacity:1GiB", **variables)
+        done = run(PROGRAMS / "preload_counted", name, preload=None, simulated="capacity:1GiB", **variables)
         self.assertEqual((done.code, done.err), (0, ""))
         return done
 
