@@ -10,15 +10,14 @@ AddressMap& AddressMap::instance() {
   return map;
 }
 
-AddressMap::Entry* AddressMap::add_leaf(uint64_t top) {
-  const size_t bytes = kLeafEntries * sizeof(Entry);
+AddressMap::Leaf* AddressMap::add_leaf(uint64_t top) {
   void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, sizeof(Leaf), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  auto* leaf = static_cast<Entry*>(memory);
-  Entry* expected = nullptr;
+  auto* leaf = static_cast<Leaf*>(memory);
+  Leaf* expected = nullptr;
   if (!leaves_[top].compare_exchange_strong(expected, leaf, std::memory_order_acq_rel)) {
-    munmap(memory, bytes);
+    munmap(memory, sizeof(Leaf));
     return expected;
   }
   return leaf;

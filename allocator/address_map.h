@@ -5,11 +5,19 @@
 // find() takes no lock. An entry is written by the holder of the block's heap lock; a reader who then takes
 // that lock sees whether the block still lives. Tables are mapped lazily and stay for the life of the
 // process.
+//
+// Beside its entries a table has bits that tell which of them are set, in three levels of 64: what lies
+// before an address far inside of a large block is found by a few words for each 4 GiB. They are written with
+// the table's lock held, which comes after the heaps' locks; entries change seldom, since freed places keep
+// theirs.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
+#include "allocator/mutex.h"
 #include "allocator/units.h"
 
 namespace spillway {
@@ -25,66 +33,113 @@ class AddressMap {
   Place* find(uint64_t va) const {
     const uint64_t top = va >> kLeafShift;
     if (top >= kTops) return nullptr;
-    const Entry* leaf = leaves_[top].load(std::memory_order_acquire);
-    if (leaf == nullptr) return nullptr;
-    return leaf[(va >> kUnitShift) & (kLeafEntries - 1)].load(std::memory_order_acquire);
+    const Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
+    return leaf == nullptr ? nullptr : leaf->entries[unit_in_leaf(va)].load(std::memory_order_acquire);
   }
 
   // The places entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
-  // `most_bytes` of addresses were looked at.
+  // `most_bytes` of addresses were looked at. No lock is held meanwhile.
   template <typename Visit>
   void find_before(uint64_t va, uint64_t most_bytes, Visit visit) const {
-    const uint64_t least = va > most_bytes ? va - most_bytes : 0;
-    uint64_t unit = va >> kUnitShift;
-    while ((va >> kLeafShift) < kTops && unit << kUnitShift >= least) {
-      const Entry* leaf = leaves_[unit / kLeafEntries].load(std::memory_order_acquire);
-      if (leaf != nullptr) {
-        Place* place = leaf[unit % kLeafEntries].load(std::memory_order_acquire);
-        if (place != nullptr && visit(*place)) return;
-      } else {
-        unit -= unit % kLeafEntries;  // nothing in the whole leaf
-      }
-      if (unit-- == 0) return;
+    if ((va >> kLeafShift) >= kTops) return;
+    const uint64_t least = va > most_bytes ? (va - most_bytes) >> kUnitShift : 0;
+    for (uint64_t end = (va >> kUnitShift) + 1; end > least;) {
+      // Of the table that the last unit is in, whose first unit is `first`.
+      const uint64_t top = (end - 1) / kLeafUnits;
+      const uint64_t first = top * kLeafUnits;
+      Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
+      const uint32_t unit = leaf == nullptr ? kNone : leaf->last_before(static_cast<uint32_t>(end - first));
+      end = unit == kNone ? first : first + unit;
+      if (unit == kNone || end < least) continue;
+      Place* place = leaf->entries[unit].load(std::memory_order_acquire);
+      if (place != nullptr && visit(*place)) return;
     }
   }
 
   // False when host memory for the table has run out.
   bool set(uint64_t va, uint32_t units, Place* place) {
-    for (uint32_t unit = 0; unit < units; ++unit) {
-      Entry* entry = entry_at(va + unit * kUnitBytes);
-      if (entry == nullptr) return false;
-      entry->store(place, std::memory_order_release);
+    for (uint32_t i = 0; i < units; ++i, va += kUnitBytes) {
+      const uint64_t top = va >> kLeafShift;
+      if (top >= kTops) return false;
+      Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
+      if (leaf == nullptr) leaf = add_leaf(top);
+      if (leaf == nullptr) return false;
+      leaf->set(unit_in_leaf(va), place);
     }
     return true;
   }
   // Clears the entry of `va` if it still names `place`: another heap may have entered a block of its own
   // there.
   void clear_if(uint64_t va, const Place* place) {
-    Entry* leaf = leaves_[va >> kLeafShift].load(std::memory_order_acquire);
-    if (leaf == nullptr) return;
-    auto* expected = const_cast<Place*>(place);
-    leaf[(va >> kUnitShift) & (kLeafEntries - 1)].compare_exchange_strong(expected, nullptr,
-                                                                          std::memory_order_acq_rel);
+    Leaf* leaf = leaves_[va >> kLeafShift].load(std::memory_order_acquire);
+    if (leaf != nullptr) leaf->clear_if(unit_in_leaf(va), place);
   }
 
  private:
-  using Entry = std::atomic<Place*>;
   static constexpr int kUnitShift = 14;
   static constexpr int kLeafShift = 32;  // 4 GiB of addresses for each leaf of 2 MiB
-  static constexpr uint64_t kLeafEntries = uint64_t{1} << (kLeafShift - kUnitShift);
+  static constexpr uint64_t kLeafUnits = uint64_t{1} << (kLeafShift - kUnitShift);
   static constexpr uint64_t kTops = uint64_t{1} << (48 - kLeafShift);
+  static constexpr uint32_t kNone = ~uint32_t{0};
   static_assert(kUnitBytes == uint64_t{1} << kUnitShift);
+  static_assert(kLeafUnits == uint64_t{64} * 64 * 64);
 
-  Entry* entry_at(uint64_t va) {
-    const uint64_t top = va >> kLeafShift;
-    if (top >= kTops) return nullptr;
-    Entry* leaf = leaves_[top].load(std::memory_order_acquire);
-    if (leaf == nullptr) leaf = add_leaf(top);
-    return leaf == nullptr ? nullptr : leaf + ((va >> kUnitShift) & (kLeafEntries - 1));
+  static uint32_t unit_in_leaf(uint64_t va) {
+    return static_cast<uint32_t>(va >> kUnitShift) & static_cast<uint32_t>(kLeafUnits - 1);
   }
-  Entry* add_leaf(uint64_t top);
 
-  std::atomic<Entry*> leaves_[kTops] = {};
+  // Zero at first, as it is mapped: no constructor runs.
+  struct Leaf {
+    std::array<std::atomic<Place*>, kLeafUnits> entries;
+
+    void set(uint32_t unit, Place* place) {
+      const Lock lock(mutex);
+      entries[unit].store(place, std::memory_order_release);
+      units[unit / 64] |= bit(unit);
+      groups[unit / 4096] |= bit(unit / 64);
+      all |= bit(unit / 4096);
+    }
+    void clear_if(uint32_t unit, const Place* place) {
+      const Lock lock(mutex);
+      if (entries[unit].load(std::memory_order_relaxed) != place) return;
+      entries[unit].store(nullptr, std::memory_order_release);
+      if ((units[unit / 64] &= ~bit(unit)) != 0) return;
+      if ((groups[unit / 4096] &= ~bit(unit / 64)) != 0) return;
+      all &= ~bit(unit / 4096);
+    }
+    // The last unit that is set and before `end`, 1 to kLeafUnits; or kNone.
+    uint32_t last_before(uint32_t end) {
+      const Lock lock(mutex);
+      const uint32_t from = end - 1;
+      if (const uint64_t here = units[from / 64] & up_to(from); here != 0)
+        return from / 64 * 64 + last_bit(here);
+      const uint32_t word = from / 64;
+      if (const uint64_t here = groups[word / 64] & below(word); here != 0) {
+        const uint32_t found = word / 64 * 64 + last_bit(here);
+        return found * 64 + last_bit(units[found]);
+      }
+      const uint64_t here = all & below(word / 64);
+      if (here == 0) return kNone;
+      const uint32_t group = last_bit(here);
+      const uint32_t found = group * 64 + last_bit(groups[group]);
+      return found * 64 + last_bit(units[found]);
+    }
+
+   private:
+    static uint64_t bit(uint32_t index) { return uint64_t{1} << (index % 64); }
+    static uint64_t below(uint32_t index) { return bit(index) - 1; }
+    static uint64_t up_to(uint32_t index) { return below(index) | bit(index); }
+    static uint32_t last_bit(uint64_t bits) { return 63 - static_cast<uint32_t>(std::countl_zero(bits)); }
+
+    Mutex mutex;
+    std::array<uint64_t, kLeafUnits / 64> units SPW_GUARDED_BY(mutex);  // that are set
+    std::array<uint64_t, 64> groups SPW_GUARDED_BY(mutex);  // of 64 words of `units`: those with a bit
+    uint64_t all SPW_GUARDED_BY(mutex);                     // of `groups`
+  };
+
+  Leaf* add_leaf(uint64_t top);
+
+  std::atomic<Leaf*> leaves_[kTops] = {};
 };
 
 }  // namespace spillway

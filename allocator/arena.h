@@ -209,8 +209,8 @@ class Arena {
   // Of whichever arena. Errors: invalid_pointer.
   static Result<FoundBlock> find_block(const void* pointer);
   // The block in the program's hands that `pointer` lies in, at its beginning or behind it; looks at
-  // `most_bytes` of addresses before it, 16 KiB at a time. Blocks in host memory and shareable ones are not
-  // found. Errors: invalid_pointer.
+  // `most_bytes` of addresses before it, at the places in them alone. Blocks in host memory and shareable
+  // ones are not found. Errors: invalid_pointer.
   static Result<FoundBlock> find_block_around(const void* pointer, uint64_t most_bytes);
 
  private:

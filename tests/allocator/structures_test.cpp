@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <random>
 #include <set>
 #include <thread>
 #include <vector>
@@ -212,6 +215,72 @@ TEST(AddressMap, EntersAndClearsUnits) {
   EXPECT_EQ(map.find(va), &place);
   for (uint64_t unit = 0; unit < 4; ++unit) map.clear_if(va + unit * kUnitBytes, &place);
   EXPECT_EQ(map.find(va), nullptr);
+}
+
+// The nearest entry at or before an address, against a map that is searched; dense, sparse, and over the
+// borders of words, groups and tables.
+TEST(AddressMap, FindsWhatLiesBefore) {
+  AddressMap& map = AddressMap::instance();
+  std::mt19937_64 random(7);
+  const uint64_t base = uint64_t{91} << 33;
+  std::vector<Place> places(400);
+  std::map<uint64_t, Place*> entered;
+  const auto nearest = [&](uint64_t va, uint64_t most_bytes) {
+    Place* found = nullptr;
+    map.find_before(va, most_bytes, [&](Place& place) {
+      found = &place;
+      return true;
+    });
+    return found;
+  };
+  for (int step = 0; step < 20000; ++step) {
+    const uint64_t spread =
+        random() % 3 == 0 ? uint64_t{40} << 30 : (random() % 2 == 0 ? 80 * kUnitBytes : kPageBytes * 64);
+    const uint64_t va = base + random() % spread / kUnitBytes * kUnitBytes;
+    if (entered.size() < places.size() / 2 || random() % 2 == 0) {
+      Place* place = &places[random() % places.size()];
+      ASSERT_TRUE(map.set(va, 1, place));
+      entered[va] = place;
+    } else {
+      const auto gone = std::next(entered.begin(), static_cast<ptrdiff_t>(random() % entered.size()));
+      map.clear_if(gone->first, gone->second);
+      entered.erase(gone);
+    }
+    const uint64_t asked = base + random() % (uint64_t{41} << 30);
+    const auto after = entered.upper_bound(asked);
+    Place* expected = after == entered.begin() ? nullptr : std::prev(after)->second;
+    ASSERT_EQ(nearest(asked, uint64_t{64} << 30), expected) << step;
+  }
+  // In order, and no further than asked for.
+  std::vector<Place*> all;
+  map.find_before(base + (uint64_t{41} << 30), uint64_t{41} << 30, [&](Place& place) {
+    all.push_back(&place);
+    return false;
+  });
+  std::vector<Place*> backwards;
+  for (auto entry = entered.rbegin(); entry != entered.rend(); ++entry) backwards.push_back(entry->second);
+  EXPECT_EQ(all, backwards);
+  for (const auto& [va, place] : entered) map.clear_if(va, place);
+  EXPECT_EQ(nearest(base + (uint64_t{41} << 30), uint64_t{1} << 40), nullptr);
+}
+
+// 32 million entries lie between; one after the other they would take minutes.
+TEST(AddressMap, FindsWhatLiesFarBefore) {
+  AddressMap& map = AddressMap::instance();
+  Place place;
+  const uint64_t va = uint64_t{101} << 33;
+  ASSERT_TRUE(map.set(va, 1, &place));
+  Place guide;
+  for (uint64_t gib = 4; gib <= 512; gib += 4) {  // tables that are there, with nothing in them
+    ASSERT_TRUE(map.set(va + (gib << 30), 1, &guide));
+    map.clear_if(va + (gib << 30), &guide);
+  }
+  int found = 0;
+  for (int i = 0; i < 10000; ++i)
+    map.find_before(va + (uint64_t{512} << 30), uint64_t{1} << 40,
+                    [&](Place& at) { return found += &at == &place, true; });
+  EXPECT_EQ(found, 10000);
+  map.clear_if(va, &place);
 }
 
 // Threads that take the lock in bursts, so that a bias is given and taken away again and again.
