@@ -34,7 +34,7 @@ class AddressMap {
     const uint64_t top = va >> kLeafShift;
     if (top >= kTops) return nullptr;
     const Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
-    return leaf == nullptr ? nullptr : leaf->entries[unit_in_leaf(va)].load(std::memory_order_acquire);
+    return leaf == nullptr ? nullptr : leaf->at(unit_in_leaf(va));
   }
 
   // The places entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
@@ -51,7 +51,7 @@ class AddressMap {
       const uint32_t unit = leaf == nullptr ? kNone : leaf->last_before(static_cast<uint32_t>(end - first));
       end = unit == kNone ? first : first + unit;
       if (unit == kNone || end < least) continue;
-      Place* place = leaf->entries[unit].load(std::memory_order_acquire);
+      Place* place = leaf->at(unit);
       if (place != nullptr && visit(*place)) return;
     }
   }
@@ -89,40 +89,40 @@ class AddressMap {
   }
 
   // Zero at first, as it is mapped: no constructor runs.
-  struct Leaf {
-    std::array<std::atomic<Place*>, kLeafUnits> entries;
-
+  class Leaf {
+   public:
+    Place* at(uint32_t unit) const { return entries_[unit].load(std::memory_order_acquire); }
     void set(uint32_t unit, Place* place) {
-      const Lock lock(mutex);
-      entries[unit].store(place, std::memory_order_release);
-      units[unit / 64] |= bit(unit);
-      groups[unit / 4096] |= bit(unit / 64);
-      all |= bit(unit / 4096);
+      const Lock lock(mutex_);
+      entries_[unit].store(place, std::memory_order_release);
+      units_[unit / 64] |= bit(unit);
+      groups_[unit / 4096] |= bit(unit / 64);
+      all_ |= bit(unit / 4096);
     }
     void clear_if(uint32_t unit, const Place* place) {
-      const Lock lock(mutex);
-      if (entries[unit].load(std::memory_order_relaxed) != place) return;
-      entries[unit].store(nullptr, std::memory_order_release);
-      if ((units[unit / 64] &= ~bit(unit)) != 0) return;
-      if ((groups[unit / 4096] &= ~bit(unit / 64)) != 0) return;
-      all &= ~bit(unit / 4096);
+      const Lock lock(mutex_);
+      if (entries_[unit].load(std::memory_order_relaxed) != place) return;
+      entries_[unit].store(nullptr, std::memory_order_release);
+      if ((units_[unit / 64] &= ~bit(unit)) != 0) return;
+      if ((groups_[unit / 4096] &= ~bit(unit / 64)) != 0) return;
+      all_ &= ~bit(unit / 4096);
     }
     // The last unit that is set and before `end`, 1 to kLeafUnits; or kNone.
     uint32_t last_before(uint32_t end) {
-      const Lock lock(mutex);
+      const Lock lock(mutex_);
       const uint32_t from = end - 1;
-      if (const uint64_t here = units[from / 64] & up_to(from); here != 0)
+      if (const uint64_t here = units_[from / 64] & up_to(from); here != 0)
         return from / 64 * 64 + last_bit(here);
       const uint32_t word = from / 64;
-      if (const uint64_t here = groups[word / 64] & below(word); here != 0) {
+      if (const uint64_t here = groups_[word / 64] & below(word); here != 0) {
         const uint32_t found = word / 64 * 64 + last_bit(here);
-        return found * 64 + last_bit(units[found]);
+        return found * 64 + last_bit(units_[found]);
       }
-      const uint64_t here = all & below(word / 64);
+      const uint64_t here = all_ & below(word / 64);
       if (here == 0) return kNone;
       const uint32_t group = last_bit(here);
-      const uint32_t found = group * 64 + last_bit(groups[group]);
-      return found * 64 + last_bit(units[found]);
+      const uint32_t found = group * 64 + last_bit(groups_[group]);
+      return found * 64 + last_bit(units_[found]);
     }
 
    private:
@@ -131,10 +131,11 @@ class AddressMap {
     static uint64_t up_to(uint32_t index) { return below(index) | bit(index); }
     static uint32_t last_bit(uint64_t bits) { return 63 - static_cast<uint32_t>(std::countl_zero(bits)); }
 
-    Mutex mutex;
-    std::array<uint64_t, kLeafUnits / 64> units SPW_GUARDED_BY(mutex);  // that are set
-    std::array<uint64_t, 64> groups SPW_GUARDED_BY(mutex);  // of 64 words of `units`: those with a bit
-    uint64_t all SPW_GUARDED_BY(mutex);                     // of `groups`
+    std::array<std::atomic<Place*>, kLeafUnits> entries_;
+    Mutex mutex_;
+    std::array<uint64_t, kLeafUnits / 64> units_ SPW_GUARDED_BY(mutex_);  // that are set
+    std::array<uint64_t, 64> groups_ SPW_GUARDED_BY(mutex_);  // of 64 words of units_: those with a bit
+    uint64_t all_ SPW_GUARDED_BY(mutex_);                     // of groups_
   };
 
   Leaf* add_leaf(uint64_t top);
