@@ -247,13 +247,28 @@ Place* Heap::take_same_size(const Request& request) {
     const bool expected = place.expected_at >= now && place.expected_at - now < Journal::kHorizon;
     return std::pair<bool, uint64_t>(!expected, expected ? place.expected_at : place.last_use);
   };
-  Place* best = nullptr;
-  int tries = 0;
-  for (Place* place = found->second; place != nullptr && tries < kMostTries;
-       place = place->older_same_size, ++tries) {
-    if (best != nullptr && rank(*place) <= rank(*best)) continue;
-    if (place->va % (request.align_lines * kLineBytes) == 0 && fits(*place)) best = place;
-  }
+  const auto serves = [&](const Place& place) {
+    return place.va % (request.align_lines * kLineBytes) == 0 && fits(place);
+  };
+  // The best of those that `may` be it.
+  const auto best_where = [&](const auto& may) {
+    Place* best = nullptr;
+    std::pair<bool, uint64_t> highest;
+    int tries = 0;
+    for (Place* place = found->second; place != nullptr && tries < kMostTries;
+         place = place->older_same_size, ++tries) {
+      if (place->state != BlockState::kFree) continue;
+      const std::pair<bool, uint64_t> here = rank(*place);
+      if ((best != nullptr && here <= highest) || !may(*place)) continue;
+      best = place;
+      highest = here;
+    }
+    return best;
+  };
+  // A place that nobody has is free as a rule, its bytes too: the best is looked at first, and all of them
+  // only where others have its bytes.
+  Place* best = best_where([](const Place&) { return true; });
+  if (best != nullptr && !serves(*best)) best = best_where(serves);
   if (best == nullptr) return nullptr;
   take(*best);
   return placed(request, best);
