@@ -130,8 +130,9 @@ CUresult mem_create(CUmemGenericAllocationHandle* out, size_t bytes, const CUmem
   const auto call = [&] { return real_calls->cuMemCreate(out, bytes, properties, flags); };
   const bool is_on_device = properties != nullptr && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const CUresult result = is_on_device ? take_from_driver(call, properties->location.id) : call();
-  if (result == CUDA_SUCCESS && is_on_device)
-    CreatedMemory::instance().created(*out, properties->location.id, bytes);
+  if (result != CUDA_SUCCESS || !is_on_device) return result;
+  (void)served_here();  // dumps list the devices that are served
+  CreatedMemory::instance().created(*out, properties->location.id, bytes);
   return result;
 }
 

@@ -40,6 +40,10 @@ class Counted(unittest.TestCase):
     def test_memory_of_the_programs_mappings_is_counted_until_it_is_mapped_nowhere(self) -> None:
         self.case("mapped")
 
+    def test_a_program_that_has_mappings_of_its_own_alone(self) -> None:
+        done = self.case("only-created")
+        self.assertEqual(done.device()["annotations"]["preload_vmm_bytes"], 6 * MIB)
+
 
 if __name__ == "__main__":
     unittest.main()

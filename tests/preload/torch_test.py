@@ -66,6 +66,16 @@ print(json.dumps({"count": torch.cuda.memory_stats()["allocation.all.current"]})
 """
 
 
+# Segments that PyTorch maps itself, some of which it unmaps again.
+EXPANDABLE = """
+import torch
+kept = [torch.ones(3 << 20, device="cuda") for _ in range(10)]
+del kept[::2]
+torch.cuda.empty_cache()
+print(torch.cuda.memory_stats()["reserved_bytes.all.current"])
+"""
+
+
 def train(program: str, preload: list[Path], **variables: str) -> Run:
     stand_ins = [] if ON_GPU else sorted(path for path in SIM.glob("*.so.*"))
     return run(
@@ -93,6 +103,13 @@ class Torch(unittest.TestCase):
             self.assertEqual(counts["served_bytes"], counts["reserved"])
             self.assertEqual(counts["served"], counts["allocations"])
             self.assertEqual(counts["served_live"], counts["allocations"] - counts["frees"])
+
+    def test_expandable_segments_are_counted(self) -> None:
+        done = train(EXPANDABLE, [PRELOAD], PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+        self.assertEqual(done.code, 0, done.err)
+        reserved = int(done.out.splitlines()[-1])
+        self.assertGreater(reserved, 0)
+        self.assertEqual(done.device()["annotations"]["preload_vmm_bytes"], reserved)
 
     def test_beside_the_integration_everything_is_served_once(self) -> None:
         done = train(BOTH, [PRELOAD], LD_AUDIT=str(AUDITOR))

@@ -185,15 +185,25 @@ static void mapped_memory(void) {
   CHECK(counted_bytes("preload_vmm_bytes") == 0);
 }
 
+/* A program that takes no other memory, as PyTorch with expandable segments. */
+static void only_created(void) {
+  CUcontext context = NULL;
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties;
+  memset(&properties, 0, sizeof properties);
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CHECK(cuMemCreate(&handle, 6 << 20, &properties, 0) == CUDA_SUCCESS);
+}
+
 int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"everything", counted},
-                {"graph-memory", graph_memory},
-                {"graph-nodes", graph_nodes},
-                {"plain", plain_memory},
-                {"mapped", mapped_memory}};
+  } kCases[] = {{"everything", counted}, {"graph-memory", graph_memory}, {"graph-nodes", graph_nodes},
+                {"plain", plain_memory}, {"only-created", only_created}, {"mapped", mapped_memory}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
