@@ -12,6 +12,8 @@
 #include <optional>
 #include <sstream>
 
+#include "abi/machine_limits.h"
+
 namespace spillway {
 namespace {
 
@@ -316,6 +318,7 @@ Config::Config() {
 
 std::vector<std::string> Config::apply(std::string_view text, const std::string& source) {
   std::vector<std::string> complaints;
+  const Config before = *this;
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of(",\n"), text.size());
     const std::string_view entry = trim(text.substr(0, end));
@@ -323,6 +326,8 @@ std::vector<std::string> Config::apply(std::string_view text, const std::string&
     if (entry.empty()) continue;
     if (auto complaint = apply_entry(*this, entry)) complaints.push_back(source + ": " + *complaint);
   }
+  for (const std::string& complaint : refuse_beyond_machine(before, *this))
+    complaints.push_back(source + ": " + complaint);
   return complaints;
 }
 
@@ -383,7 +388,9 @@ const std::string& configuration_page() {
         "Sizes are bytes or take `KiB`, `MiB`, `GiB`, `TiB`; a share of the device's memory is written "
         "`80%`; on may be "
         "written `true` or `1`, off `false` or `0`.\n"
-        "A mistake costs one line on stderr and leaves the option as it was, unless `strict:on`.\n\n"
+        "A mistake costs one line on stderr and leaves the option as it was, unless `strict:on`. A limit "
+        "that is "
+        "larger than the machine is one.\n\n"
         "| option | allowed | default | since | changeable later | what it does |\n"
         "|---|---|---|---|---|---|\n";
 #define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help)                        \

@@ -71,7 +71,8 @@ struct Config {
 #include "abi/options.inc"
 #undef SPW_OPTION
 
-  // Applies the entries that are right, and reports the others, each as one line that begins with `source`.
+  // Applies the entries that are right, and reports the others, each as one line that begins with `source`;
+  // of the right ones those that are beyond the machine (machine_limits.h).
   std::vector<std::string> apply(std::string_view text, const std::string& source);
 
   // Errors: config (no such option).

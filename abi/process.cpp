@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "abi/live.h"
+#include "abi/machine_limits.h"
 #include "abi/trace.h"
 #include "allocator/size_classes.h"
 #include "driver/context.h"
@@ -68,12 +69,21 @@ Status Process::open_driver() {
       Allocator::create(driver_, [this](int device) -> Result<ArenaOptions> {
         Result<uint64_t> total = total_bytes(device);
         if (!total.ok()) return total.take_status();
+        if (Status status = check_limits(device, total.value()); !status.ok()) return status;
         return options_for(total.value());
       });
   if (!made.ok()) return made.take_status();
   owned_allocator_ = std::move(made.value());
   published.store(owned_allocator_.get(), std::memory_order_release);
   start_dumps();
+  return {};
+}
+
+Status Process::check_limits(int device, uint64_t total_bytes) const {
+  const std::optional<std::string> mistake = beyond_device(config_, device, total_bytes);
+  if (!mistake.has_value()) return {};
+  if (config_.strict) return Status::config(*mistake);
+  std::fprintf(stderr, "spillway: %s; all of it may be used\n", mistake->c_str());
   return {};
 }
 
@@ -277,6 +287,15 @@ Status Process::configure(const char* text) {
     return config_.value(option).value() != changed.value(option).value();
   };
   Status status;
+  if (in_use && (differs("limit") || differs("soft_limit"))) {
+    owned_allocator_->for_each([&](const Arena& arena) {
+      Result<uint64_t> total = total_bytes(arena.device());
+      if (!status.ok() || !total.ok()) return;
+      const std::optional<std::string> mistake = beyond_device(changed, arena.device(), total.value());
+      if (mistake.has_value()) status = Status::config("spw_conf_set: " + *mistake);
+    });
+    if (!status.ok()) return status;
+  }
   if (in_use) {
     owned_allocator_->for_each([&](Arena& arena) {
       Result<uint64_t> total = total_bytes(arena.device());

@@ -116,6 +116,8 @@ class Process {
   Status open_driver();
   Result<Arena*> create_arena(int device);
   Result<Guard*> create_guard(int device);
+  // Limits beyond the device: a line on stderr. Errors: config (strict).
+  Status check_limits(int device, uint64_t total_bytes) const;
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
   DiskTierOptions configured_disk() const;

@@ -1,6 +1,5 @@
 // What the process has below its devices: pinned memory, the disk, regions and stashes, and when they are
 // made.
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "abi/idle_watch.h"
 #include "abi/live.h"
+#include "abi/machine_limits.h"
 #include "abi/process.h"
 #include "offload/host_overflow.h"
 #include "offload/io/measure.h"
@@ -18,17 +18,6 @@
 #include "stats/host_memory.h"
 
 namespace spillway {
-namespace {
-
-// 0 where the directory cannot be asked; what is wrong with it shows when it is used.
-uint64_t file_system_bytes(const std::string& directory) {
-  struct statvfs space {};
-  if (statvfs(directory.c_str(), &space) != 0) return 0;
-  return uint64_t{space.f_blocks} * space.f_frsize;
-}
-
-}  // namespace
-
 void Process::place_in_host_memory(Arena& arena) {
   HostOverflowOptions options;
   options.most_bytes = config_.overflow_limit.of(read_host_memory().total_bytes);

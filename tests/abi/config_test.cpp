@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/machine_limits.h"
 #include "tests/abi/child.h"
 #include "tests/folder.h"
 
@@ -136,6 +137,83 @@ TEST(Conf, AMistakeInTheEnvironmentCostsOneLine) {
       },
       "spillway: SPILLWAY_CONF: limit: 'much' is not allowed; allowed: a size, a share of the device, or "
       "unlimited; it stays unlimited\nEND\n");
+}
+
+TEST(Conf, ALimitBeyondTheMachineIsAMistake) {
+  const Folder folder;
+  const std::string disk = "spill_dir:" + folder.path() + ",spill_ram_backed:on,";
+  const std::pair<std::string, std::string> limits[] = {
+      {"pinned_limit", "the host's memory ("},
+      {"pinned_ahead", "the host's memory ("},
+      {"overflow_limit", "the host's memory ("},
+      {"spill_limit", "the file system of " + folder.path() + " has ("},
+  };
+  for (const auto& [name, owner] : limits) {
+    const std::string entry = name + ":1000TiB";
+    const std::string text = name + ": 1024000GiB is more than " + owner;
+    const std::string fallback = Config().value(name).value();
+    in_child(
+        {{"SPILLWAY_CONF", entry + "," + disk}},
+        [&] {
+          SPW_CHECK(value_of(name.c_str()) == fallback);
+          SPW_CHECK(spw_conf_set(entry.c_str()) == SPW_ERROR_CONFIG);
+          SPW_CHECK(std::string(spw_last_error()).find("spw_conf_set: " + text) == 0);
+          SPW_CHECK(value_of(name.c_str()) == fallback);
+          const auto driver = start_device();
+          void* block = nullptr;
+          SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_OK);
+        },
+        "spillway: SPILLWAY_CONF: " + text);
+    in_child({{"SPILLWAY_CONF", entry + ",strict:on," + disk}}, [] {
+      const auto driver = start_device();
+      void* block = nullptr;
+      SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_ERROR_CONFIG);
+    });
+  }
+}
+
+TEST(Conf, ADefaultThatIsBeyondTheMachineIsNone) {
+  Config config;
+  Config changed;
+  changed.overflow_limit.bytes = uint64_t{1} << 55;
+  const Config as_it_is = changed;
+  EXPECT_THAT(refuse_beyond_machine(as_it_is, changed), IsEmpty()) << "it was so before";
+  EXPECT_THAT(refuse_beyond_machine(config, changed), ElementsAre(HasSubstr("it stays 32GiB")));
+  EXPECT_EQ(changed.overflow_limit.bytes, config.overflow_limit.bytes);
+}
+
+TEST(Conf, ADirectoryThatComesLaterIsLookedAtThen) {
+  const Folder folder;
+  Config config;
+  EXPECT_THAT(config.apply("spill_limit:1000TiB", "t"), IsEmpty()) << "nothing is known to be less";
+  EXPECT_THAT(config.apply("spill_dir:" + folder.path(), "t"), ElementsAre(HasSubstr("it stays unlimited")));
+  EXPECT_EQ(config.spill_dir, folder.path());
+  EXPECT_EQ(config.spill_limit.bytes, LimitSize::kUnlimited);
+}
+
+TEST(Conf, ALimitBeyondADeviceIsAMistake) {
+  in_child(
+      {{"SPILLWAY_CONF", "limit:1000TiB"}},
+      [] {
+        const auto driver = start_device();
+        void* block = nullptr;
+        SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_OK);
+        SPW_CHECK(spw_conf_set("limit:1GiB") == SPW_OK);
+        for (const char* name : {"limit", "soft_limit"}) {
+          const std::string before = value_of(name);
+          SPW_CHECK(spw_conf_set((std::string(name) + ":1000TiB").c_str()) == SPW_ERROR_CONFIG);
+          const std::string said =
+              std::string("spw_conf_set: ") + name + ": 1024000GiB is more than device 0 has (";
+          SPW_CHECK(std::string(spw_last_error()).find(said) == 0);
+          SPW_CHECK(value_of(name) == before);
+        }
+      },
+      "spillway: limit: 1024000GiB is more than device 0 has (");
+  in_child({{"SPILLWAY_CONF", "soft_limit:1000TiB,strict:on"}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_ERROR_CONFIG);
+  });
 }
 
 TEST(Conf, StrictMakesItAnErrorOfEveryCallThatNeedsMemory) {

@@ -24,10 +24,12 @@ std::vector<std::string> keys(const json& object) {
 class TiersCommandTest : public CommandFolder {
  protected:
   // On two small devices, with what is kept between runs in the test's folder.
-  CommandResult run(std::vector<std::string> arguments, const std::string& driver = {}) const {
+  CommandResult run(std::vector<std::string> arguments, const std::string& driver = {},
+                    const std::string& configuration = {}) const {
     CommandOptions options;
     options.environment = {{"SPILLWAY_SIM", "devices:2,capacity:64MiB"}, {"XDG_CACHE_HOME", path("cache")}};
     if (!driver.empty()) options.environment.emplace_back("SPILLWAY_LIBCUDA", driver);
+    if (!configuration.empty()) options.environment.emplace_back("SPILLWAY_CONF", configuration);
     return run_command(std::move(arguments), options);
   }
   json answer(std::vector<std::string> arguments) const {
@@ -77,6 +79,23 @@ TEST_F(TiersCommandTest, TiersSaysWhatThereIs) {
                                   "disk    " + folder_.path() + ": write ",
                                   std::string("nothing is spilled there: spill_dir is not set to it")}) {
     EXPECT_THAT(text.out, HasSubstr(part));
+  }
+}
+
+TEST_F(TiersCommandTest, ALimitBeyondTheMachineIsSaidOnceAndNotUsed) {
+  const std::string conf =
+      "pinned_limit:1000TiB,spill_limit:1000TiB,spill_ram_backed:on,spill_dir:" + folder_.path();
+  const CommandResult result = run({"tiers", "--json", "--bytes", "1MiB"}, {}, conf);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json found = json::parse(result.out);
+  EXPECT_EQ(found["host"]["pinned_limit"], "50%");
+  EXPECT_EQ(found["disk"]["limit"], "unlimited");
+  for (const std::string& text :
+       {std::string("pinned_limit: 1024000GiB is more than the host's memory ("),
+        "spill_limit: 1024000GiB is more than the file system of " + folder_.path()}) {
+    const size_t at = result.err.find(text);
+    EXPECT_NE(at, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find(text, at + 1), std::string::npos) << result.err;
   }
 }
 

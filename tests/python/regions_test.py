@@ -16,6 +16,7 @@ from typing import Any
 import spillway
 from on_seeds import ON_GPU, Outcome, Program, check_counters, free_bytes, torch
 from spilling import configure, every_seed, on_disk, refused
+from spillway._library import option
 
 MIB = 1 << 20
 
@@ -230,9 +231,12 @@ def a_directory_that_nothing_can_be_written_to(outcome: Outcome) -> None:
 
 
 def limits_beyond_the_machine(outcome: Outcome) -> None:
-    configure("pinned_limit:1000TiB,spill_limit:1000TiB,limit:1000TiB")
     with spillway.region("a"):
         tensor = filled(1)
+    for limit in ("pinned_limit", "overflow_limit", "spill_limit", "limit"):
+        before = option(limit)
+        refused(f"spw_conf_set: {limit}: 1024000GiB is more than", configure, f"{limit}:1000TiB")
+        assert option(limit) == before
     for to in ("host", "disk"):
         spillway.evict("a", to)
         refused("not on the device already", spillway.evict, "a", to)
