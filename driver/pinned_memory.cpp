@@ -32,6 +32,7 @@ Result<PinnedMemory> PinnedMemory::create(const Driver& driver, size_t bytes, un
     return Status::out_of_memory(fmt::format("mmap of {} bytes: {}", bytes, std::strerror(errno)));
   }
   (void)::madvise(base, bytes, MADV_HUGEPAGE);
+  (void)::madvise(base, bytes, MADV_DONTFORK);
   touch_first(base, bytes, threads, nearest_host_node(driver));
   const CUresult pinned = driver.cuMemHostRegister(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (Status status = driver.check(pinned, "cuMemHostRegister"); !status.ok()) {
@@ -43,6 +44,10 @@ Result<PinnedMemory> PinnedMemory::create(const Driver& driver, size_t bytes, un
   memory.base_ = base;
   memory.bytes_ = bytes;
   return memory;
+}
+
+void PinnedMemory::share_with_children() const {
+  (void)::madvise(base_, bytes_, MADV_DOFORK);
 }
 
 void PinnedMemory::reset() noexcept {

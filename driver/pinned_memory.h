@@ -32,6 +32,10 @@ class PinnedMemory {
   size_t bytes() const { return bytes_; }
   explicit operator bool() const { return base_ != nullptr; }
 
+  // A child of fork has nothing of it, unless this was called before: the kernel would copy each pinned page
+  // at the fork.
+  void share_with_children() const;
+
   // A context must be current. Nothing that was enqueued may still use the memory.
   void reset() noexcept;
   void swap(PinnedMemory& other) noexcept {

@@ -93,6 +93,12 @@ void PinnedArena::give_back(void* block, uint64_t bytes) {
   insert_free(begin, end);
 }
 
+void PinnedArena::share_with_children(const void* block) {
+  const std::lock_guard lock(mutex_);
+  Chunk& chunk = std::prev(chunks_.upper_bound(reinterpret_cast<uint64_t>(block)))->second;
+  if (!std::exchange(chunk.is_shared, true)) chunk.memory.share_with_children();
+}
+
 void PinnedArena::insert_free(uint64_t begin, uint64_t end) {
   free_.emplace(begin, end);
   free_by_size_.emplace(end - begin, begin);
@@ -164,7 +170,7 @@ Status PinnedArena::pin(uint64_t bytes) {
                                              held_bytes(), memory.status().text()));
   }
   const auto at = reinterpret_cast<uint64_t>(memory->base());
-  chunks_.emplace(at, std::move(memory.value()));
+  chunks_.emplace(at, Chunk{std::move(memory.value())});
   insert_free(at, at + bytes);
   count(chunk_stats_.pin, time_us);
   count(chunk_stats_.chunks, 1);
@@ -181,14 +187,15 @@ uint64_t PinnedArena::release_free() {
     const std::lock_guard lock(mutex_);
     for (auto chunk = chunks_.begin(); chunk != chunks_.end();) {
       const auto found = free_.find(chunk->first);
-      const bool is_free = found != free_.end() && found->second == chunk->first + chunk->second.bytes();
+      const bool is_free =
+          found != free_.end() && found->second == chunk->first + chunk->second.memory.bytes();
       if (!is_free) {
         ++chunk;
         continue;
       }
-      bytes += chunk->second.bytes();
+      bytes += chunk->second.memory.bytes();
       remove_free(found->first, found->second);
-      gone.push_back(std::move(chunk->second));
+      gone.push_back(std::move(chunk->second.memory));
       chunk = chunks_.erase(chunk);
     }
     count(chunk_stats_.reserved_bytes, -static_cast<int64_t>(bytes));
@@ -258,7 +265,7 @@ Status PinnedArena::validate() const {
     return Status::internal(fmt::format("pinned memory: {}", what));
   };
   uint64_t held = 0;
-  for (const auto& [begin, chunk] : chunks_) held += chunk.bytes();
+  for (const auto& [begin, chunk] : chunks_) held += chunk.memory.bytes();
   if (held != held_bytes()) return broken("the sizes of chunks do not add up to what is held");
   if (free_.size() != free_by_size_.size()) return broken("the two lists of free ranges differ in length");
   uint64_t previous_end = 0;
@@ -266,7 +273,7 @@ Status PinnedArena::validate() const {
     const auto after = chunks_.upper_bound(begin);
     if (after == chunks_.begin()) return broken("a free range lies in no chunk");
     const auto& [base, chunk] = *std::prev(after);
-    if (end > base + chunk.bytes() || begin >= end) return broken("a free range lies in no chunk");
+    if (end > base + chunk.memory.bytes() || begin >= end) return broken("a free range lies in no chunk");
     if (begin < previous_end) return broken("free ranges overlap");
     if (begin == previous_end && begin != base) return broken("neighbouring free ranges were not joined");
     if (free_by_size_.count({end - begin, begin}) == 0)

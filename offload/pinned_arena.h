@@ -48,6 +48,10 @@ class PinnedArena {
   // `bytes` as for allocate().
   void give_back(void* block, uint64_t bytes);
 
+  // Children of fork are to have this block, as those of a program may read what it has in pinned memory: its
+  // whole chunk is copied by a fork from then on. Blocks of other chunks they have not.
+  void share_with_children(const void* block);
+
   // Pins a chunk in which a block of `bytes` fits, in place of free ones if need be. A context must be
   // current. Errors: out_of_memory.
   Status grow(uint64_t bytes);
@@ -86,8 +90,12 @@ class PinnedArena {
   PinnedArenaOptions options_;
   uint64_t refused_from_bytes_ = UINT64_MAX;  // holding that much, a pin was refused
   uint64_t growing_bytes_ = 0;                // being pinned now
-  std::map<uint64_t, PinnedMemory> chunks_;   // by address
-  std::map<uint64_t, uint64_t> free_;         // begin to end; no two are neighbours within a chunk
+  struct Chunk {
+    PinnedMemory memory;
+    bool is_shared = false;  // with children of fork
+  };
+  std::map<uint64_t, Chunk> chunks_;   // by address
+  std::map<uint64_t, uint64_t> free_;  // begin to end; no two are neighbours within a chunk
   std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  // bytes, begin
   spw_pinned_stats chunk_stats_{};
 };

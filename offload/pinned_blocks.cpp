@@ -62,6 +62,7 @@ Status PinnedBlocks::allocate(uint64_t bytes, int ordinal, void** out) {
     if (!made.ok()) return made.take_status();
     block = made.value();
   }
+  arena_.share_with_children(block);
   const std::lock_guard lock(mutex_);
   blocks_[reinterpret_cast<uint64_t>(block)].requested_bytes = bytes;
   count(block_stats_.blocks, 1);

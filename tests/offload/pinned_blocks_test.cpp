@@ -2,9 +2,14 @@
 // simulated device runs everything as late as it may, and reports reuse that was not ordered.
 #include "offload/pinned_blocks.h"
 
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -15,6 +20,15 @@ namespace spillway::test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
+// Whether a child of fork, in which `body` runs, answers yes.
+bool in_child(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body() ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 const char* const kRunAhead = "capacity:256MiB,completion:run-ahead";
 
 class Pinned {
@@ -226,6 +240,26 @@ TEST(PinnedBlocks, RandomCopiesArriveWhole) {
     SPW_EXPECT_OK(pinned.blocks.arena().validate());
     EXPECT_EQ(pinned.device.reports(), "");
   }
+}
+
+TEST(PinnedBlocks, AForkCopiesTheProgramsAndNotTheTiers) {
+  Pinned pinned;
+  const Result<void*> of_tiers = pinned.blocks.arena().allocate(4 * kMiB, PinnedArena::kSlotBytes);
+  ASSERT_TRUE(of_tiers.ok());
+  std::memset(of_tiers.value(), 1, 4 * kMiB);
+  char* of_program = pinned.must_allocate(kMiB);
+  std::memset(of_program, 2, kMiB);
+  EXPECT_TRUE(
+      in_child([&] { return std::all_of(of_program, of_program + kMiB, [](char c) { return c == 2; }); }));
+  EXPECT_TRUE(in_child([&] { return msync(of_tiers.value(), 4 * kMiB, MS_ASYNC) != 0 && errno == ENOMEM; }));
+  // What the tiers leave serves the program, children included.
+  pinned.blocks.arena().give_back(of_tiers.value(), 4 * kMiB);
+  char* again = pinned.must_allocate(4 * kMiB);
+  EXPECT_EQ(again, of_tiers.value());
+  std::memset(again, 3, 4 * kMiB);
+  EXPECT_TRUE(in_child([&] { return std::all_of(again, again + 4 * kMiB, [](char c) { return c == 3; }); }));
+  SPW_EXPECT_OK(pinned.blocks.free(of_program));
+  SPW_EXPECT_OK(pinned.blocks.free(again));
 }
 
 }  // namespace
