@@ -30,6 +30,7 @@ spw_tier_stats tier_stats(DeviceTiers& tiers, const RegionUsage& regions) {
   stats.disk_today_bytes = disk.today_bytes;
   stats.disk_daily_limit_bytes = tiers.disk().options().daily_write_bytes;
   stats.stuck_bytes = regions.stuck_bytes;
+  stats.lasting_error = static_cast<uint64_t>(tiers.lanes().lasting_error());
   return stats;
 }
 

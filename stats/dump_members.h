@@ -39,6 +39,7 @@ inline constexpr Member<spw_tier_stats, uint64_t> kTierMembers[] = {
     SPW_MEMBER(disk_today_bytes),
     SPW_MEMBER(disk_daily_limit_bytes),
     SPW_MEMBER(stuck_bytes),
+    SPW_MEMBER(lasting_error),
 #undef SPW_MEMBER
 };
 

@@ -182,6 +182,7 @@ typedef struct spw_tier_stats {
   uint64_t disk_today_bytes; /* written on this day (UTC), or about to be: what spill_daily_writes bounds */
   uint64_t disk_daily_limit_bytes; /* UINT64_MAX when unlimited */
   uint64_t stuck_bytes;            /* of regions that are elsewhere, and the driver refused to take back */
+  uint64_t lasting_error; /* of the driver (CUresult), since which nothing is moved any more; 0: none */
 } spw_tier_stats;
 
 SPW_API spw_status spw_tier_stats_get(int device, spw_tier_stats* stats);

@@ -4,6 +4,15 @@
 #include <utility>
 
 namespace spillway {
+namespace {
+
+static_assert(Staging::kBufferBytes == CopyLanes::kPartBytes);
+
+IoPriority priority_of(const Urgency& urgency) {
+  return urgency.is_waited_for() ? IoPriority::kDemand : IoPriority::kPrefetch;
+}
+
+}  // namespace
 
 // What passes through one buffer: pieces of one block that lie side by side.
 struct BlockMover::Chunk {
@@ -44,28 +53,20 @@ void BlockMover::drop(SpillBlock& block) {
   disk_.release(block.spilled.pieces);
 }
 
-Status BlockMover::begin_copy_to_host(const DeviceBytes& each) {
-  // In parts where somebody waits for bytes to come back, so that theirs do not wait behind all of these.
-  for (uint64_t at = 0; at < each.block->bytes;) {
-    const uint64_t left = each.block->bytes - at;
-    const uint64_t part = lanes_.somebody_waits() ? std::min<uint64_t>(left, Staging::kBufferBytes) : left;
-    Status status = lanes_.copy_out(each.block->spilled.host + at, each.va + at, part);
-    if (status.ok() && part < left) status = lanes_.drain_out();
-    if (!status.ok()) return status;
-    at += part;
-  }
-  return {};
-}
-
-Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, size_t* copied) {
+Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeRoom& make_room,
+                                size_t* copied) {
   Status status;
   *copied = 0;
   for (const DeviceBytes& each : blocks) {
     Result<void*> slot = pinned_.allocate(slot_bytes(*each.block), DiskTier::kAlignment);
-    if (!slot.ok()) break;  // no room
+    while (!slot.ok() && make_room != nullptr && make_room()) {
+      slot = pinned_.allocate(slot_bytes(*each.block), DiskTier::kAlignment);
+    }
+    if (!slot.ok()) break;
     each.block->spilled.host = static_cast<std::byte*>(slot.value());
     ++*copied;
-    status = begin_copy_to_host(each);
+    const CopyLanes::Copy copy{each.block->spilled.host, each.va, each.block->bytes};
+    status = lanes_.move_out({&copy, 1});
     if (!status.ok()) break;
   }
   const Status drained = *copied > 0 ? lanes_.drain_out() : Status();
@@ -149,10 +150,10 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
     if (i < chunks.size()) {
       Staging::Buffer& buffer = staging.at(i);
       status = buffer.disk.wait();
-      if (status.ok()) status = lanes_.copy_out(buffer.memory, chunks[i].va, chunks[i].bytes);
+      const CopyLanes::Copy copy{buffer.memory, chunks[i].va, chunks[i].bytes};
+      if (status.ok()) status = lanes_.move_out({&copy, 1});
       const Status marked = staging.mark_copy(buffer, lanes_.out());
       if (status.ok() && !marked.ok()) status = Status(marked.code(), marked.text());
-      if (status.ok() && lanes_.somebody_waits()) status = staging.wait_for_copy(buffer);
     }
     if (status.ok() && i + 1 >= ahead && i + 1 - ahead < chunks.size()) status = pass_on(i + 1 - ahead);
   }
@@ -183,7 +184,7 @@ Status BlockMover::write_down(SpillBlock& block, Packer* packer) {
   return status;
 }
 
-Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
+Status BlockMover::read_up(SpillBlock& block, std::byte* host, const Urgency& urgency) {
   const auto part = [&](size_t i) {
     const size_t begin = i * kPieceBytes;
     return std::span<std::byte>(host + begin, std::min<size_t>(kPieceBytes, block.bytes - begin));
@@ -191,7 +192,7 @@ Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
   DiskWork work;
   work.begin(block.spilled.pieces.size());
   for (size_t i = 0; i < block.spilled.pieces.size(); ++i) {
-    disk_.read(part(i), block.spilled.pieces[i], reading(),
+    disk_.read(part(i), block.spilled.pieces[i], priority_of(urgency),
                [&work](Status status) { work.end(std::move(status)); });
   }
   return work.wait();
@@ -199,7 +200,8 @@ Status BlockMover::read_up(SpillBlock& block, std::byte* host) {
 
 // ---- Back
 
-Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost) {
+Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency,
+                                    SpillBlock** lost) {
   if (chunks.empty()) return {};
   Result<std::unique_ptr<Staging>> made = take_staging(chunks.size() * Staging::kBufferBytes);
   if (!made.ok()) return made.take_status();
@@ -210,7 +212,7 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
     const Chunk& chunk = chunks[i];
     buffer.disk.begin(chunk.pieces());
     for (size_t piece = 0; piece < chunk.pieces(); ++piece) {
-      disk_.read(chunk.part(buffer.memory, piece), chunk.piece(piece), reading(),
+      disk_.read(chunk.part(buffer.memory, piece), chunk.piece(piece), priority_of(urgency),
                  [&buffer](Status status) { buffer.disk.end(std::move(status)); });
     }
     return {};
@@ -221,7 +223,8 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
     Status status = buffer.disk.wait();
     if (status.code() == SPW_ERROR_DATA_LOST && lost != nullptr) *lost = chunk.block;
     if (!status.ok()) return status;
-    status = lanes_.copy_in(chunk.va, buffer.memory, chunk.bytes);
+    const CopyLanes::Copy copy{buffer.memory, chunk.va, chunk.bytes};
+    status = lanes_.move_in({&copy, 1}, urgency);
     const Status marked = staging.mark_copy(buffer, lanes_.in());
     return status.ok() ? Status(marked.code(), marked.text()) : std::move(status);
   };
@@ -237,22 +240,21 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, SpillBlock** 
   return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
 }
 
-Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost) {
+Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency, SpillBlock** lost) {
+  const CopyLanes::Inbound inbound(lanes_, urgency);
   if (lost != nullptr) *lost = nullptr;
   std::vector<DeviceBytes> on_disk;
-  Status status;
-  bool enqueued = false;
+  std::vector<CopyLanes::Copy> in_host;
   for (const DeviceBytes& each : blocks) {
     if (each.block->spilled.host == nullptr) {
       on_disk.push_back(each);
-      continue;
+    } else {
+      in_host.push_back({each.block->spilled.host, each.va, each.block->bytes});
     }
-    if (!status.ok()) continue;
-    status = lanes_.copy_in(each.va, each.block->spilled.host, each.block->bytes);
-    enqueued = true;
   }
-  if (status.ok()) status = stream_from_disk(divide(on_disk), lost);
-  if (!enqueued) return status;
+  Status status = lanes_.move_in(in_host, urgency);
+  if (status.ok()) status = stream_from_disk(divide(on_disk), urgency, lost);
+  if (in_host.empty()) return status;
   const Status drained = lanes_.drain_in();
   return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
 }

@@ -6,6 +6,7 @@
 // Thread-safe for different blocks. The context must be current.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -30,18 +31,20 @@ class BlockMover {
   BlockMover(CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
       : lanes_(lanes), pinned_(pinned), disk_(disk) {}
 
-  // From the first on as many as host memory has room for, *copied of them; each is being copied while room
-  // for the next is pinned. Errors: driver, and none are copied.
-  Status copy_to_host(std::span<const DeviceBytes> blocks, size_t* copied);
+  // Frees host memory that others can do without; false where there is none. May be null.
+  using MakeRoom = std::function<bool()>;
+  // From the first on as many as host memory has room for, or can be made room for, *copied of them; each is
+  // being copied while room for the next is found. Errors: driver, and none are copied.
+  Status copy_to_host(std::span<const DeviceBytes> blocks, const MakeRoom& make_room, size_t* copied);
   // `packer` may be null. Errors: those of DiskTier, driver.
   Status copy_to_disk(std::span<const DeviceBytes> blocks, Packer* packer);
   // From host memory where a block has bytes there, else from the disk. *lost (may be null) is the block
   // whose bytes are not as they were. Errors: data_lost, io, driver.
-  Status copy_back(std::span<const DeviceBytes> blocks, SpillBlock** lost);
+  Status copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency, SpillBlock** lost);
   // From host memory to the disk; what is in host memory stays.
   Status write_down(SpillBlock& block, Packer* packer);
   // From the disk to `host`, of slot_bytes(); what is on the disk stays. Errors: data_lost, io.
-  Status read_up(SpillBlock& block, std::byte* host);
+  Status read_up(SpillBlock& block, std::byte* host, const Urgency& urgency);
 
   // Gives up the copies of a block.
   void drop(SpillBlock& block);
@@ -55,14 +58,12 @@ class BlockMover {
  private:
   struct Chunk;
 
-  Status begin_copy_to_host(const DeviceBytes& block);
   // Buffers for so many bytes, those of an earlier call where nobody has them.
   Result<std::unique_ptr<Staging>> take_staging(uint64_t bytes);
   void give_back(std::unique_ptr<Staging> staging);
   static std::vector<Chunk> divide(std::span<const DeviceBytes> blocks);
   Status stream_to_disk(std::span<const Chunk> chunks, Packer* packer);
-  Status stream_from_disk(std::span<const Chunk> chunks, SpillBlock** lost);
-  IoPriority reading() const { return lanes_.somebody_waits() ? IoPriority::kDemand : IoPriority::kPrefetch; }
+  Status stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency, SpillBlock** lost);
   Status reserve_all(std::span<const DeviceBytes> blocks);
 
   CopyLanes& lanes_;

@@ -1,6 +1,18 @@
 #include "offload/spill/copy_lanes.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "driver/capture.h"
+#include "driver/lasting_error.h"
+
 namespace spillway {
+
+CopyLanes::CopyLanes(const Driver& driver)
+    : driver_(driver),
+      events_(driver),
+      outward_(events_, [this] { return depth_out(); }),
+      inward_(events_, [] { return kDepth; }) {}
 
 Result<std::unique_ptr<CopyLanes>> CopyLanes::create(const Driver& driver) {
   std::unique_ptr<CopyLanes> lanes(new CopyLanes(driver));
@@ -15,6 +27,90 @@ CopyLanes::~CopyLanes() {
   for (const CUstream stream : {out_, in_}) {
     if (stream != nullptr) (void)driver_.cuStreamDestroy(stream);
   }
+}
+
+// ---- Who goes first
+
+void CopyLanes::wait(Urgency& urgency, int change) {
+  urgency.waiting_.fetch_add(change);
+  waiting_.fetch_add(change);
+  inward_.reorder();
+}
+
+CopyLanes::Inbound::Inbound(CopyLanes& lanes, const Urgency& urgency) : lanes_(lanes), urgency_(urgency) {
+  const std::lock_guard lock(lanes_.mutex_);
+  lanes_.inbound_.push_back(&urgency_);
+}
+
+CopyLanes::Inbound::~Inbound() {
+  const std::lock_guard lock(lanes_.mutex_);
+  lanes_.inbound_.erase(std::find(lanes_.inbound_.begin(), lanes_.inbound_.end(), &urgency_));
+}
+
+size_t CopyLanes::depth_out() const {
+  const std::lock_guard lock(mutex_);
+  const bool is_needed = std::any_of(inbound_.begin(), inbound_.end(),
+                                     [](const Urgency* urgency) { return urgency->is_waited_for(); });
+  return is_needed ? 1 : kDepth;
+}
+
+// ---- Off
+
+Status CopyLanes::note_failure(Status failed) {
+  if (failed.ok() || lasting_error() != 0) return failed;
+  const RelaxedCapture relaxed(driver_);
+  const CUresult answer = driver_.cuStreamQuery(in_);
+  if (!is_lasting(answer)) return failed;
+  // Every call answers the same from now on: what the move met first says where.
+  const std::string said =
+      failed.code() == SPW_ERROR_DRIVER ? failed.text() : driver_.check(answer, "cuStreamQuery").text();
+  const std::lock_guard lock(mutex_);
+  if (lasting_error() != 0) return failed;
+  why_off_ = "nothing is moved on this device any more, since an error of the driver that lasts: " + said;
+  lasting_error_ = answer;
+  return failed;
+}
+
+Status CopyLanes::why_off() const {
+  if (lasting_error() == 0) return {};
+  const std::lock_guard lock(mutex_);
+  return Status::driver(why_off_);
+}
+
+// ---- Copies
+
+namespace {
+
+// Hands the parts of copies to `copy`, one for each call.
+template <typename CopyPart>
+CopyQueue::Enqueue in_parts(std::span<const CopyLanes::Copy> copies, CopyPart copy) {
+  return [copies, copy, index = size_t{0}, at = size_t{0}]() mutable -> Result<bool> {
+    const CopyLanes::Copy& now = copies[index];
+    const size_t part = std::min(CopyLanes::kPartBytes, now.bytes - at);
+    if (Status status = copy(now.host + at, now.device + at, part); !status.ok()) return status;
+    at += part;
+    if (at == now.bytes) at = 0, ++index;
+    return index < copies.size();
+  };
+}
+
+}  // namespace
+
+Status CopyLanes::move_out(std::span<const Copy> copies) {
+  static const Urgency kNone;
+  if (copies.empty()) return {};
+  return outward_.run(out_, kNone,
+                      in_parts(copies, [this](std::byte* host, CUdeviceptr device, size_t bytes) {
+                        return copy_out(host, device, bytes);
+                      }));
+}
+
+Status CopyLanes::move_in(std::span<const Copy> copies, const Urgency& urgency) {
+  if (copies.empty()) return {};
+  return inward_.run(in_, urgency,
+                     in_parts(copies, [this](std::byte* host, CUdeviceptr device, size_t bytes) {
+                       return copy_in(device, host, bytes);
+                     }));
 }
 
 Status CopyLanes::copy_out(std::byte* host, CUdeviceptr device, size_t bytes) {

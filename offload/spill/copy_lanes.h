@@ -1,6 +1,7 @@
 // The two streams on which blocks are copied between a device and the host, one for each direction, and who
-// goes first: while somebody waits for bytes to come back, what is moved out keeps only one copy in flight,
-// because traffic both ways slows each.
+// goes first: moves are made of parts, and what somebody waits for overtakes what was begun ahead. While
+// somebody waits for bytes to come back, what is moved out keeps only one copy in flight, because traffic
+// both ways slows each.
 //
 // Thread-safe. The context must outlive it.
 #pragma once
@@ -11,14 +12,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "driver/driver.h"
 #include "driver/event.h"
+#include "offload/spill/copy_queue.h"
+#include "offload/spill/urgency.h"
 
 namespace spillway {
 
 class CopyLanes {
  public:
+  // 96 % of the link's rate are reached with copies of 4 MiB (docs/hardware-proof.md); so few in flight that
+  // what is urgent waits for less than a millisecond.
+  static constexpr size_t kPartBytes = size_t{8} << 20;
+  static constexpr size_t kDepth = 4;
+
   // The context must be current. Errors: driver.
   static Result<std::unique_ptr<CopyLanes>> create(const Driver& driver);
   ~CopyLanes();
@@ -34,30 +46,66 @@ class CopyLanes {
   uint64_t out_bytes() const { return out_bytes_.load(std::memory_order_relaxed); }
   uint64_t in_bytes() const { return in_bytes_.load(std::memory_order_relaxed); }
 
-  // Enqueued only. The context must be current, and the host's memory live until the copy is done.
+  struct Copy {
+    std::byte* host = nullptr;
+    CUdeviceptr device = 0;
+    size_t bytes = 0;
+  };
+  // The parts of a move, each in its turn: returns when all are enqueued. The context must be current, and
+  // the host's memory live until the copies are done. Errors: driver; parts of it may be under way then.
+  Status move_out(std::span<const Copy> copies);
+  Status move_in(std::span<const Copy> copies, const Urgency& urgency);
+  // For those who may not wait on the host: enqueued whole, at once, behind what is there. Else the same.
   Status copy_out(std::byte* host, CUdeviceptr device, size_t bytes);
   Status copy_in(CUdeviceptr device, const std::byte* host, size_t bytes);
   // Waits for everything that was enqueued so far.
   Status drain_out() const;
   Status drain_in() const;
 
-  // Somebody waits, for as long as this lives.
+  // Of a move that failed: where the driver's error lasts, as after a fault of a kernel, the lanes are off
+  // from then on. The context must be current. Passes the error on.
+  Status note_failure(Status failed);
+  // The first error of that kind, which every move is to answer then; else ok. Calls no driver.
+  Status why_off() const;
+  // Of the same, the driver's number; 0 while the lanes are on.
+  int lasting_error() const { return lasting_error_.load(); }
+
+  // Somebody waits for a move, for as long as this lives.
   class Demand {
    public:
-    explicit Demand(CopyLanes& lanes) : lanes_(lanes) {
-      lanes_.waiting_.fetch_add(1, std::memory_order_relaxed);
+    Demand(CopyLanes& lanes, Urgency& urgency) : lanes_(lanes), urgency_(urgency) {
+      lanes_.wait(urgency_, 1);
     }
-    ~Demand() { lanes_.waiting_.fetch_sub(1, std::memory_order_relaxed); }
+    ~Demand() { lanes_.wait(urgency_, -1); }
     Demand(const Demand&) = delete;
     Demand& operator=(const Demand&) = delete;
 
    private:
     CopyLanes& lanes_;
+    Urgency& urgency_;
+  };
+  // A move brings bytes back, for as long as this lives.
+  class Inbound {
+   public:
+    Inbound(CopyLanes& lanes, const Urgency& urgency);
+    ~Inbound();
+    Inbound(const Inbound&) = delete;
+    Inbound& operator=(const Inbound&) = delete;
+
+   private:
+    CopyLanes& lanes_;
+    const Urgency& urgency_;
   };
   bool somebody_waits() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+  // Moves that have parts to come.
+  size_t moving_out() const { return outward_.waiting(); }
+  size_t moving_in() const { return inward_.waiting(); }
 
  private:
-  explicit CopyLanes(const Driver& driver) : driver_(driver), events_(driver) {}
+  explicit CopyLanes(const Driver& driver);
+
+  void wait(Urgency& urgency, int change);
+  size_t depth_out() const;
 
   const Driver& driver_;
   EventPool events_;
@@ -66,6 +114,12 @@ class CopyLanes {
   std::atomic<int> waiting_{0};
   std::atomic<uint64_t> out_bytes_{0};
   std::atomic<uint64_t> in_bytes_{0};
+  mutable std::mutex mutex_;
+  std::vector<const Urgency*> inbound_;
+  std::string why_off_;
+  std::atomic<int> lasting_error_{0};
+  CopyQueue outward_;
+  CopyQueue inward_;
 };
 
 }  // namespace spillway

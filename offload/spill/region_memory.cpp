@@ -70,11 +70,12 @@ Status RegionMemory::go(const Segments& segments, BlockPlace to) {
 
 // ---- Out
 
-Status RegionMemory::copy_out(const Segments& segments, SpillTo to, Packer* packer) {
+Status RegionMemory::copy_out(const Segments& segments, SpillTo to, Packer* packer,
+                              const BlockMover::MakeRoom& make_room) {
   const std::vector<DeviceBytes> blocks = device_bytes(segments);
   if (to == SpillTo::kDisk) return mover_.copy_to_disk(blocks, packer);
   size_t kept = 0;
-  Status status = mover_.copy_to_host(blocks, &kept);
+  Status status = mover_.copy_to_host(blocks, make_room, &kept);
   if (!status.ok() || kept == blocks.size()) return status;
   // What host memory has no room for goes to the disk, and one more, for the memory that they pass through.
   if (kept > 0) mover_.drop_host(*blocks[--kept].block);
@@ -86,11 +87,12 @@ Status RegionMemory::copy_out(const Segments& segments, SpillTo to, Packer* pack
                                status.text());
 }
 
-Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo to, Packer* packer) {
+Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo to, Packer* packer,
+                              const BlockMover::MakeRoom& make_room) {
   const Segments segments = find(memory);
   if (to != SpillTo::kNowhere) {
     if (Status status = go(segments, BlockPlace::kEvicting); !status.ok()) return status;
-    if (Status status = copy_out(segments, to, packer); !status.ok()) {
+    if (Status status = copy_out(segments, to, packer, make_room); !status.ok()) {
       (void)go(segments, BlockPlace::kResident);
       return status;
     }
@@ -108,7 +110,7 @@ Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo 
 
 // ---- Back
 
-Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory) {
+Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory, const Urgency& urgency) {
   const Segments segments = find(memory);
   for (const Segment* segment : segments) {
     if (segment->block.place() != BlockPlace::kPoisoned) continue;
@@ -126,7 +128,7 @@ Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory) {
   SpillBlock* lost = nullptr;
   Status status;
   for (size_t i = 0; i < segments.size() && status.ok(); ++i) status = map(*segments[i]);
-  if (status.ok()) status = mover_.copy_back(device_bytes(spilled), &lost);
+  if (status.ok()) status = mover_.copy_back(device_bytes(spilled), urgency, &lost);
   if (!status.ok()) {
     // Copies that are under way must not meet memory that is gone.
     const bool drained = lanes_.drain_in().ok();

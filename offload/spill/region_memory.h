@@ -49,9 +49,11 @@ class RegionMemory {
   void free(const SegmentMemory& segment);
 
   // For Arena::move_pool_out and bring_pool_back. What goes to the disk is packed by `packer`, if it is not
-  // null.
-  Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to, Packer* packer = nullptr);
-  Status bring_back(const std::vector<SegmentMemory>& segments);
+  // null; what host memory has no room for, after `make_room`, goes there too. What comes back goes before
+  // what is less urgent.
+  Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to, Packer* packer = nullptr,
+                  const BlockMover::MakeRoom& make_room = nullptr);
+  Status bring_back(const std::vector<SegmentMemory>& segments, const Urgency& urgency);
   CopyLanes& lanes() { return lanes_; }
   // Segments in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
   // host memory.
@@ -74,7 +76,8 @@ class RegionMemory {
   static std::vector<DeviceBytes> device_bytes(const Segments& segments);
   // All of them change, or none.
   static Status go(const Segments& segments, BlockPlace to);
-  Status copy_out(const Segments& segments, SpillTo to, Packer* packer);
+  Status copy_out(const Segments& segments, SpillTo to, Packer* packer,
+                  const BlockMover::MakeRoom& make_room);
 
   const int device_;
   CopyLanes& lanes_;

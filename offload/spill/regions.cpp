@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "driver/context.h"
 #include "stats/own_thread.h"
 
 namespace spillway {
@@ -51,6 +52,7 @@ struct Regions::Region {
   std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
   std::unique_ptr<Packer> packer;
   bool is_out = false;
+  Urgency urgency;                      // of bringing it back
   std::vector<SegmentMemory> segments;  // as of the last move
   std::future<Status> prefetching;      // valid while nobody has looked how it went
   std::optional<Status> prefetched;     // how it went, until it is said or the region leaves again
@@ -115,7 +117,7 @@ Result<Regions::Lock> Regions::settle(Region& region) {
   Result<Lock> lock = hold(region);
   if (!lock.ok()) return lock;
   if (LastRungs::is_inside() && is_coming(region)) return in_other_hands(region);
-  const CopyLanes::Demand demand(memory_.lanes());
+  const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
   finish_prefetch(region);
   return lock;
 }
@@ -204,13 +206,41 @@ bool Regions::may_go(Region& region) {
   return !region.is_out && region.pins == 0 && region.opened == 0;
 }
 
+bool Regions::write_down_colder(const Region& leaving) {
+  std::vector<RegionPointer> colder;
+  for (RegionPointer& region : all()) {
+    const bool is_mine = region.get() == &leaving || region.get() == moving_region;
+    if (!is_mine && region->last_use < leaving.last_use) colder.push_back(std::move(region));
+  }
+  std::sort(colder.begin(), colder.end(), [](const RegionPointer& a, const RegionPointer& b) {
+    return a->last_use.load() < b->last_use.load();
+  });
+  for (const RegionPointer& region : colder) {
+    const std::unique_lock lock(region->mutex, std::try_to_lock);
+    if (!lock.owns_lock() || is_coming(*region)) continue;
+    finish_prefetch(*region);
+    if (!region->is_out) continue;
+    const uint64_t before = memory_.usage(region->segments).host_bytes;
+    if (before == 0) continue;
+    (void)memory_.write_down(region->segments, region->packer.get());
+    if (memory_.usage(region->segments).host_bytes < before) return true;
+  }
+  return false;
+}
+
+Status Regions::note_failure(Status failed) {
+  const ScopedContext context(memory_.lanes().driver(), arena_.context());
+  return memory_.lanes().note_failure(std::move(failed));
+}
+
 Status Regions::move_out(Region& region, SpillTo to) {
+  if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
   Status status = arena_.move_pool_out(region.id, [&](const std::vector<SegmentMemory>& segments) {
     region.segments = segments;
-    return memory_.move_out(segments, to, region.packer.get());
+    return memory_.move_out(segments, to, region.packer.get(), [&] { return write_down_colder(region); });
   });
-  if (!status.ok()) return status;
+  if (!status.ok()) return note_failure(std::move(status));
   region.is_out = true;
   region.prefetched.reset();
   ++region.report.evictions;
@@ -219,14 +249,15 @@ Status Regions::move_out(Region& region, SpillTo to) {
 }
 
 Status Regions::bring_back(Region& region) {
+  if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
   const void* const outer = std::exchange(moving_region, &region);
   Status status = arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
     region.segments = segments;
-    return memory_.bring_back(segments);
+    return memory_.bring_back(segments, region.urgency);
   });
   moving_region = outer;
-  if (!status.ok()) return status;
+  if (!status.ok()) return note_failure(std::move(status));
   region.is_out = false;
   region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
   ++region.report.restores;
@@ -251,12 +282,12 @@ Status Regions::evict(const std::string& tag, SpillTo to) {
 }
 
 Status Regions::restore(const std::string& tag) {
-  const CopyLanes::Demand demand(memory_.lanes());
   return with_settled(tag, [&](Region& region) -> Status {
     if (std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt))
       return std::move(*prefetched);
     if (!region.is_out)
       return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
+    const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
     return bring_back(region);
   });
 }
@@ -269,6 +300,7 @@ Status Regions::prefetch(const std::string& tag) {
   Result<Lock> lock = hold(region);
   if (!lock.ok()) return lock.take_status();
   if (region.prefetching.valid()) return {};
+  if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
   region.prefetched.reset();
   // Everyone else waits for the thread before looking at the region, so it needs no lock. Nobody joins it: it

@@ -99,6 +99,11 @@ class Regions {
   static Status not_here(Region& region);
   static bool is_coming(const Region& region);  // a prefetch is under way
   static bool may_go(Region& region);
+  // Writes the region that was used longest ago of those in host memory, and before `leaving`, on to the
+  // disk. False where there is none, or none can be written. Never waits for a region that somebody has in
+  // hand.
+  bool write_down_colder(const Region& leaving);
+  Status note_failure(Status failed);
   Status move_out(Region& region, SpillTo to);
   Status bring_back(Region& region);
   RegionReport report_of(const Region& region) const;

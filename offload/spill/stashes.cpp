@@ -29,6 +29,7 @@ struct Stashes::Stash {
   CUdeviceptr target = 0;
   Event target_ready;
   Status failed;
+  Urgency urgency;  // of the get
 };
 
 Stashes::~Stashes() {
@@ -102,6 +103,7 @@ Result<void*> Stashes::find_slot(const SpillBlock& block) {
 
 Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to) {
   if (bytes == 0) return Status::invalid_argument("a stash of 0 bytes");
+  if (Status off = lanes_.why_off(); !off.ok()) return off;
   if (is_capturing(lanes_.driver(), stream)) {
     return Status::invalid_state("the stream is being captured: what a graph saves must stay on the device");
   }
@@ -126,7 +128,7 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   if (status.ok()) status = lanes_.copy_out(stash->block.spilled.host, va, bytes);
   if (!status.ok()) {
     mover_.drop(stash->block);
-    return status;
+    return lanes_.note_failure(std::move(status));
   }
   Result<Event> copied = mark(lanes_.out());
   // Without an event there is the stream's end to wait for.
@@ -134,7 +136,7 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
     stash->copied_out = std::move(copied.value());
   } else if (Status drained = lanes_.drain_out(); !drained.ok()) {
     stash->block.spilled.host = nullptr;  // may still be written to: never used again
-    return drained;
+    return lanes_.note_failure(std::move(drained));
   }
   stash->is_copied_out = !stash->copied_out;
   (void)stash->block.go(BlockPlace::kHost);
@@ -154,7 +156,7 @@ void Stashes::write_down(Stash& stash, Lock& lock) {
   if (stash.is_freed || stash.is_coming || !stash.block.go(BlockPlace::kWriting).ok()) return;
   lock.unlock();
   Status status;
-  if (stash.copied_out && !stash.is_copied_out) status = stash.copied_out.synchronize();
+  if (stash.copied_out && !stash.is_copied_out) status = lanes_.note_failure(stash.copied_out.synchronize());
   const bool is_copied_out = status.ok();
   if (is_copied_out) status = mover_.write_down(stash.block, &packer_);
   lock.lock();
@@ -191,6 +193,7 @@ void Stashes::on_copied_in(Stash& stash, Event copied) {
 }
 
 Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
+  if (Status off = lanes_.why_off(); !off.ok()) return off;
   Lock lock(mutex_);
   if (stash.is_coming) return Status::invalid_state("the stash is being brought back already");
   if (stash.block.place() == BlockPlace::kPoisoned) {
@@ -198,7 +201,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
         fmt::format("{} bytes were moved out and cannot be read any more", stash.block.bytes));
   }
   Result<Event> ready = mark(stream);
-  if (!ready.ok()) return ready.take_status();
+  if (!ready.ok()) return lanes_.note_failure(ready.take_status());
   if (stash.target_ready) lanes_.events().give_back(std::move(stash.target_ready));
   stash.target_ready = std::move(ready.value());
   stash.target = va;
@@ -211,7 +214,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   if (stash.block.spilled.host != nullptr) {
     Status status = copy_back(stash);
     stash.is_coming = status.ok();
-    return status;
+    return lanes_.note_failure(std::move(status));
   }
   if (Status status = start_thread(); !status.ok()) {
     stash.is_coming = false;
@@ -235,7 +238,7 @@ void Stashes::read_back(Stash& stash, Lock& lock) {
     return;
   }
   auto* host = static_cast<std::byte*>(slot.value());
-  Status status = mover_.read_up(stash.block, host);
+  Status status = mover_.read_up(stash.block, host, stash.urgency);
   lock.lock();
   if (!status.ok()) {
     const bool is_lost = status.code() == SPW_ERROR_DATA_LOST;
@@ -263,7 +266,7 @@ Status Stashes::stream_back(Stash& stash, Lock& lock) {
   Status status = stash.target_ready.make_wait(lanes_.in());
   SpillBlock* lost = nullptr;
   const DeviceBytes target{stash.target, &stash.block};
-  if (status.ok()) status = mover_.copy_back({&target, 1}, &lost);
+  if (status.ok()) status = mover_.copy_back({&target, 1}, stash.urgency, &lost);
   lock.lock();
   stash.is_streaming = false;
   (void)stash.block.go(lost != nullptr ? BlockPlace::kPoisoned : BlockPlace::kDisk);
@@ -279,14 +282,14 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
   if (!stash.is_coming) return Status::invalid_state("nothing is being brought back from the stash");
   bool is_late = !stash.is_enqueued;
   {
-    const CopyLanes::Demand demand(lanes_);
+    const CopyLanes::Demand demand(lanes_, stash.urgency);
     // It goes before what nobody waits for yet.
     if (const auto at = std::find(reads_.begin(), reads_.end(), &stash); at != reads_.end())
       std::rotate(reads_.begin(), at, at + 1);
     changed_.wait(lock, [&] { return stash.is_enqueued || !stash.failed.ok(); });
   }
   stash.is_coming = false;
-  if (!stash.failed.ok()) return std::exchange(stash.failed, Status());
+  if (!stash.failed.ok()) return lanes_.note_failure(std::exchange(stash.failed, Status()));
   if (!is_late) {
     const RelaxedCapture relaxed(lanes_.driver());
     const Result<bool> completed = stash.copied_in.completed();
@@ -294,7 +297,7 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
   }
   counters_.late_gets += is_late ? 1 : 0;
   if (late != nullptr) *late = is_late;
-  return stash.copied_in.make_wait(stream);
+  return lanes_.note_failure(stash.copied_in.make_wait(stream));
 }
 
 void Stashes::free(Stash* stash) {

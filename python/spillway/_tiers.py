@@ -38,7 +38,8 @@ class TierStats(ctypes.Structure):
             "region_host_bytes region_disk_bytes stash_host_bytes stash_disk_bytes stashes stash_puts stash_gets "
             "late_gets refused_puts out_bytes in_bytes disk_written_bytes disk_read_bytes disk_zero_bytes "
             "disk_verified_bytes disk_mismatches disk_repeated_writes disk_failed_writes disk_file_bytes "
-            "disk_limit_bytes disk_saved_bytes disk_today_bytes disk_daily_limit_bytes stuck_bytes",
+            "disk_limit_bytes disk_saved_bytes disk_today_bytes disk_daily_limit_bytes stuck_bytes "
+            "lasting_error",
             ctypes.c_uint64,
         ),
     ]

@@ -85,9 +85,10 @@ int attribute_value(const State& state, int attribute, CUdevice device) {
   const int vmm = state.config.vmm ? 1 : 0;
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      return vmm;
     case 141:  // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     case 145:  // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-      return vmm;
+      return state.config.host_vmm ? vmm : 0;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       return device + 1;
     default:

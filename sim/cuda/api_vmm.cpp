@@ -18,6 +18,7 @@ bool resolve_location(const State& state, const CUmemAllocationProp& prop, int* 
   const int type = static_cast<int>(prop.location.type);
   *device = type == CU_MEM_LOCATION_TYPE_DEVICE ? prop.location.id : kHostDevice;
   if (type == CU_MEM_LOCATION_TYPE_DEVICE) return *device >= 0 && *device < state.config.devices;
+  if (!state.config.host_vmm) return false;
   if (type == kLocationHost) return prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE;
   return type == kLocationHostNuma && prop.location.id == 0;
 }

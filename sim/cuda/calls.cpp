@@ -1,6 +1,9 @@
 #include "sim/cuda/calls.h"
 
+#include <cuda.h>
+
 #include <algorithm>
+#include <iterator>
 
 #include "sim/cuda/costs.h"
 
@@ -11,6 +14,13 @@ constexpr const char* kNames[] = {
 #define SPWSIM_ENTRY(name, version, symbol) #name,
 #include "sim/cuda/entry_points.inc"
 };
+
+// cuda.h: "any further CUDA work will return the same error", or the context's memory is invalid.
+constexpr CUresult kLasting[] = {CUDA_ERROR_ECC_UNCORRECTABLE,    CUDA_ERROR_ILLEGAL_ADDRESS,
+                                 CUDA_ERROR_LAUNCH_TIMEOUT,       CUDA_ERROR_ASSERT,
+                                 CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                                 CUDA_ERROR_MISALIGNED_ADDRESS,   CUDA_ERROR_INVALID_ADDRESS_SPACE,
+                                 CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED};
 
 }  // namespace
 
@@ -56,6 +66,7 @@ int Calls::due_fault(EntryPoint entry) {
     if (fault.entry != entry) continue;
     if (--fault.calls_left == 0 && result == 0) result = fault.result;
   }
+  if (std::count(std::begin(kLasting), std::end(kLasting), result) > 0) lasting_ = result;
   std::erase_if(faults_, [](const Fault& fault) { return fault.calls_left == 0; });
   return result;
 }

@@ -45,7 +45,13 @@ class Calls {
   }
 
   void inject(EntryPoint entry, uint64_t nth_from_now, int result);
-  void clear_faults() { faults_.clear(); }
+  void clear_faults() {
+    faults_.clear();
+    lasting_ = 0;
+  }
+  // A fault that came and lasts, as errors of kernels do: what every call that needs a context answers from
+  // then on; or 0.
+  int lasting() const { return lasting_; }
   void reset_counters();
 
   uint64_t count(EntryPoint entry) const { return counts_[static_cast<size_t>(entry)]; }
@@ -64,6 +70,7 @@ class Calls {
   std::array<uint64_t, kEntryPoints> counts_{};
   std::array<uint64_t, kEntryPoints> costs_ns_{};
   std::vector<Fault> faults_;
+  int lasting_ = 0;
   uint64_t total_ = 0;
   uint64_t virtual_ns_ = 0;
   uint64_t extra_ns_ = 0;

@@ -95,6 +95,11 @@ bool set_vmm(Parsed in) {
   in.config->vmm = choice == 1;
   return choice >= 0;
 }
+bool set_host_vmm(Parsed in) {
+  const int choice = parse_choice(in.value, "off|on");
+  in.config->host_vmm = choice == 1;
+  return choice >= 0;
+}
 bool set_mig(Parsed in) {
   uint64_t on = 0;
   if (!parse_number(in.value, 0, 1, &on)) return false;
@@ -158,6 +163,7 @@ constexpr Key kKeys[] = {
     {"costs", "the name of a JSON file", set_costs},
     {"shared", "the name of a file", set_shared},
     {"vmm", "on or off", set_vmm},
+    {"host_vmm", "on or off", set_host_vmm},
     {"mig", "0 or 1", set_mig},
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},

@@ -28,6 +28,7 @@ struct Config {
   std::string costs_file;
   std::string shared_file;
   bool vmm = true;
+  bool host_vmm = true;
   bool mig = false;
   bool vmm_in_capture = false;
   int version = 13000;

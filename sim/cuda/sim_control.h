@@ -23,6 +23,7 @@
  *   shared:FILE              processes that name the same file share the memory of the devices: what one holds,
  *                            until it ends, the others lack
  *   vmm:on|off               whether the device has virtual memory management, on
+ *   host_vmm:on|off          whether that makes host memory too (drivers before CUDA 12.2), on
  *   mig:0|1                  whether the devices are MIG instances: named so, without peers, 0
  *   vmm_in_capture:refuse|allow
  *                            whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
@@ -94,8 +95,9 @@ size_t spwSimReportCount(void);
 const char* spwSimReport(size_t index);
 void spwSimClearReports(void);
 
-/* The nth call of the entry point from now fails with this CUresult, once. Base names: "cuMemMap",
- * "cuMemAlloc". */
+/* The nth call of the entry point from now fails with this CUresult, once; one that lasts on a device, as
+ * CUDA_ERROR_ILLEGAL_ADDRESS does, then fails every call that needs a context until spwSimClearFaults. Base
+ * names: "cuMemMap", "cuMemAlloc". */
 int spwSimInjectFault(const char* name, uint64_t nth, int result);
 void spwSimClearFaults(void);
 

@@ -103,7 +103,7 @@ class TestRegion {
   Status restore() {
     return arena_.bring_pool_back(id_, [&](const std::vector<SegmentMemory>& segments) {
       segments_ = segments;
-      return tiers_.memory->bring_back(segments);
+      return tiers_.memory->bring_back(segments, urgency_);
     });
   }
   Status write_down() { return tiers_.memory->write_down(segments_); }
@@ -131,6 +131,7 @@ class TestRegion {
   std::map<void*, size_t> bytes_;
   std::map<void*, std::vector<char>> patterns_;
   std::vector<SegmentMemory> segments_;
+  Urgency urgency_;
 };
 
 }  // namespace spillway::test
