@@ -25,8 +25,6 @@ Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state
     result_ = CUDA_ERROR_NOT_INITIALIZED;
   } else if ((needs & kNeedsContext) != 0 && current_context(state_) == nullptr) {
     result_ = CUDA_ERROR_INVALID_CONTEXT;
-  } else if ((needs & kNeedsContext) != 0 && state_.calls.lasting() != 0) {
-    result_ = static_cast<CUresult>(state_.calls.lasting());
   } else if (!state_.captures.empty() && is_unsafe(state_, needs)) {
     result_ = check_unsafe_call(state_);
   }

@@ -22,6 +22,15 @@ constexpr CUresult kLasting[] = {CUDA_ERROR_ECC_UNCORRECTABLE,    CUDA_ERROR_ILL
                                  CUDA_ERROR_MISALIGNED_ADDRESS,   CUDA_ERROR_INVALID_ADDRESS_SPACE,
                                  CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED};
 
+// Calls that ask and choose: they answer whatever has become of a context.
+constexpr std::string_view kWithoutWork[] = {"cuInit",   "cuDriver",  "cuDevice", "cuGet",   "cuCtxGet",
+                                             "cuCtxSet", "cuCtxPush", "cuCtxPop", "cuThread"};
+
+bool is_work(std::string_view name) {
+  return std::none_of(std::begin(kWithoutWork), std::end(kWithoutWork),
+                      [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; });
+}
+
 }  // namespace
 
 const char* entry_point_name(EntryPoint entry) {
@@ -68,7 +77,7 @@ int Calls::due_fault(EntryPoint entry) {
   }
   if (std::count(std::begin(kLasting), std::end(kLasting), result) > 0) lasting_ = result;
   std::erase_if(faults_, [](const Fault& fault) { return fault.calls_left == 0; });
-  return result;
+  return result == 0 && lasting_ != 0 && is_work(entry_point_name(entry)) ? lasting_ : result;
 }
 
 }  // namespace spillway::sim

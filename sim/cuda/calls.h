@@ -36,7 +36,7 @@ class Calls {
     ++counts_[index];
     ++total_;
     virtual_ns_ += costs_ns_[index];
-    return faults_.empty() ? 0 : due_fault(entry);
+    return faults_.empty() && lasting_ == 0 ? 0 : due_fault(entry);
   }
   // A call that worked on this many mappings: the per-mapping reading pays for each, the per-call one for
   // one.
@@ -49,9 +49,6 @@ class Calls {
     faults_.clear();
     lasting_ = 0;
   }
-  // A fault that came and lasts, as errors of kernels do: what every call that needs a context answers from
-  // then on; or 0.
-  int lasting() const { return lasting_; }
   void reset_counters();
 
   uint64_t count(EntryPoint entry) const { return counts_[static_cast<size_t>(entry)]; }
@@ -70,7 +67,7 @@ class Calls {
   std::array<uint64_t, kEntryPoints> counts_{};
   std::array<uint64_t, kEntryPoints> costs_ns_{};
   std::vector<Fault> faults_;
-  int lasting_ = 0;
+  int lasting_ = 0;  // a fault that came and stays, as errors of kernels do
   uint64_t total_ = 0;
   uint64_t virtual_ns_ = 0;
   uint64_t extra_ns_ = 0;

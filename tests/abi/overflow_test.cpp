@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "include/spillway/pinned.h"
 #include "tests/abi/child.h"
 
 namespace spillway::test {
@@ -17,34 +18,53 @@ spw_stats stats() {
   return all;
 }
 
+int64_t pinned_bytes() {
+  spw_pinned_stats all{};
+  all.size = sizeof all;
+  SPW_CHECK(spw_pinned_stats_get(&all) == SPW_OK);
+  return all.reserved_bytes.current;
+}
+
+// `drivers_own`: in host memory that the driver makes, else in pinned memory that it maps.
+void place_and_use(bool drivers_own) {
+  const auto driver = start_device();
+  void* on_device = nullptr;
+  void* placed = nullptr;
+  SPW_CHECK(spw_alloc(60 * kMiB, 0, nullptr, &on_device) == SPW_OK);
+  SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &placed) == SPW_OK && placed != nullptr);
+  SPW_CHECK(stats().host_placed_blocks == 1 && stats().host_placed_bytes == 40 * kMiB);
+  SPW_CHECK(stats().allocated_bytes.all.current == 60 * kMiB);
+  SPW_CHECK((pinned_bytes() > 0) != drivers_own);
+  // The device uses it as its own.
+  const auto va = reinterpret_cast<CUdeviceptr>(placed);
+  SPW_CHECK(driver->cuMemsetD8Async(va, 7, 40 * kMiB, nullptr) == CUDA_SUCCESS);
+  SPW_CHECK(driver->cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(on_device), va, 40 * kMiB, nullptr) ==
+            CUDA_SUCCESS);
+  std::vector<unsigned char> bytes(64);
+  SPW_CHECK(driver->cuMemcpyDtoH(bytes.data(), reinterpret_cast<CUdeviceptr>(on_device) + 39 * kMiB, 64) ==
+            CUDA_SUCCESS);
+  SPW_CHECK(bytes == std::vector<unsigned char>(64, 7));
+  // Too small, and above the limit of what may be placed.
+  void* none = nullptr;
+  SPW_CHECK(spw_alloc(8 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
+  SPW_CHECK(spw_alloc(70 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
+  // With room on the device, the next is there.
+  SPW_CHECK(spw_free(on_device) == SPW_OK);
+  SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &on_device) == SPW_OK && stats().host_placed_blocks == 1);
+  SPW_CHECK(spw_free(placed) == SPW_OK && stats().host_placed_bytes == 0);
+  SPW_CHECK(spw_free(on_device) == SPW_OK);
+}
+
+const Environment kPlaces{{"SPILLWAY_CONF", "limit:64MiB,overflow:host,overflow_limit:100MiB"}};
+
 TEST(AbiOverflow, WhatDoesNotFitIsInHostMemory) {
-  in_child({{"SPILLWAY_CONF", "limit:64MiB,overflow:host,overflow_limit:100MiB"}}, [] {
-    const auto driver = start_device();
-    void* on_device = nullptr;
-    void* placed = nullptr;
-    SPW_CHECK(spw_alloc(60 * kMiB, 0, nullptr, &on_device) == SPW_OK);
-    SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &placed) == SPW_OK && placed != nullptr);
-    SPW_CHECK(stats().host_placed_blocks == 1 && stats().host_placed_bytes == 40 * kMiB);
-    SPW_CHECK(stats().allocated_bytes.all.current == 60 * kMiB);
-    // The device uses it as its own.
-    const auto va = reinterpret_cast<CUdeviceptr>(placed);
-    SPW_CHECK(driver->cuMemsetD8Async(va, 7, 40 * kMiB, nullptr) == CUDA_SUCCESS);
-    SPW_CHECK(driver->cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(on_device), va, 40 * kMiB, nullptr) ==
-              CUDA_SUCCESS);
-    std::vector<unsigned char> bytes(64);
-    SPW_CHECK(driver->cuMemcpyDtoH(bytes.data(), reinterpret_cast<CUdeviceptr>(on_device) + 39 * kMiB, 64) ==
-              CUDA_SUCCESS);
-    SPW_CHECK(bytes == std::vector<unsigned char>(64, 7));
-    // Too small, and above the limit of what may be placed.
-    void* none = nullptr;
-    SPW_CHECK(spw_alloc(8 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
-    SPW_CHECK(spw_alloc(70 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
-    // With room on the device, the next is there.
-    SPW_CHECK(spw_free(on_device) == SPW_OK);
-    SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &on_device) == SPW_OK && stats().host_placed_blocks == 1);
-    SPW_CHECK(spw_free(placed) == SPW_OK && stats().host_placed_bytes == 0);
-    SPW_CHECK(spw_free(on_device) == SPW_OK);
-  });
+  in_child(kPlaces, [] { place_and_use(true); });
+}
+
+TEST(AbiOverflow, WhereTheDriverMakesNoHostMemoryItIsMappedPinnedMemory) {
+  Environment environment = kPlaces;
+  environment["SPILLWAY_SIM"] = "host_vmm:off";
+  in_child(environment, [] { place_and_use(false); });
 }
 
 TEST(AbiOverflow, AFreedBlockWaitsForItsStreams) {

@@ -40,6 +40,20 @@ TEST_F(CallsTest, TheNthCallFailsOnce) {
   SIM_EXPECT_OK(cuMemAlloc(&block, 1));
 }
 
+TEST_F(CallsTest, AnErrorThatLastsIsEveryCallsFromThenOn) {
+  CUdeviceptr block = 0;
+  ASSERT_EQ(spwSimInjectFault("cuMemAlloc", 1, CUDA_ERROR_ILLEGAL_ADDRESS), CUDA_SUCCESS);
+  SIM_EXPECT_OK(cuCtxSynchronize());
+  EXPECT_EQ(cuMemAlloc(&block, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(cuMemAlloc(&block, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUcontext current = nullptr;
+  SIM_EXPECT_OK(cuCtxGetCurrent(&current));
+  spwSimClearFaults();
+  SIM_EXPECT_OK(cuMemAlloc(&block, 1));
+}
+
 TEST_F(CallsTest, FaultsComeFromTheConfigurationToo) {
   start("fault:cuMemMap@2=1,fault:cuMemMap@3,fault:cuStreamCreate@1=999");
   const CUdeviceptr at = reserve(4 * kPage);

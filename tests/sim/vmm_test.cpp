@@ -152,6 +152,20 @@ TEST_F(VmmTest, HostLocatedMemoryIsReadByBothSides) {
   EXPECT_EQ(cuMemCreate(&handle, kPage, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
 }
 
+TEST_F(VmmTest, ADriverMayMakeNoHostMemory) {
+  start("host_vmm:off");
+  CUmemAllocationProp prop = device_memory();
+  CUmemGenericAllocationHandle handle = 0;
+  SIM_OK(cuMemCreate(&handle, kPage, &prop, 0));
+  prop.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  EXPECT_EQ(cuMemCreate(&handle, kPage, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
+  for (const int attribute : {141, 145}) {
+    int answer = -1;
+    SIM_OK(cuDeviceGetAttribute(&answer, static_cast<CUdevice_attribute>(attribute), 0));
+    EXPECT_EQ(answer, 0);
+  }
+}
+
 TEST_F(VmmTest, ExportedHandlesComeBackAsTheSameMemory) {
   CUmemAllocationProp prop = device_memory();
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
