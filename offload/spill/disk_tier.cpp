@@ -89,6 +89,7 @@ struct DiskTier::Write {
 
 DiskTier::DiskTier(DiskTierOptions options)
     : options_(std::move(options)),
+      all_writes_(options_.file.directory),
       threads_(std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostThreads)),
       workers_(threads_),
       engine_(options_.make_queue ? IoEngine(options_.io, options_.make_queue) : IoEngine(options_.io)) {}
@@ -118,13 +119,28 @@ uint64_t DiskTier::planned_today() const {
   return written_bytes - (today() == day_ ? written_before_day_bytes_ : written_bytes) + planned_bytes_;
 }
 
+uint64_t DiskTier::used_today() const {
+  return planned_today() + (today() == day_ ? others_bytes_ : 0);
+}
+
 Status DiskTier::plan(uint64_t bytes) {
   if (const int64_t day = today(); day != day_) {
     day_ = day;
     written_before_day_bytes_ = engine_.counters().written_bytes;
+    others_bytes_ = 0;
   }
-  const uint64_t used = planned_today();
-  if (bytes > options_.daily_write_bytes - std::min(used, options_.daily_write_bytes)) {
+  const uint64_t most = options_.daily_write_bytes;
+  if (most != ~uint64_t{0}) {
+    Result<DailyWrites::Answer> answer = all_writes_.claim(day_, planned_today(), bytes, most);
+    if (answer.ok()) {
+      others_bytes_ = answer->others_bytes;
+    } else if (!std::exchange(has_complained_, true)) {
+      std::fprintf(stderr, "spillway: %s: spill_daily_writes bounds what this process alone writes\n",
+                   answer.status().text().c_str());
+    }
+  }
+  const uint64_t used = used_today();
+  if (bytes > most - std::min(used, most)) {
     return Status::out_of_memory(fmt::format(
         "{}: {} of the {} bytes that may be written in a day are written or about to be; {} more are wanted",
         options_.file.directory, used, options_.daily_write_bytes, bytes));
@@ -408,7 +424,7 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
 DiskCounters DiskTier::counters() const {
   const std::lock_guard lock(mutex_);
   DiskCounters counters = counters_;
-  counters.today_bytes = planned_today();
+  counters.today_bytes = used_today();
   return counters;
 }
 

@@ -21,6 +21,7 @@
 #include <string>
 
 #include "driver/status.h"
+#include "offload/io/daily_writes.h"
 #include "offload/io/engine.h"
 #include "offload/io/extent_file.h"
 #include "offload/spill/block.h"
@@ -34,9 +35,10 @@ struct DiskTierOptions {
   IoOptions io;
   size_t buffers = 8;  // of Staging::kBufferBytes, between the device and the disk
   bool pins_buffers = true;
-  uint64_t daily_write_bytes = ~uint64_t{0};  // what may be written in any day: flash wears
-  IoEngine::MakeQueue make_queue;             // instead of the kernel's: for faults
-  double write_bytes_per_s = 0;               // what packing has to beat; 0: what is measured
+  // What may be written to the directory in any day, by all processes together: flash wears.
+  uint64_t daily_write_bytes = ~uint64_t{0};
+  IoEngine::MakeQueue make_queue;  // instead of the kernel's: for faults
+  double write_bytes_per_s = 0;    // what packing has to beat; 0: what is measured
 };
 
 struct DiskCounters {
@@ -49,7 +51,8 @@ struct DiskCounters {
   uint64_t mismatches = 0;
   uint64_t repeated_writes = 0;
   uint64_t failed_writes = 0;  // for good
-  uint64_t today_bytes = 0;    // written on this day (UTC), or about to be
+  // Written on this day (UTC), or about to be; with a bound also by others, as of the last reserve().
+  uint64_t today_bytes = 0;
 };
 
 class DiskTier {
@@ -110,6 +113,7 @@ class DiskTier {
   // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);
   uint64_t planned_today() const;
+  uint64_t used_today() const;  // by others, too
   Status plan(uint64_t bytes);
   void end_plan(DiskPiece& piece);
 
@@ -122,8 +126,11 @@ class DiskTier {
   int64_t day_ = 0;
   uint64_t written_before_day_bytes_ = 0;
   uint64_t planned_bytes_ = 0;
-  uint32_t packed_writes_ = 0;  // in hand, each with memory of its own
-  std::mutex sync_mutex_;       // the kernel tells an error of write-back once
+  DailyWrites all_writes_;
+  uint64_t others_bytes_ = 0;    // on that day
+  bool has_complained_ = false;  // that what others write cannot be known
+  uint32_t packed_writes_ = 0;   // in hand, each with memory of its own
+  std::mutex sync_mutex_;        // the kernel tells an error of write-back once
   std::atomic<uint64_t> sync_failures_{0};
   // The time in which something was being written, for the disk's speed.
   uint32_t writes_ = 0;

@@ -376,7 +376,9 @@ TEST(AbiOffload, AnIdlePhaseGivesBackWhatIsCached) {
 }
 
 TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
-  in_child({{"SPILLWAY_CONF", "spill_dir:/tmp,spill_ram_backed:on,spill_daily_writes:1GiB"}}, [] {
+  const Folder folder;
+  const std::string disk = "spill_dir:" + folder.path() + ",spill_ram_backed:on,";
+  in_child({{"SPILLWAY_CONF", disk + "spill_daily_writes:1GiB"}}, [] {
     const auto driver = start_device();
     void* block = filled_in(*driver, "a", 5, 20 * kMiB);
     for (const spw_codec codec : {SPW_CODEC_LZ4, SPW_CODEC_ZSTD, SPW_CODEC_NONE}) {

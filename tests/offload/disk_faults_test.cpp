@@ -371,5 +371,46 @@ TEST(DiskTier, WhatMayBeWrittenInADayIsABound) {
   EXPECT_TRUE(region.all_intact());
 }
 
+// By this process, by others, and by those that are over.
+TEST(DiskTier, WhatOthersWriteThereCountsInADayToo) {
+  const Folder directory;
+  DiskTierOptions options = disk_options(directory.path(), false);
+  options.daily_write_bytes = 50 * kMiB;
+  const auto write = [&](DiskTier& disk) -> Status {
+    const std::unique_ptr<std::byte, void (*)(void*)> memory(
+        static_cast<std::byte*>(std::aligned_alloc(DiskTier::kAlignment, kPieceBytes)), std::free);
+    std::memset(memory.get(), 1, kPieceBytes);
+    std::vector<DiskPiece> pieces;
+    if (Status status = disk.reserve(kPieceBytes, &pieces); !status.ok()) return status;
+    DiskWork work;
+    work.begin(1);
+    disk.write({memory.get(), kPieceBytes}, pieces[0], IoPriority::kEvict, nullptr,
+               [&](Status status) { work.end(std::move(status)); });
+    Status status = work.wait();
+    disk.release(pieces);
+    return status;
+  };
+  uint64_t written = 0;
+  DiskTier other(options);
+  for (int process = 0; process < 10; ++process) {
+    DiskTier disk(options);  // as if in a process of its own
+    for (DiskTier* tier : {&disk, &other}) {
+      if (written + kPieceBytes <= options.daily_write_bytes) {
+        SPW_EXPECT_OK(write(*tier));
+        written += kPieceBytes;
+        EXPECT_EQ(tier->counters().today_bytes, written);
+      }
+    }
+  }
+  EXPECT_EQ(written, 40 * kMiB);
+  for (int i = 0; i < 5; ++i) SPW_EXPECT_OK(write(other));
+  DiskTier last(options);
+  const Status status = write(last);
+  EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(status.text().find("52428800 of the 52428800 bytes that may be written in a day"),
+            std::string::npos)
+      << status.text();
+}
+
 }  // namespace
 }  // namespace spillway::test
