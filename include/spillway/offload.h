@@ -28,7 +28,10 @@ typedef enum spw_tier {
  *
  * Calls wait for a region that is being moved. Inside a spw_oom_callback none waits: there a region that is
  * being moved, or that another thread is using, is refused with SPW_ERROR_INVALID_STATE, and what looks at
- * all regions leaves it out; the one that room is being made for can be looked at. */
+ * all regions leaves it out; the one that room is being made for can be looked at.
+ *
+ * After an error of the driver that lasts (as after a fault of a kernel) nothing is moved on the device any
+ * more: each call that would answers SPW_ERROR_DRIVER at once, with that error. What is where stays there. */
 
 /* From here to spw_region_end, what the calling thread allocates on the device belongs to the region, which
  * is made if need be; regions nest, the innermost serves. Not to be called while a stream is captured.

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,23 +33,19 @@ constexpr Kind kKinds[] = {
      "a container's own layer may be slow and small: mount a disk"},
 };
 
-const Kind* kind_of(int descriptor) {
-  struct statfs about {};
-  if (fstatfs(descriptor, &about) != 0) return nullptr;
+const Kind* kind_of(FileCalls& calls, int descriptor) {
+  const int64_t magic = calls.file_system(descriptor);
   const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                   [&](const Kind& kind) { return kind.magic == about.f_type; });
+                                   [&](const Kind& kind) { return kind.magic == magic; });
   return found == std::end(kKinds) ? nullptr : found;
 }
 
-// A file without a name, or -1 with errno.
-int open_unnamed(const std::string& directory) {
-  const int descriptor = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+// A file without a name, or -errno.
+int open_unnamed(FileCalls& calls, const std::string& directory) {
+  const int descriptor = calls.open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC);
   // EISDIR: a kernel or file system without O_TMPFILE (open(2)).
-  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return descriptor;
-  std::string path = directory + "/spillway-XXXXXX";
-  const int named = mkostemp(path.data(), O_CLOEXEC);
-  if (named >= 0) unlink(path.c_str());
-  return named;
+  if (descriptor != -EOPNOTSUPP && descriptor != -EISDIR) return descriptor;
+  return calls.open_unlinked(directory + "/spillway-XXXXXX", O_CLOEXEC);
 }
 
 }  // namespace
@@ -104,13 +98,13 @@ std::vector<Extent> RangeSet::ranges() const {
 // ---- ExtentFile
 
 Result<std::unique_ptr<ExtentFile>> ExtentFile::open(const ExtentFileOptions& options) {
-  const int descriptor = open_unnamed(options.directory);
+  const int descriptor = open_unnamed(*options.calls, options.directory);
   if (descriptor < 0) {
     return Status::io(fmt::format("no file can be made in the spill directory {}: {}", options.directory,
-                                  std::strerror(errno)));
+                                  std::strerror(-descriptor)));
   }
   std::string warning;
-  if (const Kind* kind = kind_of(descriptor); kind != nullptr) {
+  if (const Kind* kind = kind_of(*options.calls, descriptor); kind != nullptr) {
     warning =
         fmt::format("the spill directory {} is on {}: {}", options.directory, kind->name, kind->warning);
     if (kind->is_memory && !options.allow_ram_backed) {
@@ -124,7 +118,7 @@ Result<std::unique_ptr<ExtentFile>> ExtentFile::open(const ExtentFileOptions& op
 ExtentFile::ExtentFile(const ExtentFileOptions& options, int descriptor, std::string warning)
     : options_(options),
       warning_(std::move(warning)),
-      file_(std::make_unique<IoFile>(descriptor, options.want_direct)) {}
+      file_(std::make_unique<IoFile>(descriptor, options.want_direct, *options.calls)) {}
 
 Result<std::vector<Extent>> ExtentFile::reserve(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
@@ -179,7 +173,7 @@ Status ExtentFile::grow(uint64_t least_bytes) {
 // Where there is not all of it, ext4 and xfs keep what there was.
 Status ExtentFile::extend(uint64_t bytes) {
   Status status = allocate(file_bytes_, bytes);
-  if (!status.ok()) (void)!ftruncate(file_->buffered(), static_cast<off_t>(file_bytes_));
+  if (!status.ok()) (void)options_.calls->resize(file_->buffered(), file_bytes_);
   return status;
 }
 
@@ -188,13 +182,10 @@ Status ExtentFile::allocate(uint64_t offset, uint64_t bytes) {
   const HeldSignal held;
   int error = 0;
   do {
-    error = fallocate(file_->buffered(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0
-                ? 0
-                : errno;
+    error = options_.calls->reserve(file_->buffered(), offset, bytes);
   } while (error == EINTR);
   if (error == EOPNOTSUPP) {
-    const auto end = static_cast<off_t>(std::max(file_bytes_, offset + bytes));
-    error = ftruncate(file_->buffered(), end) == 0 ? 0 : errno;
+    error = options_.calls->resize(file_->buffered(), std::max(file_bytes_, offset + bytes));
   }
   if (error == 0) return {};
   if (is_no_room(error)) return Status::out_of_memory(no_room(bytes) + ": " + std::strerror(error));
@@ -219,15 +210,14 @@ void ExtentFile::quarantine(std::span<const Extent> extents) {
 
 Status ExtentFile::give_back() {
   const std::lock_guard lock(mutex_);
-  constexpr int kMode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   RangeSet kept;
   int error = 0;
   for (const Extent& range : free_.ranges()) {
-    const auto offset = static_cast<off_t>(range.offset);
-    if (fallocate(file_->buffered(), kMode, offset, static_cast<off_t>(range.bytes)) == 0) {
+    const int failed = options_.calls->punch_hole(file_->buffered(), range.offset, range.bytes);
+    if (failed == 0) {
       holes_.add(range.offset, range.bytes);
     } else {
-      error = errno;
+      error = failed;
       kept.add(range.offset, range.bytes);
     }
   }

@@ -19,6 +19,7 @@
 
 #include "driver/status.h"
 #include "offload/io/file.h"
+#include "offload/io/file_calls.h"
 
 namespace spillway {
 
@@ -34,6 +35,7 @@ struct ExtentFileOptions {
   uint64_t growth_bytes = uint64_t{1} << 30;  // reserved at a time, where there is room
   bool allow_ram_backed = false;              // tmpfs is memory too, and rarely what a spill tier is for
   bool want_direct = true;
+  FileCalls* calls = &FileCalls::of_kernel();  // outlives the file
 };
 
 // Ranges of bytes that do not touch each other.

@@ -51,9 +51,9 @@ bool is_no_room(int error) {
   return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
-IoFile::IoFile(int descriptor, bool want_direct) : buffered_(descriptor) {
+IoFile::IoFile(int descriptor, bool want_direct, FileCalls& calls) : buffered_(descriptor) {
   if (want_direct) {
-    open_direct();
+    open_direct(calls);
   } else {
     buffered_reason_ = "not wanted";
   }
@@ -64,20 +64,21 @@ IoFile::~IoFile() {
   close(buffered_);
 }
 
-void IoFile::open_direct() {
+void IoFile::open_direct(FileCalls& calls) {
   const std::string path = fmt::format("/proc/self/fd/{}", buffered_);
-  direct_ = open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
-  if (direct_ < 0) {
-    buffered_reason_ = text_of("open with O_DIRECT", errno);
+  const int descriptor = calls.open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+  if (descriptor < 0) {
+    buffered_reason_ = text_of("open with O_DIRECT", -descriptor);
     return;
   }
+  direct_ = descriptor;
   alignment_bytes_ = alignment_of(direct_);
-  buffered_reason_ = probe_direct();
+  buffered_reason_ = probe_direct(calls);
   direct_works_ = buffered_reason_.empty();
 }
 
 // Empty: what was written was read.
-std::string IoFile::probe_direct() const {
+std::string IoFile::probe_direct(FileCalls& calls) const {
   const size_t bytes = alignment_bytes_;
   const AlignedBytes written = aligned_bytes(bytes, bytes);
   const AlignedBytes read = aligned_bytes(bytes, bytes);
@@ -92,7 +93,8 @@ std::string IoFile::probe_direct() const {
   if (pread(direct_, read.get(), bytes, 0) != wanted) return text_of("a direct read", errno);
   if (std::memcmp(written.get(), read.get(), bytes) != 0)
     return "a direct read returned other bytes than were written";
-  return ftruncate(buffered_, 0) == 0 ? "" : text_of("ftruncate", errno);
+  const int error = calls.resize(buffered_, 0);
+  return error == 0 ? "" : text_of("ftruncate", error);
 }
 
 int IoFile::descriptor_for(const void* memory, size_t bytes, uint64_t offset) const {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "driver/status.h"
+#include "offload/io/file_calls.h"
 
 namespace spillway {
 
@@ -24,7 +25,7 @@ class IoFile {
  public:
   // Takes ownership of `descriptor`, which is open for reading and writing, without O_DIRECT. Writes to the
   // file's beginning when it tries O_DIRECT, and leaves it empty.
-  explicit IoFile(int descriptor, bool want_direct = true);
+  explicit IoFile(int descriptor, bool want_direct = true, FileCalls& calls = FileCalls::of_kernel());
   ~IoFile();
   IoFile(const IoFile&) = delete;
   IoFile& operator=(const IoFile&) = delete;
@@ -49,8 +50,8 @@ class IoFile {
   const std::string& buffered_reason() const { return buffered_reason_; }
 
  private:
-  void open_direct();
-  std::string probe_direct() const;
+  void open_direct(FileCalls& calls);
+  std::string probe_direct(FileCalls& calls) const;
 
   int buffered_;
   int direct_ = -1;

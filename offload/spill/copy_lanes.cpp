@@ -89,7 +89,10 @@ CopyQueue::Enqueue in_parts(std::span<const CopyLanes::Copy> copies, CopyPart co
     const size_t part = std::min(CopyLanes::kPartBytes, now.bytes - at);
     if (Status status = copy(now.host + at, now.device + at, part); !status.ok()) return status;
     at += part;
-    if (at == now.bytes) at = 0, ++index;
+    if (at == now.bytes) {
+      at = 0;
+      ++index;
+    }
     return index < copies.size();
   };
 }

@@ -26,8 +26,7 @@ namespace spillway {
 
 class CopyLanes {
  public:
-  // 96 % of the link's rate are reached with copies of 4 MiB (docs/hardware-proof.md); so few in flight that
-  // what is urgent waits for less than a millisecond.
+  // Why so large, and so few: docs/decisions/copy-order.md.
   static constexpr size_t kPartBytes = size_t{8} << 20;
   static constexpr size_t kDepth = 4;
 

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -200,6 +201,45 @@ TEST(ExtentFile, AMissingDirectoryIsNamed) {
   EXPECT_EQ(refused.status().code(), SPW_ERROR_IO);
   EXPECT_EQ(refused.status().text(),
             "no file can be made in the spill directory /nowhere/at/all: No such file or directory");
+}
+
+// Which file system a file is on, as told.
+class FileCallsElsewhere final : public FileCalls {
+ public:
+  explicit FileCallsElsewhere(int64_t magic) : magic_(magic) {}
+  int64_t file_system(int /*file*/) override { return magic_; }
+
+ private:
+  const int64_t magic_;
+};
+
+TEST(ExtentFile, FileSystemsThatAreNotWhatTheySeemAreNamed) {
+  const std::pair<int64_t, const char*> kinds[] = {
+      {NFS_SUPER_MAGIC, "is on NFS: spilling goes over the network"},
+      {OVERLAYFS_SUPER_MAGIC, "is on overlayfs: a container's own layer may be slow and small: mount a disk"},
+      {TMPFS_MAGIC, "is on tmpfs: spilling to it takes the host memory that it is meant to save"},
+      {RAMFS_MAGIC, "is on ramfs: spilling to it takes the host memory that it is meant to save"},
+      {EXT4_SUPER_MAGIC, nullptr},
+      {-EIO, nullptr},
+  };
+  for (const auto& [magic, warning] : kinds) {
+    const Folder folder;
+    FileCallsElsewhere calls(magic);
+    ExtentFileOptions options;
+    options.directory = folder.path();
+    options.calls = &calls;
+    const bool is_memory = magic == TMPFS_MAGIC || magic == RAMFS_MAGIC;
+    if (is_memory) {
+      const Status refused = ExtentFile::open(options).take_status();
+      EXPECT_EQ(refused.code(), SPW_ERROR_CONFIG);
+      EXPECT_EQ(refused.text(), "the spill directory " + folder.path() + " " + warning);
+    }
+    options.allow_ram_backed = true;
+    const Result<std::unique_ptr<ExtentFile>> opened = ExtentFile::open(options);
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    EXPECT_EQ(opened.value()->warning(),
+              warning == nullptr ? "" : "the spill directory " + folder.path() + " " + warning);
+  }
 }
 
 }  // namespace

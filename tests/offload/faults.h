@@ -1,7 +1,13 @@
-// What an operation of a disk may do instead of what was asked.
+// What an operation of a disk, or a call for the spill file, may do instead of what was asked.
 #pragma once
 
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+
 #include "offload/io/faulty_queue.h"
+#include "offload/io/file_calls.h"
 
 namespace spillway::test {
 
@@ -20,5 +26,51 @@ inline IoFault flips(size_t byte) {
   fault.flipped_byte = byte;
   return fault;
 }
+
+// The kernel's calls for a file, some of which fail: `choose` answers the errno of each, by its number from
+// 0; 0 lets it be made.
+class FaultyFileCalls final : public FileCalls {
+ public:
+  explicit FaultyFileCalls(std::function<int(uint64_t index)> choose) : choose_(std::move(choose)) {}
+
+  int open(const std::string& path, int flags) override {
+    const int error = next();
+    return error != 0 ? -error : FileCalls::open(path, flags);
+  }
+  int open_unlinked(const std::string& pattern, int flags) override {
+    const int error = next();
+    return error != 0 ? -error : FileCalls::open_unlinked(pattern, flags);
+  }
+  int reserve(int file, uint64_t offset, uint64_t bytes) override {
+    const int error = next();
+    return error != 0 ? error : FileCalls::reserve(file, offset, bytes);
+  }
+  int punch_hole(int file, uint64_t offset, uint64_t bytes) override {
+    const int error = next();
+    return error != 0 ? error : FileCalls::punch_hole(file, offset, bytes);
+  }
+  int resize(int file, uint64_t bytes) override {
+    const int error = next();
+    return error != 0 ? error : FileCalls::resize(file, bytes);
+  }
+  int64_t file_system(int file) override {
+    const int error = next();
+    return error != 0 ? -error : FileCalls::file_system(file);
+  }
+  uint64_t count() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+
+ private:
+  int next() {
+    const std::lock_guard lock(mutex_);
+    return choose_(count_++);
+  }
+
+  const std::function<int(uint64_t index)> choose_;
+  mutable std::mutex mutex_;
+  uint64_t count_ = 0;
+};
 
 }  // namespace spillway::test

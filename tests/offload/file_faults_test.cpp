@@ -1,0 +1,101 @@
+// Each of the kernel's calls that make the spill file and change its size fails in every way, at every place
+// of a scenario: what was not spilled is where it was, what was spilled comes back, and no room is lost.
+#include <cerrno>
+
+#include "tests/offload/faults.h"
+#include "tests/offload/spilling.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+struct Kind {
+  const char* name;
+  int error;
+  bool lasts;  // every call from there on, else one
+};
+
+const Kind kKinds[] = {
+    {"ENOSPC once", ENOSPC, false},
+    {"ENOSPC for good", ENOSPC, true},
+    {"EDQUOT once", EDQUOT, false},
+    {"EDQUOT for good", EDQUOT, true},
+    {"EFBIG for good", EFBIG, true},
+    {"EIO once", EIO, false},
+    {"EIO for good", EIO, true},
+    {"EINTR once", EINTR, false},
+    {"EINVAL once", EINVAL, false},
+    {"EINVAL for good", EINVAL, true},
+    {"EPERM once", EPERM, false},
+    {"ENOMEM once", ENOMEM, false},
+    {"EISDIR once", EISDIR, false},
+    {"EOPNOTSUPP once", EOPNOTSUPP, false},
+    {"EOPNOTSUPP for good", EOPNOTSUPP, true},
+};
+
+class FileFaultsTest : public testing::TestWithParam<Kind> {
+ protected:
+  // Away from the device and back; where the disk cannot have it, by way of the host.
+  void leave(TestRegion& region) {
+    Status out = region.evict(SpillTo::kDisk);
+    if (out.ok()) return;
+    ++refused_;
+    EXPECT_TRUE(out.code() == SPW_ERROR_OUT_OF_MEMORY || out.code() == SPW_ERROR_IO) << out.text();
+    EXPECT_TRUE(region.all_intact());
+    SPW_EXPECT_OK(region.evict(GetParam().lasts ? SpillTo::kHost : SpillTo::kDisk));
+  }
+  void come_back(TestRegion& region) {
+    SPW_EXPECT_OK(region.restore());
+    EXPECT_TRUE(region.all_intact());
+  }
+
+  int refused_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, FileFaultsTest, testing::ValuesIn(kKinds), [](const auto& info) {
+  std::string name = info.param.name;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+});
+
+TEST_P(FileFaultsTest, NothingIsLostAndNoRoomIs) {
+  const Kind& kind = GetParam();
+  for (uint64_t at = 0;; ++at) {
+    SCOPED_TRACE("at call " + std::to_string(at));
+    FaultyFileCalls calls(
+        [&](uint64_t index) { return (kind.lasts ? index >= at : index == at) ? kind.error : 0; });
+    const Folder directory;
+    DiskTierOptions options = disk_options(directory.path(), false);
+    options.file.growth_bytes = kExtentBytes;
+    options.file.calls = &calls;
+    Tiers tiers("capacity:64MiB", options);
+    const std::unique_ptr<Arena> arena = tiers.device.arena();
+    TestRegion first(tiers, *arena, {9, 1});
+    TestRegion second(tiers, *arena, {9, 2});
+    first.write(first.allocate(3 * kMiB), 1);
+    second.write(second.allocate(2 * kMiB), 2);
+    leave(first);
+    leave(second);
+    come_back(first);
+    tiers.disk.give_back();
+    leave(first);  // where its holes are
+    come_back(first);
+    come_back(second);
+    tiers.disk.give_back();
+    const ExtentFile::Usage usage = tiers.disk.usage();
+    EXPECT_EQ(usage.extent_bytes, 0u);
+    EXPECT_EQ(usage.quarantined_bytes, 0u);
+    EXPECT_EQ(usage.free_bytes + usage.hole_bytes, usage.file_bytes);
+    EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
+    SPW_EXPECT_OK(arena->validate());
+    EXPECT_EQ(tiers.device.reports(), "");
+    ASSERT_FALSE(HasFailure());
+    if (calls.count() <= at) break;  // the scenario has no more
+  }
+  if (is_no_room(kind.error)) {
+    EXPECT_GT(refused_, 3);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::test
