@@ -48,6 +48,9 @@ class MovingTensors:
                 tensor.data = tensor.detach().clone()
             self._places[id(tensor)] = tensor.data_ptr()
 
+    def holds(self, tensor: Any) -> bool:
+        return id(tensor) in self._places
+
     def evict(self) -> None:
         """Where there is no room for it, it stays, and a SpillwayWarning says so once."""
         for index in self._devices:

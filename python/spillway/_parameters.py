@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from . import _install
 from ._annotate import tensors
 from ._errors import SpillwayError
+from ._gradients import LayerGradients
 from ._moving import MovingTensors, refuse_capture, unique_tag
 from ._tiers import index_of, serves
 
 
 def offload_parameters(
-    model: Any, keep: float = 0.3, *, layers: Sequence[Any] | None = None, optimizer: Any = None, to: str = "host"
+    model: Any,
+    keep: float = 0.3,
+    *,
+    layers: Sequence[Any] | None = None,
+    optimizer: Any = None,
+    to: str = "host",
+    gradients: bool = True,
 ) -> ParameterOffload:
-    """Keeps the parameters and buffers of a model's later layers in host memory or on the disk while others run.
+    """Keeps what a model's later layers hold in host memory or on the disk while others run: parameters, buffers and,
+    with `gradients`, gradients.
 
     `layers`: modules that run one after the other; without it, those of the model's largest torch.nn.ModuleList. The
     first `keep` of them (0 to 1) stay on the device. Each other is a region: brought back before its forward and its
     backward pass, with the next one behind it, and evicted when the one after begins, which waits for the device.
-    Addresses are kept, gradients stay on the device. Memory that is used outside of its layer stays too.
+    Addresses are kept. Memory that is used outside of its layer stays.
 
-    An optimizer needs all parameters: `optimizer` has them brought back around its step. state_dict() brings them back
-    as well. Otherwise nobody may use them outside of their layer but inside resident(). Errors: SpillwayError,
+    Gradients leave with their layer in the backward pass, those that are on the device when a forward pass begins that
+    may have another at once, and come back before more is added to them. Whoever uses one that is away has it brought
+    back: `.grad` may be read and changed at any time, in resident() it is as without offload. Addresses of gradients
+    are not kept. Where there is no room for one elsewhere, it stays.
+
+    An optimizer needs it all: `optimizer` has everything brought back around its step. state_dict() brings parameters
+    back as well. Otherwise nobody may use those outside of their layer but inside resident(). Errors: SpillwayError,
     torch.OutOfMemoryError, and all parameters are on the device.
     """
     if not 0 <= keep <= 1:
@@ -34,7 +47,7 @@ def offload_parameters(
     handle = ParameterOffload(to)
     if serves("offload_parameters()"):
         try:
-            handle.attach(model, chosen[round(keep * len(chosen)) :], optimizer)
+            handle.attach(model, chosen[round(keep * len(chosen)) :], optimizer, gradients)
         except BaseException:
             handle.remove()
             raise
@@ -57,6 +70,9 @@ class ParameterOffload:
     def __init__(self, to: str) -> None:
         self._to = to
         self._layers: list[MovingTensors] = []
+        self._gradients: list[LayerGradients] = []  # of each layer
+        self._accumulated: set[int] = set()  # layers whose gradients may be on the device
+        self._residents = 0  # how many resident() are open
         self._removers: list[Any] = []
 
     @property
@@ -64,7 +80,7 @@ class ParameterOffload:
         """Of the layers' regions, in order."""
         return [layer.tag for layer in self._layers]
 
-    def attach(self, model: Any, modules: Sequence[Any], optimizer: Any) -> None:
+    def attach(self, model: Any, modules: Sequence[Any], optimizer: Any, gradients: bool) -> None:
         torch = _install.import_torch()
         held = [own_tensors(torch, module) for module in modules]
         everywhere = Counter(
@@ -77,6 +93,9 @@ class ParameterOffload:
                 index_of(index)
             layer.adopt(tensor for tensor in mine if everywhere[tensor.untyped_storage()._cdata] == 1)
             layer.evict()
+        for layer, module in zip(self._layers, modules, strict=True):
+            moved = [each for each in module.parameters() if layer.holds(each)] if gradients else []
+            self._gradients.append(LayerGradients(layer.tag, self._to, moved))
         for number, module in enumerate(modules):
             self._watch(number, module)
         hooks = [
@@ -85,25 +104,29 @@ class ParameterOffload:
             model.register_load_state_dict_pre_hook(lambda *_: self._bring_all()),
         ]
         if optimizer is not None:
-            hooks.append(optimizer.register_step_pre_hook(lambda *_: self._bring_all()))
+            hooks.append(optimizer.register_step_pre_hook(lambda *_: self._gather()))
             hooks.append(optimizer.register_step_post_hook(lambda *_: self._leave_only(())))
         self._removers += [hook.remove for hook in hooks]
 
     def remove(self) -> None:
-        """All parameters come back and stay. Again is ok. Errors: SpillwayError."""
+        """Everything comes back and stays. Again is ok. Errors: SpillwayError, torch.OutOfMemoryError."""
+        for each in self._gradients:
+            each.bring()
         for layer in self._layers:
             layer.release()
         for remove in self._removers:
             remove()
-        self._layers, self._removers = [], []
+        self._layers, self._gradients, self._removers = [], [], []
 
     @contextmanager
     def resident(self) -> Iterator[None]:
-        """Inside, all parameters are on the device. Errors: SpillwayError."""
-        self._bring_all()
+        """Inside, everything is on the device. Errors: SpillwayError, torch.OutOfMemoryError."""
+        self._gather()
+        self._residents += 1
         try:
             yield
         finally:
+            self._residents -= 1
             self._leave_only(())
 
     def _watch(self, number: int, module: Any) -> None:
@@ -123,7 +146,12 @@ class ParameterOffload:
         self._removers.append(module.register_forward_hook(after).remove)
 
     def _begin_forward(self) -> None:
-        refuse_capture(_install.import_torch(), "offload_parameters()")
+        torch = _install.import_torch()
+        refuse_capture(torch, "offload_parameters()")
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            # Others than the backward pass may have made some.
+            self._accumulated.update(range(len(self._layers)))
+            self._send_gradients(())
         for layer in self._layers[:1]:
             layer.prefetch()
 
@@ -133,15 +161,25 @@ class ParameterOffload:
         torch = _install.import_torch()
         refuse_capture(torch, "offload_parameters()")
         following = self._after(number, is_backward, torch.is_grad_enabled())
+        if is_backward:
+            self._send_gradients((number, following))
         self._leave_only((number, following))
         try:
-            self._layers[number].bring()
-        except SpillwayError:
+            self._bring(number, is_backward)
+        except (SpillwayError, torch.OutOfMemoryError):
             # There was no room while it was fetched ahead; there may be now.
             self._leave_only((number,))
-            self._layers[number].bring()
+            self._bring(number, is_backward)
         if following is not None:
             self._layers[following].prefetch()
+            if is_backward:
+                self._gradients[following].prefetch()
+
+    def _bring(self, number: int, is_backward: bool) -> None:
+        self._layers[number].bring()
+        if is_backward:
+            self._accumulated.add(number)
+            self._gradients[number].bring()
 
     def _after(self, number: int, is_backward: bool, has_backward: bool) -> int | None:
         if is_backward:
@@ -150,14 +188,27 @@ class ParameterOffload:
             return number + 1
         return max(number - 1, 0) if has_backward else 0
 
-    def _leave_only(self, numbers: Sequence[int | None]) -> None:
+    def _leave_only(self, numbers: Collection[int | None]) -> None:
         for number, layer in enumerate(self._layers):
-            if number not in numbers and not layer.is_out:
+            if number not in numbers and not layer.is_out and self._residents == 0:
                 layer.evict()
+
+    def _send_gradients(self, but: Collection[int | None]) -> None:
+        for number in sorted(self._accumulated.difference(but)) if self._residents == 0 else ():
+            self._gradients[number].send()
+            self._accumulated.discard(number)
 
     def _bring_all(self) -> None:
         for layer in self._layers:
             layer.bring()
+
+    def _gather(self) -> None:
+        self._accumulated.update(range(len(self._layers)))
+        for each in self._gradients:
+            each.prefetch()
+        self._bring_all()
+        for each in self._gradients:
+            each.bring()
 
 
 def direct_tensors(torch: Any, module: Any) -> Iterator[Any]:

@@ -38,8 +38,9 @@ class Stash:
         """A new storage, into which the bytes are being copied. Errors: SpillwayError, torch.OutOfMemoryError."""
         torch = _install.import_torch()
         target = torch.empty(self._size, dtype=torch.uint8, device=torch.device("cuda", self._index))
-        check(tiers().spw_stash_begin_get(self._handle, target.data_ptr(), self._current()))
+        # First: inside of an operator the simulated device takes it for an output, which is written by then.
         target.record_stream(streams(self._index)[1])
+        check(tiers().spw_stash_begin_get(self._handle, target.data_ptr(), self._current()))
         return target.untyped_storage()
 
     def finish_get(self) -> bool:
@@ -58,6 +59,14 @@ class Stash:
     def _current(self) -> int:
         stream: int = _install.import_torch().cuda.current_stream(self._index).cuda_stream
         return stream
+
+
+def use(storage: Any) -> Any:
+    """The bytes of a storage that came back, for the current stream: it was made on that of another moment, perhaps."""
+    torch = _install.import_torch()
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    view.record_stream(torch.cuda.current_stream(storage.device))
+    return view
 
 
 def put(tensor: Any, to: int) -> Stash | None:
