@@ -30,6 +30,7 @@ def offload_activations(
     min_bytes: int = 1 << 20,
     to: str = "host",
     int8: str | Sequence[str] = (),
+    most_wait: float = 0.025,
     clock: Clock | None = None,
 ) -> ActivationOffload:
     """Keeps what chosen modules save for the backward pass in host memory or on the disk meanwhile.
@@ -39,6 +40,9 @@ def offload_activations(
     the step before, and so is what had better stay, because the link could not hide its copies. Parameters, buffers
     and what is saved under capture stay; so does what there is no room for elsewhere. Inside other hooks for saved
     tensors (torch.utils.checkpoint, save_on_cpu) those hooks decide.
+
+    `most_wait` is the share of a step's time (0 to 1) that the forward pass may wait for copies out, where the link
+    cannot keep up with it: more is gone then when it ends, which is when most is held.
 
     `int8`, patterns of targets, loses precision: of what those save, float32, bfloat16 and float16, eight bits of each
     number and a scale for each 256 are kept, with an error of at most 1/252 of the largest finite magnitude of the 256,
@@ -51,7 +55,9 @@ def offload_activations(
     """
     modules = matching(model, as_patterns(targets))
     lossy = among(modules, as_patterns(int8))
-    handle = ActivationOffload(clock or Events(), min_bytes, to, lossy)
+    handle = ActivationOffload(clock or Events(), min_bytes, to, lossy, most_wait)
+    if not 0 <= most_wait <= 1:
+        raise SpillwayError(f"most_wait={most_wait} is not allowed; allowed: 0 to 1")
     if min_bytes < 1:
         raise SpillwayError(f"min_bytes={min_bytes} is not allowed; allowed: 1 and more")
     if not serves("offload_activations()"):
@@ -91,10 +97,11 @@ def matching(model: Any, patterns: Sequence[str]) -> dict[str, Any]:
 class ActivationOffload:
     """What offload_activations() returns. Thread-safe."""
 
-    def __init__(self, clock: Clock, min_bytes: int, to: str, lossy: frozenset[str]) -> None:
+    def __init__(self, clock: Clock, min_bytes: int, to: str, lossy: frozenset[str], most_wait: float) -> None:
         self._clock = clock
         self._min_bytes = min_bytes
         self._lossy = lossy
+        self._most_wait = most_wait
         self._tier = tier(to, ("host", "disk"))
         self._lock = threading.RLock()
         self._devices: dict[int, SavedTensors] = {}
@@ -221,7 +228,7 @@ class ActivationOffload:
         if index not in self._devices:
             index_of(index)
             is_timed = self._tier == tier("host")
-            self._devices[index] = SavedTensors(index, self._tier, self._clock, is_timed, self._finish)
+            self._devices[index] = SavedTensors(index, self._tier, self._clock, is_timed, self._most_wait, self._finish)
         return self._devices[index]
 
     def _finish(self, step: StepStats) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from . import _eight_bits, _install, _stash
 from ._clock import Clock
 from ._errors import SpillwayError
+from ._holding import Holding
 from ._schedule import Schedule, Use, is_early, is_late
 from ._tiers import free_bytes
 
@@ -35,6 +36,8 @@ class StepStats:
     hits: int = 0  # were back when they were needed
     late: int = 0  # were not
     early: int = 0  # of the hits: back more than twice their copy's time before
+    waits: int = 0  # of the forward pass for copies out
+    wait_ns: float = 0.0
 
 
 class Probe:
@@ -128,11 +131,20 @@ class Step:
     ahead_bytes: int = 0  # on their way and not asked for yet
     ahead_limit: int = 0
     stats: StepStats = field(default_factory=StepStats)
+    holding: Holding[weakref.ref[_stash.Stash]] | None = None  # None: nothing waits
 
 
 class SavedTensors:
-    def __init__(self, index: int, tier: int, clock: Clock, is_timed: bool, finished: Callable[[StepStats], None]):
-        self.schedule = Schedule()
+    def __init__(
+        self,
+        index: int,
+        tier: int,
+        clock: Clock,
+        is_timed: bool,
+        most_wait: float,
+        finished: Callable[[StepStats], None],
+    ):
+        self.schedule = Schedule(most_wait)
         self._index = index
         self._tier = tier
         self._clock = clock
@@ -182,7 +194,24 @@ class SavedTensors:
         step.saved.append(key)
         step.entries[key] = entry
         self._by_storage[tensor.untyped_storage()._cdata] = entry
+        self._hold(entry)
         return entry
+
+    def _hold(self, entry: Entry) -> None:
+        """Work waits for copies out where more is held than planned; in a step that saves something else, for none."""
+        step, size = self._step, entry.use.size
+        if len(step.saved) == 1:
+            step.holding = Holding(self.schedule.most_held)
+        if step.holding is None or not self.schedule.is_as_planned(entry.use.key, size):
+            step.holding = None
+            return
+        leaving = step.holding.add(size, None if entry.stash is None else weakref.ref(entry.stash))
+        stash = None if leaving is None else leaving()
+        if stash is not None:
+            self._mark(entry, "paused", self._compute())
+            stash.wait_until_copied()
+            self._mark(entry, "resumed", self._compute())
+            step.stats.waits += 1
 
     # ---- Back
 
@@ -238,10 +267,7 @@ class SavedTensors:
         storage, entry.coming = entry.coming, None
         entry.stash.finish_get()
         self._mark(entry, "came", self._compute())
-        # Made on the stream of another moment, perhaps.
-        torch = _install.import_torch()
-        view = torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", self._index)).set_(storage)
-        view.record_stream(self._compute())
+        view = _stash.use(storage)
         if entry.eight_bits is None:
             return storage
         count = entry.use.size // entry.eight_bits.itemsize
@@ -338,6 +364,9 @@ class SavedTensors:
         for use in step.asked:
             at = times[use.key]
             use.saved_ns, use.needed_ns, use.came_ns = at["saved"], at["needed"], at.get("in")
+            if "resumed" in at:
+                use.wait_ns = at["resumed"] - at["paused"]
+                step.stats.wait_ns += use.wait_ns
             if "came" in at:
                 use.stall_ns = at["came"] - at["needed"]
         for begin, end, duration in (("saved", "out", "out_ns"), ("begun", "in", "in_ns")):

@@ -8,7 +8,9 @@ for and, where the device's clock was read, when each was asked for and how long
   as many after a step in which one came late though the link could have brought it; one fewer after a step in which
   most came early, by more than twice their copy's time; but never again as few as were once too few;
 - what had better stay on the device: the first `depth` asked for, which would come back at once, those that the program
-  holds anyway, and those whose copies the link cannot hide.
+  holds anyway, and those whose copies the link cannot hide;
+- how much of what is saved may be on the device at a time: where there is more, work waits for copies out, so that more
+  is gone when the first is asked for. As little as costs `most_wait` of the step's time: _holding.py.
 
 Knows nothing of devices or PyTorch.
 """
@@ -19,6 +21,8 @@ import bisect
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+
+from ._holding import NO_BOUND, Save, plan
 
 FIRST_DEPTH = 4
 MOST_DEPTH = 64
@@ -40,6 +44,7 @@ class Use:
     needed_ns: float | None = None
     came_ns: float | None = None  # 0 and more below needed_ns: early
     stall_ns: float | None = None  # how long the compute stream waited
+    wait_ns: float = 0.0  # how long it waited for copies out when this was saved
     out_ns: float | None = None  # how long the copy took
     in_ns: float | None = None
 
@@ -50,7 +55,9 @@ class Use:
 
 @dataclass
 class Schedule:
+    most_wait: float = 0.0
     depth: int = FIRST_DEPTH
+    most_held: float = NO_BOUND  # bytes of what is saved, beyond which work waits for copies out
     order: list[Hashable] = field(default_factory=list)
     stays: frozenset[Hashable] = frozenset()
     _positions: dict[Hashable, int] = field(default_factory=dict)
@@ -58,6 +65,11 @@ class Schedule:
     _reach: list[int] = field(default_factory=list)  # at each position, the furthest that is on its way
     _least_depth: int = 1
     _held: set[Hashable] = field(default_factory=set)
+    _sizes: dict[Hashable, int] = field(default_factory=dict)
+    _saved: dict[Hashable, float] = field(default_factory=dict)  # when, had nothing waited
+    _needed: dict[Hashable, float] = field(default_factory=dict)
+    _waited: dict[Hashable, float] = field(default_factory=dict)  # how long until it is saved, as planned
+    _waited_in_all: float = 0.0
     _bandwidth: dict[str, float] = field(default_factory=dict)  # bytes per ns
 
     def after(self, key: Hashable, saved: Sequence[Hashable]) -> list[Hashable]:
@@ -82,10 +94,23 @@ class Schedule:
         if not uses:
             return
         self._measure(uses)
+        self._note_times(uses)
         # Where the link is what lacks, more that is on its way helps nothing.
         if all(use.key in self.stays for use in self._unhidden(uses)):
             self._adapt_depth(uses)
         self._held |= {use.key for use in uses if use.is_held}
+        self._choose(uses, room)
+        self._plan_holding(uses)
+        if self._waited_in_all > 0:
+            # More can go then.
+            self._choose(uses, room)
+            self._plan_holding(uses)
+        self._plan_reach()
+
+    def is_as_planned(self, key: Hashable, size: int) -> bool:
+        return self._sizes.get(key) == size
+
+    def _choose(self, uses: Sequence[Use], room: int) -> None:
         stays = {use.key for use in uses[: self.depth]} | self._held
         room += sum(use.size for use in uses if use.key in self.stays and use.key not in stays)
         for use in self._unhidden(uses):
@@ -94,7 +119,6 @@ class Schedule:
                 break
             stays.add(use.key)
         self.stays = frozenset(stays)
-        self._plan_reach()
 
     def _plan_reach(self) -> None:
         """Copies run one after the other, so none begins before one that is needed sooner."""
@@ -123,21 +147,50 @@ class Schedule:
             if total > 0:
                 self._bandwidth[way] = sum(size for size, _ in timed) / total
 
+    def _note_times(self, uses: Sequence[Use]) -> None:
+        """Without what is to be avoided, or is planned anew: the stalls of the step, and its waits."""
+        self._saved, self._needed = {}, {}
+        self._sizes = {use.key: use.size for use in uses}
+        saves, needs = [], []
+        for use in uses:
+            if use.saved_ns is None or use.needed_ns is None:
+                return
+            saves.append((use.saved_ns, use))
+            needs.append((use.needed_ns, use))
+        waited = stalled = 0.0
+        for time, use in sorted(saves, key=lambda save: save[0]):
+            self._saved[use.key] = time - waited
+            waited += use.wait_ns
+        for time, use in needs:
+            self._needed[use.key] = time - waited - stalled
+            stalled += use.stall_ns or 0.0
+
+    def _plan_holding(self, uses: Sequence[Use]) -> None:
+        self.most_held = NO_BOUND
+        self._waited, self._waited_in_all = {}, 0.0
+        if not self._saved or "out" not in self._bandwidth:
+            return
+        order = sorted(uses, key=lambda use: self._saved[use.key])
+        bandwidth = self._bandwidth["out"]
+        copies = [0.0 if use.key in self.stays else use.carried / bandwidth for use in order]
+        saves = [Save(self._saved[use.key], use.size, copy) for use, copy in zip(order, copies, strict=True)]
+        step_ns = max(self._needed.values()) - saves[0].time
+        self.most_held, waited = plan(saves, self.most_wait * step_ns)
+        self._waited = {use.key: time for use, time in zip(order, waited, strict=False)}
+        self._waited_in_all = waited[-1]
+
     def _unhidden(self, all_uses: Sequence[Use]) -> list[Use]:
         """Those that the link cannot bring out and back in time, the soonest asked for first; plans the others.
 
         Copies back run one after the other, so the latest start of each is the earlier of when it is needed and the
         latest start of the next, less its time. Where that is before the first is asked for, or before its copy out
-        is done, nothing hides it. Without the stalls of the step, which are what is to be avoided.
+        is done, nothing hides it.
         """
-        if len(self._bandwidth) < 2 or any(use.saved_ns is None or use.needed_ns is None for use in all_uses):
+        if not self._saved or len(self._bandwidth) < 2:
             return []
-        needed, stalled = {}, 0.0
-        for use in all_uses:
-            needed[use.key] = (use.needed_ns or 0.0) - stalled
-            stalled += use.stall_ns or 0.0
         uses = [use for use in all_uses[self.depth :] if use.key not in self._held]  # others stay anyway
         gone = self._gone(uses)
+        needed = {key: time + self._waited_in_all for key, time in self._needed.items()}
         times = list(needed.values())
         positions = {use.key: position for position, use in enumerate(all_uses)}
         latest = float("inf")
@@ -156,8 +209,9 @@ class Schedule:
         """When each copy out is done: one after the other, as they were saved."""
         done = float("-inf")
         gone = {}
-        for use in sorted(uses, key=lambda use: use.saved_ns or 0.0):
-            done = max(done, use.saved_ns or 0.0) + MARGIN * use.carried / self._bandwidth["out"]
+        for use in sorted(uses, key=lambda use: self._saved[use.key]):
+            saved = self._saved[use.key] + self._waited.get(use.key, 0.0)
+            done = max(done, saved) + MARGIN * use.carried / self._bandwidth["out"]
             gone[use.key] = done
         return gone
 

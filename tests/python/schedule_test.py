@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unittest
 
+from spillway._holding import NO_BOUND, Holding, Save, plan, waits
 from spillway._schedule import FIRST_DEPTH, LATE_NS, MOST_DEPTH, Schedule, Use
 
 MIB = 1 << 20
@@ -21,12 +22,20 @@ class Device:
         saved = list(range(COUNT))
         uses = {key: Use(key, MIB) for key in saved}
         now = out = back = 0.0
+        holding: Holding[float] = Holding(schedule.most_held)
+        gone: list[float] = []
         for key in saved:
             now += self.layer_ns
             uses[key].saved_ns = now
             if key not in schedule.stays:
                 out = max(out, now) + self.copy_ns
                 uses[key].out_ns = self.copy_ns
+                gone.append(out)
+            last = holding.add(MIB, None if key in schedule.stays else out)
+            if last is not None and last > now:
+                uses[key].wait_ns, now = last - now, last
+        self.held = COUNT - sum(time <= now for time in gone)
+        forward_ns = now
         coming: dict[int, float] = {}
 
         def fetch(key: int) -> None:
@@ -47,11 +56,12 @@ class Device:
                 use.stall_ns = max(0.0, coming[key] - now)
                 now = max(now, coming[key])
             now += 2 * self.layer_ns
+        self.forward_ns, self.step_ns = forward_ns, now
         return [uses[key] for key in reversed(saved)]
 
 
-def run(device: Device, steps: int, room: int = 1 << 40) -> tuple[Schedule, list[list[Use]]]:
-    schedule, done = Schedule(), []
+def run(device: Device, steps: int, room: int = 1 << 40, most_wait: float = 0.0) -> tuple[Schedule, list[list[Use]]]:
+    schedule, done = Schedule(most_wait), []
     for _ in range(steps):
         uses = device.step(schedule)
         done.append(uses)
@@ -135,6 +145,54 @@ class Stays(unittest.TestCase):
         device = Device(1e6, 6e6)
         schedule.learn(device.step(schedule), room=2 * MIB)
         self.assertEqual(len(schedule.stays), schedule.depth + 2)
+
+
+class Waits(unittest.TestCase):
+    def test_less_is_held_for_no_more_time_than_allowed(self) -> None:
+        for copy in (1.5e6, 3e6, 6e6):
+            for share in (0.02, 0.05, 0.2):
+                with self.subTest(f"a copy takes {copy} ns, {share} of the time may be waited"):
+                    free, patient = Device(1e6, copy), Device(1e6, copy)
+                    run(free, 8)
+                    schedule, done = run(patient, 8, most_wait=share)
+                    self.assertLessEqual(patient.step_ns, (1 + share) * free.step_ns)
+                    self.assertEqual(late(done[-1]), 0)
+                    # By what the link carries in that time, but for one that is on its way and those that stay anyway.
+                    carried = int(0.9 * share * free.step_ns / copy)
+                    self.assertLessEqual(patient.held, max(free.held - carried, len(schedule.stays)) + 1)
+
+    def test_it_does_not_swing(self) -> None:
+        schedule, bounds = Schedule(0.1), []
+        device = Device(1e6, 3e6)
+        for _ in range(12):
+            uses = device.step(schedule)
+            schedule.learn_order([use.key for use in uses])
+            schedule.learn(uses, 1 << 40)
+            bounds.append(schedule.most_held)
+        self.assertEqual(len(set(bounds[4:])), 1, bounds)
+
+    def test_nothing_waits_where_the_link_keeps_up(self) -> None:
+        schedule, done = run(Device(1e6, 0.5e6), 4, most_wait=0.1)
+        self.assertEqual(schedule.most_held, NO_BOUND)
+        self.assertEqual(sum(use.wait_ns for use in done[-1]), 0)
+
+    def test_not_without_leave(self) -> None:
+        schedule, _ = run(Device(1e6, 3e6), 4)
+        self.assertEqual(schedule.most_held, NO_BOUND)
+
+    def test_waits_before_gaps_are_counted(self) -> None:
+        """Two bursts that are alike, with time for all copies between them: each costs its own wait."""
+        burst = [Save(float(time), 1, 4.0) for time in range(10)]
+        saves = burst + [Save(save.time + 1000, 1, 4.0) for save in burst]
+        bound, waited = plan(saves, 8.0)
+        self.assertLess(bound, plan(burst, 0.01)[0])
+        self.assertLessEqual(waited[-1], 8.08)
+        self.assertEqual(waited, waits(saves, bound))
+
+    def test_other_sizes_are_not_as_planned(self) -> None:
+        schedule, _ = run(Device(1e6, 3e6), 4)
+        self.assertTrue(schedule.is_as_planned(0, MIB))
+        self.assertFalse(schedule.is_as_planned(0, MIB + 1) or schedule.is_as_planned("other", MIB))
 
 
 if __name__ == "__main__":
