@@ -34,7 +34,8 @@ STRATEGIES = ("none", "save_on_cpu", "own_stream", "spillway")
 DEVICE = "capacity:2TiB,races:off,backing:none,completion:instant"
 
 
-def make_model(torch: Any, width: int, layers: int) -> Any:
+def layers_of(torch: Any, width: int, layers: int, heads_of: int = 128) -> Any:
+    """Of a transformer, as modules that run one after the other. `heads_of`: numbers of each head."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Attention(nn.Module):  # type: ignore[misc, name-defined]
@@ -44,7 +45,7 @@ def make_model(torch: Any, width: int, layers: int) -> Any:
             self.projection = nn.Linear(width, width)
 
         def forward(self, x: Any) -> Any:
-            q, k, v = (each.unflatten(-1, (-1, 128)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+            q, k, v = (each.unflatten(-1, (-1, heads_of)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.projection(mixed.transpose(1, 2).flatten(-2))
 
@@ -59,10 +60,14 @@ def make_model(torch: Any, width: int, layers: int) -> Any:
             x = x + self.attention(self.norm1(x))
             return x + self.mlp(self.norm2(x))
 
-    class Transformer(nn.Module):  # type: ignore[misc, name-defined]
+    return nn.ModuleList(Layer() for _ in range(layers))
+
+
+def make_model(torch: Any, width: int, layers: int) -> Any:
+    class Transformer(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.ModuleList(Layer() for _ in range(layers))
+            self.layers = layers_of(torch, width, layers)
 
         def forward(self, x: Any) -> Any:
             for layer in self.layers:
@@ -216,6 +221,7 @@ def program(name: str, width: int, tokens: int, layers: int, link: float) -> dic
         stats = handle.stats()
         later = stats["steps"][LEARNING_STEPS:]
         row |= {name: sum(step[name] for step in later) for name in ("hits", "late", "early", "kept", "stashed")}
+        row["wait_ns"] = stats["steps"][-1]["wait_ns"]
         row["depth"] = stats["depth"]
     return row
 
