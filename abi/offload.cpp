@@ -221,7 +221,10 @@ spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes) {
     if (given_bytes != nullptr) *given_bytes = 0;
     if (phase == nullptr) return spillway::is_null("phase");
     const std::string name = phase;
-    if (name == "busy") return {};
+    if (name == "busy") {
+      if (spillway::Arena* arena = Process::existing(device); arena != nullptr) arena->take_back();
+      return {};
+    }
     if (name != "idle") {
       return Status::invalid_argument(fmt::format("'{}' is no phase: use idle or busy", name.substr(0, 80)));
     }

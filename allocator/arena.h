@@ -169,7 +169,12 @@ class Arena {
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
   Status trim();
-  // The same of what one pool has free, once it is released; nothing is waited for where it has no memory.
+  // The same for a while: take_back() undoes what the last one that gave pages back did. It takes each from
+  // the driver again, at its address and for the stream that had it, as far as the soft limit and the device
+  // have room, waits for nothing and asks nobody else. Answers how many bytes it took.
+  Status trim_for_now();
+  uint64_t take_back();
+  // As trim(), of what one pool has free, once it is released; nothing is waited for where it has no memory.
   Status trim_pool(PoolId id);
   // Whether no stream that the arena knows has work now and none captures: asked of the driver, without
   // waiting. Takes the locks of heaps, so not for while the program allocates.
@@ -363,9 +368,10 @@ class Arena {
   static bool may_go(const Heap& heap, PageId id);
   std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
   void update_most_pages();
-  Status trim_heaps(const std::vector<Heap*>& chosen);
-  // Of these heaps.
-  Status release_vacant_pages(const std::vector<Heap*>& chosen);
+  using GivenBack = std::vector<std::pair<Heap*, PageId>>;
+  // Of these heaps. `given`, where it is not null: what went.
+  Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr);
+  Status release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given = nullptr);
   std::vector<Heap*> heaps() const;
 
   std::shared_ptr<const Driver> driver_;
@@ -387,6 +393,7 @@ class Arena {
   std::map<PoolId, spw_stat> pool_bytes_;
   std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
+  GivenBack given_back_;       // by trim_for_now(), lowest page first of each heap
   uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
   uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;

@@ -8,6 +8,12 @@
 #include "driver/capture.h"
 
 namespace spillway {
+namespace {
+
+// Taken back under one hold of the arena's lock.
+constexpr uint32_t kMostPagesAtOnce = 64;
+
+}  // namespace
 
 // ---- Waiting
 
@@ -149,6 +155,14 @@ Status Arena::trim() {
   return trim_heaps(heaps());
 }
 
+Status Arena::trim_for_now() {
+  GivenBack given;
+  Status status = trim_heaps(heaps(), &given);
+  const Lock lock(mutex_);
+  if (!given.empty()) given_back_ = std::move(given);
+  return status;
+}
+
 Status Arena::trim_pool(PoolId id) {
   const std::vector<Heap*> owned = heaps_of(id);
   const auto has_memory = [](Heap* heap) {
@@ -158,7 +172,7 @@ Status Arena::trim_pool(PoolId id) {
   return std::any_of(owned.begin(), owned.end(), has_memory) ? trim_heaps(owned) : Status();
 }
 
-Status Arena::trim_heaps(const std::vector<Heap*>& chosen) {
+Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const std::vector<Heap*> all = heaps();
@@ -184,7 +198,7 @@ Status Arena::trim_heaps(const std::vector<Heap*>& chosen) {
     const Lock lock(mutex_);
     released = shared_.release_idle();
     update_most_pages();
-    pages = release_vacant_pages(chosen);
+    pages = release_vacant_pages(chosen, given);
   }
   return_segments();
   return released.ok() ? std::move(pages) : std::move(released);
@@ -195,7 +209,7 @@ bool Arena::may_go(const Heap& heap, PageId id) {
   return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
 }
 
-Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen) {
+Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given) {
   spared_pages_ = 0;
   if (!store_->uses_vmm()) {
     const AllLocked locked(heaps());
@@ -226,9 +240,44 @@ Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen) {
         if (store_->backed(id)) heap->add_vacant(id, 1);
         return status;
       }
+      if (given != nullptr) given->emplace_back(heap, id);
     }
   }
   return {};
+}
+
+uint64_t Arena::take_back() {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return 0;
+  const RelaxedCapture relaxed(*driver_);
+  GivenBack wanted;
+  {
+    const Lock lock(mutex_);
+    wanted.swap(given_back_);
+    update_most_pages();
+  }
+  uint64_t taken = 0;
+  for (size_t next = 0; next < wanted.size();) {
+    // Others that need pages wait for a run at most.
+    const Lock lock(mutex_);
+    const auto [heap, first] = wanted[next];
+    uint32_t count = 0;
+    while (count < kMostPagesAtOnce && next < wanted.size() &&
+           wanted[next] == std::pair{heap, first + count} && !store_->backed(first + count)) {
+      ++count;
+      ++next;
+    }
+    if (count == 0) ++next;  // somebody was faster
+    count = static_cast<uint32_t>(std::min<uint64_t>(count, store_->easy_room_pages()));
+    const Lock heap_lock(heap->mutex);
+    if (count == 0 || heap->is_closed() || heap->key.pool != PoolId{}) continue;
+    uint32_t created = 0;
+    const Status status = store_->create_pages(first, count, heap, &created);
+    if (created > 0) heap->add_vacant(first, created);
+    taken += uint64_t{created} * kPageBytes;
+    if (!status.ok()) break;
+  }
+  return taken;
 }
 
 }  // namespace spillway

@@ -121,9 +121,11 @@ SPW_API spw_status spw_region_walk(int device, spw_region_visitor visit, void* c
 /* What the program does from here on. "idle": nothing that needs the device soon. Where Spillway holds more
  * than the option evict_above there, it gives back what it keeps for later, then evicts regions with a
  * priority to host memory, as an allocation that would fail does, until it holds no more than evict_below.
- * "busy": nothing is done ahead. *given_bytes (may be NULL) is how much device memory was given back. Waits
- * for the device where something is. Errors: SPW_ERROR_INVALID_ARGUMENT (the phase, no such device),
- * SPW_ERROR_INVALID_STATE (a stream is being captured), SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER. */
+ * "busy": what it had kept for later and gave back in the idle phase before is taken from the driver again,
+ * as far as there is room, so that requests need not; regions stay where they are. *given_bytes (may be NULL)
+ * is how much device memory was given back. Waits for the device where something is. Errors:
+ * SPW_ERROR_INVALID_ARGUMENT (the phase, no such device), SPW_ERROR_INVALID_STATE (a stream is being
+ * captured), SPW_ERROR_UNSUPPORTED, SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes);
 
 /* ---- Stashes ---- */

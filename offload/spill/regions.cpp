@@ -406,7 +406,7 @@ Result<Relief> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
   const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
   const uint64_t before = held();
   if (before <= above_bytes) return Relief{};
-  if (Status status = arena_.trim(); !status.ok()) return status;
+  if (Status status = arena_.trim_for_now(); !status.ok()) return status;
   bool was_stopped = false;
   Relief relief = evict_coldest([&](uint64_t) {
     if (held() <= below_bytes) return false;

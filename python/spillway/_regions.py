@@ -122,7 +122,8 @@ def phase(name: str, device: Any = None) -> int:
 
     While it is idle and Spillway holds more than the option evict_above of the device, what is kept for later goes back
     and regions with `evictable` above 0 are evicted, until no more than evict_below is held. Answers how many bytes
-    went back. Errors: SpillwayError.
+    went back. When it is busy, what was kept for later and went back is taken from the driver again, as far as there is
+    room, so that allocations need not; regions stay where they are. Errors: SpillwayError.
     """
     if not serves("phase()"):
         return 0

@@ -338,6 +338,27 @@ TEST(AbiOffload, AnIdlePhaseEvictsDownToTheLowWatermark) {
   });
 }
 
+TEST(AbiOffload, ABusyPhaseTakesBackWhatTheIdleOneGave) {
+  in_child({{"SPILLWAY_CONF", "evict_above:50MiB"}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(80 * kMiB, 0, nullptr, &block) == SPW_OK && spw_free(block) == SPW_OK);
+    uint64_t given = 0;
+    SPW_CHECK(spw_phase(0, "idle", &given) == SPW_OK && given == 80 * kMiB);
+    SPW_CHECK(spw_phase(0, "busy", &given) == SPW_OK && given == 0);
+    const auto creates = [] {
+      spw_stats stats = {};
+      stats.size = sizeof stats;
+      SPW_CHECK(spw_stats_get(0, &stats) == SPW_OK);
+      return stats.driver_calls.create;
+    };
+    const auto before = creates();
+    SPW_CHECK(spw_alloc(80 * kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(creates() == before && spw_free(block) == SPW_OK);
+    SPW_CHECK(spw_phase(7, "busy", nullptr) == SPW_OK);  // nothing is there
+  });
+}
+
 TEST(AbiOffload, AProgramThatDoesNothingCountsAsIdle) {
   in_child({{"SPILLWAY_CONF", "evict_above:50MiB,idle_after:200ms"}}, [] {
     const auto driver = start_device();

@@ -319,5 +319,68 @@ TEST(Arena, ThreadsOnOneStreamAndOnTheirOwn) {
   EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
 }
 
+// What "idle" and "busy" do to a program that repeats itself: what its passes find is as it was.
+TEST(Arena, WhatWentForAWhileIsTakenBackSoThatAPassNeedsNoDriver) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "counts the simulated driver's calls";
+  const auto arena = device.arena();
+  const CUstream streams[] = {device.stream(), device.stream()};
+  const auto pass = [&] {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 40; ++i) {
+      const size_t bytes = size_t(1 + i * 7 % 11) << 20;
+      blocks.push_back(must_allocate(*arena, bytes, streams[i % 2]));
+      device.touch(streams[i % 2], blocks.back(), bytes);
+      if (i % 3 == 2) {
+        SPW_EXPECT_OK(Arena::free(blocks[blocks.size() - 2]));
+        blocks.erase(blocks.end() - 2);
+      }
+    }
+    for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
+    device.driver->cuCtxSynchronize();
+  };
+  const auto calls_of = [&](const auto& work) {
+    const uint64_t before = device.total_calls();
+    work();
+    return device.total_calls() - before;
+  };
+  for (int i = 0; i < 4; ++i) pass();
+  const uint64_t settled = calls_of(pass);
+  const int64_t held = arena->stats().reserved_bytes.all.current;
+
+  SPW_EXPECT_OK(arena->trim_for_now());
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
+  const uint64_t without = calls_of(pass);
+  EXPECT_GT(without, settled + static_cast<uint64_t>(held / kPageBytes));
+
+  const int64_t held_again = arena->stats().reserved_bytes.all.current;
+  SPW_EXPECT_OK(arena->trim_for_now());
+  EXPECT_EQ(arena->take_back(), static_cast<uint64_t>(held_again));
+  EXPECT_EQ(arena->stats().reserved_bytes.all.current, held_again);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_LT(calls_of(pass), without / 3);
+  EXPECT_EQ(arena->take_back(), 0u);  // once
+
+  // No more than the limit leaves, nothing that others took meanwhile, and not what an ordinary trim gave.
+  SPW_EXPECT_OK(arena->trim_for_now());
+  SPW_EXPECT_OK(arena->set_limit(20 << 20));
+  EXPECT_EQ(arena->take_back(), uint64_t{20} << 20);
+  SPW_EXPECT_OK(arena->set_limit(UINT64_MAX));
+  SPW_EXPECT_OK(arena->trim_for_now());
+  pass();
+  arena->take_back();
+  EXPECT_LE(arena->stats().reserved_bytes.all.current, held + (int64_t{20} << 20));
+  SPW_EXPECT_OK(arena->validate());
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(arena->take_back(), 0u);
+  SPW_EXPECT_OK(arena->trim_for_now());
+  device.inject_fault("cuMemCreate", 3, CUDA_ERROR_OUT_OF_MEMORY);
+  arena->take_back();
+  device.clear_faults();
+  SPW_EXPECT_OK(arena->validate());
+  pass();
+  EXPECT_EQ(device.reports(), "");
+}
+
 }  // namespace
 }  // namespace spillway::test
