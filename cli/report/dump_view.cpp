@@ -146,6 +146,7 @@ class DeviceReader {
     view_.tiers.disk = reader_.bytes(tiers, "region_disk_bytes") + reader_.bytes(tiers, "stash_disk_bytes");
     view_.tiers.disk_today = reader_.bytes(tiers, "disk_today_bytes");
     view_.tiers.disk_daily_limit = reader_.count(tiers, "disk_daily_limit_bytes");
+    view_.tiers.lasting_error = reader_.count(tiers, "lasting_error").value_or(0);
     for (const Json& region : reader_.member(tiers, "regions")) {
       if (!region.is_object()) continue;
       view_.tiers.regions.push_back({reader_.text(region, "tag"), reader_.bytes(region, "device_bytes"),

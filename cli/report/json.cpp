@@ -61,6 +61,7 @@ Json tiers_json(const TierView& tiers) {
           {"disk_bytes", tiers.disk},
           {"disk_today_bytes", tiers.disk_today},
           {"disk_daily_limit_bytes", or_null(tiers.disk_daily_limit)},
+          {"lasting_error", tiers.lasting_error},
           {"regions", list_of(tiers.regions, [](const RegionView& region) {
              return Json{{"tag", region.tag},
                          {"device_bytes", region.device_bytes},

@@ -73,7 +73,8 @@ std::string moments_text(const RankReport& report) {
 }
 
 std::string tiers_text(const TierView& tiers) {
-  if (tiers.host_placed + tiers.host + tiers.disk + tiers.disk_today == 0) return {};
+  const bool is_used = tiers.host_placed + tiers.host + tiers.disk + tiers.disk_today > 0;
+  if (!is_used && tiers.lasting_error == 0) return {};
   std::string out = heading("Beside the device");
   out += sum_line(' ', "placed in host memory", tiers.host_placed);
   out += sum_line('+', "left the device, in host memory", tiers.host);
@@ -82,6 +83,10 @@ std::string tiers_text(const TierView& tiers) {
   if (tiers.disk_today > 0) out += sum_line(' ', "written to disk on that day", tiers.disk_today);
   if (tiers.disk_daily_limit)
     out += sum_line(' ', "of what may be written in a day", *tiers.disk_daily_limit);
+  if (tiers.lasting_error > 0) {
+    out += fmt::format("  nothing is moved any more since error {} of the driver, which lasts\n",
+                       tiers.lasting_error);
+  }
   return out;
 }
 

@@ -100,6 +100,7 @@ struct TierView {
   uint64_t disk = 0;
   uint64_t disk_today = 0;  // written on the day of the dump (UTC)
   std::optional<uint64_t> disk_daily_limit;
+  uint64_t lasting_error = 0;  // of the driver, since which nothing is moved any more
   std::vector<RegionView> regions;
 };
 

@@ -134,6 +134,18 @@ TEST_F(ReportCommand, AnnotationsAreListed) {
   }
 }
 
+TEST_F(ReportCommand, AnErrorSinceWhichNothingIsMovedIsSaid) {
+  Dump dump = dump_of(0, kMiB);
+  dump.devices[0].tiers.emplace();
+  EXPECT_THAT(run_command({"report", write("a.json", dump_to_json(dump))}).out,
+              Not(HasSubstr("Beside the device")));
+  dump.devices[0].tiers->stats.lasting_error = 719;
+  const std::string file = write("b.json", dump_to_json(dump));
+  EXPECT_THAT(run_command({"report", file}).out,
+              HasSubstr("nothing is moved any more since error 719 of the driver, which lasts"));
+  EXPECT_EQ(json_of({"report", file})["shown"]["tiers"]["lasting_error"], 719);
+}
+
 TEST_F(ReportCommand, AnswersWhetherARequestFits) {
   const std::string file = write_dump("a.json", 0, 40 * kMiB);
   EXPECT_EQ(run_command({"report", file, "--fits", "800MiB"}).code, 0);
