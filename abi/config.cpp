@@ -327,7 +327,7 @@ std::vector<std::string> Config::apply(std::string_view text, const std::string&
     if (auto complaint = apply_entry(*this, entry)) complaints.push_back(source + ": " + *complaint);
   }
   for (const std::string& complaint : refuse_beyond_machine(before, *this))
-    complaints.push_back(source + ": " + complaint);
+    complaints.push_back(fmt::format("{}: {}", source, complaint));
   return complaints;
 }
 

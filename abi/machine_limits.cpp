@@ -23,9 +23,12 @@ std::string text_of(const Config& config, const char* name) {
   return config.value(name).value();
 }
 
+bool is_amount(const MemorySize& size) {
+  return size.percent < 0 && size.bytes != LimitSize::kUnlimited;
+}
+
 bool is_beyond(const MemorySize& size, uint64_t total_bytes) {
-  const bool is_limit = size.percent < 0 && size.bytes != LimitSize::kUnlimited;
-  return is_limit && size.bytes > total_bytes;
+  return is_amount(size) && size.bytes > total_bytes;
 }
 
 std::string complaint(const Config& config, const char* name, const std::string& owner,
@@ -64,7 +67,8 @@ std::vector<std::string> refuse_beyond_machine(const Config& before, Config& cha
       complaints.push_back(refuse(before, changed, option, "the host's memory", total));
   }
   constexpr Named<LimitSize> kOfTheDisk{"spill_limit", &Config::spill_limit};
-  if (!changed.spill_dir.empty() && (differs(kOfTheDisk.name) || differs("spill_dir"))) {
+  const bool is_bounded = !changed.spill_dir.empty() && is_amount(changed.spill_limit);
+  if (is_bounded && (differs(kOfTheDisk.name) || differs("spill_dir"))) {
     const uint64_t total = file_system_bytes(changed.spill_dir);
     if (total > 0 && is_beyond(changed.spill_limit, total)) {
       const std::string owner = fmt::format("the file system of {} has", changed.spill_dir);
@@ -74,10 +78,14 @@ std::vector<std::string> refuse_beyond_machine(const Config& before, Config& cha
   return complaints;
 }
 
-std::optional<std::string> beyond_device(const Config& config, int device, uint64_t total_bytes) {
+std::optional<std::string> beyond_devices(const Config& before, const Config& changed,
+                                          const std::function<uint64_t()>& most_bytes) {
   for (const Named<LimitSize>& option : kOfADevice) {
-    if (is_beyond(config.*option.member, total_bytes))
-      return complaint(config, option.name, fmt::format("device {} has", device), total_bytes);
+    const bool differs = text_of(before, option.name) != text_of(changed, option.name);
+    if (!differs || !is_amount(changed.*option.member)) continue;
+    const uint64_t most = most_bytes();
+    if (is_beyond(changed.*option.member, most))
+      return complaint(changed, option.name, "any device has", most);
   }
   return std::nullopt;
 }

@@ -2,6 +2,7 @@
 // mistake of whoever wrote it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,10 @@ namespace spillway {
 // than in `before` counts for nothing.
 std::vector<std::string> refuse_beyond_machine(const Config& before, Config& changed);
 
-// The first limit that is larger than the memory of the device.
-std::optional<std::string> beyond_device(const Config& config, int device, uint64_t total_bytes);
+// The first limit that is set otherwise than in `before`, and larger than the memory of the largest device,
+// which `most_bytes` answers.
+std::optional<std::string> beyond_devices(const Config& before, const Config& changed,
+                                          const std::function<uint64_t()>& most_bytes);
 
 // How many bytes the file system of a directory has; 0 where it cannot be asked.
 uint64_t file_system_bytes(const std::string& directory);

@@ -65,11 +65,11 @@ Status Process::open_driver() {
   Result<std::shared_ptr<const Driver>> driver = Driver::open();
   if (!driver.ok()) return driver.take_status();
   driver_ = driver.value();
+  if (Status status = check_limits(); !status.ok()) return status;
   Result<std::unique_ptr<Allocator>> made =
       Allocator::create(driver_, [this](int device) -> Result<ArenaOptions> {
         Result<uint64_t> total = total_bytes(device);
         if (!total.ok()) return total.take_status();
-        if (Status status = check_limits(device, total.value()); !status.ok()) return status;
         return options_for(total.value());
       });
   if (!made.ok()) return made.take_status();
@@ -79,12 +79,26 @@ Status Process::open_driver() {
   return {};
 }
 
-Status Process::check_limits(int device, uint64_t total_bytes) const {
-  const std::optional<std::string> mistake = beyond_device(config_, device, total_bytes);
+Status Process::check_limits() {
+  const std::optional<std::string> mistake =
+      beyond_devices(Config(), config_, [this] { return largest_device_bytes(); });
   if (!mistake.has_value()) return {};
   if (config_.strict) return Status::config(*mistake);
-  std::fprintf(stderr, "spillway: %s; all of it may be used\n", mistake->c_str());
+  if (!std::exchange(has_complained_of_limits_, true))
+    std::fprintf(stderr, "spillway: %s; all of it may be used\n", mistake->c_str());
   return {};
+}
+
+uint64_t Process::largest_device_bytes() const {
+  uint64_t most = 0;
+  int count = 0;
+  if (driver_->cuDeviceGetCount(&count) != CUDA_SUCCESS) return UINT64_MAX;
+  for (int device = 0; device < count; ++device) {
+    Result<uint64_t> total = total_bytes(device);
+    if (!total.ok()) return UINT64_MAX;
+    most = std::max(most, total.value());
+  }
+  return most;
 }
 
 ArenaOptions Process::options_for(uint64_t total_bytes) const {
@@ -287,16 +301,10 @@ Status Process::configure(const char* text) {
     return config_.value(option).value() != changed.value(option).value();
   };
   Status status;
-  if (in_use && (differs("limit") || differs("soft_limit"))) {
-    owned_allocator_->for_each([&](const Arena& arena) {
-      Result<uint64_t> total = total_bytes(arena.device());
-      if (!status.ok() || !total.ok()) return;
-      const std::optional<std::string> mistake = beyond_device(changed, arena.device(), total.value());
-      if (mistake.has_value()) status = Status::config("spw_conf_set: " + *mistake);
-    });
-    if (!status.ok()) return status;
-  }
   if (in_use) {
+    const std::optional<std::string> mistake =
+        beyond_devices(config_, changed, [this] { return largest_device_bytes(); });
+    if (mistake.has_value()) return Status::config("spw_conf_set: " + *mistake);
     owned_allocator_->for_each([&](Arena& arena) {
       Result<uint64_t> total = total_bytes(arena.device());
       Status set = total.ok() ? Status() : total.take_status();

@@ -116,8 +116,9 @@ class Process {
   Status open_driver();
   Result<Arena*> create_arena(int device);
   Result<Guard*> create_guard(int device);
-  // Limits beyond the device: a line on stderr. Errors: config (strict).
-  Status check_limits(int device, uint64_t total_bytes) const;
+  // Limits beyond every device: a line on stderr, once. Errors: config (strict).
+  Status check_limits();
+  uint64_t largest_device_bytes() const;  // UINT64_MAX where the driver does not say
   ArenaOptions options_for(uint64_t total_bytes) const;
   Result<uint64_t> total_bytes(int device) const;
   DiskTierOptions configured_disk() const;
@@ -158,6 +159,7 @@ class Process {
   // Shared while a dump looks through the arenas, exclusive while one of them ends. Before mutex_.
   std::shared_mutex looks_;
   std::mutex mutex_;
+  bool has_complained_of_limits_ = false;
   bool config_loaded_ = false;
   Config config_;
   Status strict_error_;

@@ -198,17 +198,18 @@ TEST(Conf, ALimitBeyondADeviceIsAMistake) {
         const auto driver = start_device();
         void* block = nullptr;
         SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_OK);
+        SPW_CHECK(spw_conf_set("soft_limit:50%") == SPW_OK);
         SPW_CHECK(spw_conf_set("limit:1GiB") == SPW_OK);
         for (const char* name : {"limit", "soft_limit"}) {
           const std::string before = value_of(name);
           SPW_CHECK(spw_conf_set((std::string(name) + ":1000TiB").c_str()) == SPW_ERROR_CONFIG);
           const std::string said =
-              std::string("spw_conf_set: ") + name + ": 1024000GiB is more than device 0 has (";
+              std::string("spw_conf_set: ") + name + ": 1024000GiB is more than any device has (";
           SPW_CHECK(std::string(spw_last_error()).find(said) == 0);
           SPW_CHECK(value_of(name) == before);
         }
       },
-      "spillway: limit: 1024000GiB is more than device 0 has (");
+      "spillway: limit: 1024000GiB is more than any device has (");
   in_child({{"SPILLWAY_CONF", "soft_limit:1000TiB,strict:on"}}, [] {
     const auto driver = start_device();
     void* block = nullptr;
