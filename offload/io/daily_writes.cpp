@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 #include <thread>
 
 namespace spillway {
@@ -19,7 +21,7 @@ namespace {
 constexpr int kMostTries = 100;
 constexpr std::chrono::milliseconds kBetweenTries{1};
 
-// An open file, locked; closing it ends the lock.
+// An open file, locked. A child of fork has the file too, so closing it here would not end the lock.
 class LockedFile {
  public:
   // An errno, or 0. A link in a directory that others may write to is not followed.
@@ -34,7 +36,9 @@ class LockedFile {
   }
   LockedFile() = default;
   ~LockedFile() {
-    if (file_ >= 0) close(file_);
+    if (file_ < 0) return;
+    (void)flock(file_, LOCK_UN);
+    close(file_);
   }
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
@@ -47,14 +51,17 @@ class LockedFile {
 
 // Two numbers of fixed width, so that one write replaces them whole.
 constexpr size_t kTextBytes = 2 * 20 + 2;
+// More was written in no day.
+constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 uint64_t read_bytes(int file, int64_t day) {
   std::array<char, kTextBytes + 1> text{};
   if (pread(file, text.data(), kTextBytes, 0) != static_cast<ssize_t>(kTextBytes)) return 0;
   std::istringstream numbers(text.data());
   int64_t written_day = 0;
-  uint64_t bytes = 0;
-  return numbers >> written_day >> bytes && written_day == day ? bytes : 0;
+  int64_t bytes = 0;
+  const bool is_whole = numbers >> written_day >> bytes && bytes >= 0 && bytes <= kMostBytes;
+  return is_whole && written_day == day ? static_cast<uint64_t>(bytes) : 0;
 }
 
 bool write_bytes(int file, int64_t day, uint64_t bytes) {
@@ -63,7 +70,16 @@ bool write_bytes(int file, int64_t day, uint64_t bytes) {
   return pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
 }
 
+// The program may go to another directory.
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path found = std::filesystem::absolute(path, error);
+  return error ? path : found.string();
+}
+
 }  // namespace
+
+DailyWrites::DailyWrites(const std::string& directory) : path_(absolute(directory + "/" + kName)) {}
 
 Result<DailyWrites::Answer> DailyWrites::claim(int64_t day, uint64_t own_bytes, uint64_t more_bytes,
                                                uint64_t most_bytes) {

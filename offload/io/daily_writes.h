@@ -1,9 +1,10 @@
-// What was written on one day to the disk of a directory, by all processes that spill there and bound it:
-// one small file in that directory, which outlives them. What one of them has reserved and not written when
-// it dies counts as written.
+// What was written on one day to the disk of a directory, by all processes of a user that spill there and
+// bound it: one small file in that directory, which outlives them. What one of them has reserved and not
+// written when it dies counts as written.
 //
 // A file that is damaged, or of another day, counts as none. Each claim is a few calls of the kernel under
-// flock(2). Belongs to whoever guards it; the file is everybody's.
+// flock(2). Belongs to whoever guards it; the file is the
+// user's.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ class DailyWrites {
  public:
   static constexpr const char* kName = "spillway-written-today";
 
-  explicit DailyWrites(const std::string& directory) : path_(directory + "/" + kName) {}
+  explicit DailyWrites(const std::string& directory);
 
   struct Answer {
     bool is_granted = false;

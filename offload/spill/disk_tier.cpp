@@ -130,11 +130,15 @@ Status DiskTier::plan(uint64_t bytes) {
     others_bytes_ = 0;
   }
   const uint64_t most = options_.daily_write_bytes;
-  if (most != ~uint64_t{0}) {
+  const auto now = std::chrono::steady_clock::now();
+  if (most != ~uint64_t{0} && now >= next_claim_) {
     Result<DailyWrites::Answer> answer = all_writes_.claim(day_, planned_today(), bytes, most);
     if (answer.ok()) {
       others_bytes_ = answer->others_bytes;
-    } else if (!std::exchange(has_complained_, true)) {
+    } else {
+      next_claim_ = now + kBetweenFailedClaims;
+    }
+    if (!answer.ok() && !std::exchange(has_complained_, true)) {
       std::fprintf(stderr, "spillway: %s: spill_daily_writes bounds what this process alone writes\n",
                    answer.status().text().c_str());
     }

@@ -59,6 +59,8 @@ class DiskTier {
  public:
   static constexpr int kMostWrites = 3;
   static constexpr uint32_t kMostFailures = 8;
+  // Whoever holds the file of what all have written may hold it for long, and everybody waits meanwhile.
+  static constexpr std::chrono::seconds kBetweenFailedClaims{60};
 
   explicit DiskTier(DiskTierOptions options);
   ~DiskTier();
@@ -127,10 +129,11 @@ class DiskTier {
   uint64_t written_before_day_bytes_ = 0;
   uint64_t planned_bytes_ = 0;
   DailyWrites all_writes_;
-  uint64_t others_bytes_ = 0;    // on that day
-  bool has_complained_ = false;  // that what others write cannot be known
-  uint32_t packed_writes_ = 0;   // in hand, each with memory of its own
-  std::mutex sync_mutex_;        // the kernel tells an error of write-back once
+  uint64_t others_bytes_ = 0;                         // on that day
+  std::chrono::steady_clock::time_point next_claim_;  // after one that failed
+  bool has_complained_ = false;                       // that what others write cannot be known
+  uint32_t packed_writes_ = 0;                        // in hand, each with memory of its own
+  std::mutex sync_mutex_;                             // the kernel tells an error of write-back once
   std::atomic<uint64_t> sync_failures_{0};
   // The time in which something was being written, for the disk's speed.
   uint32_t writes_ = 0;

@@ -1,6 +1,7 @@
 // What may be written to a directory in a day is shared by all who write there, and outlives them.
 #include "offload/io/daily_writes.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,11 @@ bool claims(DailyWrites& writes, uint64_t own, uint64_t more, uint64_t most, int
   const Result<DailyWrites::Answer> answer = writes.claim(day, own, more, most);
   EXPECT_TRUE(answer.ok()) << answer.status().text();
   return answer.ok() && answer.value().is_granted;
+}
+
+// A file of this day with such a number of bytes.
+std::string written(const std::string& bytes) {
+  return fmt::format("{:>20} {:>20}\n", kDay, bytes);
 }
 
 TEST(DailyWrites, AllTogetherStayBelowTheBound) {
@@ -56,8 +62,8 @@ TEST(DailyWrites, ADayIsForgottenByTheNext) {
 }
 
 TEST(DailyWrites, ADamagedFileCountsAsNone) {
-  for (const std::string& text :
-       {std::string(), std::string("x"), std::string(42, '\0'), std::string(100, '9')}) {
+  for (const std::string& text : {std::string(), std::string("x"), std::string(42, '\0'),
+                                  std::string(100, '9'), written("-1"), written("18446744073709551000")}) {
     const Folder folder;
     folder.write(DailyWrites::kName, text);
     DailyWrites writes(folder.path());
@@ -74,6 +80,17 @@ TEST(DailyWrites, WhatCannotBeWrittenIsAnError) {
   EXPECT_EQ(writes.claim(kDay, 0, 1, 100).status().code(), SPW_ERROR_IO);
   DailyWrites nowhere(folder.path() + "/missing");
   EXPECT_EQ(nowhere.claim(kDay, 0, 1, 100).status().code(), SPW_ERROR_IO);
+}
+
+TEST(DailyWrites, TheProgramMayGoElsewhere) {
+  const Folder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  DailyWrites writes(".");
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(claims(writes, 0, 60, 100));
+  DailyWrites other(folder.path());
+  EXPECT_FALSE(claims(other, 0, 60, 100));
 }
 
 TEST(DailyWrites, ProcessesThatClaimAtOnceGetNoMoreThanThereIs) {
