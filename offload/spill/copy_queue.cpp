@@ -14,11 +14,11 @@ CopyQueue::Waiters::const_iterator CopyQueue::next() const {
 
 Status CopyQueue::run(CUstream stream, const Urgency& urgency, const Enqueue& enqueue) {
   Lock lock(mutex_);
-  const Waiters::const_iterator self = waiters_.insert(waiters_.end(), &urgency);
+  Turns turns(*this, urgency);
   Status status;
   bool has_more = true;
   while (has_more && status.ok()) {
-    changed_.wait(lock, [&] { return !is_calling_ && next() == self; });
+    changed_.wait(lock, [&] { return turns.is_next(); });
     // Whoever becomes urgent meanwhile is next.
     if (in_flight_.size() >= depth_()) {
       status = retire_oldest(lock);
@@ -27,23 +27,18 @@ Status CopyQueue::run(CUstream stream, const Urgency& urgency, const Enqueue& en
     Result<bool> enqueued = enqueue_next(lock, stream, enqueue);
     has_more = enqueued.ok() && enqueued.value();
     if (!enqueued.ok()) status = enqueued.take_status();
-    waiters_.splice(waiters_.end(), waiters_, self);
+    turns.go_last();
   }
-  waiters_.erase(self);
-  changed_.notify_all();
   return status;
 }
 
 Status CopyQueue::retire_oldest(Lock& lock) {
-  Event oldest = std::move(in_flight_.front());
+  Event front = std::move(in_flight_.front());
   in_flight_.pop_front();
-  is_calling_ = true;
-  lock.unlock();
+  const Call call(*this, lock);
+  Event oldest = std::move(front);
   Status status = oldest.synchronize();
   if (status.ok()) events_.give_back(std::move(oldest));
-  lock.lock();
-  is_calling_ = false;
-  changed_.notify_all();
   return status;
 }
 
@@ -55,13 +50,13 @@ Result<Event> CopyQueue::mark(CUstream stream) {
 }
 
 Result<bool> CopyQueue::enqueue_next(Lock& lock, CUstream stream, const Enqueue& enqueue) {
-  is_calling_ = true;
-  lock.unlock();
-  Result<bool> enqueued = enqueue();
-  Result<Event> event = enqueued.ok() ? mark(stream) : Result<Event>(enqueued.take_status());
-  lock.lock();
-  is_calling_ = false;
-  changed_.notify_all();
+  Result<bool> enqueued = false;
+  const auto enqueue_and_mark = [&]() -> Result<Event> {
+    const Call call(*this, lock);
+    enqueued = enqueue();
+    return enqueued.ok() ? mark(stream) : Result<Event>(enqueued.take_status());
+  };
+  Result<Event> event = enqueue_and_mark();
   if (!event.ok()) return event.take_status();
   in_flight_.push_back(std::move(event.value()));
   return enqueued;

@@ -38,7 +38,46 @@ class CopyQueue {
   using Lock = std::unique_lock<std::mutex>;
   using Waiters = std::list<const Urgency*>;
 
-  // With the mutex held, like those below; they give it up meanwhile.
+  // A call of the driver for the queue: the mutex is given up meanwhile.
+  class Call {
+   public:
+    Call(CopyQueue& queue, Lock& lock) : queue_(queue), lock_(lock) {
+      queue_.is_calling_ = true;
+      lock_.unlock();
+    }
+    ~Call() {
+      lock_.lock();
+      queue_.is_calling_ = false;
+      queue_.changed_.notify_all();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    CopyQueue& queue_;
+    Lock& lock_;
+  };
+  // A move that has copies to come.
+  class Turns {
+   public:
+    Turns(CopyQueue& queue, const Urgency& urgency)
+        : queue_(queue), self_(queue.waiters_.insert(queue.waiters_.end(), &urgency)) {}
+    ~Turns() {
+      queue_.waiters_.erase(self_);
+      queue_.changed_.notify_all();
+    }
+    Turns(const Turns&) = delete;
+    Turns& operator=(const Turns&) = delete;
+
+    bool is_next() const { return !queue_.is_calling_ && queue_.next() == self_; }
+    void go_last() { queue_.waiters_.splice(queue_.waiters_.end(), queue_.waiters_, self_); }
+
+   private:
+    CopyQueue& queue_;
+    const Waiters::const_iterator self_;
+  };
+
+  // With the mutex held, like those below; calls give it up meanwhile.
   Waiters::const_iterator next() const;
   Status retire_oldest(Lock& lock);
   Result<bool> enqueue_next(Lock& lock, CUstream stream, const Enqueue& enqueue);
