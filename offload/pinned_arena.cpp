@@ -111,6 +111,11 @@ void PinnedArena::remove_free(uint64_t begin, uint64_t end) {
 
 // ---- Chunks
 
+uint64_t PinnedArena::most_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return std::min(options_.most_bytes, refused_from_bytes_);
+}
+
 uint64_t PinnedArena::room_bytes() const {
   const uint64_t most = std::min(options_.most_bytes, refused_from_bytes_);
   const uint64_t held = held_bytes() + growing_bytes_;

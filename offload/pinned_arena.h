@@ -63,6 +63,8 @@ class PinnedArena {
   // work that was enqueued may still use blocks that were given back.
   uint64_t release_free();
 
+  // What may be held at most, as far as is known: a pin that was refused lowers it.
+  uint64_t most_bytes() const;
   // A limit below what is held takes nothing away.
   void set_most_bytes(uint64_t bytes);
   void forget_refusals();

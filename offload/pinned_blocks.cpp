@@ -42,6 +42,9 @@ Result<PinnedBlocks::Device*> PinnedBlocks::device(int ordinal) {
 Status PinnedBlocks::allocate(uint64_t bytes, int ordinal, void** out) {
   *out = nullptr;
   if (bytes == 0) return {};
+  if (getpid() != owner_)
+    return Status::unsupported(
+        "pinned memory is not allocated in a child of fork: use spawn, or plain memory");
   Result<Device*> found = device(ordinal);
   if (!found.ok()) return found.take_status();
   const uint64_t alignment = alignment_of(bytes);

@@ -8,6 +8,8 @@
 // Thread-safe; no lock is held during a driver call that may block.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <list>
 #include <map>
@@ -76,6 +78,7 @@ class PinnedBlocks {
   void give_back(uint64_t at, uint64_t requested_bytes);
 
   const std::shared_ptr<const Driver> driver_;
+  const pid_t owner_ = getpid();  // children of fork have not what is free here
   PinnedArena arena_;
 
   mutable std::mutex mutex_;

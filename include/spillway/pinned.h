@@ -19,7 +19,7 @@ extern "C" {
 /* *out is a multiple of 512, from 64 KiB on of 4096, and NULL when bytes is 0. Every context may use the
  * block; `device` is one that has a context. Errors: SPW_ERROR_OUT_OF_MEMORY (the limit, the host, or the
  * driver), SPW_ERROR_INVALID_ARGUMENT (no such device, `out` is NULL), SPW_ERROR_INVALID_STATE (the device
- * has no context), SPW_ERROR_DRIVER. */
+ * has no context), SPW_ERROR_UNSUPPORTED (in a child of fork), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_pinned_alloc(size_t bytes, int device, void** out);
 
 /* NULL is allowed. The memory waits for the streams that the block was recorded on. A block that is freed

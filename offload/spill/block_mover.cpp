@@ -58,10 +58,11 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeR
   Status status;
   *copied = 0;
   for (const DeviceBytes& each : blocks) {
-    Result<void*> slot = pinned_.allocate(slot_bytes(*each.block), DiskTier::kAlignment);
-    while (!slot.ok() && make_room != nullptr && make_room()) {
-      slot = pinned_.allocate(slot_bytes(*each.block), DiskTier::kAlignment);
-    }
+    const uint64_t bytes = slot_bytes(*each.block);
+    Result<void*> slot = pinned_.allocate(bytes, DiskTier::kAlignment);
+    // No room that others leave is enough for what is larger than all.
+    while (!slot.ok() && bytes <= pinned_.most_bytes() && make_room != nullptr && make_room())
+      slot = pinned_.allocate(bytes, DiskTier::kAlignment);
     if (!slot.ok()) break;
     each.block->spilled.host = static_cast<std::byte*>(slot.value());
     ++*copied;

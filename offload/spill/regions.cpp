@@ -52,6 +52,7 @@ struct Regions::Region {
   std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
   std::unique_ptr<Packer> packer;
   bool is_out = false;
+  bool is_released = false;             // its blocks are the program's alone
   Urgency urgency;                      // of bringing it back
   std::vector<SegmentMemory> segments;  // as of the last move
   std::future<Status> prefetching;      // valid while nobody has looked how it went
@@ -114,10 +115,10 @@ Result<Regions::Lock> Regions::hold(Region& region) {
 }
 
 Result<Regions::Lock> Regions::settle(Region& region) {
+  const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
   Result<Lock> lock = hold(region);
   if (!lock.ok()) return lock;
   if (LastRungs::is_inside() && is_coming(region)) return in_other_hands(region);
-  const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
   finish_prefetch(region);
   return lock;
 }
@@ -219,7 +220,7 @@ bool Regions::write_down_colder(const Region& leaving) {
     const std::unique_lock lock(region->mutex, std::try_to_lock);
     if (!lock.owns_lock() || is_coming(*region)) continue;
     finish_prefetch(*region);
-    if (!region->is_out) continue;
+    if (!region->is_out || region->is_released) continue;
     const uint64_t before = memory_.usage(region->segments).host_bytes;
     if (before == 0) continue;
     (void)memory_.write_down(region->segments, region->packer.get());
@@ -425,6 +426,7 @@ Status Regions::release(const std::string& tag) {
       return Status::invalid_state(fmt::format("region '{}' is open: end it before its release", tag));
     }
     if (Status status = arena_.release_pool(region.id); !status.ok()) return status;
+    region.is_released = true;
     const std::lock_guard registry(mutex_);
     regions_.erase(tag);
     return {};

@@ -252,6 +252,10 @@ TEST(PinnedBlocks, AForkCopiesTheProgramsAndNotTheTiers) {
   EXPECT_TRUE(
       in_child([&] { return std::all_of(of_program, of_program + kMiB, [](char c) { return c == 2; }); }));
   EXPECT_TRUE(in_child([&] { return msync(of_tiers.value(), 4 * kMiB, MS_ASYNC) != 0 && errno == ENOMEM; }));
+  EXPECT_TRUE(in_child([&] {
+    void* block = nullptr;
+    return pinned.blocks.allocate(kMiB, 0, &block).code() == SPW_ERROR_UNSUPPORTED;
+  }));
   // What the tiers leave serves the program, children included.
   pinned.blocks.arena().give_back(of_tiers.value(), 4 * kMiB);
   char* again = pinned.must_allocate(4 * kMiB);

@@ -339,6 +339,32 @@ TEST_F(FullHostTest, WhatIsColderThanWhatIsThereGoesToTheDiskItself) {
   EXPECT_EQ(usage("second").host_bytes, kBytes);
 }
 
+TEST_F(FullHostTest, WhatIsLargerThanAllOfTheHostsMovesNobody) {
+  SPW_EXPECT_OK(regions_.evict("first", SpillTo::kHost));
+  SPW_EXPECT_OK(regions_.begin("large"));
+  void* block = must_allocate(*arena_, 80 * kMiB, nullptr);
+  SPW_EXPECT_OK(regions_.end("large"));
+  SPW_EXPECT_OK(regions_.evict("large", SpillTo::kHost));
+  EXPECT_EQ(usage("large").disk_bytes, 80 * kMiB);
+  EXPECT_EQ(usage("first").host_bytes, kBytes);
+  SPW_EXPECT_OK(regions_.restore("large"));
+  SPW_EXPECT_OK(regions_.release("large"));
+  SPW_EXPECT_OK(Arena::free(block));
+}
+
+// Its blocks are the program's, to be freed at any time.
+TEST_F(FullHostTest, WhatWasReleasedIsNotMoved) {
+  SPW_EXPECT_OK(regions_.begin("released"));
+  void* block = must_allocate(*arena_, 16 * kMiB, nullptr);
+  SPW_EXPECT_OK(regions_.end("released"));
+  SPW_EXPECT_OK(regions_.evict("released", SpillTo::kHost));
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(regions_.release("released"));
+  SPW_EXPECT_OK(regions_.evict("first", SpillTo::kHost));
+  SPW_EXPECT_OK(regions_.evict("second", SpillTo::kHost));
+  EXPECT_EQ(usage("second").host_bytes, kBytes);
+}
+
 class FullHostAndBrokenDiskTest : public FullHostTest {
  protected:
   FullHostAndBrokenDiskTest() : FullHostTest(broken()) {}
