@@ -393,7 +393,7 @@ class Arena {
   std::map<PoolId, spw_stat> pool_bytes_;
   std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
-  GivenBack given_back_;       // by trim_for_now(), lowest page first of each heap
+  GivenBack given_back_;       // by trim_for_now(), heap after heap
   uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
   uint32_t most_mappings_;     // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;

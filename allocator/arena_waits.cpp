@@ -196,7 +196,7 @@ Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given) {
   Status pages;
   {
     const Lock lock(mutex_);
-    released = shared_.release_idle();
+    if (chosen.size() == all.size()) released = shared_.release_idle();
     update_most_pages();
     pages = release_vacant_pages(chosen, given);
   }

@@ -22,6 +22,7 @@ constexpr bool is_lasting(CUresult result) {
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
     case 721:  // CUDA_ERROR_TENSOR_MEMORY_LEAK, likewise
+    case 810:  // CUDA_ERROR_MPS_CLIENT_TERMINATED, likewise
     case CUDA_ERROR_EXTERNAL_DEVICE:
       return true;
     default:

@@ -28,7 +28,7 @@
 namespace spillway {
 
 // Changes with every change of the structures below, of the public ones in them included.
-inline constexpr uint32_t kLivePageVersion = 1;
+inline constexpr uint32_t kLivePageVersion = 2;
 inline constexpr char kLivePageMagic[8] = "SPWLIVE";
 
 struct LiveHeader {
