@@ -236,6 +236,8 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
     if (i >= ahead) status = pass_on(i - ahead);
     if (status.ok() && i < chunks.size()) status = begin_reading(i);
   }
+  // After a failure others are still being read, by the pieces of blocks that may be given up next.
+  for (size_t i = 0; i < staging.size(); ++i) (void)staging.at(i).disk.wait();
   const Status drained = lanes_.drain_in();
   give_back(std::move(made.value()));
   return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
