@@ -20,7 +20,7 @@ from ._tiers import tier
 # A copy of less takes as long as its call. Of a layer that is worth moving it is next to nothing.
 LEAST_BYTES = 256 << 10
 # What is no operator of PyTorch's, and looks at memory.
-METHODS = ("data_ptr", "untyped_storage", "tolist", "__repr__", "__reduce_ex__")
+METHODS = ("data_ptr", "untyped_storage", "tolist", "__repr__", "__reduce_ex__", "numpy", "__deepcopy__", "__dlpack__")
 
 
 class LayerGradients:
@@ -63,12 +63,18 @@ class LayerGradients:
 
 
 def may_leave(gradient: Any) -> bool:
-    """Not what may be part of a graph, or of something larger."""
+    """Not what may be part of a graph, or of something larger, or is looked at through another tensor too (a bucket of
+    DistributedDataParallel's)."""
     torch = _install.import_torch()
     if type(gradient) is not torch.Tensor or gradient.layout != torch.strided or gradient.requires_grad:
         return False
     size: int = gradient.nbytes
-    return size >= LEAST_BYTES and size == int(gradient.untyped_storage().nbytes())
+    storage = gradient.untyped_storage()
+    if size < LEAST_BYTES or size != int(storage.nbytes()):
+        return False
+    # One is the gradient's, one is this function's.
+    users: int = torch._C._storage_Use_Count(storage._cdata)
+    return users <= 2
 
 
 @functools.cache
@@ -105,6 +111,14 @@ def stand_in() -> Any:
                 self._stash = None
             return self.here
 
+        @property
+        def data(self) -> Any:
+            return torch.Tensor.data.__get__(self)
+
+        @data.setter
+        def data(self, value: Any) -> None:
+            self.bring().data = value
+
         @classmethod
         def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             map_only = torch.utils._pytree.tree_map_only
@@ -117,7 +131,7 @@ def stand_in() -> Any:
 
 
 def forward(name: str) -> Any:
-    def method(self: Any, *args: Any) -> Any:
-        return getattr(self.bring(), name)(*args)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.bring(), name)(*args, **kwargs)
 
     return method

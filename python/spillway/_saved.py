@@ -182,7 +182,8 @@ class SavedTensors:
             with contextlib.suppress(torch.OutOfMemoryError):
                 source = tensor if entry.eight_bits is None else _eight_bits.pack(_eight_bits.numbers_of(tensor))
                 entry.stash = _stash.put(source, self._tier)
-            stats.refused += entry.stash is None
+            entry.use.is_refused = entry.stash is None
+            stats.refused += entry.use.is_refused
         if entry.stash is None:
             entry.stays = tensor.untyped_storage()
             stats.kept += 1
@@ -198,11 +199,12 @@ class SavedTensors:
         return entry
 
     def _hold(self, entry: Entry) -> None:
-        """Work waits for copies out where more is held than planned; in a step that saves something else, for none."""
+        """Work waits for copies out where more is held than planned; in a step that is not as planned, for none."""
         step, size = self._step, entry.use.size
         if len(step.saved) == 1:
             step.holding = Holding(self.schedule.most_held)
-        if step.holding is None or not self.schedule.is_as_planned(entry.use.key, size):
+        is_as_planned = self.schedule.is_as_planned(entry.use.key, size, entry.use.is_refused)
+        if step.holding is None or not is_as_planned:
             step.holding = None
             return
         leaving = step.holding.add(size, None if entry.stash is None else weakref.ref(entry.stash))

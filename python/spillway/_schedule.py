@@ -44,6 +44,7 @@ class Use:
     needed_ns: float | None = None
     came_ns: float | None = None  # 0 and more below needed_ns: early
     stall_ns: float | None = None  # how long the compute stream waited
+    is_refused: bool = False  # there was no room for it elsewhere
     wait_ns: float = 0.0  # how long it waited for copies out when this was saved
     out_ns: float | None = None  # how long the copy took
     in_ns: float | None = None
@@ -66,6 +67,7 @@ class Schedule:
     _least_depth: int = 1
     _held: set[Hashable] = field(default_factory=set)
     _sizes: dict[Hashable, int] = field(default_factory=dict)
+    _refused: set[Hashable] = field(default_factory=set)
     _saved: dict[Hashable, float] = field(default_factory=dict)  # when, had nothing waited
     _needed: dict[Hashable, float] = field(default_factory=dict)
     _waited: dict[Hashable, float] = field(default_factory=dict)  # how long until it is saved, as planned
@@ -107,8 +109,8 @@ class Schedule:
             self._plan_holding(uses)
         self._plan_reach()
 
-    def is_as_planned(self, key: Hashable, size: int) -> bool:
-        return self._sizes.get(key) == size
+    def is_as_planned(self, key: Hashable, size: int, is_refused: bool = False) -> bool:
+        return self._sizes.get(key) == size and (not is_refused or key in self._refused)
 
     def _choose(self, uses: Sequence[Use], room: int) -> None:
         stays = {use.key for use in uses[: self.depth]} | self._held
@@ -151,6 +153,7 @@ class Schedule:
         """Without what is to be avoided, or is planned anew: the stalls of the step, and its waits."""
         self._saved, self._needed = {}, {}
         self._sizes = {use.key: use.size for use in uses}
+        self._refused = {use.key for use in uses if use.is_refused}
         saves, needs = [], []
         for use in uses:
             if use.saved_ns is None or use.needed_ns is None:
@@ -172,7 +175,7 @@ class Schedule:
             return
         order = sorted(uses, key=lambda use: self._saved[use.key])
         bandwidth = self._bandwidth["out"]
-        copies = [0.0 if use.key in self.stays else use.carried / bandwidth for use in order]
+        copies = [0.0 if use.key in self.stays or use.is_refused else use.carried / bandwidth for use in order]
         saves = [Save(self._saved[use.key], use.size, copy) for use, copy in zip(order, copies, strict=True)]
         step_ns = max(self._needed.values()) - saves[0].time
         self.most_held, waited = plan(saves, self.most_wait * step_ns)
@@ -191,7 +194,8 @@ class Schedule:
         uses = [use for use in all_uses[self.depth :] if use.key not in self._held]  # others stay anyway
         gone = self._gone(uses)
         needed = {key: time + self._waited_in_all for key, time in self._needed.items()}
-        times = list(needed.values())
+        # On several streams they are not in the order asked for.
+        times = list(itertools.accumulate(needed.values(), max))
         positions = {use.key: position for position, use in enumerate(all_uses)}
         latest = float("inf")
         found = []
@@ -202,7 +206,7 @@ class Schedule:
                 found.append(use)
             else:
                 latest = start
-                self._leads[use.key] = positions[use.key] - (bisect.bisect_right(times, start) - 1)
+                self._leads[use.key] = max(0, positions[use.key] - (bisect.bisect_right(times, start) - 1))
         return found[::-1]
 
     def _gone(self, uses: Sequence[Use]) -> dict[Hashable, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import pickle
@@ -128,7 +129,7 @@ def whoever_uses_one_has_it(outcome: Outcome) -> None:
         assert last.grad.shape == last.shape and last.grad.device == last.device and away(model)[-1]
         outcome.damaged += not is_seven(use())
     again()
-    assert last.grad.data_ptr() != 0 and "tensor" in repr(last.grad) and not away(model)[-1]
+    assert last.grad.data_ptr() != 0 and not away(model)[-1]
     # Changed in place it is changed, and leaves again.
     again()
     with torch.no_grad():
@@ -321,11 +322,37 @@ def same_bits(outcome: Outcome) -> None:
         outcome.damaged += sum(not torch.equal(one, other) for one, other in zip(expected, found, strict=True))
 
 
+def whoever_looks_has_it(outcome: Outcome) -> None:
+    def fresh() -> Any:
+        gradient = torch.full((4, 4), 7.0)
+        return _gradients.stand_in()(gradient, _stash.put(gradient, 0))
+
+    with on_the_host():
+        for look in (copy.deepcopy, torch.from_dlpack, lambda each: each.data, lambda each: each.numpy()):
+            outcome.damaged += not torch.equal(torch.as_tensor(look(fresh())), torch.full((4, 4), 7.0))
+        assert "7." in repr(fresh())
+        replaced = fresh()
+        replaced.data = torch.full((4, 4), 9.0)
+        outcome.damaged += int((replaced.clone() != 9).any())
+
+
+def what_others_look_at_stays(_: Outcome) -> None:
+    """As gradients that are views of a bucket of DistributedDataParallel's."""
+    with on_the_host():
+        bucket = torch.ones(8)
+        assert _gradients.may_leave(torch.ones(8)) and not _gradients.may_leave(bucket.view(8))
+        parameter = torch.nn.Parameter(torch.ones(8))
+        parameter.square().sum().backward()
+        assert _gradients.may_leave(parameter.grad)
+
+
 class Bits(unittest.TestCase):
     def test_losses_norms_and_weights_are_those_without(self) -> None:
-        outcome = run(same_bits, "spillway", 0, DEVICE)
-        self.assertFalse(outcome.failure, outcome.failure)
-        self.assertEqual(outcome.damaged, 0)
+        for program in (same_bits, whoever_looks_has_it, what_others_look_at_stays):
+            with self.subTest(program.__name__):
+                outcome = run(program, "spillway", 0, DEVICE)
+                self.assertFalse(outcome.failure, outcome.failure)
+                self.assertEqual(outcome.damaged, 0)
 
 
 PROGRAMS: list[Program] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import unittest
 
 from spillway._holding import NO_BOUND, Holding, Save, plan, waits
@@ -72,6 +73,44 @@ def run(device: Device, steps: int, room: int = 1 << 40, most_wait: float = 0.0)
 
 def late(uses: list[Use]) -> int:
     return sum((use.stall_ns or 0) > LATE_NS for use in uses)
+
+
+class Fuzz(unittest.TestCase):
+    def test_uses_on_several_streams_and_orders_that_change(self) -> None:
+        """Times that are not in the order asked for, and plans of an order that is no more."""
+        for seed in range(300):
+            chance = random.Random(seed)
+            schedule = Schedule(0.025)
+            for _ in range(4):
+                keys = chance.sample(range(30), chance.randint(1, 30))
+                schedule.learn_order(keys)
+                for key in keys:
+                    schedule.after(key, keys)
+                schedule.learn([timed(key, chance) for key in keys], chance.randint(0, 40) * MIB)
+
+    def test_what_is_refused_is_planned_as_what_stays(self) -> None:
+        uses = [Use(key, MIB, saved_ns=100.0 * key, needed_ns=1e4 - 100.0 * key, out_ns=30.0, in_ns=30.0)
+                for key in range(COUNT)][::-1]  # fmt: skip
+        for use in uses[: COUNT // 2]:
+            use.is_refused, use.out_ns, use.in_ns = True, None, None
+        schedule = Schedule(0.025)
+        schedule.learn_order([use.key for use in uses])
+        schedule.learn(uses, 1 << 40)
+        refused = [use.key for use in uses if use.is_refused and use.key not in schedule.stays]
+        self.assertTrue(refused)
+        for key in refused:
+            self.assertTrue(schedule.is_as_planned(key, MIB, True))
+        going = next(use.key for use in uses if not use.is_refused)
+        self.assertTrue(schedule.is_as_planned(going, MIB))
+        self.assertFalse(schedule.is_as_planned(going, MIB, True))
+
+
+def timed(key: int, chance: random.Random) -> Use:
+    saved = chance.uniform(0, 1e6)
+    use = Use(key, MIB, saved_ns=saved, needed_ns=saved + chance.uniform(0, 1e6), out_ns=chance.uniform(1, 1e5))
+    use.in_ns = chance.uniform(1, 1e5)
+    use.stall_ns = chance.choice([None, 0.0, 1e4])
+    return use
 
 
 class Order(unittest.TestCase):
