@@ -42,6 +42,8 @@ const DriverCalls* calls();
 // Whether the program goes on without Spillway.
 bool stands_aside();
 bool is_disabled();
+// Whether `spillway run --preload` found it so, and has said it.
+bool is_driver_known_unusable();
 // One line on stderr about that.
 __attribute__((format(printf, 1, 2))) void say(const char* format, ...);
 

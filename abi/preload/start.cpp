@@ -54,6 +54,14 @@ const char* missing_call() {
   return nullptr;
 }
 
+bool is_too_old() {
+  void* found = real_dlsym()(driver_library(), "cuDriverGetVersion");
+  PFN_cuDriverGetVersion_v2020 get_version = nullptr;
+  std::memcpy(&get_version, &found, sizeof found);
+  int version = 0;
+  return get_version != nullptr && get_version(&version) == CUDA_SUCCESS && version < 12000;
+}
+
 // The one that is in the process already, as PyTorch's; else $SPILLWAY_LIBRARY; else the one beside this
 // library.
 void* load_library() {
@@ -85,7 +93,7 @@ void leave_child() {
 const DriverCalls* start() {
   if (is_disabled()) return stand_aside();
   if (const char* missing = missing_call(); missing != nullptr) {
-    say("the driver lacks %s", missing);
+    if (!is_driver_known_unusable()) say("the driver lacks %s", missing);
     return stand_aside();
   }
   void* library = load_library();
@@ -105,7 +113,7 @@ const DriverCalls* start() {
   char why[768] = "";
   const void* answer = hooks(&real, sizeof real, why, sizeof why);
   if (answer == nullptr) {
-    say("%s", why);
+    if (!is_driver_known_unusable() || !is_too_old()) say("%s", why);
     return stand_aside();
   }
   pthread_atfork(nullptr, nullptr, leave_child);
@@ -147,13 +155,15 @@ const DriverCalls* calls() {
   return now != nullptr ? now : first_call();
 }
 
+bool is_driver_known_unusable() {
+  return has_value("SPILLWAY_DRIVER", "unusable");
+}
+
 bool is_disabled() {
   return has_value("SPILLWAY_DISABLE", "1");
 }
 
 void say(const char* format, ...) {
-  // `spillway run --preload` has looked at the driver before the program began, and said it then.
-  if (has_value("SPILLWAY_DRIVER", "unusable")) return;
   char line[1024];
   va_list arguments;
   va_start(arguments, format);

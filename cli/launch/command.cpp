@@ -77,6 +77,8 @@ int run_preloaded(const std::vector<std::string>& program, bool audit) {
     std::fprintf(stderr, "spillway: %s; until then the program runs without Spillway\n",
                  driver.status().text().c_str());
     ::setenv("SPILLWAY_DRIVER", "unusable", 1);  // and it is not said twice
+  } else {
+    ::unsetenv("SPILLWAY_DRIVER");  // of an outer command, on another machine perhaps
   }
   put_first("LD_PRELOAD", library.value());
   if (audit) {

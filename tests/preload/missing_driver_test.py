@@ -21,6 +21,7 @@ try:
 except OSError as problem:
     sys.exit(f"without: {problem}")
 """
+SHOW = "import os; print(os.environ.get('SPILLWAY_DRIVER'))"
 # Of a parent that asks before, and of one that does not.
 FORK = """
 import ctypes, os, sys
@@ -52,6 +53,16 @@ CLOSED = """
 import ctypes, os, _ctypes
 _ctypes.dlclose(ctypes.CDLL(os.environ["SPILLWAY_LIBCUDA"])._handle)
 assert "libcuda" not in open("/proc/self/maps").read()
+"""
+
+# By a name that is not there, then by one that is.
+SECOND_NAME = """
+import ctypes, os, _ctypes
+driver = os.environ["SPILLWAY_LIBCUDA"]
+try:
+    ctypes.CDLL(driver + ".nowhere")
+except OSError:
+    _ctypes.dlclose(ctypes.CDLL(driver)._handle)
 """
 
 # Finds a library by its own RUNPATH and $ORIGIN alone, and says what is wrong with one that is not there.
@@ -128,7 +139,7 @@ class MissingDriver(unittest.TestCase):
         self.assertEqual((done.code, done.err), (0, ""))
 
     def test_a_program_that_finds_one(self) -> None:
-        for program in (ASK, CLOSED):
+        for program in (ASK, CLOSED, SECOND_NAME):
             done = run(sys.executable, "-c", program, SPILLWAY_LIBCUDA=str(DRIVER))
             self.assertEqual((done.code, done.err), (0, ""))
 
@@ -148,6 +159,13 @@ class MissingDriver(unittest.TestCase):
                 done = run(COMMAND, "run", "--preload", "--", *program, preload=[], **variables)
                 self.assertEqual(done.err.count("spillway: "), 1, done.err)
                 self.assertEqual(done.err.count("the program runs without Spillway"), 1, done.err)
+
+    def test_what_the_command_found_hides_no_other_reason(self) -> None:
+        outer = {"SPILLWAY_DRIVER": "unusable"}
+        done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_LIBRARY="/nowhere/libspillway.so.0", **outer)
+        self.assertEqual(done.err.count("spillway: preload: libspillway.so.0 cannot be loaded"), 1, done.err)
+        done = run(COMMAND, "run", "--preload", "--", sys.executable, "-c", SHOW, preload=[], **outer)
+        self.assertEqual((done.code, done.out.strip()), (0, "None"), done.err)
 
 
 class Open(unittest.TestCase):
