@@ -1,13 +1,14 @@
 """Libraries for the installed PyTorch: prebuilt ones of the wheel, or compiled once and kept.
 
 Kept in $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway, under a name made from what the result
-depends on: release and ABI of PyTorch, sources, headers, flags. What is kept there serves without a compiler.
+depends on: release and ABI of PyTorch, machine, sources, headers, flags. What is kept there serves without a compiler.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sysconfig
@@ -43,11 +44,12 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     home = Path(torch.__file__).parent
     sources = sorted(folder.glob("*.cpp"))
-    key = hashlib.sha256("\0".join([*flags, str(home), str(torch.version.git_version)]).encode())
+    machine = [platform.machine(), *platform.libc_ver()]  # a home may be several machines'
+    key = hashlib.sha256("\0".join([*flags, *machine, str(home), str(torch.version.git_version)]).encode())
     for file in [*sorted(folder.iterdir()), *headers]:
         key.update(file.read_bytes())
     target = cache_path() / f"{name}-{abi_tag(torch)}-{key.hexdigest()[:16]}.so"
-    if target.exists():
+    if os.path.exists(target):  # False, too, where it may not be looked at
         return target
     command = [*compiler(), *flags]
     includes = [root, home / "include", cuda_include_folder()]

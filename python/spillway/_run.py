@@ -73,7 +73,8 @@ _mark_of_pass: contextvars.ContextVar[_Mark | None] = contextvars.ContextVar("sp
 
 
 def finish_backward_passes(torch: Any, devices: list[int], seconds: float = 1) -> None:
-    """Waits, for so long at most, until PyTorch's threads for backward passes hold nothing of Python's.
+    """Waits until PyTorch's threads for backward passes hold nothing of Python's: for so long at most, once what they
+    have to do is done.
 
     As of 2.15 a pass carries a copy of Python's context, and the thread of its device may drop that after the program
     went on. A thread that asks for the interpreter while that ends is ended by it, here in the middle of a destructor:

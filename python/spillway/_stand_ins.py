@@ -31,7 +31,7 @@ def folder() -> Path:
     version = (torch / "version.py").read_bytes()
     key = hashlib.sha256(b"\0".join([str(torch).encode(), version, MAKER.read_bytes()])).hexdigest()[:16]
     target = cache_path() / f"simulated-{key}"
-    if target.exists():
+    if os.path.exists(target):  # False, too, where it may not be looked at
         return target
     compiler = os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     if compiler is None or shutil.which("nm") is None:

@@ -100,7 +100,8 @@ class Environment:
 
     def run(self, *words: Any, **environment: str) -> subprocess.CompletedProcess[str]:
         """Words that begin with a program of this environment."""
-        return run([self.folder / "bin" / words[0], *words[1:]], clean(**environment))
+        own = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return run([self.folder / "bin" / words[0], *words[1:]], clean(**{"PATH": own, **environment}))
 
 
 class Package(unittest.TestCase):
