@@ -96,8 +96,8 @@ const char* spwSimReport(size_t index);
 void spwSimClearReports(void);
 
 /* The nth call of the entry point from now fails with this CUresult, once; one that lasts on a device, as
- * CUDA_ERROR_ILLEGAL_ADDRESS does, then fails every call that is work of a context until spwSimClearFaults. Base
- * names: "cuMemMap", "cuMemAlloc". */
+ * CUDA_ERROR_ILLEGAL_ADDRESS does, then fails every call that is work of a context until spwSimClearFaults.
+ * Base names: "cuMemMap", "cuMemAlloc". */
 int spwSimInjectFault(const char* name, uint64_t nth, int result);
 void spwSimClearFaults(void);
 
