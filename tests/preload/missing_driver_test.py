@@ -161,10 +161,16 @@ class MissingDriver(unittest.TestCase):
                 self.assertEqual(done.err.count("the program runs without Spillway"), 1, done.err)
 
     def test_what_the_command_found_hides_no_other_reason(self) -> None:
-        outer = {"SPILLWAY_DRIVER": "unusable"}
-        done = run(PROGRAMS / "preload_pairs", "modern", SPILLWAY_LIBRARY="/nowhere/libspillway.so.0", **outer)
+        done = run(
+            PROGRAMS / "preload_pairs",
+            "modern",
+            SPILLWAY_LIBRARY="/nowhere/libspillway.so.0",
+            SPILLWAY_DRIVER="unusable",
+        )
         self.assertEqual(done.err.count("spillway: preload: libspillway.so.0 cannot be loaded"), 1, done.err)
-        done = run(COMMAND, "run", "--preload", "--", sys.executable, "-c", SHOW, preload=[], **outer)
+        done = run(
+            COMMAND, "run", "--preload", "--", sys.executable, "-c", SHOW, preload=[], SPILLWAY_DRIVER="unusable"
+        )
         self.assertEqual((done.code, done.out.strip()), (0, "None"), done.err)
 
 
