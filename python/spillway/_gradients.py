@@ -30,16 +30,44 @@ class LayerGradients:
         self._tag = tag
         self._tier = tier(to, ("host", "disk"))
         self._parameters = list(parameters)
+        self._streams: dict[int, Any] = {}  # by parameter, that on which its gradient was accumulated last
+        self._hooks: dict[int, Any] = {}
         self._warned = False
+        self._watch()
+
+    def _watch(self) -> None:
+        """A gradient is accumulated on the stream that its parameter was first used on, and nobody need wait for that
+        until the pass is over. A parameter may be thawed at any time."""
+        cuda = _install.import_torch().cuda
+        streams = self._streams
+        for number, parameter in enumerate(self._parameters):
+            if number in self._hooks or not parameter.requires_grad or not parameter.is_cuda:
+                continue
+
+            def note(parameter: Any, number: int = number) -> None:
+                streams[number] = cuda.current_stream(parameter.device)
+
+            self._hooks[number] = parameter.register_post_accumulate_grad_hook(note)
+
+    def release(self) -> None:
+        """Everything comes back and stays. Errors: as bring()."""
+        self.bring()
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks = {}
 
     def send(self) -> None:
         """Those that are whole storages leave. Where there is no room for one, it stays, and a warning says so once."""
-        for parameter in self._parameters:
+        self._watch()
+        for number, parameter in enumerate(self._parameters):
             gradient = parameter.grad
             if isinstance(gradient, stand_in()):
                 gradient = gradient.here
             if gradient is None or not may_leave(gradient):
                 continue
+            if number in self._streams:
+                # The copy waits, not the work: for what is enqueued there by now, hooks of the program's included.
+                _stash.streams(gradient.device.index)[0].wait_stream(self._streams[number])
             stash = _stash.put(gradient, self._tier)
             if stash is not None:
                 parameter.grad = stand_in()(gradient, stash)

@@ -111,7 +111,7 @@ class ParameterOffload:
     def remove(self) -> None:
         """Everything comes back and stays. Again is ok. Errors: SpillwayError, torch.OutOfMemoryError."""
         for each in self._gradients:
-            each.bring()
+            each.release()
         for layer in self._layers:
             layer.release()
         for remove in self._removers:

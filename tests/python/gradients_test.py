@@ -137,6 +137,23 @@ def whoever_uses_one_has_it(outcome: Outcome) -> None:
     model(batch())
     assert away(model)[-1]
     outcome.damaged += int((last.grad.cpu() != 9).any())
+    # So it is where other numbers take the place of its own.
+    again()
+    last.grad.data = torch.full_like(last, 8)
+    outcome.damaged += int((last.grad.cpu() != 8).any())
+    model(batch())
+    assert away(model)[-1]
+    outcome.damaged += int((last.grad.cpu() != 8).any())
+    # What is looked at through another tensor stays, for as long as it is.
+    for weight in weights(model):
+        weight.grad = torch.full_like(weight, 7)
+    other = last.grad.view(-1)
+    model(batch())
+    assert sum(away(model)) == COUNT - KEPT - 1 and not away(model)[-1]
+    assert last.grad.data_ptr() == other.data_ptr()
+    del other
+    model(batch())
+    assert away(model)[-1]
     scaler = torch.amp.GradScaler()
     scaler.scale(batch())
     uses = [
@@ -236,6 +253,40 @@ def peak_bytes(outcome: Outcome) -> None:
         handle.remove()
         del model
     assert most[False] - most[True] >= (COUNT - 3) * WEIGHT_BYTES, most
+
+
+class Beside(torch.nn.Module):  # type: ignore[misc]
+    """A layer that works on another stream."""
+
+    def __init__(self, layer: Any, stream: Any) -> None:
+        super().__init__()
+        self.linear = layer.linear
+        self.layer = layer
+        self.stream = stream
+
+    def forward(self, x: Any) -> Any:
+        here = torch.cuda.current_stream()
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            x.record_stream(self.stream)
+            x = self.layer(x)
+        here.wait_stream(self.stream)
+        x.record_stream(here)
+        return x
+
+
+def several_streams(outcome: Outcome) -> None:
+    """A gradient is accumulated on the stream of its layer, and leaves when a layer on another begins."""
+    model = Model().cuda()
+    stream = torch.cuda.Stream()
+    for number in range(1, COUNT, 2):
+        model.blocks[number] = Beside(model.blocks[number], stream)
+    handle = spillway.offload_parameters(model, 0)
+    marked = Marked(model)
+    for _ in range(STEPS):
+        backward(model)
+    with handle.resident():
+        outcome.damaged += marked.check(model)
 
 
 class Still:
@@ -346,9 +397,37 @@ def what_others_look_at_stays(_: Outcome) -> None:
         assert _gradients.may_leave(parameter.grad)
 
 
+def buckets(outcome: Outcome) -> None:
+    """DistributedDataParallel keeps gradients as views of its buckets, of which some are of one gradient alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+
+    def train_parallel(offloaded: bool) -> list[Any]:
+        torch.manual_seed(0)
+        blocks = [torch.nn.Linear(16, 16, bias=False) for _ in range(COUNT)]
+        model = torch.nn.Sequential(*blocks)
+        parallel = torch.nn.parallel.DistributedDataParallel(
+            model, gradient_as_bucket_view=True, bucket_cap_mb=4 * 16 * 16 / (1 << 20)
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        handle: Any = _parameters.ParameterOffload("host")
+        if offloaded:
+            handle.attach(model, blocks, optimizer, True)
+        for _ in range(5):
+            for _ in range(2):
+                parallel(torch.randn(4, 16)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [each.detach() for each in model.parameters()]
+
+    expected = train_parallel(False)
+    with on_the_host():
+        found = train_parallel(True)
+    outcome.damaged += sum(not torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
 class Bits(unittest.TestCase):
     def test_losses_norms_and_weights_are_those_without(self) -> None:
-        for program in (same_bits, whoever_looks_has_it, what_others_look_at_stays):
+        for program in (same_bits, whoever_looks_has_it, what_others_look_at_stays, buckets):
             with self.subTest(program.__name__):
                 outcome = run(program, "spillway", 0, DEVICE)
                 self.assertFalse(outcome.failure, outcome.failure)
@@ -364,6 +443,7 @@ PROGRAMS: list[Program] = [
     a_pass_that_fails,
     no_room_elsewhere,
     peak_bytes,
+    several_streams,
 ]
 
 OnEverySeed = every_seed(PROGRAMS)
