@@ -113,6 +113,13 @@ torch.zeros(1, device="cuda")
     def test_a_cache_that_cannot_be_written(self) -> None:
         self.refuses(INSTALL, "SPILLWAY_CACHE", SPILLWAY_CACHE="/proc/nowhere")
 
+    def test_a_cache_that_may_not_be_looked_at(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0)
+            # Root may look anywhere.
+            code = f"import os\nif os.getuid() == 0:\n    os.setuid(65534)\n{INSTALL}"
+            self.refuses(code, "cannot be kept", "SPILLWAY_CACHE", SPILLWAY_CACHE=f"{folder}/cache")
+
     def test_a_broken_cached_extension(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(run(INSTALL, SPILLWAY_CACHE=folder).stdout.strip(), "full")

@@ -17,22 +17,27 @@ class Device:
 
     def __init__(self, layer_ns: float, copy_ns: float) -> None:
         self.layer_ns, self.copy_ns = layer_ns, copy_ns
+        self.refused: set[int] = set()  # for which there is no room elsewhere
 
     def step(self, schedule: Schedule) -> list[Use]:
         """Runs one step under the schedule, on a virtual clock; its uses in the order asked for."""
         saved = list(range(COUNT))
         uses = {key: Use(key, MIB) for key in saved}
         now = out = back = 0.0
-        holding: Holding[float] = Holding(schedule.most_held)
+        holding: Holding[float] | None = Holding(schedule.most_held)
         gone: list[float] = []
         for key in saved:
             now += self.layer_ns
             uses[key].saved_ns = now
-            if key not in schedule.stays:
+            uses[key].is_refused = key in self.refused and key not in schedule.stays
+            leaves = key not in schedule.stays and not uses[key].is_refused
+            if leaves:
                 out = max(out, now) + self.copy_ns
                 uses[key].out_ns = self.copy_ns
                 gone.append(out)
-            last = holding.add(MIB, None if key in schedule.stays else out)
+            if not schedule.is_as_planned(key, MIB, uses[key].is_refused):
+                holding = None
+            last = None if holding is None else holding.add(MIB, out if leaves else None)
             if last is not None and last > now:
                 uses[key].wait_ns, now = last - now, last
         self.held = COUNT - sum(time <= now for time in gone)
@@ -41,7 +46,7 @@ class Device:
 
         def fetch(key: int) -> None:
             nonlocal back
-            if key not in schedule.stays and key not in coming:
+            if key not in schedule.stays and key not in self.refused and key not in coming:
                 back = max(back, now) + self.copy_ns
                 coming[key] = back
 
@@ -227,6 +232,22 @@ class Waits(unittest.TestCase):
         self.assertLess(bound, plan(burst, 0.01)[0])
         self.assertLessEqual(waited[-1], 8.08)
         self.assertEqual(waited, waits(saves, bound))
+
+    def test_what_is_refused_costs_no_more_than_allowed(self) -> None:
+        """It is held like what stays, though it was to leave: in the step that learns of it and in those after."""
+        share = 0.025
+        for refused in (range(6), range(0, COUNT, 3), range(COUNT)):
+            with self.subTest(refused=list(refused)):
+                free, patient = Device(1e6, 3e6), Device(1e6, 3e6)
+                schedules = Schedule(), Schedule(share)
+                for number in range(12):
+                    for device, schedule in zip((free, patient), schedules, strict=True):
+                        device.refused = set(refused) if number >= 6 else set()
+                        uses = device.step(schedule)
+                        schedule.learn_order([use.key for use in uses])
+                        schedule.learn(uses, 0)
+                    if number >= 2:
+                        self.assertLessEqual(patient.step_ns, (1 + share) * free.step_ns, f"step {number}")
 
     def test_other_sizes_are_not_as_planned(self) -> None:
         schedule, _ = run(Device(1e6, 3e6), 4)
