@@ -15,7 +15,8 @@ namespace spillway::preload {
 namespace {
 
 std::atomic<pid_t> asker{0};
-// By different names, the first of them: one may be there where another is not.
+// By different names, since one may be there where another is not. Of a program that asks by more, nothing is
+// said: what they would find is not known.
 constexpr int kMostNames = 4;
 struct Name {
   char text[256] = {};
@@ -28,7 +29,7 @@ void say_what_is_missing() {
   if (asker.load(std::memory_order_acquire) != getpid()) return;
   if (driver_library() != nullptr || is_disabled()) return;
   // `spillway run --preload` has looked before the program began.
-  if (is_driver_known_unusable()) return;
+  if (is_driver_known_unusable() || name_count.load() > kMostNames) return;
   char first[sizeof(Name::text) + 800] = "";
   for (const Name& name : names) {
     if (!name.is_written.load(std::memory_order_acquire)) continue;
@@ -57,7 +58,7 @@ bool names_driver(const char* file) {
 
 void note_opened(const char* file, int flags) {
   if (file == nullptr || (flags & RTLD_NOLOAD) != 0 || !names_driver(file)) return;
-  if (is_noted(file)) return;
+  if (is_noted(file) || name_count.load() > kMostNames) return;
   if (const int index = name_count.fetch_add(1); index < kMostNames) {
     std::snprintf(names[index].text, sizeof names[index].text, "%s", file);
     names[index].is_written.store(true, std::memory_order_release);

@@ -65,6 +65,18 @@ except OSError:
     _ctypes.dlclose(ctypes.CDLL(driver)._handle)
 """
 
+# By more names than are kept, the last of which is there.
+LAST_OF_MANY = """
+import ctypes, os, _ctypes
+driver = os.environ["SPILLWAY_LIBCUDA"]
+for number in range(8):
+    try:
+        ctypes.CDLL(f"{driver}.{number}")
+    except OSError:
+        pass
+_ctypes.dlclose(ctypes.CDLL(driver)._handle)
+"""
+
 # Finds a library by its own RUNPATH and $ORIGIN alone, and says what is wrong with one that is not there.
 BY_RUNPATH = """
 #define _GNU_SOURCE
@@ -139,7 +151,7 @@ class MissingDriver(unittest.TestCase):
         self.assertEqual((done.code, done.err), (0, ""))
 
     def test_a_program_that_finds_one(self) -> None:
-        for program in (ASK, CLOSED, SECOND_NAME):
+        for program in (ASK, CLOSED, SECOND_NAME, LAST_OF_MANY):
             done = run(sys.executable, "-c", program, SPILLWAY_LIBCUDA=str(DRIVER))
             self.assertEqual((done.code, done.err), (0, ""))
 
