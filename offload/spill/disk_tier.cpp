@@ -13,9 +13,7 @@
 #include <thread>
 #include <utility>
 
-// Inside the library: a program that Spillway is loaded into may have another version.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "offload/spill/checksum.h"
 
 namespace spillway {
 namespace {
@@ -26,10 +24,6 @@ constexpr uint32_t kMostPackedWrites = 32;
 struct Freed {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
-
-uint64_t checksum(std::span<const std::byte> memory) {
-  return XXH3_64bits(memory.data(), memory.size());
-}
 
 bool is_zero(std::span<const std::byte> memory) {
   // Each byte equals the one before it, and the first is 0.
