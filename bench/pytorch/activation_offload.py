@@ -151,12 +151,11 @@ def follow_stashes(time: Any) -> None:
             time.is_read_until(tensor, stash.gone)
         return stash
 
-    def timed_begin(stash: Any) -> Any:
+    def timed_begin(stash: Any) -> None:
         _, back = stashes.streams(stash._index)
-        storage = begin(stash)
+        begin(stash)
         time.wait(back, max(time.now(), stash.gone))
         stash.back = time.copy("in", stash._size, back)
-        return storage
 
     def timed_finish(stash: Any) -> Any:
         time.wait(None, stash.back)

@@ -68,6 +68,11 @@ def offload_activations(
     return handle
 
 
+def outside_graphs(function: Any) -> Any:
+    """torch.compile runs it as it is, between the graphs before and after it: such functions are not for tracing."""
+    return _install.import_torch().compiler.disable(function)
+
+
 def as_patterns(given: str | Sequence[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
@@ -112,18 +117,28 @@ class ActivationOffload:
         self._most_away_bytes = 0
         self._own: set[int] = set()  # storages of parameters and buffers
         # One object each: what is in force is known by it.
-        self._pack_hook = self._pack
-        self._unpack_hook = self._unpack
+        self._pack_hook = outside_graphs(self._pack)
+        self._unpack_hook = outside_graphs(self._unpack)
 
     def attach(self, model: Any, modules: dict[str, Any]) -> None:
-        self._note_own(model)
-        # Parameters may have moved since.
-        self._removers.append(model.register_forward_pre_hook(lambda entered, _: self._note_own(entered)).remove)
+        targets = set(modules.values())
+
+        @outside_graphs
+        def note(entered: Any, _: Any) -> None:
+            if entered is model:
+                self._own.clear()  # they may have moved since
+            self._note_own(entered, entered is model or entered in targets)
+
+        # Those of fully_shard() are others while their module runs, and its own hook makes them.
+        for module in model.modules():
+            self._removers.append(module.register_forward_pre_hook(note).remove)
         for name, module in modules.items():
 
+            @outside_graphs
             def enter(entered: Any, _: Any, name: str = name) -> None:
                 self._enter(name)
 
+            @outside_graphs
             def leave(left: Any, *_: Any, name: str = name) -> None:
                 self._leave()
 
@@ -188,10 +203,9 @@ class ActivationOffload:
         top = native._top_saved_tensors_default_hooks(True)
         return top is None or top[0] is self._pack_hook
 
-    def _note_own(self, model: Any) -> None:
-        torch = _install.import_torch()
-        held = tensors(torch, [*model.parameters(), *model.buffers()])
-        self._own = {tensor.untyped_storage()._cdata for tensor in held}
+    def _note_own(self, module: Any, whole: bool) -> None:
+        held = tensors(_install.import_torch(), [*module.parameters(whole), *module.buffers(whole)])
+        self._own.update(tensor.untyped_storage()._cdata for tensor in held)
 
     # ---- Saved tensors
 

@@ -122,18 +122,15 @@ def stand_in() -> Any:
         def __init__(self, gradient: Any, stash: Any) -> None:
             self.here: Any = None  # the gradient, once it was used
             self._stash = stash
-            self._coming: Any = None  # the storage that it is being copied into
 
         def prefetch(self) -> None:
-            if self.here is None and self._coming is None:
-                self._coming = self._stash.begin_get()
+            if self.here is None and not self._stash.is_coming:
+                self._stash.begin_get()
 
         def bring(self) -> Any:
             if self.here is None:
                 self.prefetch()
-                storage, self._coming = self._coming, None
-                self._stash.finish_get()
-                _stash.use(storage)
+                storage = self._stash.finish_get()
                 empty = torch.empty(0, dtype=self.dtype, device=self.device)
                 self.here = empty.set_(storage, 0, self.shape, self.stride())
                 self._stash = None

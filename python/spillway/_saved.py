@@ -84,9 +84,9 @@ class Entry:
         self.stays: Any = None  # the storage, when it does not go
         self.stash: _stash.Stash | None = None
         self.eight_bits: Any = None  # the type of its numbers, where only eight bits of each are kept
-        self.coming: Any = None  # the storage that it is being copied into
         self.back: Any = None  # the storage while somebody has not asked for it yet
         self.back_ref: Any = None
+        self.came: Any = None  # the event after which it has its bytes, where it was copied back
         self.waiting = 0  # saved tensors that were not asked for
         self.was_asked = False
         self.is_again = False  # asked for once more: no matter of the schedule's
@@ -95,6 +95,10 @@ class Entry:
         """Whether what is kept is enough for another saved tensor of the storage."""
         is_exact = self.eight_bits is None or self.stash is None
         return self.probe.now == self.probe.at_save and (is_exact or (eight_bits and tensor.dtype == self.eight_bits))
+
+    @property
+    def is_coming(self) -> bool:
+        return self.stash is not None and self.stash.is_coming
 
     def alive(self) -> Any:
         """The storage where it is on the device anyway, else None."""
@@ -230,12 +234,15 @@ class SavedTensors:
         if storage is None:
             storage = self._bring(entry)
         else:
+            if entry.came is not None:
+                # On another stream, perhaps.
+                self._compute().wait_event(entry.came)
+                _stash.use(storage)
             if is_first and entry.stash is not None:
                 entry.step.stats.reused += 1
-                entry.use.is_held = entry.coming is None
+                entry.use.is_held = not entry.is_coming
                 # The program may change it when this backward pass is done.
                 entry.stash.wait_until_copied()
-            entry.coming = None
             self._prefetch_after(entry)
         entry.waiting = max(0, entry.waiting - 1)
         entry.back = storage if entry.waiting > 0 and entry.stays is None else None
@@ -260,25 +267,25 @@ class SavedTensors:
         self._mark(entry, "needed", self._compute())
 
     def _bring(self, entry: Entry) -> Any:
-        if entry.coming is None:
+        assert entry.stash is not None
+        if not entry.is_coming:
             if not entry.is_again:
                 entry.step.prefetched.discard(entry.use.key)
             self._begin(entry)
         self._prefetch_after(entry)
-        assert entry.stash is not None
-        storage, entry.coming = entry.coming, None
-        entry.stash.finish_get()
+        storage = entry.stash.finish_get()
         self._mark(entry, "came", self._compute())
-        view = _stash.use(storage)
-        if entry.eight_bits is None:
-            return storage
-        count = entry.use.size // entry.eight_bits.itemsize
-        return _eight_bits.unpack(view, count, entry.eight_bits).untyped_storage()
+        if entry.eight_bits is not None:
+            count = entry.use.size // entry.eight_bits.itemsize
+            numbers = _eight_bits.unpack(_stash.view(storage), count, entry.eight_bits)
+            storage = numbers.untyped_storage()
+        entry.came = self._compute().record_event()
+        return storage
 
     def _begin(self, entry: Entry) -> None:
         assert entry.stash is not None
         self._mark(entry, "begun", self._compute())
-        entry.coming = entry.stash.begin_get()
+        entry.stash.begin_get()
         entry.step.stats.fetched_bytes += entry.use.carried
         if self._is_timed:
             self._mark(entry, "in", _stash.streams(self._index)[1])
@@ -288,12 +295,7 @@ class SavedTensors:
         step = entry.step
         for key in self.schedule.after(entry.use.key, step.saved):
             following = step.entries.get(key)
-            if (
-                following is None
-                or following.was_asked
-                or following.coming is not None
-                or following.alive() is not None
-            ):
+            if following is None or following.was_asked or following.is_coming or following.alive() is not None:
                 continue
             if step.ahead_bytes + following.use.carried > step.ahead_limit:
                 return

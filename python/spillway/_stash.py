@@ -32,25 +32,29 @@ class Stash:
         self._copied = streams(index)[0].record_event()
         self._index = index
         self._size = size
-        weakref.finalize(self, tiers().spw_stash_free, handle).atexit = False  # type: ignore[misc]
+        self._targets: list[Any] = []  # the storage that it is being copied into
+        weakref.finalize(self, give_up, handle, self._targets).atexit = False  # type: ignore[misc]
 
-    def begin_get(self) -> Any:
-        """A new storage, into which the bytes are being copied. Errors: SpillwayError, torch.OutOfMemoryError."""
+    @property
+    def is_coming(self) -> bool:
+        return bool(self._targets)
+
+    def begin_get(self) -> None:
+        """Begins to copy the bytes into a new storage. Errors: SpillwayError, torch.OutOfMemoryError."""
         torch = _install.import_torch()
         target = torch.empty(self._size, dtype=torch.uint8, device=torch.device("cuda", self._index))
         # First: inside of an operator the simulated device takes it for an output, which is written by then.
         target.record_stream(streams(self._index)[1])
         check(tiers().spw_stash_begin_get(self._handle, target.data_ptr(), self._current()))
-        return target.untyped_storage()
+        self._targets.append(target.untyped_storage())
 
-    def finish_get(self) -> bool:
-        """Work enqueued from here on comes after the copy. Whether that was still under way for the host.
-
-        Errors: SpillwayError, and the bytes must not be used.
-        """
-        late = ctypes.c_int()
-        check(tiers().spw_stash_finish_get(self._handle, self._current(), ctypes.byref(late)))
-        return bool(late.value)
+    def finish_get(self) -> Any:
+        """The storage that begin_get() made, for work enqueued from here on. Errors: SpillwayError."""
+        status = tiers().spw_stash_finish_get(self._handle, self._current(), None)
+        storage = self._targets.pop()
+        check(status)
+        use(storage)
+        return storage
 
     def wait_until_copied(self) -> None:
         """Work enqueued from here on may change the memory that was copied."""
@@ -61,12 +65,20 @@ class Stash:
         return stream
 
 
-def use(storage: Any) -> Any:
-    """The bytes of a storage that came back, for the current stream: it was made on that of another moment, perhaps."""
+def give_up(handle: int, targets: list[Any]) -> None:
+    """What is being copied into stays until no copy will be enqueued."""
+    tiers().spw_stash_free(handle)
+    targets.clear()
+
+
+def view(storage: Any) -> Any:
     torch = _install.import_torch()
-    view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-    view.record_stream(torch.cuda.current_stream(storage.device))
-    return view
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def use(storage: Any) -> None:
+    """The current stream uses a storage that may have been made on another."""
+    view(storage).record_stream(_install.import_torch().cuda.current_stream(storage.device))
 
 
 def put(tensor: Any, to: int) -> Stash | None:

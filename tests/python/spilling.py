@@ -32,15 +32,15 @@ def on_every_seed(case: unittest.TestCase, allocator: str, programs: Sequence[Pr
                     case.assertGreater(outcome.touched, 0)
 
 
-def every_seed(programs: Sequence[Program]) -> type[unittest.TestCase]:
+def every_seed(programs: Sequence[Program], device: str = DEVICE) -> type[unittest.TestCase]:
     """The tests of a module whose programs run under both integrations."""
 
     class OnEverySeed(unittest.TestCase):
         def test_full(self) -> None:
-            on_every_seed(self, "spillway", programs)
+            on_every_seed(self, "spillway", programs, device)
 
         def test_plain(self) -> None:
-            on_every_seed(self, "plain", programs)
+            on_every_seed(self, "plain", programs, device)
 
     return OnEverySeed
 
