@@ -316,11 +316,13 @@ spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw
     if (directory == nullptr) return spillway::is_null("directory");
     if (bytes == 0) return Status::invalid_argument("0 bytes measure nothing");
     if (Status status = check_size(speed, "spw_disk_speed"); !status.ok()) return status;
+    const bool is_forced = tune != 0 && tune != SPW_TUNE_UNKNOWN;
     const spillway::DiskTierOptions options =
-        tune == 0 ? Process::instance().disk_options(directory) : Process::instance().disk_options();
+        is_forced ? Process::instance().disk_options()
+                  : Process::instance().disk_options(directory, tune == SPW_TUNE_UNKNOWN);
     spillway::IoOptions io = options.io;
     std::string not_kept;
-    if (tune != 0) {
+    if (is_forced) {
       Result<spillway::IoOptions> tuned = spillway::tune_disk(directory, io, options.file.want_direct);
       if (!tuned.ok()) return tuned.take_status();
       io = tuned.value();

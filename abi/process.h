@@ -85,8 +85,9 @@ class Process {
 
   // What the configuration says of the disk below a device.
   DiskTierOptions disk_options();
-  // The same for this directory's disk, with the settings that are known to serve it.
-  DiskTierOptions disk_options(const std::string& directory);
+  // The same for this directory's disk, with the settings that are known to serve it. `finds`: or are found
+  // and kept now, in up to 5 s.
+  DiskTierOptions disk_options(const std::string& directory, bool finds = false);
 
   // See spw_phase. Asks before each region that would go.
   Result<Relief> idle(int device, const std::function<bool()>& goes_on);

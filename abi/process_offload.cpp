@@ -83,15 +83,14 @@ bool Process::may_tune() const {
          config_.spill_depth.value == defaults.spill_depth.value;
 }
 
-DiskTierOptions Process::disk_options(const std::string& directory) {
+DiskTierOptions Process::disk_options(const std::string& directory, bool finds) {
   DiskTierOptions options;
-  bool finds = false;
   {
     const std::lock_guard lock(mutex_);
     load_config();
     options = configured_disk();
     if (directory.empty() || !may_tune()) return options;
-    finds = config_.spill_tuning == Tuning::kAuto && directory == config_.spill_dir;
+    finds = finds || (config_.spill_tuning == Tuning::kAuto && directory == config_.spill_dir);
   }
   const TunedDisks kept;
   const bool is_direct = options.file.want_direct;

@@ -49,7 +49,7 @@ ELSEWHERE = page(
                 "`build/release/bin/bench_disk_tier --dir DIRECTORY`",
                 "[spilling.md](spilling.md)",
             ),
-            ("tiers of this machine", "`spillway tiers --tune`, `spillway bench-tiers`", "printed"),
+            ("tiers of this machine", "`spillway tiers`, `spillway bench-tiers`", "printed"),
             (
                 "10^6 random operations of spilling, with faults",
                 "`SPILLWAY_LIBCUDA=$PWD/build/release/lib/sim/libcuda.so.1 SPILLWAY_TEST_SEEDS=24 "

@@ -43,11 +43,11 @@ std::string directory_of(const Asked& asked) {
   return configured.empty() ? std::filesystem::temp_directory_path().string() : configured;
 }
 
-Result<Json> disk(const Asked& asked, uint64_t bytes) {
+Result<Json> disk(const Asked& asked, uint64_t bytes, int tune) {
   const std::string directory = directory_of(asked);
   spw_disk_speed speed{};
   speed.size = sizeof(speed);
-  const spw_status status = spw_disk_measure(directory.c_str(), bytes, asked.tune ? 1 : 0, &speed);
+  const spw_status status = spw_disk_measure(directory.c_str(), bytes, tune, &speed);
   if (status != SPW_OK) return Status(status, spw_last_error());
   const double gib = static_cast<double>(speed.bytes) / (1 << 30);
   return Json{{"directory", directory},
@@ -94,7 +94,7 @@ int answer(const Json& json, const std::string& text, bool as_json) {
 int run_tiers(const Asked& asked, uint64_t bytes) {
   Result<Json> device_part = device_facts(asked.device, bytes);
   if (!device_part.ok()) return complain(device_part.status());
-  Result<Json> disk_part = disk(asked, bytes);
+  Result<Json> disk_part = disk(asked, bytes, asked.tune ? 1 : SPW_TUNE_UNKNOWN);
   if (!disk_part.ok()) return complain(disk_part.status());
   const Json json{{"device", device_part.value()}, {"host", host_facts()}, {"disk", disk_part.value()}};
   const std::string text =
@@ -113,7 +113,7 @@ int run_bench(const Asked& asked, uint64_t bytes) {
   }
   Result<Json> device_part = bench_device(asked.device, bytes);
   if (!device_part.ok()) return complain(device_part.status());
-  Result<Json> disk_part = disk(asked, bytes);
+  Result<Json> disk_part = disk(asked, bytes, 0);
   if (!disk_part.ok()) return complain(disk_part.status());
   const Json json{{"device", device_part.value()}, {"disk", disk_part.value()}};
   return answer(json, bench_text(json["device"]) + disk_text(json["disk"]), asked.json);
@@ -135,7 +135,7 @@ std::function<std::optional<int>()> add_tiers_commands(CLI::App& app) {
   auto asked = std::make_shared<Asked>();
   CLI::App* tiers = add(app, "tiers", "what memory there is below the device, and how fast it is", *asked);
   tiers->add_flag("--tune", asked->tune,
-                  "find the best block size and depth for the disk first (some seconds)");
+                  "find the best block size and depth for the disk again (some seconds)");
   CLI::App* bench = add(app, "bench-tiers",
                         "measure evicting and restoring a region, beside plain copies and the disk", *asked);
   return [=]() -> std::optional<int> {

@@ -117,6 +117,23 @@ TEST_F(TiersCommandTest, TuneKeepsWhatItFinds) {
   EXPECT_TRUE(folder_.has("cache/spillway/disks.json"));
 }
 
+TEST_F(TiersCommandTest, ADiskIsTunedTheFirstTimeAlone) {
+  const std::string file = "cache/spillway/disks.json";
+  const std::vector<std::string> tiers{"tiers", "--bytes", "4MiB", "--dir", folder_.path()};
+  ASSERT_EQ(run(tiers, {}, "spill_block:2MiB").code, 0);
+  EXPECT_FALSE(folder_.has(file));  // the user has chosen
+  ASSERT_EQ(run(tiers).code, 0);
+  ASSERT_TRUE(folder_.has(file));
+  // As no search would find.
+  std::string text = folder_.read(file);
+  const size_t at = text.find("\"depth\":");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, text.find(',', at) - at, "\"depth\": 7");
+  folder_.write(file, text);
+  EXPECT_EQ(answer({"tiers"})["disk"]["depth"], 7);
+  EXPECT_EQ(folder_.read(file), text);
+}
+
 TEST_F(TiersCommandTest, BenchMeasuresEachDevice) {
   for (const char* device : {"0", "1"}) {
     const json found = answer({"bench-tiers", "--device", device});
