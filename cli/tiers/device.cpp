@@ -31,6 +31,10 @@ Status last_error(spw_status status) {
   return status == SPW_OK ? Status() : Status(status, spw_last_error());
 }
 
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
 // Seconds that `body`, which answers a Status, takes.
 template <typename Body>
 Status timed(double* seconds, Body body) {
@@ -65,6 +69,7 @@ class Context {
     return status;
   }
   const Driver& driver() const { return *driver_; }
+  CUdevice device() const { return device_; }
   CUstream stream() const { return stream_; }
 
  private:
@@ -116,6 +121,41 @@ Status measure_moves(int device, uint64_t bytes, const char* name, spw_tier tier
   return {};
 }
 
+// What programs use that leave it to the driver: memory that moves, asked for ahead, to the host and back.
+Status measure_managed(const Context& context, uint64_t bytes, Json& figures) {
+  const Driver& driver = context.driver();
+  if (driver.cuMemAllocManaged == nullptr || driver.cuMemPrefetchAsync == nullptr)
+    return Status::unsupported("the driver has no cuMemPrefetchAsync of CUDA 12.2");
+  CUdeviceptr block = 0;
+  Status status =
+      driver.check(driver.cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
+  if (!status.ok()) return status;
+  const auto move = [&](CUmemLocation to) {
+    Status moved =
+        driver.check(driver.cuMemPrefetchAsync(block, bytes, to, 0, context.stream()), "cuMemPrefetchAsync");
+    if (!moved.ok()) return moved;
+    return driver.check(driver.cuStreamSynchronize(context.stream()), "cuStreamSynchronize");
+  };
+  const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
+  const CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0};
+  double out = 0;
+  double in = 0;
+  status = move(here);
+  if (status.ok()) {
+    status = driver.check(driver.cuMemsetD8Async(block, 0x5a, bytes, context.stream()), "cuMemsetD8Async");
+  }
+  // The first way out makes the host's pages.
+  for (int round = 0; status.ok() && round < 2; ++round) {
+    status = timed(&out, [&] { return move(host); });
+    if (status.ok()) status = timed(&in, [&] { return move(here); });
+  }
+  Status freed = driver.check(driver.cuMemFree(block), "cuMemFree");
+  if (!status.ok() || !freed.ok()) return status.ok() ? std::move(freed) : std::move(status);
+  figures["managed_out_bytes_per_s"] = static_cast<double>(bytes) / out;
+  figures["managed_in_bytes_per_s"] = static_cast<double>(bytes) / in;
+  return {};
+}
+
 // Copies through a small block, for what serves other programs too.
 Status measure_link(const std::shared_ptr<const Driver>& driver, int device, uint64_t bytes, Json& figures) {
   constexpr uint64_t kMostBlockBytes = 64 << 20;
@@ -152,7 +192,7 @@ Result<Json> device_facts(int device, uint64_t bytes) {
              {"copy_in_bytes_per_s", nullptr},
              {"copies_reason", ""}};
   if (Status status = measure_link(driver.value(), device, bytes, facts); !status.ok())
-    facts["copies_reason"] = status.text().substr(0, status.text().find('\n'));
+    facts["copies_reason"] = first_line(status.text());
   return facts;
 }
 
@@ -216,6 +256,9 @@ Result<Json> bench_device(int device, uint64_t bytes) {
   (void)spw_region_release(device, kTag);
   if (!status.ok() || !freed.ok())
     return status.ok() ? Status(freed.code(), freed.text()) : std::move(status);
+  figures["managed_out_bytes_per_s"] = nullptr;
+  figures["managed_in_bytes_per_s"] = nullptr;
+  figures["managed_reason"] = first_line(measure_managed(context, bytes, figures).text());
   return figures;
 }
 
@@ -231,6 +274,9 @@ std::string bench_text(const Json& figures) {
   row("region, host, first time (pins)", "evict_first_bytes_per_s", "restore_first_bytes_per_s");
   row("region, host", "evict_host_bytes_per_s", "restore_host_bytes_per_s");
   row("region, disk", "evict_disk_bytes_per_s", "restore_disk_bytes_per_s");
+  if (const auto reason = figures["managed_reason"].get<std::string>(); !reason.empty())
+    return text + fmt::format("managed memory was not measured: {}\n\n", reason);
+  row("managed memory, prefetched", "managed_out_bytes_per_s", "managed_in_bytes_per_s");
   return text + "\n";
 }
 

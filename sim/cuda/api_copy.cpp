@@ -111,6 +111,18 @@ SPWSIM_EXPORT cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdev
   return cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, per_thread(stream));
 }
 
+// Managed memory has one place here, so its bytes move onto themselves: in their turn, and ordered as work
+// that writes them.
+SPWSIM_EXPORT cuMemPrefetchAsync(CUdeviceptr at, size_t bytes, CUmemLocation to, unsigned flags,
+                                 CUstream stream) {
+  if (flags != 0 || to.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
+  return on_device(EntryPoint::k_cuMemPrefetchAsync, at, at, bytes, stream, false);
+}
+SPWSIM_EXPORT cuMemPrefetchAsync_v2_ptsz(CUdeviceptr at, size_t bytes, CUmemLocation to, unsigned flags,
+                                         CUstream stream) {
+  return cuMemPrefetchAsync(at, bytes, to, flags, per_thread(stream));
+}
+
 SPWSIM_EXPORT cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
   return fill_on(EntryPoint::k_cuMemsetD8, to, value, 1, count, kLegacy);
 }

@@ -138,22 +138,23 @@ TEST_F(TiersCommandTest, BenchMeasuresEachDevice) {
   for (const char* device : {"0", "1"}) {
     const json found = answer({"bench-tiers", "--device", device});
     EXPECT_THAT(keys(found), ElementsAre("device", "disk"));
-    EXPECT_THAT(
-        keys(found["device"]),
-        ElementsAre("bytes", "copy_in_bytes_per_s", "copy_out_bytes_per_s", "evict_disk_bytes_per_s",
-                    "evict_first_bytes_per_s", "evict_host_bytes_per_s", "name", "restore_disk_bytes_per_s",
-                    "restore_first_bytes_per_s", "restore_host_bytes_per_s"));
+    EXPECT_THAT(keys(found["device"]),
+                ElementsAre("bytes", "copy_in_bytes_per_s", "copy_out_bytes_per_s", "evict_disk_bytes_per_s",
+                            "evict_first_bytes_per_s", "evict_host_bytes_per_s", "managed_in_bytes_per_s",
+                            "managed_out_bytes_per_s", "managed_reason", "name", "restore_disk_bytes_per_s",
+                            "restore_first_bytes_per_s", "restore_host_bytes_per_s"));
+    EXPECT_EQ(found["device"]["managed_reason"], "");
     EXPECT_EQ(found["device"]["bytes"], 4 << 20);
     for (const auto& [name, value] : found["device"].items()) {
-      if (name == "name") continue;
+      if (value.is_string()) continue;
       EXPECT_GT(value, 0) << name;
     }
     expect_disk(found["disk"], true);
   }
   const CommandResult text = run({"bench-tiers", "--bytes", "4MiB", "--dir", folder_.path()});
   EXPECT_EQ(text.code, 0) << text.err;
-  for (const char* row :
-       {"plain copies, pinned memory", "region, host, first time (pins)", "region, host  ", "region, disk"}) {
+  for (const char* row : {"plain copies, pinned memory", "region, host, first time (pins)", "region, host  ",
+                          "region, disk", "managed memory, prefetched"}) {
     EXPECT_THAT(text.out, HasSubstr(row));
   }
 }
