@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
@@ -92,7 +93,7 @@ TEST(PinnedArena, SlotsCanBeAskedFor) {
 }
 
 // What a training program pins: batches of a loader, of sizes that vary with the samples, and offloaded
-// tensors.
+// tensors. Rounded up to powers of two in pytorch#95823, pytorch#150517, cupy#7742 and sglang#36562.
 TEST(PinnedArena, HoldsHardlyMoreThanWasAskedFor) {
   Device device;
   PinnedArena arena(*device.driver, {});
@@ -112,6 +113,7 @@ TEST(PinnedArena, HoldsHardlyMoreThanWasAskedFor) {
   EXPECT_GT(static_cast<double>(rounded_to_powers), 1.5 * static_cast<double>(asked));
 }
 
+// pytorch#86097: what was pinned had no bound.
 TEST(PinnedArena, TheLimitIsNeverPassed) {
   Device device;
   PinnedArena arena(*device.driver, {20 * kMiB, nullptr});
@@ -169,6 +171,27 @@ TEST(PinnedArena, ARefusedPinLowersTheLimitAndNothingElse) {
   SPW_EXPECT_OK(arena.validate());
 }
 
+uint64_t mapped_pages() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages;
+}
+
+// pytorch#139884: the memory of a pin that failed was not given back.
+TEST(PinnedArena, ARefusedPinKeepsNoMemory) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "faults are injected by the simulated driver";
+  PinnedArena arena(*device.driver, {});
+  const uint64_t before = mapped_pages();
+  for (int i = 0; i < 4; ++i) {
+    device.inject_fault("cuMemHostRegister", 1, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_FALSE(arena.allocate(64 * kMiB).ok());
+    arena.forget_refusals();
+  }
+  EXPECT_LT(mapped_pages(), before + 64 * kMiB / 4096);
+  EXPECT_EQ(stats_of(arena).reserved_bytes.current, 0);
+}
+
 TEST(PinnedArena, WhatLiesFreeMakesRoomForARefusedPin) {
   Device device;
   if (!device.simulated()) GTEST_SKIP() << "faults are injected by the simulated driver";
@@ -189,7 +212,8 @@ TEST(PinnedArena, AStepThatIsRefusedIsTriedSmaller) {
   EXPECT_EQ(stats_of(arena).reserved_bytes.current, static_cast<int64_t>(8 * kMiB + 8192));
 }
 
-// Random requests against a model, with pins refused now and then.
+// Random requests against a model, with pins refused now and then. pytorch#192722: a request was served by a
+// free block that was smaller.
 TEST(PinnedArena, RandomRequestsNeverOverlap) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import activations_test
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
 from spilling import configure, every_seed, on_disk, refused
@@ -247,6 +248,108 @@ def nothing_to_move_is_moved_at_once(outcome: Outcome) -> None:
     SleepingAllocator.get_instance().wake_up([])
 
 
+def sleep_gives_all_memory_back(outcome: Outcome) -> None:
+    """vllm#32714: what a sleep gave back was a third of what the device should have had."""
+    allocator = SleepingAllocator.get_instance()
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    with allocator.use_memory_pool("weights"):
+        weights = [filled(number, 1 + number % 7) for number in range(24)]
+        del weights[::3]  # what the allocator keeps for later is the device's too
+    with allocator.use_memory_pool("kv_cache"):
+        cache = filled(3, 40)
+    for _ in range(2):
+        allocator.sleep(("weights",))
+        assert torch.cuda.mem_get_info()[0] == free, (torch.cuda.mem_get_info(), free)
+        allocator.wake_up()
+    kept = [number for number in range(24) if number % 3]
+    outcome.damaged += sum(wrong(tensor, number) for tensor, number in zip(weights, kept, strict=True))
+    del cache
+
+
+def waking_without_room_leaves_nothing(outcome: Outcome) -> None:
+    """vllm#34600: where a part had no room, the rest stayed mapped. LMCache#3022 and #3006: it was answered unread."""
+    allocator = SleepingAllocator.get_instance()
+    with allocator.use_memory_pool("weights"):
+        weights = [filled(number, 20) for number in range(5)]
+    allocator.sleep(("weights",))
+    # As another process would: Spillway finds out when it has mapped some of them.
+    driver, other = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert driver.cuMemAlloc_v2(ctypes.byref(other), ctypes.c_size_t(200 * MIB)) == 0
+    free = torch.cuda.mem_get_info()
+    for cycle in range(CYCLES):
+        refused("out of memory", allocator.wake_up)
+        assert torch.cuda.mem_get_info() == free and torch.cuda.memory_allocated() == 0, cycle
+        assert spillway.regions()["weights"]["device_bytes"] == 0
+        if cycle < 10:
+            held = Held()
+    held.check()
+    assert driver.cuMemFree_v2(other) == 0
+    allocator.wake_up()
+    outcome.damaged += sum(wrong(tensor, number) for number, tensor in enumerate(weights))
+
+
+def new_weights_are_what_runs(outcome: Outcome) -> None:
+    """vllm#29341, sglang#15246: weights that were loaded after a sleep had dropped the old ones gave gibberish."""
+    allocator = SleepingAllocator.get_instance()
+    held = {}
+    for number, tag in enumerate(("weights", "buffers", "kv_cache")):
+        with allocator.use_memory_pool(tag):
+            held[tag] = filled(number, 8)
+    graph, results = torch.cuda.CUDAGraph(), {tag: torch.zeros_like(tensor) for tag, tensor in held.items()}
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for tag, tensor in held.items():
+            results[tag].copy_(tensor)
+    for value in (5, 6):
+        allocator.sleep(("buffers",))
+        filled(-1, 100)
+        torch.cuda.empty_cache()
+        allocator.wake_up(["weights"])
+        held["weights"].fill_(value)
+        allocator.wake_up()
+        graph.replay()
+        outcome.damaged += wrong(results["weights"], value) + wrong(results["buffers"], 1)
+
+
+def what_fails_leaves_no_pin(outcome: Outcome) -> None:
+    """LMCache#2951: what was pinned for a read stayed so when there was no room for it, until nothing could move."""
+    with spillway.region("a"):
+        tensor = filled(1, 100)
+    spillway.evict("a")
+    other = filled(2, 200)
+    for _ in range(3):
+        refused("out of memory", spillway.resident("a").__enter__)
+        assert spillway.regions()["a"]["pins"] == 0
+    outcome.damaged += wrong(other, 2)
+    del other
+    torch.cuda.empty_cache()
+    try:
+        with spillway.resident("a"):
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    spillway.evict("a")
+    spillway.restore("a")
+    outcome.damaged += wrong(tensor, 1)
+
+
+def nobody_waits_for_activations(outcome: Outcome) -> None:
+    """DeepSpeed#1130: each copy back was waited for. torchtune#2076: each copy out pinned memory, which waits too."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.spwSimCalls.restype = driver.spwSimHostWaits.restype = ctypes.c_uint64
+    model = activations_test.Model()
+    handle = spillway.offload_activations(model, ["layers.*"])
+    for step in range(6):
+        torch.cuda.synchronize()
+        before = [driver.spwSimHostWaits(), driver.spwSimCalls(b"cuMemHostRegister")]
+        model(activations_test.batch()).backward(torch.ones(activations_test.WIDTH, device="cuda"))
+        after = [driver.spwSimHostWaits(), driver.spwSimCalls(b"cuMemHostRegister")]
+        assert step < 2 or after == before, (step, after, before)
+        outcome.damaged += model.damaged(12)
+    assert handle.stats()["fetched_bytes"] > 0, handle.stats()
+
+
 PROGRAMS: list[Program] = [
     tensors_are_freed_while_their_region_moves,
     on_disk(two_spills_share_what_they_copy_through),
@@ -260,6 +363,11 @@ PROGRAMS: list[Program] = [
     sleep_waits_for_the_work_in_flight,
     waking_a_part_touches_nothing_else,
     nothing_to_move_is_moved_at_once,
+    sleep_gives_all_memory_back,
+    waking_without_room_leaves_nothing,
+    new_weights_are_what_runs,
+    what_fails_leaves_no_pin,
+    nobody_waits_for_activations,
 ]
 
 OnEverySeed = every_seed(PROGRAMS)
