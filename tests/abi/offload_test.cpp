@@ -122,6 +122,7 @@ TEST(AbiOffload, NestedRegionsServeInnermostFirst) {
   });
 }
 
+// cudf-spark#6864: what was in use was copied out as well, and gave no room.
 TEST(AbiOffload, AnAllocationThatWouldFailEvictsWhatMayGo) {
   in_child({{"SPILLWAY_CONF", "limit:64MiB"}}, [] {
     const auto driver = start_device();

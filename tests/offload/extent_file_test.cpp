@@ -75,6 +75,7 @@ TEST(ExtentFile, ReservesWholeExtentsOnTheDisk) {
   EXPECT_GE(disk_bytes_of(*file), 64 * kMiB);
 }
 
+// LMCache#4385: what came back from the disk was another's.
 TEST(ExtentFile, NoExtentIsHandedOutTwice) {
   constexpr uint64_t kMostBytes = 200 * kMiB;
   const auto file = file_of(kMostBytes, 20 * kMiB);

@@ -80,6 +80,7 @@ bool may_mount() {
   return getuid() == 0;
 }
 
+// cudf-spark#14683: a full disk ended the program.
 TEST(Limits, AFullFileSystemKeepsTheRegionWhereItIs) {
   const Folder directory;
   const int answer = in_child([&] {

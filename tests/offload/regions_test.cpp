@@ -75,6 +75,7 @@ TEST_F(RegionsTest, TheDeviceServesOthersMeanwhile) {
   expect_sound();
 }
 
+// cudf-spark#10004: what had gone from the host on to the disk could not come back.
 TEST_F(RegionsTest, HostMemoryGoesDownToTheDisk) {
   void* block = weights_.allocate(20 * kMiB);
   weights_.write(block, 3);
@@ -105,6 +106,7 @@ TEST_F(RegionsTest, WhatIsDiscardedComesBackAsMemory) {
   expect_sound();
 }
 
+// torch_memory_saver#92: memory that had been given back in a pause was given back again by a free.
 TEST_F(RegionsTest, BlocksCanBeFreedWhileTheyAreElsewhere) {
   void* first = weights_.allocate(24 * kMiB);
   void* second = weights_.allocate(24 * kMiB);
@@ -296,6 +298,7 @@ class WatchedQueue final : public IoQueue {
   std::vector<std::span<std::byte>>* memory_;
 };
 
+// DeepSpeed#3506: what was larger than a buffer was refused. DeepSpeed#3062: so was what found none free.
 TEST(Regions, FewBuffersAndPlainOnesDo) {
   const Folder directory;
   for (const size_t buffers : {1, 3}) {

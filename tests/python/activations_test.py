@@ -108,6 +108,7 @@ def nothing_is_left() -> None:
 
 
 def bytes_come_back(outcome: Outcome, to: str = "host") -> None:
+    """torchtune#1867: memory served again while it was copied out. Megatron#7398: it was copied back before that."""
     model = Model()
     handle = spillway.offload_activations(model, ["layers.*"], to=to)
     train(outcome, model)

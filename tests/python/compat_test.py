@@ -28,6 +28,7 @@ def wrong(tensor: Any, value: int) -> int:
 
 
 def saver_pauses_and_resumes(outcome: Outcome) -> None:
+    """torch_memory_saver#71: weights that were kept on the host came back as something else."""
     with saver.region(tag="weights", enable_cpu_backup=True):
         weights = filled(1)
         with saver.disable():

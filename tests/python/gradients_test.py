@@ -99,6 +99,7 @@ def they_leave_and_are_added_to(outcome: Outcome, checkpointed: bool, to: str = 
 
 
 def whoever_uses_one_has_it(outcome: Outcome) -> None:
+    """cudf#18088: who used what might be elsewhere without a lock on it got an error."""
     model = Model().cuda()
     spillway.offload_parameters(model, 0.3)
 

@@ -30,6 +30,7 @@ def on_meta() -> Any:
 
 
 def all_gets_memory(outcome: Outcome) -> None:
+    """torchtitan#3281: weights were initialised on the host, where a collective of the device waited for ever."""
     model = on_meta()
     wanted = sum(parameter.nbytes for parameter in model.parameters()) + 64 * 8
     done = spillway.materialize(model, "cuda")
