@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +50,13 @@ std::string text_of(const char* call, int error) {
 
 bool is_no_room(int error) {
   return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
+// What Linux makes of errors of block devices (block/blk-core.c, blk_errors) and of file systems
+// (EFSCORRUPTED and EFSBADCRC are EUCLEAN and EBADMSG).
+bool is_loss(int error) {
+  constexpr std::array kLosses = {EIO, ENODATA, EREMOTEIO, EILSEQ, EUCLEAN, EBADMSG};
+  return std::find(kLosses.begin(), kLosses.end(), error) != kLosses.end();
 }
 
 IoFile::IoFile(int descriptor, bool want_direct, FileCalls& calls) : buffered_(descriptor) {

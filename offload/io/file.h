@@ -20,6 +20,9 @@ namespace spillway {
 
 // Whether this errno says that the disk, a quota or the process's limit has no room.
 bool is_no_room(int error);
+// Whether this errno of a read says that the bytes are not there any more: the device, or the file system's
+// own checksums, or ENODATA, which is the end of the file too. Anything else may pass.
+bool is_loss(int error);
 
 class IoFile {
  public:

@@ -41,7 +41,7 @@ class IoQueue {
   virtual void push(const IoOperation& operation) = 0;
   // Starts what was pushed, waits until something is complete or wake() was called, and returns how many
   // completions it wrote: 0 after a wake() alone. What the kernel refuses to start for a second ends with
-  // EIO.
+  // EBUSY.
   virtual size_t wait(std::span<IoCompletion> out) = 0;
   virtual void wake() = 0;
   // Memory that many operations will use; it may be prepared for them. Must stay mapped while the queue

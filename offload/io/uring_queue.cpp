@@ -159,7 +159,8 @@ void UringQueue::push(const IoOperation& operation) {
   io_uring_sqe_set_data64(entry, operation.token);
 }
 
-// Takes back what the kernel has not begun. Not with the kernel's own error: that one would be tried again.
+// Takes back what the kernel has not begun. Not with the kernel's own error, EAGAIN, which would be tried a
+// thousand times; and not with one that a disk may have.
 size_t UringQueue::fail_pushed(std::span<IoCompletion> out) {
   io_uring_sq& queue = ring_.sq;
   const unsigned begin = io_uring_smp_load_acquire(queue.khead);
@@ -170,7 +171,7 @@ size_t UringQueue::fail_pushed(std::span<IoCompletion> out) {
     if (token == kWakeToken) {
       has_wake = true;
     } else {
-      out[found++] = {static_cast<uint32_t>(token), -EIO};
+      out[found++] = {static_cast<uint32_t>(token), -EBUSY};
     }
   }
   queue.sqe_head = queue.sqe_tail = begin;

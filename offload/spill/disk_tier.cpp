@@ -374,9 +374,7 @@ void DiskTier::read(std::span<std::byte> memory, const DiskPiece& piece, IoPrior
   auto ended = std::make_shared<Done>(std::move(done));
   Status status = engine_.submit(request, [this, ended, memory, stored, &piece](int error) {
     if (error != 0) {
-      (*ended)(Status::data_lost(fmt::format("{}: {} bytes at {} of the spill file could not be read: {}",
-                                             options_.file.directory, stored.size(), piece.offset,
-                                             reason(error))));
+      (*ended)(unreadable(piece, stored.size(), error));
       return;
     }
     {
@@ -386,6 +384,13 @@ void DiskTier::read(std::span<std::byte> memory, const DiskPiece& piece, IoPrior
     workers_.run([this, ended, memory, &piece] { (*ended)(verify(memory, piece)); });
   });
   if (!status.ok()) (*ended)(std::move(status));
+}
+
+// What is not lost may be read another time: for now there is no memory for it, say.
+Status DiskTier::unreadable(const DiskPiece& piece, size_t bytes, int error) const {
+  std::string text = fmt::format("{}: {} bytes at {} of the spill file could not be read: {}",
+                                 options_.file.directory, bytes, piece.offset, reason(error));
+  return is_loss(error) ? Status::data_lost(std::move(text)) : Status::io(std::move(text));
 }
 
 Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
@@ -398,6 +403,7 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
       const ssize_t got = ::pread(file_->file().buffered(), stored.data() + done, stored.size() - done,
                                   static_cast<off_t>(piece.offset + done));
       if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && !is_loss(errno)) return unreadable(piece, stored.size(), errno);
       if (got <= 0) break;
       done += static_cast<size_t>(got);
     }

@@ -4,7 +4,8 @@
 // kMostWrites times in all; places that could not be written are not used again. After kMostFailures failed
 // writes in a row the tier takes nothing more; one that finds the disk full is not tried again, and not
 // counted. What is read is compared with its checksums; a mismatch is read once more, past the way it was
-// read before, and then reported.
+// read before, and then reported. Lost is what differs then, or what the disk says is lost (is_loss); a read
+// that fails for another reason leaves the piece as it is.
 //
 // Checksums and packing are the work of a few threads of their own: neither whoever submits nor the disk
 // waits for them. The file is made by the first reserve(). Thread-safe.
@@ -91,7 +92,8 @@ class DiskTier {
   // thread's call was told is an error for them too. Errors: as of write().
   Status sync(uint64_t since);
   uint64_t sync_failures() const { return sync_failures_.load(); }
-  // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost.
+  // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost (for
+  // good), io (another time it may go well).
   void read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done);
 
   DiskCounters counters() const;
@@ -112,7 +114,9 @@ class DiskTier {
   void count_failure(bool is_full);
   bool replace_bad_place(Write& write);
   void write_ended(const std::shared_ptr<Write>& write, int error);
-  // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost.
+  // The error of a read that failed.
+  Status unreadable(const DiskPiece& piece, size_t bytes, int error) const;
+  // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost, io.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);
   uint64_t planned_today() const;
   uint64_t used_today() const;  // by others, too
