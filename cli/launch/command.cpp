@@ -104,28 +104,91 @@ int run(const Choices& choices) {
 
 // ---- dryrun
 
-// What the processes of the program left in the folder, one file each.
-std::vector<Json> results_in(const std::filesystem::path& folder) {
-  std::vector<Json> results;
+// What the program's processes left in the folder, one file each.
+struct Results {
+  bool watched = false;     // some process had PyTorch and said so
+  bool complete = true;     // each that used CUDA said what it used
+  std::vector<Json> users;  // of CUDA, by rank
+};
+
+Results results_in(const std::filesystem::path& folder) {
+  Results results;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     std::ifstream file(entry.path());
     Json result = Json::parse(file, nullptr, false);
-    if (!result.is_discarded()) results.push_back(std::move(result));
+    results.watched = true;
+    if (result.is_discarded() || !result.value("complete", false)) {
+      results.complete = false;
+    } else if (!result["devices"].empty()) {
+      results.users.push_back(std::move(result));
+    }
   }
-  std::sort(results.begin(), results.end(),
+  std::sort(results.users.begin(), results.users.end(),
             [](const Json& a, const Json& b) { return a.value("rank", 0) < b.value("rank", 0); });
   return results;
 }
 
-std::string report(const std::vector<Json>& results, uint64_t gpu_bytes, const std::string& allocator,
-                   int code, bool died_of_memory) {
+enum class Verdict { kFits, kNothingUsed, kOutOfMemory, kFailed, kNotKnown };
+
+const char* name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFits:
+      return "fits";
+    case Verdict::kNothingUsed:
+      return "nothing used";
+    case Verdict::kOutOfMemory:
+      return "out of memory";
+    case Verdict::kFailed:
+      return "failed";
+    case Verdict::kNotKnown:
+      return "not known";
+  }
+  return "";
+}
+
+// Of a program that ended with the code.
+Verdict judge(const Results& results, int code) {
+  const auto is_out_of_memory = [](const Json& result) { return result.contains("oom"); };
+  if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {
+    return Verdict::kOutOfMemory;
+  }
+  if (!results.watched || !results.complete) return Verdict::kNotKnown;
+  if (code != 0) return Verdict::kFailed;
+  return results.users.empty() ? Verdict::kNothingUsed : Verdict::kFits;
+}
+
+// As of all commands: 2 is a no. What is not known is no success.
+int exit_code(Verdict verdict, int code) {
+  if (verdict == Verdict::kOutOfMemory) return 2;
+  return verdict == Verdict::kNotKnown && code == 0 ? 1 : code;
+}
+
+std::string explain(Verdict verdict, const Results& results, int code) {
+  switch (verdict) {
+    case Verdict::kFits:
+      return "it ran to its end: it fits, as far as it ran";
+    case Verdict::kNothingUsed:
+      return "it ran to its end, and used nothing of PyTorch's CUDA memory";
+    case Verdict::kOutOfMemory:
+      return "it does NOT fit";
+    case Verdict::kFailed:
+      return fmt::format("the program ended with code {}, for another reason than device memory", code);
+    case Verdict::kNotKnown:
+      break;
+  }
+  return fmt::format("not known{}: {}", code == 0 ? "" : fmt::format(" why it ended with code {}", code),
+                     results.watched
+                         ? "a process that used CUDA was killed or crashed, and what it used is lost"
+                         : "no process imported PyTorch where Spillway sees it, which it does not "
+                           "where PYTHONPATH is replaced, or Python has -E, -I or -S");
+}
+
+std::string report(const Results& results, uint64_t gpu_bytes, const std::string& allocator, Verdict verdict,
+                   int code) {
   std::string out = fmt::format("spillway dryrun: simulated device of {}, allocator {}\n",
                                 format_size(gpu_bytes), allocator);
-  if (results.empty()) {
-    out += "  no process used PyTorch's CUDA memory\n";
-  }
-  for (const Json& result : results) {
+  for (const Json& result : results.users) {
     for (const Json& device : result["devices"]) {
       out += fmt::format("  rank {} device {}: peak allocated {}, peak reserved {}, {} out of memory\n",
                          result.value("rank", 0), device.value("device", 0),
@@ -138,10 +201,7 @@ std::string report(const std::vector<Json>& results, uint64_t gpu_bytes, const s
                          result["oom"].value("where", std::string("?")));
     }
   }
-  out += died_of_memory ? "  it does NOT fit\n"
-         : code == 0
-             ? "  it ran to its end: it fits, as far as it ran\n"
-             : fmt::format("  the program ended with code {}, for another reason than device memory\n", code);
+  out += fmt::format("  {}\n", explain(verdict, results, code));
   out +=
       "  Meaningless here: every value computed on the device (losses, metrics, anything that branches on "
       "them), all "
@@ -180,28 +240,27 @@ int dryrun(const Choices& choices) {
   ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
   ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
   Result<int> code = execute_and_wait(program.value());
-  const std::vector<Json> results = results_in(folder);
+  const Results results = results_in(folder);
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   if (!code.ok()) return complain(code.take_status());
 
-  const bool died_of_memory =
-      code.value() != 0 &&
-      std::any_of(results.begin(), results.end(), [](const Json& result) { return result.contains("oom"); });
+  const Verdict verdict = judge(results, code.value());
   // SPILLWAY_DISABLE may have the last word.
   const std::string allocator =
-      results.empty() ? choices.allocator : results.front().value("allocator", choices.allocator);
+      results.users.empty() ? choices.allocator : results.users.front().value("allocator", choices.allocator);
   if (choices.json) {
     const Json all = {{"gpu_memory_bytes", *gpu_bytes},
                       {"allocator", allocator},
                       {"exit_code", code.value()},
-                      {"out_of_memory", died_of_memory},
-                      {"processes", results}};
+                      {"verdict", name_of(verdict)},
+                      {"out_of_memory", verdict == Verdict::kOutOfMemory},
+                      {"processes", results.users}};
     std::fprintf(stderr, "%s\n", all.dump(2).c_str());
   } else {
-    std::fputs(report(results, *gpu_bytes, allocator, code.value(), died_of_memory).c_str(), stderr);
+    std::fputs(report(results, *gpu_bytes, allocator, verdict, code.value()).c_str(), stderr);
   }
-  return died_of_memory ? 2 : code.value();
+  return exit_code(verdict, code.value());
 }
 
 }  // namespace

@@ -1,7 +1,4 @@
-"""What `spillway run` and `spillway dryrun` do inside each Python process, before the program's first line.
-
-Processes that never import PyTorch pay for one entry in sys.meta_path.
-"""
+"""What `spillway run` and `spillway dryrun` do inside each Python process, once PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -16,53 +13,100 @@ import threading
 import time
 import traceback
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
-from ._first_use import after_import
+from ._errors import SpillwayError
 from ._install import install
 
 
-def start() -> None:
-    """SPILLWAY_RUN names the integration ("full", "plain", "native" for none); SPILLWAY_DRYRUN a folder for results."""
-    mode = os.environ["SPILLWAY_RUN"]
+def serve(torch: Any, mode: str, results: str | None) -> None:
+    """`mode` names the integration ("full", "plain", "native" for none), `results` the folder of a dryrun.
 
-    def imported(torch: Any) -> None:
-        if torch.version.cuda is None:
-            print(f"spillway: PyTorch {torch.__version__} has no CUDA: nothing to serve", file=sys.stderr)
-            return
+    What Spillway cannot do ends the process, in one line.
+    """
+    if torch.version.cuda is None:
+        print(f"spillway: PyTorch {torch.__version__} has no CUDA: nothing to serve", file=sys.stderr)
+        return
+    try:
         if mode != "native":
             install("plain" if mode == "plain" else "full")
-        if folder := os.environ.get("SPILLWAY_DRYRUN"):
-            _prepare_dryrun(torch, Path(folder))
-
-    after_import("torch", imported)
+    except SpillwayError as problem:
+        print(f"spillway: {problem}", file=sys.stderr)
+        raise SystemExit(1) from None
+    if results is not None:
+        _prepare_dryrun(torch, Path(results))
 
 
 def _prepare_dryrun(torch: Any, folder: Path) -> None:
-    """On the simulated device: what it cannot do is switched off, and the end is written down."""
+    """On the simulated device: what it cannot do is switched off, and what happens is written down."""
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     # As of 2.15 PyTorch's expandable segments ask NVML, which is not simulated, unless they are to stay in the process.
     os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")
-    result: dict[str, Any] = {"process_id": os.getpid()}
-    note_refusals(torch, result)
-    note_end(torch, result)
-    pid = os.getpid()
+    Watch(torch, folder).start()
 
-    def write() -> None:
-        if os.getpid() != pid or not torch.cuda.is_initialized():
-            return
-        result["rank"] = _rank()
-        result["allocator"] = str(torch.cuda.get_allocator_backend())
-        result["devices"] = [_device(torch, device) for device in range(torch.cuda.device_count())]
-        settle(torch, result)
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False) as file:
-            json.dump(result, file)
-        finish_backward_passes(torch, [row["device"] for row in result["devices"] if row["peak_allocated_bytes"] > 0])
 
-    atexit.register(write)
+class Watch:
+    """Tells the folder what the process, and those that it forks, use of the devices: in one file each.
+
+    A process that has PyTorch and does not use CUDA leaves a file without devices. One that uses CUDA leaves a file
+    that is not complete, and completes it when it ends, by whatever end Python knows of; who is killed does not.
+    """
+
+    def __init__(self, torch: Any, folder: Path) -> None:
+        self.torch = torch
+        self.folder = folder
+        self.result: dict[str, Any] = {}
+        self.process_id: int | None = None  # while this one uses CUDA
+        self.file = ""
+
+    def start(self) -> None:
+        self._write({"complete": True, "devices": []})
+        note_refusals(self.torch, self.result)
+        note_end(self.torch, self.result)
+        self.torch.cuda._lazy_call(self._begin)  # a child of fork has it as well
+        atexit.register(self._end_of_interpreter)
+        leave = os._exit
+
+        def end_and_leave(status: int) -> NoReturn:
+            """Children of fork, those of multiprocessing among them, run nothing of atexit."""
+            try:
+                self._end()
+            finally:
+                leave(status)
+
+        os._exit = end_and_leave
+
+    def _begin(self) -> None:
+        self.process_id = os.getpid()
+        self.file = self._write({"rank": _rank(), "complete": False, "devices": []})
+
+    def _end(self) -> list[int]:
+        """The devices that were used."""
+        if self.process_id != os.getpid():
+            return []
+        self.process_id = None
+        torch = self.torch
+        settle(torch, self.result)
+        rows = [_device(torch, device) for device in range(torch.cuda.device_count())]
+        devices = [row for row in rows if row["peak_reserved_bytes"] > 0 or row["num_ooms"] > 0]
+        allocator = str(torch.cuda.get_allocator_backend())
+        result = {"rank": _rank(), "complete": True, "allocator": allocator, "devices": devices, **self.result}
+        self._write(result, self.file)
+        return [row["device"] for row in devices]
+
+    def _end_of_interpreter(self) -> None:
+        finish_backward_passes(self.torch, self._end())
+
+    def _write(self, result: dict[str, Any], file: str = "") -> str:
+        if not file:
+            handle, file = tempfile.mkstemp(dir=self.folder, suffix=".json")
+            os.close(handle)
+        Path(file).write_text(json.dumps({"process_id": os.getpid(), **result}))
+        return file
 
 
 class _Mark:
@@ -117,11 +161,26 @@ def note_end(torch: Any, result: dict[str, Any]) -> None:
 
     def note_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         result["exception"] = kind.__name__
-        if issubclass(kind, torch.OutOfMemoryError):
-            result["oom"] = {"where": _where(torch, traceback.extract_tb(trace)), "text": str(error)}
+        for cause in causes(error):
+            if isinstance(cause, torch.OutOfMemoryError):
+                frames = [*traceback.extract_tb(trace), *traceback.extract_tb(cause.__traceback__)]
+                result["oom"] = {"where": _where(torch, frames), "text": str(cause)}
         before(kind, error, trace)
 
     sys.excepthook = note_exception
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and what it was raised for, during, or as a group of, however far back."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__context__, one.__cause__, *getattr(one, "exceptions", ())]
 
 
 def settle(torch: Any, result: dict[str, Any]) -> None:

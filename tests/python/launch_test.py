@@ -86,12 +86,38 @@ if __name__ == "__main__":
             for rank in (0, 1):
                 self.assertEqual(json.loads((Path(folder) / f"rank{rank}.json").read_text())["rank"], rank)
 
-    def test_a_sitecustomize_of_the_user_runs_too(self) -> None:
+    def with_sitecustomize(self, text: str, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "sitecustomize.py").write_text("import os; os.environ['SEEN'] = 'yes'\n")
+            (Path(folder) / "sitecustomize.py").write_text(text)
             path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
-            done = run_python(f"import os; print(os.environ['SEEN']); {BACKEND}", PYTHONPATH=path)
+            return run_python(program, PYTHONPATH=path, **environment)
+
+    def test_a_sitecustomize_of_the_user_runs_too(self) -> None:
+        program = f"import os; print(os.environ['SEEN']); {BACKEND}"
+        done = self.with_sitecustomize("import os; os.environ['SEEN'] = 'yes'\n", program)
         self.assertEqual(done.stdout.split(), ["yes", "spillway"], done.stderr)
+
+    def test_a_sitecustomize_that_fails_is_reported_and_the_program_served(self) -> None:
+        for fails, said in (
+            ("import no_such_profiler\n", "No module named 'no_such_profiler'"),
+            ("1 / 0\n", "by zero"),
+        ):
+            done = self.with_sitecustomize(fails, BACKEND)
+            self.assertEqual((done.returncode, done.stdout.strip()), (0, "spillway"), done.stderr)
+            self.assertIn("Error in sitecustomize", done.stderr)
+            self.assertIn(said, done.stderr)
+
+    def test_pytorch_that_is_imported_before_it(self) -> None:
+        done = self.with_sitecustomize("import torch\n", BACKEND)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "spillway"), done.stderr)
+        for before, said in (
+            ("import os, torch; os.environ['CXX'] = 'nope'; os.environ['SPILLWAY_CACHE'] = '/proc/x'\n", "nope"),
+            ("import torch; torch.zeros(1, device='cuda')\n", "call spillway.install() first"),
+        ):
+            done = self.with_sitecustomize(before, BACKEND)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(said, done.stderr)
 
     def test_disabled(self) -> None:
         self.assertEqual(run_python(BACKEND, SPILLWAY_DISABLE="1").stdout.strip(), "native")
@@ -110,11 +136,33 @@ if __name__ == "__main__":
         self.assertIn("the program runs without Spillway", done.stderr)
 
     def test_it_never_goes_on_with_another_allocator(self) -> None:
+        again = f"try:\n    import torch\nexcept:\n    {BACKEND}\n"
         with tempfile.TemporaryDirectory() as folder:
-            done = run_python(BACKEND, CXX="no-such-compiler", SPILLWAY_CACHE=folder)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertEqual(done.stdout, "")
-        self.assertIn("no C++ compiler", done.stderr)
+            for code in (BACKEND, again):
+                done = run_python(code, CXX="no-such-compiler", SPILLWAY_CACHE=folder)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertEqual(done.stdout, "")
+                self.assertIn("no C++ compiler", done.stderr)
+
+    def test_what_is_wrong_is_one_line(self) -> None:
+        cases = (
+            ({"SPILLWAY_LIBRARY": "/nowhere/libspillway.so"}, "SPILLWAY_LIBRARY names no file"),
+            ({"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, "backend"),
+        )
+        for command in (["run"], ["dryrun", "--gpu-memory", "1GiB"]):
+            for environment, said in cases:
+                done = spillway(*command, "--", sys.executable, "-c", BACKEND, **environment)
+                self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+                own = [line for line in done.stderr.splitlines() if line.startswith("spillway: ")]
+                self.assertIn(said, "\n".join(own), done.stderr)
+                self.assertNotIn("Traceback", done.stderr)
+                if command == ["run"]:
+                    self.assertEqual(own, done.stderr.splitlines())
+
+    def test_a_python_without_pytorch_imports_next_to_nothing(self) -> None:
+        heavy = "'spillway', 'torch', 'typing', 'importlib.abc', 'ctypes', 'traceback'"
+        done = run_python(f"import sys; print([name for name in ({heavy}) if name in sys.modules])")
+        self.assertEqual(done.stdout.strip(), "[]", done.stderr)
 
     def test_pinned_memory_for_the_asking(self) -> None:
         code = """
@@ -274,6 +322,89 @@ if __name__ == "__main__":
                 done = self.of_1gib(code, **allocator)
                 self.assertEqual(done.returncode, 2, code + done.stderr)
                 self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line}: torch.empty")
+
+    def test_out_of_memory_inside_another_exception(self) -> None:
+        too_much = "torch.empty(4 << 30, dtype=torch.uint8, device='cuda')"
+        wrapped = "import torch\ntry:\n    {0}\nexcept torch.OutOfMemoryError as error:\n    raise {1}\n"
+        compiled = f"""
+import torch
+def backend(module, inputs):
+    {too_much}
+torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+"""
+        group = wrapped.format(too_much, "ExceptionGroup('steps', [ValueError('x'), error])")
+        for code, line in (
+            (wrapped.format(too_much, "RuntimeError('step failed') from error"), 3),
+            (wrapped.format(too_much, "RuntimeError('step failed')"), 3),
+            (wrapped.format(too_much, "RuntimeError('step failed') from None"), 3),
+            *([(group, 3)] if sys.version_info >= (3, 11) else []),
+            (compiled, 4),
+        ):
+            done = self.of_1gib("import torch; torch.zeros(1, device='cuda')\n" + code)
+            self.assertEqual(done.returncode, 2, code + done.stderr)
+            self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line + 1}: torch.empty")
+
+    def test_children_of_fork_that_are_the_first_to_use_cuda(self) -> None:
+        by_multiprocessing = """
+import multiprocessing, sys, torch
+
+def work(count):
+    torch.empty(count << 20, dtype=torch.uint8, device="cuda")
+
+worker = multiprocessing.get_context("fork").Process(target=work, args=({count},))
+worker.start()
+worker.join()
+sys.exit(worker.exitcode)
+"""
+        by_os = """
+import os, sys, torch
+child = os.fork()
+if child == 0:
+    try:
+        torch.empty({count} << 20, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        os._exit(3)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+        for program in (by_multiprocessing, by_os):
+            done = self.of_1gib(program.format(count=100))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("rank 0 device 0: peak allocated 100", done.stderr)
+            done = self.of_1gib(program.format(count=4096))
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("died of device memory", done.stderr)
+
+    def test_what_nobody_watched_is_not_known(self) -> None:
+        uses = "import torch; torch.zeros(1, device='cuda')"
+        killed = f"{uses}; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        unseen = ["env", "PYTHONPATH=/tmp", sys.executable, "-c"]
+        for words, said, code in (
+            ([*unseen, uses], "PYTHONPATH is replaced", 1),
+            ([*unseen, f"{uses}; raise SystemExit(7)"], "why it ended with code 7", 7),
+            (["true"], "no process imported PyTorch", 1),
+            (["sh", "-c", f'{sys.executable} -c "{killed}"; true'], "was killed", 1),
+        ):
+            done = spillway("dryrun", "--gpu-memory", "1GiB", "--", *words)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn("not known", done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertNotIn("fits", done.stderr)
+
+    def test_a_program_that_uses_no_device(self) -> None:
+        done = self.of_1gib("import torch; torch.zeros(1)")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("used nothing", done.stderr)
+        self.assertNotIn("fits", done.stderr)
+
+    def test_devices_that_a_rank_left_alone_are_left_out(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda:1')"
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--devices", "3", "--", sys.executable, "-c", code)
+        self.assertEqual(
+            [line.split(":")[0].strip() for line in done.stderr.splitlines() if "peak" in line],
+            ["rank 0 device 1"],
+            done.stderr,
+        )
 
     def test_out_of_memory_that_the_program_coped_with(self) -> None:
         code = """
