@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/launch/program.h"
+#include "cli/output.h"
 #include "cli/size.h"
 #include "driver/driver.h"
 
@@ -29,11 +30,13 @@ constexpr uint64_t kMostGpuBytes = uint64_t{16} << 40;
 struct Choices {
   CLI::App* run = nullptr;
   CLI::App* dryrun = nullptr;
+  CLI::App* stand_ins = nullptr;
   std::vector<std::string> program;
   bool plain = false;
   bool preload = false;
   bool audit = false;
   bool pinned_memory = false;
+  std::string python;
   std::string gpu_memory;
   int devices = 1;
   std::string allocator = "spillway";
@@ -222,7 +225,7 @@ int dryrun(const Choices& choices) {
                     choices.gpu_memory)));
   }
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
-  if (Status status = preload_simulation(); !status.ok()) return complain(status);
+  if (Status status = preload_simulation(python_of(program.value())); !status.ok()) return complain(status);
 
   std::string folder = (std::filesystem::temp_directory_path() / "spillway-dryrun-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) {
@@ -261,6 +264,14 @@ int dryrun(const Choices& choices) {
     std::fputs(report(results, *gpu_bytes, allocator, verdict, code.value()).c_str(), stderr);
   }
   return exit_code(verdict, code.value());
+}
+
+int stand_ins(const Choices& choices) {
+  const std::string python = choices.python.empty() ? python_of({}) : choices.python;
+  Result<std::string> folder = simulated_libraries_folder(python);
+  if (!folder.ok()) return complain(folder.take_status());
+  Status written = write_stdout(folder.value() + "\n");
+  return written.ok() ? 0 : complain(written);
 }
 
 }  // namespace
@@ -305,7 +316,13 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
   choices->dryrun->prefix_command();
   choices->dryrun->footer("As in: spillway dryrun --gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]");
 
+  choices->stand_ins = app.add_subcommand(
+      "stand-ins",
+      "Make what dryrun needs for the PyTorch of a Python, where it is not there yet, and print its folder");
+  choices->stand_ins->add_option("python", choices->python, "As .venv/bin/python; the own one unless given");
+
   return [choices]() -> std::optional<int> {
+    if (choices->stand_ins->parsed()) return stand_ins(*choices);
     if (choices->run->parsed()) return run(*choices);
     if (choices->dryrun->parsed()) return dryrun(*choices);
     return std::nullopt;

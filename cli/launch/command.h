@@ -1,4 +1,5 @@
-// `spillway run` and `spillway dryrun`: programs under Spillway, on the device or on a simulated one.
+// `spillway run` and `spillway dryrun`: programs under Spillway, on the device or on a simulated one;
+// `spillway stand-ins`: what a simulated one needs.
 #pragma once
 
 #include <functional>

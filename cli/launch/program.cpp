@@ -54,16 +54,20 @@ Status not_started(const std::vector<std::string>& program, int error) {
 }
 
 // As one word of the shell.
-std::string quoted(const std::string& text) {
+std::string shell_word(const std::string& text) {
   std::string word = "'";
   for (const char letter : text) word += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
   return word + "'";
 }
 
+bool is_python(const std::string& word) {
+  return fs::path(word).filename().string().rfind("python", 0) == 0;
+}
+
 // -E, -I and -S each keep Python from running what the environment asks for. One word may hold several
 // letters, up to one that takes the rest of it, or the next word, as its value.
 bool ignores_environment(const std::vector<std::string>& program) {
-  if (fs::path(program.front()).filename().string().rfind("python", 0) != 0) return false;
+  if (!is_python(program.front())) return false;
   for (size_t i = 1; i < program.size(); ++i) {
     const std::string& word = program[i];
     if (word.size() < 2 || word[0] != '-' || word[1] == '-') return false;
@@ -108,24 +112,35 @@ Result<std::string> package_folder() {
                      "the Python package is", "SPILLWAY_PACKAGE");
 }
 
-Result<std::string> simulated_libraries_folder() {
-  const fs::path own = own_folder();
-  Result<std::string> folder =
-      folder_with("libcudart.so.13", {named_folder("SPILLWAY_SIM_LIBRARIES"), own / "../lib/sim"},
+std::string python_of(const std::vector<std::string>& program) {
+  if (!program.empty() && is_python(program.front())) return program.front();
+  const char* named = std::getenv("SPILLWAY_PYTHON");
+  return named == nullptr ? "python3" : named;
+}
+
+Result<std::string> simulated_libraries_folder(const std::string& python) {
+  Result<std::string> built =
+      folder_with("libcudart.so.13", {named_folder("SPILLWAY_SIM_LIBRARIES"), own_folder() / "../lib/sim"},
                   "the simulated CUDA libraries are", "SPILLWAY_SIM_LIBRARIES");
-  std::error_code error;
-  if (!folder.ok() || fs::exists(fs::path(folder.value()) / "libcublas.so.13", error)) return folder;
-  // A wheel has the simulated device alone; the rest is made for the PyTorch beside it.
-  const char* python = std::getenv("SPILLWAY_PYTHON");
-  const std::string command = quoted(python == nullptr ? "python3" : python) + " -m spillway._stand_ins";
+  if (!built.ok()) return built;
+  Result<std::string> package = package_folder();
+  if (!package.ok()) return package;
+  // The Python's own packages come first: its PyTorch is asked for, not that beside Spillway.
+  constexpr const char* kCode =
+      "import sys; sys.path.append(sys.argv[1]); from spillway._stand_ins import main; main(sys.argv[2])";
+  const std::string packages = fs::path(package.value()).parent_path().string();
+  const std::string command = fmt::format("{} -c {} {} {}", shell_word(python), shell_word(kCode),
+                                          shell_word(packages), shell_word(built.value()));
   FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return not_started({command}, errno);
-  std::string made;
-  for (int next = std::fgetc(pipe); next != EOF; next = std::fgetc(pipe)) made += static_cast<char>(next);
-  if (::pclose(pipe) != 0 || made.empty()) {
-    return Status::io("the simulated CUDA libraries were not made, as said above");
-  }
-  return made.substr(0, made.find('\n'));
+  if (pipe == nullptr) return not_started({python}, errno);
+  std::string said;
+  for (int next = std::fgetc(pipe); next != EOF; next = std::fgetc(pipe)) said += static_cast<char>(next);
+  const bool made = ::pclose(pipe) == 0;
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  const std::string last = said.substr(said.rfind('\n') + 1);
+  if (made && !last.empty()) return last;
+  return Status::io(last.empty() ? fmt::format("{} cannot tell which PyTorch it has, as said above", python)
+                                 : last);
 }
 
 void put_first(const char* variable, const std::string& entry) {
@@ -154,8 +169,8 @@ Status import_package() {
   return {};
 }
 
-Status preload_simulation() {
-  Result<std::string> folder = simulated_libraries_folder();
+Status preload_simulation(const std::string& python) {
+  Result<std::string> folder = simulated_libraries_folder(python);
   if (!folder.ok()) return folder.take_status();
   std::vector<std::string> libraries;
   std::error_code error;

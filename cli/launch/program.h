@@ -12,8 +12,14 @@ namespace spillway {
 // The folder of the Python package: $SPILLWAY_PACKAGE, or where this command is installed, or in a checkout.
 // Errors: io.
 Result<std::string> package_folder();
-// The folder of the simulated CUDA libraries, likewise. Errors: io.
-Result<std::string> simulated_libraries_folder();
+// The Python whose PyTorch the program uses: its first word, where that is a Python, or that of
+// $SPILLWAY_PYTHON, or python3.
+std::string python_of(const std::vector<std::string>& program);
+
+// The folder of the simulated CUDA libraries that fit the Python's PyTorch: $SPILLWAY_SIM_LIBRARIES or what
+// was built beside this command, or, where that is for another PyTorch, what is made now and kept. Errors:
+// io.
+Result<std::string> simulated_libraries_folder(const std::string& python);
 
 // The library that stands before a program's driver: of $SPILLWAY_PRELOAD, a folder, or where this command is
 // installed. Errors: io.
@@ -31,9 +37,9 @@ Status start_with_package(const std::vector<std::string>& program);
 // io.
 Status import_package();
 
-// Every simulated library, for the dynamic loader of the programs started from here to take before any other
-// of its name. Errors: io.
-Status preload_simulation();
+// Every simulated library that fits the Python's PyTorch, for the dynamic loader of the programs started from
+// here to take before any other of its name. Errors: io.
+Status preload_simulation(const std::string& python);
 
 // Replaces this process. Returns only on failure.
 Status execute(const std::vector<std::string>& program);

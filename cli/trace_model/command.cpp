@@ -80,11 +80,11 @@ Status check(const Choices& choices, std::optional<uint64_t>* capacity) {
 // Runs the program on fake tensors. False: it said itself what is wrong.
 Result<bool> trace(const Choices& choices, const TemporaryFolder& folder) {
   if (Status status = import_package(); !status.ok()) return status;
-  if (Status status = preload_simulation(); !status.ok()) return status;
+  const std::string python = python_of({});
+  if (Status status = preload_simulation(python); !status.ok()) return status;
   ::setenv("SPILLWAY_SIM", kDevice, 1);
   ::unsetenv("SPILLWAY_RUN");
-  const char* python = std::getenv("SPILLWAY_PYTHON");
-  std::vector<std::string> program = {python == nullptr ? "python3" : python,
+  std::vector<std::string> program = {python,
                                       "-m",
                                       "spillway._trace_model",
                                       choices.function,

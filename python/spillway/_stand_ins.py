@@ -1,12 +1,13 @@
-"""Stand-ins for NVIDIA's libraries, made for the installed PyTorch where they were not built with the package.
+"""Stand-ins for NVIDIA's libraries that fit a Python's PyTorch: those that were built, or made once and kept.
 
-python -m spillway._stand_ins        prints the folder of all simulated CUDA libraries
+The command `spillway stand-ins` prints what folder() answers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -18,30 +19,74 @@ from ._build import cache_folder, cache_path
 from ._errors import SpillwayError
 from ._library import HERE
 
-BUILT = HERE / "lib" / "sim"
-MAKER = BUILT / "libraries" / "make_libraries.py"
+CUDA = "13"  # of the simulated runtime, libcudart.so.13
 
 
-def folder() -> Path:
-    """Errors: SpillwayError, when they cannot be made."""
+def folder(built: Path) -> Path:
+    """All simulated CUDA libraries for this Python's PyTorch: `built`, or a folder of the cache.
+
+    `built` holds the simulated device, and perhaps stand-ins for one PyTorch. Errors: SpillwayError, when they cannot
+    be made, or nothing would help.
+    """
+    made_for = built / "made_for"
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        raise SpillwayError("PyTorch is not installed beside Spillway, so its libraries cannot be simulated")
+        if made_for.exists():  # the program may have its PyTorch elsewhere
+            return built
+        raise SpillwayError(f"PyTorch is not installed for {sys.executable}, so its libraries cannot be simulated")
     torch = Path(spec.origin).parent
+    check_cuda(torch / "version.py")
     version = (torch / "version.py").read_bytes()
-    key = hashlib.sha256(b"\0".join([str(torch).encode(), version, MAKER.read_bytes()])).hexdigest()[:16]
-    target = cache_path() / f"simulated-{key}"
-    if os.path.exists(target):  # False, too, where it may not be looked at
-        return target
-    compiler = os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if compiler is None or shutil.which("nm") is None:
-        raise SpillwayError("a C compiler and nm are needed to simulate CUDA's libraries: install gcc and binutils")
+    if made_for.exists() and made_for.read_bytes() == version:
+        return built
+    maker = find_maker(built)
+    sources = sorted(file for file in maker.parent.rglob("*") if file.suffix in (".py", ".c", ".h"))
+    key = hashlib.sha256(b"\0".join([str(torch).encode(), version]))
+    for file in [*sources, *sorted(built.glob("*.so.*"))]:
+        key.update(file.read_bytes())
+    target = cache_path() / f"simulated-{key.hexdigest()[:16]}"
+    if not os.path.exists(target):  # False, too, where it may not be looked at
+        make(maker, torch, built, target)
+    return target
+
+
+def check_cuda(version: Path) -> None:
+    named = runpy.run_path(str(version))
+    release, cuda = named["__version__"], named["cuda"]
+    if cuda is None or cuda.split(".")[0] != CUDA:
+        has = "without CUDA" if cuda is None else f"for CUDA {cuda}"
+        raise SpillwayError(
+            f"PyTorch {release} is built {has}, and the simulated device has CUDA {CUDA}: install a PyTorch for CUDA "
+            f"{CUDA} (https://pytorch.org/get-started)"
+        )
+
+
+def find_maker(built: Path) -> Path:
+    """In the wheel, or in a checkout."""
+    for place in (built / "libraries", HERE.parents[1] / "sim" / "libraries"):
+        if (place / "make_libraries.py").exists():
+            return place / "make_libraries.py"
+    raise SpillwayError(f"{built} lacks libraries/make_libraries.py; install Spillway again")
+
+
+def compiler() -> list[str]:
+    named = os.environ.get("CC")
+    for candidate in [named] if named else ["cc", "gcc", "clang"]:
+        words = candidate.split()
+        if words and shutil.which(words[0]) is not None and shutil.which("nm") is not None:
+            return words
+    raise SpillwayError("a C compiler and nm are needed to simulate CUDA's libraries: install gcc and binutils")
+
+
+def make(maker: Path, torch: Path, built: Path, target: Path) -> None:
+    """Whole or not at all, whoever else makes them now."""
+    words = compiler()
     with tempfile.TemporaryDirectory(dir=cache_folder()) as work:
         made = Path(work) / "made"
-        shutil.copytree(BUILT, made, ignore=shutil.ignore_patterns("libraries"))
-        words = ["--torch", str(torch), "--built", str(BUILT), "--output", str(made), "--work", f"{work}/sources"]
+        shutil.copytree(built, made, ignore=shutil.ignore_patterns("libraries"))
+        places = ["--torch", str(torch), "--built", str(built), "--output", str(made), "--work", f"{work}/sources"]
         done = subprocess.run(
-            [sys.executable, str(MAKER), *words, "--cc", compiler], capture_output=True, text=True, check=False
+            [sys.executable, str(maker), *places, "--cc", *words], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise SpillwayError((done.stderr.strip().splitlines() or ["the simulated libraries were not made"])[-1])
@@ -50,12 +95,12 @@ def folder() -> Path:
         except OSError:
             if not target.exists():  # else another process was first
                 raise
-    return target
 
 
-if __name__ == "__main__":
+def main(built: str) -> None:
+    """For the command, which reads the last line: the folder, or what is wrong."""
     try:
-        print(folder())
+        print(folder(Path(built)))
     except SpillwayError as problem:
-        print(problem, file=sys.stderr)
+        print(problem)
         sys.exit(1)

@@ -4,13 +4,15 @@ What to make is read from the wheel: the functions its libraries import, and the
 the body written for it in answers/LIBRARY.c, or else returns one status: success where the library computes, since
 kernels here compute nothing, and "not supported" where the caller would read results that nobody wrote.
 
-An import that belongs to no library known here is an error that names it.
+An import that belongs to no library known here is an error that names it. Beside the libraries lies a copy of the
+wheel's version.py, made_for, which tells for whom they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -106,13 +108,13 @@ def sort_by_library(names: Iterable[str], built: dict[str, set[str]]) -> dict[st
     return sorted_names
 
 
-def make(compiler: str, nm: str, library: Library, names: list[str], work: Path, output: Path) -> None:
+def make(compiler: list[str], nm: str, library: Library, names: list[str], work: Path, output: Path) -> None:
     answers = HERE / "answers" / f"{library.short}.c"
     sources = [work / f"{library.short}.c"]
     answered: set[str] = set()
     if answers.exists():
         compiled = work / f"{library.short}_answers.o"
-        run(compiler, "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", answers, "-o", compiled)
+        run(*compiler, "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", answers, "-o", compiled)
         answered = {line.split()[2] for line in run(nm, "-g", "--defined-only", compiled).splitlines()}
         sources.append(compiled)
     bodies = [f"long {name}(void) {{ return {library.status}; }}" for name in names if name not in answered]
@@ -122,7 +124,7 @@ def make(compiler: str, nm: str, library: Library, names: list[str], work: Path,
         version_script = work / f"{library.short}.map"
         version_script.write_text(f"{library.node} {{ global: *; }};\n")
         options.append(f"-Wl,--version-script={version_script}")
-    run(compiler, *options, *sources, "-o", output / library.soname)
+    run(*compiler, *options, *sources, "-o", output / library.soname)
 
 
 def main() -> int:
@@ -133,7 +135,7 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, required=True, help="folder for the libraries")
     parser.add_argument("--work", type=Path, required=True, help="folder for what they are made from")
-    parser.add_argument("--cc", default="cc", help="C compiler (default: cc)")
+    parser.add_argument("--cc", nargs="+", default=["cc"], help="C compiler, and words for it (default: cc)")
     parser.add_argument("--nm", default="nm", help="default: nm")
     options = parser.parse_args()
     try:
@@ -141,6 +143,7 @@ def main() -> int:
         names = sort_by_library(imports(options.nm, options.torch), built)
         options.work.mkdir(parents=True, exist_ok=True)
         options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "made_for").unlink(missing_ok=True)
         with ThreadPoolExecutor() as pool:
             jobs = [
                 pool.submit(make, options.cc, options.nm, library, names[library.soname], options.work, options.output)
@@ -148,6 +151,7 @@ def main() -> int:
             ]
             for job in jobs:
                 job.result()
+        shutil.copyfile(options.torch / "version.py", options.output / "made_for")
     except (MakeError, OSError) as problem:
         print(f"make_libraries: {problem}", file=sys.stderr)
         return 1

@@ -10,6 +10,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import torch
+
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 BACKEND = "import torch; print(torch.cuda.get_allocator_backend())"
 
@@ -478,6 +480,55 @@ print(reference is None or reference() is None)
             done = self.of_1gib(code, CUDA_VISIBLE_DEVICES=hidden)
             self.assertEqual(done.stdout.strip(), "1", done.stderr)
             self.assertIn("rank 0 device 0", done.stderr)
+
+
+@unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "they are for machines without a GPU")
+class StandIns(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def pytorch(self, release: str, cuda: str | None) -> str:
+        """A PYTHONPATH with a package that is enough to tell what stand-ins it needs."""
+        package = self.folder / "torch"
+        (package / "lib").mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+        (package / "version.py").write_text(f"__version__ = {release!r}\ncuda = {cuda!r}\n")
+        library = Path(torch.__path__[0]) / "lib" / "libc10_cuda.so"
+        if not (package / "lib" / library.name).exists():
+            (package / "lib" / library.name).symlink_to(library)
+        return os.pathsep.join([str(self.folder), os.environ["PYTHONPATH"]])
+
+    def test_those_that_were_built_serve_the_pytorch_that_they_were_built_for(self) -> None:
+        done = spillway("stand-ins", sys.executable, CC="/nowhere/cc", SPILLWAY_CACHE="/proc/nowhere")
+        self.assertEqual(done.stdout.strip(), str(Path(COMMAND).parents[1] / "lib" / "sim"), done.stderr)
+
+    def test_another_pytorch_has_its_own(self) -> None:
+        path = self.pytorch("2.99.0", "13.9")
+        cache = str(self.folder / "cache")
+        made = spillway("stand-ins", sys.executable, PYTHONPATH=path, SPILLWAY_CACHE=cache, CC="env LANG=C cc")
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+        libraries = Path(made.stdout.strip())
+        self.assertEqual(libraries.parent, self.folder / "cache")
+        self.assertEqual((libraries / "made_for").read_text(), (self.folder / "torch" / "version.py").read_text())
+        self.assertTrue((libraries / "libcublas.so.13").exists())
+        program = ["--", sys.executable, "-c", "import os; print(os.environ['SPILLWAY_LIBCUDA'])"]
+        unmakable = {"PYTHONPATH": path, "CC": "/nowhere/cc"}
+        kept = spillway("dryrun", "--gpu-memory", "1GiB", *program, **unmakable, SPILLWAY_CACHE=cache)
+        self.assertEqual(kept.stdout.strip(), str(libraries / "libcuda.so.1"), kept.stderr)
+        none = spillway("dryrun", "--gpu-memory", "1GiB", *program, **unmakable, SPILLWAY_CACHE=f"{cache}2")
+        self.assertEqual((none.returncode, none.stdout), (1, ""))
+        self.assertEqual(len(none.stderr.splitlines()), 1, none.stderr)
+        self.assertIn("install gcc", none.stderr)
+
+    def test_a_pytorch_for_another_cuda_is_refused(self) -> None:
+        for cuda, said in (("12.8", "for CUDA 12.8"), (None, "without CUDA")):
+            path = self.pytorch("2.11.0", cuda)
+            done = spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, "-c", "", PYTHONPATH=path)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertIn("install a PyTorch for CUDA 13", done.stderr)
 
 
 if __name__ == "__main__":

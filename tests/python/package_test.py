@@ -140,7 +140,7 @@ class Package(unittest.TestCase):
         """As under a PyTorch that the wheel was not built for: the extension and the stand-ins of CUDA's libraries."""
         aside = Path(self.work.name) / "prebuilt"
         aside.mkdir()
-        prebuilt = [*self.own.package.glob("lib/spillway_torch-*.so"), self.own.package / "lib/sim/libcublas.so.13"]
+        prebuilt = [*self.own.package.glob("lib/spillway_torch-*.so"), self.own.package / "lib/sim/made_for"]
         self.assertEqual(len(prebuilt), 2)
         cache = Path(self.work.name) / "cache"
         script = Path(self.work.name) / "compiled.py"
@@ -167,6 +167,7 @@ class Package(unittest.TestCase):
             "lib/libspillway_preload.so",
             f"lib/spillway_torch-{torch.__version__}-abi1.so",
             "lib/sim/libcuda.so.1",
+            "lib/sim/made_for",
             "bin/spillway",
         ):
             self.assertIn(f"spillway/{name}", names)

@@ -21,6 +21,7 @@ class MakeLibraries(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         (self.folder / "torch" / "lib").mkdir(parents=True)
+        (self.folder / "torch" / "version.py").write_text("__version__ = 'of the test'\n")
 
     def imports(self, *names: str) -> None:
         """A library of the package that takes these functions from elsewhere."""
@@ -61,6 +62,7 @@ class MakeLibraries(unittest.TestCase):
         self.assertEqual(ctypes.CDLL(str(made / "libcublas.so.13")).cublasOfTomorrow(), 0)
         # What it would compute is read by the caller, so it is not said to have worked.
         self.assertEqual(ctypes.CDLL(str(made / "libcudnn.so.9")).cudnnOfTomorrow(), 3000)
+        self.assertEqual((made / "made_for").read_text(), "__version__ = 'of the test'\n")
 
     def test_an_import_that_nobody_has_is_named(self) -> None:
         self.imports("cudaOfTomorrow", "cuOfTomorrow", "cublasCreate_v2")
