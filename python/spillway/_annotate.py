@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _install
+from ._errors import SpillwayError
 from ._library import check, library
 
 OUTSIDE = "outside_bytes"
@@ -21,11 +22,16 @@ def annotate(model: Any, optimizer: Any = None) -> dict[int, dict[str, int]]:
     the four names that has it. Where there are any, `outside_bytes` of the dump is what the device has in use and the
     allocator has not reserved: CUDA's context, other libraries, other processes.
 
-    Returns the bytes by device and name. Without Spillway in use nothing else happens. Raises SpillwayError where the
-    library cannot take them.
+    Returns the bytes by device and name. Without Spillway in use nothing else happens. Raises SpillwayError where
+    `model` or `optimizer` is something else, or the library cannot take them.
     """
     torch = _install.import_torch()
+    if not isinstance(model, torch.nn.Module):
+        raise SpillwayError(f"annotate() takes a torch.nn.Module, not {type(model).__name__}")
     optimizers = [] if optimizer is None else list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    for each in optimizers:
+        if not hasattr(each, "param_groups"):
+            raise SpillwayError(f"annotate() takes optimizers of torch.optim, not {type(each).__name__}")
     groups = [group for each in optimizers for group in each.param_groups]
     parameters = [*model.parameters(), *(parameter for group in groups for parameter in group["params"])]
     holders = {

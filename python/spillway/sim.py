@@ -48,6 +48,7 @@ def reports() -> list[str]:
 
 
 def clear_reports() -> None:
+    """Forgets what the race detector found; what was refused by the device stays."""
     _driver().spwSimClearReports()
 
 

@@ -107,6 +107,15 @@ class Annotate(unittest.TestCase):
         spillway.annotate(model)
         self.assertEqual(said(), (0, 0, FLOAT * 12, 0))
 
+    def test_what_is_no_model_or_no_optimizer(self) -> None:
+        model = torch.nn.Linear(2, 2)
+        for words, said_of in (
+            ((None,), "torch.nn.Module, not NoneType"),
+            ((model, [None]), "torch.optim, not NoneType"),
+        ):
+            with self.assertRaisesRegex(spillway.SpillwayError, said_of):
+                spillway.annotate(*words)
+
     def test_where_spillway_is_not_in_use(self) -> None:
         code = """
 import spillway, torch
