@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 namespace spillway {
 namespace {
@@ -60,8 +62,36 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
+// By its name: python, python3, python3.13t. Another program may only begin so.
 bool is_python(const std::string& word) {
-  return fs::path(word).filename().string().rfind("python", 0) == 0;
+  const std::string name = fs::path(word).filename().string();
+  return name.rfind("python", 0) == 0 && name.find_first_not_of("0123456789.td", 6) == std::string::npos;
+}
+
+// As the shell finds it.
+fs::path file_of(const std::string& program) {
+  if (program.find('/') != std::string::npos) return program;
+  const char* folders = std::getenv("PATH");
+  std::istringstream all(folders == nullptr ? "" : folders);
+  for (std::string folder; std::getline(all, folder, ':');) {
+    const fs::path file = fs::path(folder) / program;
+    std::error_code error;
+    if (fs::is_regular_file(file, error)) return file;
+  }
+  return {};
+}
+
+// That a script names in its first line, as torchrun does: #!/usr/bin/python3, #!/usr/bin/env python3.
+std::string python_of_script(const std::string& program) {
+  std::ifstream file(file_of(program));
+  if (file.get() != '#' || file.get() != '!') return {};
+  std::string line;
+  std::getline(file, line);
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (is_python(word)) return word;
+  }
+  return {};
 }
 
 // -E, -I and -S each keep Python from running what the environment asks for. One word may hold several
@@ -113,7 +143,10 @@ Result<std::string> package_folder() {
 }
 
 std::string python_of(const std::vector<std::string>& program) {
-  if (!program.empty() && is_python(program.front())) return program.front();
+  if (!program.empty()) {
+    if (is_python(program.front())) return program.front();
+    if (std::string python = python_of_script(program.front()); !python.empty()) return python;
+  }
   const char* named = std::getenv("SPILLWAY_PYTHON");
   return named == nullptr ? "python3" : named;
 }

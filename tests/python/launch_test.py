@@ -522,6 +522,25 @@ class StandIns(unittest.TestCase):
         self.assertEqual(len(none.stderr.splitlines()), 1, none.stderr)
         self.assertIn("install gcc", none.stderr)
 
+    def test_the_pytorch_that_counts_is_that_of_the_script(self) -> None:
+        script = self.folder / "torchrun"
+        for first_line in (f"#!{sys.executable}", "#!/usr/bin/env python3"):
+            script.write_text(f"{first_line}\nprint('ran')\n")
+            script.chmod(0o755)
+            path = os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+            for program in (str(script), "torchrun"):
+                named = {"PATH": path, "SPILLWAY_PYTHON": "/nowhere/python"}
+                done = spillway("dryrun", "--gpu-memory", "1GiB", "--", program, **named)
+                self.assertEqual(done.stdout.strip(), "ran", done.stderr)
+
+    def test_a_program_that_is_only_called_like_a_python_is_run_once(self) -> None:
+        script = self.folder / "python_job"
+        script.write_text("#!/bin/sh\necho ran\n")
+        script.chmod(0o755)
+        named = {"SPILLWAY_PYTHON": sys.executable}
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--", str(script), "-c", "x", **named)
+        self.assertEqual(done.stdout, "ran\n", done.stderr)
+
     def test_a_pytorch_for_another_cuda_is_refused(self) -> None:
         for cuda, said in (("12.8", "for CUDA 12.8"), (None, "without CUDA")):
             path = self.pytorch("2.11.0", cuda)
