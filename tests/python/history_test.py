@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -58,6 +59,32 @@ keys = ("action", "size", "stream", "time_us", "user_metadata")
 print(json.dumps([{key: event.get(key, "") for key in keys} for event in events]))
 """
 
+# More events on every device than are kept.
+BOUNDED = """
+import json, sys, torch
+
+if sys.argv[1] == "spillway":
+    import spillway
+    spillway.install()
+
+def traces():
+    return [[(event["action"], event["size"]) for event in trace]
+            for trace in torch.cuda.memory._snapshot()["device_traces"]]
+
+def record(most):
+    torch.cuda.memory._record_memory_history(max_entries=most)
+
+devices = [f"cuda:{device}" for device in range(torch.cuda.device_count())]
+blocks = [torch.empty(1 << 20, dtype=torch.uint8, device=device) for device in devices]
+record(10)
+for device in devices:
+    for step in range(20):
+        torch.empty((1 << 20) - step, dtype=torch.uint8, device=device)
+kept = traces()
+record(4)
+print(json.dumps([kept, traces()]))
+"""
+
 # Memory that grows, is shown by several views, changes streams and pools, and goes back.
 SEGMENTS = """
 import pickle, sys, torch
@@ -104,8 +131,9 @@ sys.stdout.buffer.write(pickle.dumps((begin, reserved, torch.cuda.memory_reserve
 """
 
 
-def output(program: str, *arguments: str) -> bytes:
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, check=False)
+def output(program: str, *arguments: str, **environment: str) -> bytes:
+    given = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", program, *arguments], env=given, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -168,6 +196,13 @@ class History(unittest.TestCase):
         self.assertEqual(times, sorted(times))
         self.assertLessEqual(begin, times[0])
         self.assertLessEqual(times[-1], end)
+
+    def test_each_device_keeps_as_many_events_as_natively(self) -> None:
+        kept, fewer = json.loads(output(BOUNDED, "spillway", SPILLWAY_SIM="devices:2"))
+        self.assertEqual(kept, json.loads(output(BOUNDED, "native", SPILLWAY_SIM="devices:2"))[0])
+        self.assertEqual({len(trace) for trace in kept}, {10})
+        # The snapshot is an event too. The native allocator would keep what it has, beyond the new bound.
+        self.assertEqual(fewer, [[*trace[-3:], ["snapshot", 1 << 20]] for trace in kept])
 
     def test_segments_of_the_past(self) -> None:
         begin, reserved, end, snapshot = pickle.loads(output(SEGMENTS))

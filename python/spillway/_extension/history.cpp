@@ -20,6 +20,11 @@ std::string compile_context() {
   return compile_contexts.empty() ? "N/A" : compile_contexts.back();
 }
 
+template <typename Item>
+void keep_latest(std::deque<Item>& items, size_t most) {
+  while (items.size() > most) items.pop_front();
+}
+
 }  // namespace
 
 void History::configure(bool enabled, int devices, c10::CachingDeviceAllocator::CreateContextFn gather,
@@ -38,6 +43,8 @@ void History::configure(bool enabled, int devices, c10::CachingDeviceAllocator::
     entries_.clear();
     annotations_.clear();
   }
+  for (auto& [device, entries] : entries_) keep_latest(entries, most_entries_);
+  keep_latest(annotations_, most_entries_);
   if (!enabled || clear || !enabled_.load()) segments_.clear();
   for (int device = 0; enabled && device < devices; ++device) {
     const auto index = static_cast<c10::DeviceIndex>(device);
@@ -79,8 +86,9 @@ void History::record(Entry entry) {
   if (!enabled_.load(std::memory_order_relaxed) || is_skipped(entry.action_)) return;
   // The list keeps a stack only where stacks of events were asked for.
   if (when_.load(std::memory_order_relaxed) < RecordContext::ALLOC) entry.context_ = nullptr;
-  if (entries_.size() >= most_entries_) entries_.pop_front();
-  entries_.push_back(std::move(entry));
+  std::deque<Entry>& entries = entries_[entry.device_];
+  entries.push_back(std::move(entry));
+  keep_latest(entries, most_entries_);
 }
 
 void History::add(Entry::Action action, const Block& block, Context context) {
@@ -185,8 +193,8 @@ void History::annotate(c10::DeviceIndex device,
   if (!enabled_.load(std::memory_order_relaxed)) return;
   c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
   for (const auto& [name, value] : annotation) entry.recordUserMetadata(name, value);
-  if (annotations_.size() >= most_entries_) annotations_.pop_front();
   annotations_.push_back(std::move(entry));
+  keep_latest(annotations_, most_entries_);
 }
 
 void History::push_compile_context(const std::string& context) {
@@ -209,8 +217,7 @@ std::vector<History::Entry> History::entries(c10::DeviceIndex device) {
   const auto to_ns = clock_.makeConverter();
   const std::lock_guard lock(mutex_);
   std::vector<Entry> out;
-  for (const Entry& entry : entries_) {
-    if (entry.device_ != device) continue;
+  for (const Entry& entry : entries_[device]) {
     out.push_back(entry);
     out.back().time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   }

@@ -1,5 +1,6 @@
-// What torch.cuda.memory._record_memory_history() records: a bounded list of events, and the stack of each
-// live block. While nothing is recorded and nobody listens, an allocation pays for reading one flag.
+// What torch.cuda.memory._record_memory_history() records: a bounded list of events for each device, and the
+// stack of each live block. While nothing is recorded and nobody listens, an allocation pays for reading one
+// flag.
 //
 // Segments are those of the snapshot, and like PyTorch's expandable ones they grow and shrink: segment_map
 // and segment_unmap say by which parts. They are looked at when a block lies outside of those known, when
@@ -105,7 +106,7 @@ class History {
   mutable std::mutex mutex_;
   size_t most_entries_ = 0;
   std::vector<Entry::Action> skipped_;
-  std::deque<Entry> entries_;
+  std::map<c10::DeviceIndex, std::deque<Entry>> entries_;
   std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
   std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
   std::unordered_map<const void*, Context> live_;
