@@ -6,6 +6,8 @@ depends on: release and ABI of PyTorch, machine, sources, headers, flags. What i
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import platform
@@ -54,10 +56,13 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
     command = [*compiler(), *flags]
     includes = [root, home / "include", cuda_include_folder()]
     arguments = [f"-I{folder}" for folder in includes] + [str(source) for source in sources]
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as work:
+    libraries = [f"-L{home / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10"]
+    options = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
+    cache = cache_folder()
+    with one_at_a_time(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=cache) as work:
+        if os.path.exists(target):  # another process was first
+            return target
         made = Path(work) / "library.so"
-        libraries = [f"-L{home / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10"]
-        options = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
         done = subprocess.run(
             [*command, *arguments, "-o", str(made), *options, *libraries],
             capture_output=True,
@@ -74,6 +79,19 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
         # Whole or not at all, whoever else compiles it now.
         os.replace(made, target)
     return target
+
+
+@contextlib.contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """The processes that enter with the same `lock`, a file that is made and stays. Where the file system has no locks,
+    or the file is another user's, all go in at once."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            file = held.enter_context(open(lock, "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Closing is not enough: a child that another thread forked meanwhile has the file open too.
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)
+        yield
 
 
 def compiler_environment() -> dict[str, str]:
@@ -116,9 +134,18 @@ def cuda_include_folder() -> Path:
 
 
 def cache_path() -> Path:
-    named = os.environ.get("SPILLWAY_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(named) if named else Path(home) / "spillway"
+    """Errors: SpillwayError, where there is no home directory and no other folder is named."""
+    if named := os.environ.get("SPILLWAY_CACHE"):
+        return Path(named)
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches) / "spillway"
+    try:
+        return Path.home() / ".cache" / "spillway"
+    except RuntimeError:
+        raise SpillwayError(
+            "the extension cannot be kept, for there is no home directory; set SPILLWAY_CACHE to a folder that can be "
+            "written to"
+        ) from None
 
 
 def cache_folder() -> Path:

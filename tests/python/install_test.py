@@ -162,6 +162,45 @@ torch.cuda.memory.change_current_allocator(other)
     def test_a_pytorch_that_is_not_supported(self) -> None:
         for release, cuda, said in (
             ("2.9.1", "12.8", "upgrade to 2.11"),
+    def test_no_home_directory(self) -> None:
+        code = "import os, pwd\nos.environ.pop('HOME', None)\ndef nobody(_): raise KeyError\npwd.getpwuid = nobody\n"
+        self.refuses(code + INSTALL, "no home directory", "SPILLWAY_CACHE", SPILLWAY_CACHE="", XDG_CACHE_HOME="")
+        done = run(code + INSTALL)
+        self.assertEqual(done.stdout.strip(), "full", done.stderr)
+
+    def count_compilations(self, folder: str, prelude: str = "") -> int:
+        """Of processes that start at once with an empty cache. Their compiler takes long enough to meet the others."""
+        compiler = Path(folder) / "compiler"
+        compiler.write_text(f"""#!/bin/sh
+echo >>{folder}/count
+sleep 0.5
+while [ "$1" != -o ]; do shift; done
+echo >"$2"
+""")
+        compiler.chmod(0o755)
+        code = f"import torch, spillway\n{prelude}\nfrom spillway import _build; print(_build.extension(torch))"
+        environment = {**os.environ, "CXX": str(compiler), "SPILLWAY_CACHE": f"{folder}/cache"}
+        command = [sys.executable, "-c", code]
+        processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        made = {process.communicate()[0].strip() for process in processes}
+        self.assertEqual([process.returncode for process in processes], [0] * 4)
+        self.assertEqual(len(made), 1)
+        self.assertTrue(Path(made.pop()).is_file())
+        return len((Path(folder) / "count").read_text())
+
+    def test_processes_that_start_at_once_compile_once(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.count_compilations(folder), 1)
+
+    def test_a_file_system_without_locks(self) -> None:
+        prelude = """
+import errno, fcntl
+def refuse(*_): raise OSError(errno.ENOLCK, "no locks")
+fcntl.flock = refuse
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertGreaterEqual(self.count_compilations(folder, prelude), 1)
+
             ("2.11.0", None, "install a CUDA build"),
             ("main", "13.0", "not understood"),
         ):
