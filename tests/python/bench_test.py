@@ -1,10 +1,12 @@
-"""The programs of bench/pytorch: the size that is found is the smallest, and both allocators' times are printed."""
+"""The programs of bench/pytorch: the size that is found is the smallest, both allocators' times are printed, and a pair
+of calls has the instructions that it may have."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -12,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "bench" / "pytorch"))
+import speed  # noqa: E402
 from smallest_devices import ALLOCATORS, PAGE_BYTES, Search  # noqa: E402
 
 importlib.import_module("torch")  # once for all children
@@ -44,6 +47,13 @@ class Speed(unittest.TestCase):
         self.assertEqual(len(rows), 8)
         for row in rows:
             self.assertTrue(row["native_ns"] > 0 and row["full_ns"] > 0, row)
+
+    @unittest.skipIf(shutil.which("valgrind") is None, "no valgrind")
+    def test_instructions_of_a_pair(self) -> None:
+        """Times depend on what else runs, these do not. The share is that of docs/benchmarks.md."""
+        native, full = (speed.instructions(allocator, BUILD) for allocator in speed.ALLOCATORS)
+        self.assertGreater(full, 0)
+        self.assertLessEqual(full, 0.6 * native)
 
 
 class ParameterOffload(unittest.TestCase):
