@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
 from . import _build, _hooks, _plain, _releases, _settings
@@ -18,21 +18,23 @@ MODES = ("auto", "full", "plain")
 
 @dataclass(frozen=True)
 class Installed:
-    """Which allocator serves: "full" or "plain" Spillway, or "none" where PyTorch's own goes on, and why."""
+    """Which allocator serves: "full" or "plain" Spillway, or "none" where PyTorch's own goes on, and why; and whether
+    pinned host memory is Spillway's too."""
 
     mode: Literal["full", "plain", "none"]
     reason: str = ""
+    pinned_memory: bool = False
 
     def __bool__(self) -> bool:
         return self.mode != "none"
 
 
-_state: Installed | None = None
+_state = Installed("none", "call spillway.install() first, right after the imports")
 
 
 def installed() -> Installed:
     """What install() did in this process."""
-    return _state if _state is not None else Installed("none", "install() was not called")
+    return _state
 
 
 def install(mode: Mode = "auto", *, pinned_memory: bool | None = None, fallback: bool = False) -> Installed:
@@ -43,9 +45,10 @@ def install(mode: Mode = "auto", *, pinned_memory: bool | None = None, fallback:
     Again is ok. With SPILLWAY_DISABLE=1 nothing is done.
 
     pinned_memory=True serves pinned host memory too, which needs "full"; left out, the option pinned_memory decides.
+    It may be asked for later too, until memory is pinned or CUDA is used.
 
-    Raises SpillwayError, one line that names the fix, and PyTorch's own allocator stays; with fallback=True that is a
-    warning, and the program goes on.
+    Raises SpillwayError, one line that names the fix, and the allocator that serves stays: PyTorch's own, or what was
+    installed already. With fallback=True that is a warning, and the program goes on.
     """
     global _state
     if mode not in MODES:
@@ -53,17 +56,18 @@ def install(mode: Mode = "auto", *, pinned_memory: bool | None = None, fallback:
     if is_disabled():
         _state = Installed("none", "SPILLWAY_DISABLE is set")
         return _state
-    if _state:
-        if mode not in ("auto", _state.mode):
-            raise SpillwayError(f"installed as {_state.mode!r} already; the allocator of a process cannot be changed")
-        return _state
     try:
-        _state = _install("full" if mode == "auto" else mode, pinned_memory)
+        if _state:
+            _install_again(mode, pinned_memory)
+        else:
+            _install("full" if mode == "auto" else mode, pinned_memory)
     except SpillwayError as problem:
         if not fallback:
             raise
-        warnings.warn(f"PyTorch's own allocator serves: {problem}", SpillwayWarning, stacklevel=2)
-        _state = Installed("none", str(problem))
+        if not _state:
+            _state = Installed("none", str(problem))
+        serves = "what was installed" if _state else "PyTorch's own allocator"
+        warnings.warn(f"{serves} serves: {problem}", SpillwayWarning, stacklevel=2)
     return _state
 
 
@@ -71,7 +75,9 @@ def is_disabled() -> bool:
     return os.environ.get("SPILLWAY_DISABLE", "") not in ("", "0")
 
 
-def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> Installed:
+def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> None:
+    """What can fail comes before the allocator is changed; from there on the state says so."""
+    global _state
     torch = import_torch()
     _releases.check_release(torch)
     if (reason := _releases.is_allocator_taken(torch)) is not None:
@@ -79,21 +85,61 @@ def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> Inst
     settings = _settings.read_environment(os.environ)
     if (other := _releases.other_allocator(torch)) is not None:
         raise SpillwayError(f"the allocator '{other}' was chosen already: remove one of the two")
+    _settings.check_values(torch, os.environ)
     library()
     if pinned_memory is None:
         pinned_memory = option("pinned_memory") == "on"
     if mode == "plain":
         if pinned_memory:
-            raise SpillwayError(
-                "pinned_memory is not served by Spillway's plain mode: use spillway.install(mode='full')"
-            )
-        _plain.install(torch)
+            _plain.refuse("pinned_memory")
+        _settings.remark(settings.remarks)
+        _plain.change_allocator(torch)
     else:
-        _settings.leave_registration(os.environ)
-        _install_extension(torch, pinned_memory)
-    _settings.apply(torch, settings, pinned_memory)
+        extension = _load_extension(torch)
+        registrations = _settings.registrations(os.environ)
+        _settings.remark(settings.remarks + [_settings.registration_remark(name) for name in registrations])
+        if pinned_memory:
+            _settings.remark(settings.pinned_remarks)
+        _change_allocator(extension.spillway_torch_install)
+        os.environ.update(dict.fromkeys(registrations, "0"))
+    _state = Installed(mode)
     torch._C._cuda_changeCurrentAllocator = _stay
-    return Installed(mode)
+    if mode == "plain":
+        _plain.answer(torch)
+    elif pinned_memory:
+        _serve_pinned_memory(extension)
+    _settings.apply(torch, settings, lambda: _state.pinned_memory)
+
+
+def _install_again(mode: Mode, pinned_memory: bool | None) -> None:
+    if mode not in ("auto", _state.mode):
+        raise SpillwayError(f"installed as {_state.mode!r} already; the allocator of a process cannot be changed")
+    if pinned_memory in (None, _state.pinned_memory):
+        return
+    if not pinned_memory:
+        raise SpillwayError(
+            "pinned memory is Spillway's already: give pinned_memory=False to the first install(), or leave out the "
+            "option pinned_memory"
+        )
+    if _state.mode == "plain":
+        _plain.refuse("pinned_memory")
+    torch = import_torch()
+    _check_nothing_is_pinned(torch)
+    _settings.remark(_settings.read_environment(os.environ).pinned_remarks)
+    _serve_pinned_memory(_load_extension(torch))
+
+
+def _check_nothing_is_pinned(torch: Any) -> None:
+    """A block or a graph of PyTorch's own allocator of pinned memory would not hear of its use from the change on."""
+    if (reason := _releases.is_allocator_taken(torch)) is not None:
+        reason = f"{reason} ({first_use()})"
+    elif torch._C._cuda_hostMemoryStats()["active_bytes"]["current"] > 0:
+        reason = "PyTorch's own allocator pinned memory already"
+    if reason is not None:
+        raise SpillwayError(
+            f"{reason}: call spillway.install(pinned_memory=True) first, right after the imports, or set "
+            "SPILLWAY_CONF=pinned_memory:on"
+        )
 
 
 def _stay(_: object) -> NoReturn:
@@ -128,19 +174,27 @@ def import_torch() -> Any:
     return torch
 
 
-def _install_extension(torch: Any, pinned_memory: bool) -> None:
+def _load_extension(torch: Any) -> ctypes.CDLL:
     path = _build.extension(torch)
     try:
-        loaded = ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path))
     except OSError as problem:
         raise SpillwayError(f"{path} cannot be loaded ({problem}); delete it, and it is compiled anew") from None
-    steps = [loaded.spillway_torch_install, *([loaded.spillway_torch_install_pinned] if pinned_memory else [])]
-    for step in steps:
-        step.restype = ctypes.c_char_p
-        refusal = step()
-        if refusal is not None:
-            first_line = refusal.decode(errors="replace").splitlines()[0]
-            raise SpillwayError(f"PyTorch refuses another allocator ({first_line}): {first_use()}")
+
+
+def _change_allocator(change: Any) -> None:
+    """`change` is a function of the extension."""
+    change.restype = ctypes.c_char_p
+    refusal = change()
+    if refusal is not None:
+        first_line = refusal.decode(errors="replace").splitlines()[0]
+        raise SpillwayError(f"PyTorch refuses another allocator ({first_line}): {first_use()}")
+
+
+def _serve_pinned_memory(extension: ctypes.CDLL) -> None:
+    global _state
+    _change_allocator(extension.spillway_torch_install_pinned)
+    _state = replace(_state, pinned_memory=True)
 
 
 def first_use() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -29,19 +30,26 @@ REFUSED = {
     "_cuda_allocationTraceback": "the stack of an allocation",
 }
 BENCHMARK = "torch.backends.cudnn.benchmark"
+NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 UNLIMITED = (1 << 64) - 1
 
 
-def install(torch: Any) -> None:
+def change_allocator(torch: Any) -> None:
     """Errors: SpillwayError, and PyTorch is as it was."""
     if torch.backends.cudnn.benchmark:
         refuse(BENCHMARK)
+    if NO_CACHING in os.environ:  # whatever its value, as PyTorch has it
+        refuse(NO_CACHING)
     allocator = _hooks.pluggable(torch, _hooks.ALL)
     try:
         torch._C._cuda_changeCurrentAllocator(allocator)
     except RuntimeError as problem:
         first_line = str(problem).splitlines()[0]
         raise SpillwayError(f"PyTorch refuses another allocator ({first_line}): {_first_use.describe()}") from None
+
+
+def answer(torch: Any) -> None:
+    """What has no hook."""
     _hooks.throw_pytorchs_own(torch)
     use_nccl_without_hook()
     replace_counters(torch)

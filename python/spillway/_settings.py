@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from ._errors import SpillwayError, SpillwayWarning
@@ -42,8 +43,27 @@ class Settings:
 
 def read_environment(environment: Mapping[str, str]) -> Settings:
     """Errors: as read()."""
-    name = next((variable for variable in VARIABLES if environment.get(variable)), None)
+    name = variable_of(environment)
     return Settings() if name is None else read(environment[name], name)
+
+
+def variable_of(environment: Mapping[str, str]) -> str | None:
+    """The one that is in force."""
+    return next((variable for variable in VARIABLES if environment.get(variable)), None)
+
+
+def check_values(torch: Any, environment: Mapping[str, str]) -> None:
+    """By PyTorch itself, which would read them at its first allocation.
+
+    Errors: SpillwayError, for a key or a value that it refuses.
+    """
+    if (name := variable_of(environment)) is None:
+        return
+    try:
+        torch._C._accelerator_setAllocatorSettings(environment[name])
+    except (ValueError, IndexError, RuntimeError) as problem:
+        first_line = str(problem).splitlines()[0]
+        raise SpillwayError(f"PyTorch refuses {name}={environment[name]} ({first_line}): correct it") from None
 
 
 def read(text: str, source: str) -> Settings:
@@ -79,7 +99,7 @@ def parse_fraction(value: str, source: str) -> float:
     return fraction
 
 
-def apply(torch: Any, settings: Settings, pinned_memory: bool) -> None:
+def apply(torch: Any, settings: Settings, serves_pinned_memory: Callable[[], bool]) -> None:
     """Those of the environment, and from here on those that the program sets while it runs.
 
     Spillway's own limit goes before PyTorch's fraction.
@@ -88,9 +108,9 @@ def apply(torch: Any, settings: Settings, pinned_memory: bool) -> None:
 
     def limit(fraction: float | None) -> None:
         if fraction is not None and not is_limited:
-            check(library().spw_conf_set(f"limit:{fraction * 100:g}%".encode()))
+            percent = Decimal(repr(fraction)) * 100
+            check(library().spw_conf_set(f"limit:{percent:f}%".encode()))  # options have no exponents
 
-    remark(settings.remarks + (settings.pinned_remarks if pinned_memory else []))
     limit(settings.fraction)
     if is_limited:
         keep_limit(torch)
@@ -98,8 +118,8 @@ def apply(torch: Any, settings: Settings, pinned_memory: bool) -> None:
 
     def set_settings(text: str) -> None:
         changed = read(text, "allocator settings")
+        remark(changed.remarks + (changed.pinned_remarks if serves_pinned_memory() else []))
         native(text)  # PyTorch's own judgement, and what is for host memory
-        remark(changed.remarks + (changed.pinned_remarks if pinned_memory else []))
         limit(changed.fraction)
 
     torch._C._accelerator_setAllocatorSettings = set_settings
@@ -120,14 +140,16 @@ def keep_limit(torch: Any) -> None:
     torch._C._cuda_setMemoryFraction = set_fraction
 
 
-def leave_registration(environment: MutableMapping[str, str]) -> None:
-    """NCCL would register segments once, and not hear of pages that go: PyTorch's expandable ones end this as well."""
-    for name in NCCL_HOOK:
-        if environment.get(name, "").lower() in ("1", "true", "yes", "y", "on"):
-            environment[name] = "0"
-            remark([f"{name} changes nothing under Spillway, whose pages come and go: NCCL copies as without it"])
+def registrations(environment: Mapping[str, str]) -> list[str]:
+    """The variables by which NCCL is to register segments. It would do so once, and not hear of pages that go:
+    PyTorch's expandable ones end this as well."""
+    return [name for name in NCCL_HOOK if environment.get(name, "").lower() in ("1", "true", "yes", "y", "on")]
+
+
+def registration_remark(name: str) -> str:
+    return f"{name} changes nothing under Spillway, whose pages come and go: NCCL copies as without it"
 
 
 def remark(lines: list[str]) -> None:
     for line in lines:
-        warnings.warn(line, SpillwayWarning, stacklevel=5)
+        warnings.warn(line, SpillwayWarning, stacklevel=4)

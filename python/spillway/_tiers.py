@@ -85,7 +85,7 @@ def serves(what: str) -> bool:
         return True
     if _install.is_disabled():
         return False
-    raise SpillwayError(f"{what} needs Spillway's memory: call spillway.install() first, right after the imports")
+    raise SpillwayError(f"{what} needs Spillway's memory: {_install.installed().reason}")
 
 
 def index_of(device: Any) -> int:

@@ -27,7 +27,7 @@ def last_line(text: str) -> str:
 INSTALL = "import spillway; print(spillway.install().mode)"
 
 
-class Install(unittest.TestCase):
+class Case(unittest.TestCase):
     def refuses(self, code: str, *words: str, **environment: str) -> None:
         done = run(code, **environment)
         self.assertNotEqual(done.returncode, 0, done.stdout)
@@ -36,6 +36,8 @@ class Install(unittest.TestCase):
         for word in words:
             self.assertIn(word, line)
 
+
+class Install(Case):
     def test_serves_tensors(self) -> None:
         code = """
 import torch, spillway
@@ -66,6 +68,41 @@ print(pool.use_count(), torch.cuda.get_per_process_memory_fraction())
     def test_again_is_ok(self) -> None:
         self.assertEqual(run(f"{INSTALL}; spillway.install()").stdout.strip(), "full")
 
+    def test_again_for_pinned_memory(self) -> None:
+        code = """
+import spillway, torch
+spillway.install({first})
+{between}
+print(spillway.install({second}).pinned_memory)
+torch.cuda.init()
+block = torch.empty(3 << 20, dtype=torch.uint8, pin_memory=True)
+print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)  # PyTorch's own takes 4 MiB
+"""
+        pin = "mine = torch.empty(1, pin_memory=True)"
+        use = "torch.zeros(1, device='cuda')"
+        for first, between, second, said in (
+            ("", "", "pinned_memory=True", ["True", "3"]),
+            ("pinned_memory=True", use, "pinned_memory=True", ["True", "3"]),
+            ("pinned_memory=True", use, "", ["True", "3"]),
+            ("", use, "pinned_memory=False", ["False", "4"]),
+            ("", use, "pinned_memory=True, fallback=True", ["False", "4"]),
+        ):
+            done = run(code.format(first=first, between=between, second=second))
+            self.assertEqual(done.stdout.split(), said, done.stderr)
+            self.assertEqual("what was installed serves: CUDA is initialised" in done.stderr, "fallback" in second)
+        for first, between, second, words in (
+            ("", use, "pinned_memory=True", ["CUDA is initialised already", "pinned_memory:on", "<string>:4"]),
+            ("", pin, "pinned_memory=True", ["pinned memory already", "right after the imports"]),
+            ("pinned_memory=True", "", "pinned_memory=False", ["already", "first install()"]),
+            ("'plain'", "", "pinned_memory=True", ["install(mode='full')"]),
+        ):
+            self.refuses(code.format(first=first, between=between, second=second), *words)
+
+    def test_again_for_pinned_memory_answers_settings_for_it(self) -> None:
+        code = "import spillway; spillway.install(); spillway.install(pinned_memory=True)"
+        done = run(code, PYTORCH_ALLOC_CONF="pinned_use_background_threads:True")
+        self.assertEqual(done.stderr.count("pinned_use_background_threads changes nothing"), 1, done.stderr)
+
     def test_disabled(self) -> None:
         done = run(f"{INSTALL}; import torch; print(torch.cuda.get_allocator_backend())", SPILLWAY_DISABLE="1")
         self.assertEqual(done.stdout.split(), ["none", "native"])
@@ -93,11 +130,16 @@ torch.zeros(1, device="cuda")
 import spillway
 print(spillway.install(fallback=True))
 torch.zeros(1, device="cuda")
+try:
+    spillway.tier_stats()
+except spillway.SpillwayError as problem:
+    print(problem)
 """
         done = run(code)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("mode='none'", done.stdout)
         self.assertIn("PyTorch's own allocator serves", done.stderr)
+        self.assertIn("tier_stats() needs Spillway's memory: CUDA is initialised already", done.stdout)
 
     def test_unknown_mode(self) -> None:
         self.refuses("import spillway; spillway.install('best')", "'best'", "full")
@@ -119,6 +161,45 @@ torch.zeros(1, device="cuda")
             # Root may look anywhere.
             code = f"import os\nif os.getuid() == 0:\n    os.setuid(65534)\n{INSTALL}"
             self.refuses(code, "cannot be kept", "SPILLWAY_CACHE", SPILLWAY_CACHE=f"{folder}/cache")
+
+    def test_no_home_directory(self) -> None:
+        code = "import os, pwd\nos.environ.pop('HOME', None)\ndef nobody(_): raise KeyError\npwd.getpwuid = nobody\n"
+        self.refuses(code + INSTALL, "no home directory", "SPILLWAY_CACHE", SPILLWAY_CACHE="", XDG_CACHE_HOME="")
+        done = run(code + INSTALL)
+        self.assertEqual(done.stdout.strip(), "full", done.stderr)
+
+    def count_compilations(self, folder: str, prelude: str = "") -> int:
+        """Of processes that start at once with an empty cache. Their compiler takes long enough to meet the others."""
+        compiler = Path(folder) / "compiler"
+        compiler.write_text(f"""#!/bin/sh
+echo >>{folder}/count
+sleep 0.5
+while [ "$1" != -o ]; do shift; done
+echo >"$2"
+""")
+        compiler.chmod(0o755)
+        code = f"import torch, spillway\n{prelude}\nfrom spillway import _build; print(_build.extension(torch))"
+        environment = {**os.environ, "CXX": str(compiler), "SPILLWAY_CACHE": f"{folder}/cache"}
+        command = [sys.executable, "-c", code]
+        processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        made = {process.communicate()[0].strip() for process in processes}
+        self.assertEqual([process.returncode for process in processes], [0] * 4)
+        self.assertEqual(len(made), 1)
+        self.assertTrue(Path(made.pop()).is_file())
+        return len((Path(folder) / "count").read_text())
+
+    def test_processes_that_start_at_once_compile_once(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.count_compilations(folder), 1)
+
+    def test_a_file_system_without_locks(self) -> None:
+        prelude = """
+import errno, fcntl
+def refuse(*_): raise OSError(errno.ENOLCK, "no locks")
+fcntl.flock = refuse
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertGreaterEqual(self.count_compilations(folder, prelude), 1)
 
     def test_a_broken_cached_extension(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -162,45 +243,6 @@ torch.cuda.memory.change_current_allocator(other)
     def test_a_pytorch_that_is_not_supported(self) -> None:
         for release, cuda, said in (
             ("2.9.1", "12.8", "upgrade to 2.11"),
-    def test_no_home_directory(self) -> None:
-        code = "import os, pwd\nos.environ.pop('HOME', None)\ndef nobody(_): raise KeyError\npwd.getpwuid = nobody\n"
-        self.refuses(code + INSTALL, "no home directory", "SPILLWAY_CACHE", SPILLWAY_CACHE="", XDG_CACHE_HOME="")
-        done = run(code + INSTALL)
-        self.assertEqual(done.stdout.strip(), "full", done.stderr)
-
-    def count_compilations(self, folder: str, prelude: str = "") -> int:
-        """Of processes that start at once with an empty cache. Their compiler takes long enough to meet the others."""
-        compiler = Path(folder) / "compiler"
-        compiler.write_text(f"""#!/bin/sh
-echo >>{folder}/count
-sleep 0.5
-while [ "$1" != -o ]; do shift; done
-echo >"$2"
-""")
-        compiler.chmod(0o755)
-        code = f"import torch, spillway\n{prelude}\nfrom spillway import _build; print(_build.extension(torch))"
-        environment = {**os.environ, "CXX": str(compiler), "SPILLWAY_CACHE": f"{folder}/cache"}
-        command = [sys.executable, "-c", code]
-        processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-        made = {process.communicate()[0].strip() for process in processes}
-        self.assertEqual([process.returncode for process in processes], [0] * 4)
-        self.assertEqual(len(made), 1)
-        self.assertTrue(Path(made.pop()).is_file())
-        return len((Path(folder) / "count").read_text())
-
-    def test_processes_that_start_at_once_compile_once(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(self.count_compilations(folder), 1)
-
-    def test_a_file_system_without_locks(self) -> None:
-        prelude = """
-import errno, fcntl
-def refuse(*_): raise OSError(errno.ENOLCK, "no locks")
-fcntl.flock = refuse
-"""
-        with tempfile.TemporaryDirectory() as folder:
-            self.assertGreaterEqual(self.count_compilations(folder, prelude), 1)
-
             ("2.11.0", None, "install a CUDA build"),
             ("main", "13.0", "not understood"),
         ):
@@ -215,7 +257,7 @@ cuda, _C = SimpleNamespace(is_initialized=lambda: False), SimpleNamespace(_cuda_
         self.refuses_pytorch("raise ImportError('half of it is missing')", "half of it is missing", "install torch")
 
 
-class Settings(unittest.TestCase):
+class Settings(Case):
     def test_known_keys_are_answered(self) -> None:
         done = run(INSTALL, PYTORCH_ALLOC_CONF="expandable_segments:True,max_split_size_mb:128")
         self.assertEqual(done.stdout.strip(), "full", done.stderr)
@@ -227,6 +269,35 @@ class Settings(unittest.TestCase):
             done = run(INSTALL, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{value}")
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("allowed: a number from 0 to 1", last_line(done.stderr))
+        for setting in (
+            "max_split_size_mb:abc",
+            "max_split_size_mb:5",
+            "max_split_size_mb:99999999999999999999",
+            "expandable_segments:Flase",
+            "garbage_collection_threshold:2",
+            "roundup_power2_divisions:[256:3]",
+            "no_such_key:1",
+        ):
+            said = f"PyTorch refuses PYTORCH_CUDA_ALLOC_CONF={setting} ("
+            self.refuses(INSTALL, said, PYTORCH_CUDA_ALLOC_CONF=setting)
+
+    def test_a_remark_that_is_an_error_leaves_pytorchs_own(self) -> None:
+        code = """
+import os, warnings
+import spillway, torch
+warnings.simplefilter("error", spillway.SpillwayWarning)
+try:
+    spillway.install({!r})
+except spillway.SpillwayWarning:
+    print(spillway.installed().mode, torch.cuda.get_allocator_backend())
+torch.zeros(1, device="cuda")
+print(os.environ.get("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"))
+"""
+        for mode in ("full", "plain"):
+            done = run(code.format(mode), PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+            self.assertEqual(done.stdout.split(), ["none", "native", "None"], done.stderr)
+        done = run(code.format("full"), TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")
+        self.assertEqual(done.stdout.split(), ["none", "native", "1"], done.stderr)
 
     def test_no_caching_is_honoured(self) -> None:
         code = f"{INSTALL}; import torch; x = torch.zeros(1, device='cuda'); print(torch.cuda.memory_allocated())"
@@ -285,6 +356,20 @@ print(get())
             ):
                 done = run(code.format(mode), **environment)
                 self.assertEqual(done.stdout.strip(), fractions, done.stderr)
+
+    def test_every_digit_of_the_fraction_counts(self) -> None:
+        code = """
+import spillway, torch
+from spillway._library import get_limit
+spillway.install()
+torch.cuda.synchronize()
+print(get_limit(0), torch.cuda.get_device_properties(0).total_memory)
+"""
+        for fraction in ("1e-7", "0.123456789"):
+            done = run(code, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{fraction}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            limit, total = map(int, done.stdout.split())
+            self.assertAlmostEqual(limit, float(fraction) * total, delta=1)
 
     def test_nccl_is_not_to_register_segments_that_change(self) -> None:
         name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"

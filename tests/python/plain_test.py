@@ -86,6 +86,13 @@ print(torch.cuda.get_allocator_backend())
         self.assertIn("torch.backends.cudnn.benchmark", done.stdout)
         self.assertEqual(done.stdout.split()[-1], "native", done.stderr)
 
+    def test_no_caching(self) -> None:
+        code = "import spillway; spillway.install('plain')"
+        for value in ("1", "0", ""):  # PyTorch asks only whether it is set
+            done = run(code, PYTORCH_NO_CUDA_MEMORY_CACHING=value)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("SpillwayError: PYTORCH_NO_CUDA_MEMORY_CACHING is not served", done.stderr)
+
 
 class Devices(Memory):
     def test_a_device_that_is_not_there(self) -> None:
