@@ -3,8 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-#include <new>
+#include <utility>
 
 #include "abi/process.h"
 
@@ -15,20 +14,8 @@ template <typename Body>
 spw_status guarded(Body body) noexcept {
   try {
     return report(body());
-  } catch (const std::bad_alloc&) {
-    try {
-      return report(Status::out_of_memory("the host has no memory left"));
-    } catch (...) {
-      return SPW_ERROR_OUT_OF_MEMORY;
-    }
-  } catch (const std::exception& error) {
-    try {
-      return report(Status::internal(error.what()));
-    } catch (...) {
-      return SPW_ERROR_INTERNAL;
-    }
   } catch (...) {
-    return SPW_ERROR_INTERNAL;
+    return report(thrown());
   }
 }
 

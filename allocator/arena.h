@@ -275,7 +275,9 @@ class Arena {
   Status wait_before_move();
   // With the arena's lock held.
   std::vector<Heap*> heaps_in(const PageStore& store) const;
-  void set_away(SourcedPool& pool, bool away);
+  // Of its heaps and segments: needs no memory, so that it cannot fail once the bytes have moved.
+  void set_away(SourcedPool& pool, const std::vector<Heap*>& heaps,
+                const std::vector<SegmentMemory>& segments, bool away);
   Status make_room(uint64_t bytes);
   // Nothing is served from the pool's source any more; false where it has none.
   bool retire_source(PoolId id);

@@ -80,10 +80,11 @@ Status Arena::wait_before_move() {
   return synchronize_context(all);
 }
 
-void Arena::set_away(SourcedPool& pool, bool away) {
+void Arena::set_away(SourcedPool& pool, const std::vector<Heap*>& heaps,
+                     const std::vector<SegmentMemory>& segments, bool away) {
   // First what goes, then what comes: no sum is ever above what is true.
   if (!away) pool.store->set_away(false);
-  for (Heap* heap : heaps_in(*pool.store)) {
+  for (Heap* heap : heaps) {
     const Lock heap_lock(heap->mutex);
     heap->count_for(away ? nullptr : &pool_bytes_[heap->key.pool]);
     if (away) {
@@ -93,7 +94,7 @@ void Arena::set_away(SourcedPool& pool, bool away) {
     }
   }
   if (away) pool.store->set_away(true);
-  for (const SegmentMemory& memory : pool.store->segments()) {
+  for (const SegmentMemory& memory : segments) {
     counters_.trace(away ? TraceKind::kEvict : TraceKind::kRestore, memory.va(), memory.bytes, 0);
   }
   update_most_pages();
@@ -107,22 +108,25 @@ Status Arena::move_pool_out(PoolId id, const MoveSegments& move) {
   Result<SourcedPool*> begun = begin_move(id, true);
   if (!begun.ok()) return begun.take_status();
   SourcedPool& pool = *begun.value();
-  Status status = wait_before_move();
-  if (status.ok()) {
-    std::vector<SegmentMemory> segments;
+  std::vector<Heap*> moved_heaps;
+  std::vector<SegmentMemory> segments;
+  Status status = caught([&] {
+    Status waited = wait_before_move();
+    if (!waited.ok()) return waited;
     {
       const Lock lock(mutex_);
-      for (Heap* heap : heaps_in(*pool.store)) {
+      moved_heaps = heaps_in(*pool.store);
+      for (Heap* heap : moved_heaps) {
         const Lock heap_lock(heap->mutex);
         heap->complete_finished_frees();
       }
       segments = pool.store->segments();
     }
-    status = move(segments);
-  }
+    return move(segments);
+  });
   const Lock lock(mutex_);
   pool.is_moving = false;
-  if (status.ok()) set_away(pool, true);
+  if (status.ok()) set_away(pool, moved_heaps, segments, true);
   return status;
 }
 
@@ -153,28 +157,32 @@ Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
   Result<SourcedPool*> begun = begin_move(id, false);
   if (!begun.ok()) return begun.take_status();
   SourcedPool& pool = *begun.value();
+  std::vector<Heap*> moved_heaps;
   std::vector<SegmentMemory> segments;
-  uint64_t bytes = 0;
-  {
-    const Lock lock(mutex_);
-    segments = pool.store->segments();
-    bytes = pool.store->reserved_bytes();
-  }
-  Status status = make_room(bytes);
-  if (status.ok()) {
+  Status status = caught([&] {
+    uint64_t bytes = 0;
+    {
+      const Lock lock(mutex_);
+      moved_heaps = heaps_in(*pool.store);
+      segments = pool.store->segments();
+      bytes = pool.store->reserved_bytes();
+    }
+    Status room = make_room(bytes);
+    if (!room.ok()) return room;
     {
       // Counted before it comes, so that nobody else takes the room.
       const Lock lock(mutex_);
-      set_away(pool, false);
+      set_away(pool, moved_heaps, segments, false);
     }
     // Mapping would end a capture that begins meanwhile. What makes room may be the program's own.
     const RelaxedCapture relaxed(*driver_);
-    status = move(segments);
-    if (status.code() == SPW_ERROR_OUT_OF_MEMORY && trim().ok()) status = move(segments);
-  }
+    Status moved = move(segments);
+    if (moved.code() == SPW_ERROR_OUT_OF_MEMORY && trim().ok()) moved = move(segments);
+    return moved;
+  });
   const Lock lock(mutex_);
   pool.is_moving = false;
-  if (!status.ok()) set_away(pool, true);
+  if (!status.ok() && !pool.store->is_away()) set_away(pool, moved_heaps, segments, true);
   return status;
 }
 

@@ -48,9 +48,13 @@ Result<Event> EventPool::acquire() {
   return Event::create(*driver_);
 }
 
-void EventPool::give_back(Event event) {
+void EventPool::give_back(Event event) noexcept {
   const std::lock_guard guard(lock_);
-  kept_.push_back(std::move(event));
+  try {
+    kept_.push_back(std::move(event));
+  } catch (const std::bad_alloc&) {
+    // It is destroyed.
+  }
 }
 
 size_t EventPool::kept() const {

@@ -59,7 +59,7 @@ class EventPool {
   // A kept event, or a new one. What it marks is undefined until it is recorded.
   Result<Event> acquire();
   // Keeps an event for later. Its work may still be pending: recording it again is legal.
-  void give_back(Event event);
+  void give_back(Event event) noexcept;
   size_t kept() const;
   // Destroys the kept events.
   void clear();

@@ -2,7 +2,9 @@
 // Success carries no text and allocates nothing. Not thread-shared; move-only.
 #pragma once
 
+#include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,15 +29,24 @@ class [[nodiscard]] Status {
   static Status config(std::string text) { return {SPW_ERROR_CONFIG, std::move(text)}; }
   static Status data_lost(std::string text) { return {SPW_ERROR_DATA_LOST, std::move(text)}; }
   static Status internal(std::string text) { return {SPW_ERROR_INTERNAL, std::move(text)}; }
+  // Out of memory, and it takes none to say so.
+  static Status no_host_memory() noexcept {
+    Status status;
+    status.code_ = SPW_ERROR_OUT_OF_MEMORY;
+    return status;
+  }
 
   bool ok() const { return code_ == SPW_OK; }
   spw_status code() const { return code_; }
   const std::string& text() const {
-    static const std::string kNone;
-    return text_ ? *text_ : kNone;
+    if (text_) return *text_;
+    return ok() ? kNone : kNoHostMemory;
   }
 
  private:
+  static inline const std::string kNone;
+  static inline const std::string kNoHostMemory = "the host has no memory left";
+
   spw_status code_ = SPW_OK;
   std::unique_ptr<std::string> text_;
 };
@@ -58,5 +69,32 @@ class [[nodiscard]] Result {
   std::optional<T> value_;
   Status status_;
 };
+
+// The exception that is being handled, as a Status.
+inline Status thrown() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      return Status::no_host_memory();
+    } catch (const std::exception& error) {
+      return Status::internal(error.what());
+    } catch (...) {
+      return Status::internal("something that is no exception was thrown");
+    }
+  } catch (...) {
+    return Status::no_host_memory();  // for the text
+  }
+}
+
+// What `body` answers, which is a Status, or what it threw.
+template <typename Body>
+Status caught(Body body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return thrown();
+  }
+}
 
 }  // namespace spillway

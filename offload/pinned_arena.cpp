@@ -99,9 +99,14 @@ void PinnedArena::share_with_children(const void* block) {
   if (!std::exchange(chunk.is_shared, true)) chunk.memory.share_with_children();
 }
 
-void PinnedArena::insert_free(uint64_t begin, uint64_t end) {
-  free_.emplace(begin, end);
-  free_by_size_.emplace(end - begin, begin);
+// Where the host has no memory for it, the range stays pinned and is not used again.
+void PinnedArena::insert_free(uint64_t begin, uint64_t end) noexcept {
+  try {
+    free_by_size_.emplace(end - begin, begin);
+    free_.emplace(begin, end);
+  } catch (const std::bad_alloc&) {
+    free_by_size_.erase({end - begin, begin});
+  }
 }
 
 void PinnedArena::remove_free(uint64_t begin, uint64_t end) {

@@ -78,7 +78,7 @@ class PinnedArena {
  private:
   // With the mutex held, like those below.
   uint64_t room_bytes() const;
-  void insert_free(uint64_t begin, uint64_t end);
+  void insert_free(uint64_t begin, uint64_t end) noexcept;
   void remove_free(uint64_t begin, uint64_t end);
   // Where nothing is held there is nothing to go on with, and the next request tries again.
   void refuse_more() { refused_from_bytes_ = held_bytes() > 0 ? held_bytes() : UINT64_MAX; }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -92,23 +93,31 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
   bool is_made = false;
   Status problem;
   const auto run = [&] {
-    auto queue = make_queue_();
+    std::unique_ptr<IoQueue> queue;
+    std::string description;
+    problem = caught([&]() -> Status {
+      Result<std::unique_ptr<IoQueue>> made_queue = make_queue_();
+      if (!made_queue.ok()) return made_queue.take_status();
+      queue = std::move(made_queue.value());
+      description = queue->description();
+      prepare_slots(*queue);
+      return {};
+    });
+    const bool is_ready = problem.ok();
     std::unique_lock thread_lock(mutex_);
-    if (queue.ok()) {
-      queue_ = queue->get();
-      description_ = queue_->description();
-    } else {
-      problem = queue.take_status();
+    if (is_ready) {
+      queue_ = queue.get();
+      description_ = std::move(description);
     }
     is_made = true;
     made.notify_one();
     thread_lock.unlock();
-    if (queue.ok()) serve(*queue.value());
+    if (is_ready) serve(*queue);
   };
   try {
     thread_ = start_own_thread(run);
     made.wait(lock, [&] { return is_made; });
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     problem = Status::io(fmt::format("the I/O thread does not start: {}", error.what()));
   }
   is_starting_ = false;
@@ -183,15 +192,18 @@ std::string IoEngine::description() const {
 
 // ---- The engine's thread
 
-void IoEngine::serve(IoQueue& queue) {
+void IoEngine::prepare_slots(const IoQueue& queue) {
   slots_.resize(queue.depth());
+  completions_.resize(queue.depth());
   free_slots_.clear();
   for (uint32_t i = 0; i < queue.depth(); ++i) free_slots_.push_back(i);
-  std::vector<IoCompletion> completions(queue.depth());
+}
+
+void IoEngine::serve(IoQueue& queue) {
   while (take_submitted(queue) || free_slots_.size() < slots_.size()) {
     fill(queue);
-    const size_t found = queue.wait(completions);
-    for (size_t i = 0; i < found; ++i) complete(queue, completions[i]);
+    const size_t found = queue.wait(completions_);
+    for (size_t i = 0; i < found; ++i) complete(queue, completions_[i]);
     if (found > 0) publish_counters();
   }
 }
@@ -204,15 +216,20 @@ bool IoEngine::take_submitted(IoQueue& queue) {
   {
     const std::lock_guard lock(mutex_);
     for (size_t priority = 0; priority < kIoPriorities; ++priority) {
-      for (ActivePointer& active : submitted_[priority]) waiting_[priority].push_back(std::move(active));
-      submitted_[priority].clear();
+      waiting_[priority].splice(waiting_[priority].end(), submitted_[priority]);
       has_waiting = has_waiting || !waiting_[priority].empty();
     }
     preparations.swap(preparations_);
     goes_on = has_waiting || !is_stopping_;
     if (!goes_on && free_slots_.size() == slots_.size()) queue_ = nullptr;
   }
-  for (const Preparation& prepare : preparations) prepare(queue);
+  for (const Preparation& prepare : preparations) {
+    // Requests are served without it, too.
+    (void)caught([&]() -> Status {
+      prepare(queue);
+      return {};
+    });
+  }
   return goes_on;
 }
 
@@ -310,7 +327,10 @@ bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
     return true;
   }
   if (*error == EINVAL && slot.is_direct) {
-    request.file->give_up_direct("an operation was refused with EINVAL");
+    (void)caught([&]() -> Status {
+      request.file->give_up_direct("an operation was refused with EINVAL");
+      return {};
+    });
     ++news_.direct_fallbacks;
     return true;
   }

@@ -13,8 +13,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -75,7 +75,8 @@ class IoEngine {
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
 
-  // Errors: SPW_ERROR_IO, where the engine's thread or queue cannot be started; `done` is not called then.
+  // Errors: SPW_ERROR_IO, where the engine's thread or queue cannot be started; `done` is not called then,
+  // nor where this throws for want of memory. The engine's thread itself needs none for requests.
   Status submit(const IoRequest& request, IoDone done);
   // Memory of many requests to come, prepared for them where the queue can; must stay mapped while the engine
   // lives.
@@ -97,6 +98,7 @@ class IoEngine {
 
   Status start(std::unique_lock<std::mutex>& lock);
   Status prepare(Preparation preparation);
+  void prepare_slots(const IoQueue& queue);
   void serve(IoQueue& queue);
   bool take_submitted(IoQueue& queue);
   void fill(IoQueue& queue);
@@ -110,7 +112,7 @@ class IoEngine {
   const MakeQueue make_queue_;
 
   mutable std::mutex mutex_;
-  std::array<std::vector<ActivePointer>, kIoPriorities> submitted_;
+  std::array<std::list<ActivePointer>, kIoPriorities> submitted_;
   std::vector<Preparation> preparations_;
   IoCounters counters_;
   std::string description_;
@@ -121,9 +123,10 @@ class IoEngine {
   std::thread thread_;
 
   // The thread's own.
-  std::array<std::deque<ActivePointer>, kIoPriorities> waiting_;
+  std::array<std::list<ActivePointer>, kIoPriorities> waiting_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+  std::vector<IoCompletion> completions_;
   IoCounters news_;
 };
 

@@ -54,20 +54,25 @@ int open_unnamed(FileCalls& calls, const std::string& directory) {
 
 void RangeSet::add(uint64_t offset, uint64_t bytes) {
   if (bytes == 0) return;
-  total_bytes_ += bytes;
   auto after = by_offset_.upper_bound(offset);
-  if (after != by_offset_.end() && offset + bytes == after->first) {
-    bytes += after->second;
-    after = by_offset_.erase(after);
-  }
-  if (after != by_offset_.begin()) {
-    const auto before = std::prev(after);
-    if (before->first + before->second == offset) {
-      before->second += bytes;
-      return;
+  const auto before = after == by_offset_.begin() ? by_offset_.end() : std::prev(after);
+  const bool joins_before = before != by_offset_.end() && before->first + before->second == offset;
+  const bool joins_after = after != by_offset_.end() && after->first == offset + bytes;
+  if (joins_before) {
+    before->second += bytes;
+    if (joins_after) {
+      before->second += after->second;
+      by_offset_.erase(after);
     }
+  } else if (joins_after) {
+    auto node = by_offset_.extract(after);
+    node.key() = offset;
+    node.mapped() += bytes;
+    by_offset_.insert(std::move(node));
+  } else {
+    by_offset_.emplace_hint(after, offset, bytes);
   }
-  by_offset_.emplace_hint(after, offset, bytes);
+  total_bytes_ += bytes;
 }
 
 Extent RangeSet::take(uint64_t bytes) {
@@ -82,17 +87,12 @@ Extent RangeSet::take(uint64_t bytes) {
   }
   if (best == by_offset_.end()) return {};
   const Extent taken{best->first, std::min(bytes, best->second)};
-  const uint64_t left = best->second - taken.bytes;
-  by_offset_.erase(best);
+  auto node = by_offset_.extract(best);
+  node.key() += taken.bytes;
+  node.mapped() -= taken.bytes;
+  if (node.mapped() > 0) by_offset_.insert(std::move(node));
   total_bytes_ -= taken.bytes;
-  if (left > 0) by_offset_.emplace(taken.offset + taken.bytes, left);
   return taken;
-}
-
-std::vector<Extent> RangeSet::ranges() const {
-  std::vector<Extent> out;
-  for (const auto& [offset, bytes] : by_offset_) out.push_back({offset, bytes});
-  return out;
 }
 
 // ---- ExtentFile
@@ -124,11 +124,12 @@ Result<std::vector<Extent>> ExtentFile::reserve(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   uint64_t left = (bytes + kExtentBytes - 1) / kExtentBytes * kExtentBytes;
   std::vector<Extent> out;
-  Status status;
   const uint64_t have = free_.total_bytes() + holes_.total_bytes();
-  if (left > have) status = grow(left - have);
-  if (status.ok()) status = take(free_, &left, &out);
-  if (status.ok()) status = take(holes_, &left, &out);
+  Status status = caught([&] {
+    Status taken = left > have ? grow(left - have) : Status();
+    if (taken.ok()) taken = take(free_, &left, &out);
+    return taken.ok() ? take(holes_, &left, &out) : std::move(taken);
+  });
   if (status.ok()) return out;
   for (const Extent& extent : out) free_.add(extent.offset, extent.bytes);
   return status;
@@ -136,16 +137,16 @@ Result<std::vector<Extent>> ExtentFile::reserve(uint64_t bytes) {
 
 // What comes out of a hole is reserved first.
 Status ExtentFile::take(RangeSet& set, uint64_t* left, std::vector<Extent>* out) {
-  while (*left > 0) {
-    const Extent extent = set.take(*left);
-    if (extent.bytes == 0) return {};
+  while (*left > 0 && set.total_bytes() > 0) {
+    Extent& extent = out->emplace_back();  // first: what was taken must have its place
+    extent = set.take(*left);
     if (&set == &holes_) {
       if (Status status = allocate(extent.offset, extent.bytes); !status.ok()) {
         holes_.add(extent.offset, extent.bytes);
+        out->pop_back();
         return status;
       }
     }
-    out->push_back(extent);
     *left -= extent.bytes;
   }
   return {};
@@ -210,18 +211,18 @@ void ExtentFile::quarantine(std::span<const Extent> extents) {
 
 Status ExtentFile::give_back() {
   const std::lock_guard lock(mutex_);
-  RangeSet kept;
+  RangeSet ranges = std::exchange(free_, {});
   int error = 0;
-  for (const Extent& range : free_.ranges()) {
+  while (ranges.total_bytes() > 0) {
+    const Extent range = ranges.take(ranges.total_bytes());
     const int failed = options_.calls->punch_hole(file_->buffered(), range.offset, range.bytes);
-    if (failed == 0) {
-      holes_.add(range.offset, range.bytes);
-    } else {
-      error = failed;
-      kept.add(range.offset, range.bytes);
-    }
+    if (failed != 0) error = failed;
+    // Without host memory to note it, it is not used again.
+    (void)caught([&]() -> Status {
+      (failed == 0 ? holes_ : free_).add(range.offset, range.bytes);
+      return {};
+    });
   }
-  free_ = std::move(kept);
   if (error == 0) return {};
   return Status::io(fmt::format("free space of the spill file in {} is not given back: {}",
                                 options_.directory, std::strerror(error)));

@@ -46,7 +46,6 @@ class RangeSet {
   // is empty.
   Extent take(uint64_t bytes);
   uint64_t total_bytes() const { return total_bytes_; }
-  std::vector<Extent> ranges() const;
 
  private:
   std::map<uint64_t, uint64_t> by_offset_;  // offset to bytes

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <deque>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -18,7 +17,10 @@ namespace {
 
 class ThreadQueue final : public IoQueue {
  public:
-  ThreadQueue(uint32_t depth, std::string reason) : depth_(depth), reason_(std::move(reason)) {}
+  ThreadQueue(uint32_t depth, std::string reason) : depth_(depth), reason_(std::move(reason)) {
+    waiting_.reserve(depth);
+    completions_.reserve(depth);
+  }
   ~ThreadQueue() override {
     {
       const std::lock_guard lock(mutex_);
@@ -33,7 +35,7 @@ class ThreadQueue final : public IoQueue {
   Status start(uint32_t threads) {
     try {
       while (threads_.size() < threads) threads_.push_back(start_own_thread([this] { work(); }));
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       if (threads_.empty()) return Status::io(fmt::format("no thread can be started: {}", error.what()));
     }
     return {};
@@ -79,7 +81,7 @@ class ThreadQueue final : public IoQueue {
       has_work_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
       if (waiting_.empty()) return;
       const IoOperation operation = waiting_.front();
-      waiting_.pop_front();
+      waiting_.erase(waiting_.begin());
       lock.unlock();
       const IoCompletion completion{operation.token, run(operation)};
       lock.lock();
@@ -102,7 +104,7 @@ class ThreadQueue final : public IoQueue {
   std::mutex mutex_;
   std::condition_variable has_work_;
   std::condition_variable has_news_;
-  std::deque<IoOperation> waiting_;
+  std::vector<IoOperation> waiting_;  // never more than depth_, like those below
   std::vector<IoCompletion> completions_;
   bool was_woken_ = false;
   bool is_stopping_ = false;

@@ -55,21 +55,22 @@ void BlockMover::drop(SpillBlock& block) {
 
 Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeRoom& make_room,
                                 size_t* copied) {
-  Status status;
   *copied = 0;
-  for (const DeviceBytes& each : blocks) {
-    const uint64_t bytes = slot_bytes(*each.block);
-    Result<void*> slot = pinned_.allocate(bytes, DiskTier::kAlignment);
-    // No room that others leave is enough for what is larger than all.
-    while (!slot.ok() && bytes <= pinned_.most_bytes() && make_room != nullptr && make_room())
-      slot = pinned_.allocate(bytes, DiskTier::kAlignment);
-    if (!slot.ok()) break;
-    each.block->spilled.host = static_cast<std::byte*>(slot.value());
-    ++*copied;
-    const CopyLanes::Copy copy{each.block->spilled.host, each.va, each.block->bytes};
-    status = lanes_.move_out({&copy, 1});
-    if (!status.ok()) break;
-  }
+  Status status = caught([&]() -> Status {
+    for (const DeviceBytes& each : blocks) {
+      const uint64_t bytes = slot_bytes(*each.block);
+      Result<void*> slot = pinned_.allocate(bytes, DiskTier::kAlignment);
+      // No room that others leave is enough for what is larger than all.
+      while (!slot.ok() && bytes <= pinned_.most_bytes() && make_room != nullptr && make_room())
+        slot = pinned_.allocate(bytes, DiskTier::kAlignment);
+      if (!slot.ok()) break;
+      each.block->spilled.host = static_cast<std::byte*>(slot.value());
+      ++*copied;
+      const CopyLanes::Copy copy{each.block->spilled.host, each.va, each.block->bytes};
+      if (Status moved = lanes_.move_out({&copy, 1}); !moved.ok()) return moved;
+    }
+    return {};
+  });
   const Status drained = *copied > 0 ? lanes_.drain_out() : Status();
   if (status.ok() && drained.ok()) return {};
   for (const DeviceBytes& each : blocks.first(std::exchange(*copied, 0))) {
@@ -110,17 +111,17 @@ void BlockMover::give_back(std::unique_ptr<Staging> staging) {
 
 Status BlockMover::reserve_all(std::span<const DeviceBytes> blocks) {
   for (const DeviceBytes& each : blocks) {
-    Status status = disk_.reserve(each.block->bytes, &each.block->spilled.pieces);
-    if (status.ok()) continue;
-    for (const DeviceBytes& reserved : blocks) disk_.release(reserved.block->spilled.pieces);
-    return status;
+    if (Status status = disk_.reserve(each.block->bytes, &each.block->spilled.pieces); !status.ok())
+      return status;
   }
   return {};
 }
 
 Status BlockMover::copy_to_disk(std::span<const DeviceBytes> blocks, Packer* packer) {
-  if (Status status = reserve_all(blocks); !status.ok()) return status;
-  Status status = stream_to_disk(divide(blocks), packer);
+  Status status = caught([&] {
+    Status reserved = reserve_all(blocks);
+    return reserved.ok() ? stream_to_disk(divide(blocks), packer) : std::move(reserved);
+  });
   if (!status.ok()) {
     for (const DeviceBytes& each : blocks) disk_.release(each.block->spilled.pieces);
   }
@@ -146,16 +147,17 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
   };
   // So many buffers are being filled; the others are being written.
   const size_t ahead = (staging.size() + 1) / 2;
+  const auto fill = [&](size_t i) -> Status {
+    Staging::Buffer& buffer = staging.at(i);
+    if (Status status = buffer.disk.wait(); !status.ok()) return status;
+    const CopyLanes::Copy copy{buffer.memory, chunks[i].va, chunks[i].bytes};
+    Status status = caught([&] { return lanes_.move_out({&copy, 1}); });
+    Status marked = staging.mark_copy(buffer, lanes_.out());
+    return status.ok() ? std::move(marked) : std::move(status);
+  };
   Status status;
   for (size_t i = 0; i < chunks.size() + ahead && status.ok(); ++i) {
-    if (i < chunks.size()) {
-      Staging::Buffer& buffer = staging.at(i);
-      status = buffer.disk.wait();
-      const CopyLanes::Copy copy{buffer.memory, chunks[i].va, chunks[i].bytes};
-      if (status.ok()) status = lanes_.move_out({&copy, 1});
-      const Status marked = staging.mark_copy(buffer, lanes_.out());
-      if (status.ok() && !marked.ok()) status = Status(marked.code(), marked.text());
-    }
+    if (i < chunks.size()) status = fill(i);
     if (status.ok() && i + 1 >= ahead && i + 1 - ahead < chunks.size()) status = pass_on(i + 1 - ahead);
   }
   for (size_t i = 0; i < staging.size(); ++i) {
@@ -169,7 +171,8 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
 }
 
 Status BlockMover::write_down(SpillBlock& block, Packer* packer) {
-  if (Status status = disk_.reserve(block.bytes, &block.spilled.pieces); !status.ok()) return status;
+  Status reserved = caught([&] { return disk_.reserve(block.bytes, &block.spilled.pieces); });
+  if (!reserved.ok()) return reserved;
   const uint64_t sync_failures = disk_.sync_failures();
   DiskWork work;
   work.begin(block.spilled.pieces.size());
@@ -180,7 +183,7 @@ Status BlockMover::write_down(SpillBlock& block, Packer* packer) {
                 [&work](Status status) { work.end(std::move(status)); });
   }
   Status status = work.wait();
-  if (status.ok()) status = disk_.sync(sync_failures);
+  if (status.ok()) status = caught([&] { return disk_.sync(sync_failures); });
   if (!status.ok()) disk_.release(block.spilled.pieces);
   return status;
 }
@@ -225,9 +228,9 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
     if (status.code() == SPW_ERROR_DATA_LOST && lost != nullptr) *lost = chunk.block;
     if (!status.ok()) return status;
     const CopyLanes::Copy copy{buffer.memory, chunk.va, chunk.bytes};
-    status = lanes_.move_in({&copy, 1}, urgency);
-    const Status marked = staging.mark_copy(buffer, lanes_.in());
-    return status.ok() ? Status(marked.code(), marked.text()) : std::move(status);
+    status = caught([&] { return lanes_.move_in({&copy, 1}, urgency); });
+    Status marked = staging.mark_copy(buffer, lanes_.in());
+    return status.ok() ? std::move(marked) : std::move(status);
   };
   const size_t ahead = staging.size();
   Status status;
@@ -255,8 +258,10 @@ Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency&
       in_host.push_back({each.block->spilled.host, each.va, each.block->bytes});
     }
   }
-  Status status = lanes_.move_in(in_host, urgency);
-  if (status.ok()) status = stream_from_disk(divide(on_disk), urgency, lost);
+  Status status = caught([&] {
+    Status moved = lanes_.move_in(in_host, urgency);
+    return moved.ok() ? stream_from_disk(divide(on_disk), urgency, lost) : std::move(moved);
+  });
   if (in_host.empty()) return status;
   const Status drained = lanes_.drain_in();
   return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);

@@ -72,13 +72,19 @@ struct DiskTier::Write {
   DiskPiece& piece;
   IoPriority priority;
   Packer* packer;
-  Done done;
+  Done done = nullptr;
   int writes = 0;
-  std::unique_ptr<std::byte, Freed> packed;  // what is written instead, if anything
+  std::unique_ptr<std::byte, Freed> packed = nullptr;  // what is written instead, if anything
 
   std::span<std::byte> stored() const {
     return packed == nullptr ? memory : std::span(packed.get(), piece.packed_bytes);
   }
+};
+
+struct DiskTier::Read {
+  std::span<std::byte> memory;
+  const DiskPiece& piece;
+  Done done = nullptr;
 };
 
 DiskTier::DiskTier(DiskTierOptions options)
@@ -153,6 +159,8 @@ void DiskTier::end_plan(DiskPiece& piece) {
 
 Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
   static_assert(kPieceBytes == kExtentBytes);
+  std::vector<DiskPiece> made;
+  made.reserve(piece_count(bytes));
   const std::lock_guard lock(mutex_);
   if (Status status = open(); !status.ok()) return status;
   if (failures_in_a_row_ >= kMostFailures) {
@@ -165,8 +173,6 @@ Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
     planned_bytes_ -= bytes;
     return extents.take_status();
   }
-  std::vector<DiskPiece> made;
-  made.reserve(piece_count(bytes));
   for (const Extent& extent : extents.value()) {
     for (uint64_t at = 0; at < extent.bytes; at += kPieceBytes) {
       const uint64_t before = made.size() * kPieceBytes;
@@ -180,35 +186,48 @@ Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
   return {};
 }
 
-void DiskTier::release(std::vector<DiskPiece>& pieces) {
-  std::vector<Extent> extents;
-  uint64_t planned_bytes = 0;
-  for (const DiskPiece& piece : pieces) {
-    planned_bytes += piece.planned_bytes;
-    if (piece.offset == DiskPiece::kNowhere) continue;
-    if (!extents.empty() && extents.back().offset + extents.back().bytes == piece.offset) {
-      extents.back().bytes += kPieceBytes;
-    } else {
-      extents.push_back({piece.offset, kPieceBytes});
-    }
-  }
-  pieces.clear();
-  if (extents.empty() && planned_bytes == 0) return;
+void DiskTier::release(std::vector<DiskPiece>& pieces) noexcept {
+  const std::vector<DiskPiece> released = std::exchange(pieces, {});
   const std::lock_guard lock(mutex_);
-  planned_bytes_ -= planned_bytes;
-  for (const Extent& extent : extents) counters_.blocks_bytes -= extent.bytes;
-  file_->release(extents);
+  size_t placed = 0;
+  for (const DiskPiece& piece : released) {
+    planned_bytes_ -= piece.planned_bytes;
+    placed += piece.offset == DiskPiece::kNowhere ? 0 : 1;
+  }
+  counters_.blocks_bytes -= placed * kPieceBytes;
+  (void)caught([&]() -> Status {
+    std::vector<Extent> extents;
+    for (const DiskPiece& piece : released) {
+      if (piece.offset == DiskPiece::kNowhere) continue;
+      if (!extents.empty() && extents.back().offset + extents.back().bytes == piece.offset) {
+        extents.back().bytes += kPieceBytes;
+      } else {
+        extents.push_back({piece.offset, kPieceBytes});
+      }
+    }
+    if (!extents.empty()) file_->release(extents);
+    return {};
+  });
 }
 
 // ---- Writing
 
 void DiskTier::write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer,
-                     Done done) {
-  auto write = std::make_shared<Write>(Write{memory, piece, priority, packer, std::move(done), 0, nullptr});
-  workers_.run([this, write = std::move(write)] { begin_write(write); });
+                     Done done) noexcept {
+  std::shared_ptr<Write> write;
+  Status status = caught([&]() -> Status {
+    write = std::make_shared<Write>(Write{memory, piece, priority, packer});
+    write->done.swap(done);
+    workers_.run([this, write] {
+      Status begun = caught([&] { return begin_write(write); });
+      if (!begun.ok()) write->done(std::move(begun));
+    });
+    return {};
+  });
+  if (!status.ok()) (write == nullptr ? done : write->done)(std::move(status));
 }
 
-void DiskTier::begin_write(const std::shared_ptr<Write>& write) {
+Status DiskTier::begin_write(const std::shared_ptr<Write>& write) {
   DiskPiece& piece = write->piece;
   const DiskPiece reserved = piece;
   piece = {};
@@ -222,14 +241,14 @@ void DiskTier::begin_write(const std::shared_ptr<Write>& write) {
       end_plan(piece);
     }
     write->done({});
-    return;
+    return {};
   }
   if (write->packer != nullptr) pack(*write);
   for_each_checksum(write->stored(), [&](size_t i, std::span<const std::byte> part) {
     piece.checksums[i] = checksum(part);
     return true;
   });
-  submit_write(write);
+  return submit_write(write);
 }
 
 void DiskTier::pack(Write& write) {
@@ -243,10 +262,12 @@ void DiskTier::pack(Write& write) {
   std::unique_ptr<std::byte, Freed> out(
       static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole_sectors(write.memory).size())));
   std::optional<Packer::Packed> packed;
-  if (out != nullptr) {
-    packed = write.packer->pack(write.memory, {out.get(), write.memory.size()}, *per_ns / threads_);
-  }
-  if (!packed.has_value()) {
+  const Status tried = caught([&]() -> Status {
+    if (out != nullptr)
+      packed = write.packer->pack(write.memory, {out.get(), write.memory.size()}, *per_ns / threads_);
+    return {};
+  });
+  if (!tried.ok() || !packed.has_value()) {
     const std::lock_guard lock(mutex_);
     --packed_writes_;
     return;
@@ -267,22 +288,21 @@ std::optional<double> DiskTier::disk_bytes_per_ns() const {
   return static_cast<double>(timed_bytes_) / writing_ns_;
 }
 
-void DiskTier::submit_write(const std::shared_ptr<Write>& write) {
+Status DiskTier::submit_write(const std::shared_ptr<Write>& write) noexcept {
   ++write->writes;
   {
     const std::lock_guard lock(mutex_);
     if (writes_++ == 0) writing_since_ = std::chrono::steady_clock::now();
   }
-  IoRequest request{IoKind::kWrite, write->priority, &file_->file(), whole_sectors(write->stored()),
-                    write->piece.offset};
-  Status status = engine_.submit(request, [this, write](int error) { write_ended(write, error); });
-  if (status.ok()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    --writes_;
-    if (write->packed != nullptr) --packed_writes_;
-  }
-  write->done(std::move(status));
+  const IoRequest request{IoKind::kWrite, write->priority, &file_->file(), whole_sectors(write->stored()),
+                          write->piece.offset};
+  Status status = caught(
+      [&] { return engine_.submit(request, [this, write](int error) { write_ended(write, error); }); });
+  if (status.ok()) return status;
+  const std::lock_guard lock(mutex_);
+  --writes_;
+  if (write->packed != nullptr) --packed_writes_;
+  return status;
 }
 
 // With the mutex held. A disk that is full is not broken: it takes something again when there is room.
@@ -296,18 +316,17 @@ bool DiskTier::replace_bad_place(Write& write) {
   const Extent bad{write.piece.offset, kPieceBytes};
   file_->quarantine({&bad, 1});
   write.piece.offset = DiskPiece::kNowhere;
-  if (write.writes < kMostWrites) {
-    if (Result<std::vector<Extent>> other = file_->reserve(kPieceBytes); other.ok()) {
-      write.piece.offset = other->front().offset;
-      ++counters_.repeated_writes;
-      return true;
-    }
-  }
   counters_.blocks_bytes -= kPieceBytes;
-  return false;
+  if (write.writes == kMostWrites) return false;
+  Result<std::vector<Extent>> other = file_->reserve(kPieceBytes);
+  if (!other.ok()) return false;
+  write.piece.offset = other->front().offset;
+  counters_.blocks_bytes += kPieceBytes;
+  ++counters_.repeated_writes;
+  return true;
 }
 
-void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
+void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) noexcept {
   const bool is_full = is_no_room(error);
   const uint64_t offset = write->piece.offset;
   bool again = false;
@@ -325,21 +344,25 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) {
       counters_.saved_bytes += write->memory.size() - bytes;
       timed_bytes_ += bytes;
     } else if (!is_full) {
-      again = replace_bad_place(*write);
+      (void)caught([&]() -> Status {
+        again = replace_bad_place(*write);
+        return {};
+      });
     }
     if (!again) end_plan(write->piece);
     if (!again && write->packed != nullptr) --packed_writes_;
     if (error != 0 && !again) count_failure(is_full);
   }
   if (again) {
-    submit_write(write);
-  } else if (error == 0) {
-    write->done({});
-  } else {
+    if (Status status = submit_write(write); !status.ok()) write->done(std::move(status));
+    return;
+  }
+  write->done(caught([&]() -> Status {
+    if (error == 0) return {};
     std::string text = fmt::format("{}: {} bytes at {} of the spill file could not be written: {}",
                                    options_.file.directory, write->memory.size(), offset, reason(error));
-    write->done(is_full ? Status::out_of_memory(std::move(text)) : Status::io(std::move(text)));
-  }
+    return is_full ? Status::out_of_memory(std::move(text)) : Status::io(std::move(text));
+  }));
 }
 
 Status DiskTier::sync(uint64_t since) {
@@ -363,27 +386,38 @@ Status DiskTier::sync(uint64_t since) {
 
 // ---- Reading
 
-void DiskTier::read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done) {
+void DiskTier::read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority,
+                    Done done) noexcept {
   if (piece.is_zero) {
     std::fill(memory.begin(), memory.end(), std::byte{0});
     done({});
     return;
   }
-  const std::span<std::byte> stored = stored_part(memory, piece);
-  IoRequest request{IoKind::kRead, priority, &file_->file(), whole_sectors(stored), piece.offset};
-  auto ended = std::make_shared<Done>(std::move(done));
-  Status status = engine_.submit(request, [this, ended, memory, stored, &piece](int error) {
+  std::shared_ptr<Read> read;
+  Status status = caught([&] {
+    read = std::make_shared<Read>(Read{memory, piece});
+    read->done.swap(done);
+    const IoRequest request{IoKind::kRead, priority, &file_->file(),
+                            whole_sectors(stored_part(memory, piece)), piece.offset};
+    return engine_.submit(request, [this, read](int error) { read_ended(read, error); });
+  });
+  if (!status.ok()) (read == nullptr ? done : read->done)(std::move(status));
+}
+
+void DiskTier::read_ended(const std::shared_ptr<Read>& read, int error) noexcept {
+  const size_t bytes = stored_part(read->memory, read->piece).size();
+  Status status = caught([&]() -> Status {
     if (error != 0) {
-      (*ended)(unreadable(piece, stored.size(), error));
-      return;
+      return unreadable(read->piece, bytes, error);
     }
     {
       const std::lock_guard lock(mutex_);
-      counters_.read_bytes += stored.size();
+      counters_.read_bytes += bytes;
     }
-    workers_.run([this, ended, memory, &piece] { (*ended)(verify(memory, piece)); });
+    workers_.run([this, read] { read->done(caught([&] { return verify(read->memory, read->piece); })); });
+    return {};
   });
-  if (!status.ok()) (*ended)(std::move(status));
+  if (!status.ok()) read->done(std::move(status));
 }
 
 // What is not lost may be read another time: for now there is no memory for it, say.

@@ -75,7 +75,8 @@ class DiskTier {
   // within the limit, the disk, a quota, or what may be written today), io (the directory; or the tier was
   // given up).
   Status reserve(uint64_t bytes, std::vector<DiskPiece>* pieces);
-  void release(std::vector<DiskPiece>& pieces);
+  // Where the host has no memory left the file's room for them is not used again.
+  void release(std::vector<DiskPiece>& pieces) noexcept;
 
   // Memory that many pieces will pass through: it stays mapped while the tier lives.
   void use_memory(std::span<std::byte> memory) { (void)engine_.use_memory(memory); }
@@ -83,18 +84,20 @@ class DiskTier {
   // One operation on a piece. It lives until `done` was called, on any thread, and so does the memory: a
   // piece's, or what is left of the block, and its last bytes up to a multiple of kAlignment are the caller's
   // too.
-  using Done = std::function<void(Status status)>;
+  using Done = std::function<void(Status status)>;  // throws nothing
   static constexpr size_t kAlignment = 4096;
-  // `packer` may be null, and lives as long. Errors: out_of_memory (the disk is full after all), io.
-  void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer, Done done);
+  // `packer` may be null, and lives as long. Errors: out_of_memory (the disk is full after all, or the host
+  // has no memory left), io.
+  void write(std::span<std::byte> memory, DiskPiece& piece, IoPriority priority, Packer* packer,
+             Done done) noexcept;
   // Waits until what was written through the page cache is on the disk; before that the bytes must not be
   // given up elsewhere. `since` is sync_failures() from before the first of the writes: an error that another
   // thread's call was told is an error for them too. Errors: as of write().
   Status sync(uint64_t since);
   uint64_t sync_failures() const { return sync_failures_.load(); }
-  // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost (for
-  // good), io (another time it may go well).
-  void read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done);
+  // Ends with the bytes that were written there, compared with their checksums. Errors: data_lost (they
+  // cannot be read any more); io, out_of_memory (not now: they are as they were).
+  void read(std::span<std::byte> memory, const DiskPiece& piece, IoPriority priority, Done done) noexcept;
 
   DiskCounters counters() const;
   IoCounters io_counters() const { return engine_.counters(); }
@@ -107,16 +110,21 @@ class DiskTier {
   struct Write;
 
   Status open();
-  void begin_write(const std::shared_ptr<Write>& write);
+  // Errors: it did not begin, and `done` is still to be called.
+  Status begin_write(const std::shared_ptr<Write>& write);
   void pack(Write& write);
   std::optional<double> disk_bytes_per_ns() const;
-  void submit_write(const std::shared_ptr<Write>& write);
+  // Errors: as of begin_write().
+  Status submit_write(const std::shared_ptr<Write>& write) noexcept;
   void count_failure(bool is_full);
   bool replace_bad_place(Write& write);
-  void write_ended(const std::shared_ptr<Write>& write, int error);
+  void write_ended(const std::shared_ptr<Write>& write, int error) noexcept;
+  struct Read;
+  void read_ended(const std::shared_ptr<Read>& read, int error) noexcept;
   // The error of a read that failed.
   Status unreadable(const DiskPiece& piece, size_t bytes, int error) const;
-  // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost, io.
+  // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost, io. Throws what
+  // unpacking throws for want of memory.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);
   uint64_t planned_today() const;
   uint64_t used_today() const;  // by others, too

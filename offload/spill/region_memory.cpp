@@ -92,7 +92,8 @@ Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo 
   const Segments segments = find(memory);
   if (to != SpillTo::kNowhere) {
     if (Status status = go(segments, BlockPlace::kEvicting); !status.ok()) return status;
-    if (Status status = copy_out(segments, to, packer, make_room); !status.ok()) {
+    Status status = caught([&] { return copy_out(segments, to, packer, make_room); });
+    if (!status.ok()) {
       (void)go(segments, BlockPlace::kResident);
       return status;
     }
@@ -127,8 +128,9 @@ Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory, const 
   if (Status status = go(segments, BlockPlace::kRestoring); !status.ok()) return status;
   SpillBlock* lost = nullptr;
   Status status;
-  for (size_t i = 0; i < segments.size() && status.ok(); ++i) status = map(*segments[i]);
-  if (status.ok()) status = mover_.copy_back(device_bytes(spilled), urgency, &lost);
+  for (size_t i = 0; i < segments.size() && status.ok(); ++i)
+    status = caught([&] { return map(*segments[i]); });
+  if (status.ok()) status = caught([&] { return mover_.copy_back(device_bytes(spilled), urgency, &lost); });
   if (!status.ok()) {
     // Copies that are under way must not meet memory that is gone.
     const bool drained = lanes_.drain_in().ok();

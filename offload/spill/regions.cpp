@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <future>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -253,9 +253,11 @@ Status Regions::bring_back(Region& region) {
   if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
   const void* const outer = std::exchange(moving_region, &region);
-  Status status = arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
-    region.segments = segments;
-    return memory_.bring_back(segments, region.urgency);
+  Status status = caught([&] {
+    return arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
+      region.segments = segments;
+      return memory_.bring_back(segments, region.urgency);
+    });
   });
   moving_region = outer;
   if (!status.ok()) return note_failure(std::move(status));
@@ -310,12 +312,12 @@ Status Regions::prefetch(const std::string& tag) {
   std::future<Status> prefetching = said->get_future();
   try {
     start_own_thread([this, pointer, said]() mutable {
-      Status status = bring_back(*pointer);
+      Status status = caught([&] { return bring_back(*pointer); });
       pointer.reset();
       said->set_value(std::move(status));
     }).detach();
     region.prefetching = std::move(prefetching);
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     return Status::io(fmt::format("no thread to bring region '{}' back: {}", tag, error.what()));
   }
   return {};

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "driver/capture.h"
@@ -145,24 +145,35 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   counters_.host_bytes += bytes;
   counters_.out_bytes += bytes;
   if (stash->wants_disk && start_thread().ok()) {
-    stash->is_queued = true;
-    writes_.push_back(stash.get());
+    // Where the list has no room it stays in host memory.
+    const Status queued = caught([&]() -> Status {
+      writes_.push_back(stash.get());
+      return {};
+    });
+    stash->is_queued = queued.ok();
   }
   return stash.release();
 }
 
 void Stashes::write_down(Stash& stash, Lock& lock) {
-  // Asked for meanwhile: it is needed where it is.
-  if (stash.is_freed || stash.is_coming || !stash.block.go(BlockPlace::kWriting).ok()) return;
+  // Asked for meanwhile: it is needed where it is, by a copy back that may not be done yet.
+  if (stash.is_freed || stash.is_coming || stash.copied_in) return;
+  if (!stash.block.go(BlockPlace::kWriting).ok()) return;
   lock.unlock();
-  Status status;
-  if (stash.copied_out && !stash.is_copied_out) status = lanes_.note_failure(stash.copied_out.synchronize());
+  Status status = caught([&]() -> Status {
+    if (!stash.copied_out || stash.is_copied_out) return {};
+    return lanes_.note_failure(stash.copied_out.synchronize());
+  });
   const bool is_copied_out = status.ok();
   if (is_copied_out) status = mover_.write_down(stash.block, &packer_);
   lock.lock();
   stash.is_copied_out = is_copied_out;
-  (void)stash.block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost);
-  if (!status.ok()) return;  // it stays in host memory
+  const bool stays = !status.ok() || stash.copied_in;
+  (void)stash.block.go(stays ? BlockPlace::kHost : BlockPlace::kDisk);
+  if (stays) {
+    disk_.release(stash.block.spilled.pieces);
+    return;
+  }
   mover_.drop_host(stash.block);
   counters_.host_bytes -= stash.block.bytes;
   counters_.disk_bytes += stash.block.bytes;
@@ -194,7 +205,7 @@ void Stashes::on_copied_in(Stash& stash, Event copied) {
 
 Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   if (Status off = lanes_.why_off(); !off.ok()) return off;
-  Lock lock(mutex_);
+  const Lock lock(mutex_);
   if (stash.is_coming) return Status::invalid_state("the stash is being brought back already");
   if (stash.block.place() == BlockPlace::kPoisoned) {
     return Status::data_lost(
@@ -209,20 +220,21 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   stash.is_coming = true;
   stash.is_enqueued = false;
   ++counters_.gets;
-  // What is being written is still in host memory, and stays there until the write has ended.
-  if (stash.block.place() == BlockPlace::kWriting) changed_.wait(lock, [&] { return !stash.is_queued; });
+  // What is being written is still in host memory, and stays there then.
   if (stash.block.spilled.host != nullptr) {
     Status status = copy_back(stash);
     stash.is_coming = status.ok();
     return lanes_.note_failure(std::move(status));
   }
-  if (Status status = start_thread(); !status.ok()) {
-    stash.is_coming = false;
-    return status;
+  Status status = start_thread();
+  if (status.ok()) {
+    status = caught([&]() -> Status {
+      reads_.push_back(&stash);
+      return {};
+    });
   }
-  stash.is_queued = true;
-  reads_.push_back(&stash);
-  return {};
+  stash.is_coming = stash.is_queued = status.ok();
+  return status;
 }
 
 void Stashes::read_back(Stash& stash, Lock& lock) {
@@ -231,13 +243,17 @@ void Stashes::read_back(Stash& stash, Lock& lock) {
   stash.failed = stash.block.go(BlockPlace::kReading);
   if (!stash.failed.ok()) return;
   lock.unlock();
-  Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(stash.block), DiskTier::kAlignment);
-  if (!slot.ok()) {
+  std::byte* host = nullptr;
+  const Status pinned = caught([&]() -> Status {
+    Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(stash.block), DiskTier::kAlignment);
+    if (slot.ok()) host = static_cast<std::byte*>(slot.value());
+    return slot.take_status();
+  });
+  if (!pinned.ok()) {
     lock.lock();
     stash.failed = stream_back(stash, lock);
     return;
   }
-  auto* host = static_cast<std::byte*>(slot.value());
   Status status = mover_.read_up(stash.block, host, stash.urgency);
   lock.lock();
   if (!status.ok()) {
@@ -263,10 +279,12 @@ Status Stashes::stream_back(Stash& stash, Lock& lock) {
   }
   stash.is_streaming = true;
   lock.unlock();
-  Status status = stash.target_ready.make_wait(lanes_.in());
   SpillBlock* lost = nullptr;
   const DeviceBytes target{stash.target, &stash.block};
-  if (status.ok()) status = mover_.copy_back({&target, 1}, stash.urgency, &lost);
+  Status status = caught([&] {
+    Status waits = stash.target_ready.make_wait(lanes_.in());
+    return waits.ok() ? mover_.copy_back({&target, 1}, stash.urgency, &lost) : std::move(waits);
+  });
   lock.lock();
   stash.is_streaming = false;
   (void)stash.block.go(lost != nullptr ? BlockPlace::kPoisoned : BlockPlace::kDisk);
@@ -323,7 +341,7 @@ Status Stashes::start_thread() {
   try {
     start_own_thread([this] { work(); }).detach();
     is_working_ = true;
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     return Status::io(fmt::format("no thread for the disk's work: {}", error.what()));
   }
   return {};

@@ -1,7 +1,7 @@
 #include "offload/spill/workers.h"
 
 #include <chrono>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -27,7 +27,7 @@ bool Workers::start() {
   try {
     start_own_thread([this] { work(); }).detach();
     ++threads_;
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // Those that there are do it.
   }
   return threads_ > 0;

@@ -1,0 +1,156 @@
+// The host has no memory for one of Spillway's own requests, at every place of a scenario, on whatever
+// thread: what was moved comes back, nothing is stuck, and the next try does it.
+#include <cstdlib>
+#include <new>
+
+#include "offload/spill/stashes.h"
+#include "tests/offload/spilling.h"
+
+// Of this program, and so not of the simulated driver or the C++ library, whose requests do not fail.
+extern "C" const char __executable_start;
+extern "C" const char etext;
+
+namespace {
+
+std::atomic<int64_t> left{-1};  // requests until the one that fails; negative: none does
+
+bool fails_now(const void* caller) {
+  if (left.load(std::memory_order_relaxed) < 0) return false;
+  const auto* at = static_cast<const char*>(caller);
+  return at >= &__executable_start && at < &etext && left.fetch_sub(1) == 0;
+}
+
+}  // namespace
+
+// Not inlined, or a compiler sees malloc and free behind new and delete, and warns.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* memory = fails_now(__builtin_return_address(0)) ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+namespace spillway::test {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Runs steps of which one meets the failure, if they ask that often.
+class OneFailure {
+ public:
+  explicit OneFailure(int64_t at) { left = at; }
+  ~OneFailure() { left = -1; }
+  OneFailure(const OneFailure&) = delete;
+  OneFailure& operator=(const OneFailure&) = delete;
+
+  bool was_met() const { return left < 0; }
+  // Any error is said as a Status, or thrown for the C ABI to say; and but for the one there is none.
+  template <typename Body>
+  Status step(Body body) {
+    Status status = caught(body);
+    if (!was_met() && !status.ok()) ADD_FAILURE() << status.text();
+    return status;
+  }
+};
+
+class HostMemoryTest : public testing::TestWithParam<Codec> {
+ protected:
+  HostMemoryTest() : options_(disk_options(directory_.path())) { options_.write_bytes_per_s = 1; }
+
+  const Folder directory_;
+  DiskTierOptions options_;
+};
+INSTANTIATE_TEST_SUITE_P(Codecs, HostMemoryTest, testing::Values(Codec::kNone, Codec::kLz4),
+                         [](const auto& info) { return info.param == Codec::kNone ? "plain" : "packed"; });
+
+TEST_P(HostMemoryTest, RegionsComeBack) {
+  bool goes_on = true;
+  for (int64_t at = 0; goes_on; ++at) {
+    SCOPED_TRACE("request " + std::to_string(at));
+    Tiers tiers("capacity:64MiB", options_);
+    const std::unique_ptr<Arena> arena = tiers.device.arena();
+    TestRegion region(tiers, *arena, {9, 1});
+    Packer packer(GetParam());
+    region.write(region.allocate(3 * kMiB), TestRegion::kPackable + 1);
+    region.write(region.allocate(5 * kMiB), TestRegion::kPackable + 2);
+    bool is_out = false;
+    {
+      OneFailure failure(at);
+      const auto move = [&](SpillTo to) {
+        if (!is_out) is_out = failure.step([&] { return region.evict(to, &packer); }).ok();
+        if (is_out) is_out = !failure.step([&] { return region.restore(); }).ok();
+      };
+      move(SpillTo::kDisk);
+      move(SpillTo::kHost);
+      if (!is_out) is_out = failure.step([&] { return region.evict(SpillTo::kHost); }).ok();
+      if (is_out) (void)failure.step([&] { return region.write_down(); });
+      if (is_out) is_out = !failure.step([&] { return region.restore(); }).ok();
+      goes_on = failure.was_met();
+    }
+    if (is_out) SPW_EXPECT_OK(region.restore());
+    EXPECT_TRUE(region.all_intact());
+    SPW_EXPECT_OK(region.evict(SpillTo::kDisk, &packer));
+    SPW_EXPECT_OK(region.restore());
+    EXPECT_TRUE(region.all_intact());
+    EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
+    SPW_EXPECT_OK(arena->validate());
+    EXPECT_EQ(tiers.device.reports(), "");
+    ASSERT_FALSE(HasFailure());
+    ASSERT_TRUE(goes_on || at > 50);
+  }
+}
+
+TEST_P(HostMemoryTest, StashesComeBack) {
+  constexpr size_t kBytes = 5 * kMiB;
+  const std::vector<char> pattern = TestRegion::pattern(kBytes, TestRegion::kPackable + 3);
+  bool goes_on = true;
+  for (int64_t at = 0; goes_on; ++at) {
+    SCOPED_TRACE("request " + std::to_string(at));
+    Tiers tiers("capacity:64MiB", options_);
+    const std::unique_ptr<Arena> arena = tiers.device.arena();
+    const auto va = reinterpret_cast<CUdeviceptr>(must_allocate(*arena, kBytes, nullptr));
+    Stashes stashes(arena->context(), *tiers.lanes, tiers.pinned, tiers.disk, GetParam());
+    const Driver& driver = *tiers.device.driver;
+    ASSERT_EQ(driver.cuMemcpyHtoD(va, pattern.data(), kBytes), CUDA_SUCCESS);
+    Stashes::Stash* stash = nullptr;
+    bool is_back = false;
+    const auto bring_back = [&] {
+      Status status = stashes.begin_get(*stash, va, nullptr);
+      return status.ok() ? stashes.finish_get(*stash, nullptr, nullptr) : std::move(status);
+    };
+    {
+      OneFailure failure(at);
+      (void)failure.step([&]() -> Status {
+        Result<Stashes::Stash*> made = stashes.put(va, kBytes, nullptr, Stashes::To::kDisk);
+        if (made.ok()) stash = made.value();
+        return made.take_status();
+      });
+      // Written down, or as far as it comes.
+      for (int tries = 0; stash != nullptr && tries < 50 && stashes.counters().disk_bytes == 0; ++tries)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (stash != nullptr) {
+        ASSERT_EQ(driver.cuCtxSynchronize(), CUDA_SUCCESS);
+        ASSERT_EQ(driver.cuMemsetD8Async(va, 0, kBytes, nullptr), CUDA_SUCCESS);
+        is_back = failure.step(bring_back).ok();
+      }
+      goes_on = failure.was_met();
+    }
+    if (stash != nullptr && !is_back) SPW_EXPECT_OK(bring_back());
+    std::vector<char> bytes(kBytes);
+    ASSERT_EQ(driver.cuMemcpyDtoH(bytes.data(), va, kBytes), CUDA_SUCCESS);
+    EXPECT_TRUE(bytes == pattern);
+    stashes.free(stash);
+    EXPECT_EQ(tiers.device.reports(), "");
+    SPW_EXPECT_OK(Arena::free(reinterpret_cast<void*>(va)));
+    ASSERT_FALSE(HasFailure());
+    ASSERT_TRUE(goes_on || at > 20);
+  }
+}
+
+}  // namespace
+}  // namespace spillway::test
