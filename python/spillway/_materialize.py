@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,9 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
     """Allocates the parameters and buffers of `model` that are on meta on `device`, and initialises them there.
 
     Nothing is made on the host. A tensor that several modules share stays shared. Modules that had something on meta
-    are then initialised, inner ones first: by `init`, which is given the module, else by their reset_parameters().
-    Inside spillway.region() the memory is the region's. Errors: SpillwayError, torch.OutOfMemoryError,
-    what `init` raises, and the model is on meta as it was.
+    are then initialised, inner ones first: by `init`, which is given the module, else by their reset_parameters(). What
+    has values already keeps them: while that runs it is on meta. Inside spillway.region() the memory is the region's.
+    Errors: SpillwayError, torch.OutOfMemoryError, what `init` raises, and the model is on meta as it was.
     """
     torch = _install.import_torch()
     place = torch.device(device)
@@ -52,14 +53,16 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
                     left.append(full)
                     continue
                 if id(tensor) not in made:
-                    made[id(tensor)] = _allocate(torch, tensor, place)
+                    empty = torch.empty_like(tensor, device=place, requires_grad=False)
+                    made[id(tensor)] = _as(torch, tensor, empty)
                 replaced.append((kind, own, tensor))
                 fresh.setdefault(name, []).append(full)
     # All or nothing: one that is no longer on meta, and has no values, would be taken for a finished one.
     for kind, own, tensor in replaced:
         kind[own] = made[id(tensor)]
     try:
-        initialised, uninitialised = _initialise(torch, modules, fresh, init)
+        with _on_meta(torch, model, made.values()):
+            initialised, uninitialised = _initialise(torch, modules, fresh, init)
     except BaseException:
         for kind, own, tensor in replaced:
             kind[own] = tensor
@@ -68,12 +71,37 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
     return Materialized(size, tuple(initialised), tuple(uninitialised), tuple(left))
 
 
-def _allocate(torch: Any, tensor: Any, place: Any) -> Any:
-    made = torch.empty_like(tensor, device=place, requires_grad=False)
+def _as(torch: Any, tensor: Any, made: Any) -> Any:
+    """`made` as a parameter, if the tensor is one, and with its attributes."""
     if isinstance(tensor, torch.nn.Parameter):
         made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
     made.__dict__.update(tensor.__dict__)
     return made
+
+
+@contextmanager
+def _on_meta(torch: Any, model: Any, but: Collection[Any]) -> Iterator[None]:
+    """Others than these are on meta inside, where nothing can be written to them."""
+    fresh = {id(tensor) for tensor in but}
+    outside = [
+        (kind, own, tensor)
+        for module in model.modules()
+        for kind in (module._parameters, module._buffers)
+        for own, tensor in kind.items()
+        if tensor is not None and id(tensor) not in fresh and not torch.nn.parameter.is_lazy(tensor)
+    ]
+    # What several modules share stays shared.
+    stand_ins = {
+        id(tensor): _as(torch, tensor, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+        for _, _, tensor in outside
+    }
+    for kind, own, tensor in outside:
+        kind[own] = stand_ins[id(tensor)]
+    try:
+        yield
+    finally:
+        for kind, own, tensor in outside:
+            kind[own] = tensor
 
 
 def _initialise(

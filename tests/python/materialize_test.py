@@ -87,6 +87,28 @@ def what_is_there_stays(outcome: Outcome) -> None:
     refused("name where it shall run", spillway.materialize, on_meta(), "meta")
 
 
+def what_was_loaded_stays(outcome: Outcome) -> None:
+    """Beside what was not, in one module; shared or in inner modules too."""
+    inits: list[Any] = [None, lambda module: [each.fill_(3) for each in module.parameters()]]
+    for init in inits:
+        model = on_meta()
+        names = ["layers.0.norm1.weight", "layers.0.self_attn.out_proj.bias", "embedding.weight", "head.weight"]
+        state = {name: torch.full_like(model.state_dict()[name], 7, device="cuda") for name in names}
+        state["head.weight"] = state["embedding.weight"]
+        model.load_state_dict(state, strict=False, assign=True)
+        model.head.weight = model.embedding.weight
+        model.head.bias = torch.nn.Parameter(torch.empty(100, device="meta"))
+        loaded = [model.get_parameter(name) for name in names]
+        versions = [each._version for each in loaded]
+        done = spillway.materialize(model, "cuda", init)
+        assert all(model.get_parameter(name) is each for name, each in zip(names, loaded, strict=True))
+        assert versions == [each._version for each in loaded]
+        outcome.damaged += sum(int((each.detach().cpu() != 7).any()) for each in loaded)
+        assert not set(names) & {*done.initialised, *done.uninitialised}, done
+        assert {"head.bias", "layers.0.norm1.bias"} <= set(done.initialised), done
+        outcome.damaged += int((model.layers[0].norm1.bias.detach().cpu() != (3 if init else 0)).any())
+
+
 def what_fails_leaves_the_model_on_meta(outcome: Outcome) -> None:
     """For want of memory, and in the middle of the initialisation; the second call does all of it."""
     other = torch.empty(160 << 20, dtype=torch.uint8, device="cuda")
@@ -119,7 +141,13 @@ def what_fails_leaves_the_model_on_meta(outcome: Outcome) -> None:
     outcome.damaged += sum(int((parameter.detach().cpu() != 3).any()) for parameter in model.parameters())
 
 
-PROGRAMS = [all_gets_memory, own_initialisation, what_is_there_stays, what_fails_leaves_the_model_on_meta]
+PROGRAMS = [
+    all_gets_memory,
+    own_initialisation,
+    what_is_there_stays,
+    what_was_loaded_stays,
+    what_fails_leaves_the_model_on_meta,
+]
 
 
 class OnEverySeed(unittest.TestCase):
