@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from . import _install
@@ -65,13 +66,22 @@ def outside_bytes(torch: Any, device: int) -> int:
 
 
 def tensors(torch: Any, holder: Any) -> Iterator[Any]:
-    """All in nested lists and mappings; of one made of others (distributed, quantised), those that are here."""
-    if hasattr(holder, "__tensor_flatten__"):
-        yield from tensors(torch, [getattr(holder, name) for name in holder.__tensor_flatten__()[0]])
-    elif isinstance(holder, torch.Tensor):
+    """All in outer_tensors(); of one made of others (distributed, quantised), those that are here."""
+    for each in outer_tensors(torch, holder):
+        if hasattr(each, "__tensor_flatten__"):
+            yield from tensors(torch, [getattr(each, name) for name in each.__tensor_flatten__()[0]])
+        else:
+            yield each
+
+
+def outer_tensors(torch: Any, holder: Any) -> Iterator[Any]:
+    """All in nested lists, mappings and dataclasses."""
+    if isinstance(holder, torch.Tensor):
         yield holder
     elif isinstance(holder, Mapping):
-        yield from tensors(torch, list(holder.values()))
+        yield from outer_tensors(torch, list(holder.values()))
     elif isinstance(holder, list | tuple):
         for each in holder:
-            yield from tensors(torch, each)
+            yield from outer_tensors(torch, each)
+    elif is_dataclass(holder) and not isinstance(holder, type):
+        yield from outer_tensors(torch, [getattr(holder, each.name, None) for each in fields(holder)])

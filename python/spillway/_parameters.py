@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from . import _install
-from ._annotate import tensors
-from ._errors import SpillwayError
+from ._activations import outside_graphs
+from ._annotate import outer_tensors, tensors
+from ._errors import SpillwayError, SpillwayWarning
 from ._gradients import LayerGradients
 from ._moving import MovingTensors, refuse_capture, unique_tag
 from ._tiers import index_of, serves
@@ -30,7 +32,8 @@ def offload_parameters(
     `layers`: modules that run one after the other; without it, those of the model's largest torch.nn.ModuleList. The
     first `keep` of them (0 to 1) stay on the device. Each other is a region: brought back before its forward and its
     backward pass, with the next one behind it, and evicted when the one after begins, which waits for the device.
-    Addresses are kept. Memory that is used outside of its layer stays.
+    Addresses are kept. Memory that is used outside of its layer stays. So does, with a warning, a layer that returns no
+    tensor in lists, mappings or dataclasses, and one that a backward pass with create_graph=True goes through.
 
     Gradients leave with their layer in the backward pass, those that are on the device when a forward pass begins that
     may have another at once, and come back before more is added to them. Whoever uses one that is away has it brought
@@ -73,6 +76,7 @@ class ParameterOffload:
         self._gradients: list[LayerGradients] = []  # of each layer
         self._accumulated: set[int] = set()  # layers whose gradients may be on the device
         self._residents = 0  # how many resident() are open
+        self._staying: dict[int, str] = {}  # layers that no longer leave, and why
         self._removers: list[Any] = []
 
     @property
@@ -96,16 +100,17 @@ class ParameterOffload:
         for layer, module in zip(self._layers, modules, strict=True):
             moved = [each for each in module.parameters() if layer.holds(each)] if gradients else []
             self._gradients.append(LayerGradients(layer.tag, self._to, moved))
+        forget_compiled()
         for number, module in enumerate(modules):
             self._watch(number, module)
         hooks = [
-            model.register_forward_pre_hook(lambda *_: self._begin_forward()),
+            model.register_forward_pre_hook(outside_graphs(lambda *_: self._begin_forward())),
             model.register_state_dict_pre_hook(lambda *_: self._bring_all()),
             model.register_load_state_dict_pre_hook(lambda *_: self._bring_all()),
         ]
         if optimizer is not None:
-            hooks.append(optimizer.register_step_pre_hook(lambda *_: self._gather()))
-            hooks.append(optimizer.register_step_post_hook(lambda *_: self._leave_only(())))
+            hooks.append(optimizer.register_step_pre_hook(outside_graphs(lambda *_: self._gather())))
+            hooks.append(optimizer.register_step_post_hook(outside_graphs(lambda *_: self._leave_only(()))))
         self._removers += [hook.remove for hook in hooks]
 
     def remove(self) -> None:
@@ -132,15 +137,27 @@ class ParameterOffload:
     def _watch(self, number: int, module: Any) -> None:
         torch = _install.import_torch()
 
+        @outside_graphs
         def before(*_: Any) -> None:
             # A checkpoint runs a layer again in the backward pass.
             self._enter(number, torch._C._current_graph_task_id() != -1)
 
-        def after(_: Any, __: Any, output: Any) -> None:
+        @outside_graphs
+        def before_backward(_: Any) -> None:
+            self._enter(number, True)
             if torch.is_grad_enabled():
-                for tensor in tensors(torch, output):
-                    if tensor.requires_grad:
-                        tensor.register_hook(lambda _: self._enter(number, True))
+                self._stay(number, "gradients of gradients may read them at any time (create_graph=True)")
+
+        @outside_graphs
+        def after(_: Any, __: Any, output: Any) -> None:
+            found = list(outer_tensors(torch, output))
+            computed = [tensor for tensor in found if tensor.grad_fn is not None]
+            for tensor in computed:
+                tensor.register_hook(before_backward)
+            if computed or not torch.is_grad_enabled():
+                return
+            if not found or any(parameter.requires_grad for parameter in module.parameters()):
+                self._stay(number, f"what they return ({type(output).__name__}) has no tensor to go backward from")
 
         self._removers.append(module.register_forward_pre_hook(before, prepend=True).remove)
         self._removers.append(module.register_forward_hook(after).remove)
@@ -189,9 +206,19 @@ class ParameterOffload:
         return max(number - 1, 0) if has_backward else 0
 
     def _leave_only(self, numbers: Collection[int | None]) -> None:
-        for number, layer in enumerate(self._layers):
-            if number not in numbers and not layer.is_out and self._residents == 0:
+        for number, layer in enumerate(self._layers) if self._residents == 0 else ():
+            if number not in numbers and number not in self._staying and not layer.is_out:
                 layer.evict()
+
+    def _stay(self, number: int, why: str) -> None:
+        """From here on, since nobody says when it is used. A warning says so once."""
+        if number >= len(self._layers) or number in self._staying:
+            return
+        self._layers[number].bring()
+        is_said = why in self._staying.values()
+        self._staying[number] = why
+        if not is_said:
+            warnings.warn(f"parameters of layers stay on the device: {why}", SpillwayWarning, stacklevel=2)
 
     def _send_gradients(self, but: Collection[int | None]) -> None:
         for number in sorted(self._accumulated.difference(but)) if self._residents == 0 else ():
@@ -209,6 +236,11 @@ class ParameterOffload:
         self._bring_all()
         for each in self._gradients:
             each.bring()
+
+
+def forget_compiled() -> None:
+    """Code that is compiled already runs without hooks that come later: it is compiled anew."""
+    _install.import_torch()._dynamo.reset_code_caches()
 
 
 def direct_tensors(torch: Any, module: Any) -> Iterator[Any]:

@@ -6,6 +6,8 @@ import contextlib
 import functools
 import unittest
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import spillway
@@ -262,6 +264,120 @@ def parameters_are_here_while_they_are_used(outcome: Outcome, checkpointed: bool
     backward(model)
 
 
+@dataclass
+class Answer:
+    hidden: Any
+
+
+class Opaque:
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+
+class Wrapped(torch.nn.Module):  # type: ignore[misc]
+    """A layer whose output is in an object of `kind`."""
+
+    def __init__(self, block: Any, kind: Any) -> None:
+        super().__init__()
+        self.block = block
+        self.kind = kind
+
+    def forward(self, x: Any) -> Any:
+        return self.kind(self.block(getattr(x, "hidden", x)))
+
+
+class WrappedModel(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Wrapped(Block(), kind) for _ in range(COUNT))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x.hidden
+
+
+def on_device() -> int:
+    """How many layers are."""
+    torch.cuda.synchronize()
+    return sum(row["device_bytes"] > 0 for row in spillway.regions().values())
+
+
+@contextlib.contextmanager
+def says_once(*texts: str) -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    said = [str(each.message) for each in caught if each.category is spillway.SpillwayWarning]
+    assert len(said) == len(texts) and all(text in found for text, found in zip(texts, said, strict=True)), said
+
+
+def outputs_of_any_kind(outcome: Outcome) -> None:
+    """What a backward pass cannot announce stays; frozen layers without a graph do not."""
+    for kind, texts in ((Answer, []), (Opaque, ["has no tensor to go backward from"])):
+        model = WrappedModel(kind).cuda()
+        mark(parameters_of(model), 3)
+        handle = spillway.offload_parameters(model, 0)
+        with says_once(), torch.no_grad():
+            model(batch())
+        with says_once(*texts):
+            for _ in range(3):
+                backward(model)
+        assert on_device() == (COUNT if texts else 1), on_device()
+        with handle.resident():
+            outcome.damaged += damaged(parameters_of(model), 3)
+        handle.remove()
+    model = Model().cuda()
+    model.requires_grad_(False)
+    handle = spillway.offload_parameters(model, 0)
+    with says_once():
+        model(batch())
+    assert on_device() <= 2
+    handle.remove()
+
+
+def gradients_of_gradients(outcome: Outcome, checkpointed: bool) -> None:
+    """Layers stay from then on: there is no telling when they are read."""
+    model = Model(checkpointed).cuda()
+    mark(parameters_of(model), 3)
+    handle = spillway.offload_parameters(model, 0)
+    x = batch().requires_grad_()
+    with says_once("create_graph=True"):
+        for _ in range(2):
+            (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            gradient.square().sum().backward()
+    assert on_device() == COUNT, on_device()
+    outcome.damaged += damaged(parameters_of(model), 3)
+    handle.remove()
+    handle = spillway.offload_parameters(model, 0)
+    with says_once():
+        backward(model)
+    handle.remove()
+
+
+def other_ways_backward(outcome: Outcome) -> None:
+    """Twice through one graph, after other forward passes, layers that run twice, checkpoints of the older kind."""
+    model = Model().cuda()
+    mark(parameters_of(model), 3)
+    handle = spillway.offload_parameters(model, 0)
+    with says_once():
+        for _ in range(2):
+            loss = model(batch()).sum()
+            loss.backward(retain_graph=True)
+            with torch.no_grad():
+                model(batch())
+            loss.backward()
+            model(model(batch())).sum().backward()
+            x = batch().requires_grad_()
+            for block in model.blocks:
+                x = checkpoint(block, x, use_reentrant=True)
+            x.sum().backward()
+    assert on_device() <= 2, on_device()
+    with handle.resident():
+        outcome.damaged += damaged(parameters_of(model), 3)
+    handle.remove()
+
+
 def shared_parameters_stay(outcome: Outcome) -> None:
     model = Model().cuda()
     model.blocks[5].linear.weight = model.first.weight
@@ -309,6 +425,10 @@ PROGRAMS: list[Program] = [
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=False),
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=True),
     on_disk(functools.partial(parameters_are_here_while_they_are_used, checkpointed=False, to="disk")),
+    outputs_of_any_kind,
+    functools.partial(gradients_of_gradients, checkpointed=False),
+    functools.partial(gradients_of_gradients, checkpointed=True),
+    other_ways_backward,
     shared_parameters_stay,
     mistakes_are_one_sentence,
 ]
