@@ -10,7 +10,7 @@ from typing import Any
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check
 from ._regions import bring_and_pin, encoded, region
-from ._tiers import OK, tier, tiers
+from ._tiers import INVALID_STATE, OK, tier, tiers
 
 _numbers = itertools.count()
 
@@ -52,9 +52,13 @@ class MovingTensors:
         return id(tensor) in self._places
 
     def evict(self) -> None:
-        """Where there is no room for it, it stays, and a SpillwayWarning says so once."""
+        """Leaves, or gives up that it was fetched. Where there is no room for it, it stays, and a SpillwayWarning says
+        so once."""
+        was_out = self.is_out
         for index in self._devices:
             status = tiers().spw_region_evict(index, self._name, self._tier)
+            if was_out and status == INVALID_STATE:
+                continue  # it did not come
             self.is_out |= status == OK
             if status != OK and not self._warned:
                 self._warned = True

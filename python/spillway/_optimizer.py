@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _install
+from ._activations import outside_graphs
 from ._annotate import tensors
 from ._moving import MovingTensors, refuse_capture, unique_tag
 from ._tiers import index_of, serves
@@ -17,8 +18,9 @@ def offload_optimizer(optimizer: Any, *, to: str = "host", tag: str | None = Non
 
     The state moves into a region as it is created, and keeps its addresses from then on. It is brought back before a
     step, from when the first of the optimizer's parameters that is not frozen has its last gradient, and evicted after,
-    which waits for the device. state_dict() brings it back, until the next step has ended. Otherwise, between steps,
-    nobody may use it but inside resident().
+    which waits for the device; so it is where that step is skipped (GradScaler), when the next forward pass of any
+    module begins. state_dict() brings it back, until the next step has ended. Otherwise, between steps, nobody may use
+    it but inside resident().
 
     `to`: "host" or "disk". `tag`: the region's, one of its own unless told. Errors: SpillwayError,
     torch.OutOfMemoryError, and the optimizer is as it was.
@@ -41,9 +43,12 @@ class OptimizerOffload:
         self._optimizer = optimizer
         self._moving = MovingTensors(tag, to)
         self._removers: list[Any] = []
-        # How often the gradient that comes last was accumulated since the last step, and before that.
+        self._first: Any = None  # the parameter whose gradient comes last
+        # How often that was accumulated since there was none, or the last step, and before that.
         self._accumulated = 0
         self._wanted = 0
+        self._residents = 0  # how many resident() are open
+        self._stop_watching: Any = None  # while the state is on its way to a step
 
     def attach(self) -> None:
         optimizer = self._optimizer
@@ -53,19 +58,22 @@ class OptimizerOffload:
         hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before_step()),
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
-            optimizer.register_state_dict_pre_hook(lambda *_: self._moving.bring()),
+            optimizer.register_state_dict_pre_hook(lambda *_: self._bring()),
             optimizer.register_load_state_dict_post_hook(lambda *_: self._send()),
         ]
         self._removers = [hook.remove for hook in hooks]
         # The first layer's gradients are the last. A frozen parameter has none.
-        for first in [parameter for parameter in parameters if parameter.requires_grad][:1]:
-            self._removers.append(first.register_post_accumulate_grad_hook(self._note_gradient).remove)
+        for self._first in [parameter for parameter in parameters if parameter.requires_grad][:1]:
+            self._removers.append(self._first.register_hook(outside_graphs(self._before_gradient)).remove)
+            note = outside_graphs(self._note_gradient)
+            self._removers.append(self._first.register_post_accumulate_grad_hook(note).remove)
         if optimizer.state:
             self._send()
 
     def remove(self) -> None:
         """The state comes back and stays. Again is ok. Errors: SpillwayError."""
         self._moving.release()
+        self._unwatch_forward()
         for remove in self._removers:
             remove()
         self._removers = []
@@ -75,20 +83,53 @@ class OptimizerOffload:
         """Inside, the state is on the device. Errors: SpillwayError."""
         was_out = self._moving.is_out
         self._moving.bring()
+        self._residents += 1
         try:
             yield
         finally:
+            self._residents -= 1
             if was_out:
                 self._moving.evict()
 
+    def _before_gradient(self, _: Any) -> None:
+        if self._first.grad is None:
+            self._accumulated = 0  # what there was is gone without a step
+
     def _note_gradient(self, _: Any) -> None:
         self._accumulated += 1
-        if self._accumulated == self._wanted and not _install.import_torch().cuda.is_current_stream_capturing():
+        if self._accumulated != self._wanted or not self._moving.is_out:
+            return
+        if not _install.import_torch().cuda.is_current_stream_capturing():
             self._moving.prefetch()
+            self._watch_forward()
+
+    def _watch_forward(self) -> None:
+        """Before a step there is none. If there is one the step is skipped, or comes after another backward pass."""
+        torch = _install.import_torch()
+
+        @outside_graphs
+        def leave(*_: Any) -> None:
+            # A checkpoint runs a layer again in the backward pass.
+            if self._residents == 0 and torch._C._current_graph_task_id() == -1:
+                self._unwatch_forward()
+                if not torch.cuda.is_current_stream_capturing():
+                    self._moving.evict()
+
+        self._unwatch_forward()
+        self._stop_watching = torch.nn.modules.module.register_module_forward_pre_hook(leave).remove
+
+    def _unwatch_forward(self) -> None:
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
 
     def _before_step(self) -> None:
         refuse_capture(_install.import_torch(), "offload_optimizer()")
         self._wanted, self._accumulated = self._accumulated, 0
+        self._bring()
+
+    def _bring(self) -> None:
+        self._unwatch_forward()
         self._moving.bring()
 
     def _after_step(self) -> None:

@@ -13,7 +13,7 @@ from ._library import check, library
 
 TIERS = {"host": 1, "disk": 2, "nowhere": 3}
 # Of spw_status.
-OK, OUT_OF_MEMORY = 0, 2
+OK, OUT_OF_MEMORY, INVALID_STATE = 0, 2, 4
 
 Pointer = ctypes.c_void_p
 

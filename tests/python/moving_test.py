@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 import unittest
 import warnings
 from collections.abc import Iterator
@@ -171,6 +172,59 @@ def the_first_parameter_is_frozen(outcome: Outcome) -> None:
     spillway.restore(handle.tag)
     assert spillway.regions()[handle.tag]["restores"] == restores + 1
     handle.remove()
+
+
+def a_step_is_skipped(outcome: Outcome) -> None:
+    """As GradScaler does: the next forward pass is without the state, and the next step finds it on its way."""
+    model = Model().cuda()
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    handle = spillway.offload_optimizer(optimizer)
+    in_forward: list[int] = []
+
+    def row() -> dict[str, int]:
+        return spillway.regions()[handle.tag]
+
+    def begin_step() -> None:
+        for _ in range(2):
+            backward(model)
+
+    begin_step()
+    optimizer.step()
+    optimizer.zero_grad()
+    with handle.resident():
+        mark(state_of(optimizer), 3)
+    model.blocks[0].register_forward_hook(lambda *_: in_forward.append(row()["device_bytes"]))
+    for _ in range(2):
+        begin_step()
+        optimizer.zero_grad()
+    begin_step()
+    assert in_forward == [0] * 6, in_forward
+    # It comes in the background.
+    end = time.monotonic() + 60
+    while row()["device_bytes"] == 0:
+        assert time.monotonic() < end, row()
+        time.sleep(0.01)
+    # What was asked for meanwhile stays.
+    optimizer.state_dict()
+    with torch.no_grad():
+        model(batch())
+    outcome.damaged += damaged(state_of(optimizer), 3)
+    optimizer.step()
+    assert row()["device_bytes"] == 0, row()
+    # Where it finds no room no forward pass complains.
+    begin_step()
+    with handle.resident(), torch.no_grad():
+        model(batch())
+        outcome.damaged += damaged(state_of(optimizer), 3)
+    others = fill_the_device(0)
+    restores = row()["restores"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handle._note_gradient(None)
+    assert row()["restores"] == restores
+    del others
+    handle.remove()
+    assert not torch.nn.modules.module._global_forward_pre_hooks
 
 
 def fill_the_device(but_bytes: int) -> list[Any]:
@@ -421,6 +475,7 @@ PROGRAMS: list[Program] = [
     checkpoints_of_an_optimizer,
     no_room_for_the_state,
     the_first_parameter_is_frozen,
+    a_step_is_skipped,
     no_room_to_begin_undoes_everything,
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=False),
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=True),
