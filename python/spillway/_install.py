@@ -54,7 +54,8 @@ def install(mode: Mode = "auto", *, pinned_memory: bool | None = None, fallback:
     if mode not in MODES:
         raise SpillwayError(f"mode {mode!r} is not known; allowed: {', '.join(MODES)}")
     if is_disabled():
-        _state = Installed("none", "SPILLWAY_DISABLE is set")
+        if not _state:
+            _state = Installed("none", "SPILLWAY_DISABLE is set")
         return _state
     try:
         if _state:

@@ -106,6 +106,8 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)  # PyTorc
     def test_disabled(self) -> None:
         done = run(f"{INSTALL}; import torch; print(torch.cuda.get_allocator_backend())", SPILLWAY_DISABLE="1")
         self.assertEqual(done.stdout.split(), ["none", "native"])
+        late = run(f"{INSTALL}; import os; os.environ['SPILLWAY_DISABLE'] = '1'; print(spillway.install().mode)")
+        self.assertEqual(late.stdout.split(), ["full", "full"])
 
     def test_too_late_names_what_came_first(self) -> None:
         code = "import spillway, torch\nx = torch.zeros(1, device='cuda')\nspillway.install()"
