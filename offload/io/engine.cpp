@@ -223,10 +223,14 @@ bool IoEngine::take_submitted(IoQueue& queue) {
     goes_on = has_waiting || !is_stopping_;
     if (!goes_on && free_slots_.size() == slots_.size()) queue_ = nullptr;
   }
-  for (const Preparation& prepare : preparations) {
-    // Requests are served without it, too.
+  if (!preparations.empty()) {
+    // Without host memory for it, requests are served all the same.
     (void)caught([&]() -> Status {
-      prepare(queue);
+      for (const Preparation& prepare : preparations) prepare(queue);
+      // What could not be prepared is part of it.
+      std::string description = queue.description();
+      const std::lock_guard lock(mutex_);
+      description_ = std::move(description);
       return {};
     });
   }
