@@ -66,7 +66,10 @@ spw_status spw_pinned_record_stream(const void* pointer, int device, spw_stream 
 }
 
 spw_status spw_pinned_trim(void) {
-  return with_existing_pinned([](PinnedBlocks& blocks) { return blocks.trim(); });
+  return spillway::guarded([]() -> Status {
+    Process::instance().trim_pinned();
+    return {};
+  });
 }
 
 spw_status spw_pinned_stats_get(spw_pinned_stats* stats) {

@@ -82,6 +82,8 @@ class Process {
   Result<DeviceTiers*> tiers(int device);
   // Null where there is nothing.
   DeviceTiers* existing_tiers(int device);
+  // Pinned memory that nothing is in goes back to the host.
+  void trim_pinned();
 
   // What the configuration says of the disk below a device.
   DiskTierOptions disk_options();

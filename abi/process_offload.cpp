@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "abi/idle_watch.h"
 #include "abi/live.h"
@@ -163,6 +164,16 @@ DeviceTiers* Process::existing_tiers(int device) {
   const std::lock_guard lock(mutex_);
   const auto found = tiers_.find(device);
   return found == tiers_.end() ? nullptr : found->second;
+}
+
+void Process::trim_pinned() {
+  std::vector<DeviceTiers*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [device, tiers] : tiers_) all.push_back(tiers);
+  }
+  for (DeviceTiers* tiers : all) tiers->stashes().reclaim();
+  if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr) blocks->trim();
 }
 
 Result<DeviceTiers*> Process::tiers(int device) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <iterator>
 
+#include "driver/context.h"
 #include "offload/gauges.h"
 
 namespace spillway {
@@ -169,6 +170,8 @@ Status PinnedArena::grow_ahead(uint64_t bytes) {
 
 Status PinnedArena::pin(uint64_t bytes) {
   const auto begin = std::chrono::steady_clock::now();
+  CUcontext context = nullptr;
+  (void)driver_.cuCtxGetCurrent(&context);
   Result<PinnedMemory> memory = PinnedMemory::create(driver_, bytes, options_.touch_threads);
   const int64_t time_us = microseconds_since(begin);
   const std::lock_guard lock(mutex_);
@@ -180,7 +183,7 @@ Status PinnedArena::pin(uint64_t bytes) {
                                              held_bytes(), memory.status().text()));
   }
   const auto at = reinterpret_cast<uint64_t>(memory->base());
-  chunks_.emplace(at, Chunk{std::move(memory.value())});
+  chunks_.emplace(at, Chunk{std::move(memory.value()), context});
   insert_free(at, at + bytes);
   count(chunk_stats_.pin, time_us);
   count(chunk_stats_.chunks, 1);
@@ -191,7 +194,7 @@ Status PinnedArena::pin(uint64_t bytes) {
 }
 
 uint64_t PinnedArena::release_free() {
-  std::vector<PinnedMemory> gone;
+  std::vector<Chunk> gone;
   uint64_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -205,16 +208,19 @@ uint64_t PinnedArena::release_free() {
       }
       bytes += chunk->second.memory.bytes();
       remove_free(found->first, found->second);
-      gone.push_back(std::move(chunk->second.memory));
+      gone.push_back(std::move(chunk->second));
       chunk = chunks_.erase(chunk);
     }
     count(chunk_stats_.reserved_bytes, -static_cast<int64_t>(bytes));
     count(chunk_stats_.chunks, -static_cast<int64_t>(gone.size()));
     if (bytes > 0) refused_from_bytes_ = UINT64_MAX;
   }
-  for (PinnedMemory& memory : gone) {
+  for (Chunk& chunk : gone) {
     const auto begin = std::chrono::steady_clock::now();
-    memory.reset();
+    {
+      const ScopedContext context(driver_, chunk.context);
+      chunk.memory.reset();
+    }
     const std::lock_guard lock(mutex_);
     count(chunk_stats_.unpin, microseconds_since(begin));
   }

@@ -59,8 +59,8 @@ class PinnedArena {
   Status grow_ahead(uint64_t bytes);
   // In all chunks, in use or not.
   uint64_t reserved_bytes() const;
-  // Unpins every chunk without a block; answers how many bytes that was. A context must be current, and no
-  // work that was enqueued may still use blocks that were given back.
+  // Unpins every chunk without a block, in the context that it was pinned in; answers how many bytes that
+  // was. No work that was enqueued may still use blocks that were given back.
   uint64_t release_free();
 
   // What may be held at most, as far as is known: a pin that was refused lowers it.
@@ -94,6 +94,7 @@ class PinnedArena {
   uint64_t growing_bytes_ = 0;                // being pinned now
   struct Chunk {
     PinnedMemory memory;
+    CUcontext context = nullptr;
     bool is_shared = false;  // with children of fork
   };
   std::map<uint64_t, Chunk> chunks_;   // by address

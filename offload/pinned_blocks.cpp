@@ -190,7 +190,7 @@ bool PinnedBlocks::is_over(Freed& freed) {
   return true;
 }
 
-Status PinnedBlocks::trim() {
+void PinnedBlocks::trim() {
   std::vector<Device*> all;
   std::vector<Freed> unmarked;
   {
@@ -198,7 +198,6 @@ Status PinnedBlocks::trim() {
     for (const auto& [ordinal, used] : devices_) all.push_back(used.get());
     unmarked.swap(unmarked_);
   }
-  if (all.empty()) return {};
   bool is_over = true;
   if (!unmarked.empty()) {
     for (Device* used : all) {
@@ -207,8 +206,6 @@ Status PinnedBlocks::trim() {
     }
   }
   const RelaxedCapture relaxed(*driver_);
-  const ScopedContext context(*driver_, all.front()->context.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   {
     const std::lock_guard lock(mutex_);
     for (Freed& freed : unmarked) {
@@ -222,7 +219,6 @@ Status PinnedBlocks::trim() {
   }
   arena_.release_free();
   arena_.forget_refusals();
-  return {};
 }
 
 // ---- Counters

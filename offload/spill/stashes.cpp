@@ -68,7 +68,7 @@ void Stashes::destroy(Stash& stash) {
   delete &stash;
 }
 
-void Stashes::reclaim() {
+void Stashes::destroy_finished() {
   const auto is_done = [](const Event& event) {
     if (!event) return true;
     const Result<bool> completed = event.completed();
@@ -88,7 +88,7 @@ Result<void*> Stashes::find_slot(const SpillBlock& block) {
   for (;;) {
     {
       const Lock lock(mutex_);
-      reclaim();
+      destroy_finished();
     }
     // Pinning more may take long.
     Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(block), DiskTier::kAlignment);
@@ -239,7 +239,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
 
 void Stashes::read_back(Stash& stash, Lock& lock) {
   if (stash.is_freed) return;
-  reclaim();
+  destroy_finished();
   stash.failed = stash.block.go(BlockPlace::kReading);
   if (!stash.failed.ok()) return;
   lock.unlock();
@@ -324,13 +324,18 @@ void Stashes::free(Stash* stash) {
   stash->is_freed = true;
   changed_.wait(lock, [&] { return !stash->is_streaming; });
   freed_.push_back(stash);
-  reclaim();
+  destroy_finished();
+}
+
+void Stashes::reclaim() {
+  const ScopedContext context(lanes_.driver(), context_);
+  const Lock lock(mutex_);
+  if (context.status().ok()) destroy_finished();
 }
 
 StashCounters Stashes::counters() {
-  const ScopedContext context(lanes_.driver(), context_);
+  reclaim();
   const Lock lock(mutex_);
-  if (context.status().ok()) reclaim();
   return counters_;
 }
 
@@ -365,7 +370,7 @@ void Stashes::work() {
     }
     stash.is_queued = false;
     changed_.notify_all();
-    reclaim();
+    destroy_finished();
   }
   is_working_ = false;
   changed_.notify_all();  // with the lock held: nothing of this object is touched afterwards

@@ -53,7 +53,9 @@ class Stashes {
   // No copy is enqueued for it afterwards.
   void free(Stash* stash);
 
-  // Without those whose last copy is done by now.
+  // Those that were freed give their host memory back, where their copies are done by now.
+  void reclaim();
+  // Without those.
   StashCounters counters();
 
  private:
@@ -61,8 +63,7 @@ class Stashes {
 
   // With the mutex held, like those below.
   Status start_thread();
-  // Host memory that no copy needs any more.
-  void reclaim();
+  void destroy_finished();
   Status copy_back(Stash& stash);
   void on_copied_in(Stash& stash, Event copied);
   Result<Event> mark(CUstream stream);

@@ -27,7 +27,7 @@ from ._regions import (
     restore,
     unpin,
 )
-from ._tiers import tier_stats
+from ._tiers import empty_host_cache, tier_stats
 from ._trace import mark, tag
 
 _first_use.watch_imports()
@@ -43,6 +43,7 @@ __all__ = [
     "SpillwayWarning",
     "__version__",
     "annotate",
+    "empty_host_cache",
     "evict",
     "install",
     "installed",

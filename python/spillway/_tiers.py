@@ -125,6 +125,15 @@ def tier_stats(device: Any = None) -> dict[str, int]:
     return values(read)
 
 
+def empty_host_cache() -> None:
+    """Gives pinned host memory that nothing is in any more back to the host; else it is kept for the next time.
+
+    What the disk's copies pass through (the option spill_buffers) stays. Errors: SpillwayError.
+    """
+    if serves("empty_host_cache()"):
+        check(tiers().spw_pinned_trim())
+
+
 def values(structure: ctypes.Structure) -> dict[str, int]:
     names = (field[0] for field in structure._fields_)
     return {name: getattr(structure, name) for name in names if name not in ("size", "version")}

@@ -36,6 +36,12 @@ spw_region_stats region_stats(const char* tag) {
   return stats;
 }
 
+int64_t pinned_bytes() {
+  spw_pinned_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_pinned_stats_get(&stats) == SPW_OK);
+  return stats.reserved_bytes.current;
+}
 spw_tier_stats tier_stats() {
   spw_tier_stats stats{};
   stats.size = sizeof stats;
@@ -285,22 +291,34 @@ TEST(AbiOffload, FreedStashesAreNotCounted) {
   });
 }
 
+TEST(AbiOffload, ATrimUnpinsWhatNothingIsInAnyMore) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    void* kept = allocate_in("a", 20 * kMiB);
+    SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
+    SPW_CHECK(spw_pinned_trim() == SPW_OK);
+    SPW_CHECK(pinned_bytes() >= static_cast<int64_t>(20 * kMiB));
+    SPW_CHECK(spw_region_restore(0, "a") == SPW_OK);
+    spw_stash* stash = nullptr;
+    SPW_CHECK(spw_stash_put(0, kept, 5 * kMiB, nullptr, SPW_TIER_HOST, &stash) == SPW_OK);
+    spw_stash_free(stash);
+    SPW_CHECK(driver->cuCtxSynchronize() == CUDA_SUCCESS);
+    SPW_CHECK(pinned_bytes() > 0);
+    SPW_CHECK(spw_pinned_trim() == SPW_OK && pinned_bytes() == 0);
+    SPW_CHECK(spw_free(kept) == SPW_OK);
+  });
+}
+
 TEST(AbiOffload, HostMemoryIsPinnedAheadWhenRegionsAreUsed) {
   in_child({{"SPILLWAY_CONF", "pinned_ahead:64MiB"}}, [] {
     const auto driver = start_device();
-    const auto pinned = [] {
-      spw_pinned_stats stats{};
-      stats.size = sizeof stats;
-      SPW_CHECK(spw_pinned_stats_get(&stats) == SPW_OK);
-      return stats.reserved_bytes.current;
-    };
     void* block = nullptr;
     SPW_CHECK(spw_alloc(8 * kMiB, 0, nullptr, &block) == SPW_OK);
-    SPW_CHECK(pinned() == 0);  // nothing is spilled yet, and nothing may be
+    SPW_CHECK(pinned_bytes() == 0);  // nothing is spilled yet, and nothing may be
     void* kept = allocate_in("a", 8 * kMiB);
-    while (pinned() < static_cast<int64_t>(64 * kMiB)) std::this_thread::yield();
+    while (pinned_bytes() < static_cast<int64_t>(64 * kMiB)) std::this_thread::yield();
     SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_HOST) == SPW_OK);
-    SPW_CHECK(pinned() == static_cast<int64_t>(64 * kMiB));
+    SPW_CHECK(pinned_bytes() == static_cast<int64_t>(64 * kMiB));
     SPW_CHECK(spw_conf_set("pinned_ahead:512MiB") == SPW_OK);  // the end of the program stops it
     SPW_CHECK(spw_free(block) == SPW_OK && spw_free(kept) == SPW_OK);
     const pid_t child = fork();

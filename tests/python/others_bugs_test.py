@@ -18,6 +18,8 @@ import activations_test
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
 from spilling import configure, every_seed, on_disk, refused
+from spillway._counters import Stat, flat
+from spillway._library import check, library
 from spillway._tiers import tiers
 from spillway.compat.torch_memory_saver import torch_memory_saver as saver
 from spillway.compat.vllm_sleep import SleepingAllocator
@@ -53,6 +55,21 @@ def in_threads(*functions: Callable[[], object]) -> None:
         thread.join()
     if problems:
         raise problems[0]
+
+
+class PinnedStats(ctypes.Structure):
+    """The beginning of spw_pinned_stats."""
+
+    _fields_ = [
+        *flat("size version", ctypes.c_uint32),
+        *flat("blocks active_bytes requested_bytes chunks reserved_bytes", Stat),
+    ]
+
+
+def pinned_bytes() -> int:
+    stats = PinnedStats(size=ctypes.sizeof(PinnedStats))
+    check(library().spw_pinned_stats_get(ctypes.byref(stats)))
+    return int(stats.reserved_bytes.current)
 
 
 class Held:
@@ -141,7 +158,10 @@ def moves_leave_nothing_open(outcome: Outcome, *, to: str) -> None:
 
 
 def sleeping_often_leaks_nothing(outcome: Outcome) -> None:
-    """vllm#47654: the device had less memory after each sleep. vllm#16663, torch_memory_saver#90: the host after it."""
+    """vllm#47654: the device had less memory after each sleep. vllm#16663, torch_memory_saver#90: the host after it.
+
+    What is pinned for a sleep serves the next one, and can be given back.
+    """
     allocator = SleepingAllocator.get_instance()
     with allocator.use_memory_pool("weights"):
         weights = filled(1, 2)
@@ -152,11 +172,14 @@ def sleeping_often_leaks_nothing(outcome: Outcome) -> None:
         asleep = spillway.tier_stats()["region_host_bytes"]
         allocator.wake_up()
         assert spillway.tier_stats()["region_host_bytes"] == 0 < asleep
-        here = (asleep, torch.cuda.mem_get_info(), torch.cuda.memory_allocated())
+        here = (asleep, pinned_bytes(), torch.cuda.mem_get_info(), torch.cuda.memory_allocated())
         if cycle < 10:
             first, held = here, Held()
         assert here == first, (cycle, here, first)
     held.check()
+    assert pinned_bytes() > 0
+    spillway.empty_host_cache()
+    assert pinned_bytes() == 0, pinned_bytes()
     outcome.damaged += wrong(weights, 1)
     del cache
 
