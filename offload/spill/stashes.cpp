@@ -23,6 +23,7 @@ struct Stashes::Stash {
   bool is_queued = false;  // for the thread, or in its hands
   bool is_freed = false;
   bool is_streaming = false;  // back from the disk, in parts
+  bool is_stuck = false;      // the device may use its host memory at any time
   // A get that is under way.
   bool is_coming = false;
   bool is_enqueued = false;  // its copy is
@@ -30,6 +31,9 @@ struct Stashes::Stash {
   Event target_ready;
   Status failed;
   Urgency urgency;  // of the get
+
+  // Copies from its host memory may be under way, or are to come.
+  bool is_wanted() const { return is_coming || copied_in || is_stuck; }
 };
 
 Stashes::~Stashes() {
@@ -41,10 +45,7 @@ Stashes::~Stashes() {
   const ScopedContext context(lanes_.driver(), context_);
   (void)lanes_.drain_out();
   (void)lanes_.drain_in();
-  for (Stash* stash : freed_) {
-    mover_.drop(stash->block);
-    delete stash;
-  }
+  for (Stash* stash : freed_) destroy(*stash);
 }
 
 // ---- Events
@@ -64,6 +65,7 @@ void Stashes::destroy(Stash& stash) {
   if (stash.block.spilled.host != nullptr) counters_.host_bytes -= bytes;
   if (!stash.block.spilled.pieces.empty()) counters_.disk_bytes -= bytes;
   --counters_.stashes;
+  if (stash.is_stuck) stash.block.spilled.host = nullptr;  // never used again
   mover_.drop(stash.block);
   delete &stash;
 }
@@ -156,9 +158,8 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
 }
 
 void Stashes::write_down(Stash& stash, Lock& lock) {
-  // Asked for meanwhile: it is needed where it is, by a copy back that may not be done yet.
-  if (stash.is_freed || stash.is_coming || stash.copied_in) return;
-  if (!stash.block.go(BlockPlace::kWriting).ok()) return;
+  // Asked for meanwhile: it is needed where it is.
+  if (stash.is_freed || stash.is_wanted() || !stash.block.go(BlockPlace::kWriting).ok()) return;
   lock.unlock();
   Status status = caught([&]() -> Status {
     if (!stash.copied_out || stash.is_copied_out) return {};
@@ -168,7 +169,8 @@ void Stashes::write_down(Stash& stash, Lock& lock) {
   if (is_copied_out) status = mover_.write_down(stash.block, &packer_);
   lock.lock();
   stash.is_copied_out = is_copied_out;
-  const bool stays = !status.ok() || stash.copied_in;
+  // Where it was asked for during the write, copies from its host memory go on.
+  const bool stays = !status.ok() || stash.is_wanted();
   (void)stash.block.go(stays ? BlockPlace::kHost : BlockPlace::kDisk);
   if (stays) {
     disk_.release(stash.block.spilled.pieces);
@@ -189,7 +191,7 @@ Status Stashes::copy_back(Stash& stash) {
   Result<Event> copied = mark(lanes_.in());
   if (!copied.ok()) {
     Status drained = lanes_.drain_in();
-    if (!drained.ok()) stash.block.spilled.host = nullptr;
+    stash.is_stuck = !drained.ok();
     return drained.ok() ? copied.take_status() : std::move(drained);
   }
   on_copied_in(stash, std::move(copied.value()));

@@ -177,6 +177,36 @@ TEST_F(StashesTest, WhatIsWaitedForIsReadBeforeWhatIsNot) {
   SPW_EXPECT_OK(Arena::free(block));
 }
 
+// The disk has all the time it wants for what nobody waits for.
+TEST_F(StashesTest, WhatIsBeingWrittenComesBackWithoutAWaitForTheDisk) {
+  constexpr size_t kBytes = 3 * kMiB;
+  void* block = filled(kBytes, 1);
+  void* target = must_allocate(*arena_, kBytes, nullptr);
+  gate_.close(IoKind::kWrite);
+  Stashes::Stash* stash = put(block, kBytes);
+  Stashes::Stash* behind_it = put(block, kBytes);
+  gate_.wait_until_someone_waits();
+  for (Stashes::Stash* each : {stash, behind_it}) {
+    SPW_EXPECT_OK(begin_get(each, target));
+    SPW_EXPECT_OK(stashes_.finish_get(*each, nullptr, nullptr));
+    EXPECT_TRUE(is_filled(target, kBytes, 1));
+    fill(target, kBytes, 2);
+  }
+  EXPECT_EQ(stashes_.counters().host_bytes, 2 * kBytes);
+  gate_.open();
+  // Its copy may still be under way when the write ends: it stays where it is.
+  while (tiers_.disk.counters().blocks_bytes > 0) std::this_thread::yield();
+  EXPECT_EQ(stashes_.counters().disk_bytes, 0U);
+  SPW_EXPECT_OK(begin_get(stash, target));
+  SPW_EXPECT_OK(stashes_.finish_get(*stash, nullptr, nullptr));
+  EXPECT_TRUE(is_filled(target, kBytes, 1));
+  stashes_.free(stash);
+  stashes_.free(behind_it);
+  wait_until_none_is_left();
+  EXPECT_EQ(tiers_.device.reports(), "");
+  for (void* each : {block, target}) SPW_EXPECT_OK(Arena::free(each));
+}
+
 // Neither the thread's work nor a put, on another stream, is the business of a capture.
 TEST_F(StashesTest, ACaptureGoesOnWhileStashesAreMadeAndWritten) {
   constexpr size_t kBytes = 3 * kMiB;
