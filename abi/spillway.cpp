@@ -267,10 +267,12 @@ spw_status spw_enable_peer(int device, int peer) {
 
 spw_status spw_trim(int device) {
   return spillway::with_used_arena(device, [](Arena& arena) {
+    Guard* guard = Process::existing_guard(arena.device());
+    Status status = guard == nullptr ? arena.trim() : guard->trim();
+    // Behind that, which frees what regions had there.
     if (spillway::DeviceTiers* tiers = Process::instance().existing_tiers(arena.device()); tiers != nullptr)
       tiers->disk().give_back();
-    Guard* guard = Process::existing_guard(arena.device());
-    return guard == nullptr ? arena.trim() : guard->trim();
+    return status;
   });
 }
 

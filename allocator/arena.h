@@ -148,6 +148,8 @@ class Arena {
   Status bring_pool_back(PoolId id, const MoveSegments& move);
   // What its source gave; empty for other pools.
   std::vector<SegmentMemory> pool_segments(PoolId id) const;
+  // Of these, what no block lies in. While the pool is away or being moved none comes to lie there.
+  std::vector<SegmentMemory> vacant_pool_segments(PoolId id);
   // Those that may use the arena's memory: its own and its peers.
   std::vector<int> devices() const;
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.

@@ -44,6 +44,24 @@ std::vector<SegmentMemory> Arena::pool_segments(PoolId id) const {
   return sourced == sourced_.end() ? std::vector<SegmentMemory>() : sourced->second->store->segments();
 }
 
+std::vector<SegmentMemory> Arena::vacant_pool_segments(PoolId id) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return {};
+  const RelaxedCapture relaxed(*driver_);
+  const Lock lock(mutex_);
+  const auto sourced = sourced_.find(id);
+  if (sourced == sourced_.end()) return {};
+  const PageStore& store = *sourced->second->store;
+  const std::vector<Heap*> owners = heaps_in(store);
+  const AllLocked locked(owners);
+  for (Heap* heap : owners) {
+    heap->complete_finished_frees();
+    heap->release_empty_slabs();
+  }
+  return store.vacant_segments(
+      [&](PageId page) { return store.page(page).owner.load(std::memory_order_relaxed)->is_vacant(page); });
+}
+
 std::vector<int> Arena::devices() const {
   const Lock lock(mutex_);
   return store_->devices();

@@ -148,8 +148,10 @@ class PageStore {
   // Its memory is somewhere else for now, and counts for nothing on the device.
   bool is_away() const { return away_; }
   void set_away(bool away);
-  // What add_segment brought.
+  // What add_segment brought: all, or those of whose pages each is `vacant(page)`.
   std::vector<SegmentMemory> segments() const;
+  template <typename Vacant>
+  std::vector<SegmentMemory> vacant_segments(Vacant vacant) const;
 
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
   void leave_to_driver() { left_to_driver_ = true; }
@@ -171,6 +173,13 @@ class PageStore {
     uint32_t count;
     DeviceBlock block;
     SegmentMemory memory{};  // instead of the block
+
+    template <typename Is>
+    bool all_pages(Is is) const {
+      PageId id = first;
+      while (id < first + count && is(id)) ++id;
+      return id == first + count;
+    }
   };
 
   Result<uint64_t> reserve_alias_range(uint64_t bytes);
@@ -250,18 +259,25 @@ Status PageStore::release_segments(Vacant vacant, Released released) {
   return {};
 }
 
+template <typename Vacant>
+std::vector<SegmentMemory> PageStore::vacant_segments(Vacant vacant) const {
+  std::vector<SegmentMemory> found;
+  for (const Segment& segment : segments_) {
+    if (segment.all_pages(vacant)) found.push_back(segment.memory);
+  }
+  return found;
+}
+
 template <typename MayGo, typename Released>
 std::vector<SegmentMemory> PageStore::take_segments(MayGo may_go, Released released) {
   std::vector<SegmentMemory> taken;
   for (size_t i = 0; i < segments_.size();) {
     const Segment& segment = segments_[i];
-    PageId id = segment.first;
-    while (id < segment.first + segment.count && may_go(id)) ++id;
-    if (id < segment.first + segment.count) {
+    if (!segment.all_pages(may_go)) {
       ++i;
       continue;
     }
-    for (id = segment.first; id < segment.first + segment.count; ++id) {
+    for (PageId id = segment.first; id < segment.first + segment.count; ++id) {
       released(id);
       note_released_page(id);
     }

@@ -54,8 +54,10 @@ SPW_API spw_status spw_region_pool(int device, const char* tag, spw_pool_id* id)
 SPW_API spw_status spw_region_evict(int device, const char* tag, spw_tier tier);
 /* Brings it back, each block to its address. Others give what they can to make room. Errors:
  * SPW_ERROR_INVALID_STATE (no such region, on the device already), SPW_ERROR_OUT_OF_MEMORY (no room on the
- * device), SPW_ERROR_DATA_LOST (bytes cannot be read as they were written: they stay out, and nothing wrong
- * is given to the program), SPW_ERROR_IO, SPW_ERROR_DRIVER. */
+ * device), SPW_ERROR_DATA_LOST (bytes cannot be read as they were written: everything stays out, nothing
+ * wrong is given to the program, and the text says which addresses; when the blocks there are freed, and no
+ * graph is left that was captured into the region, the rest can be brought back), SPW_ERROR_IO,
+ * SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_region_restore(int device, const char* tag);
 /* Begins that, in the background; spw_region_restore waits for it and says how it went. Errors:
  * SPW_ERROR_INVALID_STATE, SPW_ERROR_IO (no thread). */
@@ -87,8 +89,8 @@ typedef enum spw_codec {
 SPW_API spw_status spw_region_set_codec(int device, const char* tag, spw_codec codec);
 
 /* Forgets the region: its blocks live on until they are freed, and cannot move any more. One that is
- * elsewhere gives its copies up as its blocks are freed. Errors: SPW_ERROR_INVALID_STATE (no such region,
- * open). */
+ * elsewhere stays there for ever: its blocks can only be freed, and spw_trim gives up the copies of what was
+ * freed. Errors: SPW_ERROR_INVALID_STATE (no such region, open). */
 SPW_API spw_status spw_region_release(int device, const char* tag);
 
 #define SPW_REGION_STATS_VERSION 1

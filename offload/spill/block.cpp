@@ -31,6 +31,7 @@ constexpr std::array kLegal = {
     Change{BlockPlace::kResident, BlockPlace::kDiscarded},
     Change{BlockPlace::kDiscarded, BlockPlace::kRestoring},
     Change{BlockPlace::kRestoring, BlockPlace::kDiscarded},
+    Change{BlockPlace::kPoisoned, BlockPlace::kDiscarded},
 };
 
 }  // namespace

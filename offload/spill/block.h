@@ -1,11 +1,14 @@
 // A block of device memory that may be somewhere else: where its bytes are, and which changes of that are
 // legal. One rule above all: a copy is dropped only after the next one is complete and verified.
 //
-//   kResident -> kEvicting -> kHost or kDisk      failure: back to kResident, the device's copy was never
-//   given up kHost     -> kWriting  -> kDisk               failure: back to kHost kDisk     -> kReading  ->
-//   kHost               failure: kDisk; kPoisoned where the bytes cannot be read kHost or kDisk -> kRestoring
-//   -> kResident     failure: back to where it was, or kPoisoned kResident -> kDiscarded -> kRestoring what
-//   the program said it does not need
+//   kResident  -> kEvicting  -> kHost or kDisk  failure: kResident, the device's copy was never given up
+//   kHost      -> kWriting   -> kDisk           failure: kHost
+//   kDisk      -> kReading   -> kHost           failure: kDisk; kPoisoned where the bytes cannot be read
+//   kHost      -> kRestoring -> kResident       failure: kHost
+//   kDisk      -> kRestoring -> kResident       failure: kDisk, or kPoisoned
+//   kResident  -> kDiscarded                    what the program said it does not need
+//   kPoisoned  -> kDiscarded                    what is lost and nobody has any more
+//   kDiscarded -> kRestoring -> kResident       failure: kDiscarded
 //
 // A block that is in a state ending in -ing has exactly one operation in flight. Plain data; whoever owns a
 // block guards it.

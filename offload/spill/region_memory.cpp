@@ -111,13 +111,28 @@ Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo 
 
 // ---- Back
 
+Status RegionMemory::lost(const Segment& segment, const std::string& why) {
+  const uint64_t begin = segment.range.base();
+  return Status::data_lost(
+      fmt::format("{} bytes from {:#x} to {:#x} were moved out and cannot be read any more: free what lies "
+                  "there and bring the rest back, or release the region where it is{}{}",
+                  segment.block.bytes, begin, begin + segment.block.bytes, why.empty() ? "" : "; ", why));
+}
+
+bool RegionMemory::discard_lost(const std::vector<SegmentMemory>& memory) {
+  bool any = false;
+  for (Segment* segment : find(memory)) {
+    if (segment->block.place() != BlockPlace::kPoisoned) continue;
+    mover_.drop(segment->block);
+    any = segment->block.go(BlockPlace::kDiscarded).ok() || any;
+  }
+  return any;
+}
+
 Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory, const Urgency& urgency) {
   const Segments segments = find(memory);
   for (const Segment* segment : segments) {
-    if (segment->block.place() != BlockPlace::kPoisoned) continue;
-    return Status::data_lost(
-        fmt::format("{} bytes at {:#x} were moved out and cannot be read any more: free what lies there",
-                    segment->block.bytes, segment->range.base()));
+    if (segment->block.place() == BlockPlace::kPoisoned) return lost(*segment, "");
   }
   Segments spilled;
   std::vector<BlockPlace> places;
@@ -126,17 +141,20 @@ Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory, const 
     if (segment->block.place() != BlockPlace::kDiscarded) spilled.push_back(segment);
   }
   if (Status status = go(segments, BlockPlace::kRestoring); !status.ok()) return status;
-  SpillBlock* lost = nullptr;
+  SpillBlock* lost_block = nullptr;
   Status status;
   for (size_t i = 0; i < segments.size() && status.ok(); ++i)
     status = caught([&] { return map(*segments[i]); });
-  if (status.ok()) status = caught([&] { return mover_.copy_back(device_bytes(spilled), urgency, &lost); });
+  if (status.ok())
+    status = caught([&] { return mover_.copy_back(device_bytes(spilled), urgency, &lost_block); });
   if (!status.ok()) {
     // Copies that are under way must not meet memory that is gone.
     const bool drained = lanes_.drain_in().ok();
     for (size_t i = 0; i < segments.size(); ++i) {
       if (drained) (void)segments[i]->range.unmap_all();
-      (void)segments[i]->block.go(&segments[i]->block == lost ? BlockPlace::kPoisoned : places[i]);
+      const bool is_lost = &segments[i]->block == lost_block;
+      (void)segments[i]->block.go(is_lost ? BlockPlace::kPoisoned : places[i]);
+      if (is_lost) status = lost(*segments[i], status.text());
     }
     return status;
   }

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "allocator/mapped_range.h"
@@ -54,6 +55,9 @@ class RegionMemory {
   Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to, Packer* packer = nullptr,
                   const BlockMover::MakeRoom& make_room = nullptr);
   Status bring_back(const std::vector<SegmentMemory>& segments, const Urgency& urgency);
+  // Of these segments, which nothing lies in any more, those whose bytes are lost: their copies are given up,
+  // and they come back as memory. False where there are none.
+  bool discard_lost(const std::vector<SegmentMemory>& segments);
   CopyLanes& lanes() { return lanes_; }
   // Segments in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
   // host memory.
@@ -76,6 +80,8 @@ class RegionMemory {
   static std::vector<DeviceBytes> device_bytes(const Segments& segments);
   // All of them change, or none.
   static Status go(const Segments& segments, BlockPlace to);
+  // `why` says more, if it is not empty.
+  static Status lost(const Segment& segment, const std::string& why);
   Status copy_out(const Segments& segments, SpillTo to, Packer* packer,
                   const BlockMover::MakeRoom& make_room);
 

@@ -249,6 +249,12 @@ Status Regions::move_out(Region& region, SpillTo to) {
   return {};
 }
 
+// A graph that was captured into the pool may keep something in what the pool counts as free, and has a
+// claim.
+bool Regions::discard_lost(const Region& region) {
+  return arena_.pool_claims(region.id) == 1 && memory_.discard_lost(arena_.vacant_pool_segments(region.id));
+}
+
 Status Regions::bring_back(Region& region) {
   if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
@@ -256,7 +262,10 @@ Status Regions::bring_back(Region& region) {
   Status status = caught([&] {
     return arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
       region.segments = segments;
-      return memory_.bring_back(segments, region.urgency);
+      Status back = memory_.bring_back(segments, region.urgency);
+      while (back.code() == SPW_ERROR_DATA_LOST && discard_lost(region))
+        back = memory_.bring_back(segments, region.urgency);
+      return back;
     });
   });
   moving_region = outer;

@@ -67,7 +67,11 @@ def evict(tag: str, to: str = "host", device: Any = None) -> None:
 
 
 def restore(tag: str, device: Any = None) -> None:
-    """Brings it back, each tensor to its address. Errors: SpillwayError, and it stays where it is."""
+    """Brings it back, each tensor to its address.
+
+    Errors: SpillwayError, and it stays where it is. Of bytes that the disk has lost it says the addresses: when the
+    tensors there are gone, and graphs that were captured into the region, the rest can be brought back.
+    """
     if serves("restore()"):
         check(tiers().spw_region_restore(index_of(device), encoded(tag)))
 
@@ -149,14 +153,19 @@ def regions(device: Any = None) -> dict[str, dict[str, int]]:
     return found
 
 
-def release(tag: str, device: Any = None) -> None:
+def release(tag: str, device: Any = None, bring_back: bool = True) -> None:
     """Forgets the region: its tensors live on, and cannot move any more. One that is away is brought back first.
 
-    Errors: SpillwayError, and it stays a region, where it is.
+    `bring_back=False`: it is not, for one that is not needed any more, or cannot be brought back. What is away stays
+    away then: its tensors must never be used again, and torch.cuda.empty_cache() gives up the copies of those that are
+    gone. Errors: SpillwayError, and it stays a region, where it is.
     """
     if not serves("release()"):
         return
     index, name = index_of(device), encoded(tag)
+    if not bring_back:
+        check(tiers().spw_region_release(index, name))
+        return
     bring_and_pin(index, name)
     try:
         check(tiers().spw_region_release(index, name))

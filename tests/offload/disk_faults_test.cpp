@@ -1,12 +1,15 @@
 // The disk fails in every way at every operation of a scenario: what was written elsewhere is never lost, and
 // what cannot be read as it was written is never given to the program.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
 
+#include "offload/spill/regions.h"
 #include "tests/offload/faults.h"
 #include "tests/offload/spilling.h"
 
@@ -152,6 +155,15 @@ int spill_file(const std::string& directory) {
   return -1;
 }
 
+void damage(const std::string& directory, uint64_t offset) {
+  const int file = spill_file(directory);
+  ASSERT_GE(file, 0);
+  // O_DIRECT may be set: a whole aligned sector.
+  alignas(4096) static std::array<char, 4096> wrong{};
+  wrong.fill('x');
+  ASSERT_EQ(pwrite(file, wrong.data(), wrong.size(), static_cast<off_t>(offset)), 4096);
+}
+
 TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
   Folder directory;
   DiskTierOptions options = disk_options(directory.path());
@@ -165,12 +177,7 @@ TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
   damaged.write(block, TestRegion::kPackable + 1);
   SPW_EXPECT_OK(damaged.evict(SpillTo::kDisk, &packer));
   EXPECT_EQ(tiers.disk.counters().saved_bytes > 0, GetParam() != Codec::kNone);
-  const int file = spill_file(directory.path());
-  ASSERT_GE(file, 0);
-  // O_DIRECT may be set: a whole aligned sector.
-  alignas(4096) static std::array<char, 4096> wrong{};
-  wrong.fill('x');
-  ASSERT_EQ(pwrite(file, wrong.data(), wrong.size(), static_cast<off_t>(2 * kMiB + 8192)), 4096);
+  damage(directory.path(), 2 * kMiB + 8192);
   other.write(other.allocate(5 * kMiB), 2);
   SPW_EXPECT_OK(other.evict(SpillTo::kDisk));
 
@@ -188,6 +195,109 @@ TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
   SPW_EXPECT_OK(arena->trim());
   SPW_EXPECT_OK(arena->validate());
   EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
+}
+
+// A region of two segments, of which the disk loses the first, with a block of so many bytes.
+class LostSegmentTest : public testing::TestWithParam<size_t> {
+ protected:
+  LostSegmentTest() {
+    SPW_EXPECT_OK(regions_.begin("a"));
+    lost_ = must_allocate(*arena_, GetParam(), nullptr);
+    kept_ = must_allocate(*arena_, kBytes, nullptr);
+    SPW_EXPECT_OK(regions_.end("a"));
+    write(lost_, GetParam());
+    write(kept_, kBytes);
+    SPW_EXPECT_OK(regions_.evict("a", SpillTo::kDisk));
+    damage(directory_.path(), 8192);
+  }
+  ~LostSegmentTest() override {
+    SPW_EXPECT_OK(arena_->trim());
+    SPW_EXPECT_OK(arena_->validate());
+    EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0u);
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+    EXPECT_EQ(tiers_.device.reports(), "");
+  }
+  void write(void* block, size_t bytes) {
+    EXPECT_EQ(
+        tiers_.device.driver->cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(block), content_.data(), bytes),
+        CUDA_SUCCESS);
+  }
+  bool is_intact(void* block, size_t bytes) {
+    std::vector<char> found(bytes);
+    EXPECT_EQ(tiers_.device.driver->cuMemcpyDtoH(found.data(), reinterpret_cast<CUdeviceptr>(block), bytes),
+              CUDA_SUCCESS);
+    return std::equal(found.begin(), found.end(), content_.begin());
+  }
+  // Names where it is, each time; nothing is on the device.
+  void expect_lost() {
+    for (int i = 0; i < 2; ++i) {
+      const Status status = regions_.restore("a");
+      EXPECT_EQ(status.code(), SPW_ERROR_DATA_LOST) << status.text();
+      const std::string from = fmt::format("from {:#x} ", reinterpret_cast<uint64_t>(lost_));
+      EXPECT_NE(status.text().find(from), std::string::npos) << status.text();
+      EXPECT_GT(usage().lost_bytes, 0u);
+      EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+    }
+  }
+  void expect_the_rest() {
+    SPW_EXPECT_OK(regions_.restore("a"));
+    EXPECT_TRUE(is_intact(kept_, kBytes));
+    EXPECT_EQ(usage().lost_bytes, 0u);
+    EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0u);
+    // What took its place is memory like any other.
+    SPW_EXPECT_OK(regions_.begin("a"));
+    void* again = must_allocate(*arena_, GetParam(), nullptr);
+    SPW_EXPECT_OK(regions_.end("a"));
+    EXPECT_EQ(again, lost_);
+    for (int i = 0; i < 2; ++i) {
+      write(again, GetParam());
+      SPW_EXPECT_OK(regions_.evict("a", SpillTo::kDisk));
+      SPW_EXPECT_OK(regions_.restore("a"));
+      EXPECT_TRUE(is_intact(again, GetParam()) && is_intact(kept_, kBytes));
+    }
+    SPW_EXPECT_OK(Arena::free(again));
+    SPW_EXPECT_OK(Arena::free(kept_));
+    SPW_EXPECT_OK(regions_.release("a"));
+  }
+  RegionUsage usage() { return regions_.report("a").value().usage; }
+
+  static constexpr size_t kBytes = 24 * kMiB;
+  const std::vector<char> content_ = TestRegion::pattern(kBytes, 7);
+  Folder directory_;
+  Tiers tiers_{kDevice, disk_options(directory_.path())};
+  std::unique_ptr<Arena> arena_ = tiers_.device.arena();
+  Regions regions_{*arena_, *tiers_.memory};
+  void* lost_ = nullptr;
+  void* kept_ = nullptr;
+};
+// One that fills its segment, and a slot of a slab.
+INSTANTIATE_TEST_SUITE_P(Sizes, LostSegmentTest, testing::Values(24 * kMiB, size_t{512}));
+
+TEST_P(LostSegmentTest, TheRestComesBackWhenItsBlocksAreFreed) {
+  expect_lost();
+  SPW_EXPECT_OK(Arena::free(lost_));
+  expect_the_rest();
+}
+
+TEST_P(LostSegmentTest, IsNotMissedWhereItsBlocksWereFreedBefore) {
+  SPW_EXPECT_OK(Arena::free(lost_));
+  expect_the_rest();
+}
+
+TEST_P(LostSegmentTest, IsKeptForAGraphWithAClaim) {
+  const PoolId pool = regions_.pool("a").value();
+  SPW_EXPECT_OK(arena_->retain_pool(pool));
+  SPW_EXPECT_OK(Arena::free(lost_));
+  expect_lost();
+  SPW_EXPECT_OK(arena_->release_pool(pool));
+  expect_the_rest();
+}
+
+TEST_P(LostSegmentTest, CanBeReleasedWhereItIs) {
+  expect_lost();
+  SPW_EXPECT_OK(regions_.release("a"));
+  SPW_EXPECT_OK(Arena::free(lost_));
+  SPW_EXPECT_OK(Arena::free(kept_));
 }
 
 TEST(DiskTier, ATierThatFailsTakesNothingMore) {

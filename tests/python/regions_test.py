@@ -5,6 +5,7 @@ mistake costs one sentence.
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import subprocess
 import sys
@@ -257,6 +258,78 @@ def what_is_gone_is_not_brought_back(outcome: Outcome) -> None:
         refused("has no region 'a'", spillway.restore, "a")
 
 
+def spill_file() -> int:
+    """The descriptor of the file without a name that regions go to."""
+    for number in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{number}"
+        if os.path.lexists(path) and os.readlink(path).startswith(option("spill_dir")):
+            return int(number)
+    raise AssertionError("no spill file is open")
+
+
+def bytes_on_disk() -> int:
+    return os.fstat(spill_file()).st_blocks * 512
+
+
+def damage(offset: int) -> None:
+    """A page of what was written there."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as wrong:  # aligned, as O_DIRECT may ask for
+        wrong.write(b"x" * mmap.PAGESIZE)
+        assert os.pwrite(spill_file(), wrong, offset) == mmap.PAGESIZE
+
+
+def what_the_disk_lost_is_let_go(outcome: Outcome) -> None:
+    with spillway.region("a"):
+        tensors = [filled(value, 24) for value in range(1, 4)]
+    spillway.evict("a", "disk")
+    damage(2 * MIB)
+    for function in (spillway.restore, spillway.restore, spillway.release):
+        refused(f"from {tensors[0].data_ptr():#x} to", function, "a")
+    assert spillway.regions()["a"]["lost_bytes"] >= tensors[0].nbytes
+    del tensors[0]
+    spillway.restore("a")
+    outcome.damaged += sum(int((tensor.cpu() != value).any()) for value, tensor in enumerate(tensors, 2))
+    row = spillway.regions()["a"]
+    assert row["lost_bytes"] == row["disk_bytes"] == 0
+    spillway.release("a")
+
+
+def what_a_graph_may_keep_is_not_let_go(outcome: Outcome) -> None:
+    source = filled(1)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, pool=spillway.region_pool("graph")):
+        made = source.clone()
+    graph.replay()
+    torch.cuda.synchronize()
+    spillway.evict("graph", "disk")
+    damage(8192)
+    del made
+    refused("free what lies there", spillway.restore, "graph")
+    graph.reset()
+    spillway.restore("graph")
+    outcome.damaged += int((source.cpu() != 1).any())
+
+
+def what_is_away_is_released_there(outcome: Outcome) -> None:
+    with spillway.region("a"):
+        tensors = [filled(value, 24) for value in range(2)]
+    spillway.evict("a", "disk")
+    damage(24 * MIB)
+    refused("free what lies there", spillway.restore, "a")
+    spillway.release("a", bring_back=False)
+    assert spillway.regions() == {} and allocated() == 0
+    # What is gone leaves the disk, and the tag serves again.
+    tensors.clear()
+    torch.cuda.empty_cache()
+    assert bytes_on_disk() < MIB
+    with spillway.region("a"):
+        again = filled(3)
+    spillway.evict("a", "disk")
+    spillway.restore("a")
+    outcome.damaged += int((again.cpu() != 3).any())
+
+
 PROGRAMS: list[Program] = [
     functools.partial(tensors_come_back, to="host"),
     on_disk(functools.partial(tensors_come_back, to="disk")),
@@ -272,6 +345,9 @@ PROGRAMS: list[Program] = [
     a_directory_that_nothing_can_be_written_to,
     on_disk(limits_beyond_the_machine),
     on_disk(what_is_gone_is_not_brought_back),
+    on_disk(what_the_disk_lost_is_let_go),
+    on_disk(what_a_graph_may_keep_is_not_let_go),
+    on_disk(what_is_away_is_released_there),
     mistakes_are_one_sentence,
 ]
 
