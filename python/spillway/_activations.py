@@ -13,6 +13,7 @@ from typing import Any
 from . import _install, _library
 from ._annotate import tensors
 from ._clock import Clock, Events
+from ._compiled import forget_compiled, outside_graphs
 from ._errors import SpillwayError
 from ._saved import Packed, SavedTensors, StepStats, check_version
 from ._tiers import index_of, serves, tier
@@ -68,11 +69,6 @@ def offload_activations(
     return handle
 
 
-def outside_graphs(function: Any) -> Any:
-    """torch.compile runs it as it is, between the graphs before and after it: such functions are not for tracing."""
-    return _install.import_torch().compiler.disable(function)
-
-
 def as_patterns(given: str | Sequence[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
@@ -121,6 +117,7 @@ class ActivationOffload:
         self._unpack_hook = outside_graphs(self._unpack)
 
     def attach(self, model: Any, modules: dict[str, Any]) -> None:
+        forget_compiled()
         targets = set(modules.values())
 
         @outside_graphs

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _install
-from ._activations import outside_graphs
 from ._annotate import tensors
+from ._compiled import outside_graphs
 from ._moving import MovingTensors, refuse_capture, unique_tag
 from ._tiers import index_of, serves
 

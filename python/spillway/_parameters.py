@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _install
-from ._activations import outside_graphs
 from ._annotate import outer_tensors, tensors
+from ._compiled import forget_compiled, outside_graphs
 from ._errors import SpillwayError, SpillwayWarning
 from ._gradients import LayerGradients
 from ._moving import MovingTensors, refuse_capture, unique_tag
@@ -236,11 +236,6 @@ class ParameterOffload:
         self._bring_all()
         for each in self._gradients:
             each.bring()
-
-
-def forget_compiled() -> None:
-    """Code that is compiled already runs without hooks that come later: it is compiled anew."""
-    _install.import_torch()._dynamo.reset_code_caches()
 
 
 def direct_tensors(torch: Any, module: Any) -> Iterator[Any]:

@@ -142,8 +142,10 @@ def compiled(outcome: Outcome, how: str) -> None:
     """What compiled code saves goes as well; the hooks are not part of it."""
     model = torch.nn.Sequential(*(Block() for _ in range(3))).cuda()
     compile_it = functools.partial(torch.compile, backend="aot_eager")
-    run = compile_it(model) if how == "first" else model
-    handle = spillway.offload_activations(run if how == "first" else model, ["*"], min_bytes=MIB // 4)
+    run = compile_it(model) if how in ("first", "used") else model
+    if how == "used":
+        run(torch.zeros(512, 512, device="cuda")).sum().backward()
+    handle = spillway.offload_activations(run, ["*"], min_bytes=MIB // 4)
     if how == "last":
         run = compile_it(model)
     elif how == "layers":
@@ -169,7 +171,7 @@ PROGRAMS: list[Program] = [
     branches_share_a_storage,
     sharded_weights_stay,
     on_disk(storages_that_grow_again),
-    *(functools.partial(compiled, how=how) for how in ("first", "last", "layers")),
+    *(functools.partial(compiled, how=how) for how in ("first", "used", "last", "layers")),
 ]
 
 OnEverySeed = every_seed(PROGRAMS, "capacity:1GiB")
