@@ -30,11 +30,11 @@ def folder(built: Path) -> Path:
     """
     made_for = built / "made_for"
     spec = find_spec("torch")
-    if spec is None or spec.origin is None:
+    torch = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    if torch is None or not (torch / "version.py").exists():
         if made_for.exists():  # the program may have its PyTorch elsewhere
             return built
         raise SpillwayError(f"PyTorch is not installed for {sys.executable}, so its libraries cannot be simulated")
-    torch = Path(spec.origin).parent
     check_cuda(torch / "version.py")
     version = (torch / "version.py").read_bytes()
     if made_for.exists() and made_for.read_bytes() == version:
