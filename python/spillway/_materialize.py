@@ -39,7 +39,7 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
     if place.type == "meta":
         raise SpillwayError("device 'meta' is where the model is already; name where it shall run, such as 'cuda'")
     made: dict[int, Any] = {}
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    replaced: list[tuple[Any, str, Any]] = []
     fresh: dict[str, list[str]] = {}  # names of new tensors, by module
     left = []
     modules = dict(model.named_modules())
@@ -55,17 +55,17 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
                 if id(tensor) not in made:
                     empty = torch.empty_like(tensor, device=place, requires_grad=False)
                     made[id(tensor)] = _as(torch, tensor, empty)
-                replaced.append((kind, own, tensor))
+                replaced.append((module, own, tensor))
                 fresh.setdefault(name, []).append(full)
     # All or nothing: one that is no longer on meta, and has no values, would be taken for a finished one.
-    for kind, own, tensor in replaced:
-        kind[own] = made[id(tensor)]
+    for module, own, tensor in replaced:
+        setattr(module, own, made[id(tensor)])  # as an LSTM, which has a list of its weights, wants to be told
     try:
         with _on_meta(torch, model, made.values()):
             initialised, uninitialised = _initialise(torch, modules, fresh, init)
     except BaseException:
-        for kind, own, tensor in replaced:
-            kind[own] = tensor
+        for module, own, tensor in replaced:
+            setattr(module, own, tensor)
         raise
     size = sum(tensor.untyped_storage().nbytes() for tensor in made.values())
     return Materialized(size, tuple(initialised), tuple(uninitialised), tuple(left))

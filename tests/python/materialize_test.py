@@ -109,6 +109,16 @@ def what_was_loaded_stays(outcome: Outcome) -> None:
         outcome.damaged += int((model.layers[0].norm1.bias.detach().cpu() != (3 if init else 0)).any())
 
 
+def whoever_lists_its_weights_hears_of_them(outcome: Outcome) -> None:
+    """A module that computes with a list of its own, beside its parameters."""
+    with torch.device("meta"):
+        model = torch.nn.LSTM(8, 8)
+    spillway.materialize(model)
+    outcome.damaged += sum(
+        listed is not own for listed, own in zip(model._flat_weights, model.parameters(), strict=True)
+    )
+
+
 def what_fails_leaves_the_model_on_meta(outcome: Outcome) -> None:
     """For want of memory, and in the middle of the initialisation; the second call does all of it."""
     other = torch.empty(160 << 20, dtype=torch.uint8, device="cuda")
@@ -146,6 +156,7 @@ PROGRAMS = [
     own_initialisation,
     what_is_there_stays,
     what_was_loaded_stays,
+    whoever_lists_its_weights_hears_of_them,
     what_fails_leaves_the_model_on_meta,
 ]
 
