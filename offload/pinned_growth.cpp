@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 
 #include "driver/capture.h"
 #include "driver/context.h"
@@ -24,7 +24,7 @@ Status PinnedGrowth::reach(uint64_t bytes) {
   if (thread_.joinable()) thread_.join();  // of the last time: it has ended
   try {
     thread_ = start_own_thread([this] { work(); });
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     const std::lock_guard lock(mutex_);
     is_working_ = false;
     return Status::io(fmt::format("no thread to pin host memory ahead: {}", error.what()));
@@ -65,7 +65,7 @@ void PinnedGrowth::work() {
         return;
       }
     }
-    status = arena_.grow_ahead(std::min(missing, kStepBytes));
+    status = caught([&] { return arena_.grow_ahead(std::min(missing, kStepBytes)); });
   }
 }
 

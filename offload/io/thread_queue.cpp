@@ -34,6 +34,7 @@ class ThreadQueue final : public IoQueue {
 
   Status start(uint32_t threads) {
     try {
+      threads_.reserve(threads);  // one that runs must have its place
       while (threads_.size() < threads) threads_.push_back(start_own_thread([this] { work(); }));
     } catch (const std::exception& error) {
       if (threads_.empty()) return Status::io(fmt::format("no thread can be started: {}", error.what()));

@@ -445,7 +445,11 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
   }
   if (good && piece.packed_bytes > 0) {
     const std::vector<std::byte> packed(stored.begin(), stored.end());
-    good = unpack(piece.packing, packed, memory);
+    if (!unpack(piece.packing, packed, memory)) {
+      // They are what was written: the codec had no memory, say.
+      return Status::io(fmt::format("{}: {} bytes at {} of the spill file could not be unpacked",
+                                    options_.file.directory, stored.size(), piece.offset));
+    }
   }
   const std::lock_guard lock(mutex_);
   counters_.verified_bytes += stored.size();
