@@ -162,9 +162,9 @@ MUTANTS = [
     ),
     Mutant("a pending free bears no epoch", HEAP_FREE, "&place, slot, timeline.epoch()};", "&place, slot, 0};"),
     Mutant(
-        "a default stream of a thread takes an event",
+        "another thread's default stream takes an event",
         HEAP_FREE,
-        "stream == CU_STREAM_PER_THREAD || !is_alive",
+        "is_of_another_thread || !is_alive",
         "!is_alive",
     ),
     Mutant(
@@ -345,13 +345,13 @@ MUTANTS = [
     Mutant("a move does not wait", MOVES, "return synchronize_context(all);", "return {};"),
     Mutant("a move does not ask for captures", MOVES, "if (any_capturing(all))", "if (false)"),
     # ---- Memory without a stream
+    Mutant("an epoch asks no stream of the program", STREAMLESS, "    all.push_back(listed.stream);\n", ""),
     Mutant(
-        "an epoch asks no stream of the program",
+        "an epoch does not ask the legacy stream",
         STREAMLESS,
-        "std::vector<CUstream> all = streams_.non_blocking(arena_.context());",
+        "std::vector<CUstream> all{CU_STREAM_LEGACY};",
         "std::vector<CUstream> all;",
     ),
-    Mutant("an epoch does not ask the legacy stream", STREAMLESS, "  all.push_back(CU_STREAM_LEGACY);\n", ""),
     Mutant("an epoch forgets streams that are gone", STREAMLESS, "events = orphans_;", "events;"),
     Mutant("a stream goes without an event", STREAMLESS, "orphans_.push_back(std::move(event));", ""),
     Mutant(
@@ -364,7 +364,7 @@ MUTANTS = [
     Mutant(
         "an epoch is closed during a capture",
         STREAMLESS,
-        "if (std::any_of(all.rbegin(), all.rend(), captures)) return false;",
+        "if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return false;",
         "",
     ),
     Mutant("borrowed memory is handed out before its wait is over", STREAMLESS, "return settle();", "return {};"),

@@ -4,6 +4,7 @@ Each mutant of mutants.py is built in a copy of the sources, and the tests of st
 test fails on is an error, and so is one whose text is not in the sources any more.
 
 usage: mutation.py SOURCE WORK LIBCUDA CUDA_HEADERS [NAME_PART]
+       mutation.py SOURCE     looks for the texts alone
 """
 
 from __future__ import annotations
@@ -147,12 +148,16 @@ class Workshop:
             os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
 
 
-def check(chosen: Sequence[Mutant], source: Path, open_workshop: Callable[[], Workshop]) -> int:
-    """The exit code: 0 where every mutant is noticed."""
+def has_problems(chosen: Sequence[Mutant], source: Path) -> bool:
     problems = [problem for mutant in chosen if (problem := problem_of(mutant, source)) is not None]
     for problem in problems:
         print(f"error: {problem}")
-    if problems:
+    return bool(problems)
+
+
+def check(chosen: Sequence[Mutant], source: Path, open_workshop: Callable[[], Workshop]) -> int:
+    """The exit code: 0 where every mutant is noticed."""
+    if has_problems(chosen, source):
         return 1
     workshop = open_workshop()
     complaint = workshop.build()
@@ -171,6 +176,8 @@ def check(chosen: Sequence[Mutant], source: Path, open_workshop: Callable[[], Wo
 
 
 def main() -> int:
+    if len(sys.argv) == 2:
+        return int(has_problems(MUTANTS, Path(sys.argv[1])))
     if len(sys.argv) not in (5, 6):
         sys.exit(__doc__)
     source, work, libcuda, headers = (Path(argument).resolve() for argument in sys.argv[1:5])
