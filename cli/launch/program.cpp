@@ -74,7 +74,7 @@ fs::path file_of(const std::string& program) {
   const char* folders = std::getenv("PATH");
   std::istringstream all(folders == nullptr ? "" : folders);
   for (std::string folder; std::getline(all, folder, ':');) {
-    const fs::path file = fs::path(folder) / program;
+    fs::path file = fs::path(folder) / program;
     std::error_code error;
     if (fs::is_regular_file(file, error)) return file;
   }

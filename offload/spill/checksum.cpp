@@ -10,8 +10,8 @@ namespace spillway {
 uint64_t checksum_avx2(const void* memory, size_t bytes);
 
 uint64_t checksum(std::span<const std::byte> memory) {
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-  return has_avx2 ? checksum_avx2(memory.data(), memory.size()) : XXH3_64bits(memory.data(), memory.size());
+  static const bool kHasAvx2 = __builtin_cpu_supports("avx2") != 0;
+  return kHasAvx2 ? checksum_avx2(memory.data(), memory.size()) : XXH3_64bits(memory.data(), memory.size());
 }
 #else
 uint64_t checksum(std::span<const std::byte> memory) {
