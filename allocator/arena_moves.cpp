@@ -181,7 +181,6 @@ Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
     uint64_t bytes = 0;
     {
       const Lock lock(mutex_);
-      moved_heaps = heaps_in(*pool.store);
       segments = pool.store->segments();
       bytes = pool.store->reserved_bytes();
     }
@@ -190,6 +189,7 @@ Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
     {
       // Counted before it comes, so that nobody else takes the room.
       const Lock lock(mutex_);
+      moved_heaps = heaps_in(*pool.store);
       set_away(pool, moved_heaps, segments, false);
     }
     // Mapping would end a capture that begins meanwhile. What makes room may be the program's own.
