@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "abi/boundary.h"
@@ -259,11 +260,13 @@ spw_status spw_stash_put(int device, const void* pointer, size_t bytes, spw_stre
     if (!arena.ok()) return arena.take_status();
     const CUcontext context = arena.value()->context();
     return in_context(context, [&]() -> Status {
+      auto handle = std::make_unique<spw_stash>(spw_stash{tiers, context, nullptr});
       Result<Stashes::Stash*> made =
           tiers.stashes().put(reinterpret_cast<CUdeviceptr>(pointer), bytes, stream,
                               tier == SPW_TIER_DISK ? Stashes::To::kDisk : Stashes::To::kHost);
       if (!made.ok()) return made.take_status();
-      *stash = new spw_stash{tiers, context, made.value()};
+      handle->stash = made.value();
+      *stash = handle.release();
       return {};
     });
   });

@@ -111,7 +111,7 @@ Status Driver::resolve() {
                                          missing, version_text(kMinVersion)));
 }
 
-Status Driver::error(CUresult result, const char* call) const {
+Status Driver::error(CUresult result, const char* call) const noexcept try {
   const char* name = nullptr;
   const char* meaning = nullptr;
   if (cuGetErrorName(result, &name) != CUDA_SUCCESS) name = nullptr;
@@ -121,6 +121,8 @@ Status Driver::error(CUresult result, const char* call) const {
   if (meaning != nullptr) text += fmt::format(" ({})", meaning);
   return result == CUDA_ERROR_OUT_OF_MEMORY ? Status::out_of_memory(std::move(text))
                                             : Status::driver(std::move(text));
+} catch (const std::exception&) {
+  return Status::without_text(result == CUDA_ERROR_OUT_OF_MEMORY ? SPW_ERROR_OUT_OF_MEMORY : SPW_ERROR_DRIVER);
 }
 
 void* Driver::find(const char* symbol) const {

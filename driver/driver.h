@@ -46,7 +46,7 @@ class Driver {
 
   // CUDA_SUCCESS is ok; CUDA_ERROR_OUT_OF_MEMORY becomes out_of_memory, anything else driver. The text reads
   // "cuMemCreate: CUDA_ERROR_INVALID_VALUE (invalid argument)"; `call` is its first word.
-  Status check(CUresult result, const char* call) const {
+  Status check(CUresult result, const char* call) const noexcept {
     return result == CUDA_SUCCESS ? Status() : error(result, call);
   }
 
@@ -60,7 +60,7 @@ class Driver {
 
  private:
   Driver() = default;
-  Status error(CUresult result, const char* call) const;
+  Status error(CUresult result, const char* call) const noexcept;
   Status load(const std::string& path);
   Status resolve();
 

@@ -29,12 +29,13 @@ class [[nodiscard]] Status {
   static Status config(std::string text) { return {SPW_ERROR_CONFIG, std::move(text)}; }
   static Status data_lost(std::string text) { return {SPW_ERROR_DATA_LOST, std::move(text)}; }
   static Status internal(std::string text) { return {SPW_ERROR_INTERNAL, std::move(text)}; }
-  // Out of memory, and it takes none to say so.
-  static Status no_host_memory() noexcept {
+  // An error for whose text the host has no memory: it takes none.
+  static Status without_text(spw_status code) noexcept {
     Status status;
-    status.code_ = SPW_ERROR_OUT_OF_MEMORY;
+    status.code_ = code;
     return status;
   }
+  static Status no_host_memory() noexcept { return without_text(SPW_ERROR_OUT_OF_MEMORY); }
 
   bool ok() const { return code_ == SPW_OK; }
   spw_status code() const { return code_; }

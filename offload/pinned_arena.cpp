@@ -172,7 +172,11 @@ Status PinnedArena::pin(uint64_t bytes) {
   const auto begin = std::chrono::steady_clock::now();
   CUcontext context = nullptr;
   (void)driver_.cuCtxGetCurrent(&context);
-  Result<PinnedMemory> memory = PinnedMemory::create(driver_, bytes, options_.touch_threads);
+  Result<PinnedMemory> memory = Status::no_host_memory();
+  (void)caught([&]() -> Status {
+    memory = PinnedMemory::create(driver_, bytes, options_.touch_threads);
+    return {};
+  });
   const int64_t time_us = microseconds_since(begin);
   const std::lock_guard lock(mutex_);
   growing_bytes_ -= bytes;
@@ -198,6 +202,7 @@ uint64_t PinnedArena::release_free() {
   uint64_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
+    gone.reserve(chunks_.size());  // nothing below may throw
     for (auto chunk = chunks_.begin(); chunk != chunks_.end();) {
       const auto found = free_.find(chunk->first);
       const bool is_free =

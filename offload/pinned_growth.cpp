@@ -52,7 +52,10 @@ void PinnedGrowth::work() {
   const ScopedContext context(driver_, context_);
   // Pinning would end another thread's capture.
   const RelaxedCapture relaxed(driver_);
-  Status status(context.status().code(), context.status().text());
+  Status status = caught([&]() -> Status {
+    if (context.status().ok()) return {};
+    return Status(context.status().code(), context.status().text());
+  });
   for (;;) {
     uint64_t missing = 0;
     {

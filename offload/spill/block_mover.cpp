@@ -71,14 +71,14 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeR
     }
     return {};
   });
-  const Status drained = *copied > 0 ? lanes_.drain_out() : Status();
+  Status drained = *copied > 0 ? lanes_.drain_out() : Status();
   if (status.ok() && drained.ok()) return {};
   for (const DeviceBytes& each : blocks.first(std::exchange(*copied, 0))) {
     // A slot that the device may still write to is never used again.
     if (!drained.ok()) each.block->spilled.host = nullptr;
     drop_host(*each.block);
   }
-  return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
+  return status.ok() ? std::move(drained) : std::move(status);
 }
 
 // ---- Disk
@@ -100,7 +100,12 @@ Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
     if (registered_ != nullptr) return made;
     registered_ = &staging;
   }
-  for (size_t i = 0; i < staging.size(); ++i) disk_.use_memory({staging.at(i).memory, Staging::kBufferBytes});
+  // Some of them may be registered where the host's memory ran out, so that it is kept then too.
+  (void)caught([&]() -> Status {
+    for (size_t i = 0; i < staging.size(); ++i)
+      disk_.use_memory({staging.at(i).memory, Staging::kBufferBytes});
+    return {};
+  });
   return made;
 }
 
@@ -157,8 +162,11 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
   };
   Status status;
   for (size_t i = 0; i < chunks.size() + ahead && status.ok(); ++i) {
-    if (i < chunks.size()) status = fill(i);
-    if (status.ok() && i + 1 >= ahead && i + 1 - ahead < chunks.size()) status = pass_on(i + 1 - ahead);
+    status = caught([&]() -> Status {
+      Status filled = i < chunks.size() ? fill(i) : Status();
+      if (!filled.ok() || i + 1 < ahead || i + 1 - ahead >= chunks.size()) return filled;
+      return pass_on(i + 1 - ahead);
+    });
   }
   for (size_t i = 0; i < staging.size(); ++i) {
     Status written = staging.at(i).disk.wait();
@@ -235,15 +243,17 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
   const size_t ahead = staging.size();
   Status status;
   for (size_t i = 0; i < chunks.size() + ahead && status.ok(); ++i) {
-    // The buffer that is about to be filled is the one whose chunk is passed on first.
-    if (i >= ahead) status = pass_on(i - ahead);
-    if (status.ok() && i < chunks.size()) status = begin_reading(i);
+    status = caught([&]() -> Status {
+      // The buffer that is about to be filled is the one whose chunk is passed on first.
+      Status passed = i >= ahead ? pass_on(i - ahead) : Status();
+      return passed.ok() && i < chunks.size() ? begin_reading(i) : std::move(passed);
+    });
   }
   // After a failure others are still being read, by the pieces of blocks that may be given up next.
   for (size_t i = 0; i < staging.size(); ++i) (void)staging.at(i).disk.wait();
-  const Status drained = lanes_.drain_in();
+  Status drained = lanes_.drain_in();
   give_back(std::move(made.value()));
-  return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
+  return status.ok() ? std::move(drained) : std::move(status);
 }
 
 Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency, SpillBlock** lost) {
@@ -263,8 +273,8 @@ Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency&
     return moved.ok() ? stream_from_disk(divide(on_disk), urgency, lost) : std::move(moved);
   });
   if (in_host.empty()) return status;
-  const Status drained = lanes_.drain_in();
-  return status.ok() ? Status(drained.code(), drained.text()) : std::move(status);
+  Status drained = lanes_.drain_in();
+  return status.ok() ? std::move(drained) : std::move(status);
 }
 
 }  // namespace spillway

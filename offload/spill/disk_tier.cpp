@@ -369,7 +369,8 @@ Status DiskTier::sync(uint64_t since) {
   const std::lock_guard sync_lock(sync_mutex_);
   Status status;
   if (file_->file().take_unsynced()) {
-    status = engine_.run({IoKind::kSync, IoPriority::kEvict, &file_->file(), {}, 0});
+    // Whoever else wrote meanwhile must hear of it where this could not even begin.
+    status = caught([&] { return engine_.run({IoKind::kSync, IoPriority::kEvict, &file_->file(), {}, 0}); });
     const std::lock_guard lock(mutex_);
     if (status.ok()) {
       failures_in_a_row_ = 0;

@@ -150,13 +150,14 @@ Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory, const 
   if (!status.ok()) {
     // Copies that are under way must not meet memory that is gone.
     const bool drained = lanes_.drain_in().ok();
+    const Segment* lost_segment = nullptr;
     for (size_t i = 0; i < segments.size(); ++i) {
       if (drained) (void)segments[i]->range.unmap_all();
       const bool is_lost = &segments[i]->block == lost_block;
       (void)segments[i]->block.go(is_lost ? BlockPlace::kPoisoned : places[i]);
-      if (is_lost) status = lost(*segments[i], status.text());
+      if (is_lost) lost_segment = segments[i];
     }
-    return status;
+    return lost_segment == nullptr ? std::move(status) : lost(*lost_segment, status.text());
   }
   for (Segment* segment : segments) {
     (void)segment->block.go(BlockPlace::kResident);

@@ -22,6 +22,7 @@ struct Stashes::Stash {
   bool wants_disk = false;
   bool is_queued = false;  // for the thread, or in its hands
   bool is_freed = false;
+  std::list<Stash*> in_freed;  // itself, so that freeing it takes no memory
   bool is_streaming = false;  // back from the disk, in parts
   bool is_stuck = false;      // the device may use its host memory at any time
   // A get that is under way.
@@ -77,7 +78,7 @@ void Stashes::destroy_finished() {
     return completed.ok() && completed.value();
   };
   const RelaxedCapture relaxed(lanes_.driver());
-  std::erase_if(freed_, [&](Stash* stash) {
+  freed_.remove_if([&](Stash* stash) {
     if (stash->is_queued || !is_done(stash->copied_out) || !is_done(stash->copied_in)) return false;
     destroy(*stash);
     return true;
@@ -110,6 +111,7 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
     return Status::invalid_state("the stream is being captured: what a graph saves must stay on the device");
   }
   auto stash = std::make_unique<Stash>(bytes);
+  stash->in_freed.push_back(stash.get());
   stash->wants_disk = to == To::kDisk;
   if (stash->wants_disk && !disk_.exists()) {
     return Status::unsupported("no directory for spilled memory is set: see spill_dir");
@@ -325,7 +327,7 @@ void Stashes::free(Stash* stash) {
   Lock lock(mutex_);
   stash->is_freed = true;
   changed_.wait(lock, [&] { return !stash->is_streaming; });
-  freed_.push_back(stash);
+  freed_.splice(freed_.end(), stash->in_freed);
   destroy_finished();
 }
 
@@ -349,7 +351,7 @@ Status Stashes::start_thread() {
     start_own_thread([this] { work(); }).detach();
     is_working_ = true;
   } catch (const std::exception& error) {
-    return Status::io(fmt::format("no thread for the disk's work: {}", error.what()));
+    return caught([&] { return Status::io(fmt::format("no thread for the disk's work: {}", error.what())); });
   }
   return {};
 }
