@@ -142,11 +142,18 @@ class ActivationOffload:
             self._removers.append(module.register_forward_pre_hook(enter, prepend=True).remove)
             self._removers.append(module.register_forward_hook(leave, always_call=True).remove)
 
+        @outside_graphs
+        def begin(*_: Any) -> None:
+            self._leave_all()
+
+        self._removers.append(model.register_forward_pre_hook(begin, prepend=True).remove)
+
     def remove(self) -> None:
         """Nothing is put away from here on; what is elsewhere comes back as it is asked for. Again is ok."""
         for remove in self._removers:
             remove()
         self._removers.clear()
+        self._leave_all()
 
     def stats(self) -> dict[str, Any]:
         """Sums over all steps, `most_away_bytes`, how far ahead is fetched now, and under "steps" the last 100.
@@ -183,6 +190,11 @@ class ActivationOffload:
             if hooks is not None:
                 hooks.__exit__(None, None, None)
 
+    def _leave_all(self) -> None:
+        """Modules that a KeyboardInterrupt ended, after which PyTorch calls no hook."""
+        while self._stack():
+            self._leave()
+
     def _stack(self) -> list[Any]:
         if not hasattr(self._thread, "stack"):
             self._thread.stack = []
@@ -201,7 +213,9 @@ class ActivationOffload:
         return top is None or top[0] is self._pack_hook
 
     def _note_own(self, module: Any, whole: bool) -> None:
-        held = tensors(_install.import_torch(), [*module.parameters(whole), *module.buffers(whole)])
+        torch = _install.import_torch()
+        there = [*module.parameters(whole), *module.buffers(whole)]
+        held = tensors(torch, [tensor for tensor in there if not torch.nn.parameter.is_lazy(tensor)])
         self._own.update(tensor.untyped_storage()._cdata for tensor in held)
 
     # ---- Saved tensors
@@ -226,7 +240,12 @@ class ActivationOffload:
 
     def _is_wanted(self, tensor: Any) -> bool:
         torch = _install.import_torch()
-        if type(tensor) is not torch.Tensor or not tensor.is_cuda or tensor.nbytes < self._min_bytes:
+        if (
+            not self._removers
+            or type(tensor) is not torch.Tensor
+            or not tensor.is_cuda
+            or tensor.nbytes < self._min_bytes
+        ):
             return False
         if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
             return False

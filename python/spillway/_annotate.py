@@ -75,13 +75,23 @@ def tensors(torch: Any, holder: Any) -> Iterator[Any]:
 
 
 def outer_tensors(torch: Any, holder: Any) -> Iterator[Any]:
-    """All in nested lists, mappings and dataclasses."""
-    if isinstance(holder, torch.Tensor):
-        yield holder
-    elif isinstance(holder, Mapping):
-        yield from outer_tensors(torch, list(holder.values()))
-    elif isinstance(holder, list | tuple):
-        for each in holder:
-            yield from outer_tensors(torch, each)
-    elif is_dataclass(holder) and not isinstance(holder, type):
-        yield from outer_tensors(torch, [getattr(holder, each.name, None) for each in fields(holder)])
+    """All in nested lists, mappings and dataclasses, each of which is looked into once."""
+    seen: dict[int, Any] = {}
+    waiting = [holder]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif id(each) not in seen and (inside := _inside(each)):
+            seen[id(each)] = each
+            waiting += reversed(inside)
+
+
+def _inside(holder: Any) -> list[Any]:
+    if isinstance(holder, Mapping):
+        return list(holder.values())
+    if isinstance(holder, list | tuple):
+        return list(holder)
+    if is_dataclass(holder) and not isinstance(holder, type):
+        return [getattr(holder, each.name, None) for each in fields(holder)]
+    return []

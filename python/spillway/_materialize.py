@@ -39,7 +39,7 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
     if place.type == "meta":
         raise SpillwayError("device 'meta' is where the model is already; name where it shall run, such as 'cuda'")
     made: dict[int, Any] = {}
-    replaced: list[tuple[Any, str, Any]] = []
+    replaced: list[tuple[Any, dict[str, Any], str, Any]] = []
     fresh: dict[str, list[str]] = {}  # names of new tensors, by module
     left = []
     modules = dict(model.named_modules())
@@ -55,20 +55,27 @@ def materialize(model: Any, device: Any = "cuda", init: Callable[[Any], object] 
                 if id(tensor) not in made:
                     empty = torch.empty_like(tensor, device=place, requires_grad=False)
                     made[id(tensor)] = _as(torch, tensor, empty)
-                replaced.append((module, own, tensor))
+                replaced.append((module, kind, own, tensor))
                 fresh.setdefault(name, []).append(full)
     # All or nothing: one that is no longer on meta, and has no values, would be taken for a finished one.
-    for module, own, tensor in replaced:
-        setattr(module, own, made[id(tensor)])  # as an LSTM, which has a list of its weights, wants to be told
+    for module, kind, own, tensor in replaced:
+        _put(module, kind, own, made[id(tensor)])
     try:
         with _on_meta(torch, model, made.values()):
             initialised, uninitialised = _initialise(torch, modules, fresh, init)
     except BaseException:
-        for module, own, tensor in replaced:
-            setattr(module, own, tensor)
+        for module, kind, own, tensor in replaced:
+            _put(module, kind, own, tensor)
         raise
     size = sum(tensor.untyped_storage().nbytes() for tensor in made.values())
     return Materialized(size, tuple(initialised), tuple(uninitialised), tuple(left))
+
+
+def _put(module: Any, kind: dict[str, Any], own: str, tensor: Any) -> None:
+    if kind is module._parameters:
+        setattr(module, own, tensor)  # an LSTM, which has a list of its weights, wants to be told
+    else:
+        kind[own] = tensor  # where a parameter stays a buffer
 
 
 def _as(torch: Any, tensor: Any, made: Any) -> Any:
@@ -97,11 +104,14 @@ def _on_meta(torch: Any, model: Any, but: Collection[Any]) -> Iterator[None]:
     }
     for kind, own, tensor in outside:
         kind[own] = stand_ins[id(tensor)]
+    values = {id(stand_ins[id(tensor)]): tensor for _, _, tensor in outside}
     try:
         yield
     finally:
-        for kind, own, tensor in outside:
-            kind[own] = tensor
+        # Wherever they are by now: initialising may tie weights, or put others in their place.
+        for module in model.modules():
+            for kind in (module._parameters, module._buffers):
+                kind.update({own: values[id(tensor)] for own, tensor in kind.items() if id(tensor) in values})
 
 
 def _initialise(

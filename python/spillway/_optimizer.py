@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,8 +21,8 @@ def offload_optimizer(optimizer: Any, *, to: str = "host", tag: str | None = Non
     The state moves into a region as it is created, and keeps its addresses from then on. It is brought back before a
     step, from when the first of the optimizer's parameters that is not frozen has its last gradient, and evicted after,
     which waits for the device; so it is where that step is skipped (GradScaler), when the next forward pass of any
-    module begins. state_dict() brings it back, until the next step has ended. Otherwise, between steps, nobody may use
-    it but inside resident().
+    module begins on the thread that steps, outside of compiled functions. state_dict() brings it back, until the next
+    step has ended. Otherwise, between steps, nobody may use it but inside resident().
 
     `to`: "host" or "disk". `tag`: the region's, one of its own unless told. Errors: SpillwayError,
     torch.OutOfMemoryError, and the optimizer is as it was.
@@ -49,6 +51,7 @@ class OptimizerOffload:
         self._wanted = 0
         self._residents = 0  # how many resident() are open
         self._stop_watching: Any = None  # while the state is on its way to a step
+        self._stepping: Any = None  # the process and the thread that made the last step
 
     def attach(self) -> None:
         optimizer = self._optimizer
@@ -106,17 +109,23 @@ class OptimizerOffload:
     def _watch_forward(self) -> None:
         """Before a step there is none. If there is one the step is skipped, or comes after another backward pass."""
         torch = _install.import_torch()
+        leave = outside_graphs(self._leave)
 
-        @outside_graphs
-        def leave(*_: Any) -> None:
-            # A checkpoint runs a layer again in the backward pass.
-            if self._residents == 0 and torch._C._current_graph_task_id() == -1:
-                self._unwatch_forward()
-                if not torch.cuda.is_current_stream_capturing():
-                    self._moving.evict()
+        def begin(*_: Any) -> None:
+            # A function that is compiled as a whole cannot do it. Modules run in workers and on other threads too.
+            if not torch.compiler.is_compiling() and self._stepping == _here():
+                leave()
 
         self._unwatch_forward()
-        self._stop_watching = torch.nn.modules.module.register_module_forward_pre_hook(leave).remove
+        self._stop_watching = torch.nn.modules.module.register_module_forward_pre_hook(begin).remove
+
+    def _leave(self) -> None:
+        torch = _install.import_torch()
+        # A checkpoint runs a layer again in the backward pass.
+        if self._residents == 0 and torch._C._current_graph_task_id() == -1:
+            self._unwatch_forward()
+            if not torch.cuda.is_current_stream_capturing():
+                self._moving.evict()
 
     def _unwatch_forward(self) -> None:
         if self._stop_watching is not None:
@@ -126,6 +135,7 @@ class OptimizerOffload:
     def _before_step(self) -> None:
         refuse_capture(_install.import_torch(), "offload_optimizer()")
         self._wanted, self._accumulated = self._accumulated, 0
+        self._stepping = _here()
         self._bring()
 
     def _bring(self) -> None:
@@ -140,3 +150,7 @@ class OptimizerOffload:
         self._moving.adopt(tensors(torch, list(self._optimizer.state.values())))
         if not self._moving.is_out:
             self._moving.evict()
+
+
+def _here() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()

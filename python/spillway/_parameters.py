@@ -137,8 +137,15 @@ class ParameterOffload:
     def _watch(self, number: int, module: Any) -> None:
         torch = _install.import_torch()
 
+        def is_own(tensor: Any) -> bool:
+            """Whether what made it is not another layer's, of which the layer passes it on."""
+            return bool(tensor.grad_fn.metadata.setdefault(self, number) == number)
+
         @outside_graphs
-        def before(*_: Any) -> None:
+        def before(_: Any, *given: Any) -> None:
+            for tensor in outer_tensors(torch, given):
+                if tensor.grad_fn is not None:
+                    tensor.grad_fn.metadata.setdefault(self, None)
             # A checkpoint runs a layer again in the backward pass.
             self._enter(number, torch._C._current_graph_task_id() != -1)
 
@@ -151,7 +158,8 @@ class ParameterOffload:
         @outside_graphs
         def after(_: Any, __: Any, output: Any) -> None:
             found = list(outer_tensors(torch, output))
-            computed = [tensor for tensor in found if tensor.grad_fn is not None]
+            # The hook runs before what made the tensor goes backward, so that it is the maker's alone.
+            computed = [tensor for tensor in found if tensor.grad_fn is not None and is_own(tensor)]
             for tensor in computed:
                 tensor.register_hook(before_backward)
             if computed or not torch.is_grad_enabled():
@@ -159,7 +167,7 @@ class ParameterOffload:
             if not found or any(parameter.requires_grad for parameter in module.parameters()):
                 self._stay(number, f"what they return ({type(output).__name__}) has no tensor to go backward from")
 
-        self._removers.append(module.register_forward_pre_hook(before, prepend=True).remove)
+        self._removers.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
         self._removers.append(module.register_forward_hook(after).remove)
 
     def _begin_forward(self) -> None:

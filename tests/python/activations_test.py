@@ -227,6 +227,47 @@ def exception_in_the_middle(outcome: Outcome) -> None:
     nothing_is_left()
 
 
+def interrupted_in_the_middle(outcome: Outcome) -> None:
+    """By the keyboard, after which PyTorch calls no hook: others are not taken for parts of what was interrupted."""
+
+    def interrupt(layer: Any, x: Any) -> Any:
+        if layer.number == 3:
+            raise KeyboardInterrupt
+        return layer(x)
+
+    model, other = Model(run=interrupt), Model(2)
+    handle = spillway.offload_activations(model, ["*"])
+    for ends in (False, True):
+        with contextlib.suppress(KeyboardInterrupt):
+            model(batch())
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        if ends:
+            handle.remove()
+            puts = spillway.tier_stats()["stash_puts"]
+            train(outcome, other, 2, 4)
+            assert spillway.tier_stats()["stash_puts"] == puts
+        else:
+            model.run = lambda layer, x: layer(x)
+            model.seen.clear()
+            train(outcome, model)
+            model.run = interrupt
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    model.seen.clear()
+    nothing_is_left()
+
+
+def lazy_layers(outcome: Outcome) -> None:
+    """Whose parameters are there from the first forward pass on."""
+    model = torch.nn.Sequential(torch.nn.LazyLinear(512), torch.nn.LazyLinear(512)).cuda()
+    handle = spillway.offload_activations(model, min_bytes=MIB // 4)
+    for _ in range(3):
+        model(torch.zeros(512, 512, device="cuda")).sum().backward()
+    stats = handle.stats()
+    assert stats["stashed"] + stats["kept"] == 6 and stats["stashed"] >= 2, stats
+    handle.remove()
+    nothing_is_left()
+
+
 def changed_in_place(outcome: Outcome) -> None:
     """PyTorch's own error, whether the tensor left or was too small for it."""
     for count in (WIDTH, 64):
@@ -499,6 +540,8 @@ PROGRAMS: list[Program] = [
     graph_is_kept,
     same_layer_twice,
     exception_in_the_middle,
+    interrupted_in_the_middle,
+    lazy_layers,
     changed_in_place,
     saved_before_and_after_a_change,
     input_that_every_step_overwrites,

@@ -109,6 +109,34 @@ def what_was_loaded_stays(outcome: Outcome) -> None:
         outcome.damaged += int((model.layers[0].norm1.bias.detach().cpu() != (3 if init else 0)).any())
 
 
+def initialising_may_tie_weights(outcome: Outcome) -> None:
+    """To one that has values, and in place of one."""
+    model = on_meta()
+    loaded = torch.full_like(model.embedding.weight, 7, device="cuda")
+    model.load_state_dict({"embedding.weight": loaded, "scale": torch.ones(64)}, strict=False, assign=True)
+    other = torch.nn.Parameter(torch.zeros(64, device="cuda"))
+    model.head.weight = torch.nn.Parameter(torch.empty(100, 64, device="meta"))
+
+    def init(module: Any) -> None:
+        if module is model.head:
+            module.weight = model.embedding.weight
+        elif module is model:
+            module.scale = other
+
+    spillway.materialize(model, "cuda", init)
+    assert model.head.weight is model.embedding.weight and model.scale is other
+    outcome.damaged += int((model.head.weight.detach().cpu() != 7).any())
+
+
+def parameters_among_buffers_stay_there(outcome: Outcome) -> None:
+    with torch.device("meta"):
+        model = torch.nn.Linear(8, 8)
+        model.register_buffer("mean", torch.nn.Parameter(torch.ones(8), requires_grad=False))
+    spillway.materialize(model)
+    assert [*dict(model.named_buffers())] == ["mean"] and model.mean.is_cuda
+    assert [*dict(model.named_parameters())] == ["weight", "bias"]
+
+
 def whoever_lists_its_weights_hears_of_them(outcome: Outcome) -> None:
     """A module that computes with a list of its own, beside its parameters."""
     with torch.device("meta"):
@@ -156,6 +184,8 @@ PROGRAMS = [
     own_initialisation,
     what_is_there_stays,
     what_was_loaded_stays,
+    initialising_may_tie_weights,
+    parameters_among_buffers_stay_there,
     whoever_lists_its_weights_hears_of_them,
     what_fails_leaves_the_model_on_meta,
 ]

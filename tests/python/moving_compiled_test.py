@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 import spillway
-from moving_test import OPTIMIZERS, Model, backward, damaged, mark, parameters_of
+from moving_test import OPTIMIZERS, Model, backward, batch, damaged, mark, parameters_of
 from on_seeds import Outcome, Program, torch
 from spilling import every_seed
 
@@ -62,10 +62,28 @@ def compiled_whole(outcome: Outcome) -> None:
     backward(model)
 
 
+def a_function_is_compiled_whole(outcome: Outcome) -> None:
+    """While the state waits for a step that was skipped; it is there for the next."""
+    warnings.filterwarnings("ignore", "Using `torch.compile")
+    model = Model().cuda()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    state = spillway.offload_optimizer(optimizer)
+    for step in range(4):
+        torch.compiler.reset()  # it is compiled with the hook that waits, and without
+        run = torch.compile(lambda x: model(x).sum(), backend="aot_eager", fullgraph=True)
+        run(batch()).backward()
+        if step % 2 == 0:
+            optimizer.step()
+        optimizer.zero_grad()
+    assert state.tag in spillway.regions()
+    state.remove()
+
+
 PROGRAMS: list[Program] = [
     *(functools.partial(compiled, when=when) for when in ("before", "used before", "of another time", "layers")),
     *(functools.partial(compiled, when="after", backend=backend) for backend in ("eager", "aot_eager")),
     compiled_whole,
+    a_function_is_compiled_whole,
 ]
 
 OnEverySeed = every_seed(PROGRAMS)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import threading
 import time
 import unittest
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,6 +229,37 @@ def a_step_is_skipped(outcome: Outcome) -> None:
     assert not torch.nn.modules.module._global_forward_pre_hooks
 
 
+def modules_run_elsewhere(outcome: Outcome) -> None:
+    """While the state is on its way to a step: on another thread, and in a worker that was forked (DataLoader)."""
+    model = Model().cuda()
+    optimizer = OPTIMIZERS["foreach"](model.parameters())
+    handle = spillway.offload_optimizer(optimizer)
+    for _ in range(2):
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    with handle.resident():
+        mark(state_of(optimizer), 3)
+    backward(model)
+    elsewhere = torch.nn.Identity()
+    thread = threading.Thread(target=elsewhere, args=(1,))
+    thread.start()
+    thread.join()
+    worker = os.fork()
+    if worker == 0:
+        os._exit(0 if elsewhere(1) == 1 else 1)
+    assert os.waitpid(worker, 0)[1] == 0
+    # Nobody ended the way: it is there without being asked for again.
+    end = time.monotonic() + 60
+    while spillway.regions()[handle.tag]["device_bytes"] == 0:
+        assert time.monotonic() < end, spillway.regions()
+        time.sleep(0.01)
+    optimizer.state_dict()
+    outcome.damaged += damaged(state_of(optimizer), 3)
+    optimizer.step()
+    handle.remove()
+
+
 def fill_the_device(but_bytes: int) -> list[Any]:
     """Whatever else is on it, which differs between releases of PyTorch."""
     piece_bytes = 2 << 20
@@ -366,6 +399,44 @@ def says_once(*texts: str) -> Iterator[None]:
     assert len(said) == len(texts) and all(text in found for text, found in zip(texts, said, strict=True)), said
 
 
+class Biased(torch.nn.Module):  # type: ignore[misc]
+    """A layer that passes on what the first has made for all, and the outputs of those before it, as T5 does."""
+
+    def __init__(self, tag: Callable[[], str]) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.relative = torch.nn.Parameter(torch.zeros(WIDTH))
+        self.tag = tag
+
+    def forward(self, x: Any, *, bias: Any = None, before: Any = ()) -> Any:
+        y = self.linear(x)
+        y.register_hook(self.is_here)
+        bias = self.relative * 1.0 if bias is None else bias
+        return torch.tanh(y + bias), bias, (*before, x)
+
+    def is_here(self, _: Any) -> None:
+        assert spillway.regions()[self.tag()]["device_bytes"] > 0, spillway.regions()
+
+
+def outputs_that_are_passed_on(outcome: Outcome) -> None:
+    """A tensor goes backward in the layer that made it, however many have returned it since."""
+    layers = torch.nn.ModuleList(
+        Biased(functools.partial(lambda number: handle.tags[number], number)) for number in range(COUNT)
+    ).cuda()
+    mark(parameters_of(layers), 3)
+    handle = spillway.offload_parameters(layers, 0, layers=list(layers))
+    with says_once():
+        for _ in range(3):
+            x, bias = batch().requires_grad_(), None
+            hidden: tuple[Any, ...] = ()
+            for layer in layers:
+                x, bias, hidden = layer(x, bias=bias, before=hidden)
+            (x.sum() + sum(each.sum() for each in hidden)).backward()
+    assert on_device() <= 2, on_device()
+    handle.remove()
+    outcome.damaged += damaged(parameters_of(layers), 3)
+
+
 def outputs_of_any_kind(outcome: Outcome) -> None:
     """What a backward pass cannot announce stays; frozen layers without a graph do not."""
     for kind, texts in ((Answer, []), (Opaque, ["has no tensor to go backward from"])):
@@ -476,10 +547,12 @@ PROGRAMS: list[Program] = [
     no_room_for_the_state,
     the_first_parameter_is_frozen,
     a_step_is_skipped,
+    modules_run_elsewhere,
     no_room_to_begin_undoes_everything,
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=False),
     functools.partial(parameters_are_here_while_they_are_used, checkpointed=True),
     on_disk(functools.partial(parameters_are_here_while_they_are_used, checkpointed=False, to="disk")),
+    outputs_that_are_passed_on,
     outputs_of_any_kind,
     functools.partial(gradients_of_gradients, checkpointed=False),
     functools.partial(gradients_of_gradients, checkpointed=True),
