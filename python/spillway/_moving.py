@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,7 @@ class MovingTensors:
         self._devices: set[int] = set()
         self._places: dict[int, int] = {}  # by id of the tensor, where it is in the region
         self._warned = False
+        _everyone.add(self)
 
     def adopt(self, tensors: Iterable[Any]) -> None:
         """Moves the bytes of tensors that are whole storages into the region, once; the tensors stay the same objects.
@@ -41,6 +43,11 @@ class MovingTensors:
                 continue
             if tensor.untyped_storage().nbytes() != tensor.nbytes:
                 continue  # a view: what else shows its storage is not known
+            for other in _everyone:
+                if other._places.get(id(tensor)) == tensor.data_ptr():
+                    raise SpillwayError(
+                        f"{list(tensor.shape)} is moved by region '{other.tag}' already: remove() that first"
+                    )
             index = tensor.device.index
             self.bring()
             with region(self.tag, index):
@@ -83,6 +90,9 @@ class MovingTensors:
             check(tiers().spw_region_release(index, self._name))
         self._devices.clear()
         self._places.clear()
+
+
+_everyone: weakref.WeakSet[MovingTensors] = weakref.WeakSet()
 
 
 def last_error() -> str:

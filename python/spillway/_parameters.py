@@ -29,11 +29,12 @@ def offload_parameters(
     """Keeps what a model's later layers hold in host memory or on the disk while others run: parameters, buffers and,
     with `gradients`, gradients.
 
-    `layers`: modules that run one after the other; without it, those of the model's largest torch.nn.ModuleList. The
-    first `keep` of them (0 to 1) stay on the device. Each other is a region: brought back before its forward and its
-    backward pass, with the next one behind it, and evicted when the one after begins, which waits for the device.
-    Addresses are kept. Memory that is used outside of its layer stays. So does, with a warning, a layer that returns no
-    tensor in lists, mappings or dataclasses, and one that a backward pass with create_graph=True goes through.
+    `layers`: modules that run one after the other, each once; without it, those of the model's largest
+    torch.nn.ModuleList. The first `keep` of them (0 to 1) stay on the device. Each other is a region: brought back
+    before its forward and its backward pass, with the next one behind it, and evicted when the one after begins, which
+    waits for the device. Addresses are kept. Memory that is used outside of its layer stays. So does, with a warning, a
+    layer that returns no tensor in lists, mappings or dataclasses, and one that a backward pass with create_graph=True
+    goes through.
 
     Gradients leave with their layer in the backward pass, those that are on the device when a forward pass begins that
     may have another at once, and come back before more is added to them. Whoever uses one that is away has it brought
@@ -46,7 +47,7 @@ def offload_parameters(
     """
     if not 0 <= keep <= 1:
         raise SpillwayError(f"keep={keep} is not allowed; allowed: 0 to 1")
-    chosen = list(layers) if layers is not None else largest_list(model)
+    chosen = chosen_layers(model, layers)
     handle = ParameterOffload(to)
     if serves("offload_parameters()"):
         try:
@@ -55,6 +56,19 @@ def offload_parameters(
             handle.remove()
             raise
     return handle
+
+
+def chosen_layers(model: Any, layers: Sequence[Any] | None) -> list[Any]:
+    """Each once. Errors: SpillwayError, for one that is in another."""
+    chosen = list(dict.fromkeys(layers if layers is not None else largest_list(model)))
+    among = set(chosen)
+    names = {module: name for name, module in model.named_modules()}
+    for outer in chosen:
+        for inner in outer.modules():
+            if inner is not outer and inner in among:
+                name, its = names.get(inner, "?"), names.get(outer, "?")
+                raise SpillwayError(f"layers= has '{name}', which is in '{its}': name the one or the other")
+    return chosen
 
 
 def largest_list(model: Any) -> list[Any]:

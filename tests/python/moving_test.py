@@ -503,6 +503,21 @@ def other_ways_backward(outcome: Outcome) -> None:
     handle.remove()
 
 
+def a_layer_that_is_listed_often(outcome: Outcome) -> None:
+    """As ALBERT runs one layer again and again."""
+    block = Block()
+    model = Model()
+    model.blocks = torch.nn.ModuleList([block] * COUNT)
+    model.cuda()
+    mark(parameters_of(model), 3)
+    handle = spillway.offload_parameters(model, 0)
+    assert len(handle.tags) == 1, handle.tags
+    for _ in range(3):
+        backward(model)
+    handle.remove()
+    outcome.damaged += damaged(parameters_of(model), 3)
+
+
 def shared_parameters_stay(outcome: Outcome) -> None:
     model = Model().cuda()
     model.blocks[5].linear.weight = model.first.weight
@@ -516,11 +531,16 @@ def shared_parameters_stay(outcome: Outcome) -> None:
 
 def mistakes_are_one_sentence(outcome: Outcome) -> None:
     model = Model().cuda()
-    refused("keep=1.5 is not allowed; allowed: 0 to 1", spillway.offload_parameters, model, 1.5)
-    refused("has no torch.nn.ModuleList", spillway.offload_parameters, model.first)
+    refused("keep=1.5 is not allowed; allowed: 0 to 1", parameters, model, 1.5)
+    refused("has no torch.nn.ModuleList", parameters, model.first)
+    nested = [model.blocks[0], model.blocks[0].linear]
+    refused("layers= has 'blocks.0.linear', which is in 'blocks.0'", parameters, model, 0, layers=nested)
     optimizer = OPTIMIZERS["foreach"](model.parameters())
     refused("'nowhere' is not known; allowed: host, disk", lambda: offload(optimizer, to="nowhere"))
     handle: Any = spillway.offload_parameters(model, 0.5)
+    refused(f"] is moved by region '{handle.tags[0]}' already: remove() that first", parameters, model, 0)
+    # It undid what it had done.
+    assert [*spillway.regions()] == handle.tags, spillway.regions()
     torch.cuda.synchronize()
     refused("offload_parameters() cannot move memory while a stream is captured", capture, model)
     handle.remove()
@@ -539,6 +559,7 @@ def capture(function: Any) -> None:
 
 
 offload = spillway.offload_optimizer
+parameters = spillway.offload_parameters
 
 PROGRAMS: list[Program] = [
     *(functools.partial(optimizer_state_is_away_between_steps, name=name) for name in OPTIMIZERS),
@@ -557,6 +578,7 @@ PROGRAMS: list[Program] = [
     functools.partial(gradients_of_gradients, checkpointed=False),
     functools.partial(gradients_of_gradients, checkpointed=True),
     other_ways_backward,
+    a_layer_that_is_listed_often,
     shared_parameters_stay,
     mistakes_are_one_sentence,
 ]

@@ -66,10 +66,10 @@ def configure(text: str) -> None:
     check(library().spw_conf_set(text.encode()))
 
 
-def refused(text: str, function: Any, *arguments: Any) -> None:
+def refused(text: str, function: Any, *arguments: Any, **named: Any) -> None:
     """Calls it, and demands an error of one line that has the text; for want of memory, a report follows."""
     try:
-        function(*arguments)
+        function(*arguments, **named)
     except spillway.SpillwayError as problem:
         first, *rest = str(problem).splitlines()
         assert text in first and (not rest or first.startswith("CUDA out of memory")), str(problem)
