@@ -122,7 +122,8 @@ Status Driver::error(CUresult result, const char* call) const noexcept try {
   return result == CUDA_ERROR_OUT_OF_MEMORY ? Status::out_of_memory(std::move(text))
                                             : Status::driver(std::move(text));
 } catch (const std::exception&) {
-  return Status::without_text(result == CUDA_ERROR_OUT_OF_MEMORY ? SPW_ERROR_OUT_OF_MEMORY : SPW_ERROR_DRIVER);
+  return Status::without_text(result == CUDA_ERROR_OUT_OF_MEMORY ? SPW_ERROR_OUT_OF_MEMORY
+                                                                 : SPW_ERROR_DRIVER);
 }
 
 void* Driver::find(const char* symbol) const {

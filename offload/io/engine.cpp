@@ -118,7 +118,8 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
     thread_ = start_own_thread(run);
     made.wait(lock, [&] { return is_made; });
   } catch (const std::exception& error) {
-    problem = caught([&] { return Status::io(fmt::format("the I/O thread does not start: {}", error.what())); });
+    problem =
+        caught([&] { return Status::io(fmt::format("the I/O thread does not start: {}", error.what())); });
   }
   is_starting_ = false;
   started_.notify_all();

@@ -23,8 +23,8 @@ struct Stashes::Stash {
   bool is_queued = false;  // for the thread, or in its hands
   bool is_freed = false;
   std::list<Stash*> in_freed;  // itself, so that freeing it takes no memory
-  bool is_streaming = false;  // back from the disk, in parts
-  bool is_stuck = false;      // the device may use its host memory at any time
+  bool is_streaming = false;   // back from the disk, in parts
+  bool is_stuck = false;       // the device may use its host memory at any time
   // A get that is under way.
   bool is_coming = false;
   bool is_enqueued = false;  // its copy is

@@ -90,7 +90,7 @@ class Stashes {
   std::condition_variable changed_;
   std::deque<Stash*> reads_;  // before writes
   std::deque<Stash*> writes_;
-  std::list<Stash*> freed_;   // whose copies are still under way
+  std::list<Stash*> freed_;  // whose copies are still under way
   StashCounters counters_;
   bool is_working_ = false;  // a thread is, which ends when it has nothing to do
   bool is_stopping_ = false;
