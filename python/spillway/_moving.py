@@ -43,10 +43,11 @@ class MovingTensors:
                 continue
             if tensor.untyped_storage().nbytes() != tensor.nbytes:
                 continue  # a view: what else shows its storage is not known
-            for other in _everyone:
+            for other in list(_everyone):
                 if other._places.get(id(tensor)) == tensor.data_ptr():
                     raise SpillwayError(
-                        f"{list(tensor.shape)} is moved by region '{other.tag}' already: remove() that first"
+                        f"a tensor of shape {list(tensor.shape)} is moved by region '{other.tag}' already: "
+                        "remove() that first"
                     )
             index = tensor.device.index
             self.bring()

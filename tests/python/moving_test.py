@@ -109,9 +109,7 @@ def optimizer_state_is_away_between_steps(outcome: Outcome, name: str, to: str =
 
 
 def checkpoints_of_an_optimizer(outcome: Outcome) -> None:
-    model = Model().cuda()
-    optimizer = OPTIMIZERS["foreach"](model.parameters())
-    handle = spillway.offload_optimizer(optimizer)
+    model, optimizer, handle = with_its_state_away()
     backward(model)
     optimizer.step()
     with handle.resident():
@@ -140,11 +138,15 @@ def checkpoints_of_an_optimizer(outcome: Outcome) -> None:
         hook.remove()
 
 
-def no_room_for_the_state(outcome: Outcome) -> None:
-    configure("pinned_limit:1MiB")
+def with_its_state_away() -> tuple[Any, Any, Any]:
     model = Model().cuda()
     optimizer = OPTIMIZERS["foreach"](model.parameters())
-    handle = spillway.offload_optimizer(optimizer)
+    return model, optimizer, spillway.offload_optimizer(optimizer)
+
+
+def no_room_for_the_state(outcome: Outcome) -> None:
+    configure("pinned_limit:1MiB")
+    model, optimizer, handle = with_its_state_away()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -178,9 +180,7 @@ def the_first_parameter_is_frozen(outcome: Outcome) -> None:
 
 def a_step_is_skipped(outcome: Outcome) -> None:
     """As GradScaler does: the next forward pass is without the state, and the next step finds it on its way."""
-    model = Model().cuda()
-    optimizer = OPTIMIZERS["foreach"](model.parameters())
-    handle = spillway.offload_optimizer(optimizer)
+    model, optimizer, handle = with_its_state_away()
     in_forward: list[int] = []
 
     def row() -> dict[str, int]:
@@ -231,9 +231,7 @@ def a_step_is_skipped(outcome: Outcome) -> None:
 
 def modules_run_elsewhere(outcome: Outcome) -> None:
     """While the state is on its way to a step: on another thread, and in a worker that was forked (DataLoader)."""
-    model = Model().cuda()
-    optimizer = OPTIMIZERS["foreach"](model.parameters())
-    handle = spillway.offload_optimizer(optimizer)
+    model, optimizer, handle = with_its_state_away()
     for _ in range(2):
         backward(model)
         optimizer.step()
