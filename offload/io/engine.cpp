@@ -1,7 +1,6 @@
 #include "offload/io/engine.h"
 
 #include <fmt/format.h>
-#include <linux/ioprio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -41,9 +40,15 @@ struct IoEngine::Slot {
 
 namespace {
 
+// ioprio_set(2) has no wrapper in the C library, and <linux/ioprio.h> is no C++ in every version of the kernel's headers.
+// The values are those of the kernel's Documentation/block/ioprio.rst.
+constexpr int kIoprioWhoProcess = 1;
+constexpr int kIoprioClassShift = 13;
+constexpr int kIoprioClassIdle = 3;
+
 // The calling thread's operations, and those of threads that it starts. One that may not stays as it was.
 void become_idle() {
-  (void)syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0));
+  (void)syscall(SYS_ioprio_set, kIoprioWhoProcess, 0, kIoprioClassIdle << kIoprioClassShift);
 }
 
 IoEngine::MakeQueue usual_queue(const IoOptions& options) {

@@ -93,7 +93,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return call.refused() ? call.result() : look_up(error, text, &ErrorText::text);
 }
 
-// Declared by cuda_profiler_api.h only, which machines without a toolkit lack.
+// cudaProfiler.h declares these two, and no wheel of headers that the scripts install has it.
 CUresult cuProfilerStart();
 CUresult cuProfilerStop();
 CUresult cuProfilerStart() {

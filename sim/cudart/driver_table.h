@@ -6,7 +6,12 @@
 #pragma once
 
 #include <cuda.h>
-#include <cudaProfiler.h>
+
+// cudaProfiler.h declares these two, and no wheel of headers that the scripts install has it.
+extern "C" {
+CUresult cuProfilerStart();
+CUresult cuProfilerStop();
+}
 
 // X(member, driver function, CUDA version of the signature)
 #define SPW_CUDART_DRIVER_FUNCTIONS(X)                               \
