@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-thread_local bool holds_for_fork = false;
+thread_local bool watch_holds_for_fork = false;
 
 }  // namespace
 
@@ -96,11 +96,11 @@ void IdleWatch::stop() {
 
 // Who waits for longer is a region that moves.
 void IdleWatch::before_fork() {
-  holds_for_fork = !instance().is_inherited() && lock_for_fork(instance().looking_);
+  watch_holds_for_fork = !instance().is_inherited() && lock_for_fork(instance().looking_);
 }
 
 void IdleWatch::after_fork() {
-  if (std::exchange(holds_for_fork, false)) instance().looking_.unlock();
+  if (std::exchange(watch_holds_for_fork, false)) instance().looking_.unlock();
 }
 
 }  // namespace spillway

@@ -49,7 +49,7 @@ void copy_text(char (&to)[capacity], const std::string& from) {
 }
 
 // Whether this thread holds the mutex of the writer for its fork.
-thread_local bool holds_for_fork = false;
+thread_local bool live_holds_for_fork = false;
 
 }  // namespace
 
@@ -169,11 +169,11 @@ void LiveWriter::finish() {
 // ---- Fork
 
 void LiveWriter::before_fork() {
-  holds_for_fork = lock_for_fork(instance().mutex_);
+  live_holds_for_fork = lock_for_fork(instance().mutex_);
 }
 
 void LiveWriter::after_fork_in_parent() {
-  if (std::exchange(holds_for_fork, false)) instance().mutex_.unlock();
+  if (std::exchange(live_holds_for_fork, false)) instance().mutex_.unlock();
 }
 
 void LiveWriter::after_fork_in_child() {

@@ -29,7 +29,7 @@ struct Trace {
 std::atomic<Trace*> published{nullptr};
 std::atomic<TraceStacks> stacks{TraceStacks::kOff};
 
-void complain(const std::string& text) {
+void complain_of_trace(const std::string& text) {
   std::fprintf(stderr, "spillway: trace: %s\n", text.c_str());
 }
 
@@ -47,9 +47,9 @@ Trace* begin(const Config& config) {
   options.process_id = getpid();
   options.rank = process_rank();
   auto trace = std::make_unique<Trace>();
-  Result<std::unique_ptr<TraceWriter>> writer = TraceWriter::start(trace->tracer, options, complain);
+  Result<std::unique_ptr<TraceWriter>> writer = TraceWriter::start(trace->tracer, options, complain_of_trace);
   if (!writer.ok()) {
-    complain(writer.status().text());
+    complain_of_trace(writer.status().text());
     return nullptr;
   }
   trace->writer = std::move(writer.value());

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -47,6 +48,18 @@ Status write_file(const std::string& path, std::string_view text) {
   if (error == 0 && !in_place && std::rename(name.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0 && !in_place) ::unlink(name.c_str());
   return error == 0 ? Status() : output_error(path, error);
+}
+
+int complain(const Status& status) {
+  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
+  return 1;
+}
+
+int complain(std::string_view command, const Status& status) {
+  std::string text = status.text();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::fprintf(stderr, "spillway %.*s: %s\n", static_cast<int>(command.size()), command.data(), text.c_str());
+  return 1;
 }
 
 }  // namespace spillway

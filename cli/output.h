@@ -15,4 +15,9 @@ Status write_stdout(std::string_view text);
 // regular file.
 Status write_file(const std::string& path, std::string_view text);
 
+// What is wrong, in one line on stderr. Returns the exit code of an error, 1.
+int complain(const Status& status);
+// The same, with the command's name.
+int complain(std::string_view command, const Status& status);
+
 }  // namespace spillway

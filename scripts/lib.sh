@@ -25,14 +25,15 @@ as_root() {
   fi
 }
 
-# Without dpkg the build itself finds out what is missing: other distributions name the packages differently.
+# install_packages LIST...: files with a package in each line. Without dpkg the build itself finds out what is missing: other
+# distributions name the packages differently.
 install_packages() {
   command -v dpkg-query >/dev/null || return 0
   local missing=() package
   while read -r package; do
     case "$package" in ''|'#'*) continue ;; esac
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
-  done <scripts/packages.txt
+  done < <(cat "$@")
   [ "${#missing[@]}" -gt 0 ] || return 0
   say "installing packages: ${missing[*]}"
   local log; log="$(mktemp)"
@@ -68,25 +69,33 @@ pip_install() {
 
 has_wheel() { compgen -G "$1/$2.dist-info" >/dev/null; }
 
+# install_requirements FOLDER LIST: pinned Python packages, where the list has changed since.
+install_requirements() {
+  local installed; installed="$1/$(basename "$2" .txt).installed"
+  cmp -s "$2" "$installed" && return 0
+  pip_install "$1" "the packages of $2" --no-deps -r "$2"
+  cp "$2" "$installed"
+}
+
 # install_torch FOLDER VERSION: PyTorch's wheel, and beside it only what its import needs.
 install_torch() {
   local packages=("$1"/lib/python3*/site-packages)
   has_wheel "${packages[0]}" "torch-$2*" || pip_install "$1" "torch $2 (530 MB)" --no-deps "torch==$2"
-  cmp -s scripts/requirements.txt "$1/requirements.installed" && return 0
-  pip_install "$1" "the packages of scripts/requirements.txt" --no-deps -r scripts/requirements.txt
-  cp scripts/requirements.txt "$1/requirements.installed"
+  install_requirements "$1" scripts/requirements.txt
 }
 
-install_wheels() {
+# cuda.h and the headers that the simulated runtime is built with; no library.
+install_cuda_headers() {
   local headers="$venv/cuda-headers"
-  install_torch "$venv" "$torch_version"
-  # cuda.h and the headers that the simulated runtime is built with; no library.
   if ! has_wheel "$headers" "nvidia_cuda_runtime-$cuda_runtime_version" ||
      ! has_wheel "$headers" "nvidia_cuda_crt-$cuda_crt_version"; then
     pip_install "$venv" "CUDA headers $cuda_runtime_version" --no-deps --upgrade --target "$headers" \
       "nvidia-cuda-runtime==$cuda_runtime_version" "nvidia-cuda-crt==$cuda_crt_version"
   fi
-  # In a folder of its own: pip replaces a folder that it finds.
+}
+
+# In a folder of its own: pip replaces a folder that it finds.
+install_cccl_headers() {
   has_wheel "$venv/cccl-headers" "nvidia_cuda_cccl-$cccl_version" ||
     pip_install "$venv" "CCCL's headers $cccl_version" --no-deps --upgrade --target "$venv/cccl-headers" \
       "nvidia-cuda-cccl==$cccl_version"
@@ -101,11 +110,21 @@ install_cmake() {
   PATH="$venv/bin:$PATH"
 }
 
-install_all() {
-  install_packages
+# What building and running Spillway needs.
+install_for_use() {
+  install_packages scripts/packages.txt
   make_venv
-  install_wheels
+  install_torch "$venv" "$torch_version"
+  install_cuda_headers
   install_cmake
+}
+
+# And what only tests need.
+install_for_tests() {
+  install_packages scripts/packages.txt scripts/packages-test.txt
+  install_for_use
+  install_requirements "$venv" scripts/requirements-test.txt
+  install_cccl_headers
 }
 
 # configure PRESET [FOLDER [OPTION...]]: cmake's own output is shown only where it fails.
@@ -117,4 +136,30 @@ configure() {
     tail -n 30 "$log" >&2
     die "cmake --preset $preset failed (its output ends above; all of it is in $log)"
   fi
+}
+
+# count_steps: reads what ninja says; its count as it goes on a terminal, a line for each tenth elsewhere.
+count_steps() {
+  local line done all tenth=0 started=$SECONDS
+  while read -r line; do
+    [[ "$line" =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    done="${BASH_REMATCH[1]}" all="${BASH_REMATCH[2]}"
+    if [ -t 1 ]; then
+      printf '\r  %d of %d, %d s ' "$done" "$all" "$((SECONDS - started))"
+    elif [ "$((done * 10 / all))" -gt "$tenth" ]; then
+      tenth=$((done * 10 / all))
+      say "  $done of $all, $((SECONDS - started)) s"
+    fi
+  done
+  if [ -t 1 ] && [ -n "${all:-}" ]; then printf '\n'; fi
+}
+
+# build FOLDER [TARGET...]: the compiler's output is in FOLDER/build.log, and shown only where it fails. Needs pipefail.
+build() {
+  local dir="$1" targets=(); shift
+  [ $# -eq 0 ] || targets=(--target "$@")
+  say "building $dir (output: $dir/build.log)"
+  if cmake --build "$dir" -j "$(nproc)" "${targets[@]}" 2>&1 | tee "$dir/build.log" | count_steps; then return 0; fi
+  grep -E -A 12 'error|FAILED' "$dir/build.log" | head -n 60 >&2
+  return 1
 }

@@ -33,7 +33,7 @@ def tool(name: str) -> str:
     """Version 14 is what the oldest supported distributions have; another version would judge differently."""
     found = shutil.which(f"{name}-14") or shutil.which(name)
     if found is None:
-        sys.exit(f"error: {name}-14 was not found; install the packages of scripts/packages.txt")
+        sys.exit(f"error: {name}-14 was not found; install the packages of scripts/packages-test.txt")
     return found
 
 

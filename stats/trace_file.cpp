@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "stats/whole_file.h"
+
 namespace spillway {
 namespace {
 
@@ -19,17 +21,6 @@ constexpr int kCompressionLevel = 1;
 
 bool defines(TraceKind kind) {
   return kind == TraceKind::kText || kind == TraceKind::kStack || kind == TraceKind::kTag;
-}
-
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(file, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errno = ENOSPC;
-    if (count <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
 }
 
 }  // namespace

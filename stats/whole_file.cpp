@@ -74,17 +74,6 @@ void remove_abandoned_once(const std::string& folder) {
   remove_abandoned(folder);
 }
 
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(file, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) errno = ENOSPC;
-    if (count <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
 // What could not be done, or null.
 const char* write_beside(const std::string& temporary, const std::string& path, std::string_view text) {
   const Descriptor file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
@@ -102,6 +91,17 @@ const char* write_beside(const std::string& temporary, const std::string& path, 
 }
 
 }  // namespace
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(file, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count == 0) errno = ENOSPC;
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
 
 Status write_whole_file(const std::string& path, std::string_view text) {
   static std::atomic<uint32_t> number{0};

@@ -18,4 +18,7 @@ inline constexpr std::string_view kTemporarySuffix = ".spillway-tmp";
 // behind when it fails. Errors: io, in one line with the path.
 Status write_whole_file(const std::string& path, std::string_view text);
 
+// All of the text to an open file, or false and errno.
+bool write_all(int file, std::string_view text);
+
 }  // namespace spillway

@@ -78,10 +78,6 @@ CUresult end_capture(CUstream stream, Call call) {
   return result;
 }
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 CUresult stream_begin_capture(CUstream stream, CUstreamCaptureMode mode) {
   return begin_capture([&] { return real_calls->cuStreamBeginCapture_v2(stream, mode); });
 }

@@ -156,10 +156,6 @@ CUresult free_async(CUdeviceptr pointer, CUstream stream, Call call) {
   return result;
 }
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 CUresult mem_alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return alloc_async(out, bytes, stream, [&] { return real_calls->cuMemAllocAsync(out, bytes, stream); });
 }

@@ -11,6 +11,7 @@
 #include "cli/calibrate/evidence.h"
 #include "cli/estimate/input.h"
 #include "cli/output.h"
+#include "cli/size.h"
 #include "estimator/calibration/catalog.h"
 
 namespace spillway {
@@ -25,9 +26,8 @@ using estimator::Observation;
 using estimator::RankClass;
 using estimator::TrainingRun;
 
-constexpr double kGiB = 1 << 30;
 
-struct Choices {
+struct CalibrateChoices {
   std::vector<std::string> dumps;
   InputChoices input;
   std::string catalog;
@@ -35,13 +35,6 @@ struct Choices {
   bool between_steps = false;
   bool json = false;
 };
-
-int complain(const Status& status) {
-  std::string text = status.text();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  std::fprintf(stderr, "spillway calibrate: %s\n", text.c_str());
-  return 1;
-}
 
 // Pipeline stages are the outermost division of ranks (Megatron-LM, parallel_state.py, order tp-cp-ep-dp-pp).
 Result<const RankClass*> rank_class_of(const Measurement& measurement, const TrainingRun& run,
@@ -100,7 +93,7 @@ std::string text_of(const CatalogLine& line) {
                      learned ? "" : "; another phase is near, so it says nothing about activations");
 }
 
-Result<std::vector<CatalogLine>> lines_of(const Choices& choices) {
+Result<std::vector<CatalogLine>> lines_of(const CalibrateChoices& choices) {
   Result<RunSource> source = RunSource::open(choices.input);
   if (!source.ok()) return source.take_status();
   Result<TrainingRun> run = source->run();
@@ -121,24 +114,24 @@ Result<std::vector<CatalogLine>> lines_of(const Choices& choices) {
   return out;
 }
 
-int calibrate(const Choices& choices) {
+int calibrate(const CalibrateChoices& choices) {
   const Result<std::vector<CatalogLine>> lines = lines_of(choices);
-  if (!lines.ok()) return complain(lines.status());
+  if (!lines.ok()) return complain("calibrate", lines.status());
   if (!choices.catalog.empty()) {
     if (const Status status = estimator::append_to_catalog(choices.catalog, lines.value()); !status.ok())
-      return complain(status);
+      return complain("calibrate", status);
   }
   std::string text;
   for (const CatalogLine& line : lines.value())
     text += choices.json ? estimator::to_text(line) : text_of(line);
-  if (const Status status = write_stdout(text); !status.ok()) return complain(status);
+  if (const Status status = write_stdout(text); !status.ok()) return complain("calibrate", status);
   return 0;
 }
 
 }  // namespace
 
 std::function<std::optional<int>()> add_calibrate_command(CLI::App& app) {
-  auto choices = std::make_shared<Choices>();
+  auto choices = std::make_shared<CalibrateChoices>();
   CLI::App* command = app.add_subcommand(
       "calibrate", "Compare what a run was measured to take with its estimate, and remember it");
   command

@@ -8,11 +8,11 @@
 
 namespace spillway {
 
-enum class Answer : uint8_t { kYes, kNo, kUnknown };
+enum class CheckAnswer : uint8_t { kYes, kNo, kUnknown };
 
 struct Check {
   std::string name;  // as in docs/live.md
-  Answer answer = Answer::kUnknown;
+  CheckAnswer answer = CheckAnswer::kUnknown;
   std::string detail;         // what was found; for a no, why
   std::optional<int> device;  // none: of the machine
 };

@@ -21,17 +21,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Asked {
+struct DoctorOptions {
   bool json = false;
 };
 
-const char* word_of(Answer answer) {
+const char* word_of(CheckAnswer answer) {
   switch (answer) {
-    case Answer::kYes:
+    case CheckAnswer::kYes:
       return "yes";
-    case Answer::kNo:
+    case CheckAnswer::kNo:
       return "no";
-    case Answer::kUnknown:
+    case CheckAnswer::kUnknown:
       break;
   }
   return "unknown";
@@ -66,7 +66,7 @@ std::string to_text(const Examination& found) {
   return text + (found.can_serve ? "Spillway can serve here.\n" : "Spillway cannot serve here.\n");
 }
 
-int run(const Asked& asked) {
+int run(const DoctorOptions& asked) {
   Examination found = examine_devices();
   std::vector<Check> host = examine_host(spill_directory());
   std::move(host.begin(), host.end(), std::back_inserter(found.checks));
@@ -84,7 +84,7 @@ int run(const Asked& asked) {
 }  // namespace
 
 std::function<std::optional<int>()> add_doctor_command(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto asked = std::make_shared<DoctorOptions>();
   CLI::App* command =
       app.add_subcommand("doctor", "what this machine offers, and whether Spillway can serve");
   command->add_flag("--json", asked->json, "JSON instead of text");

@@ -14,21 +14,21 @@
 namespace spillway {
 namespace {
 
-Answer answer_of(bool is_so) {
-  return is_so ? Answer::kYes : Answer::kNo;
+CheckAnswer answer_of(bool is_so) {
+  return is_so ? CheckAnswer::kYes : CheckAnswer::kNo;
 }
 
-Answer answer_of(int attribute) {
-  return attribute == DeviceProperties::kUnknown ? Answer::kUnknown : answer_of(attribute != 0);
+CheckAnswer answer_of(int attribute) {
+  return attribute == DeviceProperties::kUnknown ? CheckAnswer::kUnknown : answer_of(attribute != 0);
 }
 
-const char* unless(Answer answer, const char* why_not) {
-  return answer == Answer::kYes ? "" : answer == Answer::kUnknown ? "this driver does not say" : why_not;
+const char* unless(CheckAnswer answer, const char* why_not) {
+  return answer == CheckAnswer::kYes ? "" : answer == CheckAnswer::kUnknown ? "this driver does not say" : why_not;
 }
 
 // Memory on the host, made and given back: what the attributes promise is tried.
 Check host_mapping(const Driver& driver, const DeviceProperties& device) {
-  Check check{"host_memory_mapped", Answer::kNo, "", device.ordinal};
+  Check check{"host_memory_mapped", CheckAnswer::kNo, "", device.ordinal};
   if (!device.vmm_supported) {
     check.detail = "needs virtual memory management";
     return check;
@@ -42,7 +42,7 @@ Check host_mapping(const Driver& driver, const DeviceProperties& device) {
 
 // A handle that is exported, and the descriptor closed.
 Check exported_handles(const Driver& driver, const DeviceProperties& device) {
-  Check check{"posix_file_handles", Answer::kNo, "", device.ordinal};
+  Check check{"posix_file_handles", CheckAnswer::kNo, "", device.ordinal};
   if (!device.vmm_supported || device.posix_handles == 0) {
     check.detail = "the device does not offer it: blocks cannot be shown to other processes";
     return check;
@@ -64,10 +64,10 @@ Check exported_handles(const Driver& driver, const DeviceProperties& device) {
 }
 
 void examine_device(const Driver& driver, const DeviceProperties& device, std::vector<Check>& checks) {
-  const auto add = [&](const char* name, Answer answer, std::string detail) {
+  const auto add = [&](const char* name, CheckAnswer answer, std::string detail) {
     checks.push_back({name, answer, std::move(detail), device.ordinal});
   };
-  add("device", Answer::kYes,
+  add("device", CheckAnswer::kYes,
       fmt::format("{}, {}, compute capability {}.{}, {}", device.name,
                   format_size(std::max<uint64_t>(device.total_bytes, 1)), device.compute_major,
                   device.compute_minor, uuid_text(device.uuid)));
@@ -78,7 +78,7 @@ void examine_device(const Driver& driver, const DeviceProperties& device, std::v
                            : "the driver lacks it: memory comes from cuMemAlloc, and nothing spills");
   checks.push_back(host_mapping(driver, device));
   checks.push_back(exported_handles(driver, device));
-  const Answer rdma = answer_of(device.rdma_vmm);
+  const CheckAnswer rdma = answer_of(device.rdma_vmm);
   add("gpu_direct_rdma", rdma, unless(rdma, "network cards cannot reach the device's memory directly"));
   add("multi_instance", answer_of(device.is_mig),
       device.is_mig ? "a slice of a device: no peers" : "a whole device");
@@ -90,26 +90,26 @@ Examination examine_devices() {
   Examination out;
   Result<std::shared_ptr<const Driver>> opened = Driver::open();
   if (!opened.ok()) {
-    out.checks.push_back({"driver", Answer::kNo, opened.status().text(), {}});
+    out.checks.push_back({"driver", CheckAnswer::kNo, opened.status().text(), {}});
     return out;
   }
   const Driver& driver = *opened.value();
   out.checks.push_back(
       {"driver",
-       Answer::kYes,
+       CheckAnswer::kYes,
        fmt::format("CUDA {}.{}, {}", driver.version() / 1000, driver.version() % 1000 / 10, driver.path()),
        {}});
   int count = 0;
   if (Status status = driver.check(driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
       !status.ok() || count == 0) {
     out.checks.push_back(
-        {"device", Answer::kNo, status.ok() ? "the driver has no device" : status.text(), {}});
+        {"device", CheckAnswer::kNo, status.ok() ? "the driver has no device" : status.text(), {}});
     return out;
   }
   for (int i = 0; i < count; ++i) {
     Result<DeviceProperties> device = query_device(driver, i);
     if (!device.ok()) {
-      out.checks.push_back({"device", Answer::kNo, device.status().text(), i});
+      out.checks.push_back({"device", CheckAnswer::kNo, device.status().text(), i});
       continue;
     }
     out.can_serve = true;

@@ -27,7 +27,7 @@ std::string first_line(const std::string& path) {
 }
 
 Check found(const char* name, bool is_so, std::string detail) {
-  return {name, is_so ? Answer::kYes : Answer::kNo, std::move(detail), {}};
+  return {name, is_so ? CheckAnswer::kYes : CheckAnswer::kNo, std::move(detail), {}};
 }
 
 void examine_disk(const std::string& directory, std::vector<Check>& checks) {
@@ -48,7 +48,7 @@ void examine_disk(const std::string& directory, std::vector<Check>& checks) {
 
 Check locked_memory() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return {"locked_memory", Answer::kUnknown, "no answer", {}};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return {"locked_memory", CheckAnswer::kUnknown, "no answer", {}};
   if (limit.rlim_cur == RLIM_INFINITY) return found("locked_memory", true, "unlimited");
   constexpr uint64_t kEnough = 64 << 20;
   return found(
@@ -59,7 +59,7 @@ Check locked_memory() {
 
 Check huge_pages() {
   const std::string modes = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
-  if (modes.empty()) return {"huge_pages", Answer::kUnknown, "the kernel does not say", {}};
+  if (modes.empty()) return {"huge_pages", CheckAnswer::kUnknown, "the kernel does not say", {}};
   return found("huge_pages", modes.find("[never]") == std::string::npos, "transparent: " + modes);
 }
 

@@ -4,15 +4,12 @@
 #include <cmath>
 
 #include "cli/estimate/tiers.h"
+#include "cli/size.h"
 
 namespace spillway {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-int64_t whole(double bytes) {
-  return static_cast<int64_t>(std::llround(bytes));
-}
 
 void add_buckets(const estimator::Buckets& buckets, const char* when, Json& out) {
   for (const estimator::Bucket& bucket : buckets) {

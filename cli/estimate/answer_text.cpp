@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/estimate/tiers.h"
+#include "cli/size.h"
 
 namespace spillway {
 namespace {
@@ -11,9 +12,8 @@ using estimator::Bucket;
 using estimator::Buckets;
 using estimator::RankClass;
 
-constexpr double kGiB = 1 << 30;
 
-std::string gib(double bytes) {
+std::string in_gib(double bytes) {
   return fmt::format("{:.3f}", bytes / kGiB);
 }
 
@@ -21,13 +21,13 @@ std::string rows(const Buckets& buckets, double total) {
   std::string out;
   for (const Bucket& bucket : buckets) {
     out += fmt::format("  {:<32} {:>18.0f} {:>10} {:>6.1f}  {} [{}]\n", bucket.name, bucket.bytes,
-                       gib(bucket.bytes), 100 * bucket.bytes / total, bucket.formula, bucket.source);
+                       in_gib(bucket.bytes), 100 * bucket.bytes / total, bucket.formula, bucket.source);
   }
   return out;
 }
 
 std::string total_row(const char* name, double bytes, double total) {
-  return fmt::format("= {:<32} {:>18.0f} {:>10} {:>6.1f}\n", name, bytes, gib(bytes), 100 * bytes / total);
+  return fmt::format("= {:<32} {:>18.0f} {:>10} {:>6.1f}\n", name, bytes, in_gib(bytes), 100 * bytes / total);
 }
 
 std::string verdict_rows(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
@@ -36,8 +36,8 @@ std::string verdict_rows(const estimator::TrainingRun& run, const estimator::Est
   std::string out;
   for (const estimator::GpuMemory& gpu : gpus) {
     out += fmt::format("{:<6} on {} ({} GiB): {} GiB needed, {:.1f} % of it\n",
-                       estimator::verdict_name(estimator::verdict(needed, gpu)), gpu.name, gib(gpu.bytes),
-                       gib(needed), 100 * needed / gpu.bytes);
+                       estimator::verdict_name(estimator::verdict(needed, gpu)), gpu.name, in_gib(gpu.bytes),
+                       in_gib(needed), 100 * needed / gpu.bytes);
   }
   return out;
 }
@@ -56,17 +56,17 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   out += total_row("between steps", rank.steady_bytes, peak);
   out += rows(rank.peak, peak);
   out += total_row("peak", peak, peak);
-  out += fmt::format("  between {} and {} GiB; first step {} GiB\n", gib(rank.lowest_bytes),
-                     gib(rank.highest_bytes), gib(rank.peak_step1_bytes));
+  out += fmt::format("  between {} and {} GiB; first step {} GiB\n", in_gib(rank.lowest_bytes),
+                     in_gib(rank.highest_bytes), in_gib(rank.peak_step1_bytes));
   out += "phases:";
   for (const estimator::Phase& phase : rank.phases)
-    out += fmt::format("  {} {} GiB", phase.name, gib(phase.bytes));
+    out += fmt::format("  {} {} GiB", phase.name, in_gib(phase.bytes));
   out += "\n" + tier_rows(rank);
   out += fmt::format("outside the allocator: context {} GiB, communicators {} GiB\n",
-                     gib(run.reserve.context_bytes), gib(run.reserve.communicator_bytes));
+                     in_gib(run.reserve.context_bytes), in_gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);
   for (const estimator::Mitigation& change : estimator::mitigations(run)) {
-    out += fmt::format("  saves {:>8} GiB: {} ({})\n", gib(change.saved_bytes), change.change, change.cost);
+    out += fmt::format("  saves {:>8} GiB: {} ({})\n", in_gib(change.saved_bytes), change.change, change.cost);
   }
   if (!run.assumptions.empty()) out += fmt::format("assumed: {}\n", fmt::join(run.assumptions, "; "));
   return out;

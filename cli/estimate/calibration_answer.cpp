@@ -1,5 +1,7 @@
 #include "cli/estimate/calibration_answer.h"
 
+#include "cli/size.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,7 +13,6 @@ using Json = nlohmann::ordered_json;
 using estimator::CalibratedGroup;
 using estimator::Calibration;
 
-constexpr double kGiB = 1 << 30;
 
 std::string gib(const std::optional<double>& bytes) {
   return bytes ? fmt::format("{:.3f}", *bytes / kGiB) : "-";

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cli/estimate/question.h"
+#include "cli/size.h"
 
 namespace spillway {
 namespace {
@@ -17,7 +18,6 @@ using estimator::Buckets;
 using estimator::GpuMemory;
 using estimator::RankClass;
 
-constexpr double kGiB = 1 << 30;
 
 struct Row {
   std::string_view name;
@@ -61,10 +61,6 @@ std::vector<const Buckets*> buckets_of(const std::vector<Column>& columns, Bucke
 
 double needed(const Column& column) {
   return estimator::needed_bytes(column.run, column.estimate);
-}
-
-int64_t whole(double bytes) {
-  return static_cast<int64_t>(std::llround(bytes));
 }
 
 }  // namespace

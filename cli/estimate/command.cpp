@@ -24,7 +24,7 @@
 namespace spillway {
 namespace {
 
-struct Choices {
+struct EstimateChoices {
   InputChoices input;
   std::string lines;
   std::vector<std::string> gpus;
@@ -39,24 +39,17 @@ struct Choices {
   bool json = false;
 };
 
-int complain(const Status& status) {
-  std::string text = status.text();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  std::fprintf(stderr, "spillway estimate: %s\n", text.c_str());
-  return 1;
-}
-
-int answer_lines(const Choices& choices) {
+int answer_lines(const EstimateChoices& choices) {
   Result<LineAnswers> answers = estimate_lines(choices.lines);
-  if (!answers.ok()) return complain(answers.status());
+  if (!answers.ok()) return complain("estimate", answers.status());
   const Status written =
       write_stdout(choices.accuracy ? accuracy_markdown(answers->comparisons) : answers->json);
-  if (!written.ok()) return complain(written);
+  if (!written.ok()) return complain("estimate", written);
   std::fputs(accuracy_summary(answers->comparisons).c_str(), stderr);
   return 0;
 }
 
-Status add_catalog(const Choices& choices, Question& question, std::string& damaged) {
+Status add_catalog(const EstimateChoices& choices, Question& question, std::string& damaged) {
   Result<std::string> text = read_text_file(choices.catalog);
   if (!text.ok()) return text.take_status();
   auto catalog = std::make_shared<estimator::Catalog>(estimator::read_catalog(text.value()));
@@ -72,7 +65,7 @@ Status add_catalog(const Choices& choices, Question& question, std::string& dama
   return {};
 }
 
-Result<Question> read_question(const Choices& choices, std::string& damaged) {
+Result<Question> read_question(const EstimateChoices& choices, std::string& damaged) {
   std::vector<estimator::GpuMemory> gpus;
   for (const std::string& name : choices.gpus) {
     Result<estimator::GpuMemory> gpu = estimator::gpu_memory(name);
@@ -120,53 +113,53 @@ Result<Answer> answer_estimate(const Question& question, const std::string& html
   return out;
 }
 
-Result<Answer> answer(const Choices& choices, const Question& question) {
+Result<Answer> answer(const EstimateChoices& choices, const Question& question) {
   if (!choices.solve.empty()) return answer_solve(question, choices.solve);
   if (!choices.sweeps.empty()) return answer_sweep(question, choices.sweeps);
   if (!choices.what_if.empty()) return answer_what_if(question, choices.what_if);
   return answer_estimate(question, choices.html);
 }
 
-int answer_file(const Choices& choices) {
+int answer_file(const EstimateChoices& choices) {
   std::string damaged;
   const Result<Question> question = read_question(choices, damaged);
-  if (!question.ok()) return complain(question.status());
+  if (!question.ok()) return complain("estimate", question.status());
   const Result<Answer> answered = answer(choices, question.value());
   if (!answered.ok()) {
     const std::string& text = answered.status().text();
     const bool named = text.rfind(choices.input.file, 0) == 0 || text.rfind("--", 0) == 0;
-    return complain(
+    return complain("estimate", 
         Status(answered.status().code(), named ? text : fmt::format("{}: {}", choices.input.file, text)));
   }
-  if (const Status written = write_stdout(answered.value().text); !written.ok()) return complain(written);
-  if (!damaged.empty()) return complain(Status::invalid_argument(damaged));
+  if (const Status written = write_stdout(answered.value().text); !written.ok()) return complain("estimate", written);
+  if (!damaged.empty()) return complain("estimate", Status::invalid_argument(damaged));
   return answered.value().yes ? 0 : 2;
 }
 
-int answer_dumps(const Choices& choices) {
+int answer_dumps(const EstimateChoices& choices) {
   const Result<std::vector<estimator::Measurement>> measurements =
       read_evidence(choices.dumps, choices.hardware);
-  if (!measurements.ok()) return complain(measurements.status());
+  if (!measurements.ok()) return complain("estimate", measurements.status());
   std::string text;
   if (choices.input.file.empty()) {
     text = diagnosis_text(measurements.value(), nullptr, choices.json);
   } else {
     std::string damaged;
     const Result<Question> question = read_question(choices, damaged);
-    if (!question.ok()) return complain(question.status());
+    if (!question.ok()) return complain("estimate", question.status());
     const Result<estimator::Estimate> estimate = question.value().estimator(question.value().run);
     if (!estimate.ok())
-      return complain(Status(estimate.status().code(),
+      return complain("estimate", Status(estimate.status().code(),
                              fmt::format("{}: {}", choices.input.file, estimate.status().text())));
     const estimator::MeasuredRun run{question.value().run, estimate.value()};
     text = diagnosis_text(measurements.value(), &run, choices.json);
   }
   const Status written = write_stdout(text);
-  return written.ok() ? 0 : complain(written);
+  return written.ok() ? 0 : complain("estimate", written);
 }
 
 // What cannot be asked together, in one line; empty where all is well.
-std::string conflict(const Choices& choices) {
+std::string conflict(const EstimateChoices& choices) {
   if (choices.accuracy && choices.lines.empty()) return "--accuracy goes with --jsonl";
   if (!choices.hardware.empty() && choices.catalog.empty() && choices.dumps.empty())
     return "--hardware goes with --catalog or --dump";
@@ -187,14 +180,14 @@ std::string conflict(const Choices& choices) {
   return "";
 }
 
-int run_estimate(const Choices& choices) {
+int run_estimate(const EstimateChoices& choices) {
   if (const std::string text = conflict(choices); !text.empty())
-    return complain(Status::invalid_argument(text));
+    return complain("estimate", Status::invalid_argument(text));
   if (!choices.lines.empty()) return answer_lines(choices);
   return choices.dumps.empty() ? answer_file(choices) : answer_dumps(choices);
 }
 
-void add_input_options(CLI::App& command, Choices& choices) {
+void add_input_options(CLI::App& command, EstimateChoices& choices) {
   command.add_option("FILE", choices.input.file,
                      "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
                      "model_config.yaml or its arguments");
@@ -216,7 +209,7 @@ void add_input_options(CLI::App& command, Choices& choices) {
       "was measured on stderr");
 }
 
-void add_question_options(CLI::App& command, Choices& choices) {
+void add_question_options(CLI::App& command, EstimateChoices& choices) {
   command.add_option(
       "--solve", choices.solve,
       "The setting that just fits: the largest batch or seq, the fewest gpus, the smallest tp, "
@@ -243,7 +236,7 @@ void add_question_options(CLI::App& command, Choices& choices) {
 }  // namespace
 
 std::function<std::optional<int>()> add_estimate_command(CLI::App& app) {
-  auto choices = std::make_shared<Choices>();
+  auto choices = std::make_shared<EstimateChoices>();
   CLI::App* command =
       app.add_subcommand("estimate", "Predict a training run's device memory before it is run");
   add_input_options(*command, *choices);

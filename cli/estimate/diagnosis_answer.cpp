@@ -1,5 +1,7 @@
 #include "cli/estimate/diagnosis_answer.h"
 
+#include "cli/size.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,7 +15,6 @@ using estimator::Account;
 using estimator::Finding;
 using estimator::Measurement;
 
-constexpr double kGiB = 1 << 30;
 
 std::string account_text(const Measurement& measurement) {
   const Account parts = estimator::account(measurement);

@@ -1,5 +1,7 @@
 #include "cli/estimate/html.h"
 
+#include "cli/size.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +18,6 @@ using estimator::GpuMemory;
 using estimator::Phase;
 using estimator::RankClass;
 
-constexpr double kGiB = 1 << 30;
 constexpr double kWidth = 860;  // of a picture, pixels
 constexpr double kLeft = 150;   // where its axis begins
 constexpr double kBarHeight = 22;

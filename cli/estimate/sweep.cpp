@@ -9,6 +9,7 @@
 
 #include "cli/estimate/columns.h"
 #include "cli/progress.h"
+#include "cli/size.h"
 
 namespace spillway {
 namespace {
@@ -167,7 +168,6 @@ std::string json_lines(const Sweep& sweep) {
 }
 
 std::string table(const Sweep& sweep, const std::vector<Axis>& axes) {
-  constexpr double kGiB = 1 << 30;
   std::vector<size_t> widths;
   std::string out;
   for (const Axis& axis : axes) {

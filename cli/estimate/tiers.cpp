@@ -1,5 +1,7 @@
 #include "cli/estimate/tiers.h"
 
+#include "cli/size.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -10,7 +12,6 @@ namespace {
 using estimator::Buckets;
 using Json = nlohmann::ordered_json;
 
-constexpr double kGiB = 1 << 30;
 
 std::string rows(const char* tier, const Buckets& buckets) {
   std::string out;

@@ -1,16 +1,17 @@
 #include "cli/exporter/command.h"
 
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <event2/http.h>
 #include <fmt/format.h>
-#include <httplib.h>
-#include <signal.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "cli/exporter/metrics.h"
 #include "cli/output.h"
@@ -21,9 +22,9 @@ namespace spillway {
 namespace {
 
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
-constexpr size_t kThreads = 4;
+constexpr int kSecondsPerRequest = 10;  // a peer that says nothing for so long is let go
 
-struct Asked {
+struct ExporterOptions {
   std::string listen = "127.0.0.1:9835";
   std::string directory;
 };
@@ -32,11 +33,6 @@ struct Address {
   std::string host;
   int port = 0;
 };
-
-int complain(const Status& status) {
-  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
-  return 1;
-}
 
 // "host:port", an IPv6 host in brackets. Port 0 takes any.
 Result<Address> parse_address(const std::string& text) {
@@ -58,65 +54,93 @@ Result<Address> parse_address(const std::string& text) {
   return address;
 }
 
-void add_pages(httplib::Server& server, const std::string& directory) {
-  // Not the library's own choice, which lets a second server take the same port.
-  server.set_socket_options([](socket_t socket) {
-    const int yes = 1;
-    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  });
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  server.Get("/metrics", [directory](const httplib::Request&, httplib::Response& response) {
-    response.set_content(metrics_text(list_live_pages(directory)), kContentType);
-  });
-  server.Get("/", [](const httplib::Request&, httplib::Response& response) {
-    response.set_content("Spillway's counters for Prometheus are at /metrics\n", "text/plain");
-  });
+struct Free {
+  void operator()(event_base* base) const { event_base_free(base); }
+  void operator()(evhttp* server) const { evhttp_free(server); }
+  void operator()(event* watch) const { event_free(watch); }
+};
+template <typename T>
+using Owned = std::unique_ptr<T, Free>;
+
+void answer(evhttp_request* request, const char* type, const std::string& text) {
+  evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type);
+  evbuffer* body = evhttp_request_get_output_buffer(request);
+  if (evbuffer_add(body, text.data(), text.size()) != 0) {
+    evhttp_send_error(request, HTTP_INTERNAL, nullptr);
+    return;
+  }
+  evhttp_send_reply(request, HTTP_OK, nullptr, nullptr);
 }
 
-// Serves until SIGINT or SIGTERM.
-int serve(const Asked& asked) {
+void answer_metrics(evhttp_request* request, void* directory) {
+  answer(request, kContentType, metrics_text(list_live_pages(*static_cast<const std::string*>(directory))));
+}
+
+void answer_root(evhttp_request* request, void*) {
+  answer(request, "text/plain", "Spillway's counters for Prometheus are at /metrics\n");
+}
+
+void end_loop(evutil_socket_t, short, void* base) {
+  event_base_loopbreak(static_cast<event_base*>(base));
+}
+
+// That the system chose where 0 was asked for.
+Result<int> port_of(evhttp_bound_socket* bound) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  if (getsockname(evhttp_bound_socket_get_fd(bound), reinterpret_cast<sockaddr*>(&address), &bytes) != 0) {
+    return Status::io("--listen: the port that was taken is not known");
+  }
+  const bool is_ipv6 = address.ss_family == AF_INET6;
+  return ntohs(is_ipv6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                       : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+// Serves on this one thread until SIGINT or SIGTERM.
+int serve(const ExporterOptions& asked) {
   Result<Address> address = parse_address(asked.listen);
   if (!address.ok()) return complain(address.status());
-  // Before there are threads: one of them would take the signal.
-  sigset_t ends;
-  sigemptyset(&ends);
-  sigaddset(&ends, SIGINT);
-  sigaddset(&ends, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that left is an error of its connection
 
-  httplib::Server server;
-  add_pages(server, asked.directory);
-  int port = address->port;
-  if (port == 0) {
-    port = server.bind_to_any_port(address->host);
-  } else if (!server.bind_to_port(address->host, port)) {
-    port = -1;
+  const Owned<event_base> base(event_base_new());
+  const Owned<evhttp> server(base == nullptr ? nullptr : evhttp_new(base.get()));
+  if (server == nullptr) return complain(Status::io("exporter: the system gives no event queue"));
+  const Owned<event> on_interrupt(evsignal_new(base.get(), SIGINT, end_loop, base.get()));
+  const Owned<event> on_end(evsignal_new(base.get(), SIGTERM, end_loop, base.get()));
+  if (on_interrupt == nullptr || on_end == nullptr || event_add(on_interrupt.get(), nullptr) != 0 ||
+      event_add(on_end.get(), nullptr) != 0) {
+    return complain(Status::io("exporter: signals cannot be watched"));
   }
-  if (port < 0) {
+  std::string directory = asked.directory;
+  evhttp_set_allowed_methods(server.get(), EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
+  evhttp_set_timeout(server.get(), kSecondsPerRequest);
+  evhttp_set_cb(server.get(), "/metrics", answer_metrics, &directory);
+  evhttp_set_cb(server.get(), "/", answer_root, nullptr);
+
+  evhttp_bound_socket* bound = evhttp_bind_socket_with_handle(server.get(), address->host.c_str(),
+                                                              static_cast<ev_uint16_t>(address->port));
+  if (bound == nullptr) {
     return complain(
         Status::io(fmt::format("--listen: {}: cannot listen there: it is in use, or no address of "
                                "this machine",
                                asked.listen)));
   }
-  bool has_failed = false;
-  std::thread listener([&] {
-    has_failed = !server.listen_after_bind();
-    if (has_failed) kill(getpid(), SIGTERM);
-  });
-  const Status told = write_stdout(fmt::format("listening on {}, port {}\n", address->host, port));
-  int signal = 0;
-  if (told.ok()) sigwait(&ends, &signal);
-  server.stop();
-  listener.join();
-  if (!told.ok()) return complain(told);
-  return has_failed ? complain(Status::io(fmt::format("--listen: {}: no longer listening", asked.listen)))
-                    : 0;
+  const Result<int> port = port_of(bound);
+  if (!port.ok()) return complain(port.status());
+  if (const Status told =
+          write_stdout(fmt::format("listening on {}, port {}\n", address->host, port.value()));
+      !told.ok()) {
+    return complain(told);
+  }
+  return event_base_dispatch(base.get()) == 0
+             ? 0
+             : complain(Status::io(fmt::format("--listen: {}: no longer listening", asked.listen)));
 }
 
 }  // namespace
 
 std::function<std::optional<int>()> add_exporter_command(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto asked = std::make_shared<ExporterOptions>();
   CLI::App* command =
       app.add_subcommand("exporter", "serve the counters of all processes of the machine to Prometheus");
   command->add_option("--listen", asked->listen, "address and port; port 0 takes any")->capture_default_str();

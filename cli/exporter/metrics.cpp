@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/seconds.h"
 #include "include/spillway/offload.h"
 #include "stats/prometheus.h"
 
@@ -55,11 +56,6 @@ std::vector<ShownProcess> living(const LiveListing& listing) {
 Labels with(Labels labels, std::initializer_list<std::pair<std::string, std::string>> more) {
   labels.insert(labels.end(), more.begin(), more.end());
   return labels;
-}
-
-double seconds(int64_t ns) {
-  constexpr double kNsPerSecond = 1e9;
-  return static_cast<double>(ns) / kNsPerSecond;
 }
 
 void add_states(PrometheusText& text, const LiveListing& listing) {

@@ -21,13 +21,13 @@
 namespace spillway {
 namespace {
 
-using Json = nlohmann::json;
+using Parsed = nlohmann::json;
 
 // What can be simulated.
 constexpr uint64_t kLeastGpuBytes = uint64_t{2} << 20;
 constexpr uint64_t kMostGpuBytes = uint64_t{16} << 40;
 
-struct Choices {
+struct LaunchChoices {
   CLI::App* run = nullptr;
   CLI::App* dryrun = nullptr;
   CLI::App* stand_ins = nullptr;
@@ -57,11 +57,6 @@ Result<std::vector<std::string>> program_of(const std::vector<std::string>& afte
         fmt::format("what is to be run? spillway {} [OPTIONS] -- COMMAND [ARGUMENT...]", command.get_name()));
   }
   return program;
-}
-
-int complain(const Status& status) {
-  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
-  return 1;
 }
 
 // To those of SPILLWAY_CONF.
@@ -95,7 +90,7 @@ int run_preloaded(const std::vector<std::string>& program, bool audit) {
   return complain(execute(program));
 }
 
-int run(const Choices& choices) {
+int run(const LaunchChoices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.run);
   if (!program.ok()) return complain(program.take_status());
   if (choices.preload) return run_preloaded(program.value(), choices.audit);
@@ -111,7 +106,7 @@ int run(const Choices& choices) {
 struct Results {
   bool watched = false;     // some process had PyTorch and said so
   bool complete = true;     // each that used CUDA said what it used
-  std::vector<Json> users;  // of CUDA, by rank
+  std::vector<Parsed> users;  // of CUDA, by rank
 };
 
 Results results_in(const std::filesystem::path& folder) {
@@ -119,7 +114,7 @@ Results results_in(const std::filesystem::path& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     std::ifstream file(entry.path());
-    Json result = Json::parse(file, nullptr, false);
+    Parsed result = Parsed::parse(file, nullptr, false);
     results.watched = true;
     if (result.is_discarded() || !result.value("complete", false)) {
       results.complete = false;
@@ -128,7 +123,7 @@ Results results_in(const std::filesystem::path& folder) {
     }
   }
   std::sort(results.users.begin(), results.users.end(),
-            [](const Json& a, const Json& b) { return a.value("rank", 0) < b.value("rank", 0); });
+            [](const Parsed& a, const Parsed& b) { return a.value("rank", 0) < b.value("rank", 0); });
   return results;
 }
 
@@ -152,7 +147,7 @@ const char* name_of(Verdict verdict) {
 
 // Of a program that ended with the code.
 Verdict judge(const Results& results, int code) {
-  const auto is_out_of_memory = [](const Json& result) { return result.contains("oom"); };
+  const auto is_out_of_memory = [](const Parsed& result) { return result.contains("oom"); };
   if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {
     return Verdict::kOutOfMemory;
   }
@@ -191,8 +186,8 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
                    int code) {
   std::string out = fmt::format("spillway dryrun: simulated device of {}, allocator {}\n",
                                 format_size(gpu_bytes), allocator);
-  for (const Json& result : results.users) {
-    for (const Json& device : result["devices"]) {
+  for (const Parsed& result : results.users) {
+    for (const Parsed& device : result["devices"]) {
       out += fmt::format("  rank {} device {}: peak allocated {}, peak reserved {}, {} out of memory\n",
                          result.value("rank", 0), device.value("device", 0),
                          format_size(device.value("peak_allocated_bytes", uint64_t{0})),
@@ -215,7 +210,7 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
   return out;
 }
 
-int dryrun(const Choices& choices) {
+int dryrun(const LaunchChoices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.dryrun);
   if (!program.ok()) return complain(program.take_status());
   const std::optional<uint64_t> gpu_bytes = parse_size(choices.gpu_memory);
@@ -253,7 +248,7 @@ int dryrun(const Choices& choices) {
   const std::string allocator =
       results.users.empty() ? choices.allocator : results.users.front().value("allocator", choices.allocator);
   if (choices.json) {
-    const Json all = {{"gpu_memory_bytes", *gpu_bytes},
+    const Parsed all = {{"gpu_memory_bytes", *gpu_bytes},
                       {"allocator", allocator},
                       {"exit_code", code.value()},
                       {"verdict", name_of(verdict)},
@@ -266,7 +261,7 @@ int dryrun(const Choices& choices) {
   return exit_code(verdict, code.value());
 }
 
-int stand_ins(const Choices& choices) {
+int stand_ins(const LaunchChoices& choices) {
   const std::string python = choices.python.empty() ? python_of({}) : choices.python;
   Result<std::string> folder = simulated_libraries_folder(python);
   if (!folder.ok()) return complain(folder.take_status());
@@ -277,7 +272,7 @@ int stand_ins(const Choices& choices) {
 }  // namespace
 
 std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vector<std::string> program) {
-  auto choices = std::make_shared<Choices>();
+  auto choices = std::make_shared<LaunchChoices>();
   choices->program = std::move(program);
   choices->run =
       app.add_subcommand("run", "Run a command with Spillway as PyTorch's allocator, in all its processes");

@@ -9,17 +9,8 @@
 #include <cmath>
 #include <memory>
 
+#include "cli/plot/font.h"
 #include "cli/size.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-// Fontconfig keeps to the end what it read of the fonts, and the leak checker takes some of it for lost.
-// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the checker's name.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions();
-// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-extern "C" const char* __lsan_default_suppressions() {
-  return "leak:libfontconfig\n";
-}
-#endif
 
 namespace spillway {
 namespace {
@@ -75,7 +66,6 @@ class Drawing {
     shows_limit_ = timeline.limit_bytes > 0 && static_cast<double>(timeline.limit_bytes) < 2 * most_;
     if (shows_limit_) most_ = std::max(most_, static_cast<double>(timeline.limit_bytes));
     most_ *= 1.05;
-    cairo_select_font_face(cairo, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(cairo, kFont);
   }
 
@@ -295,6 +285,10 @@ Result<std::string> draw(const PlotTimeline& timeline, PictureFormat format, con
                             : cairo_image_surface_create(CAIRO_FORMAT_RGB24, size.width, size.height),
                         cairo_surface_destroy);
   const std::unique_ptr<cairo_t, void (*)(cairo_t*)> cairo(cairo_create(surface.get()), cairo_destroy);
+  const std::unique_ptr<cairo_font_face_t, void (*)(cairo_font_face_t*)> font(make_font(),
+                                                                              cairo_font_face_destroy);
+  if (font == nullptr) return Status::internal("the font of pictures cannot be read: memory is short");
+  cairo_set_font_face(cairo.get(), font.get());
   Drawing(cairo.get(), timeline, size).draw();
   cairo_status_t status = cairo_status(cairo.get());
   if (status == CAIRO_STATUS_SUCCESS && format == PictureFormat::kPng)

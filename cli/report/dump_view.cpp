@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-using Json = nlohmann::json;
+using Parsed = nlohmann::json;
 
 constexpr size_t kMostJsonBytes = 512 << 20;  // parsed, it takes about ten times as much memory
 
@@ -19,7 +19,7 @@ class Reader {
   const std::string& complaint() const { return complaint_; }
 
   // 0 to 2^63; absent and null are `otherwise`.
-  std::optional<uint64_t> count(const Json& object, const char* name) {
+  std::optional<uint64_t> count(const Parsed& object, const char* name) {
     const auto found = object.find(name);
     if (found == object.end() || found->is_null()) return std::nullopt;
     if (found->is_number_unsigned()) {
@@ -29,30 +29,30 @@ class Reader {
     complain(name, *found, "a whole number from 0 to 2^63");
     return 0;
   }
-  uint64_t bytes(const Json& object, const char* name) {
+  uint64_t bytes(const Parsed& object, const char* name) {
     const uint64_t value = count(object, name).value_or(0);
     if (value > kMostViewBytes) complain(name, object[name], "0 to 2^48");
     return std::min(value, kMostViewBytes);
   }
   // Addresses and stream handles use all 64 bits.
-  uint64_t handle(const Json& object, const char* name) {
+  uint64_t handle(const Parsed& object, const char* name) {
     const auto found = object.find(name);
     if (found == object.end()) return 0;
     if (!found->is_number_integer()) complain(name, *found, "a whole number");
     return found->is_number_integer() ? found->get<uint64_t>() : 0;
   }
-  std::string text(const Json& object, const char* name) {
+  std::string text(const Parsed& object, const char* name) {
     const auto found = object.find(name);
     return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
   }
-  const Json& member(const Json& object, const char* name) {
-    static const Json kNone;
+  const Parsed& member(const Parsed& object, const char* name) {
+    static const Parsed kNone;
     const auto found = object.is_object() ? object.find(name) : object.end();
     return object.is_object() && found != object.end() ? *found : kNone;
   }
-  void complain(const char* name, const Json& value, const char* allowed) {
+  void complain(const char* name, const Parsed& value, const char* allowed) {
     if (!complaint_.empty()) return;
-    std::string shown = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string shown = value.dump(-1, ' ', false, Parsed::error_handler_t::replace);
     if (shown.size() > 40) shown = shown.substr(0, 40) + "...";
     complaint_ = fmt::format("{}: '{}' is not allowed; allowed: {}", name, shown, allowed);
   }
@@ -71,7 +71,7 @@ class DeviceReader {
  public:
   DeviceReader(Reader& reader, MemoryView& view) : reader_(reader), view_(view) {}
 
-  Status read(const Json& device) {
+  Status read(const Parsed& device) {
     view_.device = static_cast<int64_t>(reader_.count(device, "device").value_or(0));
     view_.hardware = reader_.text(device, "name");
     if (const uint64_t bytes = reader_.bytes(device, "total_bytes"); bytes > 0) view_.device_bytes = bytes;
@@ -79,12 +79,12 @@ class DeviceReader {
     view_.other_bytes = reader_.count(device, "other_bytes");
     read_stats(reader_.member(device, "stats"));
     read_tiers(reader_.member(device, "tiers"));
-    for (const Json& climb : reader_.member(device, "climbs")) read_climb(climb);
-    const Json& annotations = reader_.member(device, "annotations");
+    for (const Parsed& climb : reader_.member(device, "climbs")) read_climb(climb);
+    const Parsed& annotations = reader_.member(device, "annotations");
     for (const auto& said : annotations.items()) {
       view_.annotations[said.key()] = static_cast<double>(reader_.bytes(annotations, said.key().c_str()));
     }
-    for (const Json& segment : reader_.member(device, "segments")) {
+    for (const Parsed& segment : reader_.member(device, "segments")) {
       if (Status status = read_segment(segment); !status.ok()) return status;
     }
     if (Status status = settle(view_.segments); !status.ok()) return status;
@@ -93,10 +93,10 @@ class DeviceReader {
   }
 
  private:
-  uint64_t current(const Json& stats, const char* name) { return bytes_of(stats, name, "current"); }
-  uint64_t peak(const Json& stats, const char* name) { return bytes_of(stats, name, "peak"); }
-  uint64_t bytes_of(const Json& stats, const char* name, const char* member) {
-    const Json& all = reader_.member(reader_.member(stats, name), "all");
+  uint64_t current(const Parsed& stats, const char* name) { return bytes_of(stats, name, "current"); }
+  uint64_t peak(const Parsed& stats, const char* name) { return bytes_of(stats, name, "peak"); }
+  uint64_t bytes_of(const Parsed& stats, const char* name, const char* member) {
+    const Parsed& all = reader_.member(reader_.member(stats, name), "all");
     if (!all.is_object() || !all.contains(member)) {
       reader_.complain(name, all, "a counter with all.current and all.peak");
       return 0;
@@ -104,7 +104,7 @@ class DeviceReader {
     return reader_.bytes(all, member);
   }
 
-  void read_stats(const Json& stats) {
+  void read_stats(const Parsed& stats) {
     if (!stats.is_object()) return reader_.complain("stats", stats, "an object of counters");
     const uint64_t requested = current(stats, "requested_bytes");
     const uint64_t allocated = current(stats, "allocated_bytes");
@@ -113,7 +113,7 @@ class DeviceReader {
     const uint64_t split = current(stats, "inactive_split_bytes");
     if (requested > active || allocated > active || active > reserved || split > reserved - active) {
       return reader_.complain(
-          "stats", Json("counters that contradict each other"),
+          "stats", Parsed("counters that contradict each other"),
           "requested and allocated within active, active and inactive_split within reserved");
     }
     // Without blocks, what the pending ones requested is taken for what they have.
@@ -140,14 +140,14 @@ class DeviceReader {
     }
   }
 
-  void read_tiers(const Json& tiers) {
+  void read_tiers(const Parsed& tiers) {
     if (!tiers.is_object()) return;
     view_.tiers.host = reader_.bytes(tiers, "region_host_bytes") + reader_.bytes(tiers, "stash_host_bytes");
     view_.tiers.disk = reader_.bytes(tiers, "region_disk_bytes") + reader_.bytes(tiers, "stash_disk_bytes");
     view_.tiers.disk_today = reader_.bytes(tiers, "disk_today_bytes");
     view_.tiers.disk_daily_limit = reader_.count(tiers, "disk_daily_limit_bytes");
     view_.tiers.lasting_error = reader_.count(tiers, "lasting_error").value_or(0);
-    for (const Json& region : reader_.member(tiers, "regions")) {
+    for (const Parsed& region : reader_.member(tiers, "regions")) {
       if (!region.is_object()) continue;
       view_.tiers.regions.push_back({reader_.text(region, "tag"), reader_.bytes(region, "device_bytes"),
                                      reader_.bytes(region, "host_bytes"), reader_.bytes(region, "disk_bytes"),
@@ -155,7 +155,7 @@ class DeviceReader {
     }
   }
 
-  void read_climb(const Json& climb) {
+  void read_climb(const Parsed& climb) {
     if (!climb.is_object()) return;
     ClimbView out;
     out.time_us =
@@ -171,19 +171,19 @@ class DeviceReader {
     view_.climbs.push_back(std::move(out));
   }
 
-  Status read_segment(const Json& segment) {
+  Status read_segment(const Parsed& segment) {
     if (!segment.is_object()) return Status::invalid_argument("segments: an entry that is not an object");
     SegmentView out;
     out.address = reader_.handle(segment, "address");
     out.bytes = reader_.bytes(segment, "total_size");
     out.stream = reader_.handle(segment, "stream");
     out.expandable = true;
-    const Json& pool = reader_.member(segment, "pool");
+    const Parsed& pool = reader_.member(segment, "pool");
     if (pool.is_array() && pool.size() == 2 && pool[0].is_number_integer() && pool[1].is_number_integer()) {
       out.pool_first = pool[0].get<uint64_t>();
       out.pool_second = pool[1].get<uint64_t>();
     }
-    for (const Json& block : reader_.member(segment, "blocks")) {
+    for (const Parsed& block : reader_.member(segment, "blocks")) {
       if (!block.is_object()) return Status::invalid_argument("blocks: an entry that is not an object");
       out.blocks.push_back({reader_.handle(block, "address"), reader_.bytes(block, "size"),
                             reader_.bytes(block, "requested_size"), state_of(reader_.text(block, "state")),
@@ -213,7 +213,7 @@ class DeviceReader {
   MemoryView& view_;
 };
 
-Result<std::vector<MemoryView>> views_of(const Json& dump) {
+Result<std::vector<MemoryView>> views_of(const Parsed& dump) {
   Reader reader;
   MemoryView common;
   if (const auto rank = reader.count(dump, "rank")) common.rank = static_cast<int64_t>(*rank);
@@ -228,7 +228,7 @@ Result<std::vector<MemoryView>> views_of(const Json& dump) {
         option.value().is_string() ? option.value().get<std::string>() : option.value().dump();
   }
   std::vector<MemoryView> out;
-  for (const Json& device : reader.member(dump, "devices")) {
+  for (const Parsed& device : reader.member(dump, "devices")) {
     if (!device.is_object()) return Status::invalid_argument("devices: an entry that is not an object");
     MemoryView view = common;
     if (Status status = DeviceReader(reader, view).read(device); !status.ok()) {
@@ -254,15 +254,15 @@ Result<std::vector<MemoryView>> parse_dump(const std::string& json) {
     return Status::invalid_argument(
         fmt::format("a dump of {} bytes; allowed: up to {}", json.size(), kMostJsonBytes));
   }
-  Json dump;
+  Parsed dump;
   try {
-    dump = Json::parse(json);
-  } catch (const Json::parse_error& error) {
+    dump = Parsed::parse(json);
+  } catch (const Parsed::parse_error& error) {
     return Status::invalid_argument(
         error.byte >= json.size()
             ? fmt::format("the file ends at byte {} inside of its JSON (truncated?)", json.size())
             : fmt::format("at byte {}: not JSON", error.byte));
-  } catch (const Json::exception&) {
+  } catch (const Parsed::exception&) {
     return Status::invalid_argument("a number of its JSON is too large");
   }
   if (!dump.is_object() || !dump.contains("schema_version") || !dump.contains("devices") ||
@@ -270,7 +270,7 @@ Result<std::vector<MemoryView>> parse_dump(const std::string& json) {
     return Status::invalid_argument("not a Spillway dump: no schema_version, or no list of devices");
   }
   if (dump["schema_version"] != 1) {
-    std::string shown = dump["schema_version"].dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string shown = dump["schema_version"].dump(-1, ' ', false, Parsed::error_handler_t::replace);
     return Status::invalid_argument(
         fmt::format("schema_version: '{}' is not allowed; allowed: 1", shown.substr(0, 40)));
   }

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostBlocks = 2000;           // that get a slice: the largest
+constexpr size_t kMostSlices = 2000;           // that get a slice: the largest
 constexpr int64_t kMostNs = int64_t{1} << 50;  // of one climb: 13 days
 constexpr int kMarksThread = 1;
 constexpr int kLadderThread = 2;
@@ -125,9 +125,9 @@ class TraceBuilder {
     for (const MemoryEvent& event : view_.events) {
       if (event.kind == MemoryEvent::Kind::kAllocate) sizes.push_back(event.bytes);
     }
-    if (sizes.size() <= kMostBlocks) return 0;
-    std::nth_element(sizes.begin(), sizes.begin() + kMostBlocks, sizes.end(), std::greater<>());
-    return sizes[kMostBlocks] + 1;
+    if (sizes.size() <= kMostSlices) return 0;
+    std::nth_element(sizes.begin(), sizes.begin() + kMostSlices, sizes.end(), std::greater<>());
+    return sizes[kMostSlices] + 1;
   }
 
   void add_blocks() {

@@ -22,9 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kGb = 1e9;
 
-struct Asked {
+struct TiersOptions {
   std::string directory;
   std::string bytes = "1GiB";
   int device = 0;
@@ -37,13 +36,13 @@ std::string option_value(const char* name) {
   return spw_conf_get(name, text.data(), text.size(), nullptr) == SPW_OK ? text.data() : "";
 }
 
-std::string directory_of(const Asked& asked) {
+std::string directory_of(const TiersOptions& asked) {
   if (!asked.directory.empty()) return asked.directory;
   const std::string configured = option_value("spill_dir");
   return configured.empty() ? std::filesystem::temp_directory_path().string() : configured;
 }
 
-Result<Json> disk(const Asked& asked, uint64_t bytes, int tune) {
+Result<Json> disk(const TiersOptions& asked, uint64_t bytes, int tune) {
   const std::string directory = directory_of(asked);
   spw_disk_speed speed{};
   speed.size = sizeof(speed);
@@ -81,17 +80,12 @@ std::string disk_text(const Json& disk) {
   return text;
 }
 
-int complain(const Status& status) {
-  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
-  return 1;
-}
-
 int answer(const Json& json, const std::string& text, bool as_json) {
   const Status status = write_stdout(as_json ? json.dump(2) + "\n" : text);
   return status.ok() ? 0 : complain(status);
 }
 
-int run_tiers(const Asked& asked, uint64_t bytes) {
+int run_tiers(const TiersOptions& asked, uint64_t bytes) {
   Result<Json> device_part = device_facts(asked.device, bytes);
   if (!device_part.ok()) return complain(device_part.status());
   Result<Json> disk_part = disk(asked, bytes, asked.tune ? 1 : SPW_TUNE_UNKNOWN);
@@ -106,7 +100,7 @@ int run_tiers(const Asked& asked, uint64_t bytes) {
   return answer(json, text, asked.json);
 }
 
-int run_bench(const Asked& asked, uint64_t bytes) {
+int run_bench(const TiersOptions& asked, uint64_t bytes) {
   const std::string directory = directory_of(asked);
   if (spw_conf_set(("spill_dir:" + directory + ",spill_ram_backed:on").c_str()) != SPW_OK) {
     return complain(Status(SPW_ERROR_CONFIG, spw_last_error()));
@@ -119,7 +113,7 @@ int run_bench(const Asked& asked, uint64_t bytes) {
   return answer(json, bench_text(json["device"]) + disk_text(json["disk"]), asked.json);
 }
 
-CLI::App* add(CLI::App& app, const char* name, const char* help, Asked& asked) {
+CLI::App* add(CLI::App& app, const char* name, const char* help, TiersOptions& asked) {
   CLI::App* command = app.add_subcommand(name, help);
   command->add_option("--dir", asked.directory,
                       "directory of the disk; else spill_dir, else the temporary one");
@@ -132,7 +126,7 @@ CLI::App* add(CLI::App& app, const char* name, const char* help, Asked& asked) {
 }  // namespace
 
 std::function<std::optional<int>()> add_tiers_commands(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto asked = std::make_shared<TiersOptions>();
   CLI::App* tiers = add(app, "tiers", "what memory there is below the device, and how fast it is", *asked);
   tiers->add_flag("--tune", asked->tune,
                   "find the best block size and depth for the disk again (some seconds)");

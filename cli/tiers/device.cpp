@@ -20,7 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kGb = 1e9;
 constexpr const char* kTag = "bench-tiers";
 
 const char* answer_of(int attribute) {

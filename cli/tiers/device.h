@@ -10,6 +10,8 @@
 
 namespace spillway {
 
+constexpr double kGb = 1e9;  // rates are told in GB a second
+
 // With what copies of so many bytes, of a GiB at most, reach. A machine without a driver, or a driver without
 // a device, is described as such. Errors: invalid_argument, where there are devices, but not this one.
 Result<nlohmann::ordered_json> device_facts(int device, uint64_t bytes);

@@ -29,7 +29,7 @@
 namespace spillway {
 namespace {
 
-struct Asked {
+struct TopOptions {
   int pid = 0;  // 0: all
   std::string directory;
   double interval_s = 1;
@@ -37,18 +37,13 @@ struct Asked {
   bool json = false;
 };
 
-int complain(const Status& status) {
-  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
-  return 1;
-}
-
 int64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-LiveListing look(const Asked& asked) {
+LiveListing look(const TopOptions& asked) {
   LiveListing listing = list_live_pages(asked.directory);
   if (asked.pid == 0) return listing;
   std::erase_if(listing.pages, [&](const LiveReading& page) { return page.process.pid != asked.pid; });
@@ -90,7 +85,7 @@ TopStyle style_of(const ScreenSize& size) {
   return style;
 }
 
-int show_once(const Asked& asked) {
+int show_once(const TopOptions& asked) {
   const LiveListing listing = look(asked);
   if (asked.pid != 0 && listing.pages.empty()) {
     return complain(Status::invalid_argument(
@@ -134,7 +129,7 @@ class Terminal {
   bool has_keys_ = false;
 };
 
-Status draw(const Asked& asked) {
+Status draw(const TopOptions& asked) {
   const ScreenSize size = screen_size();
   std::vector<std::string> lines = top_lines(look(asked), now_ns(), style_of(size));
   lines.front() += "  q: quit";
@@ -149,7 +144,7 @@ Status draw(const Asked& asked) {
 }
 
 // Waits for the next look. False where the user is done.
-bool wait_for_next(const Asked& asked, int signals, bool has_keys) {
+bool wait_for_next(const TopOptions& asked, int signals, bool has_keys) {
   std::array<pollfd, 2> waits{pollfd{signals, POLLIN, 0}, pollfd{has_keys ? STDIN_FILENO : -1, POLLIN, 0}};
   if (poll(waits.data(), waits.size(), static_cast<int>(asked.interval_s * 1000)) <= 0) return true;
   if (waits[0].revents != 0) {
@@ -161,7 +156,7 @@ bool wait_for_next(const Asked& asked, int signals, bool has_keys) {
   return read(STDIN_FILENO, &key, 1) == 1 && key != 'q';
 }
 
-int show_until_done(const Asked& asked) {
+int show_until_done(const TopOptions& asked) {
   sigset_t told;
   sigemptyset(&told);
   for (const int signal : {SIGWINCH, SIGINT, SIGTERM, SIGHUP}) sigaddset(&told, signal);
@@ -182,7 +177,7 @@ int show_until_done(const Asked& asked) {
 }  // namespace
 
 std::function<std::optional<int>()> add_top_command(CLI::App& app) {
-  auto asked = std::make_shared<Asked>();
+  auto asked = std::make_shared<TopOptions>();
   CLI::App* command = app.add_subcommand("top", "what every Spillway process of the machine holds, live");
   command->add_option("pid", asked->pid, "only this process")->check(CLI::PositiveNumber);
   command->add_option("--dir", asked->directory, "where live pages are, if programs were told live_dir");

@@ -4,17 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/seconds.h"
 #include "cli/top/view.h"
 
 namespace spillway {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double seconds(int64_t ns) {
-  constexpr double kNsPerSecond = 1e9;
-  return static_cast<double>(ns) / kNsPerSecond;
-}
 
 Json stat_json(const spw_stat& stat) {
   return {

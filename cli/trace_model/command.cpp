@@ -30,7 +30,7 @@ using Json = nlohmann::ordered_json;
 // Nothing is allocated on it; programs that ask for its size see this.
 constexpr const char* kDevice = "capacity:80GiB,races:off,backing:none";
 
-struct Choices {
+struct TraceModelChoices {
   CLI::App* command = nullptr;
   std::string function;
   std::string capacity;
@@ -64,7 +64,7 @@ Status invalid(const std::string& text) {
   return Status::invalid_argument(text);
 }
 
-Status check(const Choices& choices, std::optional<uint64_t>* capacity) {
+Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity) {
   const size_t colon = choices.function.find(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == choices.function.size()) {
     return invalid(fmt::format("'{}' names no function; allowed: package.module:function", choices.function));
@@ -78,7 +78,7 @@ Status check(const Choices& choices, std::optional<uint64_t>* capacity) {
 }
 
 // Runs the program on fake tensors. False: it said itself what is wrong.
-Result<bool> trace(const Choices& choices, const TemporaryFolder& folder) {
+Result<bool> trace(const TraceModelChoices& choices, const TemporaryFolder& folder) {
   if (Status status = import_package(); !status.ok()) return status;
   const std::string python = python_of({});
   if (Status status = preload_simulation(python); !status.ok()) return status;
@@ -139,7 +139,7 @@ Status keep(const TemporaryFolder& folder, const std::string& path) {
   return bytes.ok() ? write_file(path, bytes.value()) : bytes.take_status();
 }
 
-Result<int> run(const Choices& choices) {
+Result<int> run(const TraceModelChoices& choices) {
   TracedModel model;
   if (Status status = check(choices, &model.capacity_bytes); !status.ok()) return status;
   const TemporaryFolder folder;
@@ -160,7 +160,7 @@ Result<int> run(const Choices& choices) {
   return model.fits() ? 0 : 2;
 }
 
-int run_and_complain(const Choices& choices) {
+int run_and_complain(const TraceModelChoices& choices) {
   Result<int> code = run(choices);
   if (code.ok()) return code.value();
   std::string text = code.status().text();
@@ -172,7 +172,7 @@ int run_and_complain(const Choices& choices) {
 }  // namespace
 
 std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
-  auto choices = std::make_shared<Choices>();
+  auto choices = std::make_shared<TraceModelChoices>();
   choices->command = app.add_subcommand("trace-model",
                                         "Run a model's training step on fake tensors, without a GPU, and "
                                         "replay what it allocates (exit code 2 where "

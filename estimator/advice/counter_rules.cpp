@@ -21,10 +21,6 @@ constexpr double kGrowthShare = 0.01;            // of what is allocated, from o
 constexpr size_t kGrowthDumps = 3;               // two may be a first step and a later one
 constexpr double kEightBitSaves = 1 - 2.03 / 8;  // blocks of 256 with an fp32 scale, bitsandbytes
 
-std::string gib(double bytes) {
-  return fmt::format("{:.3f} GiB", bytes / (1024 * kMiB));
-}
-
 double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
@@ -67,6 +63,10 @@ Findings growth_of(std::vector<const Measurement*> dumps) {
 }
 
 }  // namespace
+
+std::string gib(double bytes) {
+  return fmt::format("{:.3f} GiB", bytes / (1024 * kMiB));
+}
 
 Findings model_states(const Measurement& m) {
   const double states = m.annotation("parameter_bytes") + m.annotation("gradient_bytes") +

@@ -2,6 +2,7 @@
 // missing.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "estimator/advice/diagnosis.h"
@@ -9,6 +10,9 @@
 namespace spillway::estimator {
 
 using Findings = std::vector<Finding>;
+
+// "1.500 GiB", as every finding says it.
+std::string gib(double bytes);
 
 // Of one measurement, by its counters alone.
 Findings model_states(const Measurement& measurement);

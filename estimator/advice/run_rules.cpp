@@ -19,10 +19,6 @@ constexpr double kImbalance = 1.25;       // busiest rank's transient bytes over
 constexpr double kSameSize = 0.02;        // what a block may be larger than its tensor
 constexpr size_t kUnits = 2;              // of the sharded model are gathered at once where one is prefetched
 
-std::string gib(double bytes) {
-  return fmt::format("{:.3f} GiB", bytes / (1024 * kMiB));
-}
-
 struct Found {
   size_t count = 0;
   double bytes = 0;

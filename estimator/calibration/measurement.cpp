@@ -8,12 +8,12 @@
 namespace spillway::estimator {
 namespace {
 
-using Json = nlohmann::json;
+using Parsed = nlohmann::json;
 
 // Reads counters by name and keeps the first complaint.
 class Counters {
  public:
-  explicit Counters(const Json& stats) : stats_(stats) {}
+  explicit Counters(const Parsed& stats) : stats_(stats) {}
 
   // "requested_bytes.all.peak", as one key or as nested objects.
   double bytes(const std::string& name) { return number(name, true); }
@@ -27,9 +27,9 @@ class Counters {
   const std::string& complaint() const { return complaint_; }
 
  private:
-  const Json* find(const std::string& name) const {
+  const Parsed* find(const std::string& name) const {
     if (const auto flat = stats_.find(name); flat != stats_.end()) return &*flat;
-    const Json* at = &stats_;
+    const Parsed* at = &stats_;
     for (size_t start = 0; start <= name.size();) {
       const size_t end = std::min(name.find('.', start), name.size());
       if (!at->is_object()) return nullptr;
@@ -42,7 +42,7 @@ class Counters {
   }
 
   double number(const std::string& name, bool required) {
-    const Json* found = find(name);
+    const Parsed* found = find(name);
     if (found == nullptr && !required) return 0;
     if (found != nullptr && found->is_number()) {
       const double value = found->get<double>();
@@ -55,11 +55,11 @@ class Counters {
     return 0;
   }
 
-  const Json& stats_;
+  const Parsed& stats_;
   std::string complaint_;
 };
 
-Status read_stats(const Json& stats, Measurement& out) {
+Status read_stats(const Parsed& stats, Measurement& out) {
   Counters counters(stats);
   out.allocated = counters.counter("allocated_bytes");
   // PyTorch before 2.1 does not count requests.
@@ -80,7 +80,7 @@ Status read_stats(const Json& stats, Measurement& out) {
 }
 
 template <typename Value>
-Value value_or(const Json& object, const char* key, Value otherwise) {
+Value value_or(const Parsed& object, const char* key, Value otherwise) {
   const auto found = object.find(key);
   if (found == object.end()) return otherwise;
   if constexpr (std::is_same_v<Value, std::string>) {
@@ -90,19 +90,19 @@ Value value_or(const Json& object, const char* key, Value otherwise) {
   }
 }
 
-void read_blocks(const Json& device, Measurement& out) {
+void read_blocks(const Parsed& device, Measurement& out) {
   const auto segments = device.find("segments");
   if (segments == device.end() || !segments->is_array()) return;
-  for (const Json& segment : *segments) {
+  for (const Parsed& segment : *segments) {
     if (!segment.is_object() || !segment.contains("blocks")) continue;
-    for (const Json& block : segment["blocks"]) {
+    for (const Parsed& block : segment["blocks"]) {
       if (block.is_object() && value_or<std::string>(block, "state", "") != "inactive")
         out.blocks.push_back(value_or<double>(block, "requested_size", 0));
     }
   }
 }
 
-Result<Measurement> read_device(const Json& dump, const Json& device) {
+Result<Measurement> read_device(const Parsed& dump, const Parsed& device) {
   Measurement out;
   if (!device.is_object() || !device.contains("stats") || !device["stats"].is_object())
     return Status::invalid_argument("devices: an entry without stats");
@@ -126,13 +126,13 @@ Result<Measurement> read_device(const Json& dump, const Json& device) {
 
 constexpr const char* kNothing = "nothing was allocated";
 
-Result<std::vector<Measurement>> read_dump(const Json& dump) {
+Result<std::vector<Measurement>> read_dump(const Parsed& dump) {
   if (const auto version = dump.find("schema_version"); version == dump.end() || *version != 1) {
     return Status::invalid_argument(fmt::format("schema_version: '{}' is not allowed; allowed: 1",
                                                 version == dump.end() ? "none" : version->dump()));
   }
   std::vector<Measurement> out;
-  for (const Json& device : dump["devices"]) {
+  for (const Parsed& device : dump["devices"]) {
     Result<Measurement> one = read_device(dump, device);
     if (!one.ok()) return one.take_status();
     if (one->allocated.peak > 0) out.push_back(std::move(one.value()));
@@ -149,7 +149,7 @@ double Measurement::annotation(const std::string& name) const {
 }
 
 Result<std::vector<Measurement>> read_counters(const std::string& text) {
-  const Json root = Json::parse(text, nullptr, false);
+  const Parsed root = Parsed::parse(text, nullptr, false);
   if (!root.is_object()) return Status::invalid_argument("not a JSON object");
   if (root.contains("devices") && root["devices"].is_array()) return read_dump(root);
   if (!root.contains("allocated_bytes.all.peak") && !root.contains("allocated_bytes")) {

@@ -21,10 +21,6 @@ namespace {
 constexpr unsigned kMostThreads = 4;
 constexpr uint32_t kMostPackedWrites = 32;
 
-struct Freed {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-
 bool is_zero(std::span<const std::byte> memory) {
   // Each byte equals the one before it, and the first is 0.
   return memory.empty() || (memory.front() == std::byte{0} &&
@@ -68,6 +64,10 @@ int64_t today() {
 }  // namespace
 
 struct DiskTier::Write {
+  struct Freed {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+
   std::span<std::byte> memory;
   DiskPiece& piece;
   IoPriority priority;
@@ -259,7 +259,7 @@ void DiskTier::pack(Write& write) {
     if (!per_ns.has_value() || packed_writes_ == kMostPackedWrites) return;
     ++packed_writes_;
   }
-  std::unique_ptr<std::byte, Freed> out(
+  std::unique_ptr<std::byte, Write::Freed> out(
       static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole_sectors(write.memory).size())));
   std::optional<Packer::Packed> packed;
   const Status tried = caught([&]() -> Status {

@@ -1,26 +1,25 @@
-"""Libraries for the installed PyTorch: prebuilt ones of the wheel, or compiled once and kept.
-
-Kept in $SPILLWAY_CACHE, else $XDG_CACHE_HOME/spillway, else ~/.cache/spillway, under a name made from what the result
-depends on: release and ABI of PyTorch, machine, sources, headers, flags. What is kept there serves without a compiler.
+"""Libraries for the installed PyTorch: prebuilt ones of the wheel, or compiled once and kept (_cache.py) for all
+environments that have the same PyTorch, under a name made from what the result depends on: release, ABI and
+configuration of PyTorch, machine, sources, headers, flags. What is kept there serves without a compiler.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import _cache
 from ._errors import SpillwayError
-from ._library import HERE, include_folder
+from ._library import HERE, include_folder, installed
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DNDEBUG")
 
@@ -40,31 +39,36 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
 
     Errors: SpillwayError, when there is none and it cannot be compiled.
     """
-    prebuilt = HERE / "lib" / f"{name}-{abi_tag(torch)}.so"
-    if prebuilt.exists():
+    if prebuilt := installed(f"lib/{name}-{abi_tag(torch)}.so"):
         return prebuilt
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     home = Path(torch.__file__).parent
     sources = sorted(folder.glob("*.cpp"))
     machine = [platform.machine(), *platform.libc_ver()]  # a home may be several machines'
-    key = hashlib.sha256("\0".join([*flags, *machine, str(home), str(torch.version.git_version)]).encode())
+    build = [str(torch.version.git_version), torch.__config__.show()]
+    key = hashlib.sha256("\0".join([*flags, *machine, *build]).encode())
     for file in [*sorted(folder.iterdir()), *headers]:
         key.update(file.read_bytes())
-    target = cache_path() / f"{name}-{abi_tag(torch)}-{key.hexdigest()[:16]}.so"
-    if os.path.exists(target):  # False, too, where it may not be looked at
-        return target
+    file_name = f"{name}-{abi_tag(torch)}-{key.hexdigest()[:16]}.so"
+    if kept := _cache.find(file_name):
+        return kept
     command = [*compiler(), *flags]
     includes = [root, home / "include", cuda_include_folder()]
-    arguments = [f"-I{folder}" for folder in includes] + [str(source) for source in sources]
+    arguments = [f"-I{folder}" for folder in includes]
     libraries = [f"-L{home / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10"]
     options = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
-    cache = cache_folder()
-    with one_at_a_time(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=cache) as work:
+    cache = _cache.writable_folder()
+    target = cache / file_name
+    with _cache.one_at_a_time(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=cache) as work:
         if os.path.exists(target):  # another process was first
             return target
+        print(f"spillway: compiling for PyTorch {torch.__version__}, once; it is kept in {cache}", file=sys.stderr)
+        # All sources at once: most of the time goes into PyTorch's headers, which are read once then.
+        whole = Path(work) / "whole.cpp"
+        whole.write_text("".join(f'#include "{source}"\n' for source in sources))
         made = Path(work) / "library.so"
         done = subprocess.run(
-            [*command, *arguments, "-o", str(made), *options, *libraries],
+            [*command, *arguments, str(whole), "-o", str(made), *options, *libraries],
             capture_output=True,
             text=True,
             check=False,
@@ -79,19 +83,6 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
         # Whole or not at all, whoever else compiles it now.
         os.replace(made, target)
     return target
-
-
-@contextlib.contextmanager
-def one_at_a_time(lock: Path) -> Iterator[None]:
-    """The processes that enter with the same `lock`, a file that is made and stays. Where the file system has no locks,
-    or the file is another user's, all go in at once."""
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            file = held.enter_context(open(lock, "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Closing is not enough: a child that another thread forked meanwhile has the file open too.
-            held.callback(fcntl.flock, file, fcntl.LOCK_UN)
-        yield
 
 
 def compiler_environment() -> dict[str, str]:
@@ -131,33 +122,3 @@ def cuda_include_folder() -> Path:
         "cuda_runtime_api.h is not found: pip install nvidia-cuda-runtime, or set SPILLWAY_CUDA_INCLUDE to its folder; "
         "install(mode='plain') needs no headers"
     )
-
-
-def cache_path() -> Path:
-    """Errors: SpillwayError, where there is no home directory and no other folder is named."""
-    if named := os.environ.get("SPILLWAY_CACHE"):
-        return Path(named)
-    if caches := os.environ.get("XDG_CACHE_HOME"):
-        return Path(caches) / "spillway"
-    try:
-        return Path.home() / ".cache" / "spillway"
-    except RuntimeError:
-        raise SpillwayError(
-            "the extension cannot be kept, for there is no home directory; set SPILLWAY_CACHE to a folder that can be "
-            "written to"
-        ) from None
-
-
-def cache_folder() -> Path:
-    """There, and writable. Errors: SpillwayError."""
-    folder = cache_path()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as problem:
-        raise SpillwayError(
-            f"the extension cannot be kept in {folder} ({problem.strerror}); set SPILLWAY_CACHE to a folder that "
-            "can be written to"
-        ) from None
-    return folder

@@ -6,12 +6,15 @@ import os
 import sys
 from typing import NoReturn
 
-from ._library import HERE
+from ._errors import SpillwayError
+from ._library import HERE, part
 
 
 def main() -> NoReturn:
-    command = HERE / "bin" / "spillway"
-    if not command.exists():
-        sys.exit(f"spillway: the package in {HERE} lacks its command; install it again")
+    try:
+        command = part("bin/spillway", "build/release/bin/spillway")
+    except SpillwayError as problem:
+        sys.exit(f"spillway: {problem}")
     os.environ["SPILLWAY_PYTHON"] = sys.executable  # dryrun and trace-model use this Python's PyTorch
+    os.environ.setdefault("SPILLWAY_PACKAGE", str(HERE))  # which is not beside the command where it is editable
     os.execv(command, ["spillway", *sys.argv[1:]])

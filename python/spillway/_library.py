@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 from pathlib import Path
 
 from ._errors import SpillwayError
@@ -13,12 +14,29 @@ SONAME = "libspillway.so.0"
 HERE = Path(__file__).resolve().parent
 
 
+CHECKOUT = HERE.parents[1]  # where this is one
+
+
+def installed(part: str) -> Path | None:
+    """A part of the package that was built. Where it is installed as editable, its Python stays in the checkout, and
+    what was built is in the environment: the folders of the package are both."""
+    folders = [HERE, *map(Path, sys.modules[__package__ or "spillway"].__path__)]
+    return next((folder / part for folder in folders if (folder / part).exists()), None)
+
+
+def part(installed_as: str, checked_out_as: str) -> Path:
+    """In the package, or in a checkout. Errors: SpillwayError."""
+    if found := installed(installed_as):
+        return found
+    if (CHECKOUT / checked_out_as).exists():
+        return CHECKOUT / checked_out_as
+    raise SpillwayError(f"the package in {HERE} is incomplete: it lacks {installed_as}; install it again")
+
+
 def include_folder() -> Path:
-    """Where spillway/spillway.h is: in the wheel, or in a checkout."""
-    for folder in (HERE / "include", HERE.parents[1] / "include"):
-        if (folder / "spillway" / "spillway.h").exists():
-            return folder
-    raise SpillwayError(f"the package in {HERE} is incomplete: it lacks spillway/spillway.h; install it again")
+    """Where spillway/spillway.h is."""
+    header = "include/spillway/spillway.h"
+    return part(header, header).parents[1]
 
 
 def library_path() -> Path:
@@ -28,10 +46,10 @@ def library_path() -> Path:
         if not Path(named).is_file():
             raise SpillwayError(f"SPILLWAY_LIBRARY names no file: {named}")
         return Path(named)
-    for path in (HERE / "lib" / SONAME, HERE.parents[1] / "build" / "release" / "lib" / SONAME):
-        if path.exists():
-            return path
-    raise SpillwayError(f"{SONAME} is not in {HERE / 'lib'}; install the package again, or set SPILLWAY_LIBRARY")
+    try:
+        return part(f"lib/{SONAME}", f"build/release/lib/{SONAME}")
+    except SpillwayError as problem:
+        raise SpillwayError(f"{problem}, or set SPILLWAY_LIBRARY") from None
 
 
 def open_library() -> ctypes.CDLL:

@@ -15,9 +15,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from ._build import cache_folder, cache_path
+from . import _cache
 from ._errors import SpillwayError
-from ._library import HERE
+from ._library import CHECKOUT
 
 CUDA = "13"  # of the simulated runtime, libcudart.so.13
 
@@ -44,10 +44,8 @@ def folder(built: Path) -> Path:
     key = hashlib.sha256(b"\0".join([str(torch).encode(), version]))
     for file in [*sources, *sorted(built.glob("*.so.*"))]:
         key.update(file.read_bytes())
-    target = cache_path() / f"simulated-{key.hexdigest()[:16]}"
-    if not os.path.exists(target):  # False, too, where it may not be looked at
-        make(maker, torch, built, target)
-    return target
+    name = f"simulated-{key.hexdigest()[:16]}"
+    return _cache.find(name) or make(maker, torch, built, name)
 
 
 def check_cuda(version: Path) -> None:
@@ -63,7 +61,7 @@ def check_cuda(version: Path) -> None:
 
 def find_maker(built: Path) -> Path:
     """In the wheel, or in a checkout."""
-    for place in (built / "libraries", HERE.parents[1] / "sim" / "libraries"):
+    for place in (built / "libraries", CHECKOUT / "sim" / "libraries"):
         if (place / "make_libraries.py").exists():
             return place / "make_libraries.py"
     raise SpillwayError(f"{built} lacks libraries/make_libraries.py; install Spillway again")
@@ -78,10 +76,12 @@ def compiler() -> list[str]:
     raise SpillwayError("a C compiler and nm are needed to simulate CUDA's libraries: install gcc and binutils")
 
 
-def make(maker: Path, torch: Path, built: Path, target: Path) -> None:
+def make(maker: Path, torch: Path, built: Path, name: str) -> Path:
     """Whole or not at all, whoever else makes them now."""
     words = compiler()
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as work:
+    cache = _cache.writable_folder()
+    target = cache / name
+    with tempfile.TemporaryDirectory(dir=cache) as work:
         made = Path(work) / "made"
         shutil.copytree(built, made, ignore=shutil.ignore_patterns("libraries"))
         places = ["--torch", str(torch), "--built", str(built), "--output", str(made), "--work", f"{work}/sources"]
@@ -95,6 +95,7 @@ def make(maker: Path, torch: Path, built: Path, target: Path) -> None:
         except OSError:
             if not target.exists():  # else another process was first
                 raise
+    return target
 
 
 def main(built: str) -> None:

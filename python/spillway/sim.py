@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import _build
 from ._errors import SpillwayError
-from ._library import HERE
+from ._library import HERE, part
 
 
 def touch_operands() -> None:
@@ -78,8 +78,6 @@ def _observer() -> ctypes.CDLL:
 def _compiled() -> Path:
     import torch
 
-    header = Path("sim", "cuda", "sim_control.h")
-    for root in (HERE / "include", HERE.parents[1]):  # in the wheel, or in a checkout
-        if (root / header).exists():
-            return _build.compiled(torch, "spillway_operands", HERE / "_operands", root, [root / header])
-    raise SpillwayError(f"the package in {HERE} is incomplete: it lacks {header}; install it again")
+    name = "sim/cuda/sim_control.h"
+    header = part(f"include/{name}", name)
+    return _build.compiled(torch, "spillway_operands", HERE / "_operands", header.parents[2], [header])

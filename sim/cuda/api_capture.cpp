@@ -6,10 +6,6 @@ using namespace spillway::sim;
 
 namespace {
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 Graph* find_graph(CUgraph handle) {
   auto* graph = reinterpret_cast<Graph*>(handle);
   return Slots<Graph>::is_alive(graph) ? graph : nullptr;

@@ -10,11 +10,8 @@ uint64_t address(const void* pointer) {
   return reinterpret_cast<uint64_t>(pointer);
 }
 
-// Names of the two default streams.
+// The name of the legacy default stream.
 constexpr CUstream kLegacy = nullptr;
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
 
 CUresult any(EntryPoint entry, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream,
              bool synchronous) {

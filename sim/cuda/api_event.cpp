@@ -7,10 +7,6 @@ using namespace spillway::sim;
 
 namespace {
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 CUresult record(EntryPoint entry, CUevent event_handle, CUstream handle) {
   Call call(entry);
   if (call.refused()) return call.result();

@@ -13,10 +13,6 @@ namespace {
 constexpr int kThreadsPerMultiprocessor = 2048;
 char linked_image = 0;
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 struct Module {
   std::map<std::string, std::unique_ptr<int>> functions;  // a function's handle is its entry's address
 };

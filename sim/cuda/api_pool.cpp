@@ -27,10 +27,6 @@ bool is_pool(const State& state, CUmemoryPool pool) {
   return reinterpret_cast<uint64_t>(pool) >= kPoolTag && device_of(pool) < state.config.devices;
 }
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 CUresult allocate_on(EntryPoint entry, CUdeviceptr* out, size_t bytes, CUstream handle,
                      int device = kContextDevice) {
   Call call(entry, kNeedsContext);

@@ -10,10 +10,6 @@ using namespace spillway::sim;
 
 namespace {
 
-CUstream per_thread(CUstream stream) {
-  return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
-}
-
 // The frame of calls that only ask about a stream.
 struct StreamCall {
   Call call;

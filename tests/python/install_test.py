@@ -7,7 +7,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from importlib.util import find_spec
 from pathlib import Path
+
+
+def torch_folder() -> Path:
+    spec = find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -164,11 +171,29 @@ except spillway.SpillwayError as problem:
             code = f"import os\nif os.getuid() == 0:\n    os.setuid(65534)\n{INSTALL}"
             self.refuses(code, "cannot be kept", "SPILLWAY_CACHE", SPILLWAY_CACHE=f"{folder}/cache")
 
-    def test_no_home_directory(self) -> None:
-        code = "import os, pwd\nos.environ.pop('HOME', None)\ndef nobody(_): raise KeyError\npwd.getpwuid = nobody\n"
-        self.refuses(code + INSTALL, "no home directory", "SPILLWAY_CACHE", SPILLWAY_CACHE="", XDG_CACHE_HOME="")
-        done = run(code + INSTALL)
-        self.assertEqual(done.stdout.strip(), "full", done.stderr)
+    def test_without_a_home_that_can_be_written_to_a_folder_of_the_users_own_serves(self) -> None:
+        nobody = "import os, pwd\nos.environ.pop('HOME', None)\ndef nobody(_): raise KeyError\npwd.getpwuid = nobody\n"
+        for code, environment in ((nobody, {}), ("", {"HOME": "/proc/nowhere"})):
+            with self.subTest(environment), tempfile.TemporaryDirectory() as temporary:
+                unnamed = {"SPILLWAY_CACHE": "", "XDG_CACHE_HOME": "", "TMPDIR": temporary, **environment}
+                done = run(code + INSTALL, **unnamed)
+                self.assertEqual(done.stdout.strip(), "full", done.stderr)
+                (folder,) = Path(temporary).glob("spillway-*")
+                (made,) = folder.glob("spillway_torch-*.so")
+                self.assertIn(f"once; it is kept in {folder}", done.stderr)
+                # Where others could have put it there, it is not loaded.
+                made.write_bytes(b"not a library")
+                folder.chmod(0o777)
+                self.refuses(code + INSTALL, "open to others", "SPILLWAY_CACHE", **unnamed)
+
+    def test_environments_with_the_same_pytorch_share_what_was_compiled(self) -> None:
+        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as other:
+            code = "import torch, spillway; from spillway import _build; print(_build.extension(torch))"
+            first = run(code, SPILLWAY_CACHE=cache)
+            (Path(other) / "torch").symlink_to(torch_folder())
+            moved = f"import sys; sys.path.insert(0, {other!r}); {code}; print(torch.__file__)"
+            second = run(moved, SPILLWAY_CACHE=cache, CXX="no-such-compiler").stdout.split()
+            self.assertEqual(second, [first.stdout.strip(), f"{other}/torch/__init__.py"])
 
     def count_compilations(self, folder: str, prelude: str = "") -> int:
         """Of processes that start at once with an empty cache. Their compiler takes long enough to meet the others."""
