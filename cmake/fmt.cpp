@@ -1,5 +1,6 @@
-// fmt's functions, compiled once for the whole project: as a header alone they cost every file that formats a line four
-// seconds of compiling, and as the machine's library they would have to be on every other machine too.
+// fmt's functions, compiled once for the whole project: as a header alone they cost every file that formats a
+// line four seconds of compiling, and as the machine's library they would have to be on every other machine
+// too.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

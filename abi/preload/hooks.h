@@ -78,7 +78,8 @@ inline void account(DriverMemory kind, uint64_t key, uint64_t bytes) noexcept {
   Accounts::instance().add(kind, device, context, key, bytes);
 }
 
-// In a function of the per-thread default stream, by its name (_ptsz), the null stream is the calling thread's own.
+// In a function of the per-thread default stream, by its name (_ptsz), the null stream is the calling
+// thread's own.
 inline CUstream per_thread(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }

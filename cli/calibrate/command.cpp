@@ -26,7 +26,6 @@ using estimator::Observation;
 using estimator::RankClass;
 using estimator::TrainingRun;
 
-
 struct CalibrateChoices {
   std::vector<std::string> dumps;
   InputChoices input;

@@ -23,7 +23,9 @@ CheckAnswer answer_of(int attribute) {
 }
 
 const char* unless(CheckAnswer answer, const char* why_not) {
-  return answer == CheckAnswer::kYes ? "" : answer == CheckAnswer::kUnknown ? "this driver does not say" : why_not;
+  return answer == CheckAnswer::kYes       ? ""
+         : answer == CheckAnswer::kUnknown ? "this driver does not say"
+                                           : why_not;
 }
 
 // Memory on the host, made and given back: what the attributes promise is tried.

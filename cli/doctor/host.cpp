@@ -48,7 +48,8 @@ void examine_disk(const std::string& directory, std::vector<Check>& checks) {
 
 Check locked_memory() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return {"locked_memory", CheckAnswer::kUnknown, "no answer", {}};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+    return {"locked_memory", CheckAnswer::kUnknown, "no answer", {}};
   if (limit.rlim_cur == RLIM_INFINITY) return found("locked_memory", true, "unlimited");
   constexpr uint64_t kEnough = 64 << 20;
   return found(

@@ -12,7 +12,6 @@ using estimator::Bucket;
 using estimator::Buckets;
 using estimator::RankClass;
 
-
 std::string in_gib(double bytes) {
   return fmt::format("{:.3f}", bytes / kGiB);
 }
@@ -66,7 +65,8 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
                      in_gib(run.reserve.context_bytes), in_gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);
   for (const estimator::Mitigation& change : estimator::mitigations(run)) {
-    out += fmt::format("  saves {:>8} GiB: {} ({})\n", in_gib(change.saved_bytes), change.change, change.cost);
+    out +=
+        fmt::format("  saves {:>8} GiB: {} ({})\n", in_gib(change.saved_bytes), change.change, change.cost);
   }
   if (!run.assumptions.empty()) out += fmt::format("assumed: {}\n", fmt::join(run.assumptions, "; "));
   return out;

@@ -13,7 +13,6 @@ using Json = nlohmann::ordered_json;
 using estimator::CalibratedGroup;
 using estimator::Calibration;
 
-
 std::string gib(const std::optional<double>& bytes) {
   return bytes ? fmt::format("{:.3f}", *bytes / kGiB) : "-";
 }

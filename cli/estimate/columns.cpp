@@ -18,7 +18,6 @@ using estimator::Buckets;
 using estimator::GpuMemory;
 using estimator::RankClass;
 
-
 struct Row {
   std::string_view name;
   std::vector<double> bytes;  // one for each column

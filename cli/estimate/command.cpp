@@ -128,10 +128,11 @@ int answer_file(const EstimateChoices& choices) {
   if (!answered.ok()) {
     const std::string& text = answered.status().text();
     const bool named = text.rfind(choices.input.file, 0) == 0 || text.rfind("--", 0) == 0;
-    return complain("estimate", 
-        Status(answered.status().code(), named ? text : fmt::format("{}: {}", choices.input.file, text)));
+    return complain("estimate", Status(answered.status().code(),
+                                       named ? text : fmt::format("{}: {}", choices.input.file, text)));
   }
-  if (const Status written = write_stdout(answered.value().text); !written.ok()) return complain("estimate", written);
+  if (const Status written = write_stdout(answered.value().text); !written.ok())
+    return complain("estimate", written);
   if (!damaged.empty()) return complain("estimate", Status::invalid_argument(damaged));
   return answered.value().yes ? 0 : 2;
 }
@@ -149,8 +150,8 @@ int answer_dumps(const EstimateChoices& choices) {
     if (!question.ok()) return complain("estimate", question.status());
     const Result<estimator::Estimate> estimate = question.value().estimator(question.value().run);
     if (!estimate.ok())
-      return complain("estimate", Status(estimate.status().code(),
-                             fmt::format("{}: {}", choices.input.file, estimate.status().text())));
+      return complain("estimate", Status(estimate.status().code(), fmt::format("{}: {}", choices.input.file,
+                                                                               estimate.status().text())));
     const estimator::MeasuredRun run{question.value().run, estimate.value()};
     text = diagnosis_text(measurements.value(), &run, choices.json);
   }

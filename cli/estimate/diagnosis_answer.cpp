@@ -15,7 +15,6 @@ using estimator::Account;
 using estimator::Finding;
 using estimator::Measurement;
 
-
 std::string account_text(const Measurement& measurement) {
   const Account parts = estimator::account(measurement);
   const auto row = [](const char* sign, const char* name, double bytes) {

@@ -12,7 +12,6 @@ namespace {
 using estimator::Buckets;
 using Json = nlohmann::ordered_json;
 
-
 std::string rows(const char* tier, const Buckets& buckets) {
   std::string out;
   for (const estimator::Bucket& bucket : buckets)

@@ -104,8 +104,8 @@ int run(const LaunchChoices& choices) {
 
 // What the program's processes left in the folder, one file each.
 struct Results {
-  bool watched = false;     // some process had PyTorch and said so
-  bool complete = true;     // each that used CUDA said what it used
+  bool watched = false;       // some process had PyTorch and said so
+  bool complete = true;       // each that used CUDA said what it used
   std::vector<Parsed> users;  // of CUDA, by rank
 };
 
@@ -200,13 +200,7 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
     }
   }
   out += fmt::format("  {}\n", explain(verdict, results, code));
-  out +=
-      "  Meaningless here: every value computed on the device (losses, metrics, anything that branches on "
-      "them), all "
-      "times,\n  memory that libraries take for themselves (cuDNN is off, NCCL moves no tensors), and "
-      "kernels' "
-      "workspaces.\n  Meant: the sequence and sizes of PyTorch's allocations, and what the allocator makes "
-      "of them.\n";
+  out += "  sizes are meant; values, times and libraries' own memory are meaningless here: docs/pytorch.md\n";
   return out;
 }
 
@@ -249,11 +243,11 @@ int dryrun(const LaunchChoices& choices) {
       results.users.empty() ? choices.allocator : results.users.front().value("allocator", choices.allocator);
   if (choices.json) {
     const Parsed all = {{"gpu_memory_bytes", *gpu_bytes},
-                      {"allocator", allocator},
-                      {"exit_code", code.value()},
-                      {"verdict", name_of(verdict)},
-                      {"out_of_memory", verdict == Verdict::kOutOfMemory},
-                      {"processes", results.users}};
+                        {"allocator", allocator},
+                        {"exit_code", code.value()},
+                        {"verdict", name_of(verdict)},
+                        {"out_of_memory", verdict == Verdict::kOutOfMemory},
+                        {"processes", results.users}};
     std::fprintf(stderr, "%s\n", all.dump(2).c_str());
   } else {
     std::fputs(report(results, *gpu_bytes, allocator, verdict, code.value()).c_str(), stderr);

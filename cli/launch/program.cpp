@@ -39,6 +39,11 @@ Result<std::string> folder_with(const char* file, const std::vector<fs::path>& f
                                 own_folder().string(), variable));
 }
 
+// The dynamic loader ends a path at these characters, and knows no way to quote them.
+bool is_nameable_to_loader(const std::string& path) {
+  return path.find_first_of(" \t\n:;") == std::string::npos;
+}
+
 fs::path named_folder(const char* variable) {
   const char* named = std::getenv(variable);
   return named == nullptr ? fs::path() : fs::path(named);
@@ -124,6 +129,12 @@ Result<std::string> preload_library() {
   Result<std::string> folder =
       folder_with(kLibrary, folders, "libspillway_preload.so is", "SPILLWAY_PRELOAD");
   if (!folder.ok()) return folder;
+  if (!is_nameable_to_loader(folder.value())) {
+    return Status::invalid_argument(fmt::format(
+        "{}/{} cannot be preloaded: LD_PRELOAD takes a space or a colon in a path for its end; install "
+        "Spillway in a folder without one, or set SPILLWAY_PRELOAD to one with a copy",
+        folder.value(), kLibrary));
+  }
   return folder.value() + "/" + kLibrary;
 }
 
@@ -171,7 +182,13 @@ Result<std::string> simulated_libraries_folder(const std::string& python) {
   const bool made = ::pclose(pipe) == 0;
   while (!said.empty() && said.back() == '\n') said.pop_back();
   const std::string last = said.substr(said.rfind('\n') + 1);
-  if (made && !last.empty()) return last;
+  if (made && !last.empty()) {
+    if (is_nameable_to_loader(last)) return last;
+    return Status::io(
+        fmt::format("{}: LD_PRELOAD takes a space or a colon in a path for its end; set SPILLWAY_CACHE to a "
+                    "folder without one",
+                    last));
+  }
   return Status::io(last.empty() ? fmt::format("{} cannot tell which PyTorch it has, as said above", python)
                                  : last);
 }

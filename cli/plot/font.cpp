@@ -31,7 +31,8 @@ cairo_font_face_t* make_font() {
     return nullptr;
   }
   cairo_font_face_t* font = cairo_ft_font_face_create_for_ft_face(face, 0);
-  // FreeType's face has to live as long as cairo's, which may be longer than the caller's: tied as cairo documents it.
+  // FreeType's face has to live as long as cairo's, which may be longer than the caller's: tied as cairo
+  // documents it.
   static const cairo_user_data_key_t kFace{};
   if (cairo_font_face_set_user_data(font, &kFace, face, [](void* held) {
         FT_Done_Face(static_cast<FT_Face>(held));

@@ -1,4 +1,5 @@
-// The font of pictures, which is part of the program: what a picture says does not depend on what the machine has.
+// The font of pictures, which is part of the program: what a picture says does not depend on what the machine
+// has.
 #pragma once
 
 #include <cairo.h>

@@ -219,14 +219,6 @@ std::vector<AllocatorKind> allocators(const Options& options) {
   return {AllocatorKind::kSpillway};
 }
 
-std::string command_text(const Options& options) {
-  std::string text = "spillway replay --compare";
-  if (options.repeats > 1) text += fmt::format(" --repeat {}", options.repeats);
-  if (options.set_access_cost != "per-call") text += " --set-access-cost " + options.set_access_cost;
-  for (const std::string& path : options.traces) text += " " + path;
-  return text;
-}
-
 Result<std::vector<ReplayRow>> replay_all(const Options& options) {
   auto capacity = parse_capacity(options.compare ? "min" : options.capacity);
   if (!capacity.ok()) return capacity.take_status();
@@ -252,22 +244,12 @@ Result<std::vector<ReplayRow>> replay_all(const Options& options) {
   return rows;
 }
 
-// One line, whatever the text holds.
-int report_error(const Status& status) {
-  std::string text = status.text();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  std::fprintf(stderr, "spillway replay: %s\n", text.c_str());
-  return 1;
-}
-
 int run_replay(const Options& options) {
   auto rows = replay_all(options);
-  if (!rows.ok()) return report_error(rows.status());
-  const std::string text = options.json      ? to_json(rows.value())
-                           : options.compare ? to_markdown(rows.value(), command_text(options))
-                                             : to_text(rows.value());
+  if (!rows.ok()) return complain("replay", rows.status());
+  const std::string text = options.json ? to_json(rows.value()) : to_text(rows.value());
   const Status written = options.output.empty() ? write_stdout(text) : write_file(options.output, text);
-  if (!written.ok()) return report_error(written);
+  if (!written.ok()) return complain("replay", written);
   const bool out_of_memory = std::any_of(rows->begin(), rows->end(), [](const ReplayRow& row) {
     return row.run.ooms > 0 || (row.searched && !row.min_capacity_bytes);
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -96,9 +97,20 @@ std::string short_name(const std::string& path) {
   return name;
 }
 
-std::string markdown_cell(std::string text) {
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.replace(at, 1, "\\|");
-  return text;
+// What a row says beyond its columns.
+std::string notes_of(const ReplayRow& row) {
+  std::string notes;
+  if (row.devices_with_events > 1) {
+    notes += fmt::format("{}: {} devices have events, replayed device {}\n", short_name(row.trace),
+                         row.devices_with_events, row.device);
+  }
+  if (row.run.ooms > 0) {
+    notes +=
+        fmt::format("{}: out of memory on {} in pass {}, for {} with {} reserved\n", short_name(row.trace),
+                    format_size(row.capacity_bytes.value_or(0)), row.run.oom_pass + 1,
+                    format_size(row.run.oom_bytes), format_size(row.run.peak_reserved_bytes));
+  }
+  return notes;
 }
 
 }  // namespace
@@ -113,72 +125,44 @@ std::string to_json(const std::vector<ReplayRow>& rows) {
 std::string to_text(const std::vector<ReplayRow>& rows) {
   const bool searched =
       std::any_of(rows.begin(), rows.end(), [](const ReplayRow& row) { return row.searched; });
-  std::vector<std::vector<std::string>> lines;
-  std::vector<std::string> head = {"trace", "allocator", "events", "peak live", "reserved"};
-  if (searched) head.insert(head.end(), {"minimum", "stall-free"});
-  head.insert(head.end(), {"driver calls", "in last pass", "host waits", "stream waits", "ns/event"});
-  lines.push_back(std::move(head));
+  std::vector<std::string> head = {"", "reserved"};
+  if (searched) head.insert(head.end(), {"minimum", "no stall"});
+  head.insert(head.end(), {"calls", "steady", "waits", "orders", "ns"});
+  std::vector<std::vector<std::string>> lines = {head};
   std::string notes;
   for (const ReplayRow& row : rows) {
-    std::vector<std::string> line = {short_name(row.trace), name_of(row.allocator),
-                                     fmt::format("{}", row.events), format_size(row.peak_live_bytes),
-                                     ratio_text(row.run.peak_reserved_bytes, row.peak_live_bytes)};
+    std::vector<std::string> line = {
+        std::string("  ") + name_of(row.allocator),
+        ratio_text(row.searched ? row.unlimited_peak_reserved_bytes : row.run.peak_reserved_bytes,
+                   row.peak_live_bytes)};
     if (searched) {
       line.push_back(ratio_text(row.min_capacity_bytes, row.peak_live_bytes));
       line.push_back(ratio_text(row.stall_free_capacity_bytes, row.peak_live_bytes));
     }
-    line.push_back(fmt::format("{}", row.run.driver_calls));
-    line.push_back(fmt::format("{}", row.run.last_pass_driver_calls));
+    line.push_back(fmt::format("{}", row.searched ? row.unlimited_driver_calls : row.run.driver_calls));
+    line.push_back(
+        fmt::format("{}", row.searched ? row.unlimited_steady_driver_calls : row.run.last_pass_driver_calls));
     line.push_back(fmt::format("{}", row.run.host_waits));
     line.push_back(fmt::format("{}", row.run.stream_waits));
     line.push_back(fmt::format("{:.0f}", row.ns_per_event));
     lines.push_back(std::move(line));
-    if (row.devices_with_events > 1) {
-      notes += fmt::format("{}: {} devices have events, replayed device {}\n", short_name(row.trace),
-                           row.devices_with_events, row.device);
-    }
-    if (row.run.ooms > 0) {
-      notes +=
-          fmt::format("{}: out of memory on {} in pass {}, for {} with {} reserved\n", short_name(row.trace),
-                      format_size(row.capacity_bytes.value_or(0)), row.run.oom_pass + 1,
-                      format_size(row.run.oom_bytes), format_size(row.run.peak_reserved_bytes));
-    }
+    notes += notes_of(row);
   }
-  std::string out = aligned(lines);
-  out += searched ? "reserved, minimum, stall-free: times peak live requested bytes; counters: at the "
-                    "minimum capacity\n"
-                  : "reserved: peak, times peak live requested bytes\n";
+  std::istringstream table(aligned(lines));
+  std::string out;
+  std::string line;
+  std::getline(table, line);
+  out += line + '\n';
+  for (size_t i = 0; std::getline(table, line); ++i) {
+    if (i == 0 || rows[i].trace != rows[i - 1].trace || rows[i].device != rows[i - 1].device) {
+      out += fmt::format("{}: {} events, peak live {}\n", short_name(rows[i].trace), rows[i].events,
+                         format_size(rows[i].peak_live_bytes));
+    }
+    out += line + '\n';
+  }
+  out += searched ? "reserved, minimum, no stall: times peak live bytes; all columns: docs/trace.md\n"
+                  : "reserved: times peak live bytes; all columns: docs/trace.md\n";
   return out + notes;
-}
-
-std::string to_markdown(const std::vector<ReplayRow>& rows, const std::string& command) {
-  std::string out = fmt::format("Printed by `{}`.\n\n", command);
-  out +=
-      "| trace | peak live | allocator | stall-free | minimum | reserved, unlimited | host waits at minimum |"
-      " driver calls, first pass | driver calls per pass, steady | ns/event |\n";
-  out += "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|\n";
-  std::string previous;
-  for (const ReplayRow& row : rows) {
-    const bool same = row.trace == previous;
-    previous = row.trace;
-    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.0f} |\n",
-                       same ? "" : markdown_cell(short_name(row.trace)),
-                       same ? "" : format_size(row.peak_live_bytes), name_of(row.allocator),
-                       ratio_text(row.stall_free_capacity_bytes, row.peak_live_bytes),
-                       ratio_text(row.min_capacity_bytes, row.peak_live_bytes),
-                       ratio_text(row.unlimited_peak_reserved_bytes, row.peak_live_bytes),
-                       row.min_capacity_bytes ? fmt::format("{}", row.run.host_waits) : "",
-                       row.unlimited_driver_calls, row.unlimited_steady_driver_calls, row.ns_per_event);
-  }
-  out += R"(
-Stall-free, minimum and reserved are times peak live requested bytes, capacities on a grid of 0.0005. Minimum: every
-larger capacity up to 1.1 completes as well, with streams that complete at once. Stall-free: the same without a host wait,
-where nothing completes before the host waits. Driver calls: those that manage memory
-or wait on the host, with unlimited memory, steady in the tenth pass. ns/event: processor
-time of an allocation or a free, median pass of a loop that was warmed up until it no longer called the driver for memory,
-or for 30 passes or 5 seconds.
-)";
-  return out;
 }
 
 }  // namespace spillway

@@ -37,10 +37,8 @@ struct ReplayRow {
 // An array with one object for each row.
 std::string to_json(const std::vector<ReplayRow>& rows);
 
-// An aligned table, with a line for each row that ran out of memory.
+// A block for each trace, in 80 columns, and a line for each row that ran out of memory; docs/trace.md says
+// what the columns are.
 std::string to_text(const std::vector<ReplayRow>& rows);
-
-// A Markdown table with one line for each trace and allocator.
-std::string to_markdown(const std::vector<ReplayRow>& rows, const std::string& command);
 
 }  // namespace spillway

@@ -22,7 +22,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-
 struct TiersOptions {
   std::string directory;
   std::string bytes = "1GiB";

@@ -5,8 +5,10 @@ The command `spillway stand-ins` prints what folder() answers.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -98,10 +100,21 @@ def make(maker: Path, torch: Path, built: Path, name: str) -> Path:
     return target
 
 
+def nameable(path: Path) -> Path:
+    """The folder by a path that LD_PRELOAD can name, which takes spaces and colons for ends: through a link in the
+    cache, if need be."""
+    if not re.search(r"[\s:;]", str(path)):
+        return path
+    link = _cache.writable_folder() / f"link-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(path)
+    return link
+
+
 def main(built: str) -> None:
     """For the command, which reads the last line: the folder, or what is wrong."""
     try:
-        print(folder(Path(built)))
+        print(nameable(folder(Path(built))))
     except SpillwayError as problem:
         print(problem)
         sys.exit(1)

@@ -25,7 +25,8 @@
 #undef cuGraphInstantiate
 #undef cuGraphNodeGetDependencies
 
-// In a function of the per-thread default stream, by its name (_ptsz), the null stream is the calling thread's own.
+// In a function of the per-thread default stream, by its name (_ptsz), the null stream is the calling
+// thread's own.
 inline CUstream per_thread(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }

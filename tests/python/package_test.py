@@ -113,7 +113,8 @@ class Package(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.work = tempfile.TemporaryDirectory()
         cls.wheel = build_wheel(cls.work.name)
-        cls.own = Environment(sys.executable, Path(cls.work.name) / "own", cls.wheel)
+        # People keep environments in folders with spaces, which LD_PRELOAD takes for ends.
+        cls.own = Environment(sys.executable, Path(cls.work.name) / "an environment", cls.wheel)
         (cls.own.packages / "torch_of_the_test.pth").write_text(f"{TORCH.parent}\n")
 
     @classmethod
@@ -121,7 +122,8 @@ class Package(unittest.TestCase):
         cls.work.cleanup()
 
     def test_a_training_step_on_what_is_prebuilt(self) -> None:
-        """No compiler is in reach, and nothing that was compiled could be kept: what serves came with the wheel."""
+        """No compiler is in reach, and nothing is kept but a link to a path without spaces: what serves came with the
+        wheel."""
         tools = Path(self.work.name) / "tools"
         tools.mkdir()
         (tools / "python").symlink_to(self.own.folder / "bin" / "python")
@@ -131,10 +133,29 @@ class Package(unittest.TestCase):
         done = self.own.run(
             *("spillway", "dryrun", "--gpu-memory", "1GiB", "--", self.own.folder / "bin" / "python", script),
             PATH=str(tools),
-            SPILLWAY_CACHE="/proc/nowhere",
+            SPILLWAY_CACHE=str(Path(self.work.name) / "links"),
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.split(), [str(self.own.package / "__init__.py"), "full", "spillway", "True"])
+        self.assertEqual(done.stdout.strip(), f"{self.own.package / '__init__.py'} full spillway True")
+        self.assertEqual([file.is_symlink() for file in (Path(self.work.name) / "links").iterdir()], [True])
+
+    def test_what_cannot_be_preloaded_is_refused(self) -> None:
+        done = self.own.run("spillway", "run", "--preload", "--", "true")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("a space", done.stderr)
+
+    def test_as_a_module(self) -> None:
+        done = self.own.run("python", "-m", "spillway", "--version")
+        self.assertEqual((done.returncode, done.stdout), (0, "spillway 0.1.0\n"), done.stderr)
+
+    def test_it_needs_no_library_that_another_machine_may_lack(self) -> None:
+        """What every Linux with glibc has: the C and the C++ library. The simulated libraries need each other."""
+        everywhere = r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so\.\d+|ld-linux-x86-64\.so\.2|libspillway\.so\.0"
+        for file in [self.own.package / "bin" / "spillway", *self.own.package.glob("lib/libspillway*")]:
+            with self.subTest(file.name):
+                dynamic = run(["readelf", "-d", file], clean()).stdout
+                needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+                self.assertEqual([name for name in needed if not re.fullmatch(everywhere, name)], [])
 
     def test_without_what_is_prebuilt_it_is_compiled_once(self) -> None:
         """As under a PyTorch that the wheel was not built for: the extension and the stand-ins of CUDA's libraries."""
