@@ -19,7 +19,7 @@ from typing import Any
 
 from . import _cache
 from ._errors import SpillwayError
-from ._library import HERE, include_folder, installed
+from ._library import HERE, include_folder, library_path
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DNDEBUG")
 
@@ -39,7 +39,8 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
 
     Errors: SpillwayError, when there is none and it cannot be compiled.
     """
-    if prebuilt := installed(f"lib/{name}-{abi_tag(torch)}.so"):
+    prebuilt = library_path().parent / f"{name}-{abi_tag(torch)}.so"
+    if prebuilt.exists():
         return prebuilt
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     home = Path(torch.__file__).parent
