@@ -19,8 +19,10 @@ set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # What one checkout compiled serves the next: paths below the root are hashed as relative ones.
+  set(cached env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${cached})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${cached})
 endif()
 
 add_library(spillway_options INTERFACE)

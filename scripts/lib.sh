@@ -5,9 +5,6 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root" || exit 1
 venv="$root/.venv"
 
-# What one checkout compiled serves the next: paths below the root are hashed as relative ones.
-export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=true
-
 torch_version=2.11.0
 cuda_runtime_version=13.0.96
 cuda_crt_version=13.0.88
