@@ -3,10 +3,10 @@ them runs on every Linux that has glibc 2.28 and GCC 8's libstdc++ or later, as 
 
 usage: make_stubs.py OUTPUT [--cc CC]
 
-A stand-in has each function and object that the library of this machine has by a version that old, and nothing newer; of
-several versions of one name, the newest of them. What is newer is undefined then, and comes from shims.c or, for C++,
-from libstdc++.a. Threads and dlopen() were in libraries of their own, which programs must name: so there are empty
-stand-ins for those.
+A stand-in has each function and object that the library of this machine has by a version that old, and nothing newer;
+of several versions of one name, the newest of them. What is newer is undefined then, and comes from shims.c or, for
+C++, from libstdc++.a. Threads and dlopen() were in libraries of their own, which programs must name: so there are
+empty stand-ins for those.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# The newest version that a library may ask for, by the family of the version's name: what manylinux_2_28 allows (PEP 600
-# and the policies of auditwheel).
+# The newest version that a library may ask for, by the family of the version's name: what manylinux_2_28 allows (PEP
+# 600 and the policies of auditwheel).
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
 LIBRARIES = ("libc.so.6", "libm.so.6", "libstdc++.so.6")
 EMPTY = ("libpthread.so.0", "libdl.so.2", "librt.so.1")

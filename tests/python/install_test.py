@@ -17,6 +17,22 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
+EXTENSION = "import torch, spillway; from spillway import _build; print(_build.extension(torch))"
+
+
+def quick_compiler(folder: Path) -> str:
+    """A compiler that makes a file, in long enough for processes that begin together to meet, and counts in `count`."""
+    compiler = folder / "compiler"
+    compiler.write_text(f"""#!/bin/sh
+echo >>{folder}/count
+sleep 0.5
+while [ "$1" != -o ]; do shift; done
+echo >"$2"
+""")
+    compiler.chmod(0o755)
+    return str(compiler)
+
+
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -175,38 +191,40 @@ except spillway.SpillwayError as problem:
         nobody = "import os, pwd\nos.environ.pop('HOME', None)\ndef nobody(_): raise KeyError\npwd.getpwuid = nobody\n"
         for code, environment in ((nobody, {}), ("", {"HOME": "/proc/nowhere"})):
             with self.subTest(environment), tempfile.TemporaryDirectory() as temporary:
-                unnamed = {"SPILLWAY_CACHE": "", "XDG_CACHE_HOME": "", "TMPDIR": temporary, **environment}
-                done = run(code + INSTALL, **unnamed)
-                self.assertEqual(done.stdout.strip(), "full", done.stderr)
+                compiler = quick_compiler(Path(temporary))
+                unnamed = {
+                    "SPILLWAY_CACHE": "",
+                    "XDG_CACHE_HOME": "",
+                    "TMPDIR": temporary,
+                    "CXX": compiler,
+                    **environment,
+                }
+                done = run(code + EXTENSION, **unnamed)
                 (folder,) = Path(temporary).glob("spillway-*")
                 (made,) = folder.glob("spillway_torch-*.so")
+                self.assertEqual(done.stdout.strip(), str(made), done.stderr)
                 self.assertIn(f"once; it is kept in {folder}", done.stderr)
+                self.assertNotIn("once", run(code + EXTENSION, **unnamed).stderr)
                 # Where others could have put it there, it is not loaded.
-                made.write_bytes(b"not a library")
                 folder.chmod(0o777)
-                self.refuses(code + INSTALL, "open to others", "SPILLWAY_CACHE", **unnamed)
+                self.refuses(code + EXTENSION, "open to others", "SPILLWAY_CACHE", **unnamed)
 
     def test_environments_with_the_same_pytorch_share_what_was_compiled(self) -> None:
-        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as other:
-            code = "import torch, spillway; from spillway import _build; print(_build.extension(torch))"
-            first = run(code, SPILLWAY_CACHE=cache)
-            (Path(other) / "torch").symlink_to(torch_folder())
-            moved = f"import sys; sys.path.insert(0, {other!r}); {code}; print(torch.__file__)"
-            second = run(moved, SPILLWAY_CACHE=cache, CXX="no-such-compiler").stdout.split()
-            self.assertEqual(second, [first.stdout.strip(), f"{other}/torch/__init__.py"])
+        with tempfile.TemporaryDirectory() as folder:
+            cache = f"{folder}/cache"
+            first = run(EXTENSION, SPILLWAY_CACHE=cache, CXX=quick_compiler(Path(folder)))
+            (Path(folder) / "torch").symlink_to(torch_folder())
+            moved = f"import sys; sys.path.insert(0, {folder!r}); {EXTENSION}; print(torch.__file__)"
+            second = run(moved, SPILLWAY_CACHE=cache, CXX="no-such-compiler")
+            self.assertEqual(
+                second.stdout.split(), [first.stdout.strip(), f"{folder}/torch/__init__.py"], second.stderr
+            )
 
     def count_compilations(self, folder: str, prelude: str = "") -> int:
         """Of processes that start at once with an empty cache. Their compiler takes long enough to meet the others."""
-        compiler = Path(folder) / "compiler"
-        compiler.write_text(f"""#!/bin/sh
-echo >>{folder}/count
-sleep 0.5
-while [ "$1" != -o ]; do shift; done
-echo >"$2"
-""")
-        compiler.chmod(0o755)
-        code = f"import torch, spillway\n{prelude}\nfrom spillway import _build; print(_build.extension(torch))"
-        environment = {**os.environ, "CXX": str(compiler), "SPILLWAY_CACHE": f"{folder}/cache"}
+        compiler = quick_compiler(Path(folder))
+        code = f"import torch, spillway\n{prelude}\n{EXTENSION}"
+        environment = {**os.environ, "CXX": compiler, "SPILLWAY_CACHE": f"{folder}/cache"}
         command = [sys.executable, "-c", code]
         processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(4)]
         made = {process.communicate()[0].strip() for process in processes}
