@@ -1,6 +1,7 @@
 # spillway_make_portable(TARGET ...): libraries and programs that run on machines with an older C and C++ library than the one
-# that builds them: glibc 2.28 and GCC 8's libstdc++ (cmake/portable/). With SPILLWAY_PORTABLE alone, as the wheel has it.
-option(SPILLWAY_PORTABLE "Link what is shipped for every Linux that has glibc 2.28 or later" OFF)
+# that builds them: glibc 2.28 and GCC 8's libstdc++ (cmake/portable/). With SPILLWAY_PORTABLE alone, as scripts/release sets
+# it on Debian 12; what users build for their own machine need not be so.
+option(SPILLWAY_PORTABLE "Link what is shipped for every Linux on x86-64 that has glibc 2.28 or later" OFF)
 if(SPILLWAY_PORTABLE)
   find_package(Python3 COMPONENTS Interpreter REQUIRED)
   set(portable ${CMAKE_BINARY_DIR}/portable)
@@ -9,6 +10,8 @@ if(SPILLWAY_PORTABLE)
     COMMAND_ERROR_IS_FATAL ANY)
   add_library(spillway_shims OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/shims.c)
   add_library(spillway_start OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/start.c)
+  # Seen from outside they would take the place of the C library's own in the whole process.
+  set_target_properties(spillway_shims spillway_start PROPERTIES C_VISIBILITY_PRESET hidden)
 endif()
 
 function(spillway_make_portable)

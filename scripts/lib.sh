@@ -33,6 +33,7 @@ install_packages() {
   done < <(cat "$@")
   [ "${#missing[@]}" -gt 0 ] || return 0
   say "installing packages: ${missing[*]}"
+  as_root true
   local log; log="$(mktemp)"
   if ! { as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive \
          apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then

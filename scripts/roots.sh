@@ -15,11 +15,16 @@ cannot() { say "bare roots cannot be had here: $*"; exit 77; }
 need_roots() {
   [ "$(id -u)" = 0 ] || cannot "root rights are needed"
   command -v debootstrap >/dev/null || cannot "debootstrap is not installed"
+  # The first process of a namespace ignores what it has no trap for.
+  trap 'exit 143' TERM
+  trap 'exit 130' INT
   if [ -z "${SPILLWAY_INSIDE:-}" ]; then
     unshare --mount --pid --fork true 2>/dev/null || cannot "the kernel gives no namespace for mounts and processes"
     SPILLWAY_INSIDE=1 exec unshare --mount --pid --fork --kill-child "$root/scripts/${0##*/}" "$@"
   fi
   mkdir -p "$store"/{archives/partial,pip} || cannot "$store cannot be made"
+  exec 9>"$store/lock"
+  flock -n 9 || cannot "another run has those in $store"
 }
 
 # check WHAT COMMAND...: counts it; its output is in $store/check.log, and shown only where it fails.
@@ -70,14 +75,18 @@ new_root() {
   [ ! -f "${PIP_CERT:-}" ] || cp "$PIP_CERT" "$folder/etc/pip-certificates.crt"
 }
 
-# drop_root NAME: and nothing of what is mounted in it.
+# drop_root NAME: and nothing of what is mounted in it, which can be this machine's own caches: where a mount stays, so does
+# the root.
 drop_root() {
-  local mounted
-  for mounted in proc dev sys var/cache/apt/archives root/.cache/pip root/.cache/ccache; do
-    umount -R "$store/$1/$mounted" 2>/dev/null
-  done
-  rm -rf --one-file-system "${store:?}/$1"
+  local folder="${store:?}/$1" mounted
+  while read -r mounted; do umount -R "$mounted" 2>/dev/null; done < <(mounts_below "$folder")
+  mounted="$(mounts_below "$folder")"
+  [ -z "$mounted" ] || die "$folder is left as it is: something uses what is mounted there ($mounted)"
+  rm -rf --one-file-system "$folder"
 }
+
+# mounts_below FOLDER: the innermost first.
+mounts_below() { awk -v folder="$1/" 'index($5, folder) == 1 { print $5 }' /proc/self/mountinfo | sort -r; }
 
 # in_root NAME COMMAND...: with the environment of somebody who has just logged in, and this machine's way to the network.
 in_root() {

@@ -23,6 +23,8 @@ namespace {
 
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr int kSecondsPerRequest = 10;  // a peer that says nothing for so long is let go
+constexpr int kMostHeaderBytes = 16 << 10;
+constexpr int kMostBodyBytes = 4 << 10;  // of what is refused anyway
 
 struct ExporterOptions {
   std::string listen = "127.0.0.1:9835";
@@ -112,7 +114,9 @@ int serve(const ExporterOptions& asked) {
     return complain(Status::io("exporter: signals cannot be watched"));
   }
   std::string directory = asked.directory;
-  evhttp_set_allowed_methods(server.get(), EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
+  evhttp_set_allowed_methods(server.get(), EVHTTP_REQ_GET);
+  evhttp_set_max_headers_size(server.get(), kMostHeaderBytes);
+  evhttp_set_max_body_size(server.get(), kMostBodyBytes);
   evhttp_set_timeout(server.get(), kSecondsPerRequest);
   evhttp_set_cb(server.get(), "/metrics", answer_metrics, &directory);
   evhttp_set_cb(server.get(), "/", answer_root, nullptr);

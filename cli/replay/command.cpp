@@ -301,7 +301,7 @@ std::function<int()> add_replay_command(CLI::App& app) {
       ->check(CLI::Range(1, 256));
   command->add_option("--output", options->output, "Write the answer to this file instead of stdout");
   command->add_flag("--compare", options->compare,
-                    "Spillway, native and expandable side by side as a Markdown table, with --capacity min");
+                    "Spillway, native and expandable side by side, with --capacity min");
   command->add_flag("--json", options->json, "An array with one object for each trace");
   return [options] { return run_replay(*options); };
 }

@@ -77,6 +77,7 @@ def assembly(symbols: list[Symbol]) -> str:
         section, kind = KINDS.get(symbol.kind, FUNCTION)
         lines += [
             section,
+            *([".balign 32"] if symbol.kind in KINDS else []),  # as any object may need where a program copies it
             f".globl stub_{number}",
             f".type stub_{number}, {kind}",
             f".size stub_{number}, {symbol.size}",
@@ -123,14 +124,14 @@ def main() -> None:
     # What -lc and -lm find: in front of the compiler's own.
     nonshared = where(options.cc, "libc_nonshared.a")
     loader = where(options.cc, "ld-linux-x86-64.so.2")
-    old_threads = " ".join(str(folder / soname) for soname in EMPTY)
+    old_threads = " ".join(f'"{folder / soname}"' for soname in EMPTY)
     (folder / "libc.so").write_text(
-        f"GROUP ( {folder / 'libc.so.6'} {old_threads} {nonshared} AS_NEEDED ( {loader} ) )\n"
+        f'GROUP ( "{folder / "libc.so.6"}" {old_threads} "{nonshared}" AS_NEEDED ( "{loader}" ) )\n'
     )
-    (folder / "libm.so").write_text(f"GROUP ( {folder / 'libm.so.6'} )\n")
+    (folder / "libm.so").write_text(f'GROUP ( "{folder / "libm.so.6"}" )\n')
     # New parts of the C++ library come from its archive, which is asked second.
     archive = where(options.cc, "libstdc++.a")
-    (folder / "libstdc++.so").write_text(f"GROUP ( {folder / 'libstdc++.so.6'} {archive} )\n")
+    (folder / "libstdc++.so").write_text(f'GROUP ( "{folder / "libstdc++.so.6"}" "{archive}" )\n')
 
 
 if __name__ == "__main__":

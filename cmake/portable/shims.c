@@ -1,6 +1,7 @@
-// What glibc has had since a release newer than 2.28, in terms of what it had before: linked into what is to run there too.
-// Nothing here is seen outside of the library or program that it is linked into. (The releases: `readelf --dyn-syms` of
-// libc.so.6; the older forms: glibc's NEWS of 2.30, 2.32, 2.33, 2.34 and 2.36.)
+// What glibc has had since a release newer than 2.28, in terms of what it had before: linked into what is to
+// run there too. Nothing here is seen outside of the library or program that it is linked into. (The
+// releases: `readelf --dyn-syms` of libc.so.6; the older forms: glibc's NEWS of 2.30, 2.32, 2.33, 2.34
+// and 2.36.)
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-// 2.32. Whether there is one thread: never claimed, which costs a locked instruction where it could be left out.
+// 2.32. Whether there is one thread: never claimed, which costs a locked instruction where it could be left
+// out.
 char __libc_single_threaded = 0;
 
-// 2.33. Before, these were small functions in each program, over calls that name the layout of struct stat: 1 on x86-64.
+// 2.33. Before, these were small functions in each program, over calls that name the layout of struct stat: 1
+// on x86-64.
 enum { kStatVersion = 1 };
 int __xstat(int version, const char* path, struct stat* out);
 int __lxstat(int version, const char* path, struct stat* out);
@@ -54,7 +57,8 @@ static struct timespec on_realtime_clock(clockid_t clock, const struct timespec*
   return then;
 }
 
-// 2.30. A step of the realtime clock while it waits moves the end by as much; callers ask again until it is due.
+// 2.30. A step of the realtime clock while it waits moves the end by as much; callers ask again until it is
+// due.
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                            const struct timespec* until) {
   const struct timespec then = on_realtime_clock(clock, until);

@@ -40,8 +40,8 @@ struct IoEngine::Slot {
 
 namespace {
 
-// ioprio_set(2) has no wrapper in the C library, and <linux/ioprio.h> is no C++ in every version of the kernel's headers.
-// The values are those of the kernel's Documentation/block/ioprio.rst.
+// ioprio_set(2) has no wrapper in the C library, and <linux/ioprio.h> is no C++ in every version of the
+// kernel's headers. The values are those of the kernel's Documentation/block/ioprio.rst.
 constexpr int kIoprioWhoProcess = 1;
 constexpr int kIoprioClassShift = 13;
 constexpr int kIoprioClassIdle = 3;

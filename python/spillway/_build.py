@@ -19,7 +19,7 @@ from typing import Any
 
 from . import _cache
 from ._errors import SpillwayError
-from ._library import HERE, include_folder, library_path
+from ._library import HERE, include_folder, installed, library_path
 
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DNDEBUG")
 
@@ -39,9 +39,11 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
 
     Errors: SpillwayError, when there is none and it cannot be compiled.
     """
-    prebuilt = library_path().parent / f"{name}-{abi_tag(torch)}.so"
-    if prebuilt.exists():
-        return prebuilt
+    prebuilt = f"{name}-{abi_tag(torch)}.so"
+    if (beside := library_path().parent / prebuilt).exists():
+        return beside
+    if shipped := installed(f"lib/{prebuilt}"):
+        return shipped
     flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     home = Path(torch.__file__).parent
     sources = sorted(folder.glob("*.cpp"))

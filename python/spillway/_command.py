@@ -16,5 +16,6 @@ def main() -> NoReturn:
     except SpillwayError as problem:
         sys.exit(f"spillway: {problem}")
     os.environ["SPILLWAY_PYTHON"] = sys.executable  # dryrun and trace-model use this Python's PyTorch
-    os.environ.setdefault("SPILLWAY_PACKAGE", str(HERE))  # which is not beside the command where it is editable
+    if command.parents[1] != HERE:  # it is installed as editable: the command cannot find it
+        os.environ.setdefault("SPILLWAY_PACKAGE", str(HERE))
     os.execv(command, ["spillway", *sys.argv[1:]])

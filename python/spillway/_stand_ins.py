@@ -105,7 +105,10 @@ def nameable(path: Path) -> Path:
     cache, if need be."""
     if not re.search(r"[\s:;]", str(path)):
         return path
-    link = _cache.writable_folder() / f"link-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    name = f"link-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if kept := _cache.find(name):
+        return kept
+    link = _cache.writable_folder() / name
     with contextlib.suppress(FileExistsError):
         link.symlink_to(path)
     return link

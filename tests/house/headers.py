@@ -1,6 +1,6 @@
 """What a build includes is what a fresh machine has: every header that its dependency files name comes from the
 project, from a wheel that the scripts pin, or from a Debian package that scripts/packages.txt lists or that such a
-package needs.
+package needs; what is built for tests and benchmarks may also take from scripts/packages-test.txt.
 
 Reads what ninja recorded of a finished build. Where there is no dpkg, packages cannot be told apart, and a header of
 the system is refused only below /usr/local. With --self-test it checks itself, on headers that break each rule.
@@ -17,25 +17,32 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-LISTS = ("scripts/packages.txt", "scripts/packages-test.txt")
+LISTS = {False: ("scripts/packages.txt",), True: ("scripts/packages.txt", "scripts/packages-test.txt")}  # for tests?
+FOR_TESTS = ("tests/", "bench/")  # how an output begins that is built for them
 # What scripts/lib.sh and pyproject.toml pin, in whatever environment it lies.
 PINNED = re.compile(r"/((cuda|cccl)-headers/nvidia/cu13|site-packages/(nvidia/cu13|torch))/")
 
 
-def recorded_headers(ninja: str, build: Path) -> set[Path]:
-    """Errors: SystemExit, where the build recorded nothing."""
+def recorded_headers(ninja: str, build: Path) -> dict[bool, set[Path]]:
+    """Of what is built for tests, and of the rest. Errors: SystemExit, where the build recorded nothing."""
     listing = subprocess.run([ninja, "-C", str(build), "-t", "deps"], capture_output=True, text=True, check=True).stdout
-    # An entry is a line for its output and then an indented line for each file.
-    files = {line.strip() for line in listing.splitlines() if line.startswith("    ")}
-    if not files:
+    files: dict[bool, set[str]] = {False: set(), True: set()}
+    for_tests = False
+    for line in listing.splitlines():
+        # An entry is a line for its output and then an indented line for each file.
+        if line.startswith("    "):
+            files[for_tests].add(line.strip())
+        elif line:
+            for_tests = line.startswith(FOR_TESTS)
+    if not files[False]:
         sys.exit(f"error: {build} recorded no dependencies; build it first")
-    return {Path(os.path.normpath(build / file)) for file in files}
+    return {key: {Path(os.path.normpath(build / file)) for file in found} for key, found in files.items()}
 
 
-def listed_packages(root: Path) -> set[str]:
+def listed_packages(root: Path, for_tests: bool) -> set[str]:
     return {
         line
-        for name in LISTS
+        for name in LISTS[for_tests]
         for line in map(str.strip, (root / name).read_text().splitlines())
         if line and not line.startswith("#")
     }
@@ -100,7 +107,7 @@ def complaints(
             found.append(f"{header} belongs to no package")
         elif owned_by is not None and not packages & allowed:
             names = ", ".join(sorted(packages))
-            found.append(f"{header} is of {names}, which neither {' nor '.join(LISTS)} brings")
+            found.append(f"{header} is of {names}, which no list of packages brings")
     return found
 
 
@@ -141,15 +148,16 @@ def main() -> int:
     if choices.self_test:
         found = self_test()
     else:
-        headers = recorded_headers(choices.ninja, choices.build.resolve())
         root, build = choices.root.resolve(), choices.build.resolve()
         own = [root, build]
-        if shutil.which("dpkg-query") is None:
-            found = complaints(headers, own, None, set())
-        else:
+        found = []
+        for for_tests, headers in recorded_headers(choices.ninja, build).items():
+            if shutil.which("dpkg-query") is None:
+                found += complaints(headers, own, None, set())
+                continue
             system = [header for header in headers if not any(folder in header.parents for folder in own)]
-            allowed = closure(listed_packages(root), installed_packages())
-            found = complaints(headers, own, owners(system), allowed)
+            allowed = closure(listed_packages(root, for_tests), installed_packages())
+            found += complaints(headers, own, owners(system), allowed)
     print(*found, sep="\n")
     return 1 if found else 0
 

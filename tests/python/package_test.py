@@ -56,6 +56,7 @@ def build_wheel(folder: str) -> Path:
         "SPILLWAY_CUDA_INCLUDE_DIR": os.environ["SPILLWAY_CUDA_INCLUDE"],
         "SPILLWAY_TORCH_DIR": str(TORCH),
         "SPILLWAY_TUNED": "OFF",
+        "SPILLWAY_PORTABLE": "ON",
     }
     environment = clean(
         SKBUILD_BUILD_DIR=str(BUILD.with_name(f"{BUILD.name}-wheel")),
@@ -147,6 +148,18 @@ class Package(unittest.TestCase):
     def test_as_a_module(self) -> None:
         done = self.own.run("python", "-m", "spillway", "--version")
         self.assertEqual((done.returncode, done.stdout), (0, "spillway 0.1.0\n"), done.stderr)
+
+    def test_it_needs_no_newer_library_than_it_says(self) -> None:
+        """And shows none of what stands for newer functions, which would take the place of the machine's own."""
+        newest = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
+        libraries = [*self.own.package.glob("lib/*.so*"), *self.own.package.glob("lib/sim/*.so.*")]
+        for file in [self.own.package / "bin" / "spillway", *libraries]:
+            with self.subTest(file.name):
+                versions = run(["readelf", "-V", file], clean()).stdout
+                for family, version in set(re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI)_([\d.]+)", versions)):
+                    self.assertLessEqual(tuple(map(int, version.split("."))), newest[family])
+                shown = run(["nm", "-D", "--defined-only", file], clean()).stdout
+                self.assertNotRegex(shown, r" (stat|gettid|arc4random|pthread_cond_clockwait|__libc_single_threaded)\b")
 
     def test_it_needs_no_library_that_another_machine_may_lack(self) -> None:
         """What every Linux with glibc has: the C and the C++ library. The simulated libraries need each other."""
