@@ -102,7 +102,8 @@ Result<int> port_of(evhttp_bound_socket* bound) {
 int serve(const ExporterOptions& asked) {
   Result<Address> address = parse_address(asked.listen);
   if (!address.ok()) return complain(address.status());
-  std::signal(SIGPIPE, SIG_IGN);  // a peer that left is an error of its connection
+  std::signal(SIGPIPE, SIG_IGN);                    // a peer that left is an error of its connection
+  event_set_log_callback([](int, const char*) {});  // what is wrong is said once, below
 
   const Owned<event_base> base(event_base_new());
   const Owned<evhttp> server(base == nullptr ? nullptr : evhttp_new(base.get()));
