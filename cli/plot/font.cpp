@@ -14,11 +14,11 @@ namespace {
 
 // To the end of the process, for cairo keeps faces in a cache of its own after the last picture.
 FT_Library library() {
-  static const FT_Library opened = [] {
+  static const FT_Library kOpened = [] {
     FT_Library made = nullptr;
     return FT_Init_FreeType(&made) == 0 ? made : nullptr;
   }();
-  return opened;
+  return kOpened;
 }
 
 }  // namespace
