@@ -8,6 +8,7 @@ if(SPILLWAY_PORTABLE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/portable/make_stubs.py)
   execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/cmake/portable/make_stubs.py ${portable} --cc ${CMAKE_C_COMPILER}
     COMMAND_ERROR_IS_FATAL ANY)
+  file(WRITE ${portable}/options "\"-L${portable}\"\n") # for who calls the compiler without CMake
   add_library(spillway_shims OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/shims.c)
   add_library(spillway_start OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/start.c)
   # Seen from outside they would take the place of the C library's own in the whole process.
