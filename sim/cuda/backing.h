@@ -1,5 +1,6 @@
 // The bytes of one device (or of host-located handles): a sparse memfd seen through one window of host
-// memory. Pages that were never written take no memory; freed ranges are given back and read as zero again.
+// memory. Pages that were never written take no memory. What a freed range held is kept up to some bytes, which saves the
+// kernel's work for new pages; it reads as zero when it is allocated again.
 //
 // The window spans several times the capacity, so that a contiguous piece is found however memory is
 // fragmented: a device scatters the pages of a handle, a file cannot. Capacity itself is accounted elsewhere.
@@ -17,7 +18,7 @@ class Backing {
   Backing(const Backing&) = delete;
   Backing& operator=(const Backing&) = delete;
 
-  // False when the kernel refuses; the object is then empty.
+  // Anew, with nothing allocated. False when the kernel refuses; the object is then empty.
   bool open(uint64_t capacity_bytes);
   void close_all();
 
@@ -30,6 +31,9 @@ class Backing {
   int file() const { return file_; }
 
  private:
+  uint64_t held_bytes() const;  // by the file
+  void clear(uint64_t offset, uint64_t bytes);
+
   int file_ = -1;
   char* window_ = nullptr;
   uint64_t span_ = 0;

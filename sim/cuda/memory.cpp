@@ -32,9 +32,13 @@ bool Memory::reset(const Config& config, SharedAccount account) {
   account_ = std::move(account);
   capacity_bytes_ = config.capacity_bytes;
   backed_ = config.backed;
-  if (!backed_) return true;
-  for (int device = kHostDevice; device < config.devices; ++device) {
-    if (!backing_of(device).open(device == kHostDevice ? kHostCapacity : capacity_bytes_)) return false;
+  for (int device = kHostDevice; device < kMaxDevices; ++device) {
+    Backing& backing = backing_of(device);
+    if (!backed_ || device >= config.devices) {
+      backing.close_all();
+    } else if (!backing.open(device == kHostDevice ? kHostCapacity : capacity_bytes_)) {
+      return false;
+    }
   }
   return true;
 }
@@ -44,7 +48,6 @@ void Memory::clear() {
     if (physical->foreign && physical->data != nullptr) munmap(physical->data, physical->bytes);
   }
   for (const auto& [start, bytes] : reservations_) raw_munmap(start, bytes);
-  for (auto& backing : backings_) backing.close_all();
   physicals_.clear();
   reservations_.clear();
   mappings_.clear();

@@ -84,7 +84,7 @@ class Workshop:
         self.stale: set[Path] = set()  # built of a mutant
         self.environment = {**os.environ, "SPILLWAY_LIBCUDA": str(libcuda)}
         # What these are elsewhere makes programs longer, not sharper.
-        for name in ("SPILLWAY_TEST_SEEDS", "SPILLWAY_TEST_STEPS"):
+        for name in ("SPILLWAY_TEST_SEEDS", "SPILLWAY_TEST_STEPS", "SPILLWAY_TEST_THOROUGH"):
             self.environment.pop(name, None)
         # What an interrupted run left of its last mutant.
         shutil.rmtree(self.objects, ignore_errors=True)

@@ -7,6 +7,7 @@
 #include "offload/pinned_growth.h"
 #include "offload/spill/stashes.h"
 #include "tests/offload/spilling.h"
+#include "tests/thorough.h"
 
 // Of this program, and so not of the simulated driver or the C++ library, whose requests do not fail.
 extern "C" const char __executable_start;
@@ -44,12 +45,8 @@ namespace spillway::test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-// Places from one failure to the next: all of them take ThreadSanitizer minutes.
-#ifdef __SANITIZE_THREAD__
-constexpr int64_t kStride = 9;
-#else
-constexpr int64_t kStride = 1;
-#endif
+// Places from one failure to the next.
+const auto kStride = static_cast<int64_t>(stride(7));
 
 // Runs steps of which some meet the failures, if they ask that often.
 class Shortage {

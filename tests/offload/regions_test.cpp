@@ -447,46 +447,5 @@ TEST(Regions, WithoutAnyRoomEverythingStays) {
   SPW_EXPECT_OK(arena->validate());
 }
 
-// Every call of the driver fails once at each place in a scenario: nothing is lost, nothing hangs, and what
-// the error left can be done afterwards.
-TEST(Regions, NothingIsLostWhereverTheDriverFails) {
-  constexpr const char* kCalls[] = {"cuMemCreate",         "cuMemMap",          "cuMemSetAccess",
-                                    "cuMemUnmap",          "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync",
-                                    "cuEventRecord",       "cuEventCreate",     "cuEventSynchronize",
-                                    "cuStreamSynchronize", "cuCtxSynchronize",  "cuMemHostRegister"};
-  int faults = 0;
-  for (const char* call : kCalls) {
-    for (int nth = 1; nth <= 40; ++nth) {
-      Folder directory;
-      Tiers tiers("capacity:256MiB,completion:late", disk_options(directory.path(), false));
-      const std::unique_ptr<Arena> arena = tiers.device.arena();
-      TestRegion region(tiers, *arena, kWeights);
-      region.write(region.allocate(1 * kMiB), 1);
-      region.write(region.allocate(5 * kMiB), 2);
-      const uint64_t before = tiers.device.calls(call);
-      tiers.device.inject_fault(call, static_cast<uint64_t>(nth), CUDA_ERROR_UNKNOWN);
-      bool failed = false;
-      for (const SpillTo to : {SpillTo::kHost, SpillTo::kDisk}) {
-        Status out = region.evict(to);
-        failed = failed || !out.ok();
-        if (!out.ok()) {
-          EXPECT_TRUE(region.all_intact()) << call << " " << nth << ": " << out.text();
-          SPW_EXPECT_OK(region.evict(to));
-        }
-        Status back = region.restore();
-        failed = failed || !back.ok();
-        if (!back.ok()) SPW_EXPECT_OK(region.restore());
-        ASSERT_TRUE(region.all_intact()) << call << " " << nth;
-      }
-      tiers.device.clear_faults();
-      SPW_EXPECT_OK(arena->validate());
-      EXPECT_EQ(tiers.device.reports(), "") << call << " " << nth;
-      faults += failed ? 1 : 0;
-      if (tiers.device.calls(call) - before < static_cast<uint64_t>(nth)) break;  // the scenario has no more
-    }
-  }
-  EXPECT_GT(faults, 20);
-}
-
 }  // namespace
 }  // namespace spillway::test

@@ -6,14 +6,13 @@ import ctypes
 import importlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 
 import spillway
+import warm
 from spillway._library import check, library
 
 assert spillway.install("plain")
@@ -122,13 +121,7 @@ import spillway, torch
 spillway.install()
 print(spillway.annotate(torch.nn.Linear(10, 10, bias=False).cuda())[0]["parameter_bytes"])
 """
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "SPILLWAY_DISABLE": "1", "SPILLWAY_LIBRARY": "/nowhere"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = warm.run(code, SPILLWAY_DISABLE="1", SPILLWAY_LIBRARY="/nowhere")
         self.assertEqual(done.stdout.strip(), str(FLOAT * 100), done.stderr)
 
     def test_two_devices(self) -> None:
@@ -139,13 +132,7 @@ model = torch.nn.ModuleList([torch.nn.Linear(10, 10, bias=False).to(f"cuda:{devi
 print(*[spillway.annotate(model)[device]["parameter_bytes"] for device in (0, 1)])
 """
         if not os.environ.get("SPILLWAY_TEST_GPU") or torch.cuda.device_count() > 1:
-            done = subprocess.run(
-                [sys.executable, "-c", code],
-                env={**os.environ, "SPILLWAY_SIM": "devices:2"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = warm.run(code, SPILLWAY_SIM="devices:2")
             self.assertEqual(done.stdout.split(), [str(FLOAT * 100)] * 2, done.stderr)
 
 

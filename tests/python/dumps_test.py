@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
+
+import warm
 
 VIEWER: Any = importlib.import_module("torch.cuda._memory_viz")
 PROGRAM = """
@@ -52,13 +51,7 @@ class Dumps(unittest.TestCase):
         self.folder = Path(holder.name)
 
     def run_program(self, stats: str, what: str = "all") -> Any:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(self.folder), what],
-            env={**os.environ, "SPILLWAY_STATS": str(self.folder / stats)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = warm.run(PROGRAM, str(self.folder), what, SPILLWAY_STATS=str(self.folder / stats))
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 

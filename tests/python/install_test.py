@@ -10,6 +10,8 @@ import unittest
 from importlib.util import find_spec
 from pathlib import Path
 
+import warm
+
 
 def torch_folder() -> Path:
     spec = find_spec("torch")
@@ -33,7 +35,8 @@ echo >"$2"
     return str(compiler)
 
 
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_anew(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Where PyTorch must be another, or is not to be there."""
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},
@@ -52,7 +55,9 @@ INSTALL = "import spillway; print(spillway.install().mode)"
 
 class Case(unittest.TestCase):
     def refuses(self, code: str, *words: str, **environment: str) -> None:
-        done = run(code, **environment)
+        self.is_refused(warm.run(code, **environment), *words)
+
+    def is_refused(self, done: subprocess.CompletedProcess[str], *words: str) -> None:
         self.assertNotEqual(done.returncode, 0, done.stdout)
         line = last_line(done.stderr)
         self.assertTrue(line.startswith("spillway._errors.SpillwayError: "), done.stderr)
@@ -68,7 +73,7 @@ spillway.install()
 tensor = torch.zeros(1000, device="cuda")
 print(spillway.installed().mode, torch.cuda.memory_allocated(), torch.cuda.get_allocator_backend())
 """
-        done = run(code)
+        done = warm.run(code)
         self.assertEqual(done.stdout.strip(), "full 4096 spillway", done.stderr)
 
     def test_pools_and_limits_before_the_first_block(self) -> None:
@@ -81,15 +86,15 @@ with torch.cuda.use_mem_pool(pool):
     tensor = torch.zeros(1000, device="cuda")
 print(pool.use_count(), torch.cuda.get_per_process_memory_fraction())
 """
-        done = run(code)
+        done = warm.run(code)
         self.assertEqual(done.stdout.split(), ["1", "0.5"], done.stderr)
 
     def test_a_pool_may_come_first(self) -> None:
-        done = run(f"{INSTALL}; import torch; print(torch.cuda.MemPool().use_count())")
+        done = warm.run(f"{INSTALL}; import torch; print(torch.cuda.MemPool().use_count())")
         self.assertEqual(done.stdout.split(), ["full", "1"], done.stderr)
 
     def test_again_is_ok(self) -> None:
-        self.assertEqual(run(f"{INSTALL}; spillway.install()").stdout.strip(), "full")
+        self.assertEqual(warm.run(f"{INSTALL}; spillway.install()").stdout.strip(), "full")
 
     def test_again_for_pinned_memory(self) -> None:
         code = """
@@ -110,7 +115,7 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)  # PyTorc
             ("", use, "pinned_memory=False", ["False", "4"]),
             ("", use, "pinned_memory=True, fallback=True", ["False", "4"]),
         ):
-            done = run(code.format(first=first, between=between, second=second))
+            done = warm.run(code.format(first=first, between=between, second=second))
             self.assertEqual(done.stdout.split(), said, done.stderr)
             self.assertEqual("what was installed serves: CUDA is initialised" in done.stderr, "fallback" in second)
         for first, between, second, words in (
@@ -123,13 +128,13 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)  # PyTorc
 
     def test_again_for_pinned_memory_answers_settings_for_it(self) -> None:
         code = "import spillway; spillway.install(); spillway.install(pinned_memory=True)"
-        done = run(code, PYTORCH_ALLOC_CONF="pinned_use_background_threads:True")
+        done = warm.run(code, PYTORCH_ALLOC_CONF="pinned_use_background_threads:True")
         self.assertEqual(done.stderr.count("pinned_use_background_threads changes nothing"), 1, done.stderr)
 
     def test_disabled(self) -> None:
-        done = run(f"{INSTALL}; import torch; print(torch.cuda.get_allocator_backend())", SPILLWAY_DISABLE="1")
+        done = warm.run(f"{INSTALL}; import torch; print(torch.cuda.get_allocator_backend())", SPILLWAY_DISABLE="1")
         self.assertEqual(done.stdout.split(), ["none", "native"])
-        late = run(f"{INSTALL}; import os; os.environ['SPILLWAY_DISABLE'] = '1'; print(spillway.install().mode)")
+        late = warm.run(f"{INSTALL}; import os; os.environ['SPILLWAY_DISABLE'] = '1'; print(spillway.install().mode)")
         self.assertEqual(late.stdout.split(), ["full", "full"])
 
     def test_too_late_names_what_came_first(self) -> None:
@@ -160,7 +165,7 @@ try:
 except spillway.SpillwayError as problem:
     print(problem)
 """
-        done = run(code)
+        done = warm.run(code)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("mode='none'", done.stdout)
         self.assertIn("PyTorch's own allocator serves", done.stderr)
@@ -199,12 +204,12 @@ except spillway.SpillwayError as problem:
                     "CXX": compiler,
                     **environment,
                 }
-                done = run(code + EXTENSION, **unnamed)
+                done = warm.run(code + EXTENSION, **unnamed)
                 (folder,) = Path(temporary).glob("spillway-*")
                 (made,) = folder.glob("spillway_torch-*.so")
                 self.assertEqual(done.stdout.strip(), str(made), done.stderr)
                 self.assertIn(f"once; it is kept in {folder}", done.stderr)
-                self.assertNotIn("once", run(code + EXTENSION, **unnamed).stderr)
+                self.assertNotIn("once", warm.run(code + EXTENSION, **unnamed).stderr)
                 # Where others could have put it there, it is not loaded.
                 folder.chmod(0o777)
                 self.refuses(code + EXTENSION, "open to others", "SPILLWAY_CACHE", **unnamed)
@@ -212,10 +217,10 @@ except spillway.SpillwayError as problem:
     def test_environments_with_the_same_pytorch_share_what_was_compiled(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             cache = f"{folder}/cache"
-            first = run(EXTENSION, SPILLWAY_CACHE=cache, CXX=quick_compiler(Path(folder)))
+            first = warm.run(EXTENSION, SPILLWAY_CACHE=cache, CXX=quick_compiler(Path(folder)))
             (Path(folder) / "torch").symlink_to(torch_folder())
             moved = f"import sys; sys.path.insert(0, {folder!r}); {EXTENSION}; print(torch.__file__)"
-            second = run(moved, SPILLWAY_CACHE=cache, CXX="no-such-compiler")
+            second = run_anew(moved, SPILLWAY_CACHE=cache, CXX="no-such-compiler")
             self.assertEqual(
                 second.stdout.split(), [first.stdout.strip(), f"{folder}/torch/__init__.py"], second.stderr
             )
@@ -248,7 +253,7 @@ fcntl.flock = refuse
 
     def test_a_broken_cached_extension(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(run(INSTALL, SPILLWAY_CACHE=folder).stdout.strip(), "full")
+            self.assertEqual(warm.run(INSTALL, SPILLWAY_CACHE=folder).stdout.strip(), "full")
             for made in Path(folder).iterdir():
                 made.write_bytes(b"not a library")
             self.refuses(INSTALL, "delete it", SPILLWAY_CACHE=folder)
@@ -283,7 +288,8 @@ torch.cuda.memory.change_current_allocator(other)
         """`source` is all that this torch consists of."""
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "torch.py").write_text(source)
-            self.refuses(INSTALL, *words, PYTHONPATH=os.pathsep.join([folder, os.environ["PYTHONPATH"]]))
+            path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+            self.is_refused(run_anew(INSTALL, PYTHONPATH=path), *words)
 
     def test_a_pytorch_that_is_not_supported(self) -> None:
         for release, cuda, said in (
@@ -304,14 +310,14 @@ cuda, _C = SimpleNamespace(is_initialized=lambda: False), SimpleNamespace(_cuda_
 
 class Settings(Case):
     def test_known_keys_are_answered(self) -> None:
-        done = run(INSTALL, PYTORCH_ALLOC_CONF="expandable_segments:True,max_split_size_mb:128")
+        done = warm.run(INSTALL, PYTORCH_ALLOC_CONF="expandable_segments:True,max_split_size_mb:128")
         self.assertEqual(done.stdout.strip(), "full", done.stderr)
         self.assertIn("expandable_segments changes nothing under Spillway", done.stderr)
         self.assertIn("max_split_size_mb changes nothing under Spillway", done.stderr)
 
     def test_wrong_values_are_refused(self) -> None:
         for value in ("much", "2", "-1", "nan"):
-            done = run(INSTALL, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{value}")
+            done = warm.run(INSTALL, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{value}")
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("allowed: a number from 0 to 1", last_line(done.stderr))
         for setting in (
@@ -339,27 +345,27 @@ torch.zeros(1, device="cuda")
 print(os.environ.get("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"))
 """
         for mode in ("full", "plain"):
-            done = run(code.format(mode), PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+            done = warm.run(code.format(mode), PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
             self.assertEqual(done.stdout.split(), ["none", "native", "None"], done.stderr)
-        done = run(code.format("full"), TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")
+        done = warm.run(code.format("full"), TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")
         self.assertEqual(done.stdout.split(), ["none", "native", "1"], done.stderr)
 
     def test_no_caching_is_honoured(self) -> None:
         code = f"{INSTALL}; import torch; x = torch.zeros(1, device='cuda'); print(torch.cuda.memory_allocated())"
-        self.assertEqual(run(code, PYTORCH_NO_CUDA_MEMORY_CACHING="1").stdout.split(), ["full", "0"])
+        self.assertEqual(warm.run(code, PYTORCH_NO_CUDA_MEMORY_CACHING="1").stdout.split(), ["full", "0"])
 
     def test_a_wrong_option_of_spillways_own(self) -> None:
         code = f"{INSTALL}; import torch; torch.zeros(1, device='cuda')"
-        lenient = run(code, SPILLWAY_CONF="no_such_option:1")
+        lenient = warm.run(code, SPILLWAY_CONF="no_such_option:1")
         self.assertEqual(lenient.returncode, 0)
         self.assertIn("unknown option 'no_such_option'", lenient.stderr)
-        strict = run(code, SPILLWAY_CONF="no_such_option:1,strict:on")
+        strict = warm.run(code, SPILLWAY_CONF="no_such_option:1,strict:on")
         self.assertNotEqual(strict.returncode, 0)
         self.assertIn("unknown option 'no_such_option'", last_line(strict.stderr))
 
     @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "an old driver is simulated")
     def test_a_driver_that_is_too_old(self) -> None:
-        done = run(f"{INSTALL}; import torch; torch.zeros(1, device='cuda')", SPILLWAY_SIM="version:11080")
+        done = warm.run(f"{INSTALL}; import torch; torch.zeros(1, device='cuda')", SPILLWAY_SIM="version:11080")
         self.assertIn("the driver serves CUDA 11.8; 12.0 or newer is needed", last_line(done.stderr))
 
     def test_fraction_is_honoured(self) -> None:
@@ -375,7 +381,7 @@ except torch.OutOfMemoryError:
 """
         # An option whose name ends like that of the limit is another.
         for own, said in (("", ["limited"]), ("overflow:host,overflow_limit:32GiB", [])):
-            done = run(code, PYTORCH_ALLOC_CONF="per_process_memory_fraction:0.01", SPILLWAY_CONF=own)
+            done = warm.run(code, PYTORCH_ALLOC_CONF="per_process_memory_fraction:0.01", SPILLWAY_CONF=own)
             self.assertEqual(done.stdout.split(), ["full", "0.01", *said], done.stderr)
 
     def test_the_fraction_is_that_of_the_limit_in_force(self) -> None:
@@ -399,7 +405,7 @@ print(get())
                     "0.1 0.1 0.1",
                 ),
             ):
-                done = run(code.format(mode), **environment)
+                done = warm.run(code.format(mode), **environment)
                 self.assertEqual(done.stdout.strip(), fractions, done.stderr)
 
     def test_every_digit_of_the_fraction_counts(self) -> None:
@@ -411,14 +417,14 @@ torch.cuda.synchronize()
 print(get_limit(0), torch.cuda.get_device_properties(0).total_memory)
 """
         for fraction in ("1e-7", "0.123456789"):
-            done = run(code, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{fraction}")
+            done = warm.run(code, PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{fraction}")
             self.assertEqual(done.returncode, 0, done.stderr)
             limit, total = map(int, done.stdout.split())
             self.assertAlmostEqual(limit, float(fraction) * total, delta=1)
 
     def test_nccl_is_not_to_register_segments_that_change(self) -> None:
         name = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
-        done = run(f"{INSTALL}; import os; print(os.environ['{name}'])", **{name: "1"})
+        done = warm.run(f"{INSTALL}; import os; print(os.environ['{name}'])", **{name: "1"})
         self.assertEqual(done.stdout.split(), ["full", "0"], done.stderr)
         self.assertIn(f"{name} changes nothing under Spillway", done.stderr)
 

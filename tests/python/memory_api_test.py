@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 import unittest
 from typing import Any
 
 import spillway
+import warm
 from spillway import _hooks
 from spillway._releases import release_of
 
@@ -32,8 +32,7 @@ from both import (  # noqa: E402
 
 def run_on(devices: str, code: str) -> subprocess.CompletedProcess[str]:
     """A process of its own on these simulated devices."""
-    given = {**os.environ, "SPILLWAY_SIM": devices}
-    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+    return warm.run(code, SPILLWAY_SIM=devices)
 
 
 class Devices(Memory):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
-import subprocess
-import sys
 import unittest
 from typing import Any
 
 import spillway
+import warm
 from spillway import _counters
 
 torch: Any = importlib.import_module("torch")
@@ -79,13 +77,8 @@ class Regions(unittest.TestCase):
         self.assertGreater(_counters.stats(0)["num_ooms"], 0)  # later releases ask twice
 
     def test_disabled(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", "import spillway; print(spillway.mempool_allocator())"],
-            env={**os.environ, "SPILLWAY_DISABLE": "1", "SPILLWAY_LIBRARY": "/nowhere"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        code = "import spillway; print(spillway.mempool_allocator())"
+        done = warm.run(code, SPILLWAY_DISABLE="1", SPILLWAY_LIBRARY="/nowhere")
         self.assertEqual(done.stdout.strip(), "None", done.stderr)
 
 

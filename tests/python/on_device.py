@@ -16,6 +16,8 @@ def environment(stand_ins: Path) -> dict[str, str]:
     if not values.get("SPILLWAY_TEST_GPU"):
         values["LD_PRELOAD"] = ":".join(str(path) for path in sorted(stand_ins.glob("*.so.*")))
         values.setdefault("SPILLWAY_LIBCUDA", str(stand_ins / "libcuda.so.1"))
+        # Tests run side by side, and what PyTorch computes in them is small.
+        values.setdefault("OMP_NUM_THREADS", "1")
     return values
 
 

@@ -23,7 +23,7 @@ torch: Any = importlib.import_module("torch")
 importlib.import_module("torch._dynamo")
 
 ON_GPU = "SPILLWAY_TEST_GPU" in os.environ
-SEEDS = 1 if ON_GPU else int(os.environ.get("SPILLWAY_TEST_SEEDS", "25"))
+SEEDS = 1 if ON_GPU else int(os.environ.get("SPILLWAY_TEST_SEEDS", "8"))
 ALLOCATORS = ("native", "spillway")
 COUNTERS = ("requested", "allocated", "active", "reserved")
 

@@ -11,6 +11,7 @@ import unittest
 from typing import Any
 
 import spillway
+import warm
 from spillway._releases import release_of
 
 assert spillway.install("full", pinned_memory=True)
@@ -19,8 +20,7 @@ from both import MIB, torch  # noqa: E402
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
+    return warm.run(code, **environment)
 
 
 def pinned(size: int) -> Any:

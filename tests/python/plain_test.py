@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
-import sys
 import tempfile
 import unittest
 from collections.abc import Callable
 from typing import Any
 
 import spillway
+import warm
 from spillway._library import check, library
 
 assert spillway.install("plain").mode == "plain"
@@ -32,13 +31,7 @@ from both import (  # noqa: E402
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "CXX": "no-such-compiler", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return warm.run(code, **{"CXX": "no-such-compiler", **environment})
 
 
 def pools() -> set[tuple[int, int]]:

@@ -13,7 +13,7 @@ from on_seeds import ON_GPU, Outcome, Program, run
 from spillway._library import check, library
 
 # Each seed costs a process for each program.
-SEEDS = 1 if ON_GPU else int(os.environ.get("SPILLWAY_TEST_SEEDS", "3"))
+SEEDS = 1 if ON_GPU else int(os.environ.get("SPILLWAY_TEST_SEEDS", "1"))
 DEVICE = "capacity:256MiB"
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import unittest
 from pathlib import Path
 from typing import Any
+
+import warm
 
 COMPUTES = "SPILLWAY_TEST_GPU" in os.environ
 STEPS = 200 if COMPUTES else 12
@@ -75,13 +75,8 @@ print(json.dumps({
 
 
 def train(way: str, **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, way, str(STEPS), str(EXAMPLES)],
-        env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = [PROGRAM, way, str(STEPS), str(EXAMPLES)]
+    done = warm.run(*program, **{"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **environment})
     if done.returncode != 0:
         raise AssertionError(f"{way}: {done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout)
