@@ -15,7 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "lint"
 TIDY = BUILD / "tidy"  # the compile commands as clang can read them
-CACHE = ROOT / "build" / "lint.json"
+# What passed, by name: shared by all checkouts, as a compiler's cache is.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spillway-lint" / "passed.json"
+KEPT = 8  # of each source
 GCC_ONLY = re.compile(r" -fno-gnu-unique\b")  # a flag that clang refuses
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
@@ -52,7 +54,7 @@ def closure(source: Path, seen: set[Path]) -> None:
 def fingerprint(source: Path, command: str) -> str:
     files: set[Path] = set()
     closure(source, files)
-    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + command.encode())
+    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + command.replace(str(ROOT), ".").encode())
     for file in sorted(files):
         digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
@@ -86,6 +88,24 @@ def checks(source: Path, deep: bool) -> list[str]:
     return [] if deep and is_shipped(source) else ["--checks=-clang-analyzer-*"]
 
 
+def read_cache() -> dict[str, list[str]]:
+    try:
+        return dict(json.loads(CACHE.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_cache(passed: dict[str, list[str]]) -> None:
+    """Whole or not at all; a machine that gives it no place checks everything each time."""
+    part = CACHE.with_suffix(f".{os.getpid()}")
+    try:
+        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(passed, indent=0, sort_keys=True))
+        part.rename(CACHE)
+    except OSError:
+        return
+
+
 def check_tidy(deep: bool) -> tuple[int, list[str]]:
     """clang-tidy on every source that the release build compiles, those of tests and benchmarks where it is deep."""
     tidy = tool("clang-tidy")
@@ -94,11 +114,12 @@ def check_tidy(deep: bool) -> tuple[int, list[str]]:
     by_file = {Path(entry["file"]).resolve(): entry for entry in reversed(entries)}
     TIDY.mkdir(exist_ok=True)
     (TIDY / "compile_commands.json").write_text(json.dumps(list(by_file.values())))
-    commands = {file: entry["command"] for file, entry in by_file.items()}
+    version = run([tidy, "--version"])[1]
+    commands = {file: version + entry["command"] for file, entry in by_file.items()}
     sources = [file for file in tracked("*.cpp") if file in commands and (deep or is_shipped(file))]
-    known: dict[str, str] = json.loads(CACHE.read_text()) if CACHE.is_file() else {}
+    passed = read_cache()
     marks = {source: fingerprint(source, " ".join([commands[source], *checks(source, deep)])) for source in sources}
-    pending = [source for source in sources if known.get(str(source.relative_to(ROOT))) != marks[source]]
+    pending = [source for source in sources if marks[source] not in passed.get(str(source.relative_to(ROOT)), [])]
 
     def one(source: Path) -> tuple[Path, bool, str]:
         ok, output = run([tidy, "--quiet", *checks(source, deep), "-p", str(TIDY), str(source)])
@@ -109,11 +130,11 @@ def check_tidy(deep: bool) -> tuple[int, list[str]]:
         for source, ok, output in pool.map(one, pending):
             name = str(source.relative_to(ROOT))
             if ok:
-                known[name] = marks[source]
+                passed[name] = [*passed.get(name, []), marks[source]][-KEPT:]
             else:
                 failed.append(f"{name}: clang-tidy")
                 print(output)
-    CACHE.write_text(json.dumps(known, indent=0, sort_keys=True))
+    write_cache(passed)
     return len(sources), failed
 
 

@@ -14,7 +14,8 @@
 namespace spillway::sim {
 namespace {
 constexpr uint64_t kSpanOverCapacity = 4;
-// To write zeros to a page takes a tenth of the time of a new one, which the kernel clears too, after a page fault.
+// To write zeros to a page takes a tenth of the time of a new one, which the kernel clears too, after a page
+// fault.
 constexpr uint64_t kMostKept = uint64_t{512} << 20;
 constexpr uint64_t kBlockBytes = 512;  // of stat
 }  // namespace

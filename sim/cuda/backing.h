@@ -1,6 +1,6 @@
 // The bytes of one device (or of host-located handles): a sparse memfd seen through one window of host
-// memory. Pages that were never written take no memory. What a freed range held is kept up to some bytes, which saves the
-// kernel's work for new pages; it reads as zero when it is allocated again.
+// memory. Pages that were never written take no memory. What a freed range held is kept up to some bytes,
+// which saves the kernel's work for new pages; it reads as zero when it is allocated again.
 //
 // The window spans several times the capacity, so that a contiguous piece is found however memory is
 // fragmented: a device scatters the pages of a handle, a file cannot. Capacity itself is accounted elsewhere.

@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, FileFaultsTest, testing::ValuesIn(kKinds), [](co
 TEST_P(FileFaultsTest, NothingIsLostAndNoRoomIs) {
   const Kind& kind = GetParam();
   // The kinds begin at different places, so that together they go through all.
-  for (uint64_t at = static_cast<uint64_t>(kind.error) % stride(3);; at += stride(3)) {
+  for (uint64_t at = static_cast<uint64_t>(kind.error) % stride(3, 3);; at += stride(3, 3)) {
     SCOPED_TRACE("at call " + std::to_string(at));
     FaultyFileCalls calls(
         [&](uint64_t index) { return (kind.lasts ? index >= at : index == at) ? kind.error : 0; });
@@ -95,7 +95,7 @@ TEST_P(FileFaultsTest, NothingIsLostAndNoRoomIs) {
     if (calls.count() <= at) break;  // the scenario has no more
   }
   if (is_no_room(kind.error)) {
-    EXPECT_GT(refused_, 1);
+    EXPECT_GT(refused_, 0);
   }
 }
 

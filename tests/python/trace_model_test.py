@@ -12,6 +12,8 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import warm
+
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -46,7 +48,7 @@ STEPS = (
 
 def environment(**more: str) -> dict[str, str]:
     path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
-    return {**os.environ, "PYTHONPATH": path, "SPILLWAY_PYTHON": sys.executable, **more}
+    return {**os.environ, "PYTHONPATH": path, "SPILLWAY_PYTHON": warm.python("torch", "torch._dynamo"), **more}
 
 
 def trace_model(function: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -251,7 +253,7 @@ class Refused(Steps):
     def test_a_python_without_pytorch(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "torch.py").write_text("raise ImportError('none here')\n")
-            done = trace_model("traced_steps:fused", PYTHONPATH=folder)
+            done = trace_model("traced_steps:fused", PYTHONPATH=folder, SPILLWAY_PYTHON=sys.executable)
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
         self.assertIn("has no PyTorch", done.stderr)
 

@@ -5,81 +5,127 @@ programs of the tests milliseconds. What is about the import itself, or comes be
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
 import tempfile
 import types
+from pathlib import Path
+from typing import Any
 
 # Longer than any request or answer.
 MOST_BYTES = 1 << 20
+# Takes the place of Python where a path is asked for.
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect({address!r})
+request = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}}
+socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+code = int(server.recv(100))
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
 
 
-def serve(requests: socket.socket) -> None:
-    """Answers with the exit code of each program. Returns only in a program's process, when it has run."""
-    importlib.import_module("torch")
+def run_as_python(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def begin(request: dict[str, Any], files: list[int]) -> None:
+    """Makes this process what the request's would be before it reads its program."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = ["", *(path for path in given if path not in sys.path[1:])]
+
+
+def serve(listening: socket.socket, modules: list[str]) -> None:
+    """Answers each request with the program's exit code, one after the other. Returns in programs' processes alone."""
+    for name in modules:
+        importlib.import_module(name)
     gc.freeze()  # what is there by now is not looked through again when programs end
     while True:
-        text, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 2)
-        if not text:
-            return
+        connection, _ = listening.accept()
+        text, files, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
         child = os.fork()
         if child == 0:
             break
         for file in files:
             os.close(file)
-        requests.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
-    requests.close()
-    for number, file in enumerate(files, start=1):
-        os.dup2(file, number)
-        os.close(file)
+        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+        connection.close()
+    listening.close()
+    connection.close()
     request = json.loads(text)
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv = ["-c", *request["arguments"]]
-    sys.path[0] = ""
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    exec(compile(request["code"], "<string>", "exec"), main.__dict__)
+    begin(request, files)
+    run_as_python(request["arguments"])
 
 
-class Server:
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, __file__, str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-        theirs.close()
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
-        self.socket.close()
-        self.process.wait()
-
-
-server: Server | None = None
+@functools.cache
+def address(*modules: str) -> str:
+    """Of a process that has imported these and serves until this one ends."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind("")  # the kernel's choice
+    listening.listen()
+    command = [sys.executable, __file__, str(listening.fileno()), *modules]
+    server = subprocess.Popen(command, pass_fds=[listening.fileno()])
+    atexit.register(server.kill)
+    name: bytes = listening.getsockname()
+    listening.close()
+    return name.decode()
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """As subprocess.run([sys.executable, "-c", code, *arguments]) with output captured as text, and this added to the
     environment.
     """
-    global server
-    if server is None:
-        server = Server()
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
-        given = {"code": code, "arguments": arguments, "environment": {**os.environ, **environment}}
-        request = json.dumps(given).encode()
-        socket.send_fds(server.socket, [request], [out.fileno(), error.fileno()])
-        answer = server.socket.recv(MOST_BYTES)
-        if not answer:
-            raise RuntimeError("the process that programs are forked from has ended")
+    command = ["-c", code, *arguments]
+    request = {"arguments": command, "environment": {**os.environ, **environment}, "folder": os.getcwd()}
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as error,
+    ):
+        server.connect(address("torch"))
+        socket.send_fds(server, [json.dumps(request).encode()], [0, out.fileno(), error.fileno()])
+        answer = server.recv(MOST_BYTES)
+        assert answer, "the process that programs are forked from has ended"
         out.seek(0)
         error.seek(0)
-        return subprocess.CompletedProcess(["python", "-c", code, *arguments], int(answer), out.read(), error.read())
+        return subprocess.CompletedProcess(["python", *command], int(answer), out.read(), error.read())
+
+
+@functools.cache
+def python(*modules: str) -> str:
+    """A file that runs as a Python does, which has imported these."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "python"
+    path.write_text(CLIENT.format(python=sys.executable, address=address(*modules)))
+    path.chmod(0o755)
+    return str(path)
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
