@@ -6,6 +6,7 @@ cd "$root" || exit 1
 venv="$root/.venv"
 
 torch_version=2.11.0
+other_torch_versions="2.12.1 2.13.0 2.14.1 2.15.0" # whose extensions a release has too
 cuda_runtime_version=13.0.96
 cuda_crt_version=13.0.88
 cccl_version=13.3.5.0.6

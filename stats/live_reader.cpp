@@ -161,6 +161,12 @@ Status check_header(const std::string& path, const File& file, const LiveHeader&
   return {};
 }
 
+Status read_header(const std::string& path, const File& file, LiveHeader* header) {
+  if (Status status = check_file(path, file); !status.ok()) return status;
+  if (!file.read(header, sizeof *header, 0)) return refused(path, "is too short for a page");
+  return check_header(path, file, *header);
+}
+
 struct Snapshot {
   uint64_t sequence = 0;  // 0: none
   std::unique_ptr<LiveState> state = std::make_unique<LiveState>();
@@ -240,10 +246,8 @@ LiveProcess this_process() {
 
 Result<LiveReading> read_live_page(const std::string& path) {
   const File file(path);
-  if (Status status = check_file(path, file); !status.ok()) return status;
   LiveHeader header{};
-  if (!file.read(&header, sizeof header, 0)) return refused(path, "is too short for a page");
-  if (Status status = check_header(path, file, header); !status.ok()) return status;
+  if (Status status = read_header(path, file, &header); !status.ok()) return status;
   const auto [now, before] = read_slots(file);
   if (now.sequence == 0) {
     return Status::invalid_state(fmt::format("{}: holds no complete state", path));
@@ -339,23 +343,53 @@ LiveListing list_live_pages(const std::string& chosen) {
   return listing;
 }
 
+namespace {
+
+// How long ago a page was written whose process has ended. A process of another namespace cannot be asked
+// after: it has ended if it missed many of its turns to write, or is stopped, and then no longer shown at
+// worst.
+std::optional<int64_t> silent_ns(const std::string& path) {
+  constexpr int64_t kTurns = 20;
+  constexpr int64_t kLeastNs = int64_t{60} * 1'000'000'000;
+  const File file(path);
+  LiveHeader header{};
+  if (!read_header(path, file, &header).ok()) return std::nullopt;
+  const LiveLife life = life_of({header.pid, header.start_ticks, header.pid_namespace});
+  if (life != LiveLife::kEnded && life != LiveLife::kElsewhere) return std::nullopt;
+  int64_t written_ns = header.began_ns;
+  for (size_t i = 0; i < std::extent_v<decltype(LiveFile::slots)>; ++i) {
+    int64_t time_ns = 0;
+    const size_t offset = offsetof(LiveFile, slots) + i * sizeof(LiveFile::Slot) +
+                          offsetof(LiveFile::Slot, state) + offsetof(LiveState, time_ns);
+    if (file.read(&time_ns, sizeof time_ns, offset)) written_ns = std::max(written_ns, time_ns);
+  }
+  // Times of a hostile page may be anything.
+  int64_t age_ns = 0;
+  if (__builtin_sub_overflow(now_ns(), written_ns, &age_ns)) age_ns = INT64_MAX;
+  int64_t patience_ns = 0;
+  if (__builtin_mul_overflow(kTurns, header.interval_ns, &patience_ns)) patience_ns = INT64_MAX;
+  if (life == LiveLife::kElsewhere && age_ns < std::max(kLeastNs, patience_ns)) return std::nullopt;
+  return age_ns;
+}
+
+}  // namespace
+
 void remove_dead_pages(const std::string& user_folder, int64_t kept_ns) {
-  std::vector<std::pair<int64_t, fs::path>> dead;  // by when they were written
+  std::vector<std::pair<int64_t, fs::path>> dead;  // by how long they have been
   for (const fs::path& file : entries(user_folder)) {
     if (file.extension() != ".page") continue;
-    const Result<LiveReading> reading = read_live_page(file.string());
-    if (!reading.ok() || reading.value().life != LiveLife::kEnded) continue;
-    int64_t age_ns = 0;
-    if (!__builtin_sub_overflow(now_ns(), reading.value().written_ns, &age_ns) && age_ns > kept_ns) {
+    const std::optional<int64_t> age_ns = silent_ns(file.string());
+    if (!age_ns.has_value()) continue;
+    if (*age_ns > kept_ns) {
       unlink(file.c_str());
     } else {
-      dead.emplace_back(reading.value().written_ns, file);
+      dead.emplace_back(*age_ns, file);
     }
   }
   // Every process that starts looks through them.
   if (dead.size() <= kMostDeadPages) return;
   std::sort(dead.begin(), dead.end());
-  for (size_t i = 0; i < dead.size() - kMostDeadPages; ++i) unlink(dead[i].second.c_str());
+  for (size_t i = kMostDeadPages; i < dead.size(); ++i) unlink(dead[i].second.c_str());
 }
 
 }  // namespace spillway

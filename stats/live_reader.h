@@ -57,8 +57,9 @@ struct LiveListing {
 // system, and for root every user's.
 LiveListing list_live_pages(const std::string& chosen);
 
-// Removes the pages in a user's folder whose process ended more than `kept_ns` ago, and of the others all but
-// the newest.
+// Removes the pages in a user's folder whose process ended more than `kept_ns` ago, and of the others of
+// ended processes all but the newest. A process of another namespace for process ids, as containers have that
+// share this folder, has ended when it has not written for a minute and 20 of its intervals.
 constexpr size_t kMostDeadPages = 32;
 void remove_dead_pages(const std::string& user_folder, int64_t kept_ns);
 

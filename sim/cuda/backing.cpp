@@ -8,8 +8,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <iterator>
+
+#include "sim/cuda/bytes.h"
 
 namespace spillway::sim {
 namespace {
@@ -76,7 +77,7 @@ void Backing::clear(uint64_t offset, uint64_t bytes) {
     const off_t data = lseek(file_, at, SEEK_DATA);
     if (data < 0 || data >= end) return;  // ENXIO: none up to the file's end
     at = std::min(lseek(file_, data, SEEK_HOLE), end);
-    std::memset(window_ + data, 0, static_cast<size_t>(at - data));
+    fill_bytes(window_ + data, 0, static_cast<uint64_t>(at - data));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "sim/cuda/addresses.h"
+#include "sim/cuda/bytes.h"
 #include "sim/cuda/shared_events.h"
 #include "sim/cuda/work.h"
 
@@ -32,12 +33,12 @@ void run_copy(State& state, Work& work) {
     if (!work.staged.empty()) from_left = work.staged.size() - done;
     if (to != nullptr && !state.config.backed) {
       // Device memory without bytes reads as zeros.
-      std::memset(to, 0, work.bytes - done);
+      fill_bytes(to, 0, work.bytes - done);
       return;
     }
     if (to == nullptr || from == nullptr) return;  // unmapped by now (reported), or nothing is backed
     const uint64_t part = std::min({work.bytes - done, to_left, from_left});
-    std::memmove(to, from, part);
+    move_bytes(to, from, part);
     done += part;
   }
 }
@@ -49,7 +50,7 @@ void run_fill(State& state, uint64_t start, uint64_t bytes, const char* value, u
     if (to == nullptr) return;
     const uint64_t part = std::min(bytes - done, left);
     if (width == 1) {
-      std::memset(to, value[0], part);
+      fill_bytes(to, value[0], part);
     } else {
       for (uint64_t i = 0; i + width <= part; i += width) std::memcpy(to + i, value, width);
     }

@@ -187,6 +187,23 @@ TEST(LivePage, OnlySoManyEndedProcessesAreKept) {
   EXPECT_EQ(static_cast<size_t>(left), kMostDeadPages);
 }
 
+// Containers that share the folder leave pages of processes that nobody outside can ask after.
+TEST(LivePage, WhoIsSilentElsewhereHasEnded) {
+  const Page written(1);
+  written.poke<uint64_t>(offsetof(LiveHeader, pid_namespace), 1);
+  remove_dead_pages(of_user(written.folder), 1);
+  EXPECT_TRUE(fs::exists(written.page.path()));  // it has just written
+  constexpr size_t kTime = offsetof(LiveFile::Slot, state) + offsetof(LiveState, time_ns);
+  for (const size_t slot : {offsetof(LiveFile, slots), offsetof(LiveFile, slots) + sizeof(LiveFile::Slot)}) {
+    written.poke<int64_t>(slot + kTime, 1);
+  }
+  written.poke<int64_t>(offsetof(LiveHeader, began_ns), 1);
+  remove_dead_pages(of_user(written.folder), INT64_MAX - 1);
+  EXPECT_TRUE(fs::exists(written.page.path()));
+  remove_dead_pages(of_user(written.folder), 1);
+  EXPECT_FALSE(fs::exists(written.page.path()));
+}
+
 TEST(LivePage, ALivingProcessKeepsItsPage) {
   const Page written(1);
   remove_dead_pages(of_user(written.folder), 0);
