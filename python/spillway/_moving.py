@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import itertools
+import sys
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import _install
+from ._counters import PoolId
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check
 from ._regions import bring_and_pin, encoded, region
@@ -21,7 +26,10 @@ def unique_tag(kind: str) -> str:
 
 
 class MovingTensors:
-    """A region on each device that its tensors are on. Not thread-safe."""
+    """A region on each device that its tensors are on. Not thread-safe.
+
+    Without release(), its regions are given up when it is gone: by then its tensors are as well, or they come back.
+    """
 
     def __init__(self, tag: str, to: str) -> None:
         self.tag = tag
@@ -30,14 +38,19 @@ class MovingTensors:
         self._tier = tier(to, ("host", "disk"))
         self._devices: set[int] = set()
         self._places: dict[int, int] = {}  # by id of the tensor, where it is in the region
+        self._storages: list[Any] = []  # weak references to those of the tensors
         self._warned = False
         _everyone.add(self)
+        abandoned = _Abandoned(self._name, self._devices, self._storages)
+        weakref.finalize(self, _abandon, abandoned).atexit = False  # type: ignore[misc]
 
     def adopt(self, tensors: Iterable[Any]) -> None:
         """Moves the bytes of tensors that are whole storages into the region, once; the tensors stay the same objects.
 
         One at a time, so that at most the largest is there twice. Errors: SpillwayError, torch.OutOfMemoryError.
         """
+        torch = _install.import_torch()
+        _settle()
         for tensor in tensors:
             if not tensor.is_cuda or tensor.nbytes == 0 or self._places.get(id(tensor)) == tensor.data_ptr():
                 continue
@@ -55,6 +68,8 @@ class MovingTensors:
                 self._devices.add(index)
                 tensor.data = tensor.detach().clone()
             self._places[id(tensor)] = tensor.data_ptr()
+            self._storages[:] = [each for each in self._storages if not each.expired()]
+            self._storages.append(torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage()))
 
     def holds(self, tensor: Any) -> bool:
         return id(tensor) in self._places
@@ -91,7 +106,89 @@ class MovingTensors:
             check(tiers().spw_region_release(index, self._name))
         self._devices.clear()
         self._places.clear()
+        self._storages.clear()
 
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A hook that keeps nothing alive. Those of tensors are where the garbage collector does not look."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*given: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*given)
+
+    return call
+
+
+# Of an optimizer: the handles that serve it. It comes last in what the object holds, and so goes after its tensors.
+_OWNED = "_spillway_handles"
+
+
+def own(owner: Any, handle: object) -> None:
+    """The handle lives as long as the owner, whose hooks need not keep it."""
+    owner.__dict__.setdefault(_OWNED, []).append(handle)
+
+
+def disown(owner: Any, handle: object) -> None:
+    """Where it is not owned, or the owner is gone (None), that is ok."""
+    handles = getattr(owner, _OWNED, [])
+    if handle in handles:
+        handles.remove(handle)
+
+
+class _Abandoned:
+    """Regions without a MovingTensors."""
+
+    def __init__(self, name: bytes, devices: set[int], storages: list[Any]) -> None:
+        self.name, self.devices, self.storages = name, devices, storages
+
+    def is_unused(self) -> bool:
+        return all(storage.expired() for storage in self.storages)
+
+    def settle(self) -> None:
+        """Errors: SpillwayError, where tensors that live on cannot come back."""
+        is_unused = self.is_unused()
+        for index in list(self.devices):
+            if not is_unused:
+                bring_and_pin(index, self.name)
+                check(tiers().spw_region_unpin(index, self.name))
+            pool = PoolId()
+            check(tiers().spw_region_pool(index, self.name, ctypes.byref(pool)))
+            check(tiers().spw_region_release(index, self.name))
+            self.devices.discard(index)
+            tiers().spw_pool_trim(index, pool)
+
+
+_abandoned: list[_Abandoned] = []
+_collections = 0  # of garbage that are going on
+
+
+def _abandon(each: _Abandoned) -> None:
+    """What is about to go with it is not gone yet; whether anything lives on shows when all of that is done."""
+    if each.devices:
+        _abandoned.append(each)
+        if _collections == 0 and each.is_unused():
+            _settle()
+
+
+def _settle() -> None:
+    waiting = [_abandoned.pop() for _ in range(len(_abandoned))]
+    for each in waiting:
+        try:
+            each.settle()
+        except SpillwayError:
+            _abandoned.append(each)  # after the next collection
+
+
+def _watch_collections(phase: str, _: dict[str, int]) -> None:
+    global _collections
+    _collections += 1 if phase == "start" else -1
+    if _collections == 0 and _abandoned and not sys.is_finalizing():
+        _settle()
+
+
+gc.callbacks.append(_watch_collections)
 
 _everyone: weakref.WeakSet[MovingTensors] = weakref.WeakSet()
 

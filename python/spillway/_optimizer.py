@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from . import _install
 from ._annotate import tensors
 from ._compiled import outside_graphs
-from ._moving import MovingTensors, refuse_capture, unique_tag
+from ._moving import MovingTensors, disown, own, refuse_capture, unique_tag, weakly
 from ._tiers import index_of, serves
 
 
@@ -42,7 +43,7 @@ class OptimizerOffload:
 
     def __init__(self, optimizer: Any, tag: str, to: str) -> None:
         self.tag = tag
-        self._optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer)  # which has the handle
         self._moving = MovingTensors(tag, to)
         self._removers: list[Any] = []
         self._first: Any = None  # the parameter whose gradient comes last
@@ -54,21 +55,23 @@ class OptimizerOffload:
         self._stepping: Any = None  # the process and the thread that made the last step
 
     def attach(self) -> None:
-        optimizer = self._optimizer
+        optimizer = self._optimizer()
+        assert optimizer is not None
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for index in {parameter.device.index for parameter in parameters if parameter.is_cuda}:
             index_of(index)
         hooks = [
-            optimizer.register_step_pre_hook(lambda *_: self._before_step()),
-            optimizer.register_step_post_hook(lambda *_: self._after_step()),
-            optimizer.register_state_dict_pre_hook(lambda *_: self._bring()),
-            optimizer.register_load_state_dict_post_hook(lambda *_: self._send()),
+            optimizer.register_step_pre_hook(weakly(self._before_step)),
+            optimizer.register_step_post_hook(weakly(self._send)),
+            optimizer.register_state_dict_pre_hook(weakly(self._bring)),
+            optimizer.register_load_state_dict_post_hook(weakly(self._send)),
         ]
         self._removers = [hook.remove for hook in hooks]
+        own(optimizer, self)
         # The first layer's gradients are the last. A frozen parameter has none.
         for self._first in [parameter for parameter in parameters if parameter.requires_grad][:1]:
-            self._removers.append(self._first.register_hook(outside_graphs(self._before_gradient)).remove)
-            note = outside_graphs(self._note_gradient)
+            self._removers.append(self._first.register_hook(outside_graphs(weakly(self._before_gradient))).remove)
+            note = outside_graphs(weakly(self._note_gradient))
             self._removers.append(self._first.register_post_accumulate_grad_hook(note).remove)
         if optimizer.state:
             self._send()
@@ -80,6 +83,7 @@ class OptimizerOffload:
         for remove in self._removers:
             remove()
         self._removers = []
+        disown(self._optimizer(), self)
 
     @contextmanager
     def resident(self) -> Iterator[None]:
@@ -109,11 +113,12 @@ class OptimizerOffload:
     def _watch_forward(self) -> None:
         """Before a step there is none. If there is one the step is skipped, or comes after another backward pass."""
         torch = _install.import_torch()
-        leave = outside_graphs(self._leave)
+        leave = outside_graphs(weakly(self._leave))
+        stepping = self._stepping
 
         def begin(*_: Any) -> None:
             # A function that is compiled as a whole cannot do it. Modules run in workers and on other threads too.
-            if not torch.compiler.is_compiling() and self._stepping == _here():
+            if not torch.compiler.is_compiling() and stepping == _here():
                 leave()
 
         self._unwatch_forward()
@@ -132,22 +137,20 @@ class OptimizerOffload:
             self._stop_watching()
             self._stop_watching = None
 
-    def _before_step(self) -> None:
+    def _before_step(self, *_: Any) -> None:
         refuse_capture(_install.import_torch(), "offload_optimizer()")
         self._wanted, self._accumulated = self._accumulated, 0
         self._stepping = _here()
         self._bring()
 
-    def _bring(self) -> None:
+    def _bring(self, *_: Any) -> None:
         self._unwatch_forward()
         self._moving.bring()
 
-    def _after_step(self) -> None:
-        self._send()
-
-    def _send(self) -> None:
-        torch = _install.import_torch()
-        self._moving.adopt(tensors(torch, list(self._optimizer.state.values())))
+    def _send(self, *_: Any) -> None:
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._moving.adopt(tensors(_install.import_torch(), list(optimizer.state.values())))
         if not self._moving.is_out:
             self._moving.evict()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +14,7 @@ from ._annotate import outer_tensors, tensors
 from ._compiled import forget_compiled, outside_graphs
 from ._errors import SpillwayError, SpillwayWarning
 from ._gradients import LayerGradients
-from ._moving import MovingTensors, refuse_capture, unique_tag
+from ._moving import MovingTensors, disown, own, refuse_capture, unique_tag, weakly
 from ._tiers import index_of, serves
 
 
@@ -86,8 +87,10 @@ class ParameterOffload:
 
     def __init__(self, to: str) -> None:
         self._to = to
+        # Of each layer. They hold parameters, and so go before what moves those.
+        self._gradients: list[LayerGradients] = []
         self._layers: list[MovingTensors] = []
-        self._gradients: list[LayerGradients] = []  # of each layer
+        self._optimizer: Callable[[], Any] = lambda: None
         self._accumulated: set[int] = set()  # layers whose gradients may be on the device
         self._residents = 0  # how many resident() are open
         self._staying: dict[int, str] = {}  # layers that no longer leave, and why
@@ -123,8 +126,10 @@ class ParameterOffload:
             model.register_load_state_dict_pre_hook(lambda *_: self._bring_all()),
         ]
         if optimizer is not None:
-            hooks.append(optimizer.register_step_pre_hook(outside_graphs(lambda *_: self._gather())))
-            hooks.append(optimizer.register_step_post_hook(outside_graphs(lambda *_: self._leave_only(()))))
+            hooks.append(optimizer.register_step_pre_hook(outside_graphs(weakly(self._gather))))
+            hooks.append(optimizer.register_step_post_hook(outside_graphs(weakly(self._leave))))
+            self._optimizer = weakref.ref(optimizer)
+            own(optimizer, self)
         self._removers += [hook.remove for hook in hooks]
 
     def remove(self) -> None:
@@ -136,6 +141,7 @@ class ParameterOffload:
         for remove in self._removers:
             remove()
         self._layers, self._gradients, self._removers = [], [], []
+        disown(self._optimizer(), self)
 
     @contextmanager
     def resident(self) -> Iterator[None]:
@@ -170,7 +176,7 @@ class ParameterOffload:
                 self._stay(number, "gradients of gradients may read them at any time (create_graph=True)")
 
         @outside_graphs
-        def after(_: Any, __: Any, output: Any) -> None:
+        def after(layer: Any, _: Any, output: Any) -> None:
             found = list(outer_tensors(torch, output))
             # The hook runs before what made the tensor goes backward, so that it is the maker's alone.
             computed = [tensor for tensor in found if tensor.grad_fn is not None and is_own(tensor)]
@@ -178,7 +184,7 @@ class ParameterOffload:
                 tensor.register_hook(before_backward)
             if computed or not torch.is_grad_enabled():
                 return
-            if not found or any(parameter.requires_grad for parameter in module.parameters()):
+            if not found or any(parameter.requires_grad for parameter in layer.parameters()):
                 self._stay(number, f"what they return ({type(output).__name__}) has no tensor to go backward from")
 
         self._removers.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
@@ -251,7 +257,10 @@ class ParameterOffload:
         for layer in self._layers:
             layer.bring()
 
-    def _gather(self) -> None:
+    def _leave(self, *_: Any) -> None:
+        self._leave_only(())
+
+    def _gather(self, *_: Any) -> None:
         self._accumulated.update(range(len(self._layers)))
         for each in self._gradients:
             each.prefetch()

@@ -69,6 +69,7 @@ def tiers() -> ctypes.CDLL:
         "spw_stash_free": [Pointer],
         "spw_tier_stats_get": [number, ctypes.POINTER(TierStats)],
         "spw_memory_info": [number, Pointer, Pointer],
+        "spw_pool_trim": [number, PoolId],
     }
     for name, types in arguments.items():
         getattr(loaded, name).argtypes = types
