@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check, get_limit, library, option
 
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # Why there is nothing to do.
 UNNEEDED = {
@@ -50,6 +51,11 @@ def read_environment(environment: Mapping[str, str]) -> Settings:
 def variable_of(environment: Mapping[str, str]) -> str | None:
     """The one that is in force."""
     return next((variable for variable in VARIABLES if environment.get(variable)), None)
+
+
+def text_of(environment: Mapping[str, str]) -> str:
+    name = variable_of(environment)
+    return "" if name is None else environment[name]
 
 
 def check_values(torch: Any, environment: Mapping[str, str]) -> None:
@@ -123,6 +129,21 @@ def apply(torch: Any, settings: Settings, serves_pinned_memory: Callable[[], boo
         limit(changed.fraction)
 
     torch._C._accelerator_setAllocatorSettings = set_settings
+    if not torch.cuda.is_initialized():
+        _apply_when_first_used(torch, set_settings)
+
+
+def _apply_when_first_used(torch: Any, set_settings: Callable[[str], None]) -> None:
+    """PyTorch reads the environment when CUDA is first used: what the program put there by then counts."""
+    known = text_of(os.environ)
+    initialise = torch._C._cuda_init
+
+    def initialise_with_settings() -> None:
+        if (text := text_of(os.environ)) and text != known:
+            set_settings(text)
+        initialise()
+
+    torch._C._cuda_init = initialise_with_settings
 
 
 def keep_limit(torch: Any) -> None:

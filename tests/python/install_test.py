@@ -332,6 +332,30 @@ class Settings(Case):
             said = f"PyTorch refuses PYTORCH_CUDA_ALLOC_CONF={setting} ("
             self.refuses(INSTALL, said, PYTORCH_CUDA_ALLOC_CONF=setting)
 
+    def test_what_is_set_before_cuda_is_used_counts(self) -> None:
+        """PyTorch's own allocator reads the environment then."""
+        code = """
+import os, spillway, torch
+spillway.install({mode!r})
+os.environ[{name!r}] = {value!r}
+torch.zeros(1, device="cuda")
+print(torch.cuda.get_per_process_memory_fraction())
+"""
+        for mode in ("full", "plain"):
+            for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+                fraction = warm.run(code.format(mode=mode, name=name, value="per_process_memory_fraction:0.25"))
+                self.assertEqual(fraction.stdout.split(), ["0.25"], fraction.stderr)
+        name = "PYTORCH_CUDA_ALLOC_CONF"
+        vain = warm.run(code.format(mode="full", name=name, value="max_split_size_mb:128"))
+        self.assertEqual(vain.stderr.count("max_split_size_mb changes nothing under Spillway"), 1, vain.stderr)
+        wrong = warm.run(code.format(mode="full", name=name, value="max_split_size_mb:abc"))
+        self.assertNotEqual(wrong.returncode, 0)
+        of_other_devices = "PYTORCH_HIP_ALLOC_CONF"
+        ignored = warm.run(code.format(mode="full", name=of_other_devices, value="per_process_memory_fraction:0.25"))
+        self.assertEqual(ignored.stdout.split(), ["1.0"], ignored.stderr)
+        early = warm.run(code.format(mode="full", name="X", value=""), **{of_other_devices: "no_such_key:1"})
+        self.assertEqual((early.stdout.split(), early.stderr), (["1.0"], ""))
+
     def test_a_remark_that_is_an_error_leaves_pytorchs_own(self) -> None:
         code = """
 import os, warnings
