@@ -18,12 +18,6 @@ Status no_host_memory() {
   return Status::out_of_memory("host memory for the allocator's tables has run out");
 }
 
-Status absurd_request(uint64_t bytes) {
-  return Status::out_of_memory(
-      fmt::format("CUDA out of memory. Tried to allocate {} bytes; no device has more than {}", bytes,
-                  kLargestRequestBytes));
-}
-
 // No block of the device is known at this address.
 Status not_ours(const char* what, uint64_t va) {
   return Status::invalid_pointer(fmt::format("{} of {:#x}: no live block begins there", what, va));
@@ -160,14 +154,14 @@ inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64
 Status Arena::allocate(size_t bytes, CUstream stream, void** out) {
   *out = nullptr;
   if (bytes == 0) return {};
-  if (bytes > kLargestRequestBytes) return absurd_request(bytes);
+  if (bytes > kLargestRequestBytes) return out_of_memory(bytes);
   return serve(bytes, bytes, stream, out);
 }
 
 Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, void** out) {
   *out = nullptr;
   if (bytes == 0) return {};
-  if (bytes > kLargestRequestBytes || padding > kLargestRequestBytes - bytes) return absurd_request(bytes);
+  if (bytes > kLargestRequestBytes || padding > kLargestRequestBytes - bytes) return out_of_memory(bytes);
   return serve(bytes + padding, bytes, stream, out);
 }
 

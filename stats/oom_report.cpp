@@ -15,7 +15,7 @@ constexpr double kMilliseconds = 1e-6;
 constexpr size_t kMostPools = 3;
 
 std::string human(double bytes) {
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  const char* const units[] = {"B", "KiB", "MiB", "GiB"};  // as PyTorch writes sizes
   size_t unit = 0;
   while (unit + 1 < std::size(units) && bytes >= 1024) {
     bytes /= 1024;

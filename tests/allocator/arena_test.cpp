@@ -147,9 +147,12 @@ TEST(Arena, AbsurdSizesAreOutOfMemoryAndChangeNothing) {
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 511, size_t{1} << 62, size_t{1} << 46, size_t{65} << 20}) {
     const Status status = arena->allocate(bytes, nullptr, &pointer);
     EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY) << bytes << ": " << status.text();
+    EXPECT_NE(status.text().find("iB ("), std::string::npos) << status.text();
+    EXPECT_NE(status.text().find("\n  next: "), std::string::npos) << status.text();
     EXPECT_EQ(pointer, nullptr);
     SPW_EXPECT_OK(arena->validate());
   }
+  EXPECT_EQ(arena->stats().num_ooms, 5);
   if (device.simulated()) {
     SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 64 * kMiB, nullptr)));
   }

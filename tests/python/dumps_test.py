@@ -75,7 +75,7 @@ class Dumps(unittest.TestCase):
 
     def test_an_error_is_dumped_and_says_what_matters(self) -> None:
         text = self.run_program("run.json", "oom")
-        self.assertTrue(text.startswith("CUDA out of memory. Tried to allocate 1.00 TiB"), text)
+        self.assertTrue(text.startswith("CUDA out of memory. Tried to allocate 1024.00 GiB"), text)
         for line in ("next: ", "device ", "reserved ", "active ", "free within reserved ", "tried for this request:"):
             self.assertIn("\n  " + line, text)
         dump = json.loads((self.folder / "run.oom.json").read_text())
