@@ -230,6 +230,21 @@ class Uncached(Memory):
         del cached
         self.assertEqual(torch.cuda.memory_allocated(), before)
 
+    def test_blocks_of_extensions_are_the_drivers_too(self) -> None:
+        take, give = (getattr(torch._C, f"_cuda_cudaCachingAllocator_raw_{name}") for name in ("alloc", "delete"))
+        stream = torch.cuda.current_stream().cuda_stream
+        free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
+        block = take(2 * MIB, stream)
+        self.assertEqual((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()), (free - 2 * MIB, allocated))
+        torch.cuda.memory.caching_allocator_enable(True)
+        cached = take(2 * MIB, stream)
+        self.assertEqual(torch.cuda.memory_allocated(), allocated + 2 * MIB)
+        give(block)
+        torch.cuda.memory.caching_allocator_enable(False)
+        give(cached)
+        torch.cuda.empty_cache()
+        self.assertEqual((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()), (free, allocated))
+
     def test_the_cache_makes_room(self) -> None:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.memory.caching_allocator_enable(True)

@@ -146,11 +146,17 @@ void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t str
 void* Allocator::raw_alloc(size_t bytes) {
   if (bytes == 0) return nullptr;
   const DeviceIndex device = current_device();
+  if (!isEnabled()) [[unlikely]]
+    return raw_alloc_uncached(bytes, device);
   return serve(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  return bytes == 0 ? nullptr : serve(bytes, current_device(), stream);
+  if (bytes == 0) return nullptr;
+  const DeviceIndex device = current_device();
+  if (!isEnabled()) [[unlikely]]
+    return raw_alloc_uncached(bytes, device);
+  return serve(bytes, device, stream);
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
@@ -188,12 +194,31 @@ void* Allocator::allocate_uncached(size_t bytes, DeviceIndex device) {
   return pointer;
 }
 
+void* Allocator::raw_alloc_uncached(size_t bytes, DeviceIndex device) {
+  void* pointer = allocate_uncached(bytes, device);
+  const std::lock_guard lock(uncached_mutex_);
+  uncached_.insert(pointer);
+  uncached_count_ = uncached_.size();
+  return pointer;
+}
+
+bool Allocator::forget_uncached(void* pointer) {
+  const std::lock_guard lock(uncached_mutex_);
+  const bool was_there = uncached_.erase(pointer) > 0;
+  uncached_count_ = uncached_.size();
+  return was_there;
+}
+
 c10::DeleterFnPtr Allocator::raw_deleter() const {
   return isEnabled() ? &delete_block : &delete_uncached;
 }
 
 void Allocator::raw_delete(void* pointer) {
   if (pointer == nullptr) return;
+  if (uncached_count_.load(std::memory_order_relaxed) > 0 && forget_uncached(pointer)) [[unlikely]] {
+    delete_uncached(pointer);
+    return;
+  }
   spw_block block{};
   int device = 0;
   const bool known = (history_.listens() || c10::memoryProfilingEnabled()) &&

@@ -32,8 +32,7 @@ class Allocator final : public AllocatorOfRelease {
   bool initialized() override { return device_count_.load(std::memory_order_acquire) > 0; }
   std::string name() override { return "spillway"; }
 
-  // Without the cache each tensor is an allocation of the driver's own, beside the counters. As with
-  // PyTorch's allocator, raw_alloc() keeps to the cache.
+  // Without the cache each block is an allocation of the driver's own, beside the counters.
   void enable(bool value) override { is_caching_.store(value); }
   bool isEnabled() const override { return is_caching_.load(); }
 
@@ -106,6 +105,9 @@ class Allocator final : public AllocatorOfRelease {
   [[noreturn]] void out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t stream,
                                   const std::string& report);
   void* allocate_uncached(size_t bytes, DeviceIndex device);
+  void* raw_alloc_uncached(size_t bytes, DeviceIndex device);
+  // Whether raw_alloc() took this from the driver; it is not remembered any longer.
+  bool forget_uncached(void* pointer);
   // Of every device, for the history.
   void look_at_segments();
   // The pool that is open for this stream; {0, 0} if there is none.
@@ -119,6 +121,10 @@ class Allocator final : public AllocatorOfRelease {
 
   std::mutex observers_mutex_;
   std::vector<caching::OutOfMemoryObserver> oom_observers_;
+
+  std::mutex uncached_mutex_;
+  std::unordered_set<void*> uncached_;  // blocks of raw_alloc(), whose raw_delete() may come at any time
+  std::atomic<size_t> uncached_count_{0};
 
   std::mutex pools_mutex_;
   std::map<PoolKey, std::unique_ptr<Filter>> open_;
