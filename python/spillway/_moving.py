@@ -41,6 +41,8 @@ class MovingTensors:
         self._storages: list[Any] = []  # weak references to those of the tensors
         self._warned = False
         _everyone.add(self)
+        if _watch_collections not in gc.callbacks:
+            gc.callbacks.append(_watch_collections)
         abandoned = _Abandoned(self._name, self._devices, self._storages)
         weakref.finalize(self, _abandon, abandoned).atexit = False  # type: ignore[misc]
 
@@ -51,6 +53,7 @@ class MovingTensors:
         """
         torch = _install.import_torch()
         _settle()
+        self._storages[:] = [each for each in self._storages if not each.expired()]
         for tensor in tensors:
             if not tensor.is_cuda or tensor.nbytes == 0 or self._places.get(id(tensor)) == tensor.data_ptr():
                 continue
@@ -68,7 +71,6 @@ class MovingTensors:
                 self._devices.add(index)
                 tensor.data = tensor.detach().clone()
             self._places[id(tensor)] = tensor.data_ptr()
-            self._storages[:] = [each for each in self._storages if not each.expired()]
             self._storages.append(torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage()))
 
     def holds(self, tensor: Any) -> bool:
@@ -161,34 +163,37 @@ class _Abandoned:
 
 
 _abandoned: list[_Abandoned] = []
-_collections = 0  # of garbage that are going on
+_is_collecting = False  # garbage
 
 
 def _abandon(each: _Abandoned) -> None:
     """What is about to go with it is not gone yet; whether anything lives on shows when all of that is done."""
-    if each.devices:
+    if each.devices and not sys.is_finalizing():
         _abandoned.append(each)
-        if _collections == 0 and each.is_unused():
+        if not _is_collecting and each.is_unused():
             _settle()
 
 
 def _settle() -> None:
-    waiting = [_abandoned.pop() for _ in range(len(_abandoned))]
-    for each in waiting:
+    failed = []
+    while _abandoned:
+        try:
+            each = _abandoned.pop()
+        except IndexError:
+            break  # another thread was faster
         try:
             each.settle()
         except SpillwayError:
-            _abandoned.append(each)  # after the next collection
+            failed.append(each)  # after the next collection
+    _abandoned.extend(failed)
 
 
 def _watch_collections(phase: str, _: dict[str, int]) -> None:
-    global _collections
-    _collections += 1 if phase == "start" else -1
-    if _collections == 0 and _abandoned and not sys.is_finalizing():
+    global _is_collecting
+    _is_collecting = phase == "start"
+    if not _is_collecting and _abandoned and not sys.is_finalizing():
         _settle()
 
-
-gc.callbacks.append(_watch_collections)
 
 _everyone: weakref.WeakSet[MovingTensors] = weakref.WeakSet()
 
