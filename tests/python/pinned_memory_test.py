@@ -124,6 +124,32 @@ print(torch.zeros(1 << 20, dtype=torch.int64).pin_memory().data_ptr() == address
         done = run(code, SPILLWAY_SIM="completion:run-ahead")
         self.assertEqual(done.stdout.split(), ["False", "True", "True"], done.stderr)
 
+    @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "it takes four devices, which the simulator has")
+    def test_no_device_is_taken_for_it(self) -> None:
+        """A context is some hundred megabytes, on a device that may be another process's."""
+        code = """
+import ctypes, threading, torch, spillway
+spillway.install(pinned_memory=True)
+driver = ctypes.CDLL("libcuda.so.1")
+def active():
+    flags, is_active, found = ctypes.c_uint(), ctypes.c_int(), []
+    for device in range(4):
+        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(is_active))
+        found.append(is_active.value)
+    return found
+x = torch.empty(1 << 20, device="cuda:3")
+thread = threading.Thread(target=lambda: torch.empty(1 << 20).pin_memory())
+thread.start()
+thread.join()
+torch.empty(1 << 20, pin_memory=True)
+x.to("cpu", non_blocking=True)
+for batch in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(8, 1000)), pin_memory=True):
+    pass
+print(active())
+"""
+        done = run(code, SPILLWAY_SIM="devices:4")
+        self.assertEqual(done.stdout.strip(), "[0, 0, 0, 1]", done.stderr)
+
     def test_what_a_graph_pins_stays_until_it_is_gone(self) -> None:
         source = torch.ones(MIB, dtype=torch.uint8, device="cuda")
         graph = torch.cuda.CUDAGraph()

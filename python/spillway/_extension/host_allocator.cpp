@@ -32,9 +32,11 @@ void delete_pinned(void* pointer) {
 at::DataPtr HostAllocator::allocate(size_t bytes) {
   void* pointer = nullptr;
   if (bytes > 0) {
-    const c10::DeviceIndex device = c10::cuda::current_device();
+    c10::DeviceIndex device = c10::cuda::current_device();
     spw_status status = spw_pinned_alloc(bytes, device, &pointer);
     if (status == SPW_ERROR_INVALID_STATE) {
+      // Any context serves. A thread that pins need not have chosen the device that the program is on.
+      device = c10::cuda::getDeviceIndexWithPrimaryContext().value_or(device);
       need_context(device);
       status = spw_pinned_alloc(bytes, device, &pointer);
     }
