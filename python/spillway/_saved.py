@@ -244,6 +244,11 @@ class SavedTensors:
                 # The program may change it when this backward pass is done.
                 entry.stash.wait_until_copied()
             self._prefetch_after(entry)
+        if storage.nbytes() < entry.use.size:
+            raise SpillwayError(
+                f"a tensor that was saved for the backward pass cannot be had ({packed.dtype} {list(packed.place[1])}): "
+                f"the program made its storage smaller since, {entry.use.size} bytes then and {storage.nbytes()} now"
+            )
         entry.waiting = max(0, entry.waiting - 1)
         entry.back = storage if entry.waiting > 0 and entry.stays is None else None
         entry.back_ref = torch.multiprocessing.reductions.StorageWeakRef(storage)

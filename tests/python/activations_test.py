@@ -461,6 +461,38 @@ def eight_bits_move_less(outcome: Outcome) -> None:
     nothing_is_left()
 
 
+def a_storage_that_the_program_gave_up(outcome: Outcome) -> None:
+    """What left comes back. What stayed is not there any more, and nobody else's bytes are taken for it."""
+    seen: Seen = []
+    made: list[Any] = []
+
+    class Saving(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            made[:] = [torch.full((WIDTH,), 5.0, device="cuda")]
+            return Save.apply(x, made[0], 5.0, seen)
+
+    model = Saving()
+    handle = spillway.offload_activations(model)
+    for stays, size, is_lost in ((False, 0, False), (True, 0, True), (True, 8 * WIDTH, False)):
+        with mock.patch.object(_stash, "put", return_value=None) if stays else contextlib.nullcontext():
+            output = model(batch())
+        made[0].untyped_storage().resize_(size)
+        others = [torch.full((WIDTH,), 99.0, device="cuda") for _ in range(4)]
+        try:
+            output.backward(torch.ones(WIDTH, device="cuda"))
+        except spillway.SpillwayError as problem:
+            assert is_lost and "made its storage smaller" in str(problem), str(problem)
+        else:
+            assert not is_lost
+            outcome.damaged += sum(int((copy.cpu() != value).any()) for value, copy in seen)
+        seen.clear()
+        del others, output
+        check_counters()
+    handle.remove()
+    made.clear()
+    nothing_is_left()
+
+
 def eight_bits_are_planned_for_what_stays(outcome: Outcome) -> None:
     """It might go the next time, and would take as little."""
     learned: list[tuple[int, int]] = []
@@ -552,6 +584,7 @@ PROGRAMS: list[Program] = [
     layers_on_streams_in_turn,
     transformer,
     eight_bits_move_less,
+    a_storage_that_the_program_gave_up,
     eight_bits_are_planned_for_what_stays,
     eight_bits_are_for_those_who_ask,
     mistakes_are_one_sentence,
