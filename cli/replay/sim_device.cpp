@@ -1,6 +1,7 @@
 #include "cli/replay/sim_device.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -71,6 +72,7 @@ Result<SimDevice> SimDevice::open(const std::string& path) {
     return Status::unsupported(
         fmt::format("{} is not the simulated driver: it lacks {}", path, symbols.missing()));
   }
+  ::unsetenv("CUDA_VISIBLE_DEVICES");  // of the machine's devices, which a replay does not use
   void* context = nullptr;
   int code = init(0);
   if (code == 0) code = retain(&context, 0);

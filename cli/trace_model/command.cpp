@@ -84,6 +84,7 @@ Result<bool> trace(const TraceModelChoices& choices, const TemporaryFolder& fold
   if (Status status = preload_simulation(python); !status.ok()) return status;
   ::setenv("SPILLWAY_SIM", kDevice, 1);
   ::unsetenv("SPILLWAY_RUN");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");  // of the machine's devices
   std::vector<std::string> program = {python,
                                       "-m",
                                       "spillway._trace_model",

@@ -48,7 +48,9 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
     home = Path(torch.__file__).parent
     sources = sorted(folder.glob("*.cpp"))
     machine = [platform.machine(), *platform.libc_ver()]  # a home may be several machines'
-    build = [str(torch.version.git_version), torch.__config__.show()]
+    # Two builds of one revision differ in their libraries. What PyTorch says of itself depends on the devices it sees.
+    built = [home / "lib" / f"lib{each}.so" for each in ("c10_cuda", "torch_cpu", "torch_cuda")]
+    build = [str(torch.version.git_version), *(str(each.stat().st_size) for each in built if each.exists())]
     key = hashlib.sha256("\0".join([*flags, *machine, *build]).encode())
     for file in [*sorted(folder.iterdir()), *headers]:
         key.update(file.read_bytes())

@@ -109,11 +109,16 @@ CUresult cuInit(unsigned flags) {
   State& state = call.state();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!state.initialized && !state.ended) {
-    const std::string problem = state.configure(std::getenv("SPILLWAY_SIM"));
+    const std::string problem =
+        state.configure(std::getenv("SPILLWAY_SIM"), std::getenv("CUDA_VISIBLE_DEVICES"));
     if (!problem.empty()) {
       const std::string line = "SPILLWAY_SIM: " + problem;
       std::fprintf(stderr, "%s\n", line.c_str());
       return fail(CUDA_ERROR_INVALID_VALUE, line);
+    }
+    if (state.config.devices == 0) {
+      state.initialized = false;
+      return fail(CUDA_ERROR_NO_DEVICE, "CUDA_VISIBLE_DEVICES names no device of the simulated machine");
     }
     if (state.config.ends_at_exit) std::atexit(end_at_exit);
     // The configuration began the counts anew; this call is the first, and may be the one to fail.
@@ -159,8 +164,8 @@ CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   Call call(EntryPoint::k_cuDeviceGetUuid);
   if (call.refused()) return call.result();
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(uuid->bytes, "spillway-sim-00", 16);
-  uuid->bytes[15] = static_cast<char>(device);
+  const std::array<char, 16> bytes = uuid_of(machine_device(call.state().config.visible, device));
+  std::memcpy(uuid->bytes, bytes.data(), bytes.size());
   return check_device(call.state(), device);
 }
 
@@ -185,7 +190,8 @@ CUresult cuDeviceGetPCIBusId(char* id, int len, CUdevice device) {
   Call call(EntryPoint::k_cuDeviceGetPCIBusId);
   if (call.refused()) return call.result();
   if (id == nullptr || len < 13) return CUDA_ERROR_INVALID_VALUE;
-  std::snprintf(id, static_cast<size_t>(len), "0000:%02x:00.0", static_cast<unsigned>(device + 1) & 0xff);
+  std::snprintf(id, static_cast<size_t>(len), "0000:%02x:00.0",
+                static_cast<unsigned>(machine_device(call.state().config.visible, device) + 1) & 0xff);
   return check_device(call.state(), device);
 }
 
@@ -197,7 +203,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   if (device == nullptr || id == nullptr || std::sscanf(id, "%x:%x", &domain, &bus) != 2) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *device = static_cast<int>(bus) - 1;
+  *device = ordinal_of(call.state().config.visible, static_cast<int>(bus) - 1);
   return check_device(call.state(), *device);
 }
 

@@ -1,7 +1,10 @@
 #include "sim/cuda/config.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstring>
+#include <sstream>
 #include <string_view>
 
 namespace spillway::sim {
@@ -205,6 +208,73 @@ std::string parse_config(const char* text, Config* config) {
   if (parsed.capacity_bytes == 0) return "key 'capacity' is less than the granularity";
   *config = std::move(parsed);
   return "";
+}
+
+std::array<char, 16> uuid_of(int machine_device) {
+  std::array<char, 16> bytes{};
+  std::memcpy(bytes.data(), "spillway-sim-00", bytes.size());
+  bytes.back() = static_cast<char>(machine_device);
+  return bytes;
+}
+
+namespace {
+
+// What follows "GPU" or "MIG".
+std::string uuid_text(int machine_device) {
+  std::string text = "-";
+  int at = 0;
+  for (const char byte : uuid_of(machine_device)) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[byte & 15];
+    ++at;
+    if (at == 4 || at == 6 || at == 8 || at == 10) text += '-';
+  }
+  return text;
+}
+
+// -1: none, or more than one.
+int device_named(const std::string& name, int devices) {
+  int index = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  if (error == std::errc() && end == name.data() + name.size()) return index < devices ? index : -1;
+  if (!name.starts_with("GPU-") && !name.starts_with("MIG-")) return -1;
+  int found = -1;
+  for (int device = 0; device < devices; ++device) {
+    if (!uuid_text(device).starts_with(name.substr(3))) continue;
+    if (found >= 0) return -1;
+    found = device;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<int> visible_devices(const char* text, int devices) {
+  std::vector<int> out;
+  if (text == nullptr) {
+    for (int device = 0; device < devices; ++device) out.push_back(device);
+    return out;
+  }
+  std::istringstream list(text);
+  std::string name;
+  while (std::getline(list, name, ',')) {
+    const int device = device_named(name, devices);
+    if (device < 0) break;
+    if (std::find(out.begin(), out.end(), device) != out.end()) return {};
+    out.push_back(device);
+  }
+  return out;
+}
+
+int machine_device(const std::vector<int>& visible, int ordinal) {
+  const auto index = static_cast<size_t>(ordinal);
+  return ordinal >= 0 && index < visible.size() ? visible[index] : ordinal;
+}
+
+int ordinal_of(const std::vector<int>& visible, int machine_device) {
+  const auto found = std::find(visible.begin(), visible.end(), machine_device);
+  return found == visible.end() ? -1 : static_cast<int>(found - visible.begin());
 }
 
 }  // namespace spillway::sim

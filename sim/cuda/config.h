@@ -1,6 +1,7 @@
 // The configuration of the simulated driver: what sim_control.h lists, parsed from "key:value,key:value".
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct FaultRule {
 struct Config {
   uint64_t capacity_bytes = uint64_t{16} << 30;
   int devices = 1;
+  std::vector<int> visible = {0};  // by ordinal: which device of the machine that is
   uint64_t granularity_bytes = uint64_t{2} << 20;
   bool backed = true;
   Completion completion = Completion::kInstant;
@@ -40,5 +42,17 @@ struct Config {
 
 // Fills *config and returns "", or returns one line that names the key, the value and what is allowed.
 std::string parse_config(const char* text, Config* config);
+
+// The 16 bytes of the UUID of a device of the machine.
+std::array<char, 16> uuid_of(int machine_device);
+// Which of the machine's devices a process sees, in its order, by the text of CUDA_VISIBLE_DEVICES: all where
+// that is null; else indices and beginnings of UUIDs, up to the first that is neither or is none's. None,
+// where one stands there twice.
+std::vector<int> visible_devices(const char* text, int devices);
+// The device of the machine that has this ordinal; -1 and below, and what is beyond them all, are what they
+// are.
+int machine_device(const std::vector<int>& visible, int ordinal);
+// Its ordinal, or -1 where the process does not see it.
+int ordinal_of(const std::vector<int>& visible, int machine_device);
 
 }  // namespace spillway::sim

@@ -17,7 +17,7 @@ ForeignMemory describe(const State& state, const Physical& physical) {
   memory.id = physical.id;
   memory.offset = physical.file_offset;
   memory.bytes = physical.bytes;
-  memory.device = physical.device;
+  memory.device = machine_device(state.config.visible, physical.device);
   return memory;
 }
 
@@ -26,6 +26,10 @@ bool is_own(const ForeignMemory& memory) {
 }
 
 Physical* open_foreign(State& state, const ForeignMemory& memory, Physical::Kind kind) {
+  // A device that this process does not see has no ordinal here.
+  const int device = memory.device < 0 ? static_cast<int>(memory.device)
+                                       : ordinal_of(state.config.visible, static_cast<int>(memory.device));
+  if (memory.device >= 0 && device < 0) return nullptr;
   char* window = nullptr;
   if (memory.file >= 0) {
     const std::string path = "/proc/" + std::to_string(memory.pid) + "/fd/" + std::to_string(memory.file);
@@ -37,7 +41,7 @@ Physical* open_foreign(State& state, const ForeignMemory& memory, Physical::Kind
     if (at == MAP_FAILED) return nullptr;
     window = static_cast<char*>(at);
   }
-  return state.memory.adopt(kind, static_cast<int>(memory.device), memory.bytes, window);
+  return state.memory.adopt(kind, device, memory.bytes, window);
 }
 
 }  // namespace spillway::sim

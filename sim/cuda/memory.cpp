@@ -32,6 +32,7 @@ bool Memory::reset(const Config& config, SharedAccount account) {
   account_ = std::move(account);
   capacity_bytes_ = config.capacity_bytes;
   backed_ = config.backed;
+  visible_ = config.visible;
   for (int device = kHostDevice; device < kMaxDevices; ++device) {
     Backing& backing = backing_of(device);
     if (!backed_ || device >= config.devices) {
@@ -73,7 +74,8 @@ Physical* Memory::create(Physical::Kind kind, int device, uint64_t bytes) {
     physical->data = backing.at(physical->file_offset);
   }
   if (device != kHostDevice &&
-      !account_.change(device, used_[static_cast<size_t>(device)] + bytes, capacity_bytes_)) {
+      !account_.change(machine_device(visible_, device), used_[static_cast<size_t>(device)] + bytes,
+                       capacity_bytes_)) {
     if (physical->data != nullptr) backing_of(device).free(physical->file_offset, bytes);
     return nullptr;
   }
@@ -125,7 +127,7 @@ void Memory::destroy_if_unused(Physical* physical) {
     if (physical->device != kHostDevice) {
       uint64_t& used = used_[static_cast<size_t>(physical->device)];
       used -= physical->bytes;
-      (void)account_.change(physical->device, used, capacity_bytes_);
+      (void)account_.change(machine_device(visible_, physical->device), used, capacity_bytes_);
     }
   }
   if (physical->kind == Physical::Kind::kHandle) --live_handles_;

@@ -124,6 +124,7 @@ class Memory {
   uint64_t capacity_bytes_ = 0;
   bool backed_ = false;
   std::array<Backing, kMaxDevices + 1> backings_;
+  std::vector<int> visible_;  // as Config's
   SharedAccount account_;
   std::array<uint64_t, kMaxDevices> used_{};
   std::array<uint64_t, kMaxDevices> peak_{};

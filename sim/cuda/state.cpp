@@ -36,10 +36,12 @@ ThreadState& this_thread() {
   return *state;
 }
 
-std::string State::configure(const char* text) {
+std::string State::configure(const char* text, const char* visible) {
   Config parsed;
   std::string problem = parse_config(text, &parsed);
   if (!problem.empty()) return problem;
+  parsed.visible = visible_devices(visible, parsed.devices);
+  parsed.devices = static_cast<int>(parsed.visible.size());
   Calls fresh;
   problem = fresh.reset(parsed);
   if (!problem.empty()) return problem;

@@ -121,8 +121,9 @@ struct State {
   uint64_t stream_waits = 0;
 
   static State& get();
-  // "" or one line; on failure nothing has changed.
-  std::string configure(const char* text);
+  // `visible` is the text of CUDA_VISIBLE_DEVICES; null: all devices are. "" or one line; on failure nothing has
+  // changed.
+  std::string configure(const char* text, const char* visible = nullptr);
 };
 
 // Thread-local: the text of spwSimLastError, the contexts made current, whether a host function is running.

@@ -104,6 +104,13 @@ TEST_F(CommandTest, ReplayAnswersWithTheKeysOfItsContract) {
   EXPECT_FALSE(row.contains("min_capacity_bytes"));
 }
 
+TEST_F(CommandTest, ReplayNeedsNoneOfTheMachinesDevices) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  const CommandResult result = run_command({"replay", small_trace(), "--json"});
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 TEST_F(CommandTest, TheMinimumIsACapacityAtWhichItRunsAndBelowWhichItDoesNot) {
   const std::string trace = small_trace();
   const CommandResult result = run_command({"replay", trace, "--json", "--capacity", "min", "--jobs", "2"});

@@ -257,6 +257,10 @@ class Refused(Steps):
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
         self.assertIn("has no PyTorch", done.stderr)
 
+    def test_a_machine_whose_devices_are_hidden(self) -> None:
+        done = trace_model("traced_steps:fused", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -136,6 +136,55 @@ void init_under(const char* text) {
                                                                                                     : count);
 }
 
+// Ends with 3 where a process with this CUDA_VISIBLE_DEVICES sees these devices of the machine, in this
+// order.
+void init_that_sees(const std::string& text, const std::vector<int>& expected) {
+  setenv("CUDA_VISIBLE_DEVICES", text.c_str(), 1);
+  setenv("SPILLWAY_SIM", "devices:4", 1);
+  int count = 0;
+  if (expected.empty()) {
+    const bool none =
+        cuInit(0) == CUDA_ERROR_NO_DEVICE && cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED;
+    _exit(none ? 3 : 1);
+  }
+  bool ok = cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&count) == CUDA_SUCCESS;
+  std::vector<int> found;
+  for (int device = 0; ok && device < count; ++device) {
+    CUuuid uuid{};
+    char bus[16];
+    CUdevice by_bus = -1;
+    ok = cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS &&
+         cuDeviceGetPCIBusId(bus, sizeof bus, device) == CUDA_SUCCESS &&
+         cuDeviceGetByPCIBusId(&by_bus, bus) == CUDA_SUCCESS && by_bus == device;
+    found.push_back(uuid.bytes[15]);
+  }
+  _exit(ok && found == expected ? 3 : 1);
+}
+
+// CUDA C++ Programming Guide, "CUDA Environment Variables"; PyTorch counts devices by the same rules by
+// itself.
+TEST(ConfigDeathTest, AProcessSeesTheDevicesThatItIsGiven) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string third = "GPU-7370696c-6c77-6179-2d73-696d2d303002";
+  const std::vector<std::pair<std::string, std::vector<int>>> cases = {
+      {"3,1", {3, 1}},
+      {third, {2}},
+      {third + ",0", {2, 0}},
+      {"MIG" + third.substr(3), {2}},
+      {"0,7,1", {0}},     // up to the first that is none
+      {"2,-1,1", {2}},    // as programs hide the rest
+      {"1,GPU-,0", {1}},  // the beginning of more than one
+      {"", {}},
+      {"-1", {}},
+      {"no", {}},
+      {"4", {}},
+      {"1,1,2", {}},
+  };
+  for (const auto& [text, expected] : cases) {
+    EXPECT_EXIT(init_that_sees(text, expected), ::testing::ExitedWithCode(3), "") << text;
+  }
+}
+
 TEST(ConfigDeathTest, InitReadsTheEnvironment) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(init_under("devices:5"), ::testing::ExitedWithCode(5), "");
