@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from types import ModuleType
 
@@ -26,8 +27,8 @@ def watch(torch: ModuleType) -> None:
     def noting() -> None:
         global _line
         if _line is None:
-            own = str(torch.__path__[0])
-            frames = [frame for frame in traceback.extract_stack()[:-1] if not frame.filename.startswith(own)]
+            libraries = (str(torch.__path__[0]), os.path.dirname(__file__))
+            frames = [frame for frame in traceback.extract_stack()[:-1] if not frame.filename.startswith(libraries)]
             _line = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else None
         initialise()
 
