@@ -246,7 +246,7 @@ class SavedTensors:
             self._prefetch_after(entry)
         if storage.nbytes() < entry.use.size:
             raise SpillwayError(
-                f"a tensor that was saved for the backward pass cannot be had ({packed.dtype} {list(packed.place[1])}): "
+                f"a saved tensor cannot be had for the backward pass ({packed.dtype} {list(packed.place[1])}): "
                 f"the program made its storage smaller since, {entry.use.size} bytes then and {storage.nbytes()} now"
             )
         entry.waiting = max(0, entry.waiting - 1)
