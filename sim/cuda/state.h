@@ -121,8 +121,8 @@ struct State {
   uint64_t stream_waits = 0;
 
   static State& get();
-  // `visible` is the text of CUDA_VISIBLE_DEVICES; null: all devices are. "" or one line; on failure nothing has
-  // changed.
+  // `visible` is the text of CUDA_VISIBLE_DEVICES; null: all devices are. "" or one line; on failure nothing
+  // has changed.
   std::string configure(const char* text, const char* visible = nullptr);
 };
 
