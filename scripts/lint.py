@@ -19,7 +19,7 @@ TIDY = BUILD / "tidy"  # the compile commands as clang can read them
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spillway-lint" / "passed.json"
 KEPT = 8  # of each source
 GCC_ONLY = re.compile(r" -fno-gnu-unique\b")  # a flag that clang refuses
-INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -45,7 +45,7 @@ def closure(source: Path, seen: set[Path]) -> None:
         return
     seen.add(source)
     for name in INCLUDE.findall(source.read_text(errors="replace")):
-        for folder in (ROOT, source.parent):
+        for folder in (ROOT, ROOT / "include", source.parent):
             if (folder / name).is_file():
                 closure((folder / name).resolve(), seen)
                 break

@@ -113,8 +113,8 @@ TEST_P(DiskFaults, NothingIsLostAndNothingWrongIsRestored) {
       if (operations <= at) break;  // the scenario has no more
     }
   }
-  EXPECT_GT(refused_writes, 4);
-  EXPECT_GT(recovered, 20);
+  EXPECT_GT(refused_writes, is_thorough() ? 10 : 4);
+  EXPECT_GT(recovered, is_thorough() ? 30 : 20);
 }
 
 // The kernel lacks memory just when the host is short of it, which is when much is spilled.

@@ -123,11 +123,11 @@ class TestRegion {
   [[gnu::no_sanitize("thread", "address", "undefined")]] static void fill(char* out, size_t bytes,
                                                                           uint32_t seed) {
     const uint32_t mask = seed < kPackable ? 0xffffffff : 0xff00ff00;
-    auto* const words = reinterpret_cast<uint32_t*>(out);
     uint32_t value = seed;
-    for (size_t i = 0; i < bytes / sizeof(value); ++i) {
+    for (size_t i = 0; i + sizeof(value) <= bytes; i += sizeof(value)) {
       value = value * 1664525 + 1013904223;
-      words[i] = value & mask;
+      const uint32_t written = value & mask;
+      std::memcpy(out + i, &written, sizeof(written));
     }
   }
 
