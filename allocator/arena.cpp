@@ -283,15 +283,42 @@ Status Arena::release_withheld(void* pointer) {
 
 // ---- Statistics
 
+uint64_t Arena::largest_free_bytes() const {
+  struct Server {
+    FreeSpace space;
+    bool lends = false;
+    bool has_views = false;
+  };
+  std::vector<Server> servers;
+  uint64_t lent_pages = 0;  // vacant, of heaps that let others have them
+  for (Heap* heap : heaps()) {
+    const Lock lock(heap->mutex);
+    if (heap->counters.is_away()) continue;
+    const Server server{heap->free_space(), !heap->pool_is_open,
+                        &heap->store() == store_.get() && store_->uses_vmm()};
+    if (server.lends && server.has_views) lent_pages += server.space.vacant_pages;
+    // A pool that was released serves nobody, and the next heap to be opened has another one's pages only.
+    const bool serves = !heap->is_closed() && (heap->key.pool == PoolId{} || heap->pool_is_open);
+    if (serves) servers.push_back(server);
+  }
+  RequestLimits limits{true, options_.share_edges, options_.small_limit_bytes};
+  uint64_t largest = largest_request_bytes({}, lent_pages, limits);
+  for (const Server& server : servers) {
+    limits.views = server.has_views;
+    const uint64_t own = server.lends ? server.space.vacant_pages : 0;
+    const uint64_t others = server.has_views ? lent_pages - own : 0;
+    largest = std::max(largest, largest_request_bytes(server.space, others, limits));
+  }
+  return largest;
+}
+
 DeviceStats Arena::stats() const {
   DeviceStats stats = counters_.snapshot();
   const uint64_t limit_bytes = limit();
   stats.limit_bytes = limit_bytes > INT64_MAX ? INT64_MAX : static_cast<int64_t>(limit_bytes);
-  uint64_t largest = 0;
   uint64_t metadata = 0;
   for (Heap* heap : heaps()) {
     const Lock lock(heap->mutex);
-    if (!heap->counters.is_away()) largest = std::max(largest, heap->largest_free_bytes());
     metadata += heap->metadata_bytes();
   }
   {
@@ -299,7 +326,7 @@ DeviceStats Arena::stats() const {
     stats.live_mappings = store_->live_mappings() + shared_.mappings();
     stats.metadata_bytes = static_cast<int64_t>(metadata + store_->metadata_bytes());
   }
-  stats.largest_free_bytes = static_cast<int64_t>(largest);
+  stats.largest_free_bytes = static_cast<int64_t>(largest_free_bytes());
   return stats;
 }
 

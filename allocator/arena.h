@@ -201,6 +201,10 @@ class Arena {
   // Those that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const;
   DeviceStats stats() const;
+  // The largest request that is served without new memory from the driver, on the stream and in the pool that
+  // have most for it. Other streams' whole pages count, where they may be borrowed; what waits for a stream
+  // to finish with it does not.
+  uint64_t largest_free_bytes() const;
   // What the driver calls free of the device; none where it does not answer.
   std::optional<uint64_t> device_free_bytes() const;
   // The latest requests that own memory and new pages did not serve, oldest first.

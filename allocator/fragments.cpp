@@ -82,9 +82,13 @@ PageId FragmentIndex::find(Fragment kind, uint32_t lines) const {
         if (size == lines) return best;
       }
     }
-    if (best != kNoPage) break;
+    if (best != kNoPage) return best;
   }
-  return best;
+  // Pages of the first bin alone may have fewer lines than is wanted.
+  for (PageId link = heads_[kind][first_bin]; link != 0; link = pages_[link - 1].links[kind].next) {
+    if (size_of(kind, link - 1) >= lines) return link - 1;
+  }
+  return kNoPage;
 }
 
 }  // namespace spillway

@@ -1,7 +1,7 @@
 // Index of the free space inside the partly used pages of one heap, by kind (a page's prefix, its suffix, the
 // largest piece in its middle) and size: bins of one line up to 64 KiB, of a sixteenth of the size above, and
 // a bitmap of the bins in use. Insert and remove are O(1); a search looks at no more than kMostTries pages of
-// each bin. Guarded by the heap's lock.
+// each bin, and at all of the first one where it finds nothing else. Guarded by the heap's lock.
 #pragma once
 
 #include <array>
@@ -11,6 +11,42 @@
 #include "allocator/page.h"
 
 namespace spillway {
+
+// A piece of free space at the end, the beginning or in the middle of a page; no page, no lines.
+struct PageFragment {
+  PageId page = kNoPage;
+  uint32_t lines = 0;
+};
+
+// The two largest of some fragments, each of another page.
+struct LargestTwo {
+  PageFragment first;
+  PageFragment second;
+
+  void add(const PageFragment& fragment) {
+    if (fragment.lines > first.lines) {
+      second = first;
+      first = fragment;
+    } else if (fragment.lines > second.lines) {
+      second = fragment;
+    }
+  }
+};
+
+// The end of one page and the beginning of another, either of which may be none.
+struct PageEnds {
+  PageFragment head;
+  PageFragment tail;
+  uint32_t lines() const { return head.lines + tail.lines; }
+};
+
+// Those with the most lines together.
+inline PageEnds largest_ends(const LargestTwo& suffixes, const LargestTwo& prefixes) {
+  if (suffixes.first.page != prefixes.first.page) return {suffixes.first, prefixes.first};
+  const PageEnds other_tail{suffixes.first, prefixes.second};
+  const PageEnds other_head{suffixes.second, prefixes.first};
+  return other_tail.lines() >= other_head.lines() ? other_tail : other_head;
+}
 
 class FragmentIndex {
  public:
@@ -47,6 +83,22 @@ class FragmentIndex {
         }
       }
     }
+  }
+
+  // The two largest fragments of this kind among those of pages for which `counts(page)` answers true. Looks
+  // at all that the fullest bins hold.
+  template <typename Counts>
+  LargestTwo largest_two(Fragment kind, Counts counts) const {
+    LargestTwo found;
+    uint32_t bin = 0;  // of what was visited last
+    for_each_from_largest(kind, [&](PageId page) {
+      const uint32_t of_page = pages_[page].links[kind].bin;
+      if (of_page != bin && found.second.page != kNoPage) return false;
+      bin = of_page;
+      if (counts(page)) found.add({page, size_of(kind, page)});
+      return true;
+    });
+    return found;
   }
 
   uint32_t size_of(Fragment kind, PageId page) const;

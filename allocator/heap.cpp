@@ -430,16 +430,6 @@ bool Heap::is_idle() {
   return true;
 }
 
-uint64_t Heap::largest_free_bytes() const {
-  uint32_t longest = 0;
-  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
-    const PageId last = vacant_.next_clear(first);
-    longest = std::max(longest, last - first);
-    first = vacant_.next_set(last);
-  }
-  return longest * kPageBytes;
-}
-
 uint64_t Heap::metadata_bytes() const {
   uint64_t bytes = sizeof(Heap) + places_.size() * (sizeof(Place) + sizeof(std::unique_ptr<Place>)) +
                    newest_by_size_.size() * 32 + slabs_.size() * sizeof(Slab) + vacant_.end() / 8 +

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "allocator/fragments.h"
+#include "allocator/free_space.h"
 #include "allocator/index_set.h"
 #include "allocator/journal.h"
 #include "allocator/mutex.h"
@@ -214,7 +215,8 @@ class Heap {
   uint64_t last_use(PageId page) const { return epochs_[page / kEpochPages]; }
   // As if everything vacant had been used just now.
   void stamp_all() { std::fill(epochs_.begin(), epochs_.end(), timeline.epoch()); }
-  uint64_t largest_free_bytes() const;
+  // What it could serve a request from without new memory.
+  FreeSpace free_space();
   // Moves vacant pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages);
   // New pages, or pages taken out before their release.
@@ -307,6 +309,10 @@ class Heap {
   // Brings the fragment index up to date with the pages touched since the last search.
   void reindex();
 
+  // Whether the request may begin or end in a page that other blocks lie in.
+  bool may_take_edges(const Request& request) const {
+    return request.align_lines == 1 && (share_edges_ || request.lines < kPageLines);
+  }
   Place* take_same_size(const Request& request);
   Place* take_fragment(const Request& request);
   Place* take_hole(const Request& request, bool frugal);

@@ -162,11 +162,11 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
   const uint32_t lines = request.lines;
   HoleSearch search(lines, fragments_.count(kPrefix) < fragments_.count(kSuffix));
   const auto own_partial = [this](PageId id) { return owns(store_.page(id)) && !vacant_.test(id); };
-  const bool aligned = request.align_lines > 1;
+  const bool takes_edges = may_take_edges(request);
   for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
     const PageId last = vacant_.next_clear(first);
     Hole hole{0, first, last - first, 0};
-    if (!aligned) {
+    if (takes_edges) {
       if (first > 0 && own_partial(first - 1)) hole.head_lines = store_.page(first - 1).free_lines.suffix();
       if (last < store_.id_capacity() && own_partial(last))
         hole.tail_lines = store_.page(last).free_lines.prefix();
@@ -174,15 +174,16 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
     search.consider(hole);
     first = vacant_.next_set(last);
   }
-  if (!aligned && lines < 2 * kPageLines) {
-    // Two partly used neighbours: the end of one and the beginning of the next.
+  if (takes_edges && lines < 2 * kPageLines) {
+    // Two partly used neighbours: the end of one and the beginning of the next. Where no view can join
+    // others, all are looked at.
     int pairs = 0;
     fragments_.for_each(kSuffix, lines > kPageLines ? lines - kPageLines : 1, [&](PageId page) {
       const uint32_t suffix = store_.page(page).free_lines.suffix();
       if (suffix < lines && page + 1 < store_.id_capacity() && own_partial(page + 1)) {
         search.consider({suffix, page + 1, 0, store_.page(page + 1).free_lines.prefix()});
       }
-      return ++pairs < kMostPairs;
+      return ++pairs < kMostPairs || !store_.uses_vmm();
     });
   }
   const Fit& fit = search.best();
@@ -204,9 +205,9 @@ Place* Heap::take_window(const Request& request, uint32_t most_pages, bool spare
   const uint32_t lines = request.lines;
   if (lines <= kPageLines) return nullptr;  // any vacant page serves it at home
   if (lines < kMostFrugalPages * kPageLines && !spare_mappings) return nullptr;
-  const bool aligned = request.align_lines > 1;
+  const bool takes_edges = may_take_edges(request);
   // A run of vacant pages shorter than this holds no such request, whatever is free at its two ends.
-  const uint32_t fewest = std::max(1u, lines / kPageLines - (aligned || lines < 2 * kPageLines ? 0 : 1));
+  const uint32_t fewest = std::max(1u, lines / kPageLines - (!takes_edges || lines < 2 * kPageLines ? 0 : 1));
   const bool leave_prefix = fragments_.count(kPrefix) < fragments_.count(kSuffix);
   const auto own_partial = [this](PageId id) {
     return id != kNoPage && owns(store_.page(id)) && !vacant_.test(id);
@@ -229,7 +230,7 @@ Place* Heap::take_window(const Request& request, uint32_t most_pages, bool spare
       uint32_t last = slot + 1;
       while (last < slots && vacant(last)) ++last;
       Hole hole{0, first, last - first, 0};
-      if (!aligned) {
+      if (takes_edges) {
         if (first > 0 && own_partial(pages[first - 1]))
           hole.head_lines = store_.page(pages[first - 1]).free_lines.suffix();
         if (last < slots && own_partial(pages[last]))
@@ -280,7 +281,8 @@ Plan Heap::plan_extension(uint32_t lines) const {
   PageId first = end;
   while (first > 0 && vacant_.test(first - 1)) --first;
   uint32_t head = 0;
-  if (first > 0 && owns(store_.page(first - 1)) && !vacant_.test(first - 1)) {
+  const bool takes_edge = share_edges_ || lines < kPageLines;
+  if (takes_edge && first > 0 && owns(store_.page(first - 1)) && !vacant_.test(first - 1)) {
     head = std::min(store_.page(first - 1).free_lines.suffix(), lines);
   }
   const uint32_t pages = (lines - head + kPageLines - 1) / kPageLines;
@@ -325,8 +327,24 @@ Plan Heap::plan_view(const Request& request) const {
     best_score = score;
     best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage, kNoPage};
   };
+  // The searches below look at some fragments only; before a page is created, the largest are tried.
+  const auto offer_largest_ends = [&] {
+    const auto any = [](PageId) { return true; };
+    const PageEnds ends =
+        largest_ends(fragments_.largest_two(kSuffix, any), fragments_.largest_two(kPrefix, any));
+    const uint32_t full = (lines - std::min(lines, ends.lines()) + kPageLines - 1) / kPageLines;
+    if (full * kPageLines >= lines) return;
+    const uint32_t in_ends = lines - full * kPageLines;
+    const uint32_t head = std::min(in_ends, ends.head.lines);
+    offer(head > 0 ? ends.head.page : kNoPage, head, in_ends > head ? ends.tail.page : kNoPage,
+          in_ends - head, full);
+  };
   offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
-  if (request.align_lines > 1 || rest == 0) return best;
+  if (!may_take_edges(request) || (rest == 0 && best.new_pages == 0)) return best;
+  if (rest == 0) {
+    offer_largest_ends();
+    return best;
+  }
   if (const PageId page = fragments_.find(kPrefix, rest); page != kNoPage)
     offer(kNoPage, 0, page, rest, whole);
   if (const PageId page = fragments_.find(kSuffix, rest); page != kNoPage)
@@ -350,6 +368,7 @@ Plan Heap::plan_view(const Request& request) const {
   };
   pair(rest, whole);
   if (whole > 0) pair(rest + kPageLines, whole - 1);
+  if (best.new_pages > 0) offer_largest_ends();
   return best;
 }
 

@@ -58,7 +58,7 @@ constexpr std::array kValues{
     ValueFamily{"pending_bytes", "pending_bytes", Type::kGauge,
                 "Device memory of freed blocks that a stream still uses"},
     ValueFamily{"largest_free_bytes", "largest_free_bytes", Type::kGauge,
-                "Largest contiguous free range that a request could take"},
+                "Largest request that is served without new memory from the driver"},
     ValueFamily{"limit_bytes", "limit_bytes", Type::kGauge, "What the reserved memory may reach"},
     ValueFamily{"heaps", "heaps", Type::kGauge, "Heaps, one for each stream and pool"},
     ValueFamily{"stream_waits", "stream_waits_total", Type::kCounter, "Device-side waits enqueued"},

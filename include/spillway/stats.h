@@ -56,7 +56,7 @@ typedef struct spw_pool_stat {
  *   max_split_size                always -1: there is no size above which blocks are not split
  *   cached_free_bytes             pages with no byte in use
  *   pending_blocks, .._bytes      freed, waiting for a stream to finish with them
- *   largest_free_bytes            the largest contiguous free range that a request could take
+ *   largest_free_bytes            the largest request that needs no new memory of the driver
  *   limit_bytes                   what reserved_bytes may reach; INT64_MAX when unlimited
  *   heaps                         number of (stream, pool) heaps
  *   stream_waits, host_waits      device-side waits enqueued, waits that blocked a host thread
