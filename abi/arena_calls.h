@@ -40,6 +40,20 @@ inline uint64_t available_bytes(const Arena& arena, uint64_t driver_free_bytes, 
   return std::min(driver_free_bytes + reusable, limit > in_use ? limit - in_use : 0);
 }
 
+// What the arena could still take from the driver, in bytes: what it holds counts as taken, whether or not it
+// is in use.
+inline uint64_t untaken_bytes(const Arena& arena, uint64_t driver_free_bytes) {
+  const auto held = static_cast<uint64_t>(arena.stats().reserved_bytes.all.current);
+  const uint64_t limit = arena.most_reserved_bytes();
+  return std::min(driver_free_bytes, limit > held ? limit - held : 0) / kPageBytes * kPageBytes;
+}
+
+// What may be taken of a device that was not used yet.
+inline uint64_t most_bytes(const Config& config, uint64_t device_bytes) {
+  const uint64_t reserve = std::min(device_bytes, config.reserve.of(device_bytes));
+  return std::min(config.limit.of(device_bytes), device_bytes - reserve) / kPageBytes * kPageBytes;
+}
+
 inline spw_block to_abi(const BlockRow& row) {
   spw_block_state state = SPW_BLOCK_INACTIVE;
   if (row.kind == BlockKind::kActiveAllocated) state = SPW_BLOCK_ALLOCATED;

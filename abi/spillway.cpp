@@ -93,18 +93,21 @@ Status in_context(int device, const char* name, Call call) {
   return driver.value()->check(call(*driver.value()), name);
 }
 
-Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
+// `available(arena, free)` says what an arena makes of what the driver calls free.
+template <typename Available>
+Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes, Available available) {
   size_t driver_free = 0;
   size_t driver_total = 0;
   Status status = in_context(device, "cuMemGetInfo", [&](const Driver& driver) {
     return driver.cuMemGetInfo(&driver_free, &driver_total);
   });
   if (!status.ok()) return status;
-
-  uint64_t available = driver_free;
-  if (Arena* arena = Process::existing(device); arena != nullptr)
-    available = available_bytes(*arena, available, 0);
-  if (free_bytes != nullptr) *free_bytes = available;
+  if (free_bytes != nullptr) {
+    const Arena* arena = Process::existing(device);
+    *free_bytes = arena != nullptr ? available(*arena, driver_free)
+                                   : std::min<uint64_t>(
+                                         driver_free, most_bytes(Process::instance().config(), driver_total));
+  }
   if (total_bytes != nullptr) *total_bytes = driver_total;
   return {};
 }
@@ -277,7 +280,11 @@ spw_status spw_trim(int device) {
 }
 
 spw_status spw_set_limit(int device, uint64_t bytes) {
-  return spillway::with_arena(device, [&](Arena& arena) { return arena.set_limit(bytes); });
+  return spillway::with_arena(device, [&](Arena& arena) {
+    Status status = arena.set_limit(bytes);
+    arena.keep_limit();
+    return status;
+  });
 }
 
 spw_status spw_get_limit(int device, uint64_t* bytes) {
@@ -291,7 +298,17 @@ spw_status spw_get_limit(int device, uint64_t* bytes) {
 }
 
 spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
-  return spillway::guarded([&] { return spillway::memory_info(device, free_bytes, total_bytes); });
+  return spillway::guarded([&] {
+    return spillway::memory_info(device, free_bytes, total_bytes,
+                                 [](const Arena& arena, uint64_t driver_free) {
+                                   return spillway::available_bytes(arena, driver_free, 0);
+                                 });
+  });
+}
+
+spw_status spw_untaken_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  return spillway::guarded(
+      [&] { return spillway::memory_info(device, free_bytes, total_bytes, spillway::untaken_bytes); });
 }
 
 spw_status spw_add_oom_callback(int device, spw_oom_callback callback, void* context) {
@@ -403,8 +420,14 @@ spw_status spw_dump(const char* path, const char* format) {
 }
 
 spw_status spw_conf_set(const char* text) {
-  return spillway::guarded(
-      [&] { return text == nullptr ? spillway::is_null("text") : Process::instance().configure(text); });
+  return spillway::guarded([&]() -> Status {
+    if (text == nullptr) return spillway::is_null("text");
+    if (Status status = Process::instance().configure(text); !status.ok()) return status;
+    for (int device = 0; device < spillway::Allocator::kMostDevices; ++device) {
+      if (Arena* arena = Process::existing(device); arena != nullptr) arena->keep_limit();
+    }
+    return {};
+  });
 }
 
 spw_status spw_conf_get(const char* name, char* buffer, size_t size, size_t* needed) {

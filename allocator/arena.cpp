@@ -92,6 +92,7 @@ void Arena::update_most_pages() {
   const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
   const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
   store_->set_most_pages((most - std::min(most, held_elsewhere_bytes())) / kPageBytes);
+  exceeds_limit_.store(store_->page_count() > store_->most_pages(), std::memory_order_relaxed);
   if (traced_limit_ != most) counters_.trace(TraceKind::kLimit, 0, traced_limit_ = most, 0);
 }
 
@@ -131,6 +132,8 @@ inline Heap* Arena::remembered_heap(CUstream stream) const {
 inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64_t requested_bytes,
                                                           CUstream stream, void** out) {
   try {
+    if (exceeds_limit_.load(std::memory_order_relaxed)) [[unlikely]]
+      keep_limit();
     for (;;) {
       Heap* heap = remembered_heap(stream);
       if (heap == nullptr) [[unlikely]] {

@@ -182,13 +182,16 @@ class Arena {
   // waiting. Takes the locks of heaps, so not for while the program allocates.
   bool is_quiet();
 
-  // A limit below what is held refuses new pages until enough was given back; it takes nothing away.
+  // A limit below what is held refuses new pages, and gives back what is vacant beyond it: before each
+  // request, and in keep_limit(), until it is kept. Not while a stream is captured.
   Status set_limit(uint64_t bytes);
   // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
   // serve behind waits on the device.
   Status set_soft_limit(uint64_t bytes);
   // As ArenaOptions::reserve_bytes, with the same effect as a lower or higher limit.
   Status set_reserve(uint64_t bytes);
+  // Where more is held than may be: gives back what need not be, behind a wait for the device.
+  void keep_limit();
   // What may be held now: the least of limit, device without reserve.
   uint64_t most_reserved_bytes() const;
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
@@ -377,9 +380,12 @@ class Arena {
   std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
   void update_most_pages();
   using GivenBack = std::vector<std::pair<Heap*, PageId>>;
+  // How much of what is vacant goes.
+  enum class Trim : uint8_t { kAll, kToLimit };
   // Of these heaps. `given`, where it is not null: what went.
-  Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr);
-  Status release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given = nullptr);
+  Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr, Trim trim = Trim::kAll);
+  Status release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given = nullptr,
+                              Trim trim = Trim::kAll);
   std::vector<Heap*> heaps() const;
 
   std::shared_ptr<const Driver> driver_;
@@ -407,6 +413,7 @@ class Arena {
   std::atomic<uint64_t> limit_;
   uint64_t reserve_bytes_;  // guarded by mutex_
   uint64_t traced_limit_ = 0;
+  std::atomic<bool> exceeds_limit_{false};  // more pages are held than may be; changes under mutex_
   LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h

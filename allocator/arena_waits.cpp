@@ -172,7 +172,27 @@ Status Arena::trim_pool(PoolId id) {
   return std::any_of(owned.begin(), owned.end(), has_memory) ? trim_heaps(owned) : Status();
 }
 
-Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given) {
+void Arena::keep_limit() {
+  if (!exceeds_limit_.load(std::memory_order_relaxed)) return;
+  const std::vector<Heap*> all = heaps();
+  {
+    const Lock lock(mutex_);
+    update_most_pages();
+    if (!exceeds_limit_.load(std::memory_order_relaxed)) return;
+    bool helps = shared_.has_idle();
+    for (Heap* heap : all) {
+      const Lock heap_lock(heap->mutex);
+      heap->release_empty_slabs();
+      const bool may_give = !heap->pool_is_open && &heap->store() == store_.get();
+      helps = helps || (may_give && (heap->has_pending_frees() || heap->vacant_pages() > 0));
+    }
+    if (!helps) return;
+  }
+  // What cannot go now goes before a later request.
+  (void)trim_heaps(all, nullptr, Trim::kToLimit);
+}
+
+Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Trim trim) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const std::vector<Heap*> all = heaps();
@@ -198,7 +218,8 @@ Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given) {
     const Lock lock(mutex_);
     if (chosen.size() == all.size()) released = shared_.release_idle();
     update_most_pages();
-    pages = release_vacant_pages(chosen, given);
+    pages = release_vacant_pages(chosen, given, trim);
+    update_most_pages();
   }
   return_segments();
   return released.ok() ? std::move(pages) : std::move(released);
@@ -209,8 +230,11 @@ bool Arena::may_go(const Heap& heap, PageId id) {
   return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
 }
 
-Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given) {
+Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given, Trim trim) {
   spared_pages_ = 0;
+  const auto is_enough = [&] {
+    return trim == Trim::kToLimit && store_->page_count() <= store_->most_pages();
+  };
   if (!store_->uses_vmm()) {
     const AllLocked locked(heaps());
     const auto is_chosen = [&](const Heap* heap) {
@@ -222,7 +246,7 @@ Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* 
             const Heap* const owner = store_->page(id).owner.load();
             if (!is_chosen(owner) || !may_go(*owner, id)) return false;
           }
-          return true;
+          return !is_enough();
         },
         [&](PageId first, uint32_t count) {
           for (PageId id = first; id < first + count; ++id) store_->page(id).owner.load()->drop_vacant(id, 1);
@@ -234,6 +258,7 @@ Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* 
     std::vector<PageId> pages;
     heap->choose_vacant(heap->vacant_pages(), pages);
     for (const PageId id : pages) {
+      if (is_enough()) return {};
       if (!may_go(*heap, id)) continue;
       heap->drop_vacant(id, 1);
       if (Status status = store_->release_page(id); !status.ok()) {

@@ -74,14 +74,19 @@ SPW_API spw_status spw_trim(int device);
  * SPW_ERROR_INVALID_STATE (a device has no context), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_enable_peer(int device, int peer);
 
-/* The most device memory to hold, in bytes. A limit below what is held takes nothing away; it refuses growth.
- * UINT64_MAX is unlimited. The same as the option `limit`, for one device. */
+/* The most device memory to hold, in bytes. Below what is held, pages without live bytes go back to the
+ * driver, now, behind a wait for the device, and as more come free at the next allocation, until the limit is
+ * kept; while a stream is being captured none go. Blocks stay. UINT64_MAX is unlimited. The same as the
+ * option `limit`, for one device. */
 SPW_API spw_status spw_set_limit(int device, uint64_t bytes);
 SPW_API spw_status spw_get_limit(int device, uint64_t* bytes);
 
 /* What the device has, and what an allocation could still get: free by the driver's account or held by
  * Spillway without a byte in use, within the limit and without `reserve`. Either pointer may be NULL. */
 SPW_API spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
+/* The same for who counts what Spillway holds by itself, as PyTorch does: all of it is taken, in use or not.
+ * In whole pages. */
+SPW_API spw_status spw_untaken_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes);
 
 /* Called when an allocation on `device` finds no memory, even behind a wait of the host, before it fails: the
  * program may free, and trim. `bytes` is how much is missing. Answers how many bytes it gave back, 0 for

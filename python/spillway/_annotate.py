@@ -9,6 +9,7 @@ from typing import Any
 from . import _install
 from ._errors import SpillwayError
 from ._library import check, library
+from ._memory_info import driver_memory_info
 
 OUTSIDE = "outside_bytes"
 NAMES = ("parameter_bytes", "gradient_bytes", "buffer_bytes", "optimizer_bytes")
@@ -61,7 +62,7 @@ def annotate(model: Any, optimizer: Any = None) -> dict[int, dict[str, int]]:
 
 
 def outside_bytes(torch: Any, device: int) -> int:
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = driver_memory_info(torch, device)
     return max(0, int(total - free - torch.cuda.memory_reserved(device)))
 
 

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
-from . import _build, _hooks, _plain, _releases, _settings
+from . import _build, _hooks, _memory_info, _plain, _releases, _settings
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import library, option
 
@@ -105,6 +105,7 @@ def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> None
         os.environ.update(dict.fromkeys(registrations, "0"))
     _state = Installed(mode)
     torch._C._cuda_changeCurrentAllocator = _stay
+    _memory_info.answer(torch)
     if mode == "plain":
         _plain.answer(torch)
     elif pinned_memory:

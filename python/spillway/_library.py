@@ -103,6 +103,7 @@ def library() -> ctypes.CDLL:
     loaded.spw_get_limit.argtypes = [ctypes.c_int, ctypes.c_void_p]
     loaded.spw_conf_get.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p]
     loaded.spw_memory_info.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    loaded.spw_untaken_memory_info.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     loaded.spw_annotate.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64]
     loaded.spw_annotation.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p]
     loaded.spw_trace_mark.argtypes = [ctypes.c_char_p]

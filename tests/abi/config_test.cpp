@@ -279,6 +279,35 @@ TEST(Conf, SetTakesAllOrNothing) {
   });
 }
 
+TEST(Conf, LimitsAndTheReserveAreInWhatIsFree) {
+  for (const char* restriction : {"reserve:1000MiB", "limit:24MiB"}) {
+    in_child({{"SPILLWAY_SIM", "capacity:1GiB"}, {"SPILLWAY_CONF", restriction}}, [] {
+      const auto driver = start_device();
+      if (driver->find("spwSimConfigure") == nullptr) return;  // the size of a real device is its own affair
+      const auto free_is = [](uint64_t available, uint64_t untaken) {
+        uint64_t free_bytes[2] = {};
+        uint64_t total_bytes = 0;
+        SPW_CHECK(spw_memory_info(0, &free_bytes[0], nullptr) == SPW_OK && free_bytes[0] == available);
+        SPW_CHECK(spw_untaken_memory_info(0, &free_bytes[1], &total_bytes) == SPW_OK);
+        SPW_CHECK(free_bytes[1] == untaken && total_bytes == 1024 * kMiB);
+      };
+      // Before the device is used, too.
+      free_is(24 * kMiB, 24 * kMiB);
+      void* block = nullptr;
+      SPW_CHECK(spw_alloc(10 * kMiB, 0, nullptr, &block) == SPW_OK);
+      free_is(14 * kMiB, 14 * kMiB);
+      SPW_CHECK(spw_free(block) == SPW_OK);
+      free_is(24 * kMiB, 14 * kMiB);
+      void* more = nullptr;
+      SPW_CHECK(spw_alloc(14 * kMiB, 0, nullptr, &block) == SPW_OK);
+      SPW_CHECK(spw_alloc(12 * kMiB, 0, nullptr, &more) == SPW_ERROR_OUT_OF_MEMORY);
+      // What is cached beyond a lower one goes back at once.
+      SPW_CHECK(spw_free(block) == SPW_OK && spw_conf_set("limit:4MiB") == SPW_OK);
+      SPW_CHECK(stats_of(0).reserved_bytes.all.current == static_cast<int64_t>(4 * kMiB));
+    });
+  }
+}
+
 TEST(Conf, LimitsAndTheReserveTakeEffectAtOnce) {
   in_child({{"SPILLWAY_SIM", "capacity:1GiB"}}, [] {
     const auto driver = start_device();

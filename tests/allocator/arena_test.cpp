@@ -178,8 +178,10 @@ TEST(Arena, TheLimitHoldsAndCanBeMoved) {
   second = must_allocate(*arena, 2 * kMiB, nullptr);
   SPW_EXPECT_OK(arena->set_limit(4 * kMiB));
   SPW_EXPECT_OK(Arena::free(first));
-  must_allocate(*arena, 16 * kMiB, nullptr);  // what is held may be used
-  EXPECT_EQ(arena->stats().num_ooms, 1);
+  EXPECT_EQ(arena->allocate(4 * kMiB, nullptr, &first).code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(4 * kMiB));
+  must_allocate(*arena, 2 * kMiB, nullptr);
+  EXPECT_EQ(arena->stats().num_ooms, 2);
   SPW_EXPECT_OK(arena->validate());
 }
 

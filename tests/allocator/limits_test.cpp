@@ -97,6 +97,91 @@ TEST(Limits, ALowerLimitStopsGrowthAtOnceAndAHigherOneLetsItGoOn) {
   }
 }
 
+class LoweredLimits : public testing::TestWithParam<bool> {
+ protected:
+  Device device{"capacity:512MiB"};
+  std::unique_ptr<Arena> arena = make();
+
+  void lower_limit(uint64_t bytes) {
+    SPW_EXPECT_OK(arena->set_limit(bytes));
+    arena->keep_limit();
+  }
+
+ private:
+  std::unique_ptr<Arena> make() const {
+    ArenaOptions options;
+    options.use_vmm = GetParam();
+    return device.arena(options);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutVmm, LoweredLimits, testing::Bool());
+
+TEST_P(LoweredLimits, WhatIsCachedBeyondThemGoesBackAtOnce) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(must_allocate(*arena, 20 * kMiB, nullptr));
+  for (int i = 1; i < 8; ++i) SPW_EXPECT_OK(Arena::free(blocks[static_cast<size_t>(i)]));
+  lower_limit(60 * kMiB);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(60 * kMiB));
+  void* more = must_allocate(*arena, 20 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(more));
+  EXPECT_EQ(arena->allocate(60 * kMiB, nullptr, &more).code(), SPW_ERROR_OUT_OF_MEMORY);
+  SPW_EXPECT_OK(arena->set_reserve(492 * kMiB));
+  arena->keep_limit();
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(20 * kMiB));
+  SPW_EXPECT_OK(arena->set_reserve(0));
+  SPW_EXPECT_OK(arena->set_limit(UINT64_MAX));
+  more = must_allocate(*arena, 60 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(more));
+  SPW_EXPECT_OK(Arena::free(blocks[0]));
+  SPW_EXPECT_OK(arena->validate());
+}
+
+TEST_P(LoweredLimits, BelowWhatIsInUseAreKeptAsBlocksGo) {
+  CUstream stream = device.stream();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(must_allocate(*arena, 20 * kMiB, stream));
+  lower_limit(60 * kMiB);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(160 * kMiB));
+  void* more = nullptr;
+  for (size_t live = 8; live > 3; --live) {
+    device.touch(stream, blocks[live - 1], 20 * kMiB);
+    SPW_EXPECT_OK(Arena::free(blocks[live - 1]));
+    // Its place is free, and not to be had.
+    EXPECT_EQ(arena->allocate(20 * kMiB, stream, &more).code(), SPW_ERROR_OUT_OF_MEMORY) << live;
+    EXPECT_EQ(reserved(*arena), static_cast<int64_t>((live - 1) * 20 * kMiB));
+  }
+  SPW_EXPECT_OK(Arena::free(blocks[2]));
+  const uint64_t waits = device.simulated() ? device.host_waits() : 0;
+  more = must_allocate(*arena, 20 * kMiB, stream);
+  EXPECT_EQ(device.simulated() ? device.host_waits() : 0, waits);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(60 * kMiB));
+  for (void* block : {blocks[0], blocks[1], more}) SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Limits, LoweredUnderCaptureAreKeptAfterIt) {
+  Device device("capacity:512MiB");
+  const auto arena = device.arena();
+  CUstream stream = device.stream();
+  void* cached = must_allocate(*arena, 100 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(cached));
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [=](CUstream asked) { return asked == stream; }));
+  void* captured = must_allocate(*arena, 20 * kMiB, stream);
+  SPW_EXPECT_OK(arena->set_limit(40 * kMiB));
+  arena->keep_limit();
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(120 * kMiB));
+  CUgraph graph = nullptr;
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  ASSERT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  void* block = must_allocate(*arena, 10 * kMiB, nullptr);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(40 * kMiB));
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(Arena::free(captured));
+  EXPECT_EQ(device.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
 TEST(Limits, ASoftLimitIsExceededOnlyForWhatNothingElseServes) {
   Device device("capacity:512MiB,races:off");
   const auto arena = device.arena();

@@ -138,6 +138,24 @@ class OutOfMemory(Memory):
         with self.assertRaises(ValueError):
             torch.cuda.set_per_process_memory_fraction(1.5)
 
+    def test_what_is_free_is_within_the_fraction(self) -> None:
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        torch.cuda.set_per_process_memory_fraction(0.25)
+        free, total = torch.cuda.mem_get_info()
+        self.assertLessEqual(free + torch.cuda.memory_reserved(), total // 4)
+        for ask in (torch.cuda.memory.mem_get_info, torch.accelerator.get_memory_info):
+            self.assertEqual(ask(0), (free, total))
+        self.assertEqual(torch.cuda.cudart().cudaMemGetInfo(0), (free, total))
+        block = torch.empty(free, dtype=torch.uint8, device="cuda")
+        left = torch.cuda.mem_get_info()[0]
+        with self.assertRaises(torch.OutOfMemoryError):
+            torch.empty(left + torch.cuda.memory_reserved(), dtype=torch.uint8, device="cuda")
+        del block
+        # A lower one takes back what is cached.
+        torch.cuda.set_per_process_memory_fraction(0.125)
+        self.assertLessEqual(torch.cuda.memory_reserved(), total // 8)
+        self.assertLessEqual(torch.cuda.mem_get_info()[0], total // 8)
+
 
 class Settings(Memory):
     def change(self, text: str) -> None:
