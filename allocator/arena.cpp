@@ -179,7 +179,7 @@ Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, co
   *place = climbed.value();
   Status status;
   if (*place != nullptr) {
-    lock = std::unique_lock<BiasedMutex>(heap.mutex, std::adopt_lock);
+    lock = std::unique_lock<BiasedMutex>((*place)->heap->mutex, std::adopt_lock);
   } else {
     status = place_outside(heap, bytes, tried, out);
   }
@@ -191,11 +191,13 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
   std::unique_lock<BiasedMutex> lock(heap.mutex);
   const Request request = heap.large_request(bytes);
   Place* place = heap.take_predicted(request);
+  Heap* serving = &heap;
   if (place == nullptr) {
     Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
     if (!status.ok() || place == nullptr) return status;
+    serving = place->heap;
   }
-  if (!heap.make_live(*place, requested_bytes)) return no_host_memory();
+  if (!serving->make_live(*place, requested_bytes)) return no_host_memory();
   *out = reinterpret_cast<void*>(place->va);
   return {};
 }
@@ -207,12 +209,14 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   if (*out != nullptr) return {};
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
+  Heap* serving = &heap;
   if (place == nullptr) {
     Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
     if (!status.ok() || place == nullptr) return status;
+    serving = place->heap;
   }
-  if (place->slab == nullptr && !heap.open_slab(*place, size_class)) return no_host_memory();
-  *out = heap.allocate_slot(size_class, requested_bytes);
+  if (place->slab == nullptr && !serving->open_slab(*place, size_class)) return no_host_memory();
+  *out = serving->allocate_slot(size_class, requested_bytes);
   return {};
 }
 

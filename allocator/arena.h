@@ -156,7 +156,8 @@ class Arena {
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id);
   // Whether what is free in the pool serves others where a request would fail otherwise. Until its release.
-  // Errors: invalid_state (no such pool).
+  // It leaves the pool; of a pool with a source it serves requests on the same stream, and returns to the
+  // pool. Errors: invalid_state (no such pool).
   Status set_pool_lends(PoolId id, bool lends);
 
   // The blocks of a pool that are in the program's hands now. Errors: invalid_state (no such pool).
@@ -273,6 +274,9 @@ class Arena {
   void stop_lending(PoolId id);
   // Lets others have what is free in the pool, until it is opened again; answers how many bytes that is.
   uint64_t lend_pool(PoolId id);
+  // The same where the pool has a source of its own: a place in what its heap of the same stream has free,
+  // which is the pool's again after its free. With the lock of that heap held; null if there is none.
+  Place* take_lent(Heap& heap, const Request& request);
   // arena_sources.cpp. The next three with the arena's lock held.
   PageStore& store_of(PoolId pool) const;
   uint64_t sourced_bytes() const;
@@ -309,14 +313,15 @@ class Arena {
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
   // The ladder, for `bytes` of which the program asked for `requested_bytes`. Gives `lock`, the heap's, up
-  // for it; it is held again when a place was found. Else *place is null, and *out a block in host memory.
+  // for it; that of the place's heap is held when one was found. Else *place is null, and *out a block in
+  // host memory.
   Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
                         uint64_t bytes, uint64_t requested_bytes, Place** place, void** out);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
 
-  // ladder.cpp. climb() answers a place taken in `heap`, or that of a slab that has room by now; the heap's
-  // lock is then held. Null when device memory has run out.
+  // ladder.cpp. climb() answers a place taken in `heap` or, at the end, in one that lends, or that of a slab
+  // that has room by now; the lock of the place's heap is then held. Null when device memory has run out.
   Result<Place*> climb(Heap& heap, const Request& request, Climb& tried);
   // The end of the ladder: a block in host memory, or the error.
   Status place_outside(Heap& heap, uint64_t bytes, Climb& tried, void** out);

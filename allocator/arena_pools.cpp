@@ -11,6 +11,7 @@
 #include "allocator/arena.h"
 #include "allocator/last_heap.h"
 #include "driver/capture.h"
+#include "driver/context.h"
 
 namespace spillway {
 namespace {
@@ -159,12 +160,11 @@ Status Arena::set_pool_lends(PoolId id, bool lends) {
   const Lock arena_lock(mutex_);
   const Lock lock(registry_mutex_);
   if (pool_claims_.count(id) == 0) return no_such_pool(id);
-  if (sourced_.count(id) > 0) {
-    return Status::unsupported(
-        "a pool with a source of its own cannot lend: its memory is another allocator's");
-  }
   if (lending_pools_.count(id) > 0) return {};
-  lending_pools_[id] = last_rungs_.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
+  // What a source gave stays its pool's: take_lent() looks there.
+  lending_pools_[id] = sourced_.count(id) > 0
+                           ? 0
+                           : last_rungs_.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
   return {};
 }
 
@@ -179,6 +179,33 @@ void Arena::stop_lending(PoolId id) {
   }
   // Without the lock: a call in progress, which is waited for, may need it.
   last_rungs_.remove(rung);
+}
+
+Place* Arena::take_lent(Heap& heap, const Request& request) {
+  if (!may_ask_last_rungs(heap)) return nullptr;
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return nullptr;
+  const RelaxedCapture relaxed(*driver_);
+  const Lock lock(mutex_);
+  if (heap.key.pool != PoolId{}) return nullptr;
+  std::vector<PoolId> pools;
+  {
+    const Lock registry(registry_mutex_);
+    for (const auto& [id, rung] : lending_pools_) pools.push_back(id);
+  }
+  for (const PoolId id : pools) {
+    if (sourced_.count(id) == 0 || is_moving(id) || store_of(id).is_away()) continue;
+    for (Heap* lender : heaps_of(id)) {
+      const bool is_of_stream = static_cast<const StreamIdentity&>(lender->key) == heap.key;
+      if (!is_of_stream || lender->is_closed() || &lender->store() != &store_of(id)) continue;
+      std::unique_lock<BiasedMutex> lender_lock(lender->mutex);
+      Place* place = take_free(*lender, lender->same_request(request, heap));
+      if (place == nullptr) continue;
+      lender_lock.release();
+      return place;
+    }
+  }
+  return nullptr;
 }
 
 uint64_t Arena::lend_pool(PoolId id) {

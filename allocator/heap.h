@@ -117,6 +117,8 @@ class Heap {
   void* allocate_slot(uint32_t size_class, uint64_t requested_bytes);
   // What to ask of the methods below to open a slab, and what to do with the place.
   Request slab_request(uint32_t size_class);
+  // What to ask of this heap for what was to be asked of the other.
+  Request same_request(const Request& request, const Heap& other);
   // The place of a slab that has room by now, which serves a slab's request as well; null if there is none.
   static Place* slab_with_room(const Request& request) {
     const Slab* slab = request.slab_class == nullptr ? nullptr : request.slab_class->with_room;

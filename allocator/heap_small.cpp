@@ -72,6 +72,11 @@ Request Heap::slab_request(uint32_t size_class) {
   return {kSlabLines, kUnitLines, &classes_[size_class]};
 }
 
+Request Heap::same_request(const Request& request, const Heap& other) {
+  if (request.slab_class == nullptr) return request;
+  return slab_request(static_cast<uint32_t>(request.slab_class - other.classes_.data()));
+}
+
 void Heap::add_spare_slab() {
   slabs_.push_back(std::make_unique<Slab>());
   spare_slabs_.reserve(slabs_.capacity());

@@ -156,7 +156,10 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
     // What was given back may still be in use by other streams.
     may_wait_for_frees = may_wait_for_device = true;
   }
-  return nullptr;
+  const RungTimer timer(counters_, tried, Rung::kCallback);
+  Place* lent = take_lent(heap, request);
+  if (lent != nullptr) timer.finish(true);
+  return lent;
 }
 
 bool Arena::may_ask_last_rungs(Heap& heap) {

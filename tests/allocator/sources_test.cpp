@@ -56,6 +56,55 @@ TEST_F(SourcesTest, ManyBlocksAreOfOneSegment) {
   expect_sound();
 }
 
+TEST_F(SourcesTest, APoolThatLendsServesItsStreamInsteadOfRunningOut) {
+  const CUstream stream = device_.stream();
+  open(source_);
+  SPW_EXPECT_OK(arena_->set_pool_lends(kPool, true));
+  SPW_EXPECT_OK(arena_->set_pool_lends(kPool, true));
+  void* inside = must_allocate(*arena_, 128 * kMiB, stream);
+  device_.touch(stream, inside, 128 * kMiB);
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  SPW_EXPECT_OK(Arena::free(inside));
+  std::vector<void*> blocks;
+  // Not before it is needed.
+  blocks.push_back(must_allocate(*arena_, 100 * kMiB, stream));
+  EXPECT_FALSE(source_.holds(blocks.back()));
+  for (const size_t bytes : {100 * kMiB, 20 * kMiB, 40 * kMiB}) {
+    void* outside = nullptr;
+    if (bytes == 40 * kMiB) {
+      EXPECT_EQ(arena_->allocate(bytes, stream, &outside).code(), SPW_ERROR_OUT_OF_MEMORY);
+      continue;
+    }
+    outside = must_allocate(*arena_, bytes, stream);
+    device_.touch(stream, outside, bytes);
+    blocks.push_back(outside);
+  }
+  EXPECT_TRUE(source_.holds(blocks[1]));
+  // Others' streams are not ordered behind the pool's.
+  void* other = nullptr;
+  EXPECT_EQ(arena_->allocate(20 * kMiB, device_.stream(), &other).code(), SPW_ERROR_OUT_OF_MEMORY);
+  expect_sound();
+  for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
+  // It is the pool's again.
+  SPW_EXPECT_OK(arena_->begin_pool(kPool, nullptr));
+  inside = must_allocate(*arena_, 128 * kMiB, stream);
+  EXPECT_TRUE(source_.holds(inside));
+  SPW_EXPECT_OK(Arena::free(inside));
+  EXPECT_EQ(source_.asked, 1);
+  // A small request finds a slot there too.
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  SPW_EXPECT_OK(arena_->trim());
+  SPW_EXPECT_OK(arena_->set_limit(static_cast<uint64_t>(reserved())));
+  void* small = must_allocate(*arena_, 600, stream);
+  EXPECT_TRUE(source_.holds(small));
+  SPW_EXPECT_OK(arena_->set_pool_lends(kPool, false));
+  EXPECT_EQ(arena_->allocate(64 * kMiB, stream, &other).code(), SPW_ERROR_OUT_OF_MEMORY);
+  SPW_EXPECT_OK(Arena::free(small));
+  for (int claim = 0; claim < 3; ++claim) SPW_EXPECT_OK(arena_->release_pool(kPool));
+  EXPECT_EQ(source_.held(), 0u);
+  expect_sound();
+}
+
 TEST_F(SourcesTest, ASegmentGoesBackWhenNothingUsesIt) {
   const CUstream owner = device_.stream();
   const CUstream user = device_.stream();

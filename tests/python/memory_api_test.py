@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
 
 import spillway
@@ -187,18 +189,41 @@ class Pools(Memory):
         self.assertNotEqual(kept.data_ptr(), other.data_ptr())
 
     def test_a_pool_lends_instead_of_running_out(self) -> None:
+        self.lend(())
+
+    def test_a_pool_with_its_own_allocator_lends_too(self) -> None:
+        # Of the runtime itself, which the process has loaded.
+        runtime = next(
+            line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcudart" in line
+        )
+        source = """
+extern "C" int cudaMalloc(void**, unsigned long);
+extern "C" int cudaFree(void*);
+extern "C" void* take(unsigned long bytes, int, void*) { void* p = 0; return cudaMalloc(&p, bytes) ? 0 : p; }
+extern "C" void give(void* p, unsigned long, int, void*) { cudaFree(p); }
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "own.cpp").write_text(source)
+            library = f"{folder}/own.so"
+            subprocess.run(["g++", "-shared", "-fPIC", f"{folder}/own.cpp", runtime, "-o", library], check=True)
+            own = torch.cuda.memory.CUDAPluggableAllocator(library, "take", "give")
+            self.lend((own.allocator(),))
+
+    def lend(self, own: tuple[Any, ...]) -> None:
         total = torch.cuda.get_device_properties(0).total_memory
         for lends in (True, False):
-            pool = torch.cuda.MemPool(use_on_oom=lends)
+            pool = torch.cuda.MemPool(*own, use_on_oom=lends)
             with torch.cuda.use_mem_pool(pool):
                 inside = mebibytes(total // MIB // 2)
             del inside
-            request = [total * 3 // 4 // MIB]
+            # Its own allocator's memory stays in its segment, and cannot be joined with other.
+            request = [total * 3 // 4 // MIB] if not own else [total // MIB // 2]
+            held = mebibytes(total // MIB // 4) if own else None
             if lends:
                 self.assertEqual(mebibytes(*request).numel(), request[0] * MIB)
             else:
                 self.assertRaises(torch.OutOfMemoryError, mebibytes, *request)
-            del pool
+            del pool, held
 
 
 class Uncached(Memory):
