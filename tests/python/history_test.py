@@ -130,6 +130,44 @@ snapshot = torch.cuda.memory._snapshot()
 sys.stdout.buffer.write(pickle.dumps((begin, reserved, torch.cuda.memory_reserved(), snapshot)))
 """
 
+# Streams and pools take memory of each other, of a device that is nearly full.
+MANY = """
+import pickle, random, sys, torch
+import spillway
+spillway.install()
+
+torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+dice = random.Random(int(sys.argv[1]))
+KIB = 1 << 10
+streams = [torch.cuda.current_stream()] + [torch.cuda.Stream() for _ in range(3)]
+pools = [None] * 8 + [torch.cuda.MemPool() for _ in range(2)]
+live = []
+
+def allocate():
+    least, most = dice.choice([(1, 64 * KIB), (KIB, 4096 * KIB), (1 << 20, 60 << 20)])
+    live.append(torch.empty(dice.randrange(least, most), dtype=torch.uint8, device="cuda"))
+
+for step in range(1500):
+    if live and (dice.random() < 0.5 or sum(block.numel() for block in live) > 600 << 20):
+        block = live.pop(dice.randrange(len(live)))
+        if dice.random() < 0.2:
+            block.record_stream(dice.choice(streams))
+        del block
+        continue
+    try:
+        with torch.cuda.stream(dice.choice(streams)):
+            if pool := dice.choice(pools):
+                with torch.cuda.use_mem_pool(pool):
+                    allocate()
+            else:
+                allocate()
+    except torch.OutOfMemoryError:
+        live = live[::3]
+    if dice.random() < 0.005:
+        torch.cuda.empty_cache()
+sys.stdout.buffer.write(pickle.dumps(torch.cuda.memory._snapshot()))
+"""
+
 
 def output(program: str, *arguments: str, **environment: str) -> bytes:
     given = {**os.environ, **environment}
@@ -186,7 +224,58 @@ class Past:
             self.ends[before[0] if before else address] = last
 
 
+class Present:
+    """What a viewer draws that follows the events from the first one: bytes that are mapped, and blocks on them."""
+
+    def __init__(self) -> None:
+        self.mapped: list[tuple[int, int, int]] = []  # begin, end and stream; no two overlap
+        self.blocks: dict[int, int] = {}  # by address: where they end
+
+    def held(self, begin: int, end: int, stream: int) -> int:
+        """How many of these bytes the stream has."""
+        parts = (min(end, last) - max(begin, first) for first, last, its in self.mapped if its == stream)
+        return sum(part for part in parts if part > 0)
+
+    def follow(self, event: dict[str, Any]) -> None:
+        action, address, size, stream = event["action"], event.get("addr", 0), event["size"], event["stream"]
+        end = address + size
+        if action == "segment_map":
+            assert all(end <= first or last <= address for first, last, _ in self.mapped), f"{address:#x}: mapped twice"
+            self.mapped.append((address, end, stream))
+        elif action == "segment_unmap":
+            assert all(last <= address or end <= first for first, last in self.blocks.items()), f"{address:#x}: in use"
+            assert self.held(address, end, stream) == size, f"{address:#x}: not mapped"
+            kept = []
+            for first, last, its in self.mapped:
+                rest = [(first, min(last, address)), (max(first, end), last)]
+                kept += [(part[0], part[1], its) for part in rest if part[0] < part[1]]
+            self.mapped = kept
+        elif action == "alloc":
+            assert self.held(address, end, stream) == size, f"{address:#x}: memory of another, or none"
+            self.blocks[address] = end
+        elif action == "free_completed":
+            del self.blocks[address]
+
+
 class History(unittest.TestCase):
+    def test_blocks_lie_in_memory_of_their_stream(self) -> None:
+        for seed in range(1, 3):
+            snapshot = pickle.loads(output(MANY, str(seed), SPILLWAY_SIM="capacity:768MiB,backing:none"))
+            present = Present()
+            for event in snapshot["device_traces"][0]:
+                present.follow(event)
+            self.assertGreater(len(snapshot["device_traces"][0]), 2000)
+            reserved = sum(segment["total_size"] for segment in snapshot["segments"])
+            self.assertEqual(sum(end - begin for begin, end, _ in present.mapped), reserved)
+
+    def test_segments_have_the_stack_that_mapped_them(self) -> None:
+        snapshot = pickle.loads(output(MANY, "3", SPILLWAY_SIM="capacity:768MiB,backing:none"))
+        events = [event for event in snapshot["device_traces"][0] if event["action"].startswith("segment")]
+        stacks = [[frame["name"] for frame in holder["frames"]] for holder in events + snapshot["segments"]]
+        for names in stacks:
+            self.assertIn(names[0], ("allocate", "empty_cache", "_snapshot"))
+        self.assertIn(["allocate", "<module>"], stacks[-len(snapshot["segments"]) :])
+
     def test_events_are_those_of_the_native_allocator(self) -> None:
         begin = time.time()
         ours = history("spillway")

@@ -125,9 +125,10 @@ void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t str
   if (history_.listens()) {
     constexpr size_t kLineBytes = 512;
     const size_t block_bytes = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-    history_.look_at_segments(device, nullptr);
+    const History::Context context = history_.gather(RecordContext::STATE);
+    history_.look_at_segments(device, context);
     const History::Block request{device, nullptr, block_bytes, stream, open_pool(device, stream)};
-    history_.out_of_memory(request, free_bytes, history_.gather(RecordContext::STATE));
+    history_.out_of_memory(request, free_bytes, context);
   }
   c10::reportOutOfMemoryToProfiler(
       static_cast<int64_t>(bytes), static_cast<size_t>(stats.allocated_bytes.all.current),
@@ -416,6 +417,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces)
       info.is_large = true;
       info.is_expandable = false;
       info.owner_private_pool_id = id;
+      info.context_when_allocated = history_.context_of_segment(index, segment.address);
       for (uint64_t i = 0; i < segment.block_count; ++i) {
         const spw_block& block = segment.blocks[i];
         c10::CachingDeviceAllocator::BlockInfo row;

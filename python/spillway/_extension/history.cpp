@@ -101,8 +101,10 @@ void History::allocated(const Block& block, Context context) {
   complete_finished();
   if (enabled_.load(std::memory_order_relaxed)) {
     if (context != nullptr) live_[block.pointer] = context;
+    // Memory that another stream or pool had is mapped for this one before the block.
     const auto address = reinterpret_cast<uint64_t>(block.pointer);
-    if (!holds(segments_[block.device], address, block.bytes)) update_segments(block.device, context);
+    const Segment bytes{address, block.bytes, block.stream, block.pool};
+    if (!holds(segments_[block.device], bytes)) update_segments(block.device, context);
   }
   add(Entry::ALLOC, block, std::move(context));
 }
@@ -113,8 +115,11 @@ void History::look_at_segments(c10::DeviceIndex device, Context context) {
 }
 
 void History::update_segments(c10::DeviceIndex device, const Context& context) {
-  Segments now = segments_of(device);
+  const Segments now = segments_of(device);
   Segments& known = segments_[device];
+  const Segments gone = difference(known, now);
+  Segments come = difference(now, known);
+  for (Segment& part : come) part.context = context;
   const auto record_all = [&](Entry::Action action, const Segments& parts) {
     for (const Segment& part : parts) {
       Entry entry(action, device, part.address, part.bytes, part.stream, part.pool, c10::getApproximateTime(),
@@ -124,9 +129,9 @@ void History::update_segments(c10::DeviceIndex device, const Context& context) {
       record(std::move(entry));
     }
   };
-  record_all(Entry::SEGMENT_UNMAP, difference(known, now));
-  record_all(Entry::SEGMENT_MAP, difference(now, known));
-  known = std::move(now);
+  record_all(Entry::SEGMENT_UNMAP, gone);
+  record_all(Entry::SEGMENT_MAP, come);
+  known = together(difference(known, gone), come);
 }
 
 void History::free_requested(const Block& block, Context context) {
@@ -230,6 +235,13 @@ std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations()
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> out(annotations_.begin(), annotations_.end());
   for (auto& entry : out) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   return out;
+}
+
+History::Context History::context_of_segment(c10::DeviceIndex device, uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  const auto segments = segments_.find(device);
+  const Segment* segment = segments == segments_.end() ? nullptr : find(segments->second, address);
+  return segment == nullptr ? nullptr : segment->context;
 }
 
 History::Context History::context_of(const void* pointer) const {

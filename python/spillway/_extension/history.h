@@ -3,9 +3,10 @@
 // flag.
 //
 // Segments are those of the snapshot, and like PyTorch's expandable ones they grow and shrink: segment_map
-// and segment_unmap say by which parts. They are looked at when a block lies outside of those known, when
-// memory was given back, and for a snapshot, so that every block of the history lies in a segment, and what
-// was there at the beginning and all parts since add up to the reserved memory. Each look walks all blocks.
+// and segment_unmap say by which parts, each of one stream and pool. They are looked at when a block lies
+// outside of those known of its stream and pool, when memory was given back, and for a snapshot, so that
+// every block of the history lies in a segment, and what was there at the beginning and all parts since add
+// up to the reserved memory. Each look walks all blocks.
 //
 // Thread-safe. Listeners are called with a lock held, as PyTorch's contract has it; they hear of blocks
 // alone.
@@ -76,6 +77,8 @@ class History {
   std::vector<Entry> entries(c10::DeviceIndex device);
   std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations();
   Context context_of(const void* pointer) const;
+  // Where the segment that begins there was mapped.
+  Context context_of_segment(c10::DeviceIndex device, uint64_t address) const;
 
  private:
   struct PendingFree {

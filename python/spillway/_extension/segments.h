@@ -5,6 +5,7 @@
 #include <c10/core/Allocator.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace spillway_torch {
@@ -14,6 +15,7 @@ struct Segment {
   uint64_t bytes;
   void* stream;  // a cudaStream_t
   c10::MempoolId_t pool;
+  std::shared_ptr<c10::GatheredContext> context = nullptr;  // where it was mapped, as far as that is known
 
   uint64_t end() const { return address + bytes; }
   bool is_like(const Segment& other) const { return stream == other.stream && pool == other.pool; }
@@ -25,10 +27,16 @@ using Segments = std::vector<Segment>;
 // Of a device, at this moment; those of none if it cannot be asked.
 Segments segments_of(c10::DeviceIndex device);
 
-// Whether one segment has all of these bytes.
-bool holds(const Segments& segments, uint64_t address, uint64_t bytes);
+// Whether all of these bytes are in segments of that stream and pool.
+bool holds(const Segments& segments, const Segment& bytes);
 
 // The parts of `segments` that are in no segment of `others` of the same stream and pool.
 Segments difference(const Segments& segments, const Segments& others);
+
+// Both, of which no two overlap.
+Segments together(Segments segments, const Segments& others);
+
+// The segment that has this byte; null if none.
+const Segment* find(const Segments& segments, uint64_t address);
 
 }  // namespace spillway_torch
