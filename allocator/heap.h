@@ -17,9 +17,11 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "allocator/captured_order.h"
 #include "allocator/fragments.h"
 #include "allocator/free_space.h"
 #include "allocator/index_set.h"
@@ -272,6 +274,8 @@ class Heap {
   struct StreamUses {
     std::vector<StreamIdentity> streams;
     std::vector<Event> events;
+    // The capture in which all of them were named, 0 if there is no such one. Of an open pool.
+    std::optional<uint64_t> capture = std::nullopt;
   };
   // A block that the program freed and other streams still use. A stream is named only while it could not
   // record an event.
@@ -280,6 +284,7 @@ class Heap {
     uint32_t slot;   // kMostSlots for a large block
     uint64_t epoch;  // of the heap's stream at the free: complete after a wait of the host for the device
                      // from then on
+    CaptureTail captured = {};  // what the streams were last told, where that is all in one capture
   };
   // The net effect of taking or giving a place on the counters.
   struct Change {
@@ -363,6 +368,8 @@ class Heap {
   void free_after_streams(Place& place, uint64_t va, uint32_t slot);
   // An event on each of the streams, as far as they take one.
   void record_events(StreamUses& uses);
+  // Notes where in the graph the streams are done with it, if all that they do is captured.
+  void mark_in_capture(PendingFree& pending);
   void complete_pending(size_t at);
   void complete_free(Place& place, uint32_t slot);
   Status wait_behind_stream(PendingFree& pending);
@@ -418,6 +425,7 @@ class Heap {
   std::vector<Place*> slab_places_;  // by slab number
 
   std::deque<PendingFree> pending_;
+  CapturedOrder captured_order_;
   std::unordered_map<uint64_t, StreamUses> stream_uses_;  // of live blocks
   std::unordered_map<CUstream, uint64_t> known_streams_;  // by handle, the driver's number: of this context
 };

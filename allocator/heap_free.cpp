@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 
 #include "allocator/heap.h"
 #include "driver/context.h"
@@ -64,7 +65,13 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
       return status;
     known_streams_[stream] = user.id;
   }
-  std::vector<StreamIdentity>& users = stream_uses_[va].streams;
+  StreamUses& uses = stream_uses_[va];
+  if (pool_is_open) {
+    const std::optional<CaptureTail> tail = capture_tail(driver_, stream);
+    const uint64_t capture = tail.has_value() ? tail->capture : 0;
+    uses.capture = uses.capture.value_or(capture) == capture ? capture : 0;
+  }
+  std::vector<StreamIdentity>& users = uses.streams;
   if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);
   if (place.slab != nullptr) {
     Slab::set(place.slab->stream_uses, slot);
@@ -121,6 +128,11 @@ void Heap::free_after_streams(Place& place, uint64_t va, uint32_t slot) {
   }
   PendingFree pending{std::move(uses), &place, slot, timeline.epoch()};
   record_events(pending);
+  try {
+    mark_in_capture(pending);
+  } catch (const std::bad_alloc&) {
+    // It waits for the end of the capture.
+  }
   pending_.push_back(std::move(pending));
 }
 
@@ -158,6 +170,22 @@ void Heap::record_events(StreamUses& uses) {
   }
 }
 
+void Heap::mark_in_capture(PendingFree& pending) {
+  const uint64_t capture = pending.capture.value_or(0);
+  if (capture == 0 || !pending.events.empty()) return;
+  const ScopedContext context(driver_, context_);
+  if (!context.status().ok()) return;
+  CaptureTail marks{capture, {}};
+  for (const StreamIdentity& user : pending.streams) {
+    const bool is_of_another_thread = user.stream == CU_STREAM_PER_THREAD && user.thread != thread_number();
+    if (is_of_another_thread || !is_alive(driver_, user)) return;
+    const std::optional<CaptureTail> tail = capture_tail(driver_, user.stream);
+    if (!tail.has_value() || tail->capture != capture) return;
+    marks.nodes.insert(marks.nodes.end(), tail->nodes.begin(), tail->nodes.end());
+  }
+  pending.captured = std::move(marks);
+}
+
 bool Heap::is_used_by(CUstream stream) const {
   const auto names = [&](const StreamUses& uses) {
     return std::any_of(uses.streams.begin(), uses.streams.end(),
@@ -193,11 +221,18 @@ void Heap::take_over(const HeapKey& by) {
 
 size_t Heap::complete_finished_frees() {
   size_t completed = 0;
+  const auto is_captured = [](const PendingFree& pending) { return pending.captured.capture != 0; };
+  if (std::any_of(pending_.begin(), pending_.end(), is_captured)) captured_order_.look(driver_, key.stream);
   for (size_t i = 0; i < pending_.size();) {
     PendingFree& pending = pending_[i];
     if (timeline.is_complete(pending.epoch)) {
       // The host has waited for the whole device since: also for streams that take no event, or are gone.
       for (Event& event : pending.events) events_.give_back(std::move(event));
+      complete_pending(i);
+      ++completed;
+      continue;
+    }
+    if (captured_order_.is_behind(pending.captured)) {
       complete_pending(i);
       ++completed;
       continue;

@@ -27,10 +27,10 @@ UNNEEDED = {
     "expandable_segments_reserve_by_class": "addresses are reserved as they are needed",
     "release_lock_on_cudamalloc": "no lock is held during a call of the driver that blocks",
     "throw_on_cudamalloc_oom": "a request beyond the limit fails without a call of the driver",
+    "graph_capture_record_stream_reuse": "a graph uses such memory again as soon as its streams have joined",
 }
 # Read by PyTorch itself, for its own pinned memory.
 PINNED = re.compile(r"pinned_\w+")
-GRAPH_REUSE = "graph_capture_record_stream_reuse"
 FRACTION = "per_process_memory_fraction"
 NCCL_HOOK = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 
@@ -86,8 +86,6 @@ def read(text: str, source: str) -> Settings:
         elif key in UNNEEDED:
             if value.strip() != "False":
                 settings.remarks.append(f"{source}: {key} changes nothing under Spillway: {UNNEEDED[key]}")
-        elif key == GRAPH_REUSE:
-            settings.remarks.append(f"{source}: {key} changes nothing: under capture blocks wait for the graph's end")
         elif PINNED.fullmatch(key):
             settings.pinned_remarks.append(f"{source}: {key} changes nothing: pinned memory is Spillway's too")
         else:

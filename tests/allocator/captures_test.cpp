@@ -98,6 +98,43 @@ TEST_F(Captures, ACapturedStreamDoesNotWaitForItsPendingFrees) {
   EXPECT_EQ(device_.reports(), "");
 }
 
+TEST_F(Captures, WhatOthersDidWithABlockInTheSameGraphIsOverOnceTheyHaveJoined) {
+  open_pool();
+  begin();
+  void* block = use(captured_);
+  pass_on_and_free(block, captured_, other_);
+  expect_out_of_memory(captured_);
+  device_.order(other_, captured_);
+  EXPECT_EQ(use(captured_), block);
+  // By way of a third.
+  pass_on_and_free(block, captured_, other_);
+  device_.order(other_, third_);
+  expect_out_of_memory(captured_);
+  device_.order(third_, captured_);
+  EXPECT_EQ(use(captured_), block);
+  SPW_EXPECT_OK(Arena::free(block));
+  CUgraph graph = end();
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
+  device_.driver->cuGraphDestroy(graph);
+  replay(exec);
+  SPW_EXPECT_OK(arena_->validate());
+}
+
+TEST_F(Captures, WhatOthersDidWithABlockBeforeTheGraphIsNotInIt) {
+  open_pool();
+  void* block = use(captured_);
+  device_.order(captured_, other_);
+  device_.touch(other_, block, kBytes);
+  SPW_EXPECT_OK(Arena::record_stream(block, other_));
+  begin();
+  pass_on_and_free(block, captured_, other_);
+  device_.order(other_, captured_);
+  expect_out_of_memory(captured_);
+  device_.driver->cuGraphDestroy(end());
+  EXPECT_EQ(device_.reports(), "");
+}
+
 TEST_F(Captures, ACapturedStreamDoesNotWaitForTheSakeOfOthers) {
   use_and_free(other_);
   pass_on_and_free(use(captured_), captured_, third_);

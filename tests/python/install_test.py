@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import warm
+from spillway import _settings
 
 
 def torch_folder() -> Path:
@@ -314,6 +316,11 @@ class Settings(Case):
         self.assertEqual(done.stdout.strip(), "full", done.stderr)
         self.assertIn("expandable_segments changes nothing under Spillway", done.stderr)
         self.assertIn("max_split_size_mb changes nothing under Spillway", done.stderr)
+
+    def test_what_has_nothing_to_do_is_in_the_guide(self) -> None:
+        guide = (Path(__file__).parents[2] / "docs/pytorch.md").read_text()
+        for key, why in _settings.UNNEEDED.items():
+            self.assertRegex(guide, rf"\n\| [^|]*`{key}`[^|]* \| {re.escape(why)} \|")
 
     def test_wrong_values_are_refused(self) -> None:
         for value in ("much", "2", "-1", "nan"):
