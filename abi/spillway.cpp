@@ -261,11 +261,7 @@ spw_status spw_ipc_close_handle(void* pointer) {
 }
 
 spw_status spw_enable_peer(int device, int peer) {
-  return spillway::with_arena(device, [&](Arena& arena) -> Status {
-    if (Status status = arena.enable_peer(peer); !status.ok()) return status;
-    spillway::DeviceTiers* tiers = Process::instance().existing_tiers(device);
-    return tiers == nullptr ? Status() : tiers->memory().grant(peer);
-  });
+  return spillway::with_arena(device, [&](Arena& arena) { return arena.enable_peer(peer); });
 }
 
 spw_status spw_trim(int device) {

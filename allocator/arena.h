@@ -26,6 +26,7 @@
 #include "allocator/heap.h"
 #include "allocator/last_rungs.h"
 #include "allocator/mapped_range.h"
+#include "allocator/moved_pool.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
 #include "allocator/segment_source.h"
@@ -131,25 +132,35 @@ class Arena {
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
   // pool and cannot be opened. When end_pool() returns, the filter is not running and will not be called
-  // again, but for the call that end_pool() is called from.
-  Status begin_pool(PoolId id, std::function<bool(CUstream)> filter);
+  // again, but for the call that end_pool() is called from. `by_owner`: by whoever made the pool movable.
+  Status begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner = false);
   Status end_pool(PoolId id);
   Status release_pool(PoolId id);
   // From now on a pool's memory comes from this source, in segments, instead of from the device. What is free
   // of them goes back after the pool's release, in trims. Errors: invalid_state (no such pool, or it had
   // memory).
   Status set_pool_source(PoolId id, SegmentSource source);
-  // Moves what such a pool holds out of the device, once all of the context's work is done, and back. Until
-  // then it counts for nothing, cannot be opened, and its blocks can be freed but not used. Back, it needs
-  // room within the limit, for which others give what they can. Errors: those of `move`; invalid_state (no
-  // such pool or without a source, open, moving, out already or not out; a stream is being captured, or may
-  // be: a pool is open), out_of_memory, driver; everything is where it was then.
-  Status move_pool_out(PoolId id, const MoveSegments& move);
-  Status bring_pool_back(PoolId id, const MoveSegments& move);
-  // What its source gave; empty for other pools.
-  std::vector<SegmentMemory> pool_segments(PoolId id) const;
-  // Of these, what no block lies in. While the pool is away or being moved none comes to lie there.
-  std::vector<SegmentMemory> vacant_pool_segments(PoolId id);
+  // From now on what a pool holds can leave the device. Its memory is that of all pools, but that it follows
+  // its streams as the default pool's does: what is free of it serves others behind waits, and goes back in
+  // trims, unless a graph was captured over it. Errors: invalid_state (no such pool, or it had memory),
+  // unsupported (no virtual memory management).
+  Status make_pool_movable(PoolId id, GiveUpCopies give_up);
+  // Moves such a pool out of the device, once all of the context's work is done, and back. What is free of it
+  // goes back to the driver first; pages with live bytes are copied. Until it is back it counts for nothing,
+  // cannot be opened, and its blocks can be freed but not used. Back, it needs room within the limit, for
+  // which others give what they can. Errors: those of `copy`; invalid_state (no such pool or not movable,
+  // open, moving, out already or not out; a stream is being captured, or may be: a pool is open),
+  // out_of_memory, driver; everything is where it was then.
+  Status move_pool_out(PoolId id, const CopyOut& copy);
+  Status bring_pool_back(PoolId id, const CopyBack& copy);
+  // Copies of what was freed while it was away; answers their bytes. Part of every trim.
+  uint64_t give_up_freed();
+  // Of a movable pool: where its pages are; what it holds on the device; what the driver did not let go of
+  // while it is away; the blocks in the program's hands that lie in `range`.
+  std::vector<PageRange> pool_ranges(PoolId id) const;
+  uint64_t pool_held_bytes(PoolId id) const;
+  uint64_t pool_stuck_bytes(PoolId id) const;
+  std::vector<BlockRow> pool_blocks_in(PoolId id, const PageRange& range) const;
   // Those that may use the arena's memory: its own and its peers.
   std::vector<int> devices() const;
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
@@ -177,7 +188,8 @@ class Arena {
   // have room, waits for nothing and asks nobody else. Answers how many bytes it took.
   Status trim_for_now();
   uint64_t take_back();
-  // As trim(), of what one pool has free, once it is released; nothing is waited for where it has no memory.
+  // As trim(), of what one pool has free, once it is released or where it is movable; nothing is waited for
+  // where it has no memory.
   Status trim_pool(PoolId id);
   // Whether no stream that the arena knows has work now and none captures: asked of the driver, without
   // waiting. Takes the locks of heaps, so not for while the program allocates.
@@ -236,6 +248,8 @@ class Arena {
     const PoolId id;
     const std::function<bool(CUstream)> filter;
     bool is_sourced = false;
+    bool is_movable = false;
+    bool by_owner = false;
     std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
   };
 
@@ -277,21 +291,36 @@ class Arena {
   // The same where the pool has a source of its own: a place in what its heap of the same stream has free,
   // which is the pool's again after its free. With the lock of that heap held; null if there is none.
   Place* take_lent(Heap& heap, const Request& request);
-  // arena_sources.cpp. The next three with the arena's lock held.
+  // arena_sources.cpp. The next two with the arena's lock held.
   PageStore& store_of(PoolId pool) const;
   uint64_t sourced_bytes() const;
-  bool is_moving(PoolId id) const;
+  // arena_moves.cpp. With the arena's lock held. Null: the pool's memory stays where it is.
+  MovablePool* movable(PoolId id) const;
   // Errors: invalid_state (the pool is out of the device, or on its way).
   Status check_present(PoolId id) const;
-  // arena_moves.cpp.
-  Result<SourcedPool*> begin_move(PoolId id, bool out);
+  // How the heap's memory is used, by its pool, which somebody has a claim on or not. With its lock, too.
+  void set_use_of(Heap& heap, bool is_claimed) const;
+  // A stream is served from a movable pool: is it being captured? With no lock held.
+  void note_capture(PoolId id, CUstream stream, bool by_owner);
+  // *owners: the pool's heaps.
+  Result<MovablePool*> begin_move(PoolId id, bool out, std::vector<Heap*>* owners);
   Status wait_before_move();
-  // With the arena's lock held.
-  std::vector<Heap*> heaps_in(const PageStore& store) const;
-  // Of its heaps and segments: needs no memory, so that it cannot fail once the bytes have moved.
-  void set_away(SourcedPool& pool, const std::vector<Heap*>& heaps,
-                const std::vector<SegmentMemory>& segments, bool away);
+  // What the device must have room for comes free, as far as others give it. Errors: out_of_memory.
   Status make_room(uint64_t bytes);
+  Status put_back(const std::vector<PageId>& pages);
+  // With no lock held. `by_mover`: of a pool that this thread moves.
+  uint64_t give_up_freed_of(PoolId id, bool by_mover);
+  // With the arena's lock held, like those below.
+  void end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners);
+  void forget_captures(PoolId id, MovablePool& pool);
+  std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const;
+  std::vector<PageRange> ranges_of(const std::vector<PageId>& pages) const;
+  Status release_free_pages(const std::vector<Heap*>& owners);
+  // Throws bad_alloc before anything changed.
+  void take_out(const MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages);
+  // Needs no memory, so that it cannot fail once the bytes have moved.
+  void count_out(MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages,
+                 bool out);
   // Nothing is served from the pool's source any more; false where it has none.
   bool retire_source(PoolId id);
   template <typename Visit>
@@ -409,6 +438,7 @@ class Arena {
   std::unique_ptr<PageStore> store_;
   SharedBlocks shared_;
   std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_;
+  std::map<PoolId, std::unique_ptr<MovablePool>> movable_;
   std::map<PoolId, spw_stat> pool_bytes_;
   std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};

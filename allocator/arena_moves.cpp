@@ -1,11 +1,12 @@
 // Pools whose memory leaves the device and comes back to the same addresses. The arena knows when that may be
-// done and what it means for its counters; how it is done is the mover's. Only pools with a source of their
-// own can move: no page of theirs is in a view, or another heap's.
+// done, which of their pages hold something, and what it means for its counters; how bytes are copied is for
+// whoever asks for the move.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "allocator/arena.h"
 #include "driver/capture.h"
@@ -19,70 +20,164 @@ Status refused(PoolId id, const char* why) {
 
 }  // namespace
 
-bool Arena::is_moving(PoolId id) const {
-  const auto sourced = sourced_.find(id);
-  return sourced != sourced_.end() && sourced->second->is_moving;
-}
+// ---- Which pools, and how their memory is used
 
-Status Arena::check_present(PoolId id) const {
-  const auto sourced = sourced_.find(id);
-  if (sourced == sourced_.end()) return {};
-  if (sourced->second->is_moving) return refused(id, "is being moved");
-  if (sourced->second->store->is_away()) return refused(id, "is not on the device: bring it back first");
+Status Arena::make_pool_movable(PoolId id, GiveUpCopies give_up) {
+  if (!store_->uses_vmm()) {
+    return Status::unsupported(
+        "memory can leave its addresses only with virtual memory management (backend:vmm)");
+  }
+  const Lock lock(mutex_);
+  if (pool_claims(id) == 0) return refused(id, "does not exist");
+  if (movable(id) != nullptr) return refused(id, "can be moved already");
+  if (sourced_.count(id) != 0) return refused(id, "has a source of its own");
+  const std::vector<Heap*> owners = heaps_of(id);
+  if (std::any_of(owners.begin(), owners.end(), [](const Heap* heap) { return heap->owned_pages() > 0; }))
+    return refused(id, "has memory already");
+  auto pool = std::make_unique<MovablePool>();
+  pool->give_up = std::move(give_up);
+  movable_.emplace(id, std::move(pool));
+  for (Heap* heap : owners) {
+    const Lock heap_lock(heap->mutex);
+    set_use_of(*heap, true);
+  }
   return {};
 }
 
-std::vector<Heap*> Arena::heaps_in(const PageStore& store) const {
-  std::vector<Heap*> all = heaps();
-  std::erase_if(all, [&](const Heap* heap) { return &heap->store() != &store; });
-  return all;
+MovablePool* Arena::movable(PoolId id) const {
+  const auto found = movable_.find(id);
+  return found == movable_.end() ? nullptr : found->second.get();
 }
 
-std::vector<SegmentMemory> Arena::pool_segments(PoolId id) const {
-  const Lock lock(mutex_);
-  const auto sourced = sourced_.find(id);
-  return sourced == sourced_.end() ? std::vector<SegmentMemory>() : sourced->second->store->segments();
+void Arena::set_use_of(Heap& heap, bool is_claimed) const {
+  const MovablePool* pool = movable(heap.key.pool);
+  const bool follows_streams = pool != nullptr && pool->captured == MovablePool::Captured::kNever;
+  const bool is_moved = pool != nullptr && (pool->is_moving || pool->is_away);
+  heap.may_move = pool != nullptr && !pool->is_released;
+  heap.is_replayed = heap.key.pool != PoolId{} && !follows_streams;
+  heap.keeps_pages = is_moved || (is_claimed && !follows_streams);
 }
 
-std::vector<SegmentMemory> Arena::vacant_pool_segments(PoolId id) {
-  const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return {};
-  const RelaxedCapture relaxed(*driver_);
-  const Lock lock(mutex_);
-  const auto sourced = sourced_.find(id);
-  if (sourced == sourced_.end()) return {};
-  const PageStore& store = *sourced->second->store;
-  const std::vector<Heap*> owners = heaps_in(store);
-  const AllLocked locked(owners);
-  for (Heap* heap : owners) {
-    heap->complete_finished_frees();
-    heap->release_empty_slabs();
+void Arena::note_capture(PoolId id, CUstream stream, bool by_owner) {
+  using Captured = MovablePool::Captured;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver_->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+      status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    return;
   }
-  return store.vacant_segments(
-      [&](PageId page) { return store.page(page).owner.load(std::memory_order_relaxed)->is_vacant(page); });
+  const Captured captured = by_owner ? Captured::kForGood : Captured::kByAnother;
+  const Lock lock(mutex_);
+  MovablePool* pool = movable(id);
+  if (pool == nullptr || pool->captured >= captured) return;
+  pool->captured = captured;
+  for (Heap* heap : heaps_of(id)) {
+    const Lock heap_lock(heap->mutex);
+    set_use_of(*heap, true);
+  }
 }
 
-std::vector<int> Arena::devices() const {
-  const Lock lock(mutex_);
-  return store_->devices();
+// The graphs that another captured into the pool are gone when its claim is, and nothing is replayed now.
+void Arena::forget_captures(PoolId id, MovablePool& pool) {
+  if (pool.captured == MovablePool::Captured::kByAnother && pool_claims(id) <= 1)
+    pool.captured = MovablePool::Captured::kNever;
 }
 
-Result<SourcedPool*> Arena::begin_move(PoolId id, bool out) {
+Status Arena::check_present(PoolId id) const {
+  const MovablePool* pool = movable(id);
+  if (pool == nullptr) return {};
+  if (pool->is_moving) return refused(id, "is being moved");
+  if (pool->is_away) return refused(id, "is not on the device: bring it back first");
+  return {};
+}
+
+// ---- What a pool holds
+
+std::vector<PageId> Arena::pages_of(const std::vector<Heap*>& owners) const {
+  std::vector<PageId> pages;
+  for (PageId id = 0; id < store_->home_end(); ++id) {
+    const Heap* owner = store_->page(id).owner.load(std::memory_order_relaxed);
+    if (owner != nullptr && std::find(owners.begin(), owners.end(), owner) != owners.end())
+      pages.push_back(id);
+  }
+  return pages;
+}
+
+std::vector<PageRange> Arena::ranges_of(const std::vector<PageId>& pages) const {
+  std::vector<PageRange> ranges;
+  for (const PageId id : pages) {
+    const uint64_t va = store_->page(id).va;
+    if (ranges.empty() || ranges.back().end_va() != va) ranges.push_back({va, 0});
+    ranges.back().bytes += kPageBytes;
+  }
+  return ranges;
+}
+
+std::vector<PageRange> Arena::pool_ranges(PoolId id) const {
   const Lock lock(mutex_);
-  const auto found = sourced_.find(id);
-  if (found == sourced_.end()) return refused(id, "has no source of its own: its memory cannot be moved");
-  SourcedPool& pool = *found->second;
-  if (pool.is_moving) return refused(id, "is being moved");
-  if (out && pool.store->is_away()) return refused(id, "is not on the device already");
-  if (!out && !pool.store->is_away()) return refused(id, "is on the device already");
+  return ranges_of(pages_of(heaps_of(id)));
+}
+
+uint64_t Arena::pool_held_bytes(PoolId id) const {
+  const Lock lock(mutex_);
+  const auto found = pool_bytes_.find(id);
+  return found == pool_bytes_.end() ? 0 : static_cast<uint64_t>(found->second.current);
+}
+
+uint64_t Arena::pool_stuck_bytes(PoolId id) const {
+  const Lock lock(mutex_);
+  const MovablePool* pool = movable(id);
+  return pool == nullptr || !pool->is_away ? 0 : store_->stuck_bytes(pages_of(heaps_of(id)));
+}
+
+std::vector<BlockRow> Arena::pool_blocks_in(PoolId id, const PageRange& range) const {
+  std::vector<BlockRow> blocks;
+  const Lock lock(mutex_);
+  for (Heap* heap : heaps_of(id)) {
+    const Lock heap_lock(heap->mutex);
+    heap->for_each_place([&](const Place& place) {
+      if (place.state == BlockState::kFree) return;
+      bool lies_there = false;
+      for_each_piece(place, [&](PageId page, uint32_t, uint32_t) {
+        lies_there = lies_there || range.contains(store_->page(page).va);
+      });
+      if (lies_there) blocks.push_back({place.va, place.bytes(), place.requested_bytes, {}});
+    });
+  }
+  return blocks;
+}
+
+// ---- Out
+
+Result<MovablePool*> Arena::begin_move(PoolId id, bool out, std::vector<Heap*>* owners) {
+  const Lock lock(mutex_);
+  MovablePool* pool = movable(id);
+  if (pool == nullptr) return refused(id, "is no region's: its memory cannot be moved");
+  if (pool->is_moving) return refused(id, "is being moved");
+  if (out && pool->is_away) return refused(id, "is not on the device already");
+  if (!out && !pool->is_away) return refused(id, "is on the device already");
   {
     const Lock registry(registry_mutex_);
     const bool is_open = std::any_of(open_pools_.begin(), open_pools_.end(),
                                      [&](const std::shared_ptr<Pool>& open) { return open->id == id; });
     if (is_open) return refused(id, "is open: close it before it is moved");
   }
-  pool.is_moving = true;
-  return &pool;
+  // No other comes while the pool is moving: it cannot be opened.
+  *owners = heaps_of(id);
+  pool->is_moving = true;
+  for (Heap* heap : *owners) {
+    const Lock heap_lock(heap->mutex);
+    set_use_of(*heap, true);
+  }
+  return pool;
+}
+
+void Arena::end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners) {
+  pool.is_moving = false;
+  const bool is_claimed = pool_claims(id) > 0;
+  for (Heap* heap : owners) {
+    const Lock heap_lock(heap->mutex);
+    set_use_of(*heap, is_claimed);
+  }
 }
 
 Status Arena::wait_before_move() {
@@ -98,55 +193,108 @@ Status Arena::wait_before_move() {
   return synchronize_context(all);
 }
 
-void Arena::set_away(SourcedPool& pool, const std::vector<Heap*>& heaps,
-                     const std::vector<SegmentMemory>& segments, bool away) {
-  // First what goes, then what comes: no sum is ever above what is true.
-  if (!away) pool.store->set_away(false);
-  for (Heap* heap : heaps) {
+Status Arena::release_free_pages(const std::vector<Heap*>& owners) {
+  for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
-    heap->count_for(away ? nullptr : &pool_bytes_[heap->key.pool]);
-    if (away) {
+    std::vector<PageId> pages;
+    heap->choose_vacant(heap->vacant_pages(), pages);
+    for (const PageId id : pages) {
+      // Freed since the wait: it moves with the others.
+      if (!heap->timeline.is_complete(heap->last_use(id))) continue;
+      heap->drop_vacant(id, 1);
+      Status status = store_->release_page(id);
+      if (status.ok()) continue;
+      if (store_->backed(id)) heap->add_vacant(id, 1);
+      return status;
+    }
+  }
+  return {};
+}
+
+void Arena::count_out(MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages,
+                      bool out) {
+  // First what goes, then what comes: no sum is ever above what is true.
+  if (!out) store_->count_out(pages, false);
+  for (Heap* heap : owners) {
+    const Lock heap_lock(heap->mutex);
+    heap->count_for(out || pool.is_released ? nullptr : &pool_bytes_[heap->key.pool]);
+    if (out) {
       heap->counters.leave();
     } else {
       heap->counters.rejoin();
     }
   }
-  if (away) pool.store->set_away(true);
-  for (const SegmentMemory& memory : segments) {
-    counters_.trace(away ? TraceKind::kEvict : TraceKind::kRestore, memory.va(), memory.bytes, 0);
-  }
-  update_most_pages();
+  if (out) store_->count_out(pages, true);
+  pool.is_away = out;
 }
 
-Status Arena::move_pool_out(PoolId id, const MoveSegments& move) {
+void Arena::take_out(const MovablePool& pool, const std::vector<Heap*>& owners,
+                     const std::vector<PageId>& pages) {
+  std::set<std::pair<const View*, uint32_t>> slots;
+  for (Heap* heap : owners) {
+    const Lock heap_lock(heap->mutex);
+    heap->for_each_place([&](const Place& place) {
+      if (place.state == BlockState::kFree || place.view == nullptr) return;
+      const auto first = static_cast<uint32_t>((place.va - place.view->va) / kPageBytes);
+      const auto last = static_cast<uint32_t>((place.va + place.bytes() - 1 - place.view->va) / kPageBytes);
+      for (uint32_t slot = first; slot <= last; ++slot) slots.emplace(place.view, slot);
+    });
+  }
+  // Graphs know addresses that no block has now.
+  const bool keeps_all = pool.captured != MovablePool::Captured::kNever;
+  store_->take_out(pages, [&](const View* view, uint32_t slot) {
+    return keeps_all || slots.count({view, slot}) != 0;
+  });
+}
+
+Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   // Copies take a while, and unmapping would end a capture that begins meanwhile.
   const RelaxedCapture relaxed(*driver_);
-  Result<SourcedPool*> begun = begin_move(id, true);
+  std::vector<Heap*> owners;
+  Result<MovablePool*> begun = begin_move(id, true, &owners);
   if (!begun.ok()) return begun.take_status();
-  SourcedPool& pool = *begun.value();
-  std::vector<Heap*> moved_heaps;
-  std::vector<SegmentMemory> segments;
+  MovablePool& pool = *begun.value();
+  std::vector<PageId> pages;
+  std::vector<PageRange> ranges;
+  bool is_copied = false;
   Status status = caught([&] {
     Status waited = wait_before_move();
     if (!waited.ok()) return waited;
     {
       const Lock lock(mutex_);
-      moved_heaps = heaps_in(*pool.store);
-      for (Heap* heap : moved_heaps) {
+      forget_captures(id, pool);
+      for (Heap* heap : owners) {
         const Lock heap_lock(heap->mutex);
         heap->complete_finished_frees();
+        heap->release_empty_slabs();
       }
-      segments = pool.store->segments();
+      if (pool.captured == MovablePool::Captured::kNever) {
+        if (Status released = release_free_pages(owners); !released.ok()) return released;
+      }
+      pages = pages_of(owners);
+      ranges = ranges_of(pages);
     }
-    return move(segments);
+    Status copied = copy(ranges);
+    is_copied = copied.ok();
+    if (!is_copied) return copied;
+    const Lock lock(mutex_);
+    take_out(pool, owners, pages);
+    count_out(pool, owners, pages, true);
+    for (const PageRange& range : ranges) counters_.trace(TraceKind::kEvict, range.va, range.bytes, 0);
+    return Status();
   });
+  if (is_copied && !pool.is_away) {
+    for (const PageRange& range : ranges) pool.give_up(range);
+  }
   const Lock lock(mutex_);
-  pool.is_moving = false;
-  if (status.ok()) set_away(pool, moved_heaps, segments, true);
+  end_move(id, pool, owners);
+  update_most_pages();
   return status;
 }
+
+// ---- Back
 
 // What the device has may be in the hands of heaps, of colder pools, or of the program.
 Status Arena::make_room(uint64_t bytes) {
@@ -169,39 +317,112 @@ Status Arena::make_room(uint64_t bytes) {
   return out_of_memory(bytes);
 }
 
-Status Arena::bring_pool_back(PoolId id, const MoveSegments& move) {
+Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
-  Result<SourcedPool*> begun = begin_move(id, false);
+  std::vector<Heap*> owners;
+  Result<MovablePool*> begun = begin_move(id, false, &owners);
   if (!begun.ok()) return begun.take_status();
-  SourcedPool& pool = *begun.value();
-  std::vector<Heap*> moved_heaps;
-  std::vector<SegmentMemory> segments;
+  MovablePool& pool = *begun.value();
+  std::vector<PageId> pages;
+  std::vector<PageRange> ranges;
+  bool is_settled = true;
   Status status = caught([&] {
-    uint64_t bytes = 0;
+    (void)give_up_freed_of(id, true);
     {
       const Lock lock(mutex_);
-      segments = pool.store->segments();
-      bytes = pool.store->reserved_bytes();
+      pages = pages_of(owners);
+      ranges = ranges_of(pages);
     }
-    Status room = make_room(bytes);
+    Status room = make_room(pages.size() * kPageBytes);
     if (!room.ok()) return room;
+    // Mapping would end a capture that begins meanwhile. What makes room may be the program's own.
+    const RelaxedCapture relaxed(*driver_);
     {
       // Counted before it comes, so that nobody else takes the room.
       const Lock lock(mutex_);
-      moved_heaps = heaps_in(*pool.store);
-      set_away(pool, moved_heaps, segments, false);
+      count_out(pool, owners, pages, false);
     }
-    // Mapping would end a capture that begins meanwhile. What makes room may be the program's own.
-    const RelaxedCapture relaxed(*driver_);
-    Status moved = move(segments);
-    if (moved.code() == SPW_ERROR_OUT_OF_MEMORY && trim().ok()) moved = move(segments);
-    return moved;
+    Status back = put_back(pages);
+    if (back.code() == SPW_ERROR_OUT_OF_MEMORY && trim().ok()) back = put_back(pages);
+    return back.ok() ? copy(ranges, &is_settled) : std::move(back);
   });
   const Lock lock(mutex_);
-  pool.is_moving = false;
-  if (!status.ok() && !pool.store->is_away()) set_away(pool, moved_heaps, segments, true);
+  if (!status.ok() && !pool.is_away) {
+    const RelaxedCapture relaxed(*driver_);
+    Status gone = is_settled ? caught([&] {
+      take_out(pool, owners, pages);
+      return Status();
+    })
+                             : Status::internal("copies are under way");
+    if (!gone.ok()) store_->call_out(pages);
+    count_out(pool, owners, pages, true);
+  } else if (status.ok()) {
+    for (const PageRange& range : ranges) counters_.trace(TraceKind::kRestore, range.va, range.bytes, 0);
+  }
+  end_move(id, pool, owners);
+  update_most_pages();
   return status;
+}
+
+Status Arena::put_back(const std::vector<PageId>& pages) {
+  const Lock lock(mutex_);
+  return store_->put_back(pages);
+}
+
+// ---- What is freed meanwhile
+
+uint64_t Arena::give_up_freed() {
+  std::vector<PoolId> all;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [id, pool] : movable_) all.push_back(id);
+  }
+  uint64_t bytes = 0;
+  for (const PoolId& id : all) bytes += give_up_freed_of(id, false);
+  return bytes;
+}
+
+uint64_t Arena::give_up_freed_of(PoolId id, bool by_mover) {
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok()) return 0;
+  const RelaxedCapture relaxed(*driver_);
+  GiveUpCopies give_up;
+  std::vector<PageId> pages;
+  std::vector<PageRange> ranges;
+  {
+    const Lock lock(mutex_);
+    MovablePool* pool = movable(id);
+    if (pool == nullptr || !pool->is_away || pool->is_moving != by_mover) return 0;
+    forget_captures(id, *pool);
+    if (pool->captured != MovablePool::Captured::kNever) return 0;
+    give_up = pool->give_up;
+    const std::vector<Heap*> owners = heaps_of(id);
+    for (Heap* heap : owners) {
+      const Lock heap_lock(heap->mutex);
+      heap->complete_finished_frees();
+      heap->release_empty_slabs();
+      std::vector<PageId> vacant;
+      heap->choose_vacant(heap->vacant_pages(), vacant);
+      pages.insert(pages.end(), vacant.begin(), vacant.end());
+      for (const PageId page : vacant) {
+        heap->drop_vacant(page, 1);
+        // Nobody's, and its number not yet another's.
+        store_->page(page).owner.store(nullptr, std::memory_order_relaxed);
+      }
+    }
+    std::sort(pages.begin(), pages.end());
+    ranges = ranges_of(pages);
+    if (pool->is_released && pages_of(owners).empty()) {
+      count_out(*pool, owners, {}, false);
+      end_move(id, *pool, owners);
+      movable_.erase(id);
+    }
+  }
+  for (const PageRange& range : ranges) give_up(range);
+  const Lock lock(mutex_);
+  store_->forget_out(pages);
+  return pages.size() * kPageBytes;
 }
 
 }  // namespace spillway

@@ -58,21 +58,24 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
       });
   if (found == asked.pools.rend()) return false;
   *id = (*found)->id;
+  if ((*found)->is_movable) note_capture(*id, stream, (*found)->by_owner);
   return true;
 }
 
 void Arena::claim(PoolId id) {
   spw_stat& bytes = pool_bytes_[id];
+  {
+    const Lock lock(registry_mutex_);
+    PoolClaims& claims = pool_claims_[id];
+    if (claims.count++ == 0) claims.birth = next_stamp();
+  }
   // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
   for (Heap* heap : heaps_of(id)) {
     if (&heap->store() != &store_of(id)) continue;
     const Lock heap_lock(heap->mutex);
-    heap->pool_is_open = true;
+    set_use_of(*heap, true);
     if (!heap->counters.is_away()) heap->count_for(&bytes);
   }
-  const Lock lock(registry_mutex_);
-  PoolClaims& claims = pool_claims_[id];
-  if (claims.count++ == 0) claims.birth = next_stamp();
 }
 
 std::vector<Heap*> Arena::heaps_of(PoolId id) const {
@@ -81,7 +84,7 @@ std::vector<Heap*> Arena::heaps_of(PoolId id) const {
   return owned;
 }
 
-Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
+Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
   const Lock arena_lock(mutex_);
   if (Status status = check_present(id); !status.ok()) return status;
@@ -97,6 +100,8 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter) {
   const Lock lock(registry_mutex_);
   open_pools_.push_back(std::make_shared<Pool>(id, std::move(filter)));
   open_pools_.back()->is_sourced = sourced_.count(id) != 0;
+  open_pools_.back()->is_movable = movable(id) != nullptr;
+  open_pools_.back()->by_owner = by_owner;
   open_pool_count_.fetch_add(1, std::memory_order_release);
   return {};
 }
@@ -213,7 +218,7 @@ uint64_t Arena::lend_pool(PoolId id) {
   uint64_t pages = 0;
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
-    if (!heap->pool_is_open) continue;
+    if (!heap->keeps_pages) continue;
     heap->release_empty_slabs();
     if (heap->vacant_pages() == 0) continue;
     heap->pool_released();
@@ -229,7 +234,7 @@ uint64_t Arena::lend_pool(PoolId id) {
 
 Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   const Lock lock(mutex_);
-  if (is_moving(id)) {
+  if (const MovablePool* pool = movable(id); pool != nullptr && pool->is_moving) {
     return Status::invalid_state(
         fmt::format("pool {{{}, {}}} is being moved: release it afterwards", id.first, id.second));
   }
@@ -250,11 +255,15 @@ Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   }
   // Views that only its graphs needed may go: the bound that was raised for them is tried again.
   most_mappings_ = options_.most_mappings;
+  MovablePool* pool = movable(id);
+  if (pool != nullptr) pool->is_released = true;
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
     heap->pool_released();
     heap->count_for(nullptr);
+    set_use_of(*heap, false);
   }
+  if (pool != nullptr && !pool->is_away) movable_.erase(id);
   *was_sourced = retire_source(id);
   return {};
 }
@@ -293,8 +302,9 @@ Result<PoolState> Arena::checkpoint_pool(PoolId id) {
   const Lock lock(mutex_);
   PoolState state{id, pool_birth(id), {}};
   if (state.birth == 0) return no_such_pool(id);
-  if (sourced_.count(id) != 0) {
-    return Status::unsupported("the state of a pool with an allocator of its own cannot be saved");
+  if (sourced_.count(id) != 0 || movable(id) != nullptr) {
+    return Status::unsupported(
+        "the state of a region, or of a pool with an allocator of its own, cannot be saved");
   }
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);

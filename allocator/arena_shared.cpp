@@ -121,7 +121,7 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   }
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
-  if (&heap.store() != store_.get()) {
+  if (&heap.store() != store_.get() || heap.may_move) {
     return Status::unsupported(fmt::format(
         "{:#x}: it is of a region, which may move, or of a pool whose memory is another allocator's", va));
   }

@@ -61,9 +61,7 @@ PageStore& Arena::store_of(PoolId pool) const {
 
 uint64_t Arena::sourced_bytes() const {
   uint64_t bytes = 0;
-  for_each_sourced([&](const SourcedPool& pool) {
-    if (!pool.store->is_away()) bytes += pool.store->reserved_bytes();
-  });
+  for_each_sourced([&](const SourcedPool& pool) { bytes += pool.store->reserved_bytes(); });
   return bytes;
 }
 
@@ -74,6 +72,7 @@ Status Arena::set_pool_source(PoolId id, SegmentSource source) {
   const Lock lock(mutex_);
   if (pool_claims(id) == 0) return refuse("does not exist");
   if (sourced_.count(id) != 0) return refuse("has a source already");
+  if (movable(id) != nullptr) return refuse("is a region's, whose memory is the device's");
   {
     const Lock registry(registry_mutex_);
     if (lending_pools_.count(id) != 0) return refuse("lends its memory");

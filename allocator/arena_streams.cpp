@@ -94,8 +94,9 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   }
   const Lock heap_lock(heap->mutex);
   const Lock lock(registry_mutex_);
-  heap->pool_is_open = pool_claims_.count(key.pool) != 0;
-  heap->count_for(heap->pool_is_open ? &pool_bytes_[key.pool] : nullptr);
+  const bool is_claimed = pool_claims_.count(key.pool) != 0;
+  heap->count_for(is_claimed ? &pool_bytes_[key.pool] : nullptr);
+  set_use_of(*heap, is_claimed);
   entry.begin()->second = heap;
   serving_.merge(entry);
   return heap;
@@ -107,7 +108,7 @@ Heap* Arena::reuse_released(const HeapKey& key) {
     if (heap->is_closed() || static_cast<const StreamIdentity&>(heap->key) != key) continue;
     const Lock heap_lock(heap->mutex);
     if (&heap->store() != &store_of(key.pool)) continue;
-    if (heap->key.pool == PoolId{} || heap->pool_is_open || !heap->is_idle()) continue;
+    if (heap->key.pool == PoolId{} || heap->keeps_pages || !heap->is_idle()) continue;
     const Lock lock(registry_mutex_);
     serving_.erase(key_of(heap->key));
     heap->key.pool = key.pool;
@@ -138,7 +139,7 @@ Heap* Arena::take_over_closed(const HeapKey& key) {
 bool Arena::may_take_over(Heap& heap, PoolId pool) {
   if (&heap.store() != &store_of(pool)) return false;
   // A pool's graphs may be replayed after its stream.
-  if (heap.key.pool != PoolId{}) return !heap.pool_is_open && heap.is_idle();
+  if (heap.key.pool != PoolId{}) return !heap.keeps_pages && heap.is_idle();
   if (pool != PoolId{}) return false;
   if (heap.timeline.is_over()) return true;
   if (!heap.timeline.is_covered()) return false;

@@ -222,12 +222,13 @@ Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Tri
     update_most_pages();
   }
   return_segments();
+  (void)give_up_freed();
   return released.ok() ? std::move(pages) : std::move(released);
 }
 
 // Freed since the wait: its users may still be at work.
 bool Arena::may_go(const Heap& heap, PageId id) {
-  return !heap.pool_is_open && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
+  return !heap.keeps_pages && heap.is_vacant(id) && heap.timeline.is_complete(heap.last_use(id));
 }
 
 Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given, Trim trim) {

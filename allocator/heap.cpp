@@ -188,7 +188,7 @@ Place* Heap::oldest_dead_place() {
     Place& place = *places_[recycle_hand_++ % places_.size()];
     if (place.state != BlockState::kFree) continue;
     // What names the views that graphs of an open pool may use, and what its saved states name.
-    if (pool_is_open && (place.view != nullptr || place.is_saved)) continue;
+    if (keeps_pages && (place.view != nullptr || place.is_saved)) continue;
     if (is_lost(place)) return &place;
     if (oldest == nullptr || place.last_use < oldest->last_use) oldest = &place;
   }

@@ -94,7 +94,11 @@ class Heap {
   // Changes under the arena's lock too.
   HeapKey key;
   std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
-  bool pool_is_open = false;  // a private pool that was not released: nothing leaves it
+  // Nothing leaves it: of a private pool that was not released, or of one whose memory moves or is away.
+  bool keeps_pages = false;
+  // Graphs that were captured over its memory are replayed on any stream, and stamp nothing.
+  bool is_replayed = false;
+  bool may_move = false;  // of a pool whose memory can leave the device
 
   // Its pages are the pool's from now on, which counts them here; null where no pool claims them. With the
   // arena's lock held, under which pages come and go.
@@ -163,11 +167,9 @@ class Heap {
   // The same for all frees of blocks that lie on one of these pages.
   void complete_frees_on_pages(const std::vector<PageId>& pages);
   // Whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
-  // Graphs of a pool are replayed on any stream.
   bool events_mark_all_uses() const {
-    return key.pool == PoolId{} &&
-           std::all_of(pending_.begin(), pending_.end(),
-                       [](const PendingFree& pending) { return pending.streams.empty(); });
+    return !is_replayed && std::all_of(pending_.begin(), pending_.end(),
+                                       [](const PendingFree& pending) { return pending.streams.empty(); });
   }
   // The events of pending frees, for a wait without locks.
   void list_pending_events(std::vector<CUevent>& out) const;
@@ -234,7 +236,7 @@ class Heap {
     for (const std::unique_ptr<Place>& place : places_) {
       if (place->view == nullptr) continue;
       // A block outlives the loss of another slot of its view.
-      const bool in_use = place->state != BlockState::kFree || pool_is_open;
+      const bool in_use = place->state != BlockState::kFree || keeps_pages;
       if (is_lost(*place) && !in_use) continue;
       visit(place->view, in_use ? 0 : journal_.now() - place->last_use);
     }

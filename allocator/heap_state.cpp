@@ -131,7 +131,7 @@ Status Heap::restore(const HeapState& state) {
 }
 
 void Heap::pool_released() {
-  pool_is_open = false;
+  keeps_pages = false;
   release_empty_slabs();
   for (const std::unique_ptr<Place>& place : places_) place->is_saved = false;
   // Replays of a graph stamp nothing: only a wait from now on says that they are over.

@@ -305,7 +305,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
     const uint32_t shortfall =
         plan.new_pages - static_cast<uint32_t>(std::min<uint64_t>(room, plan.new_pages));
     bool progress = borrow(heap, shortfall) > 0;
-    if (heap.has_pending_frees() && heap.key.pool == PoolId{}) {
+    if (heap.has_pending_frees() && !heap.is_replayed) {
       const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
       progress = progress || (completed.ok() && completed.value() > 0);
     }
@@ -323,14 +323,14 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
 bool Arena::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
   // What a pool's graphs do when they are replayed, they do after their stream too.
-  const bool is_over = earlier.key.pool == PoolId{} && timeline.is_over();
+  const bool is_over = !earlier.is_replayed && timeline.is_over();
   if (timeline.is_complete(epoch) || is_over) return true;
   // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
-  if (waiter.key.pool != PoolId{}) return false;
+  if (waiter.is_replayed) return false;
   if (waiter.timeline.has_waited(&timeline, epoch)) return true;
   // What a pool's memory was used by (replays on any stream) and another thread's default stream cannot be
   // reached by an event from here: only a wait for the whole device orders them.
-  if (earlier.key.pool != PoolId{}) return false;
+  if (earlier.is_replayed) return false;
   if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
   if (is_capturing(earlier)) return false;
   bool recorded = false;
@@ -361,7 +361,7 @@ bool Arena::may_have_room(uint64_t pages) {
 bool Arena::wants_back(const Heap& heap, const Request& request) {
   const Place* expected = heap.expected(request);
   if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
-  if (expected->state == BlockState::kPendingFree) return heap.key.pool == PoolId{};
+  if (expected->state == BlockState::kPendingFree) return !heap.is_replayed;
   std::vector<PageId> missing;
   heap.pages_missing_from(*expected, missing);
   return !missing.empty() && std::all_of(missing.begin(), missing.end(), [&](PageId id) {
@@ -383,7 +383,7 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   }
   for (const auto& [owner, pages] : by_owner) {
     const Lock lock(owner->mutex);
-    if (owner->pool_is_open) return nullptr;
+    if (owner->keeps_pages) return nullptr;
     const auto vacant = [&, lender = owner](PageId id) { return lender->is_vacant(id); };
     if (std::all_of(pages.begin(), pages.end(), vacant)) continue;
     // Its frees are looked at only when it needs memory itself.
@@ -419,7 +419,7 @@ uint32_t Arena::borrow(Heap& heap, uint32_t wanted) {
     if (borrowed >= wanted) break;
     if (lender == &heap || &lender->store() != store_.get()) continue;
     const Lock lock(lender->mutex);
-    if (lender->pool_is_open) continue;
+    if (lender->keeps_pages) continue;
     if (lender->has_pending_frees()) lender->complete_finished_frees();
     lender->release_empty_slabs();
     std::vector<PageId> pages;

@@ -4,6 +4,9 @@
 //   partly used:           bit clear, `free_lines` lists the rest.
 // A partly used page serves only its owner. Guarded by the owner heap's lock; `owner` changes only under the
 // arena lock with both heaps locked. Lives in zeroed memory: all zero is "no page here".
+//
+// A page may be *out* of the device: it keeps its number, its addresses and its owner, while its bytes are
+// somewhere else (moved_pages.cpp).
 #pragma once
 
 #include <cuda.h>
@@ -23,6 +26,7 @@ struct View;
 struct Alias {
   View* view;
   uint32_t slot;
+  bool is_mapped;
   Alias* next;
 };
 
@@ -44,7 +48,9 @@ struct Page {
   Alias* aliases;
   LineSet free_lines;
   FragmentLink links[kFragmentKinds];
-  bool dirty;  // the fragment index does not reflect free_lines yet
+  bool dirty;    // the fragment index does not reflect free_lines yet
+  bool is_home;  // mapped in the home view
+  bool is_out;   // of the device, where the driver let go of it: then the handle is 0, and nothing is mapped
 };
 
 }  // namespace spillway

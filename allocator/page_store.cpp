@@ -71,19 +71,17 @@ Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Drive
 
 PageStore::~PageStore() {
   // Everything is given back without looking at answers: the driver may be gone at this point.
-  for (const std::unique_ptr<View>& view : views_) {
-    for (uint32_t slot = 0; slot < view->pages.size() && !left_to_driver_; ++slot) {
-      if (view->pages[slot] != kNoPage) (void)unmap(*driver_, view->va + slot * kPageBytes, kPageBytes);
-    }
-  }
+  const bool gives_back = vmm_ && !left_to_driver_;
   for (PageId id = 0; id < backed_.end(); ++id) {
     Page& page = pages_[id];
-    for (Alias* alias = page.aliases; alias != nullptr;) delete std::exchange(alias, alias->next);
-    page.free_lines.reset();
-    if (vmm_ && backed_.test(id) && !left_to_driver_) {
-      (void)unmap(*driver_, page.va, kPageBytes);
-      (void)driver_->cuMemRelease(page.handle);
+    for (Alias* alias = page.aliases; alias != nullptr;) {
+      if (gives_back && alias->is_mapped)
+        (void)unmap(*driver_, alias->view->va + alias->slot * kPageBytes, kPageBytes);
+      delete std::exchange(alias, alias->next);
     }
+    page.free_lines.reset();
+    if (gives_back && page.is_home) (void)unmap(*driver_, page.va, kPageBytes);
+    if (gives_back && page.handle != 0) (void)driver_->cuMemRelease(page.handle);
   }
   if (__lsan_unregister_root_region != nullptr) {
     __lsan_unregister_root_region(pages_, id_capacity_ * sizeof(Page));
@@ -110,6 +108,7 @@ void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericA
   page.owner.store(owner, std::memory_order_relaxed);
   page.handle = handle;
   page.serial = ++pages_ever_;
+  page.is_home = true;
   backed_.set(id);
   page_count_.fetch_add(1, std::memory_order_relaxed);
   ++live_mappings_;
@@ -119,6 +118,7 @@ void PageStore::note_released_page(PageId id) {
   Page& page = pages_[id];
   page.owner.store(nullptr, std::memory_order_relaxed);
   page.handle = 0;
+  page.is_home = false;
   backed_.clear(id);
   page_count_.fetch_sub(1, std::memory_order_relaxed);
   --live_mappings_;
@@ -157,6 +157,7 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
         // more.
         pages_[first + i].va = va + i * kPageBytes;
         pages_[first + i].handle = handles[i];
+        pages_[first + i].is_home = true;
         backed_.set(first + i);
       }
     }
@@ -311,7 +312,7 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   live_mappings_ += mapped;
   for (uint32_t slot = 0; slot < mapped; ++slot) {
     Page& page = pages_[pages[slot]];
-    page.aliases = new Alias{view, slot, page.aliases};
+    page.aliases = new Alias{view, slot, true, page.aliases};
   }
   std::fill(view->pages.begin() + mapped, view->pages.end(), kNoPage);
   if (!status.ok()) return status;
@@ -379,20 +380,6 @@ Status PageStore::unmap_retired() {
   return views.empty() ? Status() : unmap_stretch(views.size() - 1);
 }
 
-void PageStore::set_away(bool away) {
-  if (away_ == away) return;
-  const int64_t pages = page_count();
-  away_ = false;
-  count_pages(away ? -pages : pages);
-  away_ = away;
-}
-
-std::vector<SegmentMemory> PageStore::segments() const {
-  std::vector<SegmentMemory> all;
-  for (const Segment& segment : segments_) all.push_back(segment.memory);
-  return all;
-}
-
 bool PageStore::undo_mapping(uint64_t va, uint64_t bytes) {
   for (int tries = 0; tries < 2; ++tries) {
     count(DriverCall::kUnmap);
@@ -406,11 +393,15 @@ Status PageStore::unmap_alias(const Alias& alias) {
   if (Status status = unmap(*driver_, alias.view->va + alias.slot * kPageBytes, kPageBytes); !status.ok()) {
     return status;
   }
-  alias.view->pages[alias.slot] = kNoPage;
-  --alias.view->mapped;
-  alias.view->lose_places();
   --live_mappings_;
   return {};
+}
+
+void PageStore::lose_slot(View& view, uint32_t slot) {
+  view.pages[slot] = kNoPage;
+  --view.mapped;
+  view.lose_places();
+  if (view.mapped == 0) drop(view);
 }
 
 Status PageStore::release_page(PageId id) {
@@ -418,7 +409,7 @@ Status PageStore::release_page(PageId id) {
   while (page.aliases != nullptr) {
     Alias* alias = page.aliases;
     if (Status status = unmap_alias(*alias); !status.ok()) return status;
-    if (alias->view->mapped == 0) drop(*alias->view);
+    lose_slot(*alias->view, alias->slot);
     page.aliases = alias->next;
     delete alias;
   }
@@ -433,7 +424,8 @@ Status PageStore::release_page(PageId id) {
 
 uint64_t PageStore::metadata_bytes() const {
   return uint64_t{backed_.end()} * sizeof(Page) + backed_.end() / 8 + views_.size() * sizeof(View) +
-         view_slots_ * sizeof(PageId) + (live_mappings_ - page_count()) * sizeof(Alias);
+         view_slots_ * sizeof(PageId) +
+         (live_mappings_ - std::min(live_mappings_, page_count())) * sizeof(Alias);
 }
 
 }  // namespace spillway

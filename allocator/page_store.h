@@ -5,15 +5,18 @@
 // made contiguous by an *aliasing view*: another range onto which the same pages are mapped. Mapping needs no
 // wait; a page is released only when it is unmapped everywhere, after all its users.
 //
+// Pages can be taken out of the device and put back under the same addresses (moved_pages.cpp).
+//
 // Without virtual memory management (or with backend:malloc) pages come in *segments* of cuMemAlloc: runs of
 // consecutive ids, one unused id between two segments, and there are no aliasing views.
 //
-// Every method needs the arena's lock unless it says otherwise. Page fields other than `owner`, `va`,
-// `handle`, `serial` and `aliases` belong to the owner's heap.
+// Every method needs the arena's lock unless it says otherwise. The page's `free_lines`, `links` and `dirty`
+// belong to the owner's heap.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -145,13 +148,22 @@ class PageStore {
   template <typename MayGo, typename Released>
   std::vector<SegmentMemory> take_segments(MayGo may_go, Released released);
 
-  // Its memory is somewhere else for now, and counts for nothing on the device.
-  bool is_away() const { return away_; }
-  void set_away(bool away);
-  // What add_segment brought: all, or those of whose pages each is `vacant(page)`.
-  std::vector<SegmentMemory> segments() const;
-  template <typename Vacant>
-  std::vector<SegmentMemory> vacant_segments(Vacant vacant) const;
+  // moved_pages.cpp. Pages that leave the device and come back; only with VMM. Nothing uses them from before
+  // take_out() to after put_back(), and they count for nothing while count_out() says so.
+  void count_out(const std::vector<PageId>& pages, bool out);
+  // Unmaps them everywhere and gives their memory to the driver. Of the views that show them, the slots for
+  // which `keeps(view, slot)` answers true are theirs to come back to; the others are lost. What the driver
+  // does not unmap stays mapped, and is used again by put_back(). Throws bad_alloc before anything changed.
+  using KeepsSlot = std::function<bool(const View*, uint32_t)>;
+  void take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps);
+  // The same where nothing can be unmapped: all of it is stuck.
+  void call_out(const std::vector<PageId>& pages);
+  // Where each was. On failure they are out as before; throws as take_out().
+  Status put_back(const std::vector<PageId>& pages);
+  // Pages that are out, and that nobody needs any more.
+  void forget_out(const std::vector<PageId>& pages) noexcept;
+  // Of these that are out, what is still mapped.
+  uint64_t stuck_bytes(const std::vector<PageId>& pages) const;
 
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
   void leave_to_driver() { left_to_driver_ = true; }
@@ -185,6 +197,13 @@ class PageStore {
   Result<uint64_t> reserve_alias_range(uint64_t bytes);
   void give_back_alias_range(uint64_t va, uint64_t bytes);
   void forget_alias(Page& page, const View* view);
+  // The slot shows nothing any more, and its view ends with the last.
+  void lose_slot(View& view, uint32_t slot);
+  struct Mapping;
+  // Those of the pages, by address.
+  std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const;
+  void take_out(const std::vector<PageId>& pages, const std::vector<Mapping>& mappings,
+                const KeepsSlot& keeps);
   void drop(View& view);
   // Ids in a row for a segment and the gap behind it, which keeps it apart from the next.
   Result<PageId> next_segment(uint32_t count) const;
@@ -204,9 +223,7 @@ class PageStore {
   // Unmaps what was mapped a moment ago and never used; false if the driver refuses twice.
   bool undo_mapping(uint64_t va, uint64_t bytes);
   // Pages that came from the driver, or went.
-  void count_pages(int64_t pages) {
-    if (!away_) counters_.on_reserve(pages * static_cast<int64_t>(kPageBytes), pages);
-  }
+  void count_pages(int64_t pages) { counters_.on_reserve(pages * static_cast<int64_t>(kPageBytes), pages); }
   void count(DriverCall call) { counters_.on_driver_call(call); }
 
   std::shared_ptr<const Driver> driver_;
@@ -218,7 +235,6 @@ class PageStore {
   Sharing sharing_ = Sharing::kNone;
   uint64_t pages_ever_ = 0;
   bool left_to_driver_ = false;
-  bool away_ = false;
   uint64_t device_bytes_ = 0;
 
   Bitmap backed_;
@@ -257,15 +273,6 @@ Status PageStore::release_segments(Vacant vacant, Released released) {
     segments_.pop_back();
   }
   return {};
-}
-
-template <typename Vacant>
-std::vector<SegmentMemory> PageStore::vacant_segments(Vacant vacant) const {
-  std::vector<SegmentMemory> found;
-  for (const Segment& segment : segments_) {
-    if (segment.all_pages(vacant)) found.push_back(segment.memory);
-  }
-  return found;
 }
 
 template <typename MayGo, typename Released>

@@ -14,18 +14,21 @@ namespace spillway {
 
 template <typename Visit>
 Status PageStore::for_each_mapped_range(Visit visit) const {
+  const auto is_here = [this](PageId id) { return !pages_[id].is_out; };
   for (PageId first = backed_.next_set(0); first < backed_.end();) {
-    const PageId last = backed_.next_clear(first);
-    if (Status status = visit(home_.base() + first * kPageBytes, (last - first) * kPageBytes); !status.ok()) {
-      return status;
+    PageId last = first;
+    while (last < backed_.end() && backed_.test(last) && is_here(last)) ++last;
+    if (last > first) {
+      Status status = visit(home_.base() + first * kPageBytes, (last - first) * kPageBytes);
+      if (!status.ok()) return status;
     }
-    first = backed_.next_set(last);
+    first = backed_.next_set(last + 1);
   }
   for (const std::unique_ptr<View>& view : views_) {
     const std::vector<PageId>& pages = view->pages;
     for (size_t first = 0; first < pages.size();) {
       size_t last = first;
-      while (last < pages.size() && pages[last] != kNoPage) ++last;
+      while (last < pages.size() && pages[last] != kNoPage && is_here(pages[last])) ++last;
       if (last > first) {
         Status status = visit(view->va + first * kPageBytes, (last - first) * kPageBytes);
         if (!status.ok()) return status;
@@ -58,6 +61,11 @@ Status PageStore::grant_peer(int peer) {
   if (kept_bytes == 0) return status;
   return Status(status.code(), fmt::format("{}; device {} kept access to {} bytes, which is harmless",
                                            status.text(), peer, kept_bytes));
+}
+
+std::vector<int> Arena::devices() const {
+  const Lock lock(mutex_);
+  return store_->devices();
 }
 
 Status Arena::enable_peer(int peer) {

@@ -7,10 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "allocator/page_store.h"
-#include "driver/status.h"
 
 namespace spillway {
 
@@ -26,11 +24,6 @@ struct SegmentSource {
 struct SourcedPool {
   SegmentSource source;
   std::unique_ptr<PageStore> store;
-  bool is_moving = false;  // out of the device, or back
 };
-
-// Moves the bytes of these segments out of the device, or back to it; addresses stay. Called with no lock
-// held. On failure everything is where it was.
-using MoveSegments = std::function<Status(const std::vector<SegmentMemory>& segments)>;
 
 }  // namespace spillway

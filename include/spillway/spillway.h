@@ -190,8 +190,8 @@ SPW_API spw_status spw_pool_retain(int device, spw_pool_id id);
 SPW_API spw_status spw_pool_lend(int device, spw_pool_id id, int lends);
 /* How many claims there are: 0 for a pool that does not exist. */
 SPW_API spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims);
-/* As spw_trim, of the memory of this pool alone, which must have been released; what others have cached
- * stays. A pool without memory is ok, and costs no wait. Errors: as spw_trim. */
+/* As spw_trim, of the memory of this pool alone, which must have been released or be a region's; what others
+ * have cached stays. A pool without memory is ok, and costs no wait. Errors: as spw_trim. */
 SPW_API spw_status spw_pool_trim(int device, spw_pool_id id);
 
 /* Calls `visit` for each private pool, with the bytes of device memory that it holds, until it answers

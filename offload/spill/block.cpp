@@ -52,4 +52,15 @@ Status SpillBlock::go(BlockPlace to) {
   return {};
 }
 
+SpillBlock SpillBlock::split(uint64_t kept) {
+  SpillBlock rest(bytes - kept, place_);
+  if (spilled.host != nullptr) rest.spilled.host = spilled.host + kept;
+  if (const size_t pieces = piece_count(kept); spilled.pieces.size() > pieces) {
+    rest.spilled.pieces.assign(spilled.pieces.begin() + static_cast<ptrdiff_t>(pieces), spilled.pieces.end());
+    spilled.pieces.resize(pieces);
+  }
+  bytes = kept;
+  return rest;
+}
+
 }  // namespace spillway

@@ -48,6 +48,7 @@ struct DiskPiece {
   uint64_t offset = kNowhere;
   uint32_t planned_bytes = 0;  // reserved to be written, and neither written nor given up yet
   bool is_zero = false;        // nothing was written: every byte is 0
+  bool is_lost = false;        // its bytes cannot be read any more
   Packing packing;             // of what was written
   uint32_t packed_bytes = 0;   // that were written; 0: all of them, as they are
   std::array<uint64_t, kPieceBytes / kChecksumBytes> checksums{};
@@ -70,8 +71,10 @@ class SpillBlock {
   BlockPlace place() const { return place_; }
   // Errors: internal, for a change that the table above does not have; the block is as it was then.
   Status go(BlockPlace to);
+  // Keeps the first `kept` bytes, whole pieces; the rest is the answer's. Nothing is in flight.
+  SpillBlock split(uint64_t kept);
 
-  const uint64_t bytes;
+  uint64_t bytes;
   SpilledBytes spilled;
 
  private:

@@ -212,8 +212,7 @@ Status BlockMover::read_up(SpillBlock& block, std::byte* host, const Urgency& ur
 
 // ---- Back
 
-Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency,
-                                    SpillBlock** lost) {
+Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency) {
   if (chunks.empty()) return {};
   Result<std::unique_ptr<Staging>> made = take_staging(chunks.size() * Staging::kBufferBytes);
   if (!made.ok()) return made.take_status();
@@ -223,9 +222,14 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
     if (Status status = staging.wait_for_copy(buffer); !status.ok()) return status;
     const Chunk& chunk = chunks[i];
     buffer.disk.begin(chunk.pieces());
-    for (size_t piece = 0; piece < chunk.pieces(); ++piece) {
-      disk_.read(chunk.part(buffer.memory, piece), chunk.piece(piece), priority_of(urgency),
-                 [&buffer](Status status) { buffer.disk.end(std::move(status)); });
+    for (size_t i_piece = 0; i_piece < chunk.pieces(); ++i_piece) {
+      DiskPiece& piece = chunk.piece(i_piece);
+      // Two references: a larger closure would need host memory, which may have run out.
+      disk_.read(chunk.part(buffer.memory, i_piece), piece, priority_of(urgency),
+                 [&buffer, &piece](Status status) {
+                   if (status.code() == SPW_ERROR_DATA_LOST) piece.is_lost = true;
+                   buffer.disk.end(std::move(status));
+                 });
     }
     return {};
   };
@@ -233,7 +237,6 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
     Staging::Buffer& buffer = staging.at(i);
     const Chunk& chunk = chunks[i];
     Status status = buffer.disk.wait();
-    if (status.code() == SPW_ERROR_DATA_LOST && lost != nullptr) *lost = chunk.block;
     if (!status.ok()) return status;
     const CopyLanes::Copy copy{buffer.memory, chunk.va, chunk.bytes};
     status = caught([&] { return lanes_.move_in({&copy, 1}, urgency); });
@@ -256,9 +259,8 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
   return status.ok() ? std::move(drained) : std::move(status);
 }
 
-Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency, SpillBlock** lost) {
+Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency) {
   const CopyLanes::Inbound inbound(lanes_, urgency);
-  if (lost != nullptr) *lost = nullptr;
   std::vector<DeviceBytes> on_disk;
   std::vector<CopyLanes::Copy> in_host;
   for (const DeviceBytes& each : blocks) {
@@ -270,7 +272,7 @@ Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency&
   }
   Status status = caught([&] {
     Status moved = lanes_.move_in(in_host, urgency);
-    return moved.ok() ? stream_from_disk(divide(on_disk), urgency, lost) : std::move(moved);
+    return moved.ok() ? stream_from_disk(divide(on_disk), urgency) : std::move(moved);
   });
   if (in_host.empty()) return status;
   Status drained = lanes_.drain_in();

@@ -38,9 +38,9 @@ class BlockMover {
   Status copy_to_host(std::span<const DeviceBytes> blocks, const MakeRoom& make_room, size_t* copied);
   // `packer` may be null. Errors: those of DiskTier, driver.
   Status copy_to_disk(std::span<const DeviceBytes> blocks, Packer* packer);
-  // From host memory where a block has bytes there, else from the disk. *lost (may be null) is the block
-  // whose bytes are not as they were. Errors: data_lost, io, driver.
-  Status copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency, SpillBlock** lost);
+  // From host memory where a block has bytes there, else from the disk. Errors: data_lost (of pieces that are
+  // marked as lost then), io, driver.
+  Status copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency);
   // From host memory to the disk; what is in host memory stays.
   Status write_down(SpillBlock& block, Packer* packer);
   // From the disk to `host`, of slot_bytes(); what is on the disk stays. Errors: data_lost, io.
@@ -63,7 +63,7 @@ class BlockMover {
   void give_back(std::unique_ptr<Staging> staging);
   static std::vector<Chunk> divide(std::span<const DeviceBytes> blocks);
   Status stream_to_disk(std::span<const Chunk> chunks, Packer* packer);
-  Status stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency, SpillBlock** lost);
+  Status stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency);
   Status reserve_all(std::span<const DeviceBytes> blocks);
 
   CopyLanes& lanes_;

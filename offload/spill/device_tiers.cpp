@@ -10,7 +10,7 @@ DeviceTiers::DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedA
                          const DiskTierOptions& disk, Codec codec)
     : lanes_(std::move(lanes)),
       disk_(disk),
-      memory_(arena.device(), *lanes_, pinned, disk_, [&arena] { return arena.devices(); }),
+      memory_(*lanes_, pinned, disk_),
       regions_(arena, memory_, codec),
       stashes_(arena.context(), *lanes_, pinned, disk_, codec) {}
 

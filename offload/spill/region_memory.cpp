@@ -7,72 +7,83 @@
 
 namespace spillway {
 
+RegionUsage& RegionUsage::operator+=(const RegionUsage& other) {
+  device_bytes += other.device_bytes;
+  host_bytes += other.host_bytes;
+  disk_bytes += other.disk_bytes;
+  discarded_bytes += other.discarded_bytes;
+  lost_bytes += other.lost_bytes;
+  stuck_bytes += other.stuck_bytes;
+  return *this;
+}
+
+RegionMemory::~RegionMemory() {
+  for (const auto& [va, segment] : segments_) mover_.drop(segment->block);
+}
+
 // ---- Segments
 
-Status RegionMemory::map(Segment& segment) {
-  if (segment.range.is_full()) return {};
-  Result<PhysicalHandle> handle = PhysicalHandle::create(lanes_.driver(), device_, segment.range.bytes());
-  if (!handle.ok()) return handle.take_status();
-  Status status = segment.range.append(handle.value());
-  const std::vector<int> devices = devices_();
-  if (status.ok()) {
-    status = set_access(lanes_.driver(), segment.range.base(), segment.range.bytes(), devices.data(),
-                        devices.size());
-  }
-  if (!status.ok()) (void)segment.range.unmap_all();
-  return status;
-}
-
-void* RegionMemory::allocate(uint64_t bytes) {
-  Result<MappedRange> range = MappedRange::reserve(lanes_.driver(), bytes);
-  if (!range.ok()) return nullptr;
-  const CUdeviceptr base = range->base();
-  auto segment = std::make_unique<Segment>(std::move(range.value()), bytes);
-  if (!map(*segment).ok()) return nullptr;
-  const std::lock_guard lock(mutex_);
-  segments_[base] = std::move(segment);
-  return reinterpret_cast<void*>(base);
-}
-
-void RegionMemory::free(const SegmentMemory& memory) {
-  std::unique_ptr<Segment> gone;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = segments_.find(memory.va());
-    if (found == segments_.end()) return;
-    gone = std::move(found->second);
-    segments_.erase(found);
-  }
-  mover_.drop(gone->block);
-}
-
-RegionMemory::Segments RegionMemory::find(const std::vector<SegmentMemory>& memory) {
-  const std::lock_guard lock(mutex_);
-  Segments found;
-  for (const SegmentMemory& each : memory) {
-    if (const auto at = segments_.find(each.va()); at != segments_.end()) found.push_back(at->second.get());
-  }
-  return found;
-}
-
-std::vector<DeviceBytes> RegionMemory::device_bytes(const Segments& segments) {
+std::vector<DeviceBytes> RegionMemory::device_bytes(const std::vector<Segment*>& segments) {
   std::vector<DeviceBytes> blocks;
-  for (Segment* segment : segments) blocks.push_back({segment->range.base(), &segment->block});
+  for (Segment* segment : segments) blocks.push_back({segment->va, &segment->block});
   return blocks;
 }
 
-Status RegionMemory::go(const Segments& segments, BlockPlace to) {
-  for (Segment* segment : segments) {
-    if (Status status = segment->block.go(to); !status.ok()) return status;
+void RegionMemory::cut(uint64_t va) {
+  auto after = segments_.lower_bound(va);
+  if (after == segments_.begin()) return;
+  Segment& before = *std::prev(after)->second;
+  if (before.end_va() <= va) return;
+  // Its place is made first: where host memory runs out, the segment stays whole.
+  std::unique_ptr<Segment>& rest = segments_[va];
+  try {
+    rest = std::make_unique<Segment>(va, before.block.split(va - before.va));
+  } catch (const std::bad_alloc&) {
+    segments_.erase(va);
+    throw;
   }
-  return {};
+}
+
+std::vector<RegionMemory::Segment*> RegionMemory::cut_out(const PageRange& range) {
+  cut(range.va);
+  cut(range.end_va());
+  std::vector<Segment*> inside;
+  for (auto at = segments_.lower_bound(range.va); at != segments_.end() && at->first < range.end_va(); ++at)
+    inside.push_back(at->second.get());
+  return inside;
+}
+
+template <typename Visit>
+void RegionMemory::for_each_in(const Ranges& ranges, Visit visit) const {
+  const std::lock_guard lock(mutex_);
+  for (const PageRange& range : ranges) {
+    // A range begins where a segment does, or where what was there is gone.
+    for (auto at = segments_.lower_bound(range.va); at != segments_.end() && at->first < range.end_va(); ++at)
+      visit(*at->second);
+  }
+}
+
+void RegionMemory::give_up(const PageRange& range) {
+  const std::lock_guard writing(writing_down_);
+  std::vector<std::unique_ptr<Segment>> gone;
+  (void)caught([&]() -> Status {
+    const std::lock_guard lock(mutex_);
+    const std::vector<Segment*> inside = cut_out(range);
+    gone.reserve(inside.size());
+    for (const Segment* segment : inside) {
+      const auto found = segments_.find(segment->va);
+      gone.push_back(std::move(found->second));
+      segments_.erase(found);
+    }
+    return {};
+  });
+  for (const std::unique_ptr<Segment>& segment : gone) mover_.drop(segment->block);
 }
 
 // ---- Out
 
-Status RegionMemory::copy_out(const Segments& segments, SpillTo to, Packer* packer,
+Status RegionMemory::copy_all(const std::vector<DeviceBytes>& blocks, SpillTo to, Packer* packer,
                               const BlockMover::MakeRoom& make_room) {
-  const std::vector<DeviceBytes> blocks = device_bytes(segments);
   if (to == SpillTo::kDisk) return mover_.copy_to_disk(blocks, packer);
   size_t kept = 0;
   Status status = mover_.copy_to_host(blocks, make_room, &kept);
@@ -87,142 +98,142 @@ Status RegionMemory::copy_out(const Segments& segments, SpillTo to, Packer* pack
                                status.text());
 }
 
-Status RegionMemory::move_out(const std::vector<SegmentMemory>& memory, SpillTo to, Packer* packer,
+Status RegionMemory::copy_out(const Ranges& ranges, SpillTo to, Packer* packer,
                               const BlockMover::MakeRoom& make_room) {
-  const Segments segments = find(memory);
-  if (to != SpillTo::kNowhere) {
-    if (Status status = go(segments, BlockPlace::kEvicting); !status.ok()) return status;
-    Status status = caught([&] { return copy_out(segments, to, packer, make_room); });
-    if (!status.ok()) {
-      (void)go(segments, BlockPlace::kResident);
-      return status;
+  Segments made;
+  std::vector<Segment*> segments;
+  for (const PageRange& range : ranges) {
+    for (uint64_t va = range.va; va < range.end_va(); va += kMostSegmentBytes) {
+      const uint64_t bytes = std::min(kMostSegmentBytes, range.end_va() - va);
+      segments.push_back((made[va] = std::make_unique<Segment>(va, SpillBlock(bytes))).get());
     }
   }
-  // Complete elsewhere: the device's memory may go.
+  if (to != SpillTo::kNowhere) {
+    for (Segment* segment : segments) (void)segment->block.go(BlockPlace::kEvicting);
+    Status status = caught([&] { return copy_all(device_bytes(segments), to, packer, make_room); });
+    if (!status.ok()) return status;
+  }
   for (Segment* segment : segments) {
     const BlockPlace place = to == SpillTo::kNowhere                  ? BlockPlace::kDiscarded
                              : segment->block.spilled.host != nullptr ? BlockPlace::kHost
                                                                       : BlockPlace::kDisk;
     if (Status status = segment->block.go(place); !status.ok()) return status;
-    (void)segment->range.unmap_all();
   }
+  const std::lock_guard lock(mutex_);
+  segments_.merge(made);
   return {};
 }
 
 // ---- Back
 
-Status RegionMemory::lost(const Segment& segment, const std::string& why) {
-  const uint64_t begin = segment.range.base();
-  return Status::data_lost(
-      fmt::format("{} bytes from {:#x} to {:#x} were moved out and cannot be read any more: free what lies "
-                  "there and bring the rest back, or release the region where it is{}{}",
-                  segment.block.bytes, begin, begin + segment.block.bytes, why.empty() ? "" : "; ", why));
-}
-
-bool RegionMemory::discard_lost(const std::vector<SegmentMemory>& memory) {
-  bool any = false;
-  for (Segment* segment : find(memory)) {
-    if (segment->block.place() != BlockPlace::kPoisoned) continue;
-    mover_.drop(segment->block);
-    any = segment->block.go(BlockPlace::kDiscarded).ok() || any;
-  }
-  return any;
-}
-
-Status RegionMemory::bring_back(const std::vector<SegmentMemory>& memory, const Urgency& urgency) {
-  const Segments segments = find(memory);
+void RegionMemory::poison(const std::vector<Segment*>& segments) {
+  Ranges lost;
   for (const Segment* segment : segments) {
-    if (segment->block.place() == BlockPlace::kPoisoned) return lost(*segment, "");
+    for (size_t i = 0; i < segment->block.spilled.pieces.size(); ++i) {
+      if (segment->block.spilled.pieces[i].is_lost)
+        lost.push_back({segment->va + i * kPieceBytes, kPieceBytes});
+    }
   }
-  Segments spilled;
+  const std::lock_guard lock(mutex_);
+  for (const PageRange& range : lost) {
+    for (Segment* part : cut_out(range)) {
+      (void)part->block.go(BlockPlace::kRestoring);
+      (void)part->block.go(BlockPlace::kPoisoned);
+    }
+  }
+}
+
+Status RegionMemory::copy_back(const Ranges& ranges, const Urgency& urgency, bool* is_settled) {
+  std::vector<Segment*> segments;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const PageRange& range : ranges) {
+      const std::vector<Segment*> inside = cut_out(range);
+      segments.insert(segments.end(), inside.begin(), inside.end());
+    }
+  }
+  std::vector<Segment*> spilled;
   std::vector<BlockPlace> places;
   for (Segment* segment : segments) {
-    places.push_back(segment->block.place());
-    if (segment->block.place() != BlockPlace::kDiscarded) spilled.push_back(segment);
+    const BlockPlace place = segment->block.place();
+    if (place == BlockPlace::kPoisoned) return Status::data_lost("they were found damaged before");
+    places.push_back(place);
+    if (place != BlockPlace::kDiscarded) spilled.push_back(segment);
   }
-  if (Status status = go(segments, BlockPlace::kRestoring); !status.ok()) return status;
-  SpillBlock* lost_block = nullptr;
-  Status status;
-  for (size_t i = 0; i < segments.size() && status.ok(); ++i)
-    status = caught([&] { return map(*segments[i]); });
-  if (status.ok())
-    status = caught([&] { return mover_.copy_back(device_bytes(spilled), urgency, &lost_block); });
+  for (Segment* segment : segments) (void)segment->block.go(BlockPlace::kRestoring);
+  Status status = caught([&] { return mover_.copy_back(device_bytes(spilled), urgency); });
   if (!status.ok()) {
-    // Copies that are under way must not meet memory that is gone.
-    const bool drained = lanes_.drain_in().ok();
-    const Segment* lost_segment = nullptr;
-    for (size_t i = 0; i < segments.size(); ++i) {
-      if (drained) (void)segments[i]->range.unmap_all();
-      const bool is_lost = &segments[i]->block == lost_block;
-      (void)segments[i]->block.go(is_lost ? BlockPlace::kPoisoned : places[i]);
-      if (is_lost) lost_segment = segments[i];
-    }
-    return lost_segment == nullptr ? std::move(status) : lost(*lost_segment, status.text());
+    *is_settled = lanes_.drain_in().ok();
+    for (size_t i = 0; i < segments.size(); ++i) (void)segments[i]->block.go(places[i]);
+    poison(spilled);
+    return status;
   }
   for (Segment* segment : segments) {
-    (void)segment->block.go(BlockPlace::kResident);
     mover_.drop(segment->block);
+    const std::lock_guard lock(mutex_);
+    segments_.erase(segment->va);
   }
   return {};
 }
 
-Status RegionMemory::write_down(const std::vector<SegmentMemory>& memory, Packer* packer) {
-  for (Segment* segment : find(memory)) {
-    if (segment->block.place() != BlockPlace::kHost) continue;
-    if (Status status = segment->block.go(BlockPlace::kWriting); !status.ok()) return status;
-    Status status = mover_.write_down(segment->block, packer);
-    if (Status back = segment->block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok())
+// ---- On to the disk
+
+Status RegionMemory::write_down(const Ranges& ranges, Packer* packer) {
+  for (uint64_t from = 0;;) {
+    const std::lock_guard writing(writing_down_);
+    Segment* next = nullptr;
+    for_each_in(ranges, [&](Segment& segment) {
+      if (next == nullptr && segment.va >= from && segment.block.place() == BlockPlace::kHost)
+        next = &segment;
+    });
+    if (next == nullptr) return {};
+    from = next->va + 1;
+    if (Status status = next->block.go(BlockPlace::kWriting); !status.ok()) return status;
+    Status status = mover_.write_down(next->block, packer);
+    if (Status back = next->block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok())
       return back;
     if (!status.ok()) return status;
-    mover_.drop_host(segment->block);
+    mover_.drop_host(next->block);
   }
-  return {};
 }
 
 // ---- The rest
 
-Status RegionMemory::grant(int peer) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [base, segment] : segments_) {
-    if (!segment->range.is_full()) continue;
-    Status status = set_access(lanes_.driver(), base, segment->range.bytes(), peer);
-    if (!status.ok()) return status;
-  }
-  return {};
-}
-
-RegionUsage RegionMemory::usage(const std::vector<SegmentMemory>& memory) const {
-  const std::lock_guard lock(mutex_);
+RegionUsage RegionMemory::usage(const Ranges& ranges) const {
   RegionUsage usage;
-  for (const SegmentMemory& each : memory) {
-    const auto found = segments_.find(each.va());
-    if (found == segments_.end()) continue;
-    const Segment& segment = *found->second;
+  for_each_in(ranges, [&](const Segment& segment) {
     const uint64_t bytes = segment.block.bytes;
     switch (segment.block.place()) {
       case BlockPlace::kHost:
       case BlockPlace::kWriting:
         usage.host_bytes += bytes;
-        break;
+        return;
       case BlockPlace::kDisk:
       case BlockPlace::kReading:
         usage.disk_bytes += bytes;
-        break;
+        return;
       case BlockPlace::kDiscarded:
         usage.discarded_bytes += bytes;
-        break;
+        return;
       case BlockPlace::kPoisoned:
         usage.lost_bytes += bytes;
-        break;
+        return;
       case BlockPlace::kResident:
       case BlockPlace::kEvicting:
       case BlockPlace::kRestoring:
         usage.device_bytes += bytes;
-        continue;
+        return;
     }
-    if (segment.range.is_full()) usage.stuck_bytes += bytes;
-  }
+  });
   return usage;
+}
+
+RegionMemory::Ranges RegionMemory::lost(const Ranges& ranges) const {
+  Ranges found;
+  for_each_in(ranges, [&](const Segment& segment) {
+    if (segment.block.place() == BlockPlace::kPoisoned) found.push_back({segment.va, segment.block.bytes});
+  });
+  return found;
 }
 
 }  // namespace spillway

@@ -1,11 +1,11 @@
-// The memory of regions on one device: segments whose bytes can leave the device while their addresses stay.
-// It is what a pool's SegmentSource allocates from, and what moves the segments that the arena says may move.
+// The copies of what regions have out of one device: by the addresses that the bytes come back to, which the
+// allocator keeps (allocator/moved_pool.h).
 //
-// Nothing is lost: device memory is given up only when every segment of the move is complete elsewhere, and a
-// copy only when every segment is complete on the device. A segment that the driver does not let go of stays
-// mapped, is counted in `stuck_bytes`, and is used again when it is brought back.
+// Nothing is lost: copy_out() answers when every byte is complete elsewhere, and copy_back() gives copies up
+// when every byte is complete on the device.
 //
-// Thread-safe; what moves one pool's segments is not called twice at a time. The context must be current.
+// Thread-safe; of one region's ranges only one thread at a time copies or writes down. The context must be
+// current.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/mapped_range.h"
-#include "allocator/segment_source.h"
+#include "allocator/moved_pool.h"
 #include "offload/spill/block_mover.h"
 
 namespace spillway {
@@ -34,63 +33,65 @@ struct RegionUsage {
   uint64_t discarded_bytes = 0;
   uint64_t lost_bytes = 0;
   uint64_t stuck_bytes = 0;  // elsewhere, and still mapped on the device
+
+  RegionUsage& operator+=(const RegionUsage& other);
 };
 
 class RegionMemory {
  public:
-  // `devices` answers who is to have access: the device itself and its peers.
-  RegionMemory(int device, CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk,
-               std::function<std::vector<int>()> devices)
-      : device_(device), lanes_(lanes), mover_(lanes, pinned, disk), devices_(std::move(devices)) {}
+  using Ranges = std::vector<PageRange>;
+  // What is copied as one: a large region is many, so that host memory that is nearly full takes a part.
+  static constexpr uint64_t kMostSegmentBytes = CopyLanes::kPartBytes;
+
+  RegionMemory(CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
+      : lanes_(lanes), mover_(lanes, pinned, disk) {}
+  ~RegionMemory();
   RegionMemory(const RegionMemory&) = delete;
   RegionMemory& operator=(const RegionMemory&) = delete;
 
-  // For SegmentSource.
-  void* allocate(uint64_t bytes);
-  void free(const SegmentMemory& segment);
-
-  // For Arena::move_pool_out and bring_pool_back. What goes to the disk is packed by `packer`, if it is not
-  // null; what host memory has no room for, after `make_room`, goes there too. What comes back goes before
-  // what is less urgent.
-  Status move_out(const std::vector<SegmentMemory>& segments, SpillTo to, Packer* packer = nullptr,
+  // For Arena::move_pool_out. What goes to the disk is packed by `packer`, if it is not null; what host
+  // memory has no room for, after `make_room`, goes there too.
+  Status copy_out(const Ranges& ranges, SpillTo to, Packer* packer = nullptr,
                   const BlockMover::MakeRoom& make_room = nullptr);
-  Status bring_back(const std::vector<SegmentMemory>& segments, const Urgency& urgency);
-  // Of these segments, which nothing lies in any more, those whose bytes are lost: their copies are given up,
-  // and they come back as memory. False where there are none.
-  bool discard_lost(const std::vector<SegmentMemory>& segments);
-  CopyLanes& lanes() { return lanes_; }
-  // Segments in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
+  // For Arena::bring_pool_back. What comes back goes before what is less urgent. Errors: data_lost, of which
+  // lost() then tells the ranges, io, driver.
+  Status copy_back(const Ranges& ranges, const Urgency& urgency, bool* is_settled);
+  // For Arena::make_pool_movable.
+  void give_up(const PageRange& range);
+  // What is in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
   // host memory.
-  Status write_down(const std::vector<SegmentMemory>& segments, Packer* packer = nullptr);
+  Status write_down(const Ranges& ranges, Packer* packer = nullptr);
 
-  // Another device may use all of it, too.
-  Status grant(int peer);
-  RegionUsage usage(const std::vector<SegmentMemory>& segments) const;
+  RegionUsage usage(const Ranges& ranges) const;
+  Ranges lost(const Ranges& ranges) const;
+  CopyLanes& lanes() { return lanes_; }
 
  private:
   struct Segment {
-    Segment(MappedRange mapped, uint64_t bytes) : range(std::move(mapped)), block(bytes) {}
-    MappedRange range;
+    Segment(uint64_t address, SpillBlock bytes) : va(address), block(std::move(bytes)) {}
+    const uint64_t va;
     SpillBlock block;
+    uint64_t end_va() const { return va + block.bytes; }
   };
-  using Segments = std::vector<Segment*>;
+  using Segments = std::map<uint64_t, std::unique_ptr<Segment>>;  // by address
 
-  Segments find(const std::vector<SegmentMemory>& memory);
-  Status map(Segment& segment);
-  static std::vector<DeviceBytes> device_bytes(const Segments& segments);
-  // All of them change, or none.
-  static Status go(const Segments& segments, BlockPlace to);
-  // `why` says more, if it is not empty.
-  static Status lost(const Segment& segment, const std::string& why);
-  Status copy_out(const Segments& segments, SpillTo to, Packer* packer,
+  static std::vector<DeviceBytes> device_bytes(const std::vector<Segment*>& segments);
+  Status copy_all(const std::vector<DeviceBytes>& blocks, SpillTo to, Packer* packer,
                   const BlockMover::MakeRoom& make_room);
+  // With the mutex held: makes one of the segments begin at `va`, if any lies on both sides of it.
+  void cut(uint64_t va);
+  // The same for both ends of the range; answers what lies in it.
+  std::vector<Segment*> cut_out(const PageRange& range);
+  // Those of their pieces that were found lost; pages are pieces.
+  void poison(const std::vector<Segment*>& segments);
+  template <typename Visit>
+  void for_each_in(const Ranges& ranges, Visit visit) const;
 
-  const int device_;
   CopyLanes& lanes_;
   BlockMover mover_;
-  const std::function<std::vector<int>()> devices_;
   mutable std::mutex mutex_;
-  std::map<uint64_t, std::unique_ptr<Segment>> segments_;  // by address
+  Segments segments_;
+  std::mutex writing_down_;  // held for one segment, which is not given up meanwhile
 };
 
 }  // namespace spillway

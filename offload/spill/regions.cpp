@@ -52,11 +52,10 @@ struct Regions::Region {
   std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
   std::unique_ptr<Packer> packer;
   bool is_out = false;
-  bool is_released = false;             // its blocks are the program's alone
-  Urgency urgency;                      // of bringing it back
-  std::vector<SegmentMemory> segments;  // as of the last move
-  std::future<Status> prefetching;      // valid while nobody has looked how it went
-  std::optional<Status> prefetched;     // how it went, until it is said or the region leaves again
+  bool is_released = false;          // its blocks are the program's alone
+  Urgency urgency;                   // of bringing it back
+  std::future<Status> prefetching;   // valid while nobody has looked how it went
+  std::optional<Status> prefetched;  // how it went, until it is said or the region leaves again
   RegionReport report;
 };
 
@@ -100,8 +99,7 @@ Result<Regions::RegionPointer> Regions::find_or_make(const std::string& tag) {
 Status Regions::make(Region& region) {
   if (Status status = arena_.retain_pool(region.id); !status.ok()) return status;
   Status status =
-      arena_.set_pool_source(region.id, {[this](uint64_t bytes, CUstream) { return memory_.allocate(bytes); },
-                                         [this](const SegmentMemory& segment) { memory_.free(segment); }});
+      arena_.make_pool_movable(region.id, [this](const PageRange& range) { memory_.give_up(range); });
   if (!status.ok()) (void)arena_.release_pool(region.id);
   return status;
 }
@@ -151,7 +149,7 @@ Status Regions::begin(const std::string& tag) {
     const auto is_innermost = [which = &region](CUstream) {
       return !open_regions.empty() && open_regions.back() == which;
     };
-    if (Status status = arena_.begin_pool(region.id, is_innermost); !status.ok()) return status;
+    if (Status status = arena_.begin_pool(region.id, is_innermost, true); !status.ok()) return status;
   }
   ++region.opened;
   region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
@@ -221,10 +219,11 @@ bool Regions::write_down_colder(const Region& leaving) {
     if (!lock.owns_lock() || is_coming(*region)) continue;
     finish_prefetch(*region);
     if (!region->is_out || region->is_released) continue;
-    const uint64_t before = memory_.usage(region->segments).host_bytes;
+    const RegionMemory::Ranges ranges = arena_.pool_ranges(region->id);
+    const uint64_t before = memory_.usage(ranges).host_bytes;
     if (before == 0) continue;
-    (void)memory_.write_down(region->segments, region->packer.get());
-    if (memory_.usage(region->segments).host_bytes < before) return true;
+    (void)memory_.write_down(ranges, region->packer.get());
+    if (memory_.usage(ranges).host_bytes < before) return true;
   }
   return false;
 }
@@ -237,9 +236,10 @@ Status Regions::note_failure(Status failed) {
 Status Regions::move_out(Region& region, SpillTo to) {
   if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
-  Status status = arena_.move_pool_out(region.id, [&](const std::vector<SegmentMemory>& segments) {
-    region.segments = segments;
-    return memory_.move_out(segments, to, region.packer.get(), [&] { return write_down_colder(region); });
+  // What the program has freed of others is no use to anybody.
+  const auto make_room = [&] { return arena_.give_up_freed() > 0 || write_down_colder(region); };
+  Status status = arena_.move_pool_out(region.id, [&](const RegionMemory::Ranges& ranges) {
+    return memory_.copy_out(ranges, to, region.packer.get(), make_room);
   });
   if (!status.ok()) return note_failure(std::move(status));
   region.is_out = true;
@@ -249,10 +249,23 @@ Status Regions::move_out(Region& region, SpillTo to) {
   return {};
 }
 
-// A graph that was captured into the pool may keep something in what the pool counts as free, and has a
-// claim.
-bool Regions::discard_lost(const Region& region) {
-  return arena_.pool_claims(region.id) == 1 && memory_.discard_lost(arena_.vacant_pool_segments(region.id));
+Status Regions::lost(const Region& region, const std::string& why) const {
+  std::map<uint64_t, uint64_t> ranges;  // begin to end
+  for (const PageRange& range : memory_.lost(arena_.pool_ranges(region.id))) {
+    const std::vector<BlockRow> blocks = arena_.pool_blocks_in(region.id, range);
+    for (const BlockRow& block : blocks) ranges[block.address] = block.address + block.bytes;
+    // Of a graph's, which has no name.
+    if (blocks.empty()) ranges[range.va] = range.end_va();
+  }
+  std::string blocks;
+  for (const auto& [begin, end] : ranges) {
+    blocks +=
+        fmt::format("{}{} bytes from {:#x} to {:#x}", blocks.empty() ? "" : ", ", end - begin, begin, end);
+  }
+  return Status::data_lost(
+      fmt::format("{} were moved out and cannot be read any more: free what lies there and bring the rest "
+                  "back, or release the region where it is; {}",
+                  blocks, why));
 }
 
 Status Regions::bring_back(Region& region) {
@@ -260,15 +273,12 @@ Status Regions::bring_back(Region& region) {
   const auto begin = Clock::now();
   const void* const outer = std::exchange(moving_region, &region);
   Status status = caught([&] {
-    return arena_.bring_pool_back(region.id, [&](const std::vector<SegmentMemory>& segments) {
-      region.segments = segments;
-      Status back = memory_.bring_back(segments, region.urgency);
-      while (back.code() == SPW_ERROR_DATA_LOST && discard_lost(region))
-        back = memory_.bring_back(segments, region.urgency);
-      return back;
+    return arena_.bring_pool_back(region.id, [&](const RegionMemory::Ranges& ranges, bool* is_settled) {
+      return memory_.copy_back(ranges, region.urgency, is_settled);
     });
   });
   moving_region = outer;
+  if (status.code() == SPW_ERROR_DATA_LOST) status = lost(region, status.text());
   if (!status.ok()) return note_failure(std::move(status));
   region.is_out = false;
   region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
@@ -403,8 +413,8 @@ Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
     const std::unique_lock lock(region.mutex, std::try_to_lock);
     if (!lock.owns_lock()) relief.is_complete = false;
     if (!lock.owns_lock() || !may_go(region)) continue;
-    if (move_out(region, SpillTo::kHost).ok())
-      relief.bytes += memory_.usage(region.segments).host_bytes + memory_.usage(region.segments).disk_bytes;
+    const uint64_t held = arena_.pool_held_bytes(region.id);
+    if (move_out(region, SpillTo::kHost).ok()) relief.bytes += held;
   }
   return relief;
 }
@@ -446,9 +456,20 @@ Status Regions::release(const std::string& tag) {
 
 // ---- Reports
 
+RegionUsage Regions::usage_of(const Region& region) const {
+  RegionUsage usage;
+  if (region.is_out) {
+    usage = memory_.usage(arena_.pool_ranges(region.id));
+    usage.stuck_bytes = arena_.pool_stuck_bytes(region.id);
+  } else {
+    usage.device_bytes = arena_.pool_held_bytes(region.id);
+  }
+  return usage;
+}
+
 RegionReport Regions::report_of(const Region& region) const {
   RegionReport report = region.report;
-  report.usage = memory_.usage(region.is_out ? region.segments : arena_.pool_segments(region.id));
+  report.usage = usage_of(region);
   report.pins = region.pins;
   report.priority = region.priority;
   return report;
@@ -491,13 +512,7 @@ std::optional<RegionUsage> Regions::try_usage() {
     const std::unique_lock lock(region->mutex, std::try_to_lock);
     if (!lock.owns_lock() || is_coming(*region)) return std::nullopt;
     if (!region->is_out) continue;
-    const RegionUsage usage = memory_.usage(region->segments);
-    sum.device_bytes += usage.device_bytes;
-    sum.host_bytes += usage.host_bytes;
-    sum.disk_bytes += usage.disk_bytes;
-    sum.discarded_bytes += usage.discarded_bytes;
-    sum.lost_bytes += usage.lost_bytes;
-    sum.stuck_bytes += usage.stuck_bytes;
+    sum += usage_of(*region);
   }
   return sum;
 }

@@ -106,8 +106,9 @@ class Regions {
   Status note_failure(Status failed);
   Status move_out(Region& region, SpillTo to);
   Status bring_back(Region& region);
-  // Gives up what is lost of it and nobody has any more. False where that is nothing.
-  bool discard_lost(const Region& region);
+  // Says what lies in the bytes that cannot be read any more.
+  Status lost(const Region& region, const std::string& why) const;
+  RegionUsage usage_of(const Region& region) const;
   RegionReport report_of(const Region& region) const;
   // Evicts what may go, the coldest first, each region at most once, as long as `wants_more`, which is told
   // how many bytes went so far, says so before each. Never waits for a region that somebody has in hand.

@@ -283,15 +283,14 @@ Status Stashes::stream_back(Stash& stash, Lock& lock) {
   }
   stash.is_streaming = true;
   lock.unlock();
-  SpillBlock* lost = nullptr;
   const DeviceBytes target{stash.target, &stash.block};
   Status status = caught([&] {
     Status waits = stash.target_ready.make_wait(lanes_.in());
-    return waits.ok() ? mover_.copy_back({&target, 1}, stash.urgency, &lost) : std::move(waits);
+    return waits.ok() ? mover_.copy_back({&target, 1}, stash.urgency) : std::move(waits);
   });
   lock.lock();
   stash.is_streaming = false;
-  (void)stash.block.go(lost != nullptr ? BlockPlace::kPoisoned : BlockPlace::kDisk);
+  (void)stash.block.go(status.code() == SPW_ERROR_DATA_LOST ? BlockPlace::kPoisoned : BlockPlace::kDisk);
   if (!status.ok()) return status;
   Result<Event> copied = mark(lanes_.in());
   if (!copied.ok()) return copied.take_status();

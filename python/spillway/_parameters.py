@@ -17,6 +17,10 @@ from ._gradients import LayerGradients
 from ._moving import MovingTensors, disown, own, refuse_capture, unique_tag, weakly
 from ._tiers import index_of, serves
 
+# What a region is made of, and up to what size Spillway serves from slabs (small_limit).
+PAGE_BYTES = 2 << 20
+SMALL_BYTES = 16 << 10
+
 
 def offload_parameters(
     model: Any,
@@ -33,9 +37,9 @@ def offload_parameters(
     `layers`: modules that run one after the other, each once; without it, those of the model's largest
     torch.nn.ModuleList. The first `keep` of them (0 to 1) stay on the device. Each other is a region: brought back
     before its forward and its backward pass, with the next one behind it, and evicted when the one after begins, which
-    waits for the device. Addresses are kept. Memory that is used outside of its layer stays. So does, with a warning, a
-    layer that returns no tensor in lists, mappings or dataclasses, and one that a backward pass with create_graph=True
-    goes through.
+    waits for the device. Addresses are kept. Tensors of 16 KiB and less stay where others fill pages. Memory that is
+    used outside of its layer stays. So does, with a warning, a layer that returns no tensor in lists, mappings or
+    dataclasses, and one that a backward pass with create_graph=True goes through.
 
     Gradients leave with their layer in the backward pass, those that are on the device when a forward pass begins that
     may have another at once, and come back before more is added to them. Whoever uses one that is away has it brought
@@ -82,6 +86,12 @@ def largest_list(model: Any) -> list[Any]:
     return list(largest)
 
 
+def worth_moving(tensors: Sequence[Any]) -> list[Any]:
+    """Without biases and norms, where others fill whole pages: those few bytes would take one more of each layer."""
+    large = [tensor for tensor in tensors if tensor.nbytes > SMALL_BYTES]
+    return large if sum(tensor.nbytes for tensor in large) >= PAGE_BYTES else list(tensors)
+
+
 class ParameterOffload:
     """What offload_parameters() returns. Forward and backward passes of one at a time."""
 
@@ -112,7 +122,7 @@ class ParameterOffload:
             self._layers.append(layer)
             for index in {tensor.device.index for tensor in mine if tensor.is_cuda}:
                 index_of(index)
-            layer.adopt(tensor for tensor in mine if everywhere[tensor.untyped_storage()._cdata] == 1)
+            layer.adopt(worth_moving([each for each in mine if everywhere[each.untyped_storage()._cdata] == 1]))
             layer.evict()
         for layer, module in zip(self._layers, modules, strict=True):
             moved = [each for each in module.parameters() if layer.holds(each)] if gradients else []

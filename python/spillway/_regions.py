@@ -121,6 +121,13 @@ def bring_and_pin(index: int, name: bytes) -> None:
         check(tiers().spw_region_pin(index, name))
 
 
+def trim(tag: str, index: int) -> None:
+    """Gives back what is free of the region, after a wait for the device; not while something is captured."""
+    found = PoolId()
+    check(tiers().spw_region_pool(index, encoded(tag), ctypes.byref(found)))
+    tiers().spw_pool_trim(index, found)
+
+
 def phase(name: str, device: Any = None) -> int:
     """Says what the program does from here on: "idle", nothing that needs the device soon, or "busy".
 

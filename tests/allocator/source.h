@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <map>
-#include <vector>
 
 #include "tests/allocator/device.h"
 
@@ -19,19 +18,6 @@ class Source {
             [this](const SegmentMemory& memory) { held_.erase(memory.pointer); }};
   }
   size_t held() const { return held_.size(); }
-  // Moves segments out of the device at once, and back, without their bytes.
-  Status unmap(const std::vector<SegmentMemory>& segments) {
-    for (const SegmentMemory& segment : segments) {
-      if (Status status = held_.at(segment.pointer).unmap_all(); !status.ok()) return status;
-    }
-    return {};
-  }
-  Status map(const std::vector<SegmentMemory>& segments) {
-    for (const SegmentMemory& segment : segments) {
-      if (Status status = fill(held_.at(segment.pointer)); !status.ok()) return status;
-    }
-    return {};
-  }
   bool holds(const void* pointer) const {
     const auto va = reinterpret_cast<uint64_t>(pointer);
     for (const auto& [at, range] : held_) {

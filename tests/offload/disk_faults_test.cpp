@@ -199,25 +199,39 @@ TEST_P(DiskFaults, AFileThatChangedIsReportedAndNotRestored) {
   EXPECT_EQ(tiers.disk.counters().blocks_bytes, 0u);
 }
 
-// A region of two segments, of which the disk loses the first, with a block of so many bytes.
-class LostSegmentTest : public testing::TestWithParam<size_t> {
+// A region of two blocks on pages of their own, of which the disk loses the first, of so many bytes.
+class LostPagesTest : public testing::TestWithParam<size_t> {
  protected:
-  LostSegmentTest() {
+  void lose(bool is_captured = false) {
     SPW_EXPECT_OK(regions_.begin("a"));
-    lost_ = must_allocate(*arena_, GetParam(), nullptr);
+    lost_ = must_allocate(*arena_, GetParam(), stream_);
     kept_ = must_allocate(*arena_, kBytes, nullptr);
     SPW_EXPECT_OK(regions_.end("a"));
     write(lost_, GetParam());
     write(kept_, kBytes);
+    if (is_captured) capture();
     SPW_EXPECT_OK(regions_.evict("a", SpillTo::kDisk));
     damage(directory_.path(), 8192);
   }
-  ~LostSegmentTest() override {
+  ~LostPagesTest() override {
     SPW_EXPECT_OK(arena_->trim());
     SPW_EXPECT_OK(arena_->validate());
     EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0u);
     EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
     EXPECT_EQ(tiers_.device.reports(), "");
+  }
+  // A graph whose temporary memory lies in the region's pool, with a claim on that.
+  void capture() {
+    const PoolId pool = regions_.pool("a").value();
+    const CUstream stream = tiers_.device.stream();
+    EXPECT_EQ(tiers_.device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+              CUDA_SUCCESS);
+    SPW_EXPECT_OK(arena_->begin_pool(pool, nullptr));
+    SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, 512, stream)));
+    SPW_EXPECT_OK(arena_->end_pool(pool));
+    CUgraph graph = nullptr;
+    EXPECT_EQ(tiers_.device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    tiers_.device.driver->cuGraphDestroy(graph);
   }
   void write(void* block, size_t bytes) {
     EXPECT_EQ(
@@ -248,9 +262,8 @@ class LostSegmentTest : public testing::TestWithParam<size_t> {
     EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0u);
     // What took its place is memory like any other.
     SPW_EXPECT_OK(regions_.begin("a"));
-    void* again = must_allocate(*arena_, GetParam(), nullptr);
+    void* again = must_allocate(*arena_, GetParam(), stream_);
     SPW_EXPECT_OK(regions_.end("a"));
-    EXPECT_EQ(again, lost_);
     for (int i = 0; i < 2; ++i) {
       write(again, GetParam());
       SPW_EXPECT_OK(regions_.evict("a", SpillTo::kDisk));
@@ -269,33 +282,36 @@ class LostSegmentTest : public testing::TestWithParam<size_t> {
   Tiers tiers_{kDevice, disk_options(directory_.path())};
   std::unique_ptr<Arena> arena_ = tiers_.device.arena();
   Regions regions_{*arena_, *tiers_.memory};
+  const CUstream stream_ = tiers_.device.stream();
   void* lost_ = nullptr;
   void* kept_ = nullptr;
 };
-// One that fills its segment, and a slot of a slab.
-INSTANTIATE_TEST_SUITE_P(Sizes, LostSegmentTest, testing::Values(24 * kMiB, size_t{512}));
+// A large one, and a slot of a slab.
+INSTANTIATE_TEST_SUITE_P(Sizes, LostPagesTest, testing::Values(24 * kMiB, size_t{512}));
 
-TEST_P(LostSegmentTest, TheRestComesBackWhenItsBlocksAreFreed) {
+TEST_P(LostPagesTest, TheRestComesBackWhenItsBlocksAreFreed) {
+  lose();
   expect_lost();
   SPW_EXPECT_OK(Arena::free(lost_));
   expect_the_rest();
 }
 
-TEST_P(LostSegmentTest, IsNotMissedWhereItsBlocksWereFreedBefore) {
+TEST_P(LostPagesTest, IsNotMissedWhereItsBlocksWereFreedBefore) {
+  lose();
   SPW_EXPECT_OK(Arena::free(lost_));
   expect_the_rest();
 }
 
-TEST_P(LostSegmentTest, IsKeptForAGraphWithAClaim) {
-  const PoolId pool = regions_.pool("a").value();
-  SPW_EXPECT_OK(arena_->retain_pool(pool));
+TEST_P(LostPagesTest, IsKeptForAGraphWithAClaim) {
+  lose(true);
   SPW_EXPECT_OK(Arena::free(lost_));
   expect_lost();
-  SPW_EXPECT_OK(arena_->release_pool(pool));
+  SPW_EXPECT_OK(arena_->release_pool(regions_.pool("a").value()));
   expect_the_rest();
 }
 
-TEST_P(LostSegmentTest, CanBeReleasedWhereItIs) {
+TEST_P(LostPagesTest, CanBeReleasedWhereItIs) {
+  lose();
   expect_lost();
   SPW_EXPECT_OK(regions_.release("a"));
   SPW_EXPECT_OK(Arena::free(lost_));

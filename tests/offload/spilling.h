@@ -33,7 +33,7 @@ struct Tiers {
     Result<std::unique_ptr<CopyLanes>> made = CopyLanes::create(*device.driver);
     if (!made.ok()) throw std::runtime_error(made.status().text());
     lanes = std::move(made.value());
-    memory = std::make_unique<RegionMemory>(0, *lanes, pinned, disk, [] { return std::vector<int>{0}; });
+    memory = std::make_unique<RegionMemory>(*lanes, pinned, disk);
   }
 
   Device device;
@@ -48,9 +48,8 @@ class TestRegion {
  public:
   TestRegion(Tiers& tiers, Arena& arena, PoolId id) : tiers_(tiers), arena_(arena), id_(id) {
     SPW_EXPECT_OK(arena_.retain_pool(id_));
-    SPW_EXPECT_OK(arena_.set_pool_source(
-        id_, {[this](uint64_t bytes, CUstream) { return tiers_.memory->allocate(bytes); },
-              [memory = tiers_.memory.get()](const SegmentMemory& segment) { memory->free(segment); }}));
+    SPW_EXPECT_OK(arena_.make_pool_movable(
+        id_, [memory = tiers_.memory.get()](const PageRange& range) { memory->give_up(range); }));
   }
 
   void* allocate(size_t bytes, CUstream stream = nullptr) {
@@ -95,19 +94,18 @@ class TestRegion {
   const std::map<void*, size_t>& blocks() const { return bytes_; }
 
   Status evict(SpillTo to, Packer* packer = nullptr) {
-    return arena_.move_pool_out(id_, [&](const std::vector<SegmentMemory>& segments) {
-      segments_ = segments;
-      return tiers_.memory->move_out(segments, to, packer);
-    });
+    return arena_.move_pool_out(
+        id_, [&](const RegionMemory::Ranges& ranges) { return tiers_.memory->copy_out(ranges, to, packer); });
   }
   Status restore() {
-    return arena_.bring_pool_back(id_, [&](const std::vector<SegmentMemory>& segments) {
-      segments_ = segments;
-      return tiers_.memory->bring_back(segments, urgency_);
+    return arena_.bring_pool_back(id_, [&](const RegionMemory::Ranges& ranges, bool* is_settled) {
+      return tiers_.memory->copy_back(ranges, urgency_, is_settled);
     });
   }
-  Status write_down() { return tiers_.memory->write_down(segments_); }
-  RegionUsage usage() const { return tiers_.memory->usage(segments_); }
+  Status write_down() { return tiers_.memory->write_down(ranges()); }
+  RegionUsage usage() const { return tiers_.memory->usage(ranges()); }
+  RegionMemory::Ranges lost() const { return tiers_.memory->lost(ranges()); }
+  RegionMemory::Ranges ranges() const { return arena_.pool_ranges(id_); }
   PoolId id() const { return id_; }
 
   // Seeds from here on give numbers of 2 bytes of which one is 0: shuffled, they can be packed to half.
@@ -136,7 +134,6 @@ class TestRegion {
   const PoolId id_;
   std::map<void*, size_t> bytes_;
   std::map<void*, std::vector<char>> patterns_;
-  std::vector<SegmentMemory> segments_;
   Urgency urgency_;
 };
 

@@ -290,6 +290,68 @@ def sleep_gives_all_memory_back(outcome: Outcome) -> None:
     del cache
 
 
+def what_is_freed_in_a_region_goes_back(outcome: Outcome) -> None:
+    """vllm, of pytorch#145168: what was freed inside of a pool that lives on stayed, and was copied with the rest."""
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    with spillway.region("weights"):
+        large, small = filled(1, 200), filled(2, 2)
+    del large
+    torch.cuda.empty_cache()
+    assert free - torch.cuda.mem_get_info()[0] == 2 * MIB
+    # Nor is it kept from others before.
+    with spillway.region("weights"):
+        filled(3, 100)
+    others = [filled(4, 50) for _ in range(4)]
+    outcome.damaged += wrong(others[0], 4)
+    del others
+    spillway.evict("weights")
+    assert spillway.regions()["weights"]["host_bytes"] == 2 * MIB
+    spillway.restore("weights")
+    outcome.damaged += wrong(small, 2)
+    # Copies of what is freed meanwhile go.
+    with spillway.region("weights"):
+        large = filled(5, 40)
+    spillway.evict("weights")
+    del large
+    torch.cuda.empty_cache()
+    assert spillway.regions()["weights"]["host_bytes"] == 2 * MIB
+    del small
+    torch.cuda.empty_cache()
+    assert spillway.regions()["weights"]["host_bytes"] == 0
+    spillway.restore("weights")
+
+
+def weights_are_quantised_where_they_sleep(outcome: Outcome) -> None:
+    """vllm: a model that is loaded in 16 bits inside of the pool and quantised there took both for ever."""
+    allocator = SleepingAllocator.get_instance()
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    with allocator.use_memory_pool("weights"):
+        full = [filled(number, 16) for number in range(6)]
+        quantised = [torch.full_like(tensor, number, dtype=torch.int8) for number, tensor in enumerate(full)]
+        del full
+    assert free - torch.cuda.mem_get_info()[0] == 24 * MIB
+    allocator.sleep(("weights",))
+    assert spillway.tier_stats()["region_host_bytes"] == 24 * MIB
+    allocator.wake_up()
+    outcome.damaged += sum(wrong(tensor, number) for number, tensor in enumerate(quantised))
+
+
+def weights_are_replaced_by_larger_ones(outcome: Outcome) -> None:
+    """vllm#48680: freed blocks of a sleeping pool did not join, and the device was full with half of it live."""
+    with spillway.region("weights"):
+        held = [filled(number, 10) for number in range(16)]
+        for number in range(16):
+            held[number] = filled(number, 11)
+    assert torch.cuda.memory_reserved() <= (16 * 11 + 10 + 2) * MIB
+    for _ in range(2):
+        spillway.evict("weights")
+        filled(-1, 150)
+        spillway.restore("weights")
+    outcome.damaged += sum(wrong(tensor, number) for number, tensor in enumerate(held))
+
+
 def waking_without_room_leaves_nothing(outcome: Outcome) -> None:
     """vllm#34600: where a part had no room, the rest stayed mapped. LMCache#3022 and #3006: it was answered unread."""
     allocator = SleepingAllocator.get_instance()
@@ -387,6 +449,9 @@ PROGRAMS: list[Program] = [
     waking_a_part_touches_nothing_else,
     nothing_to_move_is_moved_at_once,
     sleep_gives_all_memory_back,
+    what_is_freed_in_a_region_goes_back,
+    weights_are_quantised_where_they_sleep,
+    weights_are_replaced_by_larger_ones,
     waking_without_room_leaves_nothing,
     new_weights_are_what_runs,
     what_fails_leaves_no_pin,

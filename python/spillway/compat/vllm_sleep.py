@@ -37,11 +37,14 @@ class SleepingAllocator:
 
     @contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
-        """What this thread allocates on the current device inside has the tag. Errors: SpillwayError."""
+        """What this thread allocates on the current device inside has the tag; what was freed of that is given back at
+        the end. Errors: SpillwayError.
+        """
         place = (tag or DEFAULT_TAG, index_of(None))
         with _regions.region(*place):
             self._tags.setdefault(place, False)
             yield
+        _regions.trim(*place)
 
     def sleep(self, offload_tags: str | Sequence[str] | None = None) -> None:
         """Gives all tagged memory back to the device: these tags' bytes go to the host, those of others are dropped.

@@ -1,0 +1,164 @@
+// Pages that leave the device and come back to the same addresses. Who copies their bytes meanwhile, and when
+// nothing uses them, is the arena's to know (arena_moves.cpp).
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "allocator/page_store.h"
+
+namespace spillway {
+
+// A mapping of a page: at home where there is no alias.
+struct PageStore::Mapping {
+  uint64_t va;
+  Page* page;
+  Alias* alias;
+
+  bool& is_mapped() const { return alias == nullptr ? page->is_home : alias->is_mapped; }
+};
+
+namespace {
+
+bool is_mapped_somewhere(const Page& page) {
+  bool mapped = page.is_home;
+  for (const Alias* alias = page.aliases; alias != nullptr; alias = alias->next)
+    mapped = mapped || alias->is_mapped;
+  return mapped;
+}
+
+// Calls visit(first, end) for each run of mappings that `are(mapping)` and whose addresses lie in a row.
+template <typename Mappings, typename Are, typename Visit>
+void for_each_run(const Mappings& mappings, Are are, Visit visit) {
+  for (size_t first = 0; first < mappings.size();) {
+    size_t end = first;
+    while (end < mappings.size() && are(mappings[end]) &&
+           (end == first || mappings[end].va == mappings[end - 1].va + kPageBytes)) {
+      ++end;
+    }
+    if (end > first) visit(first, end);
+    first = std::max(end, first + 1);
+  }
+}
+
+}  // namespace
+
+std::vector<PageStore::Mapping> PageStore::mappings_of(const std::vector<PageId>& pages) const {
+  std::vector<Mapping> all;
+  for (const PageId id : pages) {
+    Page& page = pages_[id];
+    all.push_back({page.va, &page, nullptr});
+    for (Alias* alias = page.aliases; alias != nullptr; alias = alias->next)
+      all.push_back({alias->view->va + alias->slot * kPageBytes, &page, alias});
+  }
+  std::sort(all.begin(), all.end(), [](const Mapping& a, const Mapping& b) { return a.va < b.va; });
+  return all;
+}
+
+void PageStore::count_out(const std::vector<PageId>& pages, bool out) {
+  const auto count = static_cast<uint32_t>(pages.size());
+  if (out) {
+    page_count_.fetch_sub(count, std::memory_order_relaxed);
+  } else {
+    page_count_.fetch_add(count, std::memory_order_relaxed);
+  }
+  count_pages(out ? -int64_t{count} : int64_t{count});
+}
+
+void PageStore::take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps) {
+  take_out(pages, mappings_of(pages), keeps);
+}
+
+void PageStore::take_out(const std::vector<PageId>& pages, const std::vector<Mapping>& mappings,
+                         const KeepsSlot& keeps) {
+  const auto is_mapped = [](const Mapping& mapping) { return mapping.is_mapped(); };
+  for_each_run(mappings, is_mapped, [&](size_t first, size_t end) {
+    count(DriverCall::kUnmap);
+    if (!unmap(*driver_, mappings[first].va, (end - first) * kPageBytes).ok()) return;
+    for (size_t i = first; i < end; ++i) mappings[i].is_mapped() = false;
+    live_mappings_ -= static_cast<uint32_t>(end - first);
+  });
+  call_out(pages);
+  for (const PageId id : pages) {
+    Page& page = pages_[id];
+    for (Alias** link = &page.aliases; *link != nullptr;) {
+      Alias& alias = **link;
+      if (alias.is_mapped || keeps(alias.view, alias.slot)) {
+        link = &alias.next;
+        continue;
+      }
+      try {
+        lose_slot(*alias.view, alias.slot);
+      } catch (const std::bad_alloc&) {
+        // The view's addresses are not used again.
+      }
+      delete std::exchange(*link, alias.next);
+    }
+    if (page.handle == 0 || is_mapped_somewhere(page)) continue;
+    count(DriverCall::kRelease);
+    (void)driver_->cuMemRelease(std::exchange(page.handle, 0));
+  }
+  note_room();
+}
+
+void PageStore::call_out(const std::vector<PageId>& pages) {
+  for (const PageId id : pages) pages_[id].is_out = true;
+}
+
+Status PageStore::put_back(const std::vector<PageId>& pages) {
+  const std::vector<Mapping> mappings = mappings_of(pages);
+  Status status = caught([&]() -> Status {
+    for (const PageId id : pages) {
+      if (pages_[id].handle != 0) continue;
+      count(DriverCall::kCreate);
+      Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes, sharing_);
+      if (!handle.ok()) return handle.take_status();
+      pages_[id].handle = handle->detach();
+      pages_[id].serial = ++pages_ever_;
+    }
+    for (const Mapping& mapping : mappings) {
+      if (mapping.is_mapped()) continue;
+      count(DriverCall::kMap);
+      if (Status one = map(*driver_, mapping.va, kPageBytes, mapping.page->handle); !one.ok()) return one;
+      mapping.is_mapped() = true;
+      ++live_mappings_;
+    }
+    Status granted;
+    for_each_run(
+        mappings, [](const Mapping&) { return true; },
+        [&](size_t first, size_t end) {
+          if (granted.ok()) granted = grant(mappings[first].va, (end - first) * kPageBytes);
+        });
+    return granted;
+  });
+  if (!status.ok()) {
+    take_out(pages, mappings, [](const View*, uint32_t) { return true; });
+    return status;
+  }
+  for (const PageId id : pages) pages_[id].is_out = false;
+  return {};
+}
+
+void PageStore::forget_out(const std::vector<PageId>& pages) noexcept {
+  try {
+    take_out(pages, [](const View*, uint32_t) { return false; });
+  } catch (const std::bad_alloc&) {
+    // Their numbers are not used again.
+  }
+  for (const PageId id : pages) {
+    Page& page = pages_[id];
+    page.owner.store(nullptr, std::memory_order_relaxed);
+    // What the driver holds on to keeps its number, and the end of the store tries once more.
+    if (page.handle != 0 || page.aliases != nullptr) continue;
+    page.is_out = false;
+    backed_.clear(id);
+  }
+}
+
+uint64_t PageStore::stuck_bytes(const std::vector<PageId>& pages) const {
+  const auto stuck = std::count_if(pages.begin(), pages.end(),
+                                   [this](PageId id) { return pages_[id].is_out && pages_[id].handle != 0; });
+  return static_cast<uint64_t>(stuck) * kPageBytes;
+}
+
+}  // namespace spillway
