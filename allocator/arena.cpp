@@ -301,11 +301,11 @@ uint64_t Arena::largest_free_bytes() const {
   for (Heap* heap : heaps()) {
     const Lock lock(heap->mutex);
     if (heap->counters.is_away()) continue;
-    const Server server{heap->free_space(), !heap->pool_is_open,
+    const Server server{heap->free_space(), !heap->keeps_pages,
                         &heap->store() == store_.get() && store_->uses_vmm()};
     if (server.lends && server.has_views) lent_pages += server.space.vacant_pages;
     // A pool that was released serves nobody, and the next heap to be opened has another one's pages only.
-    const bool serves = !heap->is_closed() && (heap->key.pool == PoolId{} || heap->pool_is_open);
+    const bool serves = !heap->is_closed() && (heap->key.pool == PoolId{} || heap->pool_bytes() != nullptr);
     if (serves) servers.push_back(server);
   }
   RequestLimits limits{true, options_.share_edges, options_.small_limit_bytes};

@@ -199,7 +199,7 @@ Place* Arena::take_lent(Heap& heap, const Request& request) {
     for (const auto& [id, rung] : lending_pools_) pools.push_back(id);
   }
   for (const PoolId id : pools) {
-    if (sourced_.count(id) == 0 || is_moving(id) || store_of(id).is_away()) continue;
+    if (sourced_.count(id) == 0) continue;
     for (Heap* lender : heaps_of(id)) {
       const bool is_of_stream = static_cast<const StreamIdentity&>(lender->key) == heap.key;
       if (!is_of_stream || lender->is_closed() || &lender->store() != &store_of(id)) continue;

@@ -183,7 +183,7 @@ void Arena::keep_limit() {
     for (Heap* heap : all) {
       const Lock heap_lock(heap->mutex);
       heap->release_empty_slabs();
-      const bool may_give = !heap->pool_is_open && &heap->store() == store_.get();
+      const bool may_give = !heap->keeps_pages && &heap->store() == store_.get();
       helps = helps || (may_give && (heap->has_pending_frees() || heap->vacant_pages() > 0));
     }
     if (!helps) return;

@@ -66,7 +66,7 @@ Status Heap::record_stream(Place& place, uint64_t va, CUstream stream) {
     known_streams_[stream] = user.id;
   }
   StreamUses& uses = stream_uses_[va];
-  if (pool_is_open) {
+  if (keeps_pages) {
     const std::optional<CaptureTail> tail = capture_tail(driver_, stream);
     const uint64_t capture = tail.has_value() ? tail->capture : 0;
     uses.capture = uses.capture.value_or(capture) == capture ? capture : 0;

@@ -57,8 +57,8 @@ MUTANTS = [
         "return true;",
     ),
     Mutant("one wait serves for ever", LADDER, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
-    Mutant("a pool borrows behind its stream", LADDER, "if (waiter.key.pool != PoolId{}) return false;", ""),
-    Mutant("a pool lends behind its stream", LADDER, "if (earlier.key.pool != PoolId{}) return false;", ""),
+    Mutant("a pool borrows behind its stream", LADDER, "if (waiter.is_replayed) return false;", ""),
+    Mutant("a pool lends behind its stream", LADDER, "if (earlier.is_replayed) return false;", ""),
     Mutant(
         "another thread's default stream is waited for",
         LADDER,
@@ -73,8 +73,8 @@ MUTANTS = [
         "",
     ),
     Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap)) {", "{"),
-    Mutant("an open pool lends", LADDER, "if (lender->pool_is_open) continue;", ""),
-    Mutant("an open pool gives places back", LADDER, "if (owner->pool_is_open) return nullptr;", ""),
+    Mutant("an open pool lends", LADDER, "if (lender->keeps_pages) continue;", ""),
+    Mutant("an open pool gives places back", LADDER, "if (owner->keeps_pages) return nullptr;", ""),
     Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(*owner) && ", "if (reachable && "),
     Mutant(
         "a thread waits for another's default stream",
@@ -97,13 +97,13 @@ MUTANTS = [
     Mutant(
         "a pool's heap is taken over before its graphs are over",
         STREAMS,
-        "return !heap.pool_is_open && heap.is_idle();",
-        "return !heap.pool_is_open;",
+        "return !heap.keeps_pages && heap.is_idle();",
+        "return !heap.keeps_pages;",
     ),
     Mutant(
         "a pool's heap is over with its stream",
         LADDER,
-        "earlier.key.pool == PoolId{} && timeline.is_over();",
+        "!earlier.is_replayed && timeline.is_over();",
         "timeline.is_over();",
     ),
     Mutant(
@@ -164,8 +164,8 @@ MUTANTS = [
     Mutant(
         "another thread's default stream takes an event",
         HEAP_FREE,
-        "is_of_another_thread || !is_alive",
-        "!is_alive",
+        "if (is_of_another_thread || !is_alive(driver_, uses.",
+        "if (!is_alive(driver_, uses.",
     ),
     Mutant(
         "a captured stream takes an event",
@@ -222,13 +222,13 @@ MUTANTS = [
     Mutant(
         "a pool's pending frees complete behind its stream",
         LADDER,
-        "if (heap.has_pending_frees() && heap.key.pool == PoolId{}) {",
+        "if (heap.has_pending_frees() && !heap.is_replayed) {",
         "if (heap.has_pending_frees()) {",
     ),
     Mutant(
         "a pool's places complete behind its stream",
         LADDER,
-        "if (expected->state == BlockState::kPendingFree) return heap.key.pool == PoolId{};",
+        "if (expected->state == BlockState::kPendingFree) return !heap.is_replayed;",
         "if (expected->state == BlockState::kPendingFree) return true;",
     ),
     # ---- Waits of the host, and what goes after them
@@ -269,12 +269,12 @@ MUTANTS = [
         "  }",
     ),
     Mutant("pages go before they are complete", WAITS, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
-    Mutant("pages of an open pool go", WAITS, "return !heap.pool_is_open && heap.is_vacant", "return heap.is_vacant"),
-    Mutant("a pool opened again is not protected", POOLS, "    heap->pool_is_open = true;\n", ""),
+    Mutant("pages of an open pool go", WAITS, "return !heap.keeps_pages && heap.is_vacant", "return heap.is_vacant"),
+    Mutant("a pool opened again is not protected", POOLS, "    set_use_of(*heap, true);\n", ""),
     Mutant(
         "a heap of an open pool is not protected",
         STREAMS,
-        "heap->pool_is_open = pool_claims_.count(key.pool) != 0;",
+        "set_use_of(*heap, is_claimed);",
         "",
     ),
     Mutant(
@@ -325,7 +325,7 @@ MUTANTS = [
         "  if (any_capturing(all)) return false;\n  {",
         "  {",
     ),
-    Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || pool_is_open;", "BlockState::kFree;"),
+    Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || keeps_pages;", "BlockState::kFree;"),
     Mutant(
         "views with a lost slot are retired under a block",
         HEAP_H,
@@ -340,8 +340,32 @@ MUTANTS = [
         "  if (!store_.uses_vmm() && has_moved(place)) return false;\n",
         "",
     ),
-    Mutant("a view that lost a slot keeps its places", STORE, "  alias.view->lose_places();\n", ""),
+    Mutant(
+        "a view that lost a slot keeps its places",
+        STORE,
+        "  --view.mapped;\n  view.lose_places();\n",
+        "  --view.mapped;\n",
+    ),
     # Pools that leave the device.
+    Mutant(
+        "what a graph may keep goes with what is free",
+        MOVES,
+        "      if (pool.captured == MovablePool::Captured::kNever) {\n        if (Status",
+        "      {\n        if (Status",
+    ),
+    Mutant(
+        "a pool that was captured gives its memory away",
+        MOVES,
+        "pool != nullptr && pool->captured == MovablePool::Captured::kNever;",
+        "pool != nullptr;",
+    ),
+    Mutant("views do not come back", MOVES, "return keeps_all || slots.count({view, slot}) != 0;", "return keeps_all;"),
+    Mutant(
+        "copies of what was freed stay",
+        MOVES,
+        "  for (const PageRange& range : ranges) give_up(range);\n  const",
+        "  const",
+    ),
     Mutant("a move does not wait", MOVES, "return synchronize_context(all);", "return {};"),
     Mutant("a move does not ask for captures", MOVES, "if (any_capturing(all))", "if (false)"),
     # ---- Memory without a stream
