@@ -15,6 +15,7 @@ from typing import Any
 
 from . import _install, _stash
 from ._errors import SpillwayError, SpillwayWarning
+from ._moving import users
 from ._tiers import tier
 
 # A copy of less takes as long as its call. Of a layer that is worth moving it is next to nothing.
@@ -97,12 +98,9 @@ def may_leave(gradient: Any) -> bool:
     if type(gradient) is not torch.Tensor or gradient.layout != torch.strided or gradient.requires_grad:
         return False
     size: int = gradient.nbytes
-    storage = gradient.untyped_storage()
-    if size < LEAST_BYTES or size != int(storage.nbytes()):
+    if size < LEAST_BYTES or size != int(gradient.untyped_storage().nbytes()):
         return False
-    # One is the gradient's, one is this function's.
-    users: int = torch._C._storage_Use_Count(storage._cdata)
-    return users <= 2
+    return users(torch, gradient) == 1
 
 
 @functools.cache

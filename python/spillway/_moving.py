@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from . import _install
+from . import _away, _install
 from ._counters import PoolId
 from ._errors import SpillwayError, SpillwayWarning
 from ._library import check
@@ -39,21 +39,24 @@ class MovingTensors:
         self._devices: set[int] = set()
         self._places: dict[int, int] = {}  # by id of the tensor, where it is in the region
         self._storages: list[Any] = []  # weak references to those of the tensors
+        self._tensors: list[weakref.ref[Any]] = []
         self._warned = False
         _everyone.add(self)
         if _watch_collections not in gc.callbacks:
             gc.callbacks.append(_watch_collections)
-        abandoned = _Abandoned(self._name, self._devices, self._storages)
+        abandoned = _Abandoned(self._name, self._devices, self._storages, self._tensors)
         weakref.finalize(self, _abandon, abandoned).atexit = False  # type: ignore[misc]
 
     def adopt(self, tensors: Iterable[Any]) -> None:
         """Moves the bytes of tensors that are whole storages into the region, once; the tensors stay the same objects.
+        What others show too stays, and a SpillwayWarning says so.
 
         One at a time, so that at most the largest is there twice. Errors: SpillwayError, torch.OutOfMemoryError.
         """
         torch = _install.import_torch()
         _settle()
         self._storages[:] = [each for each in self._storages if not each.expired()]
+        self._tensors[:] = [each for each in self._tensors if each() is not None]
         for tensor in tensors:
             if not tensor.is_cuda or tensor.nbytes == 0 or self._places.get(id(tensor)) == tensor.data_ptr():
                 continue
@@ -65,6 +68,12 @@ class MovingTensors:
                         f"a tensor of shape {list(tensor.shape)} is moved by region '{other.tag}' already: "
                         "remove() that first"
                     )
+            if users(torch, tensor) > 1:
+                shape = list(tensor.shape)
+                self._warn(
+                    f"a tensor of shape {shape} stays on the device: another shows its memory, as a view does", 4
+                )
+                continue
             index = tensor.device.index
             self.bring()
             with region(self.tag, index):
@@ -72,6 +81,8 @@ class MovingTensors:
                 tensor.data = tensor.detach().clone()
             self._places[id(tensor)] = tensor.data_ptr()
             self._storages.append(torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage()))
+            if all(each() is not tensor for each in self._tensors):
+                self._tensors.append(weakref.ref(tensor))
 
     def holds(self, tensor: Any) -> bool:
         return id(tensor) in self._places
@@ -85,9 +96,15 @@ class MovingTensors:
             if was_out and status == INVALID_STATE:
                 continue  # it did not come
             self.is_out |= status == OK
-            if status != OK and not self._warned:
-                self._warned = True
-                warnings.warn(f"region '{self.tag}' stays: {last_error()}", SpillwayWarning, stacklevel=3)
+            if status != OK:
+                self._warn(f"region '{self.tag}' stays: {last_error()}", 4)
+        if self.is_out:
+            _away.leave(alive(self._tensors), bringer(weakref.ref(self), self._tensors))
+
+    def _warn(self, text: str, level: int) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, SpillwayWarning, stacklevel=level)
 
     def bring(self) -> None:
         """Errors: SpillwayError."""
@@ -95,6 +112,7 @@ class MovingTensors:
             bring_and_pin(index, self._name)
             check(tiers().spw_region_unpin(index, self._name))
         self.is_out = False
+        _away.come(alive(self._tensors))
 
     def prefetch(self) -> None:
         """bring() says how it went."""
@@ -109,6 +127,32 @@ class MovingTensors:
         self._devices.clear()
         self._places.clear()
         self._storages.clear()
+        self._tensors.clear()
+
+
+def users(torch: Any, tensor: Any) -> int:
+    """Tensors that show its storage, graphs that keep one included."""
+    storage = tensor.untyped_storage()
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count - 1  # without this function's
+
+
+def alive(tensors: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [tensor for each in tensors if (tensor := each()) is not None]
+
+
+def bringer(moving: weakref.ref[MovingTensors], tensors: list[weakref.ref[Any]]) -> Callable[[], None]:
+    """For whoever uses a tensor that is away, which may outlive what moves it."""
+
+    def bring() -> None:
+        found = moving()
+        if found is not None:
+            found.bring()
+        else:
+            _settle()
+            _away.come(alive(tensors))
+
+    return bring
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:
@@ -142,8 +186,8 @@ def disown(owner: Any, handle: object) -> None:
 class _Abandoned:
     """Regions without a MovingTensors."""
 
-    def __init__(self, name: bytes, devices: set[int], storages: list[Any]) -> None:
-        self.name, self.devices, self.storages = name, devices, storages
+    def __init__(self, name: bytes, devices: set[int], storages: list[Any], tensors: list[weakref.ref[Any]]) -> None:
+        self.name, self.devices, self.storages, self.tensors = name, devices, storages, tensors
 
     def is_unused(self) -> bool:
         return all(storage.expired() for storage in self.storages)
@@ -160,6 +204,7 @@ class _Abandoned:
             check(tiers().spw_region_release(index, self.name))
             self.devices.discard(index)
             tiers().spw_pool_trim(index, pool)
+        _away.come(alive(self.tensors))
 
 
 _abandoned: list[_Abandoned] = []

@@ -47,8 +47,9 @@ def offload_parameters(
     are not kept. Where there is no room for one elsewhere, it stays.
 
     An optimizer needs it all: `optimizer` has everything brought back around its step. state_dict() brings parameters
-    back as well. Otherwise nobody may use those outside of their layer but inside resident(). Errors: SpillwayError,
-    torch.OutOfMemoryError, and all parameters are on the device.
+    back as well, and so does whoever uses one outside of its layer, with its layer alone. What he keeps of it, as a
+    view, may be used inside resident() only. Errors: SpillwayError, torch.OutOfMemoryError, and all parameters are on
+    the device.
     """
     if not 0 <= keep <= 1:
         raise SpillwayError(f"keep={keep} is not allowed; allowed: 0 to 1")
