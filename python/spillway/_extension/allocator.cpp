@@ -305,14 +305,11 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   fractions_[static_cast<size_t>(device)] = fraction;
 }
 
-// What may be asked for next: of the driver, where the caller knows nothing better, or of what is held.
+// What is cached counts, since views join it with what the driver has left.
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest_block) {
-  if (*largest_block == 0) {
-    uint64_t free_bytes = 0;
-    check(spw_untaken_memory_info(device, &free_bytes, nullptr));
-    *largest_block = free_bytes;
-  }
-  *largest_block = std::max(*largest_block, static_cast<size_t>(stats_of(device).largest_free_bytes));
+  uint64_t free_bytes = 0;
+  check(spw_memory_info(device, &free_bytes, nullptr));
+  *largest_block = std::max<size_t>(*largest_block, free_bytes);
 }
 
 std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
