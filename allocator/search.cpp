@@ -327,7 +327,10 @@ Plan Heap::plan_view(const Request& request) const {
     best_score = score;
     best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage, kNoPage};
   };
-  // The searches below look at some fragments only; before a page is created, the largest are tried.
+  // The searches below look at some fragments only; where no page can be created, the largest are tried.
+  const auto has_no_room = [&] {
+    return best.new_pages > store_.room_pages() || (best.new_pages > 0 && store_.device_is_full());
+  };
   const auto offer_largest_ends = [&] {
     const auto any = [](PageId) { return true; };
     const PageEnds ends =
@@ -340,9 +343,9 @@ Plan Heap::plan_view(const Request& request) const {
           in_ends - head, full);
   };
   offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
-  if (!may_take_edges(request) || (rest == 0 && best.new_pages == 0)) return best;
+  if (!may_take_edges(request)) return best;
   if (rest == 0) {
-    offer_largest_ends();
+    if (has_no_room()) offer_largest_ends();
     return best;
   }
   if (const PageId page = fragments_.find(kPrefix, rest); page != kNoPage)
@@ -368,7 +371,7 @@ Plan Heap::plan_view(const Request& request) const {
   };
   pair(rest, whole);
   if (whole > 0) pair(rest + kPageLines, whole - 1);
-  if (best.new_pages > 0) offer_largest_ends();
+  if (has_no_room()) offer_largest_ends();
   return best;
 }
 
