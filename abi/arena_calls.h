@@ -31,7 +31,8 @@ spw_status with_used_arena(int device, Body body) noexcept {
 
 // What an allocation could still get, in bytes: what the driver calls free, and what the arena holds without
 // a byte in use or has pending, within its limit.
-inline uint64_t available_bytes(const Arena& arena, uint64_t driver_free_bytes, uint64_t pending_bytes) {
+inline uint64_t available_bytes(Arena& arena, uint64_t driver_free_bytes, uint64_t pending_bytes) {
+  arena.complete_finished_frees();
   const DeviceStats stats = arena.stats();
   const uint64_t reusable = static_cast<uint64_t>(stats.cached_free_bytes) + pending_bytes;
   const auto held = static_cast<uint64_t>(stats.reserved_bytes.all.current);

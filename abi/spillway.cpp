@@ -103,7 +103,7 @@ Status memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes, Avai
   });
   if (!status.ok()) return status;
   if (free_bytes != nullptr) {
-    const Arena* arena = Process::existing(device);
+    Arena* arena = Process::existing(device);
     *free_bytes = arena != nullptr ? available(*arena, driver_free)
                                    : std::min<uint64_t>(
                                          driver_free, most_bytes(Process::instance().config(), driver_total));
@@ -295,10 +295,9 @@ spw_status spw_get_limit(int device, uint64_t* bytes) {
 
 spw_status spw_memory_info(int device, uint64_t* free_bytes, uint64_t* total_bytes) {
   return spillway::guarded([&] {
-    return spillway::memory_info(device, free_bytes, total_bytes,
-                                 [](const Arena& arena, uint64_t driver_free) {
-                                   return spillway::available_bytes(arena, driver_free, 0);
-                                 });
+    return spillway::memory_info(device, free_bytes, total_bytes, [](Arena& arena, uint64_t driver_free) {
+      return spillway::available_bytes(arena, driver_free, 0);
+    });
   });
 }
 

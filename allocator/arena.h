@@ -191,6 +191,8 @@ class Arena {
   // As trim(), of what one pool has free, once it is released or where it is movable; nothing is waited for
   // where it has no memory.
   Status trim_pool(PoolId id);
+  // Frees that wait for other streams are completed where those are done. Waits for nothing.
+  void complete_finished_frees();
   // Whether no stream that the arena knows has work now and none captures: asked of the driver, without
   // waiting. Takes the locks of heaps, so not for while the program allocates.
   bool is_quiet();

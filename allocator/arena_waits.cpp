@@ -130,6 +130,14 @@ bool Arena::wait_if_nothing_captures() {
   return synchronize(all, &everything).ok() && everything;
 }
 
+void Arena::complete_finished_frees() {
+  const RelaxedCapture relaxed(*driver_);
+  for (Heap* heap : heaps()) {
+    const Lock lock(heap->mutex);
+    if (heap->has_pending_frees()) heap->complete_finished_frees();
+  }
+}
+
 bool Arena::is_quiet() {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return false;

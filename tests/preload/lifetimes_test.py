@@ -36,6 +36,9 @@ class Lifetimes(unittest.TestCase):
         # In each of three contexts a block that is forgotten, beside the others; then three more.
         self.assertEqual(json.loads(done.out)[0]["events"], 3 * (1 + 2 * 20 + 1) + 2 * 3)
 
+    def test_what_was_freed_on_another_stream_is_free_when_that_is_done(self) -> None:
+        self.case("freed-on-another-stream", simulated="capacity:1GiB,completion:late")
+
     def test_the_driver_refuses_to_destroy_a_context(self) -> None:
         self.assertEqual(self.case("refused-end").served(), 4)
 

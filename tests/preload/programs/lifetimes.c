@@ -50,6 +50,23 @@ static void refused_end(void) {
   use_memory(3);
 }
 
+/* What was freed behind a stream that is done is free, whoever asks first. */
+static void freed_on_another_stream(void) {
+  retain();
+  CUstream stream = NULL;
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const size_t before = free_bytes();
+  for (size_t mebibytes = 32; mebibytes <= 512; mebibytes *= 4) {
+    CUdeviceptr pointer = 0;
+    CHECK(cuMemAllocAsync(&pointer, mebibytes << 20, stream) == CUDA_SUCCESS);
+    CHECK(cuMemsetD8Async(pointer, 1, mebibytes << 20, stream) == CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(pointer, NULL) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(free_bytes() == before);
+  }
+  CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+}
+
 /* Memory goes with its context, and the next one has all of it. */
 static void reset(void) {
   for (int i = 0; i < 3; ++i) {
@@ -711,7 +728,8 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"reset", reset},
+  } kCases[] = {{"freed-on-another-stream", freed_on_another_stream},
+                {"reset", reset},
                 {"created", created},
                 {"refused-end", refused_end},
                 {"released-by-threads", released_by_threads},
