@@ -111,6 +111,8 @@ void History::allocated(const Block& block, Context context) {
 
 void History::look_at_segments(c10::DeviceIndex device, Context context) {
   const std::lock_guard lock(mutex_);
+  // Their memory may be unmapped, or another's, by now.
+  complete_finished();
   if (enabled_.load(std::memory_order_relaxed)) update_segments(device, context);
 }
 
