@@ -217,7 +217,6 @@ TEST_F(MovesTest, FreedBlocksJoin) {
     std::swap(blocks[0], blocks[static_cast<size_t>(i)]);
     SPW_EXPECT_OK(Arena::free(blocks[0]));
   }
-  // Views come back as they were, under what lives.
   SPW_EXPECT_OK(out());
   expect_sound();
   SPW_EXPECT_OK(back());
@@ -225,6 +224,29 @@ TEST_F(MovesTest, FreedBlocksJoin) {
     device_.touch(nullptr, blocks[i], 11 * kMiB);
     SPW_EXPECT_OK(Arena::free(blocks[i]));
   }
+  expect_sound();
+}
+
+TEST_F(MovesTest, ViewsComeBackUnderWhatLives) {
+  SPW_EXPECT_OK(arena_->set_limit(40 * kMiB));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(allocate(4 * kMiB, nullptr));
+  for (size_t i = 0; i < 10; i += 2) SPW_EXPECT_OK(Arena::free(blocks[i]));
+  void* scattered = allocate(18 * kMiB, nullptr);
+  ASSERT_NE(scattered, nullptr);
+  for (int round = 0; round < 2; ++round) {
+    SPW_EXPECT_OK(out());
+    EXPECT_EQ(copied_bytes_, 38 * kMiB);
+    SPW_EXPECT_OK(back());
+    device_.touch(nullptr, scattered, 18 * kMiB);
+    for (size_t i = 1; i < 10; i += 2) device_.touch(nullptr, blocks[i], 4 * kMiB);
+    expect_sound();
+  }
+  SPW_EXPECT_OK(out());
+  SPW_EXPECT_OK(Arena::free(scattered));
+  SPW_EXPECT_OK(back());
+  EXPECT_EQ(copied_bytes_, 20 * kMiB);
+  for (size_t i = 1; i < 10; i += 2) SPW_EXPECT_OK(Arena::free(blocks[i]));
   expect_sound();
 }
 

@@ -22,6 +22,7 @@ from mutants import MUTANTS, Mutant
 
 COPIED = (
     "CMakeLists.txt",
+    "LICENSE",
     "cmake",
     "include",
     "driver",
@@ -91,7 +92,7 @@ class Workshop:
         copy_sources(source, self.copy)
         configured = subprocess.run(
             ["cmake", "-S", str(self.copy), "-B", str(self.build_folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
-             "-DCMAKE_CXX_FLAGS=-w", "-DCMAKE_CXX_FLAGS_DEBUG=-O0",
+             "-DCMAKE_CXX_FLAGS=-w", "-DCMAKE_CXX_FLAGS_DEBUG=-O0", "-DSPILLWAY_UNITY=OFF",
              f"-DSPILLWAY_CUDA_INCLUDE_DIR={headers}"],
             capture_output=True, text=True,
         )  # fmt: skip
@@ -132,6 +133,8 @@ class Workshop:
         # Only the allocator is built again, not the tests that include its headers: no mutant changes a layout.
         affected = file.name + ".o" if file.suffix == ".cpp" else "*.o"
         objects = set(self.objects.glob(affected))
+        if not objects:
+            sys.exit(f"error: {self.objects} has no {affected}: the mutant would not be built")
         for stale in self.stale | objects:
             stale.unlink(missing_ok=True)
         self.stale = objects
