@@ -133,7 +133,7 @@ class Workshop:
         # Only the allocator is built again, not the tests that include its headers: no mutant changes a layout.
         affected = file.name + ".o" if file.suffix == ".cpp" else "*.o"
         objects = set(self.objects.glob(affected))
-        if not objects:
+        if not objects | self.stale:  # those of a mutant that does not build are not there
             sys.exit(f"error: {self.objects} has no {affected}: the mutant would not be built")
         for stale in self.stale | objects:
             stale.unlink(missing_ok=True)
