@@ -63,10 +63,10 @@ void RegionMemory::for_each_in(const Ranges& ranges, Visit visit) const {
   }
 }
 
-void RegionMemory::give_up(const PageRange& range) {
+void RegionMemory::remove(const PageRange& range) {
   const std::lock_guard writing(writing_down_);
   std::vector<std::unique_ptr<Segment>> gone;
-  (void)caught([&]() -> Status {
+  {
     const std::lock_guard lock(mutex_);
     const std::vector<Segment*> inside = cut_out(range);
     gone.reserve(inside.size());
@@ -75,9 +75,15 @@ void RegionMemory::give_up(const PageRange& range) {
       gone.push_back(std::move(found->second));
       segments_.erase(found);
     }
+  }
+  for (const std::unique_ptr<Segment>& segment : gone) mover_.drop(segment->block);
+}
+
+void RegionMemory::give_up(const PageRange& range) {
+  (void)caught([&]() -> Status {
+    remove(range);
     return {};
   });
-  for (const std::unique_ptr<Segment>& segment : gone) mover_.drop(segment->block);
 }
 
 // ---- Out
@@ -103,6 +109,7 @@ Status RegionMemory::copy_out(const Ranges& ranges, SpillTo to, Packer* packer,
   Segments made;
   std::vector<Segment*> segments;
   for (const PageRange& range : ranges) {
+    remove(range);  // of others that lay there, what could not be given up for want of host memory
     for (uint64_t va = range.va; va < range.end_va(); va += kMostSegmentBytes) {
       const uint64_t bytes = std::min(kMostSegmentBytes, range.end_va() - va);
       segments.push_back((made[va] = std::make_unique<Segment>(va, SpillBlock(bytes))).get());

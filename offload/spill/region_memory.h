@@ -84,6 +84,8 @@ class RegionMemory {
   std::vector<Segment*> cut_out(const PageRange& range);
   // Those of their pieces that were found lost; pages are pieces.
   void poison(const std::vector<Segment*>& segments);
+  // Throws bad_alloc, and nothing is given up.
+  void remove(const PageRange& range);
   template <typename Visit>
   void for_each_in(const Ranges& ranges, Visit visit) const;
 
