@@ -63,6 +63,7 @@ Arena::~Arena() {
   // Without its context nothing uses the memory any more.
   open_pools_.clear();
   open_pool_count_.store(0, std::memory_order_release);
+  capture_pool_count_.store(0, std::memory_order_release);
   bool idle = !context.status().ok();
   try {
     idle = idle || wait_if_nothing_captures();

@@ -126,13 +126,15 @@ class Arena {
   // unsupported, driver.
   Status import_block(int descriptor, uint64_t bytes, void** out);
   // Waits for the device first. Of whichever arena. Errors: invalid_pointer, invalid_state (a stream is being
-  // captured, or a pool is open), driver.
+  // captured, or may be: a pool is open), driver.
   static Status close_import(void* pointer);
 
   // Until end_pool(), requests on streams for which `filter` answers true are served from pool `id`, the
   // latest pool first. What a pool holds is used by nobody else until release_pool(). {0, 0} is the default
   // pool and cannot be opened. When end_pool() returns, the filter is not running and will not be called
-  // again, but for the call that end_pool() is called from. `by_owner`: by whoever made the pool movable.
+  // again, but for the call that end_pool() is called from. An open pool may be one for a capture, unless its
+  // filter accepted a stream that is not captured and would accept any other: nothing waits for the whole
+  // context meanwhile. `by_owner`: by whoever made the pool movable.
   Status begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner = false);
   Status end_pool(PoolId id);
   Status release_pool(PoolId id);
@@ -253,7 +255,14 @@ class Arena {
     bool is_movable = false;
     bool by_owner = false;
     std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
+    // What it is open for, as far as its first request told: perhaps a capture, or whatever a thread does, if
+    // the filter accepts a stream that nobody ever used.
+    enum class Use : uint8_t { kUnknown, kCapture, kOther };
+    std::atomic<Use> use{Use::kUnknown};
   };
+  // By the stream of a request that the pool's filter accepted, on the thread that asked. With no lock held.
+  void note_use(Pool& pool, CUstream stream);
+  Pool::Use use_of(const Pool& pool, CUstream stream);
 
   // The heap that this thread used last, if that is the one; or null.
   Heap* remembered_heap(CUstream stream) const;
@@ -467,6 +476,7 @@ class Arena {
   std::map<PoolId, LastRungs::Id> lending_pools_;
   std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};
+  std::atomic<uint32_t> capture_pool_count_{0};  // of them, those that may be open for a capture
 };
 
 }  // namespace spillway

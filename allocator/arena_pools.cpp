@@ -58,8 +58,33 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
       });
   if (found == asked.pools.rend()) return false;
   *id = (*found)->id;
+  if ((*found)->use.load(std::memory_order_relaxed) == Pool::Use::kUnknown) note_use(**found, stream);
   if ((*found)->is_movable) note_capture(*id, stream, (*found)->by_owner);
   return true;
+}
+
+void Arena::note_use(Pool& pool, CUstream stream) {
+  const Pool::Use use = use_of(pool, stream);
+  const Lock lock(registry_mutex_);
+  const bool is_open = std::any_of(open_pools_.begin(), open_pools_.end(),
+                                   [&](const std::shared_ptr<Pool>& open) { return open.get() == &pool; });
+  if (!is_open || pool.use != Pool::Use::kUnknown) return;
+  pool.use = use;
+  if (use == Pool::Use::kOther) capture_pool_count_.fetch_sub(1, std::memory_order_release);
+}
+
+Arena::Pool::Use Arena::use_of(const Pool& pool, CUstream stream) {
+  // Without a filter every stream is accepted, before a capture and in it.
+  if (pool.filter == nullptr) return Pool::Use::kCapture;
+  // A thread that has not used the device yet has no context.
+  const ScopedContext context(*driver_, context_.get());
+  if (!context.status().ok() || spillway::is_capturing(*driver_, stream)) return Pool::Use::kCapture;
+  const RelaxedCapture relaxed(*driver_);
+  CUstream idle = nullptr;
+  if (driver_->cuStreamCreate(&idle, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return Pool::Use::kCapture;
+  const bool is_accepted = pool.filter(idle);
+  (void)driver_->cuStreamDestroy(idle);
+  return is_accepted ? Pool::Use::kOther : Pool::Use::kCapture;
 }
 
 void Arena::claim(PoolId id) {
@@ -103,6 +128,7 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool b
   open_pools_.back()->is_movable = movable(id) != nullptr;
   open_pools_.back()->by_owner = by_owner;
   open_pool_count_.fetch_add(1, std::memory_order_release);
+  capture_pool_count_.fetch_add(1, std::memory_order_release);
   return {};
 }
 
@@ -131,6 +157,7 @@ Status Arena::end_pool(PoolId id) {
     ended = std::move(*found);
     open_pools_.erase(found);
     open_pool_count_.fetch_sub(1, std::memory_order_release);
+    if (ended->use != Pool::Use::kOther) capture_pool_count_.fetch_sub(1, std::memory_order_release);
   }
   // What the filter uses is the program's again. Inside a filter, waiting for it would be waiting for
   // oneself.

@@ -20,7 +20,7 @@ constexpr uint32_t kMostPagesAtOnce = 64;
 bool Arena::may_wait_for_context() const {
   // Whoever captures opens a pool first. The legacy stream knows of captures on the streams that wait for it,
   // and may be asked.
-  return open_pool_count_.load(std::memory_order_acquire) == 0 &&
+  return capture_pool_count_.load(std::memory_order_acquire) == 0 &&
          !spillway::is_capturing(*driver_, CU_STREAM_LEGACY);
 }
 
@@ -148,7 +148,7 @@ bool Arena::is_quiet() {
     if (has_gone(*heap) || (heap->key.thread != 0 && heap->key.thread != thread_number())) continue;
     // Nobody opens a pool for a capture meanwhile: a question about a stream that captures ends the capture.
     const Lock registry(registry_mutex_);
-    if (open_pool_count_.load(std::memory_order_relaxed) != 0 ||
+    if (capture_pool_count_.load(std::memory_order_relaxed) != 0 ||
         spillway::is_capturing(*driver_, heap->key.stream) ||
         driver_->cuStreamQuery(heap->key.stream) != CUDA_SUCCESS) {
       return false;

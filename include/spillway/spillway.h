@@ -165,7 +165,7 @@ typedef struct spw_pool_id {
 } spw_pool_id;
 
 /* Whether a request on this stream belongs to the pool: non-zero if so. Called by the allocating thread, with
- * no lock held; it must not throw. */
+ * no lock held, and once about a stream that it never saw; it must not throw. */
 typedef int (*spw_pool_filter)(spw_stream stream, void* context);
 
 /* From here to spw_pool_end, requests of any thread that `filter` accepts (all, if it is NULL) are served

@@ -2,6 +2,8 @@
 // what came before in its memory must be over when it is captured, and nothing else may come near it
 // afterwards.
 
+#include <thread>
+
 #include "tests/allocator/device.h"
 
 namespace spillway::test {
@@ -172,6 +174,33 @@ TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolLends) {
   SPW_EXPECT_OK(arena_->release_pool(kPool));
   use_and_free(other_);
   EXPECT_EQ(device_.reports(), "");
+}
+
+// Elsewhere a thread may have a pool open, for as long as it likes, or have died in it.
+TEST_F(Captures, APoolThatIsOpenForAThreadKeepsNothingOfDeletedGraphs) {
+  arena_.reset();
+  arena_ = device_.arena();
+  const std::thread::id thread = std::this_thread::get_id();
+  SPW_EXPECT_OK(arena_->begin_pool({9, 0}, [=](CUstream) { return std::this_thread::get_id() == thread; }));
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, 2 * kMiB, other_)));
+  open_pool();
+  CUgraphExec exec = fetch_and_capture();
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  replay(exec);
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  SPW_EXPECT_OK(arena_->trim());
+  EXPECT_EQ(arena_->stats().reserved_bytes.all.current, static_cast<int64_t>(2 * kMiB));
+  SPW_EXPECT_OK(arena_->end_pool({9, 0}));
+  EXPECT_EQ(device_.reports(), "");
+}
+
+// A stream that is not captured yet may be later on.
+TEST_F(Captures, APoolThatIsOpenForAStreamIsTakenForACapture) {
+  open_pool();
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, 2 * kMiB, captured_)));
+  EXPECT_FALSE(arena_->is_quiet());
+  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  EXPECT_TRUE(arena_->is_quiet());
 }
 
 TEST_F(Captures, ReplaysAreOverBeforeAReleasedPoolWhoseStreamIsGoneLends) {

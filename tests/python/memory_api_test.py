@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,40 @@ class Pools(Memory):
         second.replay()
         torch.cuda.synchronize()
         self.assertNotEqual(kept.data_ptr(), other.data_ptr())
+
+    def test_deleted_graphs_leave_while_another_thread_has_a_pool_open(self) -> None:
+        opened, done = threading.Event(), threading.Event()
+        self.addCleanup(done.set)
+
+        def hold() -> None:
+            with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+                mebibytes(1)
+                opened.set()
+                done.wait()
+
+        def die() -> None:
+            torch._C._cuda_beginAllocateCurrentThreadToPool(0, abandoned)
+            mebibytes(1)
+            opened.set()
+
+        abandoned = torch.cuda.graph_pool_handle()
+        self.addCleanup(torch._C._cuda_endAllocateToPool, 0, abandoned)
+        for holder in (threading.Thread(target=hold), threading.Thread(target=die)):
+            opened.clear()
+            holder.start()
+            opened.wait()
+            before = torch.cuda.memory_reserved()
+            for _ in range(2):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    mebibytes(100)
+                graph.replay()
+                del graph
+                gc.collect()
+                torch.cuda.empty_cache()
+                self.assertEqual(torch.cuda.memory_reserved(), before)
+            done.set()
+            holder.join()
 
     def test_a_pool_lends_instead_of_running_out(self) -> None:
         self.lend(())
