@@ -111,7 +111,7 @@ Heap* Arena::reuse_released(const HeapKey& key) {
     if (heap->key.pool == PoolId{} || heap->keeps_pages || !heap->is_idle()) continue;
     const Lock lock(registry_mutex_);
     serving_.erase(key_of(heap->key));
-    heap->key.pool = key.pool;
+    heap->serve_pool(key.pool);
     return heap;
   }
   return nullptr;

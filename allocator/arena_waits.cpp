@@ -265,10 +265,10 @@ Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* 
     if (&heap->store() != store_.get()) continue;
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
-    heap->choose_vacant(heap->vacant_pages(), pages);
+    heap->list_leavable(pages);
     for (const PageId id : pages) {
       if (is_enough()) return {};
-      if (!may_go(*heap, id)) continue;
+      if (!heap->timeline.is_complete(heap->last_use(id))) continue;  // freed since the wait
       heap->drop_vacant(id, 1);
       if (Status status = store_->release_page(id); !status.ok()) {
         if (store_->backed(id)) heap->add_vacant(id, 1);

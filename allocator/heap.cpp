@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <unordered_set>
 #include <utility>
 
 #include "allocator/address_map.h"
@@ -200,6 +201,7 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
   if (place != nullptr) {
     leave_address_map(*place);
     unindex_by_size(*place);
+    if (keeps_pages) served_since_ = 0;  // what the place was used for is not known any more
     ++place->generation;
     place->head_page = place->tail_page = kNoPage;
     place->runs.assign({});
@@ -369,6 +371,23 @@ void Heap::choose_vacant(uint32_t most, std::vector<PageId>& out) const {
     for (uint32_t k = 0; k < count; ++k) out.push_back(runs[pick].first + k);
     most -= count;
   }
+}
+
+void Heap::list_leavable(std::vector<PageId>& out) const {
+  choose_vacant(vacant_count_, out);
+  if (!keeps_pages) return;
+  if (served_since_ == 0 || may_move) return out.clear();
+  std::unordered_set<PageId> used;
+  for (const std::unique_ptr<Place>& place : places_) {
+    if (place->last_use < served_since_) continue;
+    for_each_piece(*place, [&](PageId page, uint32_t, uint32_t) { used.insert(page); });
+  }
+  std::erase_if(out, [&](PageId page) { return used.count(page) != 0; });
+}
+
+void Heap::serve_pool(PoolId pool) {
+  key.pool = pool;
+  served_since_ = journal_.now();
 }
 
 void Heap::receive(Heap& from, const std::vector<PageId>& pages) {

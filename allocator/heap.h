@@ -215,6 +215,11 @@ class Heap {
   bool is_vacant(PageId page) const { return vacant_.test(page); }
   // Vacant pages, those of the longest runs first; at most `most`.
   void choose_vacant(uint32_t most, std::vector<PageId>& out) const;
+  // Those that may leave the heap: all, unless it keeps them; then those that its pool never used, which an
+  // earlier pool that it served left behind.
+  void list_leavable(std::vector<PageId>& out) const;
+  // Another pool's from now on. The heap is idle.
+  void serve_pool(PoolId pool);
   // The epoch after which a vacant page may be used by another stream; kept for every kEpochPages pages
   // together, so that the free of a large block stores little, which may name a later epoch than needed,
   // never an earlier.
@@ -397,6 +402,9 @@ class Heap {
   const Driver& driver_;
   const CUcontext context_;
   std::atomic<bool> closed_{false};
+  // Position in the journal since which the heap is its pool's: its places that were taken since are those
+  // that the pool has used. 0: not known.
+  uint64_t served_since_ = 0;
   DeviceCounters& device_counters_;
   const bool share_edges_;
 

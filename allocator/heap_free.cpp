@@ -217,6 +217,7 @@ void Heap::take_over(const HeapKey& by) {
   // What the timeline now counts as complete is the old stream's work, not that of the others.
   for (PendingFree& pending : pending_) pending.epoch = timeline.epoch();
   closed_.store(false, std::memory_order_relaxed);
+  served_since_ = journal_.now();
 }
 
 size_t Heap::complete_finished_frees() {

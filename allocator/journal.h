@@ -60,6 +60,7 @@ class Journal {
   // Notes that `key` was served by `place`, and moves the guess on.
   void append(uint32_t key, Place* place, const Journal* leader) {
     const uint64_t end = now();
+    place->last_use = end;
     uint64_t next = then();
     if (end - first_ >= size_) [[unlikely]] {
       if (size_ >= kMostEntries || !grow()) {
@@ -85,7 +86,6 @@ class Journal {
     entries_[end & (size_ - 1)] = {
         place, key, place->generation, back > UINT32_MAX ? 0 : static_cast<uint32_t>(back),
         leader == nullptr || leader == this ? 0 : static_cast<uint32_t>(leader->now())};
-    place->last_use = end;
     end_.store(end + 1, std::memory_order_relaxed);
     before_previous_ = previous_;
     previous_ = key;

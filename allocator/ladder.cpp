@@ -419,11 +419,15 @@ uint32_t Arena::borrow(Heap& heap, uint32_t wanted) {
     if (borrowed >= wanted) break;
     if (lender == &heap || &lender->store() != store_.get()) continue;
     const Lock lock(lender->mutex);
-    if (lender->keeps_pages) continue;
-    if (lender->has_pending_frees()) lender->complete_finished_frees();
-    lender->release_empty_slabs();
     std::vector<PageId> pages;
-    lender->choose_vacant(wanted - borrowed, pages);
+    if (lender->keeps_pages) {
+      lender->list_leavable(pages);
+      pages.resize(std::min<size_t>(pages.size(), wanted - borrowed));
+    } else {
+      if (lender->has_pending_frees()) lender->complete_finished_frees();
+      lender->release_empty_slabs();
+      lender->choose_vacant(wanted - borrowed, pages);
+    }
     borrowed += lend(*lender, heap, pages);
   }
   return borrowed;

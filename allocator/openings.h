@@ -47,6 +47,7 @@ class Openings {
 
   void append(const Journal& journal, Place* place) {
     const Opening opening{place, place->generation, journal.now()};
+    place->last_use = journal.now();
     if (ring_.size() < kMost) {
       try {
         ring_.push_back(opening);
@@ -57,7 +58,6 @@ class Openings {
       ring_[end_ % kMost] = opening;
     }
     ++end_;
-    place->last_use = journal.now();
   }
 
   uint64_t metadata_bytes() const { return ring_.capacity() * sizeof(Opening); }

@@ -143,6 +143,38 @@ TEST(Pools, APoolRetainedAgainIsProtectedAgain) {
   EXPECT_EQ(arena->stats().reserved_bytes.all.current, static_cast<int64_t>(20 * kMiB));
 }
 
+// A heap may serve one pool after another; the second keeps what it used itself.
+TEST(Pools, APoolDoesNotKeepWhatAnotherLeft) {
+  Device device("capacity:64MiB");
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  const auto open = [&](PoolId pool) {
+    SPW_EXPECT_OK(arena->begin_pool(pool, [=](CUstream on) { return on == stream; }));
+    void* block = must_allocate(*arena, 2 * kMiB, stream);
+    SPW_EXPECT_OK(Arena::free(block));
+    SPW_EXPECT_OK(arena->end_pool(pool));
+  };
+  const auto reserved = [&] { return arena->stats().reserved_bytes.all.current; };
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, nullptr));
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 40 * kMiB, stream)));
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  EXPECT_TRUE(arena->is_quiet());
+  ASSERT_EQ(device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  const CUstream other = device.stream();
+  SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 40 * kMiB, other)));  // behind a wait for all
+  open({2, 0});
+  EXPECT_GE(reserved(), static_cast<int64_t>(40 * kMiB));
+  void* block = must_allocate(*arena, 60 * kMiB, other);
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(reserved(), static_cast<int64_t>(2 * kMiB));
+  open({2, 0});
+  EXPECT_EQ(reserved(), static_cast<int64_t>(2 * kMiB));
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Pools, MismatchedCallsAreRefused) {
   Device device;
   const auto arena = device.arena();
