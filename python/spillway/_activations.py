@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from ._annotate import tensors
 from ._clock import Clock, Events
 from ._compiled import forget_compiled, outside_graphs
 from ._errors import SpillwayError
+from ._moving import end_earlier
 from ._saved import Packed, SavedTensors, StepStats, check_version
 from ._tiers import index_of, serves, tier
 
@@ -22,6 +24,8 @@ from ._tiers import index_of, serves, tier
 MOST_STORAGE_PER_TENSOR = 8
 KEPT_STEPS = 100
 NAMES_IN_ERROR = 5
+
+_everyone: weakref.WeakSet[ActivationOffload] = weakref.WeakSet()
 
 
 def offload_activations(
@@ -51,8 +55,9 @@ def offload_activations(
     not in attention, which takes exponentials of it, nor in ReLU, whose smallest numbers come back as 0. The forward
     pass stays exact.
 
-    `to`: "host" or "disk". `clock` measures streams, CUDA events unless told otherwise. Errors: SpillwayError, when a
-    pattern matches no module (or no target), or there is no such tier.
+    `to`: "host" or "disk". `clock` measures streams, CUDA events unless told otherwise. An earlier call for one of the
+    targets ends, as by its remove(). Errors: SpillwayError, when a pattern matches no module (or no target), or there
+    is no such tier.
     """
     modules = matching(model, as_patterns(targets))
     lossy = among(modules, as_patterns(int8))
@@ -65,7 +70,9 @@ def offload_activations(
         return handle
     if to == "disk" and not _library.is_set("spill_dir"):
         raise SpillwayError("there is no directory for to='disk': set SPILLWAY_CONF=spill_dir:DIRECTORY")
+    end_earlier(_everyone, modules.values())
     handle.attach(model, modules)
+    _everyone.add(handle)
     return handle
 
 
@@ -108,6 +115,7 @@ class ActivationOffload:
         self._devices: dict[int, SavedTensors] = {}
         self._thread = threading.local()
         self._removers: list[Any] = []
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._steps: deque[StepStats] = deque(maxlen=KEPT_STEPS)
         self._totals: Counter[str] = Counter()
         self._most_away_bytes = 0
@@ -119,6 +127,7 @@ class ActivationOffload:
     def attach(self, model: Any, modules: dict[str, Any]) -> None:
         forget_compiled()
         targets = set(modules.values())
+        self.modules.update(targets)
 
         @outside_graphs
         def note(entered: Any, _: Any) -> None:

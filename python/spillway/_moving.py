@@ -9,7 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _away, _install
 from ._counters import PoolId
@@ -18,6 +18,7 @@ from ._library import check
 from ._regions import bring_and_pin, encoded, region
 from ._tiers import INVALID_STATE, OK, tier, tiers
 
+Handle = TypeVar("Handle")
 _numbers = itertools.count()
 
 
@@ -181,6 +182,17 @@ def disown(owner: Any, handle: object) -> None:
     handles = getattr(owner, _OWNED, [])
     if handle in handles:
         handles.remove(handle)
+
+
+def end_earlier(handles: Iterable[Any], modules: Iterable[Any]) -> None:
+    """Removes those that serve one of the modules: a notebook's cell that runs again has often dropped its handle."""
+    asked = set(modules)
+    for handle in [each for each in handles if not asked.isdisjoint(each.modules)]:
+        handle.remove()
+
+
+def owned(owner: Any, kind: type[Handle]) -> list[Handle]:
+    return [each for each in getattr(owner, _OWNED, []) if isinstance(each, kind)]
 
 
 class _Abandoned:

@@ -12,7 +12,7 @@ from typing import Any
 from . import _install
 from ._annotate import tensors
 from ._compiled import outside_graphs
-from ._moving import MovingTensors, disown, own, refuse_capture, unique_tag, weakly
+from ._moving import MovingTensors, disown, own, owned, refuse_capture, unique_tag, weakly
 from ._tiers import index_of, serves
 
 
@@ -25,11 +25,13 @@ def offload_optimizer(optimizer: Any, *, to: str = "host", tag: str | None = Non
     module begins on the thread that steps, outside of compiled functions. state_dict() brings it back, until the next
     step has ended. Otherwise, between steps, nobody may use it but inside resident().
 
-    `to`: "host" or "disk". `tag`: the region's, one of its own unless told. Errors: SpillwayError,
-    torch.OutOfMemoryError, and the optimizer is as it was.
+    `to`: "host" or "disk". `tag`: the region's, one of its own unless told. An earlier call for this optimizer ends, as
+    by its remove(). Errors: SpillwayError, torch.OutOfMemoryError, and the optimizer is as it was.
     """
     handle = OptimizerOffload(optimizer, tag or unique_tag("optimizer"), to)
     if serves("offload_optimizer()"):
+        for earlier in owned(optimizer, OptimizerOffload):
+            earlier.remove()
         try:
             handle.attach()
         except BaseException:

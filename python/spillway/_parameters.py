@@ -14,12 +14,14 @@ from ._annotate import outer_tensors, tensors
 from ._compiled import forget_compiled, outside_graphs
 from ._errors import SpillwayError, SpillwayWarning
 from ._gradients import LayerGradients
-from ._moving import MovingTensors, disown, own, refuse_capture, unique_tag, weakly
+from ._moving import MovingTensors, disown, end_earlier, own, refuse_capture, unique_tag, weakly
 from ._tiers import index_of, serves
 
 # What a region is made of, and up to what size Spillway serves from slabs (small_limit).
 PAGE_BYTES = 2 << 20
 SMALL_BYTES = 16 << 10
+
+_everyone: weakref.WeakSet[ParameterOffload] = weakref.WeakSet()
 
 
 def offload_parameters(
@@ -48,16 +50,18 @@ def offload_parameters(
 
     An optimizer needs it all: `optimizer` has everything brought back around its step. state_dict() brings parameters
     back as well, and so does whoever uses one outside of its layer, with its layer alone. What he keeps of it, as a
-    view, may be used inside resident() only. Errors: SpillwayError, torch.OutOfMemoryError, and all parameters are on
-    the device.
+    view, may be used inside resident() only. An earlier call for one of these layers ends, as by its remove(). Errors:
+    SpillwayError, torch.OutOfMemoryError, and all parameters are on the device.
     """
     if not 0 <= keep <= 1:
         raise SpillwayError(f"keep={keep} is not allowed; allowed: 0 to 1")
     chosen = chosen_layers(model, layers)
     handle = ParameterOffload(to)
     if serves("offload_parameters()"):
+        end_earlier(_everyone, chosen)
         try:
             handle.attach(model, chosen[round(keep * len(chosen)) :], optimizer, gradients)
+            _everyone.add(handle)
         except BaseException:
             handle.remove()
             raise
@@ -101,6 +105,7 @@ class ParameterOffload:
         # Of each layer. They hold parameters, and so go before what moves those.
         self._gradients: list[LayerGradients] = []
         self._layers: list[MovingTensors] = []
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizer: Callable[[], Any] = lambda: None
         self._accumulated: set[int] = set()  # layers whose gradients may be on the device
         self._residents = 0  # how many resident() are open
@@ -114,6 +119,7 @@ class ParameterOffload:
 
     def attach(self, model: Any, modules: Sequence[Any], optimizer: Any, gradients: bool) -> None:
         torch = _install.import_torch()
+        self.modules.update(modules)
         held = [own_tensors(torch, module) for module in modules]
         everywhere = Counter(
             tensor.untyped_storage()._cdata for module in model.modules() for tensor in direct_tensors(torch, module)

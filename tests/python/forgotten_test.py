@@ -162,6 +162,33 @@ def a_cell_that_runs_again(outcome: Outcome) -> None:
     outcome.touched += 1
 
 
+def a_cell_about_the_same_model(outcome: Outcome) -> None:
+    """Its handles are dropped, or still bound while it runs again."""
+    train(*offloaded("optimizer")[:2])
+    gc.collect()
+    for binds in (True, False):
+        with leaves_nothing():
+            model = layers()
+            optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+            sizes, bound = [], []
+            for keep in (0.5, 0.0, 0.5, 0.5):
+                handles = [
+                    spillway.offload_optimizer(optimizer),
+                    spillway.offload_parameters(model, keep, layers=list(model), optimizer=optimizer),
+                    spillway.offload_activations(model, min_bytes=1 << 10),
+                ]
+                if binds:
+                    bound += handles
+                del handles
+                train(model, optimizer)
+                hooks = sum(len(each._forward_pre_hooks) + len(each._forward_hooks) for each in model.modules())
+                sizes.append((torch.cuda.memory_allocated(), len(spillway.regions()), hooks))
+            assert sizes[0] == sizes[2] == sizes[3], sizes
+            del model, optimizer, bound
+            gc.collect()
+    outcome.touched += 1
+
+
 PROGRAMS: list[Program] = [
     *(functools.partial(dropped, kind=kind) for kind in ("optimizer", "parameters", "activations")),
     the_optimizer_is_freed_at_once,
@@ -169,6 +196,7 @@ PROGRAMS: list[Program] = [
     memory_that_lives_on_comes_back,
     a_step_that_fails,
     a_cell_that_runs_again,
+    a_cell_about_the_same_model,
 ]
 
 OnEverySeed = every_seed(PROGRAMS)
