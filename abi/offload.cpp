@@ -121,6 +121,25 @@ spw_status spw_region_end(int device, const char* tag) {
                       [](Regions& regions, const std::string& name) { return regions.end(name); });
 }
 
+spw_status spw_region_begin_none(void) {
+  return spillway::guarded([]() -> Status {
+    Regions::begin_none();
+    return {};
+  });
+}
+
+spw_status spw_region_end_none(void) {
+  return spillway::guarded([] { return Regions::end_none(); });
+}
+
+spw_status spw_region_set_default(const char* tag) {
+  return spillway::guarded([&]() -> Status {
+    if (tag == nullptr) return Process::instance().set_default_region({});
+    if (*tag == '\0') return Regions::check_tag(tag);
+    return Process::instance().set_default_region(tag);
+  });
+}
+
 spw_status spw_region_pool(int device, const char* tag, spw_pool_id* id) {
   return with_regions(device, tag, [&](Regions& regions, const std::string& name) -> Status {
     if (id == nullptr) return spillway::is_null("id");
@@ -156,6 +175,13 @@ spw_status spw_region_restore(int device, const char* tag) {
 spw_status spw_region_prefetch(int device, const char* tag) {
   return with_regions(device, tag,
                       [](Regions& regions, const std::string& name) { return regions.prefetch(name); });
+}
+
+spw_status spw_region_read(int device, const char* tag, const void* address, size_t bytes, void* out) {
+  return with_regions(device, tag, [&](Regions& regions, const std::string& name) -> Status {
+    if (address == nullptr || out == nullptr) return spillway::is_null("address or out");
+    return regions.read(name, reinterpret_cast<uint64_t>(address), bytes, static_cast<std::byte*>(out));
+  });
 }
 
 spw_status spw_region_pin(int device, const char* tag) {

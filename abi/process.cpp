@@ -123,8 +123,12 @@ Result<uint64_t> Process::total_bytes(int device) const {
 
 Result<Arena*> Process::arena(int device) {
   if (Arena* arena = existing(device); arena != nullptr) return arena;
-  const std::lock_guard lock(mutex_);
-  return create_arena(device);
+  Result<Arena*> arena = [&] {
+    const std::lock_guard lock(mutex_);
+    return create_arena(device);
+  }();
+  if (arena.ok()) begin_default_region(device);
+  return arena;
 }
 
 Result<Arena*> Process::create_arena(int device) {

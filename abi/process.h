@@ -82,6 +82,8 @@ class Process {
   Result<DeviceTiers*> tiers(int device);
   // Null where there is nothing.
   DeviceTiers* existing_tiers(int device);
+  // See spw_region_set_default; empty is none.
+  Status set_default_region(const std::string& tag);
   // Pinned memory that nothing is in goes back to the host.
   void trim_pinned();
 
@@ -128,6 +130,10 @@ class Process {
   // Whether the disk's settings are not the user's own.
   bool may_tune() const;
   PinnedBlocks& make_pinned();
+  // Without the default region, and with the mutex not held, like the next.
+  Result<DeviceTiers*> make_tiers(int device);
+  // On a device that is used for the first time. What goes wrong is one line on stderr.
+  void begin_default_region(int device) noexcept;
   // Of Config::pinned_ahead, on the node of the arena's device.
   Status pin_ahead(Arena& arena);
   void place_in_host_memory(Arena& arena);
@@ -180,7 +186,10 @@ class Process {
   std::unique_ptr<Allocator> owned_allocator_;
   std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
   std::map<int, DeviceTiers*> tiers_;  // never freed
-  PinnedGrowth* growth_ = nullptr;     // never freed; null while nothing is pinned ahead
+  std::mutex choosing_default_;        // before mutex_
+  std::string default_region_;
+  std::atomic<bool> has_default_region_{false};
+  PinnedGrowth* growth_ = nullptr;  // never freed; null while nothing is pinned ahead
   std::map<int, std::map<std::string, uint64_t>> annotations_;  // by device, then name
 };
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -177,6 +178,48 @@ void Process::trim_pinned() {
 }
 
 Result<DeviceTiers*> Process::tiers(int device) {
+  if (DeviceTiers* tiers = existing_tiers(device); tiers != nullptr) return tiers;
+  Result<DeviceTiers*> tiers = make_tiers(device);
+  if (tiers.ok()) begin_default_region(device);
+  return tiers;
+}
+
+void Process::begin_default_region(int device) noexcept {
+  if (!has_default_region_.load(std::memory_order_acquire)) return;
+  Status status = caught([&]() -> Status {
+    const std::lock_guard choosing(choosing_default_);
+    Result<DeviceTiers*> tiers = make_tiers(device);
+    return tiers.ok() ? tiers.value()->regions().set_default(default_region_) : tiers.take_status();
+  });
+  if (status.ok()) return;
+  std::fprintf(stderr, "spillway: device %d has no default region: %s\n", device, status.text().c_str());
+}
+
+Status Process::set_default_region(const std::string& tag) {
+  if (!tag.empty()) {
+    if (Status status = Regions::check_tag(tag); !status.ok()) return status;
+    const Config config = this->config();
+    if (config.debug == Debug::kGuard || config.backend == Backend::kMalloc)
+      return Status::unsupported("memory cannot be spilled with debug:guard, nor with backend:malloc");
+  }
+  const std::lock_guard choosing(choosing_default_);
+  std::vector<Regions*> changed;
+  for (int device = 0; device < Allocator::kMostDevices; ++device) {
+    if (existing(device) == nullptr) continue;
+    Result<DeviceTiers*> tiers = make_tiers(device);
+    Status status = tiers.ok() ? tiers.value()->regions().set_default(tag) : tiers.take_status();
+    if (!status.ok()) {
+      for (Regions* regions : changed) (void)regions->set_default(default_region_);
+      return status;
+    }
+    changed.push_back(&tiers.value()->regions());
+  }
+  default_region_ = tag;
+  has_default_region_.store(!tag.empty(), std::memory_order_release);
+  return {};
+}
+
+Result<DeviceTiers*> Process::make_tiers(int device) {
   if (DeviceTiers* tiers = existing_tiers(device); tiers != nullptr) return tiers;
   Result<PinnedBlocks*> blocks = pinned();
   if (!blocks.ok()) return blocks.take_status();

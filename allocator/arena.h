@@ -134,8 +134,10 @@ class Arena {
   // pool and cannot be opened. When end_pool() returns, the filter is not running and will not be called
   // again, but for the call that end_pool() is called from. An open pool may be one for a capture, unless its
   // filter accepted a stream that is not captured and would accept any other: nothing waits for the whole
-  // context meanwhile. `by_owner`: by whoever made the pool movable.
-  Status begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner = false);
+  // context meanwhile. `by_owner`: by whoever made the pool movable. `is_last`: behind all others, whenever
+  // they were opened; nobody captures because of it.
+  Status begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner = false,
+                    bool is_last = false);
   Status end_pool(PoolId id);
   Status release_pool(PoolId id);
   // From now on a pool's memory comes from this source, in segments, instead of from the device. What is free
@@ -254,6 +256,7 @@ class Arena {
     bool is_sourced = false;
     bool is_movable = false;
     bool by_owner = false;
+    bool is_last = false;
     std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
     // What it is open for, as far as its first request told: perhaps a capture, or whatever a thread does, if
     // the filter accepts a stream that nobody ever used.
@@ -470,8 +473,8 @@ class Arena {
   using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
   static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
   std::map<StreamKey, Heap*> serving_;
-  std::vector<Heap*> closed_;  // to be taken over
-  std::vector<std::shared_ptr<Pool>> open_pools_;
+  std::vector<Heap*> closed_;                      // to be taken over
+  std::vector<std::shared_ptr<Pool>> open_pools_;  // those that are last come first
   std::map<PoolId, PoolClaims> pool_claims_;
   std::map<PoolId, LastRungs::Id> lending_pools_;
   std::atomic<uint32_t> released_pools_{0};

@@ -109,7 +109,7 @@ std::vector<Heap*> Arena::heaps_of(PoolId id) const {
   return owned;
 }
 
-Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner) {
+Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner, bool is_last) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
   const Lock arena_lock(mutex_);
   if (Status status = check_present(id); !status.ok()) return status;
@@ -123,12 +123,17 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool b
   }
   claim(id);
   const Lock lock(registry_mutex_);
-  open_pools_.push_back(std::make_shared<Pool>(id, std::move(filter)));
-  open_pools_.back()->is_sourced = sourced_.count(id) != 0;
-  open_pools_.back()->is_movable = movable(id) != nullptr;
-  open_pools_.back()->by_owner = by_owner;
+  auto pool = std::make_shared<Pool>(id, std::move(filter));
+  pool->is_sourced = sourced_.count(id) != 0;
+  pool->is_movable = movable(id) != nullptr;
+  pool->by_owner = by_owner;
+  pool->is_last = is_last;
+  pool->use = is_last ? Pool::Use::kOther : Pool::Use::kUnknown;
+  const auto behind = std::find_if(open_pools_.begin(), open_pools_.end(),
+                                   [](const std::shared_ptr<Pool>& other) { return !other->is_last; });
+  open_pools_.insert(is_last ? behind : open_pools_.end(), std::move(pool));
   open_pool_count_.fetch_add(1, std::memory_order_release);
-  capture_pool_count_.fetch_add(1, std::memory_order_release);
+  if (!is_last) capture_pool_count_.fetch_add(1, std::memory_order_release);
   return {};
 }
 

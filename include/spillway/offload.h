@@ -41,6 +41,18 @@ SPW_API spw_status spw_region_begin(int device, const char* tag);
 /* By the same thread, innermost first. Errors: SPW_ERROR_INVALID_STATE. */
 SPW_API spw_status spw_region_end(int device, const char* tag);
 
+/* From here to spw_region_end_none, what the calling thread allocates, on any device, belongs to no region.
+ * Both nest with regions. Errors: SPW_ERROR_INVALID_STATE (a region is innermost). */
+SPW_API spw_status spw_region_begin_none(void);
+SPW_API spw_status spw_region_end_none(void);
+
+/* From here on, what a thread allocates where it has no region open, and no pool serves, belongs to this
+ * region: of all threads, on each device that was used, and on others as soon as they are. NULL ends it. Such
+ * a region cannot be moved: another is made the default first, and nothing is allocated in between. Errors:
+ * as spw_region_begin, SPW_ERROR_INVALID_STATE (a thread has it open, or the one that was), and nothing
+ * changes. */
+SPW_API spw_status spw_region_set_default(const char* tag);
+
 /* The region's pool, for those who open pools by id: graphs that are captured into it stay valid when it
  * comes back. Errors: as spw_region_begin. */
 SPW_API spw_status spw_region_pool(int device, const char* tag, spw_pool_id* id);
@@ -62,6 +74,12 @@ SPW_API spw_status spw_region_restore(int device, const char* tag);
 /* Begins that, in the background; spw_region_restore waits for it and says how it went. Errors:
  * SPW_ERROR_INVALID_STATE, SPW_ERROR_IO (no thread). */
 SPW_API spw_status spw_region_prefetch(int device, const char* tag);
+
+/* Copies `bytes` at `address` of a region that is elsewhere to `out` in host memory. They stay there as well,
+ * and the device is not used. Errors: SPW_ERROR_INVALID_STATE (no such region, on the device, the bytes were
+ * not kept), SPW_ERROR_INVALID_ARGUMENT (NULL, the bytes are not of the region), SPW_ERROR_DATA_LOST,
+ * SPW_ERROR_IO. */
+SPW_API spw_status spw_region_read(int device, const char* tag, const void* address, size_t bytes, void* out);
 
 /* While it is pinned a region cannot leave: for memory that others know by its physical place (a network
  * library's registration, another process). It must be on the device. Counted. Errors:

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <utility>
 
 namespace spillway {
@@ -202,6 +204,54 @@ Status RegionMemory::write_down(const Ranges& ranges, Packer* packer) {
     if (!status.ok()) return status;
     mover_.drop_host(next->block);
   }
+}
+
+// ---- To look at
+
+Status RegionMemory::read_part(Segment& segment, uint64_t offset, uint64_t bytes, std::byte* out,
+                               const Urgency& urgency) {
+  switch (segment.block.place()) {
+    case BlockPlace::kHost:
+      std::memcpy(out, segment.block.spilled.host + offset, bytes);
+      return {};
+    case BlockPlace::kDisk:
+      break;
+    case BlockPlace::kDiscarded:
+      return Status::invalid_state(fmt::format("the bytes at {:#x} were not kept", segment.va + offset));
+    default:
+      return Status::data_lost(
+          fmt::format("the bytes at {:#x} cannot be read any more", segment.va + offset));
+  }
+  const auto free_it = [](std::byte* buffer) {
+    ::operator delete[](buffer, std::align_val_t(DiskTier::kAlignment));
+  };
+  const std::unique_ptr<std::byte[], decltype(free_it)> buffer(
+      new (std::align_val_t(DiskTier::kAlignment)) std::byte[BlockMover::slot_bytes(segment.block)], free_it);
+  if (Status status = mover_.read_up(segment.block, buffer.get(), urgency); !status.ok()) return status;
+  std::memcpy(out, buffer.get() + offset, bytes);
+  return {};
+}
+
+Status RegionMemory::read(uint64_t va, uint64_t bytes, std::byte* out, const Urgency& urgency) {
+  const uint64_t end = va + bytes;
+  while (va < end) {
+    // Nothing that is read is given up meanwhile.
+    const std::lock_guard writing(writing_down_);
+    Segment* segment = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto after = segments_.upper_bound(va);
+      if (after != segments_.begin()) segment = std::prev(after)->second.get();
+    }
+    if (segment == nullptr || segment->end_va() <= va)
+      return Status::invalid_argument(fmt::format("the bytes at {:#x} are none that are elsewhere", va));
+    const uint64_t part = std::min(end, segment->end_va()) - va;
+    if (Status status = read_part(*segment, va - segment->va, part, out, urgency); !status.ok())
+      return status;
+    va += part;
+    out += part;
+  }
+  return {};
 }
 
 // ---- The rest

@@ -62,6 +62,10 @@ class RegionMemory {
   // host memory.
   Status write_down(const Ranges& ranges, Packer* packer = nullptr);
 
+  // Copies bytes that are elsewhere to host memory; they stay there as well. Errors: invalid_argument (not
+  // all of them are elsewhere), invalid_state (they were discarded), data_lost, io.
+  Status read(uint64_t va, uint64_t bytes, std::byte* out, const Urgency& urgency);
+
   RegionUsage usage(const Ranges& ranges) const;
   Ranges lost(const Ranges& ranges) const;
   CopyLanes& lanes() { return lanes_; }
@@ -86,6 +90,7 @@ class RegionMemory {
   void poison(const std::vector<Segment*>& segments);
   // Throws bad_alloc, and nothing is given up.
   void remove(const PageRange& range);
+  Status read_part(Segment& segment, uint64_t offset, uint64_t bytes, std::byte* out, const Urgency& urgency);
   template <typename Visit>
   void for_each_in(const Ranges& ranges, Visit visit) const;
 

@@ -23,19 +23,6 @@ uint64_t ns_since(Clock::time_point begin) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
 
-Status check_tag(const std::string& tag) {
-  const auto allowed = [](char letter) {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-           (letter >= '0' && letter <= '9') ||
-           std::string_view("._-/:").find(letter) != std::string_view::npos;
-  };
-  if (!tag.empty() && tag.size() <= Regions::kMostTagLetters && std::all_of(tag.begin(), tag.end(), allowed))
-    return {};
-  return Status::invalid_argument(
-      fmt::format("'{}' is no tag of a region: use 1 to {} letters, digits and ._-/:", tag.substr(0, 80),
-                  Regions::kMostTagLetters));
-}
-
 }  // namespace
 
 struct Regions::Region {
@@ -61,7 +48,7 @@ struct Regions::Region {
 
 namespace {
 
-// Regions that this thread has opened, innermost last.
+// Regions that this thread has opened, innermost last; null where it wants none.
 thread_local std::vector<const void*> open_regions;
 // The one it is moving: making room for it must not ask it.
 thread_local const void* moving_region = nullptr;
@@ -76,6 +63,19 @@ Regions::~Regions() {
 }
 
 // ---- Which
+
+Status Regions::check_tag(const std::string& tag) {
+  const auto allowed = [](char letter) {
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+           (letter >= '0' && letter <= '9') ||
+           std::string_view("._-/:").find(letter) != std::string_view::npos;
+  };
+  if (!tag.empty() && tag.size() <= Regions::kMostTagLetters && std::all_of(tag.begin(), tag.end(), allowed))
+    return {};
+  return Status::invalid_argument(
+      fmt::format("'{}' is no tag of a region: use 1 to {} letters, digits and ._-/:", tag.substr(0, 80),
+                  Regions::kMostTagLetters));
+}
 
 Result<Regions::RegionPointer> Regions::find(const std::string& tag) {
   const std::lock_guard lock(mutex_);
@@ -170,6 +170,68 @@ Status Regions::end(const std::string& tag) {
   if (--region.opened > 0) return {};
   if (Status status = arena_.end_pool(region.id); !status.ok()) return status;
   return arena_.release_pool(region.id);  // the claim of begin_pool; the region's own stays
+}
+
+void Regions::begin_none() {
+  open_regions.push_back(nullptr);
+}
+
+Status Regions::end_none() {
+  if (open_regions.empty() || open_regions.back() != nullptr)
+    return Status::invalid_state("the innermost that this thread opened is a region");
+  open_regions.pop_back();
+  return {};
+}
+
+Status Regions::open_as_default(Region& region) {
+  Result<Lock> lock = settle(region);
+  if (!lock.ok()) return lock.take_status();
+  if (region.is_out) return not_here(region);
+  if (region.opened > 0) {
+    return Status::invalid_state(
+        fmt::format("region '{}' is open: end it before it is made the default", region.tag));
+  }
+  const auto serves = [which = &region](CUstream) {
+    return open_regions.empty() || open_regions.back() == which;
+  };
+  if (Status status = arena_.begin_pool(region.id, serves, true, true); !status.ok()) return status;
+  region.opened = 1;
+  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+Status Regions::close_as_default(Region& region) {
+  const std::lock_guard lock(region.mutex);
+  if (region.opened > 1) {
+    return Status::invalid_state(
+        fmt::format("region '{}' is open: end it before another is made the default", region.tag));
+  }
+  region.opened = 0;
+  if (Status status = arena_.end_pool(region.id); !status.ok()) return status;
+  return arena_.release_pool(region.id);
+}
+
+Status Regions::set_default(const std::string& tag) {
+  RegionPointer next;
+  if (!tag.empty()) {
+    Result<RegionPointer> found = find_or_make(tag);
+    if (!found.ok()) return found.take_status();
+    next = found.value();
+  }
+  const std::lock_guard choosing(choosing_default_);
+  if (next == default_) return {};
+  // The next one first: whatever is allocated meanwhile is in one of the two.
+  if (next != nullptr) {
+    if (Status status = open_as_default(*next); !status.ok()) return status;
+  }
+  if (default_ != nullptr) {
+    if (Status status = close_as_default(*default_); !status.ok()) {
+      if (next != nullptr) (void)close_as_default(*next);
+      return status;
+    }
+  }
+  default_ = std::move(next);
+  return {};
 }
 
 Result<PoolId> Regions::pool(const std::string& tag) {
@@ -481,6 +543,24 @@ Result<RegionReport> Regions::look_at(Region& region) {
   Result<Lock> lock = settle(region);
   if (!lock.ok()) return lock.take_status();
   return report_of(region);
+}
+
+Status Regions::read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out) {
+  return with_settled(tag, [&](Region& region) -> Status {
+    if (!region.is_out) {
+      return Status::invalid_state(
+          fmt::format("region '{}' is on the device: its bytes are to be copied from there", tag));
+    }
+    const uint64_t last = va + std::max<uint64_t>(bytes, 1) - 1;
+    const RegionMemory::Ranges ranges = arena_.pool_ranges(region.id);
+    const auto has = [&ranges](uint64_t at) {
+      return std::any_of(ranges.begin(), ranges.end(),
+                         [at](const PageRange& range) { return range.va <= at && at < range.end_va(); });
+    };
+    if (last < va || !has(va) || !has(last))
+      return Status::invalid_argument(fmt::format("the bytes at {:#x} are not of region '{}'", va, tag));
+    return memory_.read(va, bytes, out, region.urgency);
+  });
 }
 
 Result<RegionReport> Regions::report(const std::string& tag) {

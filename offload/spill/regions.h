@@ -55,6 +55,14 @@ class Regions {
   // See spw_region_begin, and so on.
   Status begin(const std::string& tag);
   Status end(const std::string& tag);
+  // See spw_region_begin_none: of every device.
+  static void begin_none();
+  static Status end_none();
+  // Errors: invalid_argument.
+  static Status check_tag(const std::string& tag);
+  // See spw_region_set_default; empty is none. Errors: those of begin(), invalid_state (a thread has it
+  // open).
+  Status set_default(const std::string& tag);
   Result<PoolId> pool(const std::string& tag);
   Status evict(const std::string& tag, SpillTo to);
   Status restore(const std::string& tag);
@@ -70,6 +78,8 @@ class Regions {
   // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
   Result<Relief> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
   Status release(const std::string& tag);
+  // See spw_region_read.
+  Status read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out);
   Result<RegionReport> report(const std::string& tag);
   // Inside a last rung, without regions that other threads have in hand.
   std::vector<std::pair<std::string, RegionReport>> reports();
@@ -90,6 +100,9 @@ class Regions {
   Result<Lock> settle(Region& region);
   static Status in_other_hands(const Region& region);
   Result<RegionReport> look_at(Region& region);
+  // Makes it serve what no region is open for; and the end of that.
+  Status open_as_default(Region& region);
+  Status close_as_default(Region& region);
   // Runs `body` on the region, settled.
   template <typename Body>
   Status with_settled(const std::string& tag, Body body);
@@ -120,6 +133,8 @@ class Regions {
   std::mutex mutex_;
   std::map<std::string, RegionPointer> regions_;
   uint64_t next_pool_ = kFirstPool;
+  std::mutex choosing_default_;
+  RegionPointer default_;
   LastRungs::Id rung_ = 0;  // 0: none is asked yet
 };
 
