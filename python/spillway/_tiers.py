@@ -60,6 +60,8 @@ def tiers() -> ctypes.CDLL:
         "spw_region_evict": [number, text, number],
         "spw_region_set_priority": [number, text, number],
         "spw_region_set_codec": [number, text, number],
+        "spw_region_set_default": [text],
+        "spw_region_read": [number, text, Pointer, size, Pointer],
         "spw_phase": [number, text, ctypes.POINTER(ctypes.c_uint64)],
         "spw_region_walk": [number, VISITOR, Pointer],
         "spw_stash_streams": [number, Pointer, Pointer],

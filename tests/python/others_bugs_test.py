@@ -17,9 +17,7 @@ from typing import Any
 import activations_test
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
-from spilling import configure, every_seed, on_disk, refused
-from spillway._counters import Stat, flat
-from spillway._library import check, library
+from spilling import configure, every_seed, on_disk, pinned_bytes, refused
 from spillway._tiers import tiers
 from spillway.compat.torch_memory_saver import torch_memory_saver as saver
 from spillway.compat.vllm_sleep import SleepingAllocator
@@ -55,21 +53,6 @@ def in_threads(*functions: Callable[[], object]) -> None:
         thread.join()
     if problems:
         raise problems[0]
-
-
-class PinnedStats(ctypes.Structure):
-    """The beginning of spw_pinned_stats."""
-
-    _fields_ = [
-        *flat("size version", ctypes.c_uint32),
-        *flat("blocks active_bytes requested_bytes chunks reserved_bytes", Stat),
-    ]
-
-
-def pinned_bytes() -> int:
-    stats = PinnedStats(size=ctypes.sizeof(PinnedStats))
-    check(library().spw_pinned_stats_get(ctypes.byref(stats)))
-    return int(stats.reserved_bytes.current)
 
 
 class Held:

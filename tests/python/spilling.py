@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 import unittest
@@ -10,6 +11,7 @@ from typing import Any
 
 import spillway
 from on_seeds import ON_GPU, Outcome, Program, run
+from spillway._counters import Stat, flat
 from spillway._library import check, library
 
 # Each seed costs a process for each program.
@@ -75,3 +77,18 @@ def refused(text: str, function: Any, *arguments: Any, **named: Any) -> None:
         assert text in first and (not rest or first.startswith("CUDA out of memory")), str(problem)
     else:
         raise AssertionError(f"not refused: {text}")
+
+
+class PinnedStats(ctypes.Structure):
+    """The beginning of spw_pinned_stats."""
+
+    _fields_ = [
+        *flat("size version", ctypes.c_uint32),
+        *flat("blocks active_bytes requested_bytes chunks reserved_bytes", Stat),
+    ]
+
+
+def pinned_bytes() -> int:
+    stats = PinnedStats(size=ctypes.sizeof(PinnedStats))
+    check(library().spw_pinned_stats_get(ctypes.byref(stats)))
+    return int(stats.reserved_bytes.current)
