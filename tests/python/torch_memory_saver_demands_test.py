@@ -636,6 +636,33 @@ print(torch.cuda.memory_allocated(), int(saver.get_cpu_backup(tensor).eq(5).all(
             done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
         self.assertEqual(done.stdout, "0 1\n", done.stderr)
 
+    def test_where_spillway_is_turned_off_they_run_as_if_nothing_were_asked_for(self) -> None:
+        text = f"""
+import torch, spillway
+spillway.install()
+from {MODULE} import torch_memory_saver as saver
+with saver.region("tag", enable_cpu_backup=True):
+    tensor = torch.zeros(1 << 20, device="cuda")
+    with saver.disable():
+        torch.zeros(1, device="cuda")
+graph = torch.cuda.CUDAGraph()
+torch.cuda.synchronize()
+with saver.cuda_graph(graph, tag="graph"):
+    copy = tensor.clone()
+before = torch.cuda.memory_allocated()
+saver.pause()
+saver.pause("tag")
+assert torch.cuda.memory_allocated() == before and saver.get_cpu_backup(tensor) is None
+saver.resume()
+print(saver.enabled, float(tensor[5]))
+"""
+        for given in ({}, EVERYTHING):
+            environment = {**os.environ, "SPILLWAY_DISABLE": "1", **given}
+            done = subprocess.run(
+                [sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment
+            )
+            self.assertEqual(done.stdout, "False 0.0\n", done.stderr)
+
     def test_without_spillway_the_environment_is_not_ignored(self) -> None:
         text = f"import {MODULE}"
         done = subprocess.run(
