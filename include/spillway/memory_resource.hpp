@@ -9,6 +9,10 @@
 // headers are found, they are included, and the concept is checked. Streams are taken in whatever form they
 // come: CUstream and cudaStream_t are one type, and cuda::stream_ref and rmm::cuda_stream_view hold it.
 //
+// With SPILLWAY_WITH_RMM defined, running out of memory is an rmm::out_of_memory, as RMM's adaptors expect of
+// a resource. The program says so, and is not guessed: that class is in RMM's library, which a program need
+// not link where RMM's headers happen to be found.
+//
 // Everything here may be called from any thread. docs/embedding.md.
 #ifndef SPILLWAY_MEMORY_RESOURCE_HPP
 #define SPILLWAY_MEMORY_RESOURCE_HPP
@@ -25,6 +29,10 @@
 
 #include "spillway/spillway.h"
 
+#ifdef SPILLWAY_WITH_RMM
+#include <rmm/error.hpp>
+#endif
+
 #if __has_include(<cuda/memory_resource>) && __has_include(<cuda_runtime_api.h>)
 #include <cuda/memory_resource>
 #if CCCL_VERSION >= 3001000 || defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
@@ -33,8 +41,18 @@
 #endif
 
 namespace spillway {
+#ifdef SPILLWAY_WITH_RMM
+// Other symbols than without RMM: sources compiled in either way may meet in one program, each with its own.
+inline namespace with_rmm {
+#endif
 
 // The text is the library's, with a report of who holds what, as it was when this was thrown.
+#ifdef SPILLWAY_WITH_RMM
+class OutOfMemory : public rmm::out_of_memory {
+ public:
+  explicit OutOfMemory(const char* text) : rmm::out_of_memory(text) {}
+};
+#else
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(const char* text) : text_(std::make_shared<const std::string>(text)) {}
@@ -43,6 +61,7 @@ class OutOfMemory : public std::bad_alloc {
  private:
   std::shared_ptr<const std::string> text_;  // shared: an exception's copies must not throw
 };
+#endif
 
 // Every other error of the library.
 class Error : public std::runtime_error {
@@ -235,5 +254,8 @@ bool operator!=(const Allocator<A, AP>& a, const Allocator<B, BP>& b) noexcept {
   return !(a == b);
 }
 
+#ifdef SPILLWAY_WITH_RMM
+}  // namespace with_rmm
+#endif
 }  // namespace spillway
 #endif

@@ -2,19 +2,14 @@
 // On the simulated device, which executes late and reports every use of memory out of order.
 #include "include/spillway/memory_resource.hpp"
 
-#include <dlfcn.h>
-
 #include <cstdint>
-#include <functional>
 
-#include "sim/cuda/sim_control.h"
-#include "tests/abi/child.h"
+#include "tests/abi/late_device.h"
 
 namespace spillway::test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-const Environment kLate{{"SPILLWAY_SIM", "completion:run-ahead"}};
 
 // A driver's stream, as a library may hold one.
 struct GetStream {
@@ -26,61 +21,9 @@ struct ValueStream {
   spw_stream value() const { return stream; }
 };
 
-class Device {
- public:
-  Device() : driver_(start_device()) {
-    void* library = dlopen(std::getenv("SPILLWAY_LIBCUDA"), RTLD_NOW);
-    SPW_CHECK(library != nullptr);
-    *reinterpret_cast<void**>(&report_count_) = dlsym(library, "spwSimReportCount");
-    SPW_CHECK(report_count_ != nullptr);
-  }
-
-  CUstream stream() const {
-    CUstream made = nullptr;
-    SPW_CHECK(driver_->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    return made;
-  }
-
-  CUstream stream_of_another_context() const {
-    using Create = CUresult (*)(CUcontext*, unsigned, CUdevice);
-    CUcontext other = nullptr;
-    const auto create = reinterpret_cast<Create>(driver_->find("cuCtxCreate_v2"));
-    SPW_CHECK(create != nullptr && create(&other, 0, 0) == CUDA_SUCCESS);
-    CUstream made = stream();
-    SPW_CHECK(driver_->cuCtxPopCurrent(&other) == CUDA_SUCCESS);
-    return made;
-  }
-
-  void write(void* block, size_t bytes, CUstream stream) const {
-    const auto address = reinterpret_cast<CUdeviceptr>(block);
-    SPW_CHECK(driver_->cuMemsetD8Async(address, 1, bytes, stream) == CUDA_SUCCESS);
-  }
-
-  // What is enqueued on `later` from now on comes after all that is on `earlier`.
-  void order(CUstream earlier, CUstream later) const {
-    CUevent event = nullptr;
-    SPW_CHECK(driver_->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    SPW_CHECK(driver_->cuEventRecord(event, earlier) == CUDA_SUCCESS);
-    SPW_CHECK(driver_->cuStreamWaitEvent(later, event, 0) == CUDA_SUCCESS);
-    SPW_CHECK(driver_->cuEventDestroy(event) == CUDA_SUCCESS);
-  }
-
-  // Waits for everything, and demands that all of it was in order.
-  void finish() const {
-    SPW_CHECK(driver_->cuCtxSynchronize() == CUDA_SUCCESS);
-    SPW_CHECK(report_count_() == 0);
-    SPW_CHECK(stats_of(0).allocated_bytes.all.current == 0);
-    SPW_CHECK(spw_validate(0) == SPW_OK);
-  }
-
- private:
-  std::shared_ptr<const Driver> driver_;
-  decltype(&spwSimReportCount) report_count_ = nullptr;
-};
-
 TEST(MemoryResource, TakesEveryFormOfStream) {
   in_child(kLate, [] {
-    const Device device;
+    const LateDevice device;
     const MemoryResource resource;
     CUstream stream = device.stream();
     for (const StreamRef& form :
@@ -99,7 +42,7 @@ TEST(MemoryResource, TakesEveryFormOfStream) {
 
 TEST(MemoryResource, ABlockFreedOnAnotherStreamWaitsForIt) {
   in_child(kLate, [] {
-    const Device device;
+    const LateDevice device;
     const MemoryResource resource;
     CUstream made_on = device.stream();
     CUstream freed_on = device.stream();
@@ -116,7 +59,7 @@ TEST(MemoryResource, ABlockFreedOnAnotherStreamWaitsForIt) {
 
 TEST(MemoryResource, ABlockFreedOnAStreamOfAnotherContextWaitsForIt) {
   in_child(kLate, [] {
-    const Device device;
+    const LateDevice device;
     const MemoryResource resource;
     CUstream made_on = device.stream();
     CUstream foreign = device.stream_of_another_context();
@@ -135,7 +78,7 @@ TEST(MemoryResource, ABlockFreedOnAStreamOfAnotherContextWaitsForIt) {
 
 TEST(MemoryResource, ASynchronousBlockIsForEveryStreamAtOnce) {
   in_child(kLate, [] {
-    const Device device;
+    const LateDevice device;
     const MemoryResource resource;
     CUstream other = device.stream();
     void* used = resource.allocate(StreamRef(nullptr), kMiB, 256);
@@ -151,7 +94,7 @@ TEST(MemoryResource, ASynchronousBlockIsForEveryStreamAtOnce) {
 
 TEST(MemoryResource, RefusalsAreExceptions) {
   in_child({{"SPILLWAY_CONF", "limit:8MiB"}}, [] {
-    const Device device;
+    const LateDevice device;
     const MemoryResource resource;
     for (const size_t alignment : {size_t{0}, size_t{3}, size_t{1024}}) {
       EXPECT_THROW(resource.allocate(nullptr, 1, alignment), std::invalid_argument);
@@ -181,7 +124,7 @@ TEST(MemoryResource, RefusalsAreExceptions) {
 
 TEST(MemoryResource, AllocatorsOfAnyElementShareAStreamsMemory) {
   in_child(kLate, [] {
-    const Device device;
+    const LateDevice device;
     const Allocator<int> ints(MemoryResource(0), device.stream());
     const Allocator<int>::rebind<double>::other doubles(ints);
     SPW_CHECK(doubles == ints && ints != Allocator<int>());
