@@ -49,11 +49,23 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   return CUDA_SUCCESS;
 }
 
-CUresult instantiate(EntryPoint entry, CUgraphExec* exec, CUgraph handle) {
+// The flags of the documentation, those that exclude each other apart.
+bool are_valid(unsigned long long flags, unsigned long long allowed) {
+  constexpr unsigned long long kExclusive =
+      CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+  return (flags & ~allowed) == 0 && (flags & kExclusive) != kExclusive;
+}
+
+constexpr unsigned long long kInstantiateFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                                 CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
+                                                 CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+
+CUresult instantiate(EntryPoint entry, CUgraphExec* exec, CUgraph handle, unsigned long long flags = 0,
+                     unsigned long long allowed = kInstantiateFlags) {
   Call call(entry);
   if (call.refused()) return call.result();
   const Graph* graph = find_graph(handle);
-  if (exec == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (exec == nullptr || graph == nullptr || !are_valid(flags, allowed)) return CUDA_ERROR_INVALID_VALUE;
   auto copy = std::make_shared<Graph>();
   for (const Node& node : graph->nodes) {
     Node& made = copy->nodes.emplace_back();
@@ -62,10 +74,14 @@ CUresult instantiate(EntryPoint entry, CUgraphExec* exec, CUgraph handle) {
     made.what = node.what;
     made.after = node.after;
   }
-  copy->freed = graph->freed;
-  copy->unfreed = graph->unfreed;
+  copy->blocks = graph->blocks;
+  if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) {
+    if (const CUresult result = upload_graph_blocks(call.state(), copy->blocks); result != CUDA_SUCCESS)
+      return result;
+  }
+  retain_graph_blocks(call.state(), copy->blocks);
   GraphExec* slot = graph_exec_slots().make();
-  slot->was_launched = false;
+  slot->frees_on_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   slot->nodes = std::move(copy);
   *exec = reinterpret_cast<CUgraphExec>(slot);
   return CUDA_SUCCESS;
@@ -80,21 +96,24 @@ CUresult copy_handles(const std::vector<CUgraphNode>& from, CUgraphNode* to, siz
   return CUDA_SUCCESS;
 }
 
-CUgraphNode add_node(Graph& graph, const CUgraphNode* before, size_t count, const char* what) {
-  Node& node = graph.nodes.emplace_back();
-  node.graph = &graph;
-  node.index = graph.nodes.size() - 1;
-  node.what = what;
-  for (size_t i = 0; i < count; ++i) node.after.push_back(reinterpret_cast<const Node*>(before[i])->index);
-  return reinterpret_cast<CUgraphNode>(&node);
-}
-
 struct NewNode {
   CUgraphNode* out;
   CUgraph graph;
   const CUgraphNode* before;
   size_t count;
 };
+
+// A node that allocates or frees this block.
+CUgraphNode add_node(State& state, Graph& graph, const NewNode& wanted, CUdeviceptr block, const char* what) {
+  Node& node = graph.nodes.emplace_back();
+  node.graph = &graph;
+  node.index = graph.nodes.size() - 1;
+  node.what = what;
+  node.accesses = {whole_graph_block(state, block)};
+  for (size_t i = 0; i < wanted.count; ++i)
+    node.after.push_back(reinterpret_cast<const Node*>(wanted.before[i])->index);
+  return reinterpret_cast<CUgraphNode>(&node);
+}
 
 // Null where the arguments are none of a node's.
 Graph* graph_of(const NewNode& node) {
@@ -111,19 +130,19 @@ CUresult add_allocation(Call& call, const NewNode& node, Parameters* parameters)
   if (parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
       parameters->poolProps.location.id != call.context()->device)
     return fail(CUDA_ERROR_NOT_SUPPORTED, "allocation nodes have memory of the current device here");
-  const CUresult result = allocate_block(call, &parameters->dptr, parameters->bytesize);
-  if (result != CUDA_SUCCESS) return result;
-  add_memory(*graph, parameters->dptr);
-  *node.out = add_node(*graph, node.before, node.count, "allocation node");
-  return CUDA_SUCCESS;
+  const CUresult result = add_graph_block(call, graph->blocks, &parameters->dptr, parameters->bytesize,
+                                          parameters->poolProps.location.id);
+  if (result == CUDA_SUCCESS)
+    *node.out = add_node(call.state(), *graph, node, parameters->dptr, kAllocationNode);
+  return result;
 }
 
 CUresult add_free(Call& call, const NewNode& node, CUdeviceptr pointer) {
   if (call.refused()) return call.result();
   Graph* graph = graph_of(node);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = remove_memory(*graph, pointer);
-  if (result == CUDA_SUCCESS) *node.out = add_node(*graph, node.before, node.count, "free node");
+  const CUresult result = add_graph_free(call.state(), graph->blocks, pointer);
+  if (result == CUDA_SUCCESS) *node.out = add_node(call.state(), *graph, node, pointer, kFreeNode);
   return result;
 }
 
@@ -212,7 +231,7 @@ CUresult cuGraphDestroy(CUgraph handle) {
   if (call.refused()) return call.result();
   Graph* graph = find_graph(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  drop_graph(graph);
+  drop_graph(call.state(), graph);
   return CUDA_SUCCESS;
 }
 
@@ -245,14 +264,22 @@ CUresult cuGraphAddNode_v1(CUgraphNode* out, CUgraph graph, const CUgraphNode* b
   return cuGraphAddNode_v2(out, graph, before, nullptr, count, parameters);
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
-  return instantiate(EntryPoint::k_cuGraphInstantiate, exec, graph);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+  return instantiate(EntryPoint::k_cuGraphInstantiate, exec, graph, flags);
 }
 CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode*, char*, size_t) {
   return instantiate(EntryPoint::k_cuGraphInstantiate, exec, graph);
 }
-CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS*) {
-  return instantiate(EntryPoint::k_cuGraphInstantiateWithParams, exec, graph);
+CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      instantiate(EntryPoint::k_cuGraphInstantiateWithParams, exec, graph, parameters->flags,
+                  kInstantiateFlags | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+  parameters->hErrNode_out = nullptr;
+  parameters->result_out =
+      result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+  return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
@@ -271,8 +298,9 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
 CUresult cuGraphUpload(CUgraphExec handle, CUstream) {
   Call call(EntryPoint::k_cuGraphUpload);
   if (call.refused()) return call.result();
-  return Slots<GraphExec>::is_alive(reinterpret_cast<GraphExec*>(handle)) ? CUDA_SUCCESS
-                                                                          : CUDA_ERROR_INVALID_VALUE;
+  const auto* exec = reinterpret_cast<GraphExec*>(handle);
+  return Slots<GraphExec>::is_alive(exec) ? upload_graph_blocks(call.state(), exec->nodes->blocks)
+                                          : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
@@ -280,6 +308,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
   if (call.refused()) return call.result();
   auto* exec = reinterpret_cast<GraphExec*>(handle);
   if (!Slots<GraphExec>::is_alive(exec)) return CUDA_ERROR_INVALID_VALUE;
+  release_graph_blocks(call.state(), exec->nodes->blocks);
   exec->nodes.reset();
   graph_exec_slots().drop(exec);
   return CUDA_SUCCESS;

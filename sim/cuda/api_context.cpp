@@ -248,6 +248,7 @@ CUresult cuCtxSynchronize() {
   }
   ++call.state().host_waits;
   wait_context(call.state(), call.context(), call.lock());
+  release_beyond_thresholds(call.state());
   return CUDA_SUCCESS;
 }
 
@@ -261,6 +262,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   }
   ++call.state().host_waits;
   wait_context(call.state(), context, call.lock());
+  release_beyond_thresholds(call.state());
   return CUDA_SUCCESS;
 }
 

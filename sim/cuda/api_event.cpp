@@ -82,6 +82,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (event->capture != nullptr) return refuse_captured(*event);
   ++call.state().host_waits;
   synchronize_event(call.state(), event, call.lock());
+  release_beyond_thresholds(call.state());
   return CUDA_SUCCESS;
 }
 

@@ -5,24 +5,40 @@
 
 using namespace spillway::sim;
 
-CUresult spillway::sim::allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device) {
+uint64_t spillway::sim::whole_pages(const State& state, uint64_t bytes) {
+  const uint64_t page = state.config.granularity_bytes;
+  return (bytes + page - 1) / page * page;
+}
+
+CUresult spillway::sim::reserve_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device) {
   State& state = call.state();
   if (dptr == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t page = state.config.granularity_bytes;
   if (bytes > state.config.capacity_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t rounded = (bytes + page - 1) / page * page;
-  if (device == kContextDevice) device = call.context()->device;
-  Physical* physical = state.memory.create(Physical::Kind::kAllocation, device, rounded);
-  if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t start = state.memory.reserve(rounded, page, 0);
-  if (start == 0) {
-    state.memory.release(physical);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  const uint64_t rounded = whole_pages(state, bytes);
+  const uint64_t start = state.memory.reserve(rounded, state.config.granularity_bytes, 0);
+  if (start == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  Physical* physical = state.memory.create_empty(Physical::Kind::kAllocation, device, rounded);
   Mapping* mapping = state.memory.map(start, bytes, physical);
   state.memory.release(physical);  // the mapping keeps it
   mapping->access[static_cast<size_t>(device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   mapping->context = handle_of(call.context());
+  *dptr = start;
+  return CUDA_SUCCESS;
+}
+
+CUresult spillway::sim::allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device) {
+  State& state = call.state();
+  CUdeviceptr start = 0;
+  const CUresult result =
+      dptr == nullptr
+          ? CUDA_ERROR_INVALID_VALUE
+          : reserve_block(call, &start, bytes, device == kContextDevice ? call.context()->device : device);
+  if (result != CUDA_SUCCESS) return result;
+  Mapping* mapping = state.memory.find(start);
+  if (!state.memory.commit(*mapping->physical)) {
+    free_allocation(state, mapping);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   *dptr = start;
   return CUDA_SUCCESS;
 }
@@ -40,6 +56,11 @@ CUresult write_word(void* data, uint64_t value) {
 CUcontext owner_context(State& state, const Mapping& mapping) {
   if (mapping.context != nullptr || mapping.physical->device < 0) return mapping.context;
   return handle_of(state.primary[static_cast<size_t>(mapping.physical->device)]);
+}
+
+uint64_t pool_of(const State& state, const Mapping& mapping) {
+  const auto block = state.pools.blocks.find(mapping.start);
+  return block == state.pools.blocks.end() ? 0 : reinterpret_cast<uint64_t>(block->second.pool);
 }
 
 CUresult attribute_of(State& state, const Mapping& mapping, CUpointer_attribute attribute, CUdeviceptr ptr,
@@ -85,7 +106,7 @@ CUresult attribute_of(State& state, const Mapping& mapping, CUpointer_attribute 
       return write_int(data, mapping.access[static_cast<size_t>(context->device)]);
     }
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return write_word(data, 0);
+      return write_word(data, pool_of(state, mapping));
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return write_word(data, mapping.bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -163,6 +184,8 @@ CUresult cuMemFree(CUdeviceptr dptr) {
   // A host function may have run meanwhile.
   mapping = state.memory.find(dptr);
   if (mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (state.pools.blocks.contains(dptr)) return free_into_pool(state, mapping, nullptr, call.lock());
+  if (state.graph_memory.find(dptr) != nullptr) return free_graph_block(state, dptr, nullptr, call.lock());
   state.detector.before_unmap(*mapping);
   free_allocation(state, mapping);
   return CUDA_SUCCESS;

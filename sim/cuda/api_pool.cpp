@@ -1,6 +1,5 @@
-// Memory in the order of a stream, managed memory and arrays, as far as programs that use them must run: all
-// of it is device memory like cuMemAlloc's. A free in the order of a stream waits for that stream. Under
-// capture both are nodes of the graph.
+// Memory in the order of a stream and the pools it comes from; managed memory and arrays, as far as programs
+// that use them must run: these are device memory like cuMemAlloc's.
 #include <algorithm>
 
 #include "sim/cuda/call.h"
@@ -10,34 +9,22 @@ using namespace spillway::sim;
 
 namespace {
 
-// A pool is a name: every device has one, and others are told apart by their number. Which one is the
-// device's current pool, and who has access, makes no difference to the driver's own memory here.
-constexpr uint64_t kPoolTag = uint64_t{0x5b00} << 32;
-constexpr uint64_t kPoolsOfDevice = uint64_t{1} << 24;
-
-CUmemoryPool pool_named(int device, uint64_t number) {
-  return reinterpret_cast<CUmemoryPool>(kPoolTag + static_cast<uint64_t>(device) * kPoolsOfDevice + number);
+bool is_device(const State& state, int device) {
+  return device >= 0 && device < state.config.devices;
 }
 
-int device_of(CUmemoryPool pool) {
-  return static_cast<int>((reinterpret_cast<uint64_t>(pool) - kPoolTag) / kPoolsOfDevice);
-}
-
-bool is_pool(const State& state, CUmemoryPool pool) {
-  return reinterpret_cast<uint64_t>(pool) >= kPoolTag && device_of(pool) < state.config.devices;
-}
-
+// Null: the pool that is the stream's device's current one.
 CUresult allocate_on(EntryPoint entry, CUdeviceptr* out, size_t bytes, CUstream handle,
-                     int device = kContextDevice) {
+                     CUmemoryPool from = nullptr) {
   Call call(entry, kNeedsContext);
   if (call.refused()) return call.result();
-  Stream* stream = find_stream(call.state(), handle);
+  State& state = call.state();
+  Stream* stream = find_stream(state, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture == nullptr) return allocate_block(call, out, bytes, device);
-  CUresult result = capture_node(stream, nullptr, {}, "allocation node");
-  if (result == CUDA_SUCCESS) result = allocate_block(call, out, bytes, device);
-  if (result == CUDA_SUCCESS) add_memory(*stream->capture->graph, *out);
-  return result;
+  MemoryPool* pool = from != nullptr ? find_pool(from) : current_pool(state, stream->context->device);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return stream->capture != nullptr ? capture_allocation(call, stream, out, bytes, pool->device)
+                                    : allocate_from_pool(call, *pool, stream, out, bytes);
 }
 
 Mapping* find_block(State& state, CUdeviceptr start) {
@@ -53,14 +40,15 @@ CUresult free_on(CUdeviceptr pointer, CUstream handle) {
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture != nullptr) {
-    const CUresult result = remove_memory(*stream->capture->graph, pointer);
-    return result == CUDA_SUCCESS ? capture_node(stream, nullptr, {}, "free node") : result;
-  }
-  if (find_block(state, pointer) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture != nullptr) return capture_free(state, stream, pointer);
+  Mapping* mapping = find_block(state, pointer);
+  if (mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (state.pools.blocks.contains(pointer)) return free_into_pool(state, mapping, stream, call.lock());
+  if (state.graph_memory.find(pointer) != nullptr)
+    return free_graph_block(state, pointer, stream, call.lock());
   wait_stream(state, stream, call.lock());
   // A host function may have run meanwhile.
-  Mapping* mapping = find_block(state, pointer);
+  mapping = find_block(state, pointer);
   if (mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
   state.detector.before_unmap(*mapping);
   free_allocation(state, mapping);
@@ -78,6 +66,37 @@ CUresult create_array(EntryPoint entry, CUarray* out, uint64_t elements, unsigne
   return result;
 }
 
+// The attribute's switch; null where it is none.
+bool* reuse_of(MemoryPool& pool, CUmemPool_attribute attribute) {
+  switch (static_cast<int>(attribute)) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      return &pool.follows_events;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      return &pool.is_opportunistic;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      return &pool.adds_dependencies;
+    default:
+      return nullptr;
+  }
+}
+
+const uint64_t* bytes_of(const MemoryPool& pool, CUmemPool_attribute attribute) {
+  switch (static_cast<int>(attribute)) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      return &pool.release_threshold;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      return &pool.reserved.current;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return &pool.reserved.high;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      return &pool.used.current;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return &pool.used.high;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -89,7 +108,8 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return cuMemAllocAsync(out, bytes, per_thread(stream));
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return allocate_on(EntryPoint::k_cuMemAllocFromPoolAsync, out, bytes, stream, device_of(pool));
+  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE
+                         : allocate_on(EntryPoint::k_cuMemAllocFromPoolAsync, out, bytes, stream, pool);
 }
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   return cuMemAllocFromPoolAsync(out, bytes, pool, per_thread(stream));
@@ -105,39 +125,106 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) {
   Call call(EntryPoint::k_cuDeviceGetDefaultMemPool);
   if (call.refused()) return call.result();
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (device < 0 || device >= call.state().config.devices) return CUDA_ERROR_INVALID_DEVICE;
-  *out = pool_named(device, 0);
+  if (!is_device(call.state(), device)) return CUDA_ERROR_INVALID_DEVICE;
+  *out = handle_of(usual_pool(call.state(), device));
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
+  Call call(EntryPoint::k_cuDeviceGetMemPool);
+  if (call.refused()) return call.result();
+  if (out == nullptr || !is_device(call.state(), device)) return CUDA_ERROR_INVALID_VALUE;
+  *out = handle_of(current_pool(call.state(), device));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+  Call call(EntryPoint::k_cuDeviceSetMemPool);
+  if (call.refused()) return call.result();
+  MemoryPool* pool = find_pool(handle);
+  if (pool == nullptr || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+  call.state().pools.current[static_cast<size_t>(device)] = pool;
+  return CUDA_SUCCESS;
+}
+
+// What a pool may be shared by makes no difference here.
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
   Call call(EntryPoint::k_cuMemPoolCreate);
   if (call.refused()) return call.result();
-  if (out == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = pool_named(properties->location.id, call.state().next_id++);
+  if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "pools have memory of a device here");
+  if (!is_device(call.state(), properties->location.id)) return CUDA_ERROR_INVALID_VALUE;
+  *out = handle_of(make_pool(call.state(), properties->location.id));
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   Call call(EntryPoint::k_cuMemPoolDestroy);
   if (call.refused()) return call.result();
-  return reinterpret_cast<uint64_t>(pool) < kPoolTag ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  MemoryPool* pool = find_pool(handle);
+  if (pool == nullptr || pool == usual_pool(call.state(), pool->device)) return CUDA_ERROR_INVALID_VALUE;
+  destroy_pool(call.state(), pool);
+  return CUDA_SUCCESS;
 }
 
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t kept_bytes) {
+  Call call(EntryPoint::k_cuMemPoolTrimTo);
+  if (call.refused()) return call.result();
+  MemoryPool* pool = find_pool(handle);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  trim_pool(call.state(), *pool, kept_bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  Call call(EntryPoint::k_cuMemPoolGetAttribute);
+  if (call.refused()) return call.result();
+  MemoryPool* pool = find_pool(handle);
+  if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const bool* reuse = reuse_of(*pool, attribute); reuse != nullptr) {
+    *static_cast<int*>(value) = *reuse ? 1 : 0;
+    return CUDA_SUCCESS;
+  }
+  const uint64_t* bytes = bytes_of(*pool, attribute);
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *static_cast<cuuint64_t*>(value) = *bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  Call call(EntryPoint::k_cuMemPoolSetAttribute);
+  if (call.refused()) return call.result();
+  MemoryPool* pool = find_pool(handle);
+  if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (bool* reuse = reuse_of(*pool, attribute); reuse != nullptr) {
+    *reuse = *static_cast<const int*>(value) != 0;
+    return CUDA_SUCCESS;
+  }
+  const auto bytes = [&] { return *static_cast<const cuuint64_t*>(value); };
+  switch (static_cast<int>(attribute)) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->release_threshold = bytes();
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return pool->reserved.set_high(bytes());
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return pool->used.set_high(bytes());
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// Who has access makes no difference to the driver's own memory here.
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* rows, size_t count) {
   Call call(EntryPoint::k_cuMemPoolSetAccess);
   if (call.refused()) return call.result();
-  if (rows == nullptr || !is_pool(call.state(), pool)) return CUDA_ERROR_INVALID_VALUE;
+  if (rows == nullptr || find_pool(pool) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto is_there = [&](const CUmemAccessDesc& row) {
     return row.location.type != CU_MEM_LOCATION_TYPE_DEVICE || row.location.id < call.state().config.devices;
   };
   return std::all_of(rows, rows + count, is_there) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  Call call(EntryPoint::k_cuDeviceSetMemPool);
-  if (call.refused()) return call.result();
-  return is_pool(call.state(), pool) && device_of(pool) == device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {

@@ -83,6 +83,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
   if (const CUresult result = check_not_capturing(in.stream); result != CUDA_SUCCESS) return result;
   ++in.call.state().host_waits;
   wait_stream(in.call.state(), in.stream, in.call.lock());
+  release_beyond_thresholds(in.call.state());
   return CUDA_SUCCESS;
 }
 

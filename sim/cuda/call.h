@@ -38,6 +38,9 @@ class Call {
 // on another device than the context's where one is named.
 constexpr int kContextDevice = -1;
 CUresult allocate_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device = kContextDevice);
+// The same without memory, which a commit of it brings.
+CUresult reserve_block(Call& call, CUdeviceptr* dptr, uint64_t bytes, int device);
+uint64_t whole_pages(const State& state, uint64_t bytes);
 
 // Fails with a line for spwSimLastError.
 CUresult fail(CUresult result, std::string text);

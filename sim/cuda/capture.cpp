@@ -59,10 +59,10 @@ void dissolve(State& state, Capture& capture) {
 
 }  // namespace
 
-void drop_graph(Graph* graph) {
+void drop_graph(State& state, Graph* graph) {
+  release_graph_blocks(state, graph->blocks);
   graph->nodes.clear();
-  graph->freed.clear();
-  graph->unfreed.clear();
+  graph->blocks = {};
   graph_slots().drop(graph);
 }
 
@@ -125,15 +125,23 @@ CUresult capture_node(Stream* stream, WorkPtr work, std::vector<RangeAccess> acc
   return CUDA_SUCCESS;
 }
 
-void add_memory(Graph& graph, CUdeviceptr start) {
-  graph.unfreed.push_back(start);
+CUresult capture_allocation(Call& call, Stream* stream, CUdeviceptr* out, uint64_t bytes, int device) {
+  if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  CUdeviceptr start = 0;
+  CUresult result = out == nullptr
+                        ? CUDA_ERROR_INVALID_VALUE
+                        : add_graph_block(call, stream->capture->graph->blocks, &start, bytes, device);
+  if (result == CUDA_SUCCESS)
+    result = capture_node(stream, nullptr, {whole_graph_block(call.state(), start)}, kAllocationNode);
+  if (result == CUDA_SUCCESS) *out = start;
+  return result;
 }
 
-CUresult remove_memory(Graph& graph, CUdeviceptr start) {
-  if (std::erase(graph.unfreed, start) == 0)
-    return fail(CUDA_ERROR_NOT_SUPPORTED, "a graph frees its own memory only in this simulation");
-  graph.freed.push_back(start);
-  return CUDA_SUCCESS;
+CUresult capture_free(State& state, Stream* stream, CUdeviceptr start) {
+  if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  const CUresult result = add_graph_free(state, stream->capture->graph->blocks, start);
+  return result == CUDA_SUCCESS ? capture_node(stream, nullptr, {whole_graph_block(state, start)}, kFreeNode)
+                                : result;
 }
 
 void capture_record(Stream* stream, Event* event) {
@@ -195,7 +203,7 @@ CUresult end_capture(State& state, Stream* stream, CUgraph* graph) {
   }
   dissolve(state, *capture);
   if (result != CUDA_SUCCESS) {
-    drop_graph(capture->graph);
+    drop_graph(state, capture->graph);
     *graph = nullptr;
     return result;
   }
@@ -213,20 +221,15 @@ void abandon_capture(State& state, Stream* stream) {
     return;
   }
   dissolve(state, *capture);
-  drop_graph(capture->graph);
+  drop_graph(state, capture->graph);
 }
 
 CUresult launch_graph(State& state, GraphExec& exec, Stream* stream, Lock& lock) {
   Scheduler& scheduler = state.scheduler;
   const std::shared_ptr<Graph> graph = exec.nodes;
-  for (const CUdeviceptr start : graph->unfreed) {
-    if (state.memory.find(start) == nullptr)
-      return fail(CUDA_ERROR_NOT_SUPPORTED, "graphs whose memory the program freed are launched once here");
-    // The launch before allocated it, and nobody freed it.
-    if (exec.was_launched) return CUDA_ERROR_INVALID_VALUE;
-  }
-  exec.was_launched = true;
   if (stream->capture != nullptr) {
+    if (!graph->blocks.empty())
+      return fail(CUDA_ERROR_NOT_SUPPORTED, "a graph with memory of its own is no child of another");
     for (const Node& node : graph->nodes) {
       WorkPtr work(node.work == nullptr ? nullptr : new Work(*node.work));
       const CUresult result = capture_node(stream, std::move(work), node.accesses, node.what);
@@ -236,7 +239,8 @@ CUresult launch_graph(State& state, GraphExec& exec, Stream* stream, Lock& lock)
   }
   // The launch itself is a position of the stream: all branches begin after it, and the next position after
   // all of them.
-  const CUresult begun = enqueue(state, stream, nullptr, {}, "cuGraphLaunch", lock);
+  CUresult begun = begin_graph_launch(state, graph->blocks, exec.frees_on_launch, stream, lock);
+  if (begun == CUDA_SUCCESS) begun = enqueue(state, stream, nullptr, {}, "cuGraphLaunch", lock);
   if (begun != CUDA_SUCCESS) return begun;
   struct Place {
     TimelineId timeline;
@@ -271,7 +275,9 @@ CUresult launch_graph(State& state, GraphExec& exec, Stream* stream, Lock& lock)
     scheduler.order_after(stream->timeline, branch, scheduler.enqueued(branch), scheduler.clock(branch));
     scheduler.close(branch);
   }
-  return enqueue(state, stream, nullptr, {}, "cuGraphLaunch", lock);
+  const CUresult ended = enqueue(state, stream, nullptr, {}, "cuGraphLaunch", lock);
+  end_graph_launch(state, graph->blocks, *stream);
+  return ended;
 }
 
 }  // namespace spillway::sim

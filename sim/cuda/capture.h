@@ -22,6 +22,10 @@ namespace spillway::sim {
 
 struct Graph;
 
+// What reports call nodes of memory.
+constexpr const char* kAllocationNode = "allocation node";
+constexpr const char* kFreeNode = "free node";
+
 struct Node {
   Graph* graph = nullptr;
   size_t index = 0;
@@ -34,14 +38,12 @@ struct Node {
 struct Graph {
   bool alive = false;
   std::deque<Node> nodes;  // a node's address is its handle
-  // Memory of its allocation nodes: that which a node frees, and that which is for the program to free.
-  std::vector<CUdeviceptr> freed;
-  std::vector<CUdeviceptr> unfreed;
+  GraphBlocks blocks;
 };
 
 struct GraphExec {
   bool alive = false;
-  bool was_launched = false;
+  bool frees_on_launch = false;  // what a launch before left
   std::shared_ptr<Graph> nodes;  // a copy
 };
 
@@ -56,7 +58,7 @@ struct Capture {
   Graph* graph = nullptr;
 };
 
-void drop_graph(Graph* graph);
+void drop_graph(State& state, Graph* graph);
 // Live graphs of the process; part of State by reference, so that state.h need not know graphs.
 Slots<Graph>& graph_slots();
 Slots<GraphExec>& graph_exec_slots();
@@ -72,11 +74,9 @@ CUresult check_context_not_capturing(State& state, const Context* context);
 CUresult check_legacy(State& state, const Stream* stream, bool invalidates = true);
 
 CUresult capture_node(Stream* stream, WorkPtr work, std::vector<RangeAccess> accesses, const char* what);
-// Allocation and free nodes: the graph's tables alone. The memory is there from the node's making on, not
-// from the first launch, until the program frees it or the context ends: as a driver keeps for its graphs
-// what it is not told to trim.
-void add_memory(Graph& graph, CUdeviceptr start);
-CUresult remove_memory(Graph& graph, CUdeviceptr start);
+// cuMemAllocAsync and cuMemFreeAsync under capture: an allocation and a free node.
+CUresult capture_allocation(Call& call, Stream* stream, CUdeviceptr* out, uint64_t bytes, int device);
+CUresult capture_free(State& state, Stream* stream, CUdeviceptr start);
 void capture_record(Stream* stream, Event* event);
 // Result of a wait in which the stream or the event captures.
 CUresult capture_wait(Stream* stream, Event* event);

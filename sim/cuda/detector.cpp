@@ -81,7 +81,7 @@ bool Detector::check_access(Memory& memory, const std::set<std::pair<int, int>>&
   const uint64_t end = access.start + access.bytes;
   while (at < end) {
     Mapping* mapping = memory.find(at);
-    if (mapping == nullptr) {
+    if (mapping == nullptr || !mapping->physical->committed) {
       report("use of unmapped memory: " + act + range_text(access.start, access.bytes) + ", of which " +
              hex(at) + " is " + memory.fate_of(at));
       return false;

@@ -51,6 +51,8 @@ class Detector {
 
   void note_alloc(uint64_t start, uint64_t bytes, uint64_t stream_id);
   void note_free(uint64_t start);
+  // The block that begins there is gone with its addresses.
+  void forget(uint64_t start) { notes_.erase(start); }
   // Names the stream that runs on the timeline from now on.
   void name_timeline(TimelineId timeline, uint64_t stream_id) { names_[timeline] = stream_id; }
 

@@ -65,32 +65,58 @@ void Memory::reset_peaks() {
 }
 
 Physical* Memory::create(Physical::Kind kind, int device, uint64_t bytes) {
-  if (device != kHostDevice && bytes > capacity_bytes_ - used_[static_cast<size_t>(device)]) return nullptr;
+  Physical* physical = create_empty(kind, device, bytes);
+  if (commit(*physical)) return physical;
+  release(physical);
+  return nullptr;
+}
+
+Physical* Memory::create_empty(Physical::Kind kind, int device, uint64_t bytes) {
   auto physical = std::make_unique<Physical>();
-  if (backed_ && kind != Physical::Kind::kPinned) {
-    Backing& backing = backing_of(device);
-    physical->file_offset = backing.allocate(bytes);
-    if (physical->file_offset == UINT64_MAX) return nullptr;
-    physical->data = backing.at(physical->file_offset);
-  }
-  if (device != kHostDevice &&
-      !account_.change(machine_device(visible_, device), used_[static_cast<size_t>(device)] + bytes,
-                       capacity_bytes_)) {
-    if (physical->data != nullptr) backing_of(device).free(physical->file_offset, bytes);
-    return nullptr;
-  }
   physical->kind = kind;
   physical->device = device;
   physical->bytes = bytes;
   physical->id = next_id_++;
   physical->references = 1;
+  if (kind == Physical::Kind::kHandle) ++live_handles_;
+  return (physicals_[physical->id] = std::move(physical)).get();
+}
+
+bool Memory::commit(Physical& physical) {
+  const int device = physical.device;
+  const uint64_t bytes = physical.bytes;
+  if (device != kHostDevice && bytes > capacity_bytes_ - used_[static_cast<size_t>(device)]) return false;
+  if (backed_ && physical.kind != Physical::Kind::kPinned) {
+    Backing& backing = backing_of(device);
+    physical.file_offset = backing.allocate(bytes);
+    if (physical.file_offset == UINT64_MAX) return false;
+    physical.data = backing.at(physical.file_offset);
+  }
+  if (device != kHostDevice &&
+      !account_.change(machine_device(visible_, device), used_[static_cast<size_t>(device)] + bytes,
+                       capacity_bytes_)) {
+    if (physical.data != nullptr) backing_of(device).free(physical.file_offset, bytes);
+    physical.data = nullptr;
+    return false;
+  }
   if (device != kHostDevice) {
     uint64_t& used = used_[static_cast<size_t>(device)];
     used += bytes;
     peak_[static_cast<size_t>(device)] = std::max(peak_[static_cast<size_t>(device)], used);
   }
-  if (kind == Physical::Kind::kHandle) ++live_handles_;
-  return (physicals_[physical->id] = std::move(physical)).get();
+  physical.committed = true;
+  return true;
+}
+
+void Memory::decommit(Physical& physical) {
+  if (!physical.committed) return;
+  physical.committed = false;
+  if (physical.data != nullptr) backing_of(physical.device).free(physical.file_offset, physical.bytes);
+  physical.data = nullptr;
+  if (physical.device == kHostDevice) return;
+  uint64_t& used = used_[static_cast<size_t>(physical.device)];
+  used -= physical.bytes;
+  (void)account_.change(machine_device(visible_, physical.device), used, capacity_bytes_);
 }
 
 Physical* Memory::adopt(Physical::Kind kind, int device, uint64_t bytes, char* window) {
@@ -102,6 +128,7 @@ Physical* Memory::adopt(Physical::Kind kind, int device, uint64_t bytes, char* w
   physical->id = next_id_++;
   physical->references = 1;
   physical->data = window;
+  physical->committed = true;
   if (kind == Physical::Kind::kHandle) ++live_handles_;
   return (physicals_[physical->id] = std::move(physical)).get();
 }
@@ -123,12 +150,7 @@ void Memory::destroy_if_unused(Physical* physical) {
   if (physical->foreign) {
     if (physical->data != nullptr) munmap(physical->data, physical->bytes);
   } else {
-    if (physical->data != nullptr) backing_of(physical->device).free(physical->file_offset, physical->bytes);
-    if (physical->device != kHostDevice) {
-      uint64_t& used = used_[static_cast<size_t>(physical->device)];
-      used -= physical->bytes;
-      (void)account_.change(machine_device(visible_, physical->device), used, capacity_bytes_);
-    }
+    decommit(*physical);
   }
   if (physical->kind == Physical::Kind::kHandle) --live_handles_;
   physicals_.erase(physical->id);

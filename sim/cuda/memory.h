@@ -32,8 +32,9 @@ struct Physical {
   uint32_t references = 0;
   uint32_t mappings = 0;
   uint64_t file_offset = UINT64_MAX;
-  char* data = nullptr;  // null where nothing is backed
-  bool foreign = false;  // another process's; `data` is a window on it
+  char* data = nullptr;    // null where nothing is backed
+  bool foreign = false;    // another process's; `data` is a window on it
+  bool committed = false;  // there is memory: a graph's block has none until a launch
   CUmemAllocationProp properties{};
   Shadow shadow;
 };
@@ -65,6 +66,10 @@ class Memory {
 
   // A handle with one reference; null when the device (or the host's address space) is out of memory.
   Physical* create(Physical::Kind kind, int device, uint64_t bytes);
+  // One without memory, which it has between commit and decommit. False: the device is out of memory.
+  Physical* create_empty(Physical::Kind kind, int device, uint64_t bytes);
+  bool commit(Physical& physical);
+  void decommit(Physical& physical);
   Physical* find_handle(uint64_t handle);
   void release(Physical* physical);
   // Memory of another process, seen through a window of its file.

@@ -33,6 +33,13 @@ struct WorkDeleter {
 using WorkPtr = std::unique_ptr<Work, WorkDeleter>;
 using Lock = std::unique_lock<std::mutex>;
 
+// A point of a timeline, and what came before it, itself included; as it is made, one that is long over.
+struct WorkPoint {
+  TimelineId timeline = kNoTimeline;
+  uint64_t position = 0;
+  VectorClock clock;
+};
+
 class Scheduler {
  public:
   // Runs the work. If it must be run without the lock, gives it up and takes it again.
@@ -48,12 +55,25 @@ class Scheduler {
   // What the timeline does next comes after this point of another one, of which `clock` is what came before
   // it.
   void order_after(TimelineId id, TimelineId other, uint64_t position, const VectorClock& clock);
+  void order_after(TimelineId id, const WorkPoint& point) {
+    if (point.timeline != kNoTimeline) order_after(id, point.timeline, point.position, point.clock);
+  }
 
   uint64_t enqueued(TimelineId id) const { return timelines_[id].enqueued; }
+  WorkPoint end_of(TimelineId id) const { return {id, enqueued(id), clock(id)}; }
   bool complete(TimelineId id, uint64_t position) const { return timelines_[id].completed >= position; }
+  bool is_complete(const WorkPoint& point) const {
+    return point.timeline == kNoTimeline || complete(point.timeline, point.position);
+  }
+  bool host_knows(const WorkPoint& point) const {
+    return point.timeline == kNoTimeline || host_.reached(point.timeline, point.position);
+  }
   // Whether anything on the timeline has bytes to move or another timeline to wait for.
   bool waits(TimelineId id) const { return !timelines_[id].pending.empty(); }
   void force(TimelineId id, uint64_t position, Lock& lock);
+  void force(const WorkPoint& point, Lock& lock) {
+    if (point.timeline != kNoTimeline) force(point.timeline, point.position, lock);
+  }
 
   // What came before the timeline's next work, the host's knowledge at the last enqueue included.
   const VectorClock& clock(TimelineId id) const { return timelines_[id].clock; }

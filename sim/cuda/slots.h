@@ -37,6 +37,12 @@ class Slots {
   void drop_all() {
     drop_if([](const T&) { return true; });
   }
+  template <typename Function>
+  void for_each(Function function) {
+    for (T& slot : all_) {
+      if (slot.alive) function(slot);
+    }
+  }
   static bool is_alive(const T* slot) { return slot != nullptr && slot->alive; }
 
  private:

@@ -57,6 +57,8 @@ std::string State::configure(const char* text, const char* visible) {
   for (Capture* capture : captures) capture->ended = true;
   graph_slots().drop_all();
   graph_exec_slots().drop_all();
+  pools.reset();
+  graph_memory.reset();
   contexts.drop_all();
   streams.drop_all();
   events.drop_all();
@@ -228,6 +230,8 @@ void wait_context(State& state, Context* context, Lock& lock) {
 }
 
 void free_allocation(State& state, Mapping* mapping) {
+  forget_pool_block(state, mapping->start);
+  forget_graph_block(state, mapping->start);
   const auto [start, bytes] = state.memory.reservation_of(mapping->start);
   state.memory.unmap(mapping);
   state.memory.unreserve(start, bytes);

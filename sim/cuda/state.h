@@ -19,7 +19,9 @@
 #include "sim/cuda/config.h"
 #include "sim/cuda/cuda_api.h"
 #include "sim/cuda/detector.h"
+#include "sim/cuda/graph_memory.h"
 #include "sim/cuda/memory.h"
+#include "sim/cuda/pools.h"
 #include "sim/cuda/scheduler.h"
 #include "sim/cuda/slots.h"
 
@@ -96,6 +98,8 @@ struct State {
   Config config;
   Calls calls;
   Memory memory;
+  Pools pools;
+  GraphMemory graph_memory;
   Scheduler scheduler;
   Detector detector;
   Slots<Context> contexts;
@@ -169,7 +173,7 @@ void enqueue_on(State& state, TimelineId timeline, const Stream& stream, WorkPtr
 // The host waits for everything enqueued on the stream, or in the context.
 void wait_stream(State& state, Stream* stream, Lock& lock);
 void wait_context(State& state, Context* context, Lock& lock);
-// Frees a block of cuMemAlloc and its addresses.
+// Frees a block of cuMemAlloc, of a pool or of a graph, and its addresses.
 void free_allocation(State& state, Mapping* mapping);
 void run_work(Work& work, Lock& lock);
 

@@ -76,6 +76,10 @@ CUresult cuProfilerStop();
   X(graph_destroy, cuGraphDestroy, 10000)                            \
   X(graph_exec_destroy, cuGraphExecDestroy, 10000)                   \
   X(graph_get_nodes, cuGraphGetNodes, 10000)                         \
+  X(graph_upload, cuGraphUpload, 11010)                              \
+  X(graph_mem_trim, cuDeviceGraphMemTrim, 11040)                     \
+  X(graph_mem_get, cuDeviceGetGraphMemAttribute, 11040)              \
+  X(graph_mem_set, cuDeviceSetGraphMemAttribute, 11040)              \
   X(host_alloc, cuMemHostAlloc, 2020)                                \
   X(host_free, cuMemFreeHost, 2000)                                  \
   X(host_register, cuMemHostRegister, 6050)                          \

@@ -2,6 +2,7 @@
 #include "sim/cudart/runtime.h"
 
 using spillway::cudart::call;
+using spillway::cudart::call_without_context;
 using spillway::cudart::DriverTable;
 
 extern "C" {
@@ -33,6 +34,24 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return call(&DriverTable::graph_exec_destroy, executable);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+  return call(&DriverTable::graph_upload, executable, stream);
+}
+
+cudaError_t cudaDeviceGraphMemTrim(int device) {
+  return call_without_context(&DriverTable::graph_mem_trim, device);
+}
+
+cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute, void* value) {
+  return call_without_context(&DriverTable::graph_mem_get, device,
+                              static_cast<CUgraphMem_attribute>(attribute), value);
+}
+
+cudaError_t cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute, void* value) {
+  return call_without_context(&DriverTable::graph_mem_set, device,
+                              static_cast<CUgraphMem_attribute>(attribute), value);
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {

@@ -94,14 +94,4 @@ cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned int) {
   return refuse();
 }
 
-// ---- Memory that graphs allocate as they run
-
-cudaError_t cudaDeviceGetGraphMemAttribute(int, cudaGraphMemAttributeType, void*) {
-  return refuse();
-}
-
-cudaError_t cudaDeviceSetGraphMemAttribute(int, cudaGraphMemAttributeType, void*) {
-  return refuse();
-}
-
 }  // extern "C"

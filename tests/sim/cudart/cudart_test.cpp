@@ -109,6 +109,64 @@ TEST(CudartTest, EventsCompleteInStreamOrder) {
   EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
+TEST(CudartTest, PoolsKeepWhatTheyAreToldTo) {
+  cudaStream_t stream = nullptr;
+  cudaMemPool_t pool = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
+  const auto get = [&](cudaMemPoolAttr attribute) {
+    uint64_t value = 0;
+    EXPECT_EQ(cudaMemPoolGetAttribute(pool, attribute, &value), cudaSuccess);
+    return value;
+  };
+  uint64_t all = UINT64_MAX;
+  ASSERT_EQ(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), cudaSuccess);
+  EXPECT_EQ(get(cudaMemPoolAttrReleaseThreshold), UINT64_MAX);
+  void* block = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&block, 1000, stream), cudaSuccess);
+  EXPECT_EQ(get(cudaMemPoolAttrUsedMemCurrent), 1000u);
+  ASSERT_EQ(cudaFreeAsync(block, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(get(cudaMemPoolAttrUsedMemCurrent), 0u);
+  EXPECT_GE(get(cudaMemPoolAttrReservedMemCurrent), 1000u);
+  EXPECT_EQ(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &all), cudaErrorInvalidValue);
+  ASSERT_EQ(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
+  EXPECT_EQ(get(cudaMemPoolAttrReservedMemCurrent), 0u);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+TEST(CudartTest, GraphsFreeTheirMemoryBeforeTheyRunAgain) {
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t once = nullptr;
+  void* block = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  ASSERT_EQ(cudaMallocAsync(&block, 1000, stream), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(block, 1, 1000, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&once, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(once, stream), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(once, stream), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  ASSERT_EQ(cudaFreeAsync(block, stream), cudaSuccess);
+  ASSERT_EQ(cudaGraphExecDestroy(once), cudaSuccess);
+  cudaGraphExec_t often = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&often, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch), cudaSuccess);
+  ASSERT_EQ(cudaGraphUpload(often, stream), cudaSuccess);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(cudaGraphLaunch(often, stream), cudaSuccess);
+  ASSERT_EQ(cudaFreeAsync(block, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  uint64_t bytes = 0;
+  ASSERT_EQ(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes), cudaSuccess);
+  EXPECT_GE(bytes, 1000u);
+  ASSERT_EQ(cudaDeviceGraphMemTrim(0), cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes), cudaSuccess);
+  EXPECT_EQ(bytes, 0u);
+  uint64_t zero = 0;
+  ASSERT_EQ(cudaDeviceSetGraphMemAttribute(0, cudaGraphMemAttrReservedMemHigh, &zero), cudaSuccess);
+}
+
 TEST(CudartTest, FindsDriverFunctionsByNameAndVersion) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
