@@ -202,6 +202,20 @@ CUresult graph_add_node_with_edges(CUgraphNode* out, CUgraph graph, const CUgrap
 }
 #endif
 
+// Memory comes to nodes with an upload or a launch. One that is out of memory has put nothing on its stream.
+CUresult graph_upload(CUgraphExec graph, CUstream stream) {
+  return take_from_driver([&] { return real_calls->cuGraphUpload(graph, stream); });
+}
+CUresult graph_upload_ptsz(CUgraphExec graph, CUstream stream) {
+  return take_from_driver([&] { return real_calls->cuGraphUpload_ptsz(graph, stream); });
+}
+CUresult graph_launch(CUgraphExec graph, CUstream stream) {
+  return take_from_driver([&] { return real_calls->cuGraphLaunch(graph, stream); });
+}
+CUresult graph_launch_ptsz(CUgraphExec graph, CUstream stream) {
+  return take_from_driver([&] { return real_calls->cuGraphLaunch_ptsz(graph, stream); });
+}
+
 }  // namespace
 
 void fill_accounted_hooks(DriverCalls& calls) {
@@ -226,6 +240,10 @@ void fill_accounted_hooks(DriverCalls& calls) {
   hook(calls.cuMemUnmap, mem_unmap);
   hook(calls.cuGraphAddMemAllocNode, graph_add_mem_alloc_node);
   hook(calls.cuGraphAddMemFreeNode, graph_add_mem_free_node);
+  hook(calls.cuGraphUpload, graph_upload);
+  hook(calls.cuGraphUpload_ptsz, graph_upload_ptsz);
+  hook(calls.cuGraphLaunch, graph_launch);
+  hook(calls.cuGraphLaunch_ptsz, graph_launch_ptsz);
 #if CUDA_VERSION >= 12020
   hook(calls.cuGraphAddNode, graph_add_node);
 #endif

@@ -303,6 +303,10 @@ CUresult cuGraphUpload(CUgraphExec handle, CUstream) {
                                           : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
+  return cuGraphUpload(exec, stream);
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
   Call call(EntryPoint::k_cuGraphExecDestroy);
   if (call.refused()) return call.result();

@@ -29,6 +29,14 @@ class Counted(unittest.TestCase):
         self.assertEqual(done.served(), 3)
         self.assertEqual(done.device()["annotations"]["preload_graph_bytes"], 4 * MIB)
 
+    def test_memory_that_a_graph_holds_between_launches_is_counted(self) -> None:
+        done = self.case("graph-relaunched")
+        self.assertEqual(done.served(), 3 + 4)
+        self.assertEqual(done.device()["annotations"]["preload_graph_bytes"], 0)
+
+    def test_cached_memory_makes_room_for_a_graphs(self) -> None:
+        self.case("graph-full")
+
     def test_memory_of_nodes_of_any_kind_is_counted(self) -> None:
         done = self.case("graph-nodes")
         self.assertEqual(done.device()["annotations"]["preload_graph_bytes"], (1 + 2 + 3 + 4) * MIB)

@@ -82,6 +82,72 @@ static void graph_memory(void) {
   CHECK(cuGraphAddMemFreeNode(&nodes[2], graph, nodes, 2, inside) == CUDA_SUCCESS);
 }
 
+/* A graph of one block, which is for the program or the next launch to free. */
+static CUgraphExec one_block_graph(CUstream stream, size_t bytes, unsigned long long flags,
+                                   CUdeviceptr* block) {
+  CUgraph graph = NULL;
+  CUgraphExec exec = NULL;
+  CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  CHECK(cuMemAllocAsync(block, bytes, stream) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8Async(*block, 1, bytes, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(cuGraphInstantiateWithFlags(&exec, graph, flags) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  return exec;
+}
+
+/* What a graph holds from one launch to the next, which frees it, is counted all the while. */
+static void relaunched_graph(void) {
+  enum { kBytes = 2 << 20 };
+  CUstream stream = NULL;
+  CUdeviceptr block = 0;
+  CUdeviceptr served = 0;
+  cuuint64_t reserved = 0;
+  begin();
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUgraphExec exec = one_block_graph(stream, kBytes, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, &block);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    CHECK(counted_bytes("preload_graph_bytes") == kBytes);
+    CHECK(cuMemAllocAsync(&served, kBytes, stream) == CUDA_SUCCESS && served != block);
+    CHECK(cuMemcpyDtoDAsync(served, block, kBytes, stream) == CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(served, stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  }
+  CHECK(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS);
+  CHECK(reserved == kBytes && counted_bytes("preload_graph_bytes") == kBytes);
+  CHECK(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
+  CHECK(counted_bytes("preload_graph_bytes") == 0);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS && cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+  CHECK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS);
+  CHECK(reserved == 0 && cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+}
+
+/* Memory comes to a graph when it is launched or uploaded: what Spillway only caches makes room for it. */
+static void graph_in_a_full_device(void) {
+  CUstream stream = NULL;
+  CUdeviceptr block = 0;
+  CUdeviceptr cached = 0;
+  size_t free_bytes = 0;
+  size_t all = 0;
+  begin();
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CHECK(cuMemGetInfo(&free_bytes, &all) == CUDA_SUCCESS);
+  const size_t bytes = all / 4 * 3;
+  for (int uploads = 0; uploads < 2; ++uploads) {
+    CUgraphExec exec = one_block_graph(stream, bytes, 0, &block);
+    CHECK(cuMemAllocAsync(&cached, bytes, stream) == CUDA_SUCCESS);
+    CHECK(uploads ? cuGraphUpload(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY
+                  : cuGraphLaunch(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cuMemFreeAsync(cached, stream) == CUDA_SUCCESS);
+    if (uploads) CHECK(cuGraphUpload(exec, stream) == CUDA_SUCCESS);
+    CHECK(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+    CHECK(cuMemFreeAsync(block, stream) == CUDA_SUCCESS && cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS && cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
+  }
+}
+
 typedef CUresult (*AddNode)(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, CUgraphNodeParams*);
 typedef CUresult (*AddNodeWithEdges)(CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*,
                                      size_t, CUgraphNodeParams*);
@@ -202,8 +268,14 @@ int main(int count, char** arguments) {
   const struct {
     const char* name;
     void (*run)(void);
-  } kCases[] = {{"everything", counted}, {"graph-memory", graph_memory}, {"graph-nodes", graph_nodes},
-                {"plain", plain_memory}, {"only-created", only_created}, {"mapped", mapped_memory}};
+  } kCases[] = {{"everything", counted},
+                {"graph-memory", graph_memory},
+                {"graph-nodes", graph_nodes},
+                {"plain", plain_memory},
+                {"graph-relaunched", relaunched_graph},
+                {"graph-full", graph_in_a_full_device},
+                {"only-created", only_created},
+                {"mapped", mapped_memory}};
   CHECK(count == 2 && cuInit(0) == CUDA_SUCCESS);
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) {
     if (strcmp(kCases[i].name, arguments[1]) != 0) continue;
