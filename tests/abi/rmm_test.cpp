@@ -282,7 +282,7 @@ class ResourceTest : public testing::Test {
 
 struct SettingNames {
   template <typename Setting>
-  static std::string GetName(int) {
+  static std::string GetName(int) {  // NOLINT(readability-identifier-naming): the name is GoogleTest's
     if (std::is_same_v<Setting, BackendMalloc>) return "BackendMalloc";
     return std::is_same_v<Setting, InAPool> ? "InAPool" : "DefaultOptions";
   }
