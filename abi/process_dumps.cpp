@@ -18,6 +18,7 @@
 #include "include/spillway/pinned.h"
 #include "stats/dump.h"
 #include "stats/dump_prometheus.h"
+#include "stats/oom_report.h"
 #include "stats/redact.h"
 #include "stats/snapshot.h"
 #include "stats/whole_file.h"
@@ -202,11 +203,7 @@ void Process::dump_on_oom(int device) noexcept {
 }
 
 std::string Process::oom_tiers_text(int device) {
-  if (existing_tiers(device) == nullptr) return {};
-  const spw_tier_stats stats = tiers_of(device).stats;
-  return fmt::format("\n  outside the device: regions {} bytes in host memory, {} on disk; stashes {}, {}",
-                     stats.region_host_bytes, stats.region_disk_bytes, stats.stash_host_bytes,
-                     stats.stash_disk_bytes);
+  return existing_tiers(device) == nullptr ? std::string() : oom_tiers(tiers_of(device));
 }
 
 Status Process::failed_alloc(int device, Status status) {

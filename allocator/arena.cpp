@@ -353,7 +353,12 @@ std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const 
     request.device_bytes = properties_.total_bytes;
     request.device_free_bytes = *free_bytes;
   }
-  for (const auto& [id, held] : pool_bytes()) request.pools.push_back({id.first, id.second, held});
+  {
+    const Lock lock(mutex_);
+    for (const auto& [id, held] : pool_bytes_) {
+      if (movable(id) == nullptr) request.pools.push_back({id.first, id.second, held});
+    }
+  }
   return oom_report(request, stats());
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "stats/dump_members.h"
 
@@ -11,7 +13,7 @@ namespace spillway {
 namespace {
 
 constexpr double kMilliseconds = 1e-6;
-// Pools that the text names; there may be hundreds.
+// Pools and regions that the text names; there may be hundreds.
 constexpr size_t kMostPools = 3;
 
 std::string human(double bytes) {
@@ -72,18 +74,22 @@ Verdict verdict(const OomRequest& request, const DeviceStats& stats) {
   return verdict_on_full_device(request, stats);
 }
 
-std::string pools_line(std::vector<PoolRow> pools) {
-  std::erase_if(pools, [](const PoolRow& pool) { return pool.reserved_bytes.current == 0; });
-  if (pools.empty()) return {};
-  std::sort(pools.begin(), pools.end(), [](const PoolRow& a, const PoolRow& b) {
-    return a.reserved_bytes.current > b.reserved_bytes.current;
-  });
-  std::string text = fmt::format("\n  private pools: {}", pools.size());
-  for (size_t i = 0; i < std::min(pools.size(), kMostPools); ++i) {
-    text += fmt::format("{} ({}, {}) {}", i == 0 ? ":" : ",", pools[i].first, pools[i].second,
-                        amount(pools[i].reserved_bytes.current));
-  }
+// Of what, and of each in it that holds something: its name and how much.
+std::string largest_line(std::string_view what, std::vector<std::pair<std::string, int64_t>> held) {
+  std::erase_if(held, [](const auto& each) { return each.second == 0; });
+  if (held.empty()) return {};
+  std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text = fmt::format("\n  {}: {}", what, held.size());
+  for (size_t i = 0; i < std::min(held.size(), kMostPools); ++i)
+    text += fmt::format("{} {} {}", i == 0 ? ":" : ",", held[i].first, amount(held[i].second));
   return text;
+}
+
+std::string pools_line(const std::vector<PoolRow>& pools) {
+  std::vector<std::pair<std::string, int64_t>> held;
+  for (const PoolRow& pool : pools)
+    held.emplace_back(fmt::format("({}, {})", pool.first, pool.second), pool.reserved_bytes.current);
+  return largest_line("private pools", std::move(held));
 }
 
 // What this request tried, and what all have tried so far with how often that helped.
@@ -142,6 +148,17 @@ std::string oom_report(const OomRequest& request, const DeviceStats& stats) {
     text += fmt::format("\n  placed in host memory {}", amount(stats.host_placed_bytes));
   }
   return text + rungs_lines(request.climb, stats);
+}
+
+std::string oom_tiers(DumpTiers tiers) {
+  std::vector<std::pair<std::string, int64_t>> held;
+  for (DumpRegion& region : tiers.regions)
+    held.emplace_back(std::move(region.tag), static_cast<int64_t>(region.stats.device_bytes));
+  const spw_tier_stats& stats = tiers.stats;
+  return largest_line("regions on the device", std::move(held)) +
+         fmt::format("\n  outside the device: regions {} bytes in host memory, {} on disk; stashes {}, {}",
+                     stats.region_host_bytes, stats.region_disk_bytes, stats.stash_host_bytes,
+                     stats.stash_disk_bytes);
 }
 
 }  // namespace spillway

@@ -9,6 +9,7 @@
 
 #include "stats/climb_log.h"
 #include "stats/device_stats.h"
+#include "stats/dump.h"
 
 namespace spillway {
 
@@ -19,11 +20,13 @@ struct OomRequest {
       0;                      // what reserved memory may reach now: limit, device, and what others left
   uint64_t device_bytes = 0;  // by the driver's account, or 0 where it does not say
   uint64_t device_free_bytes = 0;
-  std::vector<PoolRow> pools{};
-  Climb climb{};  // what was tried for it
+  std::vector<PoolRow> pools{};  // without regions, which have names
+  Climb climb{};                 // what was tried for it
 };
 
 // Begins "CUDA out of memory. Tried to allocate", which programs search for.
 std::string oom_report(const OomRequest& request, const DeviceStats& stats);
+// The lines after it: the regions that hold most of the device, and what lies elsewhere.
+std::string oom_tiers(DumpTiers tiers);
 
 }  // namespace spillway

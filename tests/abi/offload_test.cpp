@@ -260,6 +260,11 @@ TEST(AbiOffload, AnAllocationThatWouldFailEvictsWhatMayGo) {
     SPW_CHECK(spw_region_evict(0, "pinned", SPW_TIER_HOST) == SPW_ERROR_INVALID_STATE &&
               last_error_has("pinned"));
     SPW_CHECK(spw_region_restore(0, "cold") == SPW_ERROR_OUT_OF_MEMORY);
+    // By the names that the program gave, and by those alone.
+    void* none = nullptr;
+    SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY &&
+              last_error_has("regions on the device: 1: pinned 20.00 MiB (20971520)") &&
+              !last_error_has("private pools"));
     SPW_CHECK(spw_free(block) == SPW_OK);
     SPW_CHECK(spw_region_restore(0, "cold") == SPW_OK);
     SPW_CHECK(is_filled(*driver, cold, 3, 30 * kMiB));

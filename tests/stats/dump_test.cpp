@@ -19,6 +19,7 @@
 namespace spillway {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -183,6 +184,19 @@ TEST(OomReport, NamesTheLargestPools) {
   request.pools.push_back({9, 0, {}});
   EXPECT_THAT(oom_report(request, DeviceStats()),
               HasSubstr("private pools: 5: (5, 0) 500 B (500), (4, 0) 400 B (400), (3, 0) 300 B (300)\n"));
+}
+
+TEST(OomReport, NamesTheLargestRegions) {
+  DumpTiers tiers;
+  tiers.stats.region_host_bytes = 7;
+  for (const auto& [tag, bytes] : {std::pair{"cache", 300}, {"away", 0}, {"weights", 2048}}) {
+    tiers.regions.push_back({tag, {}});
+    tiers.regions.back().stats.device_bytes = bytes;
+  }
+  EXPECT_THAT(oom_tiers(tiers),
+              AllOf(StartsWith("\n  regions on the device: 2: weights 2.00 KiB (2048), cache 300 B (300)\n"),
+                    HasSubstr("outside the device: regions 7 bytes in host memory")));
+  EXPECT_THAT(oom_tiers({}), StartsWith("\n  outside the device"));
 }
 
 TEST(ClimbLog, KeepsTheLatestThatWereNotServedAtHome) {
