@@ -1,0 +1,46 @@
+# Python tests on real PyTorch: on the simulated device, or on a GPU where SPILLWAY_TEST_GPU is set.
+# A folder of them returns first where SPILLWAY_HAVE_TORCH is OFF, which SpillwayTorch sets.
+include_guard(DIRECTORY)
+find_program(SPILLWAY_PYTHON NAMES python3 PATHS ${SPILLWAY_TORCH}/../../../../bin NO_DEFAULT_PATH REQUIRED)
+
+# Helpers of tests/python are found from every folder.
+set(helpers ${CMAKE_SOURCE_DIR}/tests/python)
+set(on_gpu "")
+if(SPILLWAY_TEST_GPU)
+  set(on_gpu SPILLWAY_TEST_GPU=1)
+endif()
+set(environment PYTHONPATH=${CMAKE_SOURCE_DIR}/python:${helpers}
+  SPILLWAY_LIBRARY=$<TARGET_FILE:spillway_shared> SPILLWAY_CUDA_INCLUDE=${SPILLWAY_CUDA_INCLUDE_DIR}
+  SPILLWAY_CACHE=${CMAKE_BINARY_DIR}/extension SPILLWAY_COMMAND=$<TARGET_FILE:spillway>
+  SPILLWAY_BUILD=${CMAKE_BINARY_DIR}
+  ${on_gpu})
+set(on_device ${SPILLWAY_PYTHON} ${helpers}/on_device.py ${CMAKE_BINARY_DIR}/lib/sim)
+
+# spillway_python_test(NAME [SIMULATED]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
+# SIMULATED: of the simulated device alone.
+function(spillway_python_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED" "" "")
+  if(arg_SIMULATED AND SPILLWAY_TEST_GPU)
+    return()
+  endif()
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(test ${folder}.${name})
+  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py)
+  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 600
+    FIXTURES_REQUIRED torch_extension)
+  if(NOT arg_SIMULATED)
+    set_tests_properties(${test} PROPERTIES LABELS gpu)
+  endif()
+endfunction()
+
+# spillway_native_python_test(NAME): the same program on PyTorch's own allocator, simulated, as FOLDER.NAME_native.
+function(spillway_native_python_test name)
+  if(SPILLWAY_TEST_GPU)
+    return()
+  endif()
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(test ${folder}.${name}_native)
+  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py)
+  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment};SPILLWAY_TEST_ALLOCATOR=native" TIMEOUT 600
+    FIXTURES_REQUIRED torch_extension)
+endfunction()
