@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import random
 import re
 import threading
@@ -38,6 +39,7 @@ viewer: Any = importlib.import_module("torch.cuda._memory_viz")
 
 KIB, MIB = 1 << 10, 1 << 20
 HERE = Path(__file__).name
+PICKLED = "_ZN5torch4cuda24_memory_snapshot_pickledB5cxx11Ev"  # torch::cuda::_memory_snapshot_pickled()
 INSTALL = "" if NATIVE else "import spillway; spillway.install(pinned_memory=True)\n"
 
 
@@ -735,6 +737,23 @@ class History(Case):
             for block in segment["blocks"]:
                 self.assertLessEqual({"address", "size", "requested_size", "state", "frames"}, set(block))
         del kept
+
+    def test_cpp_has_the_snapshot_pickled(self) -> None:
+        class Text(ctypes.Structure):
+            """std::string, as a function of C++ returns it."""
+
+            _fields_ = (("begin", ctypes.c_void_p), ("size", ctypes.c_size_t), ("rest", ctypes.c_uint8 * 16))
+
+        function = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))[PICKLED]
+        function.restype = Text
+        self.record("all", context="all", stacks="python")
+        kept = bytes_of(311_411)
+        text = function()
+        snapshot = pickle.loads(ctypes.string_at(text.begin, text.size))
+        blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+        self.assertIn((kept.data_ptr(), 311_411), [(block["address"], block["requested_size"]) for block in blocks])
+        events = [event for event in snapshot["device_traces"][0] if event["action"] != "snapshot"]
+        self.assertEqual((events[-1]["action"], events[-1]["size"]), ("alloc", 311_411))
 
 
 # ---- Pools
