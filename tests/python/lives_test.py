@@ -23,6 +23,7 @@ import spillway
 from on_seeds import Outcome, check_counters, run, torch
 from spilling import SEEDS, on_disk
 from spillway._library import check, library
+from spillway._tiers import free_bytes
 
 STEPS = int(os.environ.get("SPILLWAY_TEST_LIFE", "300"))
 STEPS_TO_REST = 40
@@ -286,8 +287,12 @@ class Life:
         assert os.waitpid(child, 0)[1] == 0
 
     def trim(self) -> None:
-        torch.cuda.empty_cache()
         torch.cuda.synchronize()
+        told = free_bytes(0)
+        torch.cuda.empty_cache()
+        free = int(torch.cuda.mem_get_info()[0])
+        # Pages of slabs that have become empty are not looked for.
+        assert told + SLACK // 2 >= free, f"{told} bytes were told to be free, and {free} are"
         for region in self.regions.values():
             report = region.report()
             allowed = pages_of([each for each, _ in region.tensors])
