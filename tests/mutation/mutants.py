@@ -73,7 +73,7 @@ MUTANTS = [
         "",
     ),
     Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap)) {", "{"),
-    Mutant("an open pool lends", LADDER, "if (lender->keeps_pages) continue;", ""),
+    Mutant("an open pool lends", LADDER, "if (lender->keeps_pages) {", "if (false) {"),
     Mutant("an open pool gives places back", LADDER, "if (owner->keeps_pages) return nullptr;", ""),
     Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(*owner) && ", "if (reachable && "),
     Mutant(
@@ -269,7 +269,13 @@ MUTANTS = [
         "  }",
     ),
     Mutant("pages go before they are complete", WAITS, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
-    Mutant("pages of an open pool go", WAITS, "return !heap.keeps_pages && heap.is_vacant", "return heap.is_vacant"),
+    Mutant(
+        "pages of an open pool go",
+        HEAP,
+        "  if (!keeps_pages) return;\n  if (served",
+        "  if (true) return;\n  if (served",
+    ),
+    Mutant("what a pool used goes", HEAP, "{ used.insert(page); }", "{}"),
     Mutant("a pool opened again is not protected", POOLS, "    set_use_of(*heap, true);\n", ""),
     Mutant(
         "a heap of an open pool is not protected",

@@ -537,7 +537,8 @@ def mistakes_are_one_sentence(outcome: Outcome) -> None:
     optimizer = OPTIMIZERS["foreach"](model.parameters())
     refused("'nowhere' is not known; allowed: host, disk", lambda: offload(optimizer, to="nowhere"))
     handle: Any = spillway.offload_parameters(model, 0.5)
-    refused(f"] is moved by region '{handle.tags[0]}' already: remove() that first", parameters, model, 0)
+    inner = [block.linear for block in model.blocks[-len(handle.tags) :]]
+    refused(f"] is moved by region '{handle.tags[0]}' already: remove() that", parameters, model, 0, layers=inner)
     # It undid what it had done.
     assert [*spillway.regions()] == handle.tags, spillway.regions()
     torch.cuda.synchronize()
