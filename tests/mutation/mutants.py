@@ -275,7 +275,7 @@ MUTANTS = [
         "  if (!keeps_pages) return;\n  if (served",
         "  if (true) return;\n  if (served",
     ),
-    Mutant("what a pool used goes", HEAP, "{ used.insert(page); }", "{}"),
+    Mutant("what a pool used goes", HEAP, "{ used.insert(page); }", "{ (void)page; }"),
     Mutant("a pool opened again is not protected", POOLS, "    set_use_of(*heap, true);\n", ""),
     Mutant(
         "a heap of an open pool is not protected",
