@@ -33,14 +33,15 @@ function(spillway_python_test name)
   endif()
 endfunction()
 
-# spillway_native_python_test(NAME): the same program on PyTorch's own allocator, simulated, as FOLDER.NAME_native.
+# spillway_native_python_test(NAME): the same program on PyTorch's own allocator, simulated, as FOLDER.NAME_native. It judges the
+# tests, not Spillway, and runs where asked for (ctest -C long, as scripts/test --long does).
 function(spillway_native_python_test name)
   if(SPILLWAY_TEST_GPU)
     return()
   endif()
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(test ${folder}.${name}_native)
-  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py)
+  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py CONFIGURATIONS long)
   set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment};SPILLWAY_TEST_ALLOCATOR=native" TIMEOUT 600
     FIXTURES_REQUIRED torch_extension)
 endfunction()
