@@ -1,0 +1,71 @@
+// What tests of regions and stashes say in one line: bytes of a region, and what its tiers hold.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "include/spillway/offload.h"
+#include "include/spillway/pinned.h"
+#include "tests/abi/child.h"
+
+namespace spillway::test {
+
+constexpr size_t kMiB = 1 << 20;
+
+inline bool last_error_has(const char* text) {
+  return std::strstr(spw_last_error(), text) != nullptr;
+}
+
+inline spw_region_stats region_stats(const char* tag) {
+  spw_region_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_region_stats_get(0, tag, &stats) == SPW_OK);
+  return stats;
+}
+
+inline int64_t pinned_bytes() {
+  spw_pinned_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_pinned_stats_get(&stats) == SPW_OK);
+  return stats.reserved_bytes.current;
+}
+inline spw_tier_stats tier_stats() {
+  spw_tier_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_tier_stats_get(0, &stats) == SPW_OK);
+  return stats;
+}
+
+inline int64_t allocated_bytes() {
+  spw_stats stats{};
+  stats.size = sizeof stats;
+  SPW_CHECK(spw_stats_get(0, &stats) == SPW_OK);
+  return stats.allocated_bytes.all.current;
+}
+
+inline void* allocate_in(const char* tag, size_t bytes) {
+  void* block = nullptr;
+  SPW_CHECK(spw_region_begin(0, tag) == SPW_OK);
+  SPW_CHECK(spw_alloc(bytes, 0, nullptr, &block) == SPW_OK);
+  SPW_CHECK(spw_region_end(0, tag) == SPW_OK);
+  return block;
+}
+
+inline void fill(const Driver& driver, void* block, unsigned char value, size_t bytes) {
+  const std::vector<unsigned char> pattern(bytes, value);
+  SPW_CHECK(driver.cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(block), pattern.data(), bytes) == CUDA_SUCCESS);
+}
+
+inline void* filled_in(const Driver& driver, const char* tag, unsigned char value, size_t bytes) {
+  void* block = allocate_in(tag, bytes);
+  fill(driver, block, value, bytes);
+  return block;
+}
+
+inline bool is_filled(const Driver& driver, const void* block, unsigned char value, size_t bytes) {
+  std::vector<unsigned char> found(bytes);
+  SPW_CHECK(driver.cuMemcpyDtoH(found.data(), reinterpret_cast<CUdeviceptr>(block), bytes) == CUDA_SUCCESS);
+  return found == std::vector<unsigned char>(bytes, value);
+}
+
+}  // namespace spillway::test
