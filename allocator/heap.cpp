@@ -376,7 +376,7 @@ void Heap::choose_vacant(uint32_t most, std::vector<PageId>& out) const {
 void Heap::list_leavable(std::vector<PageId>& out) const {
   choose_vacant(vacant_count_, out);
   if (!keeps_pages) return;
-  if (served_since_ == 0 || may_move) return out.clear();
+  if (served_since_ == 0 || may_move || counters.is_away()) return out.clear();
   std::unordered_set<PageId> used;
   for (const std::unique_ptr<Place>& place : places_) {
     if (place->last_use < served_since_) continue;

@@ -223,9 +223,9 @@ class TorchMemorySaver:
         if not serves("a region"):
             self._thread.settings = settings
             return
+        index = index_of(None) if settings.is_on and settings != self._first else -1
         self._close()
-        self._thread.settings = settings
-        self._thread.index = index_of(None) if settings.is_on and settings != self._first else -1
+        self._thread.settings, self._thread.index = settings, index
         try:
             self._open()
         except SpillwayError:

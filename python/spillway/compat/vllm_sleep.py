@@ -128,7 +128,9 @@ class SleepingAllocator:
     def _live_place(self, tag: str) -> Place:
         index = index_of(None)
         numbered = (f"{tag}:{number}" for number in itertools.count(2))
-        return next((name, index) for name in itertools.chain([tag], numbered) if (name, index) not in self._asleep)
+        places = ((name, index) for name in itertools.chain([tag], numbered))
+        # A region that is another tag's by name serves that alone.
+        return next(each for each in places if each not in self._asleep and self._tags.get(each, tag) == tag)
 
     def _put_to_sleep(self, place: Place, keeps: bool) -> None:
         _regions.evict(place[0], "host" if keeps else "nowhere", place[1])
