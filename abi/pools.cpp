@@ -50,6 +50,12 @@ spw_status spw_pool_lend(int device, spw_pool_id id, int lends) {
   });
 }
 
+spw_status spw_pool_set_no_split(int device, spw_pool_id id) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    return arena.set_pool_no_split(PoolId{id.first, id.second});
+  });
+}
+
 spw_status spw_pool_claims(int device, spw_pool_id id, uint64_t* claims) {
   if (claims == nullptr) {
     return spillway::guarded([] { return spillway::is_null("claims"); });

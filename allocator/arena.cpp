@@ -208,6 +208,10 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   std::unique_lock<BiasedMutex> lock(heap.mutex);
   *out = heap.allocate_small(size_class, requested_bytes);
   if (*out != nullptr) return {};
+  if (heap.has_no_slabs()) {
+    lock.unlock();
+    return allocate_large(heap, bytes, requested_bytes, out);
+  }
   const Request request = heap.slab_request(size_class);
   Place* place = heap.take_predicted(request);
   Heap* serving = &heap;

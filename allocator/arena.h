@@ -144,6 +144,9 @@ class Arena {
   // of them goes back after the pool's release, in trims. Errors: invalid_state (no such pool, or it had
   // memory).
   Status set_pool_source(PoolId id, SegmentSource source);
+  // Each block of a pool with a source has a segment of its own from now on; other pools stay as they are.
+  // Errors: invalid_state (no such pool, or one that has served blocks of its source already).
+  Status set_pool_no_split(PoolId id);
   // From now on what a pool holds can leave the device. Its memory is that of all pools, but that it follows
   // its streams as the default pool's does: what is free of it serves others behind waits, and goes back in
   // trims, unless a graph was captured over it. Errors: invalid_state (no such pool, or it had memory),
@@ -307,6 +310,7 @@ class Arena {
   Place* take_lent(Heap& heap, const Request& request);
   // arena_sources.cpp. The next two with the arena's lock held.
   PageStore& store_of(PoolId pool) const;
+  BlockUnit unit_of(PoolId pool) const;
   uint64_t sourced_bytes() const;
   // arena_moves.cpp. With the arena's lock held. Null: the pool's memory stays where it is.
   MovablePool* movable(PoolId id) const;

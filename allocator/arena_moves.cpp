@@ -2,8 +2,6 @@
 // done, which of their pages hold something, and what it means for its counters; how bytes are copied is for
 // whoever asks for the move.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <mutex>
 #include <set>
@@ -12,14 +10,6 @@
 #include "driver/capture.h"
 
 namespace spillway {
-namespace {
-
-Status refused(PoolId id, const char* why) {
-  return Status::invalid_state(fmt::format("pool {{{}, {}}} {}", id.first, id.second, why));
-}
-
-}  // namespace
-
 // ---- Which pools, and how their memory is used
 
 Status Arena::make_pool_movable(PoolId id, GiveUpCopies give_up) {
@@ -28,12 +18,12 @@ Status Arena::make_pool_movable(PoolId id, GiveUpCopies give_up) {
         "memory can leave its addresses only with virtual memory management (backend:vmm)");
   }
   const Lock lock(mutex_);
-  if (pool_claims(id) == 0) return refused(id, "does not exist");
-  if (movable(id) != nullptr) return refused(id, "can be moved already");
-  if (sourced_.count(id) != 0) return refused(id, "has a source of its own");
+  if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
+  if (movable(id) != nullptr) return pool_refused(id, "can be moved already");
+  if (sourced_.count(id) != 0) return pool_refused(id, "has a source of its own");
   const std::vector<Heap*> owners = heaps_of(id);
   if (std::any_of(owners.begin(), owners.end(), [](const Heap* heap) { return heap->owned_pages() > 0; }))
-    return refused(id, "has memory already");
+    return pool_refused(id, "has memory already");
   auto pool = std::make_unique<MovablePool>();
   pool->give_up = std::move(give_up);
   movable_.emplace(id, std::move(pool));
@@ -85,8 +75,8 @@ void Arena::forget_captures(PoolId id, MovablePool& pool) {
 Status Arena::check_present(PoolId id) const {
   const MovablePool* pool = movable(id);
   if (pool == nullptr) return {};
-  if (pool->is_moving) return refused(id, "is being moved");
-  if (pool->is_away) return refused(id, "is not on the device: bring it back first");
+  if (pool->is_moving) return pool_refused(id, "is being moved");
+  if (pool->is_away) return pool_refused(id, "is not on the device: bring it back first");
   return {};
 }
 
@@ -151,15 +141,15 @@ std::vector<BlockRow> Arena::pool_blocks_in(PoolId id, const PageRange& range) c
 Result<MovablePool*> Arena::begin_move(PoolId id, bool out, std::vector<Heap*>* owners) {
   const Lock lock(mutex_);
   MovablePool* pool = movable(id);
-  if (pool == nullptr) return refused(id, "is no region's: its memory cannot be moved");
-  if (pool->is_moving) return refused(id, "is being moved");
-  if (out && pool->is_away) return refused(id, "is not on the device already");
-  if (!out && !pool->is_away) return refused(id, "is on the device already");
+  if (pool == nullptr) return pool_refused(id, "is no region's: its memory cannot be moved");
+  if (pool->is_moving) return pool_refused(id, "is being moved");
+  if (out && pool->is_away) return pool_refused(id, "is not on the device already");
+  if (!out && !pool->is_away) return pool_refused(id, "is on the device already");
   {
     const Lock registry(registry_mutex_);
     const bool is_open = std::any_of(open_pools_.begin(), open_pools_.end(),
                                      [&](const std::shared_ptr<Pool>& open) { return open->id == id; });
-    if (is_open) return refused(id, "is open: close it before it is moved");
+    if (is_open) return pool_refused(id, "is open: close it before it is moved");
   }
   // No other comes while the pool is moving: it cannot be opened.
   *owners = heaps_of(id);

@@ -22,10 +22,6 @@ constexpr uint32_t kReleasesPerWait = 64;
 
 thread_local int filters_inside = 0;  // calls of filters that this thread is in
 
-Status no_such_pool(PoolId id) {
-  return Status::invalid_state(fmt::format("pool {{{}, {}}} does not exist", id.first, id.second));
-}
-
 }  // namespace
 
 uint64_t Arena::pool_birth(PoolId id) const {
@@ -196,7 +192,7 @@ Status Arena::set_pool_lends(PoolId id, bool lends) {
   }
   const Lock arena_lock(mutex_);
   const Lock lock(registry_mutex_);
-  if (pool_claims_.count(id) == 0) return no_such_pool(id);
+  if (pool_claims_.count(id) == 0) return pool_refused(id, "does not exist");
   if (lending_pools_.count(id) > 0) return {};
   // What a source gave stays its pool's: take_lent() looks there.
   lending_pools_[id] = sourced_.count(id) > 0
@@ -273,7 +269,7 @@ Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
   {
     const Lock registry(registry_mutex_);
     const auto claims = pool_claims_.find(id);
-    if (claims == pool_claims_.end()) return no_such_pool(id);
+    if (claims == pool_claims_.end()) return pool_refused(id, "does not exist");
     if (--claims->second.count > 0) return {};
     for (const std::shared_ptr<Pool>& pool : open_pools_) {
       if (pool->id == id) {
@@ -333,7 +329,7 @@ void Arena::forget_pool_bytes() {
 Result<PoolState> Arena::checkpoint_pool(PoolId id) {
   const Lock lock(mutex_);
   PoolState state{id, pool_birth(id), {}};
-  if (state.birth == 0) return no_such_pool(id);
+  if (state.birth == 0) return pool_refused(id, "does not exist");
   if (sourced_.count(id) != 0 || movable(id) != nullptr) {
     return Status::unsupported(
         "the state of a region, or of a pool with an allocator of its own, cannot be saved");

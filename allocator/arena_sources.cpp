@@ -4,8 +4,6 @@
 //
 // A source is the program's code, so it is called with no lock held, and may use the allocator itself.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -59,6 +57,12 @@ PageStore& Arena::store_of(PoolId pool) const {
   return sourced == sourced_.end() ? *store_ : *sourced->second->store;
 }
 
+BlockUnit Arena::unit_of(PoolId pool) const {
+  const auto sourced = sourced_.find(pool);
+  if (sourced != sourced_.end() && sourced->second->no_split) return BlockUnit::kSegment;
+  return options_.share_edges ? BlockUnit::kLine : BlockUnit::kPage;
+}
+
 uint64_t Arena::sourced_bytes() const {
   uint64_t bytes = 0;
   for_each_sourced([&](const SourcedPool& pool) { bytes += pool.store->reserved_bytes(); });
@@ -66,20 +70,17 @@ uint64_t Arena::sourced_bytes() const {
 }
 
 Status Arena::set_pool_source(PoolId id, SegmentSource source) {
-  const auto refuse = [&](const char* why) {
-    return Status::invalid_state(fmt::format("pool {{{}, {}}} {}", id.first, id.second, why));
-  };
   const Lock lock(mutex_);
-  if (pool_claims(id) == 0) return refuse("does not exist");
-  if (sourced_.count(id) != 0) return refuse("has a source already");
-  if (movable(id) != nullptr) return refuse("is a region's, whose memory is the device's");
+  if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
+  if (sourced_.count(id) != 0) return pool_refused(id, "has a source already");
+  if (movable(id) != nullptr) return pool_refused(id, "is a region's, whose memory is the device's");
   {
     const Lock registry(registry_mutex_);
-    if (lending_pools_.count(id) != 0) return refuse("lends its memory");
+    if (lending_pools_.count(id) != 0) return pool_refused(id, "lends its memory");
   }
   for (const Heap* heap : heaps()) {
     if (heap->key.pool == id && &heap->store() == store_.get())
-      return refuse("has memory of the device already");
+      return pool_refused(id, "has memory of the device already");
   }
   auto pool = std::make_unique<SourcedPool>();
   pool->source = std::move(source);
@@ -88,6 +89,19 @@ Status Arena::set_pool_source(PoolId id, SegmentSource source) {
   if (!store.ok()) return store.take_status();
   pool->store = std::move(store.value());
   sourced_.emplace(id, std::move(pool));
+  return {};
+}
+
+Status Arena::set_pool_no_split(PoolId id) {
+  const Lock lock(mutex_);
+  if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
+  const auto sourced = sourced_.find(id);
+  if (sourced == sourced_.end() || sourced->second->no_split) return {};
+  for (const Heap* heap : heaps()) {
+    if (&heap->store() == sourced->second->store.get())
+      return pool_refused(id, "has served blocks already");
+  }
+  sourced->second->no_split = true;
   return {};
 }
 
@@ -154,7 +168,8 @@ Result<bool> Arena::grow_sourced(Heap& heap, const Request& request) {
   }
   const uint64_t bytes = uint64_t{request.lines} * kLineBytes;
   const uint64_t needed = bytes_to_pages(bytes);
-  const uint64_t wanted = bytes <= kSmallBytes ? needed : std::max(needed, kSegmentPages);
+  const bool is_shared = !pool->no_split && bytes > kSmallBytes;
+  const uint64_t wanted = is_shared ? std::max(needed, kSegmentPages) : needed;
   for (const uint64_t pages : std::array{wanted, needed}) {
     if (pages > room) continue;
     const SegmentMemory memory = ask_aligned(pool->source, pages * kPageBytes, stream);

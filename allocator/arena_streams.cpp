@@ -87,7 +87,7 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   if (heap == nullptr) heap = take_over_closed(key);
   if (heap == nullptr) {
     auto made = std::make_unique<Heap>(store_of(key.pool), counters_, events_, *driver_, context_.get(), key,
-                                       leader_, options_.share_edges);
+                                       leader_, unit_of(key.pool));
     if (key.thread != 0) made->thread_ended = thread_has_ended();
     const Lock lock(registry_mutex_);
     heap = heaps_.emplace_back(std::move(made)).get();

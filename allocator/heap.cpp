@@ -22,7 +22,7 @@ constexpr uint64_t kFewestToReview = 64;
 }  // namespace
 
 Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events, const Driver& driver,
-           CUcontext context, const HeapKey& heap_key, std::atomic<const Journal*>& leader, bool share_edges)
+           CUcontext context, const HeapKey& heap_key, std::atomic<const Journal*>& leader, BlockUnit unit)
     : counters(device_counters),
       key(heap_key),
       store_(store),
@@ -30,7 +30,7 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       driver_(driver),
       context_(context),
       device_counters_(device_counters),
-      share_edges_(share_edges),
+      unit_(unit),
       vacant_(store.id_capacity()),
       fragments_(store.pages()),
       leader_(leader),
@@ -221,7 +221,8 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
 Request Heap::large_request(uint64_t bytes) {
   // At least a unit: the address map has one entry for each, whatever the limit of small requests.
   uint64_t lines = std::max(bytes_to_lines(bytes), kUnitBytes / kLineBytes);
-  if (!share_edges_ && lines >= kPageLines) lines = bytes_to_pages(bytes) * kPageLines;
+  const bool has_whole_pages = unit_ == BlockUnit::kPage ? lines >= kPageLines : unit_ == BlockUnit::kSegment;
+  if (has_whole_pages) lines = bytes_to_pages(bytes) * kPageLines;
   return {static_cast<uint32_t>(lines), 1, nullptr};
 }
 
@@ -303,6 +304,7 @@ void Heap::review_leader() {
 }
 
 Place* Heap::take_found(const Request& request, bool frugal) {
+  if (unit_ == BlockUnit::kSegment) return take_segment(request);
   if (Place* place = take_located(request)) return place;
   // Of a program that is not known to repeat itself, the remembered place of a small block says nothing: the
   // best fit keeps free bytes together. For large blocks it spares a view.

@@ -81,10 +81,14 @@ struct Request {
   SlabClass* slab_class = nullptr;
 };
 
+// What a block of a page and more consists of: lines, of which others may have those of its first and last
+// page; pages; or, alone of the three for a block of any size, one whole segment of the heap's source.
+enum class BlockUnit : uint8_t { kLine, kPage, kSegment };
+
 class Heap {
  public:
   Heap(PageStore& store, DeviceCounters& counters, EventPool& events, const Driver& driver, CUcontext context,
-       const HeapKey& key, std::atomic<const Journal*>& leader, bool share_edges);
+       const HeapKey& key, std::atomic<const Journal*>& leader, BlockUnit unit);
   ~Heap();
 
   BiasedMutex mutex;
@@ -99,6 +103,9 @@ class Heap {
   // Graphs that were captured over its memory are replayed on any stream, and stamp nothing.
   bool is_replayed = false;
   bool may_move = false;  // of a pool whose memory can leave the device
+
+  // Blocks of any size are large ones: no slab is opened here.
+  bool has_no_slabs() const { return unit_ == BlockUnit::kSegment; }
 
   // Its pages are the pool's from now on, which counts them here; null where no pool claims them. With the
   // arena's lock held, under which pages come and go.
@@ -325,11 +332,13 @@ class Heap {
 
   // Whether the request may begin or end in a page that other blocks lie in.
   bool may_take_edges(const Request& request) const {
-    return request.align_lines == 1 && (share_edges_ || request.lines < kPageLines);
+    return request.align_lines == 1 && (unit_ == BlockUnit::kLine || request.lines < kPageLines);
   }
   Place* take_same_size(const Request& request);
   Place* take_fragment(const Request& request);
   Place* take_hole(const Request& request, bool frugal);
+  // The smallest vacant segment in which the request fits; null where all are much larger.
+  Place* take_segment(const Request& request);
   Place* new_place(uint32_t lines, uint64_t va, View* view);
   // Its view lost a page or is retired: the bytes under its address are not the place's any more.
   static bool is_lost(const Place& place) {
@@ -406,7 +415,7 @@ class Heap {
   // that the pool has used. 0: not known.
   uint64_t served_since_ = 0;
   DeviceCounters& device_counters_;
-  const bool share_edges_;
+  const BlockUnit unit_;
 
   Bitmap vacant_;
   uint32_t vacant_count_ = 0;

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "allocator/slab.h"
+#include "driver/status.h"
 #include "include/spillway/stats.h"
 #include "stats/segment_row.h"
 
@@ -28,6 +29,9 @@ struct PoolId {
     return std::tie(first, second) < std::tie(other.first, other.second);
   }
 };
+
+// Of an operation: invalid_state, "pool {1, 2} " and why.
+Status pool_refused(PoolId id, const char* why);
 
 // The bytes of device memory that a pool holds, as a counter.
 inline void add_bytes(spw_stat& held, int64_t bytes) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "allocator/address_map.h"
 #include "allocator/heap.h"
 
 namespace spillway {
@@ -21,6 +22,8 @@ constexpr uint32_t kScarceVacantDivisor = 5;
 constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostPairs = 32;
 constexpr int kMostPrefixes = 4;
+// A block that has a segment of its own leaves at most so much of it unused, as a part: 1 of 2.
+constexpr uint32_t kMostOfSegment = 2;
 // What a view costs: lines left over in the middle of a page, where only small requests find them, against
 // driver calls, these against vacant pages, and all of it against pages to be created.
 constexpr uint64_t kLinesPerCall = 128;
@@ -201,6 +204,27 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
   return placed(request, place);
 }
 
+Place* Heap::take_segment(const Request& request) {
+  if (request.slab_class != nullptr) return nullptr;
+  // There is an unused page between two segments, and no block has a part of one: a vacant run is a segment.
+  const auto pages = static_cast<uint32_t>(bytes_to_pages(uint64_t{request.lines} * kLineBytes));
+  PageRun best{kNoPage, pages * kMostOfSegment + 1};
+  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
+    const PageId last = vacant_.next_clear(first);
+    if (last - first >= pages && last - first < best.count) best = {first, last - first};
+    first = vacant_.next_set(last);
+  }
+  if (best.first == kNoPage) return nullptr;
+  const uint32_t lines = best.count * kPageLines;
+  Place* place = AddressMap::instance().find(va_of(best.first, 0));
+  if (place == nullptr || place->heap != this || place->lines != lines || !fits(*place)) {
+    place = new_place(lines, va_of(best.first, 0), nullptr);
+    lay_out(*place, kNoPage, 0, best.first);
+  }
+  take(*place);
+  return place;
+}
+
 Place* Heap::take_window(const Request& request, uint32_t most_pages, bool spare_mappings) {
   const uint32_t lines = request.lines;
   if (lines <= kPageLines) return nullptr;  // any vacant page serves it at home
@@ -281,7 +305,7 @@ Plan Heap::plan_extension(uint32_t lines) const {
   PageId first = end;
   while (first > 0 && vacant_.test(first - 1)) --first;
   uint32_t head = 0;
-  const bool takes_edge = share_edges_ || lines < kPageLines;
+  const bool takes_edge = unit_ == BlockUnit::kLine || lines < kPageLines;
   if (takes_edge && first > 0 && owns(store_.page(first - 1)) && !vacant_.test(first - 1)) {
     head = std::min(store_.page(first - 1).free_lines.suffix(), lines);
   }

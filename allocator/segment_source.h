@@ -23,6 +23,7 @@ struct SegmentSource {
 // What one such pool holds, in a store of its own: its pages never serve another.
 struct SourcedPool {
   SegmentSource source;
+  bool no_split = false;  // each block has a segment of its own
   std::unique_ptr<PageStore> store;
 };
 

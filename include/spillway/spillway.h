@@ -214,6 +214,11 @@ typedef void (*spw_segment_free)(void* pointer, size_t bytes, void* context);
  * or a source already). */
 SPW_API spw_status spw_pool_set_source(int device, spw_pool_id id, spw_segment_alloc alloc,
                                        spw_segment_free free, void* context);
+/* Each block of a pool with a source has a segment of its own from now on, for programs that register each
+ * block by the allocation that it lies in. A segment whose block is free serves requests of half its bytes
+ * and more. Of a pool without a source nobody sees segments, and it stays as it is. Errors:
+ * SPW_ERROR_INVALID_STATE (no such pool, or it has served blocks already). */
+SPW_API spw_status spw_pool_set_no_split(int device, spw_pool_id id);
 
 /* ---- Blocks ---- */
 

@@ -328,6 +328,7 @@ TEST(Abi, PoolsKeepTheirMemoryAndAskTheirFilter) {
     SPW_CHECK(spw_find_owner(&pool, &owner, nullptr) == SPW_ERROR_INVALID_POINTER);
     SPW_CHECK(spw_pool_lend(0, {3, 4}, 1) == SPW_OK &&
               spw_pool_lend(0, {5, 6}, 1) == SPW_ERROR_INVALID_STATE);
+    SPW_CHECK(spw_pool_set_no_split(0, {3, 4}) == SPW_OK);  // it has no source
     SPW_CHECK(spw_pool_release(0, {3, 4}) == SPW_OK);
     SPW_CHECK(spw_pool_release(0, {3, 4}) == SPW_ERROR_INVALID_STATE);
     SPW_CHECK(spw_pool_trim(0, {7, 8}) == SPW_OK && spw_pool_trim(0, {3, 4}) == SPW_OK);

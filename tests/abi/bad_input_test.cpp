@@ -51,6 +51,8 @@ TEST(BadInput, PoolCallsThatDoNotMatch) {
     };
     const spw_segment_alloc nothing = [](size_t, spw_stream, void*) -> void* { return nullptr; };
     expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist", [&] { return set_source(nothing); });
+    expect_refused(SPW_ERROR_INVALID_STATE, "{3, 4} does not exist",
+                   [&] { return spw_pool_set_no_split(0, pool); });
     spw_pool_state* state = nullptr;
     const auto checkpoint = [&] { return spw_pool_checkpoint(0, pool, &state); };
     const auto restore = [&] { return spw_pool_restore(state, nullptr, nullptr); };

@@ -18,6 +18,7 @@ class Source {
             [this](const SegmentMemory& memory) { held_.erase(memory.pointer); }};
   }
   size_t held() const { return held_.size(); }
+  bool begins_at(const void* pointer) const { return held_.count(const_cast<void*>(pointer)) > 0; }
   bool holds(const void* pointer) const {
     const auto va = reinterpret_cast<uint64_t>(pointer);
     for (const auto& [at, range] : held_) {

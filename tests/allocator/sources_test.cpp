@@ -56,6 +56,37 @@ TEST_F(SourcesTest, ManyBlocksAreOfOneSegment) {
   expect_sound();
 }
 
+TEST_F(SourcesTest, EachBlockOfAPoolThatSplitsNothingIsOfOneSegment) {
+  SPW_EXPECT_OK(arena_->retain_pool(kPool));
+  SPW_EXPECT_OK(arena_->set_pool_source(kPool, source_.functions()));
+  SPW_EXPECT_OK(arena_->set_pool_no_split(kPool));
+  SPW_EXPECT_OK(arena_->begin_pool(kPool, nullptr));
+  std::vector<void*> blocks;
+  for (const size_t bytes : {size_t{600}, 300 * size_t{1024}, 2 * kMiB, 3 * kMiB + 100, 4 * kMiB}) {
+    blocks.push_back(must_allocate(*arena_, bytes, nullptr));
+    device_.touch(nullptr, blocks.back(), bytes);
+    EXPECT_EQ(source_.held(), blocks.size());
+    EXPECT_TRUE(source_.begins_at(blocks.back()));
+  }
+  EXPECT_EQ(reserved(), static_cast<int64_t>(14 * kMiB)) << "no more than each needs";
+  // What is free serves what it is not much too large for, whole.
+  SPW_EXPECT_OK(Arena::free(blocks[4]));
+  void* const half = must_allocate(*arena_, kMiB, nullptr);
+  EXPECT_EQ(half, blocks[4]);
+  void* const more = must_allocate(*arena_, kMiB, nullptr);
+  EXPECT_TRUE(source_.begins_at(more));
+  EXPECT_EQ(source_.held(), 6u);
+  SPW_EXPECT_OK(Arena::free(half));
+  blocks[4] = must_allocate(*arena_, 5 * kMiB, nullptr);
+  EXPECT_EQ(source_.held(), 7u);
+  for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(Arena::free(more));
+  EXPECT_EQ(arena_->set_pool_no_split({5, 5}).code(), SPW_ERROR_INVALID_STATE);
+  release();
+  EXPECT_EQ(source_.held(), 0u);
+  expect_sound();
+}
+
 TEST_F(SourcesTest, APoolThatLendsServesItsStreamInsteadOfRunningOut) {
   const CUstream stream = device_.stream();
   open(source_);
@@ -275,7 +306,10 @@ TEST_F(SourcesTest, Mistakes) {
   SPW_EXPECT_OK(arena_->end_pool({1, 1}));
   open(source_);
   EXPECT_EQ(arena_->set_pool_source(kPool, source_.functions()).code(), SPW_ERROR_INVALID_STATE);
-  SPW_EXPECT_OK(arena_->end_pool(kPool));
+  void* const divided = must_allocate(*arena_, kMiB, nullptr);
+  EXPECT_EQ(arena_->set_pool_no_split(kPool).code(), SPW_ERROR_INVALID_STATE);
+  SPW_EXPECT_OK(Arena::free(divided));
+  release();
   // A source must not give memory of the allocator itself.
   SPW_EXPECT_OK(arena_->retain_pool({2, 2}));
   SPW_EXPECT_OK(arena_->set_pool_source(
@@ -300,6 +334,8 @@ TEST_F(SourcesTest, AtRandom) {
     for (int i = 0; i < 2; ++i) {
       SPW_EXPECT_OK(arena_->retain_pool(pools[i]));
       SPW_EXPECT_OK(arena_->set_pool_source(pools[i], sources[i].functions()));
+      const bool splits = (generation >> i) % 2 == 0;
+      if (!splits) SPW_EXPECT_OK(arena_->set_pool_no_split(pools[i]));
     }
     struct Block {
       void* at;

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytorch_demands import (
+    MIB,
     Case,
     Table,  # noqa: F401
     change,
     main,
-    native_alone,
     output,
     pinned,
     torch,
@@ -126,7 +126,6 @@ print(json.dumps([held, freed, torch.cuda.host_memory_stats()]))
             first, second = pinned(64), pinned(64)
         self.assertNotEqual(first.data_ptr(), second.data_ptr())
 
-    @native_alone
     def test_in_a_capture_a_freed_block_that_nothing_used_serves_again(self) -> None:
         with self.captured():
             block = pinned(64)
@@ -134,6 +133,15 @@ print(json.dumps([held, freed, torch.cuda.host_memory_stats()]))
             del block
             again = pinned(64)
         self.assertEqual(again.data_ptr(), address)
+
+    def test_then_blocks_one_after_another_hold_no_more_than_one(self) -> None:
+        torch._C._host_emptyCache()
+        before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+        with self.captured():
+            for tenths in (30, 30, 25, 28, 30, 29):
+                pinned(tenths * MIB // 10)
+            held = torch.cuda.host_memory_stats()["allocated_bytes.current"] - before
+        self.assertLessEqual(held, 4 * MIB)
 
     def test_what_a_captured_copy_reads_serves_nothing_else(self) -> None:
         for shares in (False, True):

@@ -180,7 +180,6 @@ class Pools(Case):
         self.assertTrue(all(last <= block.data_ptr() < last + 40 * MIB for block in blocks))
         del blocks, pool
 
-    @native_alone
     def test_each_block_of_a_pool_that_splits_nothing_is_of_one_segment(self) -> None:
         source = Mapped()
         pool = torch.cuda.MemPool(source.allocator, no_split=True)

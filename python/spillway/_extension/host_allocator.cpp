@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "calls.h"
 
@@ -15,6 +16,10 @@ namespace spillway_torch {
 namespace {
 
 HostAllocator* the_host_allocator = nullptr;
+
+// A free block of a pool serves a request of at least this part of its size. PyTorch's own rounds both up to a
+// power of two, so that its blocks are at most so much larger.
+constexpr size_t kMostWaste = 2;
 
 // Tensors call it from their destructors, where nothing may be thrown.
 void delete_pinned(void* pointer) {
@@ -31,7 +36,9 @@ void delete_pinned(void* pointer) {
 
 at::DataPtr HostAllocator::allocate(size_t bytes) {
   void* pointer = nullptr;
-  if (bytes > 0) {
+  const bool pools_are_open = bytes > 0 && open_count_.load(std::memory_order_relaxed) > 0;
+  if (pools_are_open) pointer = take_of_pool(bytes);
+  if (bytes > 0 && pointer == nullptr) {
     c10::DeviceIndex device = c10::cuda::current_device();
     spw_status status = spw_pinned_alloc(bytes, device, &pointer);
     if (status == SPW_ERROR_INVALID_STATE) {
@@ -45,7 +52,7 @@ at::DataPtr HostAllocator::allocate(size_t bytes) {
       status = spw_pinned_alloc(bytes, device, &pointer);
     }
     check(status);
-    if (open_count_.load(std::memory_order_relaxed) > 0) note_pool(pointer);
+    if (pools_are_open) note_pool(pointer, bytes);
   }
   return {pointer, pointer, &delete_pinned, c10::Device(c10::DeviceType::CPU)};
 }
@@ -68,6 +75,7 @@ bool HostAllocator::record_event(void* pointer, void*, c10::Stream stream) {
   const spw_status status = spw_pinned_record_stream(pointer, used.device_index(), used.stream());
   if (status == SPW_ERROR_INVALID_POINTER) return false;  // pinned by others
   check(status);
+  if (pool_block_count_.load(std::memory_order_relaxed) > 0) note_use(pointer);
   return true;
 }
 
@@ -128,28 +136,67 @@ void HostAllocator::release_pool(c10::MempoolId_t id) {
   const std::lock_guard lock(mutex_);
   const auto found = pools_.find(id);
   if (found == pools_.end() || --found->second.claims > 0) return;
-  released_.insert(released_.end(), found->second.freed.begin(), found->second.freed.end());
+  const Pool& pool = found->second;
+  released_.insert(released_.end(), pool.freed.begin(), pool.freed.end());
+  for (const auto& [bytes, pointer] : pool.free_unused) released_.push_back(pointer);
   pools_.erase(found);
 }
 
-void HostAllocator::note_pool(void* pointer) {
+const c10::MempoolId_t* HostAllocator::open_pool() const {
   const c10::Stream stream = c10::cuda::getCurrentCUDAStream().unwrap();
-  const std::lock_guard lock(mutex_);
   const auto found =
       std::find_if(open_.begin(), open_.end(), [&](const auto& pool) { return pool.second(stream); });
-  if (found == open_.end()) return;
-  pool_blocks_[pointer] = found->first;
+  return found == open_.end() ? nullptr : &found->first;
+}
+
+void HostAllocator::add_pool_block(void* pointer, const PoolBlock& block) {
+  pool_blocks_[reinterpret_cast<uintptr_t>(pointer)] = block;
   pool_block_count_.store(pool_blocks_.size());
+}
+
+void* HostAllocator::take_of_pool(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const c10::MempoolId_t* id = open_pool();
+  if (id == nullptr) return nullptr;
+  auto& unused = pools_[*id].free_unused;
+  const auto found = unused.lower_bound(bytes);
+  if (found == unused.end() || found->first / kMostWaste > bytes) return nullptr;
+  const auto [block_bytes, pointer] = *found;
+  unused.erase(found);
+  add_pool_block(pointer, {block_bytes, *id});
+  return pointer;
+}
+
+void HostAllocator::note_pool(void* pointer, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const c10::MempoolId_t* id = open_pool();
+  if (id != nullptr) add_pool_block(pointer, {bytes, *id});
+}
+
+void HostAllocator::note_use(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  const std::lock_guard lock(mutex_);
+  const auto after = pool_blocks_.upper_bound(address);
+  if (after == pool_blocks_.begin()) return;
+  const auto around = std::prev(after);
+  if (address - around->first < around->second.bytes) around->second.is_used = true;
 }
 
 bool HostAllocator::keep_for_pool(void* pointer) {
   const std::lock_guard lock(mutex_);
-  const auto found = pool_blocks_.find(pointer);
+  const auto found = pool_blocks_.find(reinterpret_cast<uintptr_t>(pointer));
   if (found == pool_blocks_.end()) return false;
-  const auto pool = pools_.find(found->second);
-  (pool == pools_.end() ? released_ : pool->second.freed).push_back(pointer);
+  const PoolBlock block = found->second;
   pool_blocks_.erase(found);
   pool_block_count_.store(pool_blocks_.size());
+  const auto pool = pools_.find(block.pool);
+  if (pool == pools_.end()) {
+    released_.push_back(pointer);
+  } else if (block.is_used) {
+    pool->second.freed.push_back(pointer);
+  } else {
+    pool->second.free_unused.emplace(block.bytes, pointer);
+  }
   return true;
 }
 

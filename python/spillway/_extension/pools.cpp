@@ -60,9 +60,9 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
   check(spw_pool_lend(device, abi(id), use_on_oom ? 1 : 0));
 }
 
-// Blocks are divided at 512 bytes everywhere, and joined at once: there is nothing that no_split would
-// prevent.
-void Allocator::setNoSplit(DeviceIndex, MempoolId_t) {}
+void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id) {
+  check(spw_pool_set_no_split(device, abi(id)));
+}
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
                                          const std::unordered_set<void*>& expected) {
