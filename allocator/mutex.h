@@ -1,7 +1,6 @@
 // A mutex for critical sections of nanoseconds: locking is one atomic exchange, unlocking a plain store,
 // which is what the hit path pays for. A thread that finds it held spins, then yields, then sleeps in growing
 // steps; it is not woken, so an unlock costs nothing more when somebody waits. Not recursive, not fair.
-// Annotated for clang -Wthread-safety.
 //
 // BiasedMutex: the same for a lock that one thread takes nearly always. That thread owns the *bias* and pays
 // neither exchange nor fence, only plain stores and loads; another thread that comes takes the bias away
@@ -15,22 +14,7 @@
 #include <cstdint>
 
 #include "stats/barrier.h"
-
-#if defined(__clang__)
-#define SPW_CAPABILITY(name) __attribute__((capability(name)))
-#define SPW_SCOPED_CAPABILITY __attribute__((scoped_lockable))
-#define SPW_ACQUIRE(...) __attribute__((acquire_capability(__VA_ARGS__)))
-#define SPW_RELEASE(...) __attribute__((release_capability(__VA_ARGS__)))
-#define SPW_REQUIRES(...) __attribute__((requires_capability(__VA_ARGS__)))
-#define SPW_GUARDED_BY(mutex) __attribute__((guarded_by(mutex)))
-#else
-#define SPW_CAPABILITY(name)
-#define SPW_SCOPED_CAPABILITY
-#define SPW_ACQUIRE(...)
-#define SPW_RELEASE(...)
-#define SPW_REQUIRES(...)
-#define SPW_GUARDED_BY(mutex)
-#endif
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -40,6 +24,8 @@ class SPW_CAPABILITY("mutex") Mutex {
     if (held_.exchange(true, std::memory_order_acquire)) lock_contended();
   }
   void unlock() SPW_RELEASE() { held_.store(false, std::memory_order_release); }
+  // For the analysis alone, where it cannot see that the mutex is held.
+  void assert_held() const SPW_ASSERT_HELD() {}
 
  private:
   void lock_contended();
@@ -101,17 +87,5 @@ inline const void* BiasedMutex::this_thread() {
   static thread_local char marker __attribute__((tls_model("initial-exec")));
   return &marker;
 }
-
-template <typename AnyMutex>
-class SPW_SCOPED_CAPABILITY Lock {
- public:
-  explicit Lock(AnyMutex& mutex) SPW_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~Lock() SPW_RELEASE() { mutex_.unlock(); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-
- private:
-  AnyMutex& mutex_;
-};
 
 }  // namespace spillway
