@@ -6,7 +6,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "allocator/arena.h"
 
@@ -60,7 +59,7 @@ class Allocator {
 
   std::shared_ptr<const Driver> driver_;
   const OptionsOf options_of_;
-  std::mutex create_mutex_;
+  BlockingMutex create_mutex_;
   std::array<std::atomic<Arena*>, kMostDevices> arenas_{};
 };
 

@@ -75,6 +75,7 @@ Arena::~Arena() {
     shared_.leave_to_driver();
   }
   for_each_sourced([&](const SourcedPool& pool) {
+    kArenaLock.assert_held();  // nobody else has the arena any more
     if (!idle) return;
     for (const SegmentMemory& memory :
          pool.store->take_segments([](PageId) { return true; }, [](PageId) {})) {
@@ -98,26 +99,26 @@ void Arena::update_most_pages() {
 }
 
 uint64_t Arena::most_reserved_bytes() const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return store_->most_pages() * kPageBytes + held_elsewhere_bytes();
 }
 
 Status Arena::set_limit(uint64_t bytes) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   limit_.store(bytes, std::memory_order_relaxed);
   update_most_pages();
   return {};
 }
 
 Status Arena::set_reserve(uint64_t bytes) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   reserve_bytes_ = bytes;
   update_most_pages();
   return {};
 }
 
 Status Arena::set_soft_limit(uint64_t bytes) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   store_->set_soft_most_pages(bytes / kPageBytes);
   return {};
 }
@@ -169,59 +170,68 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
   return serve(bytes + padding, bytes, stream, out);
 }
 
-Status Arena::climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
-                             uint64_t bytes, uint64_t requested_bytes, Place** place, void** out) {
+Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
+                         TakenPlace* taken, void** out) {
   Climb tried;
   tried.requested_bytes = requested_bytes;
   tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
-  lock.unlock();
-  Result<Place*> climbed = climb(heap, request, tried);
+  Result<TakenPlace> climbed = climb(heap, request, tried);
   if (!climbed.ok()) return climbed.take_status();
-  *place = climbed.value();
+  *taken = std::move(climbed.value());
   Status status;
-  if (*place != nullptr) {
-    lock = std::unique_lock<BiasedMutex>((*place)->heap->mutex, std::adopt_lock);
-  } else {
-    status = place_outside(heap, bytes, tried, out);
-  }
+  if (taken->place == nullptr) status = place_outside(heap, bytes, tried, out);
   climbs_.add(tried);
   return status;
 }
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
-  std::unique_lock<BiasedMutex> lock(heap.mutex);
-  const Request request = heap.large_request(bytes);
-  Place* place = heap.take_predicted(request);
-  Heap* serving = &heap;
-  if (place == nullptr) {
-    Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
-    if (!status.ok() || place == nullptr) return status;
-    serving = place->heap;
+  Request request;
+  {
+    const Lock lock(heap.mutex);
+    request = heap.large_request(bytes);
+    if (Place* place = heap.take_predicted(request); place != nullptr) [[likely]]
+      return hand_out(heap, *place, requested_bytes, out);
   }
-  if (!serving->make_live(*place, requested_bytes)) return no_host_memory();
-  *out = reinterpret_cast<void*>(place->va);
+  TakenPlace taken;
+  Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
+  if (!status.ok() || taken.place == nullptr) return status;
+  Heap& serving = *taken.place->heap;
+  serving.mutex.assert_held();  // by `taken`
+  return hand_out(serving, *taken.place, requested_bytes, out);
+}
+
+Status Arena::hand_out(Heap& heap, Place& place, uint64_t requested_bytes, void** out) {
+  if (!heap.make_live(place, requested_bytes)) return no_host_memory();
+  *out = reinterpret_cast<void*>(place.va);
   return {};
 }
 
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
-  std::unique_lock<BiasedMutex> lock(heap.mutex);
-  *out = heap.allocate_small(size_class, requested_bytes);
-  if (*out != nullptr) return {};
-  if (heap.has_no_slabs()) {
-    lock.unlock();
-    return allocate_large(heap, bytes, requested_bytes, out);
+  Request request;
+  {
+    const Lock lock(heap.mutex);
+    *out = heap.allocate_small(size_class, requested_bytes);
+    if (*out != nullptr) return {};
+    if (!heap.has_no_slabs()) {
+      request = heap.slab_request(size_class);
+      if (Place* place = heap.take_predicted(request); place != nullptr)
+        return hand_out_slot(heap, *place, size_class, requested_bytes, out);
+    }
   }
-  const Request request = heap.slab_request(size_class);
-  Place* place = heap.take_predicted(request);
-  Heap* serving = &heap;
-  if (place == nullptr) {
-    Status status = climb_unlocked(lock, heap, request, bytes, requested_bytes, &place, out);
-    if (!status.ok() || place == nullptr) return status;
-    serving = place->heap;
-  }
-  if (place->slab == nullptr && !serving->open_slab(*place, size_class)) return no_host_memory();
-  *out = serving->allocate_slot(size_class, requested_bytes);
+  if (heap.has_no_slabs()) return allocate_large(heap, bytes, requested_bytes, out);
+  TakenPlace taken;
+  Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
+  if (!status.ok() || taken.place == nullptr) return status;
+  Heap& serving = *taken.place->heap;
+  serving.mutex.assert_held();  // by `taken`
+  return hand_out_slot(serving, *taken.place, size_class, requested_bytes, out);
+}
+
+Status Arena::hand_out_slot(Heap& heap, Place& place, uint32_t size_class, uint64_t requested_bytes,
+                            void** out) {
+  if (place.slab == nullptr && !heap.open_slab(place, size_class)) return no_host_memory();
+  *out = heap.allocate_slot(size_class, requested_bytes);
   return {};
 }
 
@@ -334,7 +344,7 @@ DeviceStats Arena::stats() const {
     metadata += heap->metadata_bytes();
   }
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     stats.live_mappings = store_->live_mappings() + shared_.mappings();
     stats.metadata_bytes = static_cast<int64_t>(metadata + store_->metadata_bytes());
   }
@@ -358,7 +368,7 @@ std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const 
     request.device_free_bytes = *free_bytes;
   }
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     for (const auto& [id, held] : pool_bytes_) {
       if (movable(id) == nullptr) request.pools.push_back({id.first, id.second, held});
     }

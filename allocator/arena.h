@@ -68,7 +68,7 @@ class Arena {
  public:
   // Errors: invalid_argument (no such device), invalid_state (it has no context yet), unsupported, driver.
   static Result<std::unique_ptr<Arena>> create(std::shared_ptr<const Driver> driver, int device,
-                                               const ArenaOptions& options);
+                                               const ArenaOptions& options) SPW_NO_THREAD_SAFETY_ANALYSIS;
   // Waits for the device. What may still be in use all the same stays mapped.
   ~Arena();
 
@@ -279,13 +279,13 @@ class Arena {
   // The next two with the arena's lock held, null if there is none. A heap of the stream whose pool was
   // released and whose memory nothing uses any more: programs that capture and release graphs without end
   // would else make heaps without end.
-  Heap* reuse_released(const HeapKey& key);
+  Heap* reuse_released(const HeapKey& key) SPW_REQUIRES(kArenaLock);
   // One whose stream is gone, and over.
-  Heap* take_over_closed(const HeapKey& key);
-  bool may_take_over(Heap& heap, PoolId pool);
+  Heap* take_over_closed(const HeapKey& key) SPW_REQUIRES(kArenaLock);
+  bool may_take_over(Heap& heap, PoolId pool) SPW_REQUIRES(kArenaLock, heap.mutex);
   // Whether the heap's stream is gone, in which case the heap is closed. With its lock held.
-  bool has_gone(Heap& heap);
-  void close_heap(Heap& heap, bool covered);
+  bool has_gone(Heap& heap) SPW_REQUIRES(heap.mutex);
+  void close_heap(Heap& heap, bool covered) SPW_REQUIRES(heap.mutex);
   // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
   void close_unreachable(const HeapKey& opened);
   // arena_pools.cpp.
@@ -294,30 +294,30 @@ class Arena {
     uint64_t birth = 0;  // no two pools ever have the same
   };
   // With the arena's lock held.
-  void claim(PoolId id);
+  void claim(PoolId id) SPW_REQUIRES(kArenaLock);
   std::vector<Heap*> heaps_of(PoolId id) const;
   uint64_t pool_birth(PoolId id) const;  // 0: there is no such pool
   bool pool_for(CUstream stream, PoolId* id);
   // Drops the counters of pools that are gone, as far as nothing is left in them. With the arena's lock held.
-  void forget_pool_bytes();
+  void forget_pool_bytes() SPW_REQUIRES(kArenaLock);
   // release_pool without what may wait. *was_sourced: the pool had a source of its own.
   Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
   void stop_lending(PoolId id);
   // Lets others have what is free in the pool, until it is opened again; answers how many bytes that is.
   uint64_t lend_pool(PoolId id);
   // The same where the pool has a source of its own: a place in what its heap of the same stream has free,
-  // which is the pool's again after its free. With the lock of that heap held; null if there is none.
-  Place* take_lent(Heap& heap, const Request& request);
+  // which is the pool's again after its free.
+  TakenPlace take_lent(Heap& heap, const Request& request);
   // arena_sources.cpp. The next two with the arena's lock held.
-  PageStore& store_of(PoolId pool) const;
-  BlockUnit unit_of(PoolId pool) const;
-  uint64_t sourced_bytes() const;
+  PageStore& store_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
+  BlockUnit unit_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
+  uint64_t sourced_bytes() const SPW_REQUIRES(kArenaLock);
   // arena_moves.cpp. With the arena's lock held. Null: the pool's memory stays where it is.
-  MovablePool* movable(PoolId id) const;
+  MovablePool* movable(PoolId id) const SPW_REQUIRES(kArenaLock);
   // Errors: invalid_state (the pool is out of the device, or on its way).
-  Status check_present(PoolId id) const;
+  Status check_present(PoolId id) const SPW_REQUIRES(kArenaLock);
   // How the heap's memory is used, by its pool, which somebody has a claim on or not. With its lock, too.
-  void set_use_of(Heap& heap, bool is_claimed) const;
+  void set_use_of(Heap& heap, bool is_claimed) const SPW_REQUIRES(kArenaLock, heap.mutex);
   // A stream is served from a movable pool: is it being captured? With no lock held.
   void note_capture(PoolId id, CUstream stream, bool by_owner);
   // *owners: the pool's heaps.
@@ -329,28 +329,29 @@ class Arena {
   // With no lock held. `by_mover`: of a pool that this thread moves.
   uint64_t give_up_freed_of(PoolId id, bool by_mover);
   // With the arena's lock held, like those below.
-  void end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners);
-  void forget_captures(PoolId id, MovablePool& pool);
-  std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const;
-  std::vector<PageRange> ranges_of(const std::vector<PageId>& pages) const;
-  Status release_free_pages(const std::vector<Heap*>& owners);
+  void end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
+  void forget_captures(PoolId id, MovablePool& pool) SPW_REQUIRES(kArenaLock);
+  std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const SPW_REQUIRES(kArenaLock);
+  std::vector<PageRange> ranges_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
+  Status release_free_pages(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
   // Throws bad_alloc before anything changed.
-  void take_out(const MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages);
+  void take_out(const MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages)
+      SPW_REQUIRES(kArenaLock);
   // Needs no memory, so that it cannot fail once the bytes have moved.
   void count_out(MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages,
-                 bool out);
+                 bool out) SPW_REQUIRES(kArenaLock);
   // Nothing is served from the pool's source any more; false where it has none.
-  bool retire_source(PoolId id);
+  bool retire_source(PoolId id) SPW_REQUIRES(kArenaLock);
   template <typename Visit>
-  void for_each_sourced(Visit visit) const {
+  void for_each_sourced(Visit visit) const SPW_REQUIRES(kArenaLock) {
     for (const auto& [id, pool] : sourced_) visit(*pool);
     for (const std::unique_ptr<SourcedPool>& pool : released_sources_) visit(*pool);
   }
   // Whether this thread is in a call of some source: pools with sources do not serve it.
   static bool is_inside_source();
-  Result<Place*> climb_sourced(Heap& heap, const Request& request);
-  // What the heap has, completed frees included; null if nothing fits. With its lock held.
-  static Place* take_free(Heap& heap, const Request& request);
+  Result<TakenPlace> climb_sourced(Heap& heap, const Request& request);
+  // What the heap has, completed frees included; null if nothing fits.
+  static Place* take_free(Heap& heap, const Request& request) SPW_REQUIRES(heap.mutex);
   // One segment more for the heap; false where there is no room, or none to be had.
   Result<bool> grow_sourced(Heap& heap, const Request& request);
   Status add_segment(SourcedPool& pool, Heap& heap, const SegmentMemory& memory, uint32_t pages);
@@ -359,39 +360,45 @@ class Arena {
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
-  // The ladder, for `bytes` of which the program asked for `requested_bytes`. Gives `lock`, the heap's, up
-  // for it; that of the place's heap is held when one was found. Else *place is null, and *out a block in
-  // host memory.
-  Status climb_unlocked(std::unique_lock<BiasedMutex>& lock, Heap& heap, const Request& request,
-                        uint64_t bytes, uint64_t requested_bytes, Place** place, void** out);
+  // The ladder, for `bytes` of which the program asked for `requested_bytes`, with no lock held. Where no
+  // place was found, *out is a block in host memory.
+  Status serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
+                    TakenPlace* taken, void** out);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
+  // A place that was taken becomes the program's block; or that of a slab gives one of its slots.
+  static Status hand_out(Heap& heap, Place& place, uint64_t requested_bytes, void** out)
+      SPW_REQUIRES(heap.mutex);
+  static Status hand_out_slot(Heap& heap, Place& place, uint32_t size_class, uint64_t requested_bytes,
+                              void** out) SPW_REQUIRES(heap.mutex);
 
   // ladder.cpp. climb() answers a place taken in `heap` or, at the end, in one that lends, or that of a slab
-  // that has room by now; the lock of the place's heap is then held. Null when device memory has run out.
-  Result<Place*> climb(Heap& heap, const Request& request, Climb& tried);
+  // that has room by now; none when device memory has run out.
+  Result<TakenPlace> climb(Heap& heap, const Request& request, Climb& tried);
   // The end of the ladder: a block in host memory, or the error.
   Status place_outside(Heap& heap, uint64_t bytes, Climb& tried, void** out);
   bool may_ask_last_rungs(Heap& heap);
   // Device memory that must come free for the request, as far as can be told.
   uint64_t missing_bytes(Heap& heap, const Request& request);
   // With `crowded`, maps no view beyond most_mappings_ but sets it and answers null.
-  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, Climb& tried, bool* crowded);
+  Result<Place*> climb_without_host_wait(Heap& heap, const Request& request, Climb& tried, bool* crowded)
+      SPW_REQUIRES(kArenaLock, heap.mutex);
   // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
   // may be created for that now.
-  uint32_t many_mappings() const;
-  bool mappings_are_many() const;
-  uint32_t pages_to_spare_mappings() const;
+  uint32_t many_mappings() const SPW_REQUIRES(kArenaLock);
+  bool mappings_are_many() const SPW_REQUIRES(kArenaLock);
+  uint32_t pages_to_spare_mappings() const SPW_REQUIRES(kArenaLock);
   // Whether the place expected for the request is only held up by other streams, which still use it or own
   // pages of it, and the limit leaves no room to make up for it.
-  bool wants_back(const Heap& heap, const Request& request);
+  bool wants_back(const Heap& heap, const Request& request) SPW_REQUIRES(heap.mutex);
   // Whether so many pages more can be had within the soft limit, as far as is known. A device that others had
   // filled is asked again now and then.
   bool may_have_room(uint64_t pages);
-  Place* borrow_predicted(Heap& heap, const Request& request);
-  uint32_t borrow(Heap& heap, uint32_t wanted);
-  uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages);
-  bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch);
+  Place* borrow_predicted(Heap& heap, const Request& request) SPW_REQUIRES(kArenaLock, heap.mutex);
+  uint32_t borrow(Heap& heap, uint32_t wanted) SPW_REQUIRES(kArenaLock, heap.mutex);
+  uint32_t lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages)
+      SPW_REQUIRES(kArenaLock, lender.mutex, heap.mutex);
+  bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch) SPW_REQUIRES(waiter.mutex, earlier.mutex);
   bool wait_for_frees(Heap& heap);
   bool wait_for_device();
   // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
@@ -404,14 +411,15 @@ class Arena {
   Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
   Status synchronize_context(const std::vector<Heap*>& all);
   // False where that cannot be done.
-  bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events);
+  bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events)
+      SPW_REQUIRES(heap.mutex);
   // Whether waiting for the whole context can disturb no capture, as far as can be known without disturbing
   // it.
   bool may_wait_for_context() const;
   // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
   bool wait_if_nothing_captures();
   // With the heap's lock held: whether its stream is being captured; one that is gone is not.
-  bool is_capturing(Heap& heap);
+  bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
   bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
 
@@ -420,7 +428,7 @@ class Arena {
   static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
   // Beside the pages: shared blocks and segments of sources. With the arena's lock held.
-  uint64_t held_elsewhere_bytes() const;
+  uint64_t held_elsewhere_bytes() const SPW_REQUIRES(kArenaLock);
   Status check_shareable() const;
   Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
   Status free_shared(uint64_t va);
@@ -428,16 +436,16 @@ class Arena {
   Status close_own_import(uint64_t va);
 
   // Whether a page has no live bytes, and its users are done as of the last wait.
-  static bool may_go(const Heap& heap, PageId id);
+  static bool may_go(const Heap& heap, PageId id) SPW_REQUIRES(heap.mutex);
   std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
-  void update_most_pages();
+  void update_most_pages() SPW_REQUIRES(kArenaLock);
   using GivenBack = std::vector<std::pair<Heap*, PageId>>;
   // How much of what is vacant goes.
   enum class Trim : uint8_t { kAll, kToLimit };
   // Of these heaps. `given`, where it is not null: what went.
   Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr, Trim trim = Trim::kAll);
   Status release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given = nullptr,
-                              Trim trim = Trim::kAll);
+                              Trim trim = Trim::kAll) SPW_REQUIRES(kArenaLock);
   std::vector<Heap*> heaps() const;
 
   std::shared_ptr<const Driver> driver_;
@@ -454,33 +462,37 @@ class Arena {
 
   mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
-  SharedBlocks shared_;
-  std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_;
-  std::map<PoolId, std::unique_ptr<MovablePool>> movable_;
-  std::map<PoolId, spw_stat> pool_bytes_;
-  std::vector<std::unique_ptr<SourcedPool>> released_sources_;  // to the end: heaps refer to their stores
+  SharedBlocks shared_ SPW_GUARDED_BY(kArenaLock);
+  std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_ SPW_GUARDED_BY(kArenaLock);
+  std::map<PoolId, std::unique_ptr<MovablePool>> movable_ SPW_GUARDED_BY(kArenaLock);
+  std::map<PoolId, spw_stat> pool_bytes_ SPW_GUARDED_BY(kArenaLock);
+  std::vector<std::unique_ptr<SourcedPool>> released_sources_
+      SPW_GUARDED_BY(kArenaLock);  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
-  GivenBack given_back_;       // by trim_for_now(), heap after heap
-  uint64_t spared_pages_ = 0;  // created to spare mappings, since memory was last given back
-  uint32_t most_mappings_;     // of the options, or more where all views were in use
+  GivenBack given_back_ SPW_GUARDED_BY(kArenaLock);  // by trim_for_now(), heap after heap
+  uint64_t spared_pages_ SPW_GUARDED_BY(kArenaLock) =
+      0;  // created to spare mappings, since memory was last given back
+  uint32_t most_mappings_ SPW_GUARDED_BY(kArenaLock);  // of the options, or more where all views were in use
   std::atomic<uint64_t> limit_;
-  uint64_t reserve_bytes_;  // guarded by mutex_
-  uint64_t traced_limit_ = 0;
+  uint64_t reserve_bytes_ SPW_GUARDED_BY(kArenaLock);
+  uint64_t traced_limit_ SPW_GUARDED_BY(kArenaLock) = 0;
   std::atomic<bool> exceeds_limit_{false};  // more pages are held than may be; changes under mutex_
   LastRungs last_rungs_;
 
   std::atomic<const Journal*> leader_{nullptr};  // see journal.h
 
   mutable Mutex registry_mutex_;
-  std::vector<std::unique_ptr<Heap>> heaps_;  // all, for as long as the arena lives
+  std::vector<std::unique_ptr<Heap>> heaps_
+      SPW_GUARDED_BY(registry_mutex_);  // all, for as long as the arena lives
   // The heap that serves a stream; by its handle, which no two streams have at the same time.
   using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
   static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
-  std::map<StreamKey, Heap*> serving_;
-  std::vector<Heap*> closed_;                      // to be taken over
-  std::vector<std::shared_ptr<Pool>> open_pools_;  // those that are last come first
-  std::map<PoolId, PoolClaims> pool_claims_;
-  std::map<PoolId, LastRungs::Id> lending_pools_;
+  std::map<StreamKey, Heap*> serving_ SPW_GUARDED_BY(registry_mutex_);
+  std::vector<Heap*> closed_ SPW_GUARDED_BY(registry_mutex_);  // to be taken over
+  std::vector<std::shared_ptr<Pool>> open_pools_
+      SPW_GUARDED_BY(registry_mutex_);  // those that are last come first
+  std::map<PoolId, PoolClaims> pool_claims_ SPW_GUARDED_BY(registry_mutex_);
+  std::map<PoolId, LastRungs::Id> lending_pools_ SPW_GUARDED_BY(registry_mutex_);
   std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};
   std::atomic<uint32_t> capture_pool_count_{0};  // of them, those that may be open for a capture

@@ -17,13 +17,16 @@ Status Arena::make_pool_movable(PoolId id, GiveUpCopies give_up) {
     return Status::unsupported(
         "memory can leave its addresses only with virtual memory management (backend:vmm)");
   }
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
   if (movable(id) != nullptr) return pool_refused(id, "can be moved already");
   if (sourced_.count(id) != 0) return pool_refused(id, "has a source of its own");
   const std::vector<Heap*> owners = heaps_of(id);
-  if (std::any_of(owners.begin(), owners.end(), [](const Heap* heap) { return heap->owned_pages() > 0; }))
-    return pool_refused(id, "has memory already");
+  const auto has_pages = [](Heap* heap) {
+    const Lock heap_lock(heap->mutex);
+    return heap->owned_pages() > 0;
+  };
+  if (std::any_of(owners.begin(), owners.end(), has_pages)) return pool_refused(id, "has memory already");
   auto pool = std::make_unique<MovablePool>();
   pool->give_up = std::move(give_up);
   movable_.emplace(id, std::move(pool));
@@ -56,7 +59,7 @@ void Arena::note_capture(PoolId id, CUstream stream, bool by_owner) {
     return;
   }
   const Captured captured = by_owner ? Captured::kForGood : Captured::kByAnother;
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   MovablePool* pool = movable(id);
   if (pool == nullptr || pool->captured >= captured) return;
   pool->captured = captured;
@@ -103,25 +106,25 @@ std::vector<PageRange> Arena::ranges_of(const std::vector<PageId>& pages) const 
 }
 
 std::vector<PageRange> Arena::pool_ranges(PoolId id) const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return ranges_of(pages_of(heaps_of(id)));
 }
 
 uint64_t Arena::pool_held_bytes(PoolId id) const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   const auto found = pool_bytes_.find(id);
   return found == pool_bytes_.end() ? 0 : static_cast<uint64_t>(found->second.current);
 }
 
 uint64_t Arena::pool_stuck_bytes(PoolId id) const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   const MovablePool* pool = movable(id);
   return pool == nullptr || !pool->is_away ? 0 : store_->stuck_bytes(pages_of(heaps_of(id)));
 }
 
 std::vector<BlockRow> Arena::pool_blocks_in(PoolId id, const PageRange& range) const {
   std::vector<BlockRow> blocks;
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
     heap->for_each_place([&](const Place& place) {
@@ -139,7 +142,7 @@ std::vector<BlockRow> Arena::pool_blocks_in(PoolId id, const PageRange& range) c
 // ---- Out
 
 Result<MovablePool*> Arena::begin_move(PoolId id, bool out, std::vector<Heap*>* owners) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   MovablePool* pool = movable(id);
   if (pool == nullptr) return pool_refused(id, "is no region's: its memory cannot be moved");
   if (pool->is_moving) return pool_refused(id, "is being moved");
@@ -253,7 +256,7 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
     Status waited = wait_before_move();
     if (!waited.ok()) return waited;
     {
-      const Lock lock(mutex_);
+      const ArenaLock lock(mutex_);
       forget_captures(id, pool);
       for (Heap* heap : owners) {
         const Lock heap_lock(heap->mutex);
@@ -269,7 +272,7 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
     Status copied = copy(ranges);
     is_copied = copied.ok();
     if (!is_copied) return copied;
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     take_out(pool, owners, pages);
     count_out(pool, owners, pages, true);
     for (const PageRange& range : ranges) counters_.trace(TraceKind::kEvict, range.va, range.bytes, 0);
@@ -278,7 +281,7 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
   if (is_copied && !pool.is_away) {
     for (const PageRange& range : ranges) pool.give_up(range);
   }
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   end_move(id, pool, owners);
   update_most_pages();
   return status;
@@ -289,7 +292,7 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
 // What the device has may be in the hands of heaps, of colder pools, or of the program.
 Status Arena::make_room(uint64_t bytes) {
   const auto has_room = [&] {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     return store_->room_pages() * kPageBytes >= bytes;
   };
   if (has_room()) return {};
@@ -320,7 +323,7 @@ Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
   Status status = caught([&] {
     (void)give_up_freed_of(id, true);
     {
-      const Lock lock(mutex_);
+      const ArenaLock lock(mutex_);
       pages = pages_of(owners);
       ranges = ranges_of(pages);
     }
@@ -330,17 +333,18 @@ Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
     const RelaxedCapture relaxed(*driver_);
     {
       // Counted before it comes, so that nobody else takes the room.
-      const Lock lock(mutex_);
+      const ArenaLock lock(mutex_);
       count_out(pool, owners, pages, false);
     }
     Status back = put_back(pages);
     if (back.code() == SPW_ERROR_OUT_OF_MEMORY && trim().ok()) back = put_back(pages);
     return back.ok() ? copy(ranges, &is_settled) : std::move(back);
   });
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (!status.ok() && !pool.is_away) {
     const RelaxedCapture relaxed(*driver_);
     Status gone = is_settled ? caught([&] {
+      kArenaLock.assert_held();  // by `lock`
       take_out(pool, owners, pages);
       return Status();
     })
@@ -356,7 +360,7 @@ Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
 }
 
 Status Arena::put_back(const std::vector<PageId>& pages) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return store_->put_back(pages);
 }
 
@@ -365,7 +369,7 @@ Status Arena::put_back(const std::vector<PageId>& pages) {
 uint64_t Arena::give_up_freed() {
   std::vector<PoolId> all;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     for (const auto& [id, pool] : movable_) all.push_back(id);
   }
   uint64_t bytes = 0;
@@ -381,7 +385,7 @@ uint64_t Arena::give_up_freed_of(PoolId id, bool by_mover) {
   std::vector<PageId> pages;
   std::vector<PageRange> ranges;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     MovablePool* pool = movable(id);
     if (pool == nullptr || !pool->is_away || pool->is_moving != by_mover) return 0;
     forget_captures(id, *pool);
@@ -410,7 +414,7 @@ uint64_t Arena::give_up_freed_of(PoolId id, bool by_mover) {
     }
   }
   for (const PageRange& range : ranges) give_up(range);
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   store_->forget_out(pages);
   return pages.size() * kPageBytes;
 }

@@ -107,7 +107,7 @@ std::vector<Heap*> Arena::heaps_of(PoolId id) const {
 
 Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool by_owner, bool is_last) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
-  const Lock arena_lock(mutex_);
+  const ArenaLock arena_lock(mutex_);
   if (Status status = check_present(id); !status.ok()) return status;
   {
     const Lock lock(registry_mutex_);
@@ -135,7 +135,7 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool b
 
 Status Arena::retain_pool(PoolId id) {
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and always exists");
-  const Lock arena_lock(mutex_);
+  const ArenaLock lock(mutex_);
   claim(id);
   return {};
 }
@@ -190,7 +190,7 @@ Status Arena::set_pool_lends(PoolId id, bool lends) {
     stop_lending(id);
     return {};
   }
-  const Lock arena_lock(mutex_);
+  const ArenaLock arena_lock(mutex_);
   const Lock lock(registry_mutex_);
   if (pool_claims_.count(id) == 0) return pool_refused(id, "does not exist");
   if (lending_pools_.count(id) > 0) return {};
@@ -214,13 +214,13 @@ void Arena::stop_lending(PoolId id) {
   last_rungs_.remove(rung);
 }
 
-Place* Arena::take_lent(Heap& heap, const Request& request) {
-  if (!may_ask_last_rungs(heap)) return nullptr;
+TakenPlace Arena::take_lent(Heap& heap, const Request& request) {
+  if (!may_ask_last_rungs(heap)) return {};
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return nullptr;
+  if (!context.status().ok()) return {};
   const RelaxedCapture relaxed(*driver_);
-  const Lock lock(mutex_);
-  if (heap.key.pool != PoolId{}) return nullptr;
+  const ArenaLock lock(mutex_);
+  if (heap.key.pool != PoolId{}) return {};
   std::vector<PoolId> pools;
   {
     const Lock registry(registry_mutex_);
@@ -231,18 +231,17 @@ Place* Arena::take_lent(Heap& heap, const Request& request) {
     for (Heap* lender : heaps_of(id)) {
       const bool is_of_stream = static_cast<const StreamIdentity&>(lender->key) == heap.key;
       if (!is_of_stream || lender->is_closed() || &lender->store() != &store_of(id)) continue;
-      std::unique_lock<BiasedMutex> lender_lock(lender->mutex);
-      Place* place = take_free(*lender, lender->same_request(request, heap));
+      HeapLock lender_lock(lender->mutex);
+      Place* place = take_free(*lender, lender->same_request(request));
       if (place == nullptr) continue;
-      lender_lock.release();
-      return place;
+      return {place, std::move(lender_lock)};
     }
   }
-  return nullptr;
+  return {};
 }
 
 uint64_t Arena::lend_pool(PoolId id) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   uint64_t pages = 0;
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
@@ -261,7 +260,7 @@ uint64_t Arena::lend_pool(PoolId id) {
 }
 
 Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
-  const Lock lock(mutex_);
+  const ArenaLock arena_lock(mutex_);
   if (const MovablePool* pool = movable(id); pool != nullptr && pool->is_moving) {
     return Status::invalid_state(
         fmt::format("pool {{{}, {}}} is being moved: release it afterwards", id.first, id.second));
@@ -299,20 +298,20 @@ Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
 // ---- What a pool holds, counted
 
 std::vector<std::pair<PoolId, spw_stat>> Arena::pool_bytes() const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return {pool_bytes_.begin(), pool_bytes_.end()};
 }
 
 void Arena::reset_peaks() {
   counters_.reset_peaks();
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   for (auto& [id, bytes] : pool_bytes_) bytes.peak = bytes.current;
   forget_pool_bytes();
 }
 
 void Arena::reset_accumulated() {
   counters_.reset_accumulated();
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   for (auto& [id, bytes] : pool_bytes_) bytes.allocated = bytes.freed = 0;
   forget_pool_bytes();
 }
@@ -327,7 +326,7 @@ void Arena::forget_pool_bytes() {
 // ---- What a pool holds, saved and put back
 
 Result<PoolState> Arena::checkpoint_pool(PoolId id) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   PoolState state{id, pool_birth(id), {}};
   if (state.birth == 0) return pool_refused(id, "does not exist");
   if (sourced_.count(id) != 0 || movable(id) != nullptr) {
@@ -342,7 +341,7 @@ Result<PoolState> Arena::checkpoint_pool(PoolId id) {
 }
 
 Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* changes) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (pool_birth(state.pool) != state.birth) {
     return Status::invalid_state(fmt::format(
         "pool {{{}, {}}} was released or lent memory since its state was saved, or is not of device {}",
@@ -350,10 +349,17 @@ Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* c
   }
   const std::vector<Heap*> owned = heaps_of(state.pool);
   const AllLocked locked(owned);
-  if (std::any_of(owned.begin(), owned.end(), [](const Heap* heap) { return heap->has_pending_frees(); })) {
+  const auto has_pending_frees = [](const Heap* heap) {
+    heap->mutex.assert_held();  // by `locked`
+    return heap->has_pending_frees();
+  };
+  if (std::any_of(owned.begin(), owned.end(), has_pending_frees)) {
     const ScopedContext context(*driver_, context_.get());
     const RelaxedCapture relaxed(*driver_);
-    for (Heap* heap : owned) heap->complete_finished_frees();
+    for (Heap* heap : owned) {
+      heap->mutex.assert_held();  // by `locked`
+      heap->complete_finished_frees();
+    }
   }
   // A heap that came later held nothing then.
   const HeapState nothing;
@@ -364,11 +370,13 @@ Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* c
   std::vector<RestoredBlock> freed;
   std::vector<RestoredBlock> allocated;
   for (Heap* heap : owned) {
+    heap->mutex.assert_held();  // by `locked`
     if (Status status = heap->prepare_restore(saved_of(heap), freed, allocated); !status.ok()) return status;
   }
   for (RestoredBlock& block : freed) block.row.kind = BlockKind::kInactive;
   freed.insert(freed.end(), allocated.begin(), allocated.end());
   for (Heap* heap : owned) {
+    heap->mutex.assert_held();  // by `locked`
     if (Status status = heap->restore(saved_of(heap)); !status.ok()) return status;
   }
   *changes = std::move(freed);

@@ -38,7 +38,7 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
   for (bool trimmed = false;; trimmed = true) {
     {
       const RelaxedCapture relaxed(*driver_);
-      const Lock lock(mutex_);
+      const ArenaLock lock(mutex_);
       Result<uint64_t> va = shared_.reuse(bytes, identity.value());
       if (va.ok() && va.value() == 0) {
         const uint64_t pages = SharedBlocks::extent_bytes(bytes) / kPageBytes;
@@ -61,7 +61,7 @@ Status Arena::free_shared(uint64_t va) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const RelaxedCapture relaxed(*driver_);
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   Status status = shared_.free(va);
   if (status.ok()) shared_.complete_finished_frees();
   update_most_pages();
@@ -72,14 +72,14 @@ Status Arena::record_stream_shared(uint64_t va, CUstream stream) {
   Result<StreamIdentity> identity = identify(*driver_, stream);
   if (!identity.ok()) return identity.take_status();
   if (Status status = check_context(*driver_, stream, context_.get(), device_); !status.ok()) return status;
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return shared_.record_stream(va, identity.value());
 }
 
 Result<Exported> Arena::export_block(const void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   if (Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
-    const Lock lock(arena->mutex_);
+    const ArenaLock lock(arena->mutex_);
     return arena->shared_.export_block(va);
   }
   if (AddressMap::instance().find(va) != nullptr) {
@@ -141,7 +141,7 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
 Result<PageSpan> Arena::pages_around(const void* pointer) {
   PageSpan span;
   std::vector<PageId> pages;
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
   return span;
 }
@@ -153,7 +153,7 @@ Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t firs
   PageSpan span;
   std::vector<PageId> pages;
   // Held to the end: it keeps the pages from being released.
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
   if (span.identity != identity || first > span.count || count > span.count - first) {
     return Status::invalid_state(
@@ -190,7 +190,7 @@ Status Arena::finish_import(MappedRange range, void** out) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const RelaxedCapture relaxed(*driver_);
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   Result<uint64_t> va = shared_.take_in(std::move(range), store_->devices());
   if (!va.ok()) return va.take_status();
   *out = reinterpret_cast<void*>(va.value());
@@ -209,7 +209,7 @@ Status Arena::close_import(void* pointer) {
 
 Status Arena::close_own_import(uint64_t va) {
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     if (!shared_.is_imported(va)) {
       return Status::invalid_pointer(fmt::format("close of {:#x}: nothing was imported there", va));
     }
@@ -230,7 +230,7 @@ Status Arena::close_own_import(uint64_t va) {
   counters_.on_host_wait();
   counters_.on_sync_all_streams();
   if (Status status = synchronize_context(all); !status.ok()) return status;
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return shared_.drop_imported(va);
 }
 

@@ -70,7 +70,7 @@ uint64_t Arena::sourced_bytes() const {
 }
 
 Status Arena::set_pool_source(PoolId id, SegmentSource source) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
   if (sourced_.count(id) != 0) return pool_refused(id, "has a source already");
   if (movable(id) != nullptr) return pool_refused(id, "is a region's, whose memory is the device's");
@@ -93,13 +93,12 @@ Status Arena::set_pool_source(PoolId id, SegmentSource source) {
 }
 
 Status Arena::set_pool_no_split(PoolId id) {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
   const auto sourced = sourced_.find(id);
   if (sourced == sourced_.end() || sourced->second->no_split) return {};
   for (const Heap* heap : heaps()) {
-    if (&heap->store() == sourced->second->store.get())
-      return pool_refused(id, "has served blocks already");
+    if (&heap->store() == sourced->second->store.get()) return pool_refused(id, "has served blocks already");
   }
   sourced->second->no_split = true;
   return {};
@@ -126,7 +125,7 @@ Place* Arena::take_free(Heap& heap, const Request& request) {
   return place != nullptr ? place : heap.take_found(request, false);
 }
 
-Result<Place*> Arena::climb_sourced(Heap& heap, const Request& request) {
+Result<TakenPlace> Arena::climb_sourced(Heap& heap, const Request& request) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return Status(context.status().code(), context.status().text());
   const RelaxedCapture relaxed(*driver_);
@@ -134,12 +133,11 @@ Result<Place*> Arena::climb_sourced(Heap& heap, const Request& request) {
   bool may_trim = true;
   for (bool waited = false;;) {
     {
-      std::unique_lock<BiasedMutex> lock(heap.mutex);
+      HeapLock lock(heap.mutex);
       if (has_gone(heap)) return Status::invalid_state("the stream is gone");
       if (Place* place = take_free(heap, request); place != nullptr) {
         if (waited) counters_.on_alloc_retry();
-        lock.release();
-        return place;
+        return TakenPlace{place, std::move(lock)};
       }
     }
     Result<bool> grown = grow_sourced(heap, request);
@@ -149,7 +147,7 @@ Result<Place*> Arena::climb_sourced(Heap& heap, const Request& request) {
     if (std::exchange(may_wait, false) && wait_for_frees(heap)) continue;
     // What the device has may be in the hands of the other heaps.
     if (std::exchange(may_trim, false) && trim().ok()) continue;
-    return nullptr;
+    return TakenPlace{};
   }
 }
 
@@ -158,7 +156,7 @@ Result<bool> Arena::grow_sourced(Heap& heap, const Request& request) {
   uint64_t room = 0;
   CUstream stream = nullptr;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     for_each_sourced([&](SourcedPool& each) {
       if (each.store.get() == &heap.store()) pool = &each;
     });
@@ -187,7 +185,7 @@ Result<bool> Arena::grow_sourced(Heap& heap, const Request& request) {
 
 Status Arena::add_segment(SourcedPool& pool, Heap& heap, const SegmentMemory& memory, uint32_t pages) {
   PageId first = kNoPage;
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   const Lock heap_lock(heap.mutex);
   if (Status status = pool.store->add_segment(memory, pages, &heap, &first); !status.ok()) return status;
   heap.add_vacant(first, pages);
@@ -198,16 +196,24 @@ Status Arena::add_segment(SourcedPool& pool, Heap& heap, const SegmentMemory& me
 void Arena::return_segments() {
   std::vector<std::pair<SegmentMemory, const SegmentSource*>> gone;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     if (released_sources_.empty()) return;
     const std::vector<Heap*> all = heaps();
     const AllLocked locked(all);
     for (const std::unique_ptr<SourcedPool>& pool : released_sources_) {
       PageStore& store = *pool->store;
       const auto owner_of = [&](PageId id) { return store.page(id).owner.load(std::memory_order_relaxed); };
-      const std::vector<SegmentMemory> taken =
-          store.take_segments([&](PageId id) { return may_go(*owner_of(id), id); },
-                              [&](PageId id) { owner_of(id)->drop_vacant(id, 1); });
+      const auto goes = [&](PageId id) {
+        const Heap& owner = *owner_of(id);
+        owner.mutex.assert_held();  // by `locked`
+        return may_go(owner, id);
+      };
+      const auto drop = [&](PageId id) {
+        Heap& owner = *owner_of(id);
+        owner.mutex.assert_held();  // by `locked`
+        owner.drop_vacant(id, 1);
+      };
+      const std::vector<SegmentMemory> taken = store.take_segments(goes, drop);
       for (const SegmentMemory& memory : taken) gone.emplace_back(memory, &pool->source);
     }
     update_most_pages();

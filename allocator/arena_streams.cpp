@@ -77,7 +77,7 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   close_unreachable(key);
   // Host memory that runs out must not come between a heap and its stream.
   std::map<StreamKey, Heap*> entry{{key_of(key), nullptr}};
-  const Lock arena_lock(mutex_);
+  const ArenaLock arena_lock(mutex_);
   {
     // Another thread may have been faster.
     const Lock lock(registry_mutex_);

@@ -32,7 +32,7 @@ Status Arena::synchronize_context(const std::vector<Heap*>& all) {
   }
   uint64_t shared_awaited = 0;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     shared_awaited = shared_.begin_wait();
   }
   counters_.on_driver_call(DriverCall::kSynchronize);
@@ -42,7 +42,7 @@ Status Arena::synchronize_context(const std::vector<Heap*>& all) {
     const Lock lock(all[i]->mutex);
     all[i]->timeline.end_wait(awaited[i]);
   }
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   shared_.end_wait(shared_awaited);
   update_most_pages();
   return {};
@@ -84,7 +84,7 @@ Status Arena::synchronize(const std::vector<Heap*>& all, bool* everything) {
   uint64_t shared_awaited = 0;
   bool shared_reached = false;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     shared_awaited = shared_.begin_wait();
     shared_reached = shared_.list_pending_events(events);
   }
@@ -105,7 +105,7 @@ Status Arena::synchronize(const std::vector<Heap*>& all, bool* everything) {
       if (status.ok()) heap->timeline.end_wait(awaited);
     }
     if (status.ok() && shared_reached) {
-      const Lock lock(mutex_);
+      const ArenaLock lock(mutex_);
       shared_.end_wait(shared_awaited);
       update_most_pages();
     }
@@ -121,7 +121,7 @@ bool Arena::wait_if_nothing_captures() {
   if (any_capturing(all)) return false;
   bool shared_in_use = false;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     shared_in_use = shared_.is_in_use();
   }
   // Who uses a shared block that lives is not known to the last stream.
@@ -166,7 +166,7 @@ Status Arena::trim() {
 Status Arena::trim_for_now() {
   GivenBack given;
   Status status = trim_heaps(heaps(), &given);
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   if (!given.empty()) given_back_ = std::move(given);
   return status;
 }
@@ -184,7 +184,7 @@ void Arena::keep_limit() {
   if (!exceeds_limit_.load(std::memory_order_relaxed)) return;
   const std::vector<Heap*> all = heaps();
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     update_most_pages();
     if (!exceeds_limit_.load(std::memory_order_relaxed)) return;
     bool helps = shared_.has_idle();
@@ -223,7 +223,7 @@ Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Tri
   Status released;
   Status pages;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     if (chosen.size() == all.size()) released = shared_.release_idle();
     update_most_pages();
     pages = release_vacant_pages(chosen, given, trim);
@@ -249,17 +249,22 @@ Status Arena::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* 
     const auto is_chosen = [&](const Heap* heap) {
       return std::find(chosen.begin(), chosen.end(), heap) != chosen.end();
     };
-    return store_->release_segments(
-        [&](PageId first, uint32_t count) {
-          for (PageId id = first; id < first + count; ++id) {
-            const Heap* const owner = store_->page(id).owner.load();
-            if (!is_chosen(owner) || !may_go(*owner, id)) return false;
-          }
-          return !is_enough();
-        },
-        [&](PageId first, uint32_t count) {
-          for (PageId id = first; id < first + count; ++id) store_->page(id).owner.load()->drop_vacant(id, 1);
-        });
+    const auto goes = [&](PageId first, uint32_t count) {
+      for (PageId id = first; id < first + count; ++id) {
+        const Heap* const owner = store_->page(id).owner.load();
+        owner->mutex.assert_held();  // by `locked`
+        if (!is_chosen(owner) || !may_go(*owner, id)) return false;
+      }
+      return !is_enough();
+    };
+    const auto drop = [&](PageId first, uint32_t count) {
+      for (PageId id = first; id < first + count; ++id) {
+        Heap& owner = *store_->page(id).owner.load();
+        owner.mutex.assert_held();  // by `locked`
+        owner.drop_vacant(id, 1);
+      }
+    };
+    return store_->release_segments(goes, drop);
   }
   for (Heap* heap : chosen) {
     if (&heap->store() != store_.get()) continue;
@@ -286,14 +291,14 @@ uint64_t Arena::take_back() {
   const RelaxedCapture relaxed(*driver_);
   GivenBack wanted;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     wanted.swap(given_back_);
     update_most_pages();
   }
   uint64_t taken = 0;
   for (size_t next = 0; next < wanted.size();) {
     // Others that need pages wait for a run at most.
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     const auto [heap, first] = wanted[next];
     uint32_t count = 0;
     while (count < kMostPagesAtOnce && next < wanted.size() &&

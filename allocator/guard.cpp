@@ -83,7 +83,7 @@ Status Guard::allocate(size_t bytes, CUstream stream, const void* caller, void**
   block.has_zones = fill_new(block);
   const uint64_t user = block.user();
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     blocks_.emplace(block.base, std::move(block));
   } catch (const std::bad_alloc&) {
     (void)Arena::free(base);
@@ -106,7 +106,7 @@ bool Guard::fill_new(const GuardedBlock& block) {
 
 Status Guard::record_stream(void* pointer, CUstream stream) {
   if (pointer == nullptr) return {};
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   GuardedBlock* block = find(address_of(pointer));
   if (block == nullptr || block->state != State::kLive || block->user() != address_of(pointer)) {
     return nothing_known("record_stream", address_of(pointer));
@@ -126,7 +126,7 @@ Status Guard::free(void* pointer, const void* caller) {
   if (pointer == nullptr) return {};
   GuardedBlock* block = nullptr;
   {
-    std::unique_lock lock(mutex_);
+    PausableLock lock(mutex_);
     block = find(address_of(pointer));
     if (block == nullptr || block->state != State::kLive || block->user() != address_of(pointer)) {
       lock.unlock();
@@ -139,7 +139,7 @@ Status Guard::free(void* pointer, const void* caller) {
   if (!take_over(*block)) return leave(*block, false);
   if (fits_quarantine(*block)) return quarantine(*block);
   {
-    const std::lock_guard checking(check_mutex_);
+    const Lock checking(check_mutex_);
     std::vector<Inspection> inspections = ordered({block});
     (void)inspect(inspections);
   }
@@ -158,7 +158,7 @@ bool Guard::take_over(const GuardedBlock& block) {
   if (block.stream == CU_STREAM_PER_THREAD) {
     Result<Event> event = events_.acquire();
     if (!event.ok() || !event->record(block.stream).ok()) return false;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     poison_events_.insert_or_assign(&block, std::move(event.value()));
   }
   return true;
@@ -182,7 +182,7 @@ Status Guard::quarantine(GuardedBlock& block) {
   Status drained;
   for (;;) {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (quarantined_bytes_ <= room) {
         block.state = State::kQuarantined;
         block.poisoned = true;
@@ -198,7 +198,7 @@ Status Guard::quarantine(GuardedBlock& block) {
 Status Guard::leave(GuardedBlock& block, bool withheld) {
   void* base = pointer_to(block.base);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (withheld) quarantined_bytes_ -= block.total_bytes;
     if (const auto event = poison_events_.find(&block); event != poison_events_.end()) {
       events_.give_back(std::move(event->second));
@@ -214,10 +214,10 @@ Status Guard::leave(GuardedBlock& block, bool withheld) {
 
 Status Guard::drain(uint64_t above, uint64_t down_to) {
   if (quarantined_bytes() <= above) return {};
-  const std::lock_guard checking(check_mutex_);
+  const Lock checking(check_mutex_);
   std::vector<GuardedBlock*> leaving;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (quarantined_bytes_ <= above) return {};
     for (uint64_t left = quarantined_bytes_; left > down_to && !quarantine_.empty();) {
       leaving.push_back(quarantine_.front());
@@ -238,10 +238,10 @@ Status Guard::drain(uint64_t above, uint64_t down_to) {
 
 void Guard::stream_destroyed(CUstream stream) {
   if (is_default_stream(stream)) return;
-  const std::lock_guard checking(check_mutex_);
+  const Lock checking(check_mutex_);
   std::vector<GuardedBlock*> filled;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (auto& [base, block] : blocks_) {
       if (block.state == State::kFreeing) continue;  // another thread's
       const bool is_on_it = block.stream == stream;
@@ -257,7 +257,7 @@ void Guard::stream_destroyed(CUstream stream) {
   const bool behind = context.status().ok() && open_readback().ok() && !is_capturing(*driver_, stream) &&
                       readback_->order_after(stream).ok();
   if (behind) return;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (GuardedBlock* block : filled) block->has_zones = false;
 }
 
@@ -267,7 +267,7 @@ Status Guard::trim() {
 }
 
 uint64_t Guard::quarantined_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return quarantined_bytes_;
 }
 
@@ -287,12 +287,12 @@ GuardedBlock* Guard::find_gone(uint64_t va) {
 }
 
 bool Guard::holds(const void* pointer) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return const_cast<Guard*>(this)->find(address_of(pointer)) != nullptr;
 }
 
 bool Guard::remembers(const void* pointer) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return const_cast<Guard*>(this)->find_gone(address_of(pointer)) != nullptr;
 }
 
@@ -301,7 +301,7 @@ Status Guard::refuse(uint64_t va, const void* caller) {
   std::string report;
   Status status;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     GuardedBlock* block = find(va);
     if (block == nullptr) block = find_gone(va);
     if (block == nullptr) return nothing_known("free", va);

@@ -24,7 +24,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +33,7 @@
 #include "allocator/readback.h"
 #include "driver/driver.h"
 #include "driver/event.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -95,14 +95,14 @@ class Guard {
   // If more than `above` bytes are in quarantine, the oldest go until no more than `down_to` are.
   Status drain(uint64_t above, uint64_t down_to);
   Status refuse(uint64_t va, const void* caller);
-  GuardedBlock* find(uint64_t va);
-  GuardedBlock* find_gone(uint64_t va);
+  GuardedBlock* find(uint64_t va) SPW_REQUIRES(mutex_);
+  GuardedBlock* find_gone(uint64_t va) SPW_REQUIRES(mutex_);
 
-  // guard_check.cpp. With check_mutex_ held.
-  Status open_readback();
+  // guard_check.cpp.
+  Status open_readback() SPW_REQUIRES(check_mutex_);
   // Of these blocks, those whose bytes can be read now, behind what their streams have enqueued.
-  std::vector<Inspection> ordered(const std::vector<GuardedBlock*>& blocks);
-  Status inspect(std::vector<Inspection>& inspections);
+  std::vector<Inspection> ordered(const std::vector<GuardedBlock*>& blocks) SPW_REQUIRES(check_mutex_);
+  Status inspect(std::vector<Inspection>& inspections) SPW_REQUIRES(check_mutex_);
   void report_damage(const Inspection& inspection, GuardedBlock::Finding finding, const Damage& damage);
 
   static Inspection inspection_of(const GuardedBlock& block);
@@ -117,16 +117,17 @@ class Guard {
   std::atomic<uint64_t> findings_{0};
   std::atomic<uint64_t> steps_{0};
 
-  std::mutex check_mutex_;
-  std::unique_ptr<Readback> readback_;
+  BlockingMutex check_mutex_;
+  std::unique_ptr<Readback> readback_ SPW_GUARDED_BY(check_mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<uint64_t, GuardedBlock> blocks_;  // by base; live and in quarantine
-  std::deque<GuardedBlock*> quarantine_;     // oldest first
+  mutable BlockingMutex mutex_;
+  std::map<uint64_t, GuardedBlock> blocks_ SPW_GUARDED_BY(mutex_);  // by base; live and in quarantine
+  std::deque<GuardedBlock*> quarantine_ SPW_GUARDED_BY(mutex_);     // oldest first
   // Marks the fill at the free, for blocks of streams that only their own thread can reach.
-  std::unordered_map<const GuardedBlock*, Event> poison_events_;
-  uint64_t quarantined_bytes_ = 0;
-  std::deque<GuardedBlock> gone_;  // newest last; a bounded memory of what was given back
+  std::unordered_map<const GuardedBlock*, Event> poison_events_ SPW_GUARDED_BY(mutex_);
+  uint64_t quarantined_bytes_ SPW_GUARDED_BY(mutex_) = 0;
+  std::deque<GuardedBlock> gone_
+      SPW_GUARDED_BY(mutex_);  // newest last; a bounded memory of what was given back
 };
 
 }  // namespace spillway

@@ -41,7 +41,7 @@ std::vector<Guard::Inspection> Guard::ordered(const std::vector<GuardedBlock*>& 
     }
     const auto [stream, is_new] = reached.emplace(block->stream, false);
     if (block->stream == CU_STREAM_PER_THREAD && block->poisoned) {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       const auto event = poison_events_.find(block);
       stream->second = event != poison_events_.end() && readback_->order_after(event->second).ok();
     } else if (is_new) {
@@ -53,10 +53,10 @@ std::vector<Guard::Inspection> Guard::ordered(const std::vector<GuardedBlock*>& 
 }
 
 Status Guard::check() {
-  const std::lock_guard checking(check_mutex_);
+  const Lock checking(check_mutex_);
   std::vector<Inspection> inspections;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [base, block] : blocks_) {
       if (!block.has_zones) continue;
       inspections.push_back(inspection_of(block));
@@ -127,7 +127,7 @@ void Guard::report_damage(const Inspection& inspection, GuardedBlock::Finding fi
   if (damage.count == 0) return;
   std::string report;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = blocks_.find(inspection.base);
     // Freed and given back meanwhile: then what was read may have been somebody else's.
     if (found == blocks_.end() || found->second.allocated.number != inspection.allocated) return;

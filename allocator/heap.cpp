@@ -218,12 +218,12 @@ Place* Heap::new_place(uint32_t lines, uint64_t va, View* view) {
   return place;
 }
 
-Request Heap::large_request(uint64_t bytes) {
+Request Heap::large_request(uint64_t bytes) const {
   // At least a unit: the address map has one entry for each, whatever the limit of small requests.
   uint64_t lines = std::max(bytes_to_lines(bytes), kUnitBytes / kLineBytes);
   const bool has_whole_pages = unit_ == BlockUnit::kPage ? lines >= kPageLines : unit_ == BlockUnit::kSegment;
   if (has_whole_pages) lines = bytes_to_pages(bytes) * kPageLines;
-  return {static_cast<uint32_t>(lines), 1, nullptr};
+  return {static_cast<uint32_t>(lines), 1};
 }
 
 Place* Heap::take_predicted(const Request& request) {
@@ -251,6 +251,7 @@ Place* Heap::take_same_size(const Request& request) {
     return std::pair<bool, uint64_t>(!expected, expected ? place.expected_at : place.last_use);
   };
   const auto serves = [&](const Place& place) {
+    mutex.assert_held();  // by this function
     return place.va % (request.align_lines * kLineBytes) == 0 && fits(place);
   };
   // The best of those that `may` be it.
@@ -339,7 +340,7 @@ bool Heap::make_live(Place& place, uint64_t requested_bytes) {
 void Heap::pages_missing_from(const Place& place, std::vector<PageId>& missing) const {
   missing.clear();
   if (place.state != BlockState::kFree || is_lost(place)) return;
-  const auto add = [&](PageId id) {
+  const auto add = [&](PageId id) SPW_REQUIRES(mutex) {
     if (!vacant_.test(id)) missing.push_back(id);
   };
   for (const PageRun& run : place.runs) {

@@ -69,12 +69,7 @@ bool Heap::reopens(const Slab& slab) {
 }
 
 Request Heap::slab_request(uint32_t size_class) {
-  return {kSlabLines, kUnitLines, &classes_[size_class]};
-}
-
-Request Heap::same_request(const Request& request, const Heap& other) {
-  if (request.slab_class == nullptr) return request;
-  return slab_request(static_cast<uint32_t>(request.slab_class - other.classes_.data()));
+  return {kSlabLines, kUnitLines, &classes_[size_class], size_class};
 }
 
 void Heap::add_spare_slab() {

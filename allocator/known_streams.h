@@ -5,9 +5,10 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -21,35 +22,35 @@ class KnownStreams {
 
   // Whether the handle was that of another stream, whose end nobody saw.
   bool add(CUcontext context, CUstream stream, unsigned flags) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto [row, is_new] = streams_.insert_or_assign(stream, Row{context, flags, ++last_number_});
     (void)row;
     return !is_new;
   }
   // Null where the stream is not known.
   CUcontext context_of(CUstream stream) const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = streams_.find(stream);
     return found == streams_.end() ? nullptr : found->second.context;
   }
   void remove(CUstream stream) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     streams_.erase(stream);
   }
   void remove_all(CUcontext context) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::erase_if(streams_, [&](const auto& entry) { return entry.second.context == context; });
   }
   // The driver knows it no more. Its handle stays known, so that add() tells of the next one to have it.
   void gone(const Listed& listed) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = streams_.find(listed.stream);
     if (found != streams_.end() && found->second.number == listed.number) found->second.is_gone = true;
   }
   // Those that the legacy default stream does not wait for.
   std::vector<Listed> non_blocking(CUcontext context) const {
     std::vector<Listed> found;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [stream, row] : streams_) {
       if (row.context == context && (row.flags & CU_STREAM_NON_BLOCKING) != 0 && !row.is_gone)
         found.push_back({stream, row.number});
@@ -64,9 +65,9 @@ class KnownStreams {
     uint64_t number;
     bool is_gone = false;
   };
-  mutable std::mutex mutex_;
-  std::unordered_map<CUstream, Row> streams_;
-  uint64_t last_number_ = 0;
+  mutable BlockingMutex mutex_;
+  std::unordered_map<CUstream, Row> streams_ SPW_GUARDED_BY(mutex_);
+  uint64_t last_number_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway

@@ -73,10 +73,10 @@ bool Arena::any_capturing(const std::vector<Heap*>& all) {
   });
 }
 
-Result<Place*> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
+Result<TakenPlace> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
   if (&heap.store() != store_.get()) return climb_sourced(heap, request);
   {
-    std::unique_lock<BiasedMutex> lock(heap.mutex);
+    HeapLock lock(heap.mutex);
     if (heap.has_pending_frees()) {
       const RelaxedCapture relaxed(*driver_);
       const RungTimer timer(counters_, tried, Rung::kCompletedFrees);
@@ -87,17 +87,11 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
     if (place == nullptr) place = heap.take_located(request);
     // A slab kept for later must not displace what is expected now.
     if (place == nullptr && heap.release_empty_slabs() > 0) place = heap.take_located(request);
-    if (place != nullptr) {
-      lock.release();
-      return place;
-    }
+    if (place != nullptr) return TakenPlace{place, std::move(lock)};
     if (!wants_back(heap, request)) {
       // The commonest miss: the heap has room, only not where it was expected.
       place = heap.take_found(request, true);
-      if (place != nullptr) {
-        lock.release();
-        return place;
-      }
+      if (place != nullptr) return TakenPlace{place, std::move(lock)};
     }
   }
   bool waited = false;
@@ -109,14 +103,13 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
   for (;;) {
     bool crowded = false;
     {
-      const Lock arena_lock(mutex_);
-      std::unique_lock<BiasedMutex> lock(heap.mutex);
+      const ArenaLock arena_lock(mutex_);
+      HeapLock lock(heap.mutex);
       Result<Place*> climbed = climb_without_host_wait(heap, request, tried, may_retire ? &crowded : nullptr);
-      if (!climbed.ok()) return climbed;
+      if (!climbed.ok()) return climbed.take_status();
       if (climbed.value() != nullptr) {
         if (waited) counters_.on_alloc_retry();
-        lock.release();
-        return climbed;
+        return TakenPlace{climbed.value(), std::move(lock)};
       }
     }
     const ScopedContext context(*driver_, context_.get());
@@ -157,8 +150,8 @@ Result<Place*> Arena::climb(Heap& heap, const Request& request, Climb& tried) {
     may_wait_for_frees = may_wait_for_device = true;
   }
   const RungTimer timer(counters_, tried, Rung::kCallback);
-  Place* lent = take_lent(heap, request);
-  if (lent != nullptr) timer.finish(true);
+  TakenPlace lent = take_lent(heap, request);
+  if (lent.place != nullptr) timer.finish(true);
   return lent;
 }
 
@@ -169,7 +162,7 @@ bool Arena::may_ask_last_rungs(Heap& heap) {
 }
 
 uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
-  const Lock arena_lock(mutex_);
+  const ArenaLock arena_lock(mutex_);
   const Lock lock(heap.mutex);
   const Plan plan = heap.plan(request);
   const uint64_t most = bytes_to_pages(uint64_t{request.lines} * kLineBytes);
@@ -236,7 +229,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   }
   // From here on the driver is called, which is for the arena's context.
   std::optional<ScopedContext> context;
-  const auto enter_context = [&]() -> Status {
+  const auto enter_context = [&]() SPW_REQUIRES(heap.mutex) -> Status {
     if (context.has_value()) return {};
     context.emplace(*driver_, context_.get());
     if (!context->status().ok()) return Status(context->status().code(), context->status().text());
@@ -384,7 +377,10 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   for (const auto& [owner, pages] : by_owner) {
     const Lock lock(owner->mutex);
     if (owner->keeps_pages) return nullptr;
-    const auto vacant = [&, lender = owner](PageId id) { return lender->is_vacant(id); };
+    const auto vacant = [&, lender = owner](PageId id) {
+      lender->mutex.assert_held();  // by `lock`
+      return lender->is_vacant(id);
+    };
     if (std::all_of(pages.begin(), pages.end(), vacant)) continue;
     // Its frees are looked at only when it needs memory itself.
     if (owner->has_pending_frees()) {
@@ -399,7 +395,10 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
   // again.
   for (auto& [owner, pages] : by_owner) {
     const Lock lock(owner->mutex);
-    std::erase_if(pages, [&, lender = owner](PageId id) { return !lender->is_vacant(id); });
+    std::erase_if(pages, [&, lender = owner](PageId id) {
+      lender->mutex.assert_held();  // by `lock`
+      return !lender->is_vacant(id);
+    });
     lend(*owner, heap, pages);
   }
   return heap.take_found(request, true);
@@ -457,7 +456,7 @@ bool Arena::wait_for_device() {
   const std::vector<Heap*> all = heaps();
   bool helps = !store_->uses_vmm();
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     helps = helps || shared_.has_idle();
   }
   for (Heap* heap : all) {
@@ -469,13 +468,13 @@ bool Arena::wait_for_device() {
   const RelaxedCapture relaxed(*driver_);
   if (!synchronize(all).ok()) return false;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     (void)shared_.release_idle();
     update_most_pages();
   }
   if (!store_->uses_vmm()) {
     // Segments cannot be pieced together: empty ones go back, and the request gets one of its own.
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     for (Heap* heap : all) {
       const Lock heap_lock(heap->mutex);
       heap->complete_finished_frees();
@@ -491,10 +490,11 @@ bool Arena::retire_views() {
   const std::vector<Heap*> all = heaps();
   if (any_capturing(all)) return false;
   {
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     const AllLocked locked(all);
     std::unordered_map<const View*, uint64_t> ages;
     for (const Heap* heap : all) {
+      heap->mutex.assert_held();  // by `locked`
       heap->for_each_view_used([&](const View* view, uint64_t age) {
         const auto [found, is_new] = ages.emplace(view, age);
         if (!is_new) found->second = std::min(found->second, age);
@@ -547,7 +547,7 @@ bool Arena::retire_views() {
   bool everything = false;
   if (!synchronize(all, &everything).ok() || !everything) return false;
   const RelaxedCapture relaxed(*driver_);
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return store_->unmap_retired().ok();
 }
 

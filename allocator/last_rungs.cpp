@@ -15,7 +15,7 @@ bool LastRungs::is_inside() {
 
 uint64_t LastRungs::Entry::call(uint64_t bytes) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (removed_) return 0;
     ++calls_;
   }
@@ -27,13 +27,13 @@ uint64_t LastRungs::Entry::call(uint64_t bytes) {
     given = 0;
   }
   --depth;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (--calls_ == 0) idle_.notify_all();
   return given;
 }
 
 LastRungs::Id LastRungs::add(Rung rung, GiveBack give_back) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   auto entry = std::make_shared<Entry>(next_id_++, rung, std::move(give_back));
   const auto after = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const std::shared_ptr<Entry>& other) { return other->rung > rung; });
@@ -43,31 +43,32 @@ LastRungs::Id LastRungs::add(Rung rung, GiveBack give_back) {
 void LastRungs::remove(Id id) {
   std::shared_ptr<Entry> entry;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = std::find_if(entries_.begin(), entries_.end(),
                                     [&](const std::shared_ptr<Entry>& other) { return other->id == id; });
     if (found == entries_.end()) return;
     entry = std::move(*found);
     entries_.erase(found);
   }
-  std::unique_lock lock(entry->mutex_);
+  const Lock lock(entry->mutex_);
   entry->removed_ = true;
   // Inside a call, waiting for its end would be waiting for oneself.
-  if (!is_inside()) entry->idle_.wait(lock, [&] { return entry->calls_ == 0; });
+  if (!is_inside())
+    entry->idle_.wait(entry->mutex_, [&]() SPW_REQUIRES(entry->mutex_) { return entry->calls_ == 0; });
 }
 
 void LastRungs::set_placement(std::shared_ptr<const HostPlacement> placement) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   placement_ = std::move(placement);
 }
 
 std::vector<std::shared_ptr<LastRungs::Entry>> LastRungs::list() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return entries_;
 }
 
 std::shared_ptr<const HostPlacement> LastRungs::placement() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return placement_;
 }
 

@@ -16,14 +16,13 @@
 
 #include <cuda.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "stats/counters.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -57,10 +56,10 @@ class LastRungs {
    private:
     friend class LastRungs;
     const GiveBack give_back_;
-    std::mutex mutex_;
-    std::condition_variable idle_;
-    int calls_ = 0;
-    bool removed_ = false;
+    BlockingMutex mutex_;
+    Condition idle_;
+    int calls_ SPW_GUARDED_BY(mutex_) = 0;
+    bool removed_ SPW_GUARDED_BY(mutex_) = false;
   };
 
   // `rung`: kEvict or kCallback.
@@ -77,10 +76,10 @@ class LastRungs {
   static bool is_inside();
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<Entry>> entries_;  // evictions first
-  std::shared_ptr<const HostPlacement> placement_;
-  Id next_id_ = 1;
+  mutable BlockingMutex mutex_;
+  std::vector<std::shared_ptr<Entry>> entries_ SPW_GUARDED_BY(mutex_);  // evictions first
+  std::shared_ptr<const HostPlacement> placement_ SPW_GUARDED_BY(mutex_);
+  Id next_id_ SPW_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace spillway

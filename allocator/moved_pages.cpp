@@ -73,6 +73,7 @@ void PageStore::take_out(const std::vector<PageId>& pages, const std::vector<Map
                          const KeepsSlot& keeps) {
   const auto is_mapped = [](const Mapping& mapping) { return mapping.is_mapped(); };
   for_each_run(mappings, is_mapped, [&](size_t first, size_t end) {
+    kArenaLock.assert_held();  // by this function
     count(DriverCall::kUnmap);
     if (!unmap(*driver_, mappings[first].va, (end - first) * kPageBytes).ok()) return;
     for (size_t i = first; i < end; ++i) mappings[i].is_mapped() = false;
@@ -108,6 +109,7 @@ void PageStore::call_out(const std::vector<PageId>& pages) {
 Status PageStore::put_back(const std::vector<PageId>& pages) {
   const std::vector<Mapping> mappings = mappings_of(pages);
   Status status = caught([&]() -> Status {
+    kArenaLock.assert_held();  // by this function
     for (const PageId id : pages) {
       if (pages_[id].handle != 0) continue;
       count(DriverCall::kCreate);
@@ -127,6 +129,7 @@ Status PageStore::put_back(const std::vector<PageId>& pages) {
     for_each_run(
         mappings, [](const Mapping&) { return true; },
         [&](size_t first, size_t end) {
+          kArenaLock.assert_held();  // by this function
           if (granted.ok()) granted = grant(mappings[first].va, (end - first) * kPageBytes);
         });
     return granted;

@@ -49,6 +49,8 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
     }
     lock_without_bias(self);
   }
+  // For the analysis alone, where it cannot see that the mutex is held.
+  void assert_held() const SPW_ASSERT_HELD() {}
   void unlock() SPW_RELEASE() {
     if (by_bias_ != nullptr) [[likely]] {
       by_bias_->busy.store(false, std::memory_order_release);
@@ -70,7 +72,7 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
   };
 
   static const void* this_thread();
-  void lock_without_bias(const void* self);
+  void lock_without_bias(const void* self) SPW_NO_THREAD_SAFETY_ANALYSIS;
   Seat* seat_of(const void* self);
 
   std::atomic<Seat*> bias_{nullptr};  // changed only under mutex_, to a seat only by its thread
@@ -81,6 +83,25 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
   uint32_t turns_ = 0;           // of last_ in a row
   uint32_t turns_for_bias_ = 1;  // doubles each time a bias is taken away
   Seat seats_[kSeats];
+};
+
+// What an arena's lock is called where pages, views and the memory of more than one heap are declared: the
+// parts of an arena cannot name its member. One name serves all arenas, since no thread holds two of them.
+class SPW_CAPABILITY("lock of an arena") ArenaCapability {
+ public:
+  void assert_held() const SPW_ASSERT_HELD() {}
+};
+inline constexpr ArenaCapability kArenaLock;
+
+class SPW_SCOPED_CAPABILITY ArenaLock {
+ public:
+  explicit ArenaLock(Mutex& mutex) SPW_ACQUIRE(kArenaLock) : mutex_(mutex) { mutex_.lock(); }
+  ~ArenaLock() SPW_RELEASE() { mutex_.unlock(); }
+  ArenaLock(const ArenaLock&) = delete;
+  ArenaLock& operator=(const ArenaLock&) = delete;
+
+ private:
+  Mutex& mutex_;
 };
 
 inline const void* BiasedMutex::this_thread() {

@@ -346,7 +346,7 @@ Status PageStore::unmap_retired() {
   uint64_t begin = 0;
   uint64_t end = 0;
   size_t first_view = 0;
-  const auto unmap_stretch = [&](size_t last_view) -> Status {
+  const auto unmap_stretch = [&](size_t last_view) SPW_REQUIRES(kArenaLock) -> Status {
     if (begin == end) return {};
     count(DriverCall::kUnmap);
     if (Status status = unmap(*driver_, begin, end - begin); !status.ok()) return status;

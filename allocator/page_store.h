@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "allocator/bitmap.h"
+#include "allocator/mutex.h"
 #include "allocator/page.h"
 #include "driver/context.h"
 #include "driver/driver.h"
@@ -105,73 +106,74 @@ class PageStore {
   // The driver had no page left when it was asked last, or note_room() since. Need no lock.
   bool device_is_full() const { return device_is_full_.load(std::memory_order_relaxed); }
   void note_room() { device_is_full_.store(false, std::memory_order_relaxed); }
-  uint32_t live_mappings() const { return live_mappings_; }
+  uint32_t live_mappings() const SPW_REQUIRES(kArenaLock) { return live_mappings_; }
 
   // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.
-  PageId find_unbacked(uint32_t count) const;
+  PageId find_unbacked(uint32_t count) const SPW_REQUIRES(kArenaLock);
 
   // Creates pages [first, first + count) for `owner` and maps them at home. Stops at the first failure;
   // `created` says how many exist then, all usable. Their bytes are vacant; the caller tells the owner's
   // heap.
-  Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created);
+  Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created) SPW_REQUIRES(kArenaLock);
   // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
-  Status create_segment(uint32_t count, Heap* owner, PageId* first);
+  Status create_segment(uint32_t count, Heap* owner, PageId* first) SPW_REQUIRES(kArenaLock);
 
   // The same from memory that was got elsewhere, which must hold them behind its first_byte().
-  Status add_segment(const SegmentMemory& memory, uint32_t count, Heap* owner, PageId* first);
+  Status add_segment(const SegmentMemory& memory, uint32_t count, Heap* owner, PageId* first)
+      SPW_REQUIRES(kArenaLock);
 
   // Maps the pages, each at most once, into a new range.
-  Result<View*> map_view(const std::vector<PageId>& pages);
+  Result<View*> map_view(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
 
   // Whoever may use the pages: the device itself, and its peers.
-  const std::vector<int>& devices() const { return devices_; }
-  bool is_granted(int device) const {
+  const std::vector<int>& devices() const SPW_REQUIRES(kArenaLock) { return devices_; }
+  bool is_granted(int device) const SPW_REQUIRES(kArenaLock) {
     return std::find(devices_.begin(), devices_.end(), device) != devices_.end();
   }
   // Gives another device access to every page, in every view, now and from now on. On failure all is as it
   // was, or the text says what is not. peers.cpp.
-  Status grant_peer(int peer);
+  Status grant_peer(int peer) SPW_REQUIRES(kArenaLock);
 
   // Unmaps views that lost their places (View::lose_places, retired) and that no work uses any more,
   // neighbours in one call. Stops at the first error; what is left stays retired.
-  Status unmap_retired();
+  Status unmap_retired() SPW_REQUIRES(kArenaLock);
 
   // Releases a page that has no live byte and whose users are all done: unmaps it from every view. Without
   // VMM a page goes only with its whole segment: release_segments().
-  Status release_page(PageId id);
+  Status release_page(PageId id) SPW_REQUIRES(kArenaLock);
   // Without VMM: releases every segment of which `vacant(first, count)` answers true.
   template <typename Vacant, typename Released>
-  Status release_segments(Vacant vacant, Released released);
+  Status release_segments(Vacant vacant, Released released) SPW_REQUIRES(kArenaLock);
 
   // Takes out what add_segment brought, every segment of whose pages `may_go(page)` answers true; it is the
   // caller's again.
   template <typename MayGo, typename Released>
-  std::vector<SegmentMemory> take_segments(MayGo may_go, Released released);
+  std::vector<SegmentMemory> take_segments(MayGo may_go, Released released) SPW_REQUIRES(kArenaLock);
 
   // moved_pages.cpp. Pages that leave the device and come back; only with VMM. Nothing uses them from before
   // take_out() to after put_back(), and they count for nothing while count_out() says so.
-  void count_out(const std::vector<PageId>& pages, bool out);
+  void count_out(const std::vector<PageId>& pages, bool out) SPW_REQUIRES(kArenaLock);
   // Unmaps them everywhere and gives their memory to the driver. Of the views that show them, the slots for
   // which `keeps(view, slot)` answers true are theirs to come back to; the others are lost. What the driver
   // does not unmap stays mapped, and is used again by put_back(). Throws bad_alloc before anything changed.
   using KeepsSlot = std::function<bool(const View*, uint32_t)>;
-  void take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps);
+  void take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
   // The same where nothing can be unmapped: all of it is stuck.
-  void call_out(const std::vector<PageId>& pages);
+  void call_out(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Where each was. On failure they are out as before; throws as take_out().
-  Status put_back(const std::vector<PageId>& pages);
+  Status put_back(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Pages that are out, and that nobody needs any more.
-  void forget_out(const std::vector<PageId>& pages) noexcept;
+  void forget_out(const std::vector<PageId>& pages) noexcept SPW_REQUIRES(kArenaLock);
   // Of these that are out, what is still mapped.
-  uint64_t stuck_bytes(const std::vector<PageId>& pages) const;
+  uint64_t stuck_bytes(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
 
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
   void leave_to_driver() { left_to_driver_ = true; }
 
   // Bytes of host memory that the tables take.
-  uint64_t metadata_bytes() const;
+  uint64_t metadata_bytes() const SPW_REQUIRES(kArenaLock);
   template <typename Visit>
-  void for_each_view(Visit visit) const {
+  void for_each_view(Visit visit) const SPW_REQUIRES(kArenaLock) {
     for (const std::unique_ptr<View>& view : views_) {
       if (view->mapped > 0) visit(*view);
     }
@@ -194,34 +196,35 @@ class PageStore {
     }
   };
 
-  Result<uint64_t> reserve_alias_range(uint64_t bytes);
-  void give_back_alias_range(uint64_t va, uint64_t bytes);
-  void forget_alias(Page& page, const View* view);
+  Result<uint64_t> reserve_alias_range(uint64_t bytes) SPW_REQUIRES(kArenaLock);
+  void give_back_alias_range(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock);
+  void forget_alias(Page& page, const View* view) SPW_REQUIRES(kArenaLock);
   // The slot shows nothing any more, and its view ends with the last.
-  void lose_slot(View& view, uint32_t slot);
+  void lose_slot(View& view, uint32_t slot) SPW_REQUIRES(kArenaLock);
   struct Mapping;
   // Those of the pages, by address.
-  std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const;
+  std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
   void take_out(const std::vector<PageId>& pages, const std::vector<Mapping>& mappings,
-                const KeepsSlot& keeps);
-  void drop(View& view);
+                const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
+  void drop(View& view) SPW_REQUIRES(kArenaLock);
   // Ids in a row for a segment and the gap behind it, which keeps it apart from the next.
-  Result<PageId> next_segment(uint32_t count) const;
-  void take_ids(PageId first, uint32_t count);
-  void give_back_ids(PageId first, uint32_t count) noexcept;
-  void note_new_segment(Segment segment, uint64_t va, Heap* owner);
-  void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle);
-  void note_released_page(PageId id);
-  Status unmap_alias(const Alias& alias);
-  Status grant(uint64_t va, uint64_t bytes) {
+  Result<PageId> next_segment(uint32_t count) const SPW_REQUIRES(kArenaLock);
+  void take_ids(PageId first, uint32_t count) SPW_REQUIRES(kArenaLock);
+  void give_back_ids(PageId first, uint32_t count) noexcept SPW_REQUIRES(kArenaLock);
+  void note_new_segment(Segment segment, uint64_t va, Heap* owner) SPW_REQUIRES(kArenaLock);
+  void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle)
+      SPW_REQUIRES(kArenaLock);
+  void note_released_page(PageId id) SPW_REQUIRES(kArenaLock);
+  Status unmap_alias(const Alias& alias) SPW_REQUIRES(kArenaLock);
+  Status grant(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock) {
     count(DriverCall::kSetAccess);
     return set_access(*driver_, va, bytes, devices_.data(), devices_.size());
   }
   // Calls visit(va, bytes), which answers a Status, for each stretch of mapped pages until one is not ok.
   template <typename Visit>
-  Status for_each_mapped_range(Visit visit) const;
+  Status for_each_mapped_range(Visit visit) const SPW_REQUIRES(kArenaLock);
   // Unmaps what was mapped a moment ago and never used; false if the driver refuses twice.
-  bool undo_mapping(uint64_t va, uint64_t bytes);
+  bool undo_mapping(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock);
   // Pages that came from the driver, or went.
   void count_pages(int64_t pages) { counters_.on_reserve(pages * static_cast<int64_t>(kPageBytes), pages); }
   void count(DriverCall call) { counters_.on_driver_call(call); }
@@ -230,10 +233,10 @@ class PageStore {
   DeviceCounters& counters_;
   const int device_;
   const PageId id_capacity_;
-  std::vector<int> devices_;
+  std::vector<int> devices_ SPW_GUARDED_BY(kArenaLock);
   bool vmm_ = true;
   Sharing sharing_ = Sharing::kNone;
-  uint64_t pages_ever_ = 0;
+  uint64_t pages_ever_ SPW_GUARDED_BY(kArenaLock) = 0;
   bool left_to_driver_ = false;
   uint64_t device_bytes_ = 0;
 
@@ -243,17 +246,18 @@ class PageStore {
   std::atomic<bool> device_is_full_{false};
   std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
-  uint32_t live_mappings_ = 0;
-  uint64_t view_slots_ = 0;
+  uint32_t live_mappings_ SPW_GUARDED_BY(kArenaLock) = 0;
+  uint64_t view_slots_ SPW_GUARDED_BY(kArenaLock) = 0;
 
   AddressRange home_;
-  std::vector<AddressRange> alias_chunks_;
-  std::map<uint64_t, uint64_t> free_alias_ranges_;  // va -> bytes, no two adjacent
-  std::vector<std::unique_ptr<View>> views_;
-  std::vector<View*> spare_views_;
-  std::vector<Segment> segments_;
-  PageId next_segment_id_ = 0;
-  std::map<PageId, uint32_t> free_ids_;  // below it; first -> how many, no two adjacent
+  std::vector<AddressRange> alias_chunks_ SPW_GUARDED_BY(kArenaLock);
+  std::map<uint64_t, uint64_t> free_alias_ranges_ SPW_GUARDED_BY(kArenaLock);  // va -> bytes, no two adjacent
+  std::vector<std::unique_ptr<View>> views_ SPW_GUARDED_BY(kArenaLock);
+  std::vector<View*> spare_views_ SPW_GUARDED_BY(kArenaLock);
+  std::vector<Segment> segments_ SPW_GUARDED_BY(kArenaLock);
+  PageId next_segment_id_ SPW_GUARDED_BY(kArenaLock) = 0;
+  std::map<PageId, uint32_t> free_ids_
+      SPW_GUARDED_BY(kArenaLock);  // below it; first -> how many, no two adjacent
 };
 
 template <typename Vacant, typename Released>

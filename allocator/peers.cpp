@@ -64,7 +64,7 @@ Status PageStore::grant_peer(int peer) {
 }
 
 std::vector<int> Arena::devices() const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   return store_->devices();
 }
 
@@ -77,7 +77,7 @@ Status Arena::enable_peer(int peer) {
   if (store_->uses_vmm()) {
     const ScopedContext context(*driver_, context_.get());
     if (!context.status().ok()) return Status(context.status().code(), context.status().text());
-    const Lock lock(mutex_);
+    const ArenaLock lock(mutex_);
     if (store_->is_granted(peer)) return {};
     if (Status status = shared_.grant_peer(peer); !status.ok()) return status;
     Status status = store_->grant_peer(peer);

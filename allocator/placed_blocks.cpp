@@ -26,7 +26,7 @@ void* PlacedBlocks::place(const std::shared_ptr<const HostPlacement>& placement,
   map.clear_if(node.key(), map.find(node.key()));
   counters.on_host_placed(static_cast<int64_t>(bytes));
   counters.trace(TraceKind::kPlace, node.key(), bytes, bytes, std::bit_cast<uint64_t>(stream));
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   blocks_.insert(std::move(node));
   return block;
 }
@@ -41,7 +41,7 @@ void PlacedBlocks::release(const Blocks::node_type& node) {
 Status PlacedBlocks::take(uint64_t va, bool withheld, Status unknown) {
   Blocks::node_type node;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = blocks_.find(va);
     if (found == blocks_.end() || found->second.withheld != withheld) return unknown;
     node = blocks_.extract(found);
@@ -59,7 +59,7 @@ Status PlacedBlocks::release_withheld(uint64_t va, Status unknown) {
 }
 
 Status PlacedBlocks::record_stream(uint64_t va, CUstream stream, Status unknown) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = blocks_.find(va);
   if (found == blocks_.end() || found->second.withheld) return unknown;
   std::vector<CUstream>& streams = found->second.streams;
@@ -68,7 +68,7 @@ Status PlacedBlocks::record_stream(uint64_t va, CUstream stream, Status unknown)
 }
 
 Status PlacedBlocks::withhold(uint64_t va, Status unknown) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = blocks_.find(va);
   if (found == blocks_.end() || found->second.withheld) return unknown;
   found->second.withheld = true;
@@ -78,7 +78,7 @@ Status PlacedBlocks::withhold(uint64_t va, Status unknown) {
 void PlacedBlocks::release_all(const DeviceCounters& counters) {
   std::vector<Blocks::node_type> nodes;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (auto block = blocks_.begin(); block != blocks_.end();) {
       const auto next = std::next(block);
       if (block->second.counters == &counters) nodes.push_back(blocks_.extract(block));

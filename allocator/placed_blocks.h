@@ -10,12 +10,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "allocator/last_rungs.h"
 #include "driver/status.h"
 #include "stats/counters.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -47,8 +47,8 @@ class PlacedBlocks {
   static void release(const Blocks::node_type& block);
   Status take(uint64_t va, bool withheld, Status unknown);
 
-  std::mutex mutex_;
-  Blocks blocks_;
+  BlockingMutex mutex_;
+  Blocks blocks_ SPW_GUARDED_BY(mutex_);
 };
 
 }  // namespace spillway

@@ -164,7 +164,8 @@ class HoleSearch {
 Place* Heap::take_hole(const Request& request, bool frugal) {
   const uint32_t lines = request.lines;
   HoleSearch search(lines, fragments_.count(kPrefix) < fragments_.count(kSuffix));
-  const auto own_partial = [this](PageId id) { return owns(store_.page(id)) && !vacant_.test(id); };
+  const auto own_partial = [this](PageId id)
+                               SPW_REQUIRES(mutex) { return owns(store_.page(id)) && !vacant_.test(id); };
   const bool takes_edges = may_take_edges(request);
   for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
     const PageId last = vacant_.next_clear(first);
@@ -182,6 +183,7 @@ Place* Heap::take_hole(const Request& request, bool frugal) {
     // others, all are looked at.
     int pairs = 0;
     fragments_.for_each(kSuffix, lines > kPageLines ? lines - kPageLines : 1, [&](PageId page) {
+      mutex.assert_held();  // by this function
       const uint32_t suffix = store_.page(page).free_lines.suffix();
       if (suffix < lines && page + 1 < store_.id_capacity() && own_partial(page + 1)) {
         search.consider({suffix, page + 1, 0, store_.page(page + 1).free_lines.prefix()});
@@ -233,17 +235,20 @@ Place* Heap::take_window(const Request& request, uint32_t most_pages, bool spare
   // A run of vacant pages shorter than this holds no such request, whatever is free at its two ends.
   const uint32_t fewest = std::max(1u, lines / kPageLines - (!takes_edges || lines < 2 * kPageLines ? 0 : 1));
   const bool leave_prefix = fragments_.count(kPrefix) < fragments_.count(kSuffix);
-  const auto own_partial = [this](PageId id) {
+  const auto own_partial = [this](PageId id) SPW_REQUIRES(mutex) {
     return id != kNoPage && owns(store_.page(id)) && !vacant_.test(id);
   };
   Fit best;
   View* best_view = nullptr;
   uint32_t looks = kMostWindowLooks;
   store_.for_each_view([&](View& view) {
+    mutex.assert_held();  // by this function
     if (view.retired || looks == 0) return;
     const std::vector<PageId>& pages = view.pages;
     const auto slots = static_cast<uint32_t>(pages.size());
-    const auto vacant = [&](uint32_t slot) { return pages[slot] != kNoPage && vacant_.test(pages[slot]); };
+    const auto vacant = [&](uint32_t slot) SPW_REQUIRES(mutex) {
+      return pages[slot] != kNoPage && vacant_.test(pages[slot]);
+    };
     HoleSearch search(lines, leave_prefix);
     // Every run of so many pages covers one of these slots.
     for (uint32_t slot = fewest - 1; slot < slots && looks > 0; slot += fewest) {
@@ -340,7 +345,7 @@ Plan Heap::plan_view(const Request& request) const {
   Plan best;
   uint64_t best_score = ~uint64_t{0};
   const auto offer = [&](PageId head_page, uint32_t head_lines, PageId tail_page, uint32_t tail_lines,
-                         uint32_t full) {
+                         uint32_t full) SPW_REQUIRES(mutex) {
     const uint32_t created = full > vacant_count_ ? full - vacant_count_ : 0;
     const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
     const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_lines : 0) +
@@ -355,7 +360,7 @@ Plan Heap::plan_view(const Request& request) const {
   const auto has_no_room = [&] {
     return best.new_pages > store_.room_pages() || (best.new_pages > 0 && store_.device_is_full());
   };
-  const auto offer_largest_ends = [&] {
+  const auto offer_largest_ends = [&]() SPW_REQUIRES(mutex) {
     const auto any = [](PageId) { return true; };
     const PageEnds ends =
         largest_ends(fragments_.largest_two(kSuffix, any), fragments_.largest_two(kPrefix, any));
@@ -378,14 +383,16 @@ Plan Heap::plan_view(const Request& request) const {
     offer(page, rest, kNoPage, 0, whole);
   // Two fragments together: one of the largest suffixes, and a prefix of another page that completes the
   // rest, or the rest and a page more.
-  const auto pair = [&](uint32_t together, uint32_t full) {
+  const auto pair = [&](uint32_t together, uint32_t full) SPW_REQUIRES(mutex) {
     int suffixes = 0;
     fragments_.for_each_from_largest(kSuffix, [&](PageId head) {
+      mutex.assert_held();  // by this function
       const uint32_t suffix = fragments_.size_of(kSuffix, head);
       if (suffix < together && together - suffix < kPageLines) {
         const uint32_t needed = together - suffix;
         int tries = 0;
         fragments_.for_each(kPrefix, needed, [&](PageId tail) {
+          mutex.assert_held();  // by this function
           if (tail != head) offer(head, suffix, tail, needed, full);
           return ++tries < kMostPrefixes;
         });

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "driver/capture.h"
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -18,8 +18,8 @@ struct Entry {
 };
 
 struct Registry {
-  std::mutex mutex;
-  std::map<uint64_t, Entry> entries;  // by the first address
+  BlockingMutex mutex;
+  std::map<uint64_t, Entry> entries SPW_GUARDED_BY(mutex);  // by the first address
 };
 
 // Never destroyed: programs free blocks from their own destructors.
@@ -40,7 +40,7 @@ SharedBlocks::SharedBlocks(const Driver& driver, Arena& arena, DeviceCounters& c
 void SharedBlocks::give_back() noexcept {
   // Everything is given back without looking at answers: the driver may be gone at this point.
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   for (auto& [va, block] : blocks_) {
     if (left_to_driver_) block.range.leave_to_driver();
     all.entries.erase(va);
@@ -50,7 +50,7 @@ void SharedBlocks::give_back() noexcept {
 
 Arena* SharedBlocks::arena_of(uint64_t va) {
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   const auto after = all.entries.upper_bound(va);
   if (after == all.entries.begin()) return nullptr;
   const Entry& entry = std::prev(after)->second;
@@ -106,7 +106,7 @@ Status SharedBlocks::enter(Block block, const std::vector<int>& devices) {
   }
   blocks_.emplace(va, std::move(block));
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   all.entries[va] = {va + bytes, &arena_};
   return {};
 }
@@ -251,7 +251,7 @@ Status SharedBlocks::unmap_and_erase(Blocks::iterator at) {
   if (Status status = at->second.range.unmap_all(); !status.ok()) return status;
   {
     Registry& all = registry();
-    const std::lock_guard lock(all.mutex);
+    const Lock lock(all.mutex);
     all.entries.erase(at->first);
   }
   if (at->second.handle) count(DriverCall::kRelease);

@@ -33,7 +33,7 @@ Status Streamless::allocate(size_t bytes, void** out) {
   if (pending_bytes() > 0) {
     std::vector<Epoch> complete;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       complete = take_complete();
     }
     release(complete);
@@ -61,7 +61,7 @@ Status Streamless::settle() {
 Status Streamless::free(void* pointer) {
   uint64_t bytes = 0;
   if (Status status = Arena::withhold(pointer, &bytes); !status.ok()) return status;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   ++stats_.frees;
   open_.blocks.push_back(pointer);
   open_.bytes += bytes;
@@ -147,7 +147,7 @@ uint64_t Streamless::release(const std::vector<Epoch>& epochs) {
 void Streamless::stream_destroyed(CUstream stream) {
   const ScopedContext context(*driver_, arena_.context());
   const RelaxedCapture relaxed(*driver_);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   streams_.remove(stream);
   // Its capture ends without a graph; what it did before is not known to be over.
   if (!context.status().ok() || is_capturing(*driver_, stream)) return;
@@ -162,7 +162,7 @@ uint64_t Streamless::flush() {
   if (!context.status().ok()) return 0;
   std::vector<Epoch> all;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     (void)close_epoch();
     all.assign(std::make_move_iterator(closed_.begin()), std::make_move_iterator(closed_.end()));
     closed_.clear();
@@ -173,7 +173,7 @@ uint64_t Streamless::flush() {
       host_waits_.fetch_add(1, std::memory_order_relaxed);
       if (event->synchronize().ok()) continue;
       // Not known to be over: these wait on.
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       closed_.insert(closed_.begin(), std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(i)),
                      std::make_move_iterator(all.end()));
       all.resize(i);
@@ -184,7 +184,7 @@ uint64_t Streamless::flush() {
 }
 
 StreamlessStats Streamless::stats() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   StreamlessStats stats = stats_;
   stats.waits = host_waits_.load(std::memory_order_relaxed);
   stats.pending_bytes = pending_bytes();

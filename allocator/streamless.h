@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "allocator/arena.h"
@@ -72,12 +71,12 @@ class Streamless {
   Streamless(std::shared_ptr<const Driver> driver, Arena& arena, KnownStreams& streams)
       : driver_(std::move(driver)), arena_(arena), streams_(streams) {}
 
-  // With the lock held, in the arena's context. False where a stream captures.
-  bool close_epoch();
+  // In the arena's context. False where a stream captures.
+  bool close_epoch() SPW_REQUIRES(mutex_);
   // The event for what `stream` has to do; null where it is idle. *known: that could be told.
-  std::shared_ptr<Event> mark(CUstream stream, bool* known);
+  std::shared_ptr<Event> mark(CUstream stream, bool* known) SPW_REQUIRES(mutex_);
   // Epochs whose events are reached, oldest first.
-  std::vector<Epoch> take_complete();
+  std::vector<Epoch> take_complete() SPW_REQUIRES(mutex_);
   uint64_t release(const std::vector<Epoch>& epochs);
   // Whether what the heap waited for on the device is done; waits for it if not.
   Status settle();
@@ -88,11 +87,11 @@ class Streamless {
   CUstream own_ = nullptr;
   LastRungs::Id rung_ = 0;
 
-  mutable std::mutex mutex_;
-  Epoch open_;
-  std::deque<Epoch> closed_;
-  std::vector<std::shared_ptr<Event>> orphans_;  // of destroyed streams
-  StreamlessStats stats_;
+  mutable BlockingMutex mutex_;
+  Epoch open_ SPW_GUARDED_BY(mutex_);
+  std::deque<Epoch> closed_ SPW_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Event>> orphans_ SPW_GUARDED_BY(mutex_);  // of destroyed streams
+  StreamlessStats stats_ SPW_GUARDED_BY(mutex_);
   std::atomic<uint64_t> pending_bytes_{0};
   std::atomic<uint64_t> settled_{0};  // the arena's waits on the device, as of the last settle()
   std::atomic<uint64_t> host_waits_{0};

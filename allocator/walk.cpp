@@ -123,7 +123,7 @@ Status Heap::validate() const {
 }
 
 Status Arena::validate() const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   const std::vector<Heap*> all = heaps();
   const AllLocked locked(all);
   int64_t active = 0;
@@ -131,6 +131,7 @@ Status Arena::validate() const {
   int64_t cached = 0;
   std::map<const spw_stat*, int64_t> in_pools;
   for (const Heap* heap : all) {
+    heap->mutex.assert_held();  // by `locked`
     if (Status status = heap->validate(); !status.ok()) return status;
     if (heap->counters.is_away()) continue;
     const HeapStats stats = heap->counters.snapshot();
@@ -240,7 +241,7 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
   if (const Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
     std::vector<SegmentRow> shared;
     {
-      const Lock lock(arena->mutex_);
+      const ArenaLock lock(arena->mutex_);
       arena->shared_.list_segments(shared);
     }
     for (const SegmentRow& segment : shared) {
@@ -274,7 +275,7 @@ Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_b
 }
 
 std::vector<SegmentRow> Arena::segments() const {
-  const Lock lock(mutex_);
+  const ArenaLock lock(mutex_);
   std::vector<SegmentRow> segments;
   for (const Heap* heap : heaps()) {
     if (heap->counters.is_away()) continue;

@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "lint"
 TIDY = BUILD / "tidy"  # the compile commands as clang can read them
+# Which lock guards what, as stats/lock.h declares it.
+LOCKS = "--extra-arg=-Wthread-safety"
 # What passed, by name: shared by all checkouts, as a compiler's cache is.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spillway-lint" / "passed.json"
 KEPT = 8  # of each source
@@ -84,8 +86,8 @@ def is_shipped(source: Path) -> bool:
 
 
 def checks(source: Path, deep: bool) -> list[str]:
-    """The path-sensitive analyzer takes most of the time, and finds least in tests and benchmarks."""
-    return [] if deep and is_shipped(source) else ["--checks=-clang-analyzer-*"]
+    """Arguments of clang-tidy. The path-sensitive analyzer takes most of the time, and finds least in tests and benchmarks."""
+    return [LOCKS] if deep and is_shipped(source) else [LOCKS, "--checks=-clang-analyzer-*"]
 
 
 def read_cache() -> dict[str, list[str]]:
