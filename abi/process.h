@@ -174,7 +174,7 @@ class Process {
   Status strict_error_;
   // Of the dumps that SPILLWAY_STATS asks for. The path is set once, before any of them.
   std::string stats_path_;
-  pid_t owner_ = 0;  // the process whose counters these are
+  std::atomic<pid_t> owner_{0};  // the process whose counters these are
   std::atomic<bool> dumps_on_oom_{false};
   std::atomic<bool> complained_{false};
   std::mutex oom_mutex_;
