@@ -16,6 +16,8 @@ thread_local bool watch_holds_for_fork = false;
 
 }  // namespace
 
+BlockingMutex IdleWatch::looking_;
+
 IdleWatch& IdleWatch::instance() {
   static IdleWatch& watch = *new IdleWatch;
   return watch;
@@ -23,7 +25,7 @@ IdleWatch& IdleWatch::instance() {
 
 void IdleWatch::add(std::chrono::milliseconds after, Device device) {
   if (after.count() == 0 || is_inherited()) return;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   watched_.push_back(std::make_unique<Watched>(Watched{std::move(device), {}}));
   if (watched_.size() > 1) return;
   after_ = after;
@@ -33,9 +35,9 @@ void IdleWatch::add(std::chrono::milliseconds after, Device device) {
 void IdleWatch::remove(int ordinal) {
   if (is_inherited()) return;
   ++removals_;
-  const std::lock_guard looking(looking_);
+  const Lock looking(looking_);
   --removals_;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const std::unique_ptr<Watched>& watched : watched_) {
     if (watched->device.ordinal == ordinal) watched->is_over = true;
   }
@@ -59,8 +61,8 @@ void IdleWatch::start() {
 
 void IdleWatch::work() {
   pthread_setname_np(pthread_self(), "spillway-idle");
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, after_ / QuietSpell::kLooks, [this] { return is_stopping_.load(); })) {
+  PausableLock lock(mutex_);
+  while (!changed_.wait_for(mutex_, after_ / QuietSpell::kLooks, [this] { return is_stopping_.load(); })) {
     for (size_t i = 0; i < watched_.size(); ++i) {
       Watched& watched = *watched_[i];
       // Whoever adds a device holds locks that evicting takes.
@@ -72,7 +74,7 @@ void IdleWatch::work() {
 }
 
 void IdleWatch::look(Watched& watched) {
-  const std::lock_guard looking(looking_);
+  const Lock looking(looking_);
   try {
     if (watched.is_over) return;
     const Device& device = watched.device;
@@ -87,7 +89,7 @@ void IdleWatch::look(Watched& watched) {
 void IdleWatch::stop() {
   if (is_inherited()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_stopping_ = true;
   }
   changed_.notify_all();
@@ -96,11 +98,11 @@ void IdleWatch::stop() {
 
 // Who waits for longer is a region that moves.
 void IdleWatch::before_fork() {
-  watch_holds_for_fork = !instance().is_inherited() && lock_for_fork(instance().looking_);
+  watch_holds_for_fork = !instance().is_inherited() && lock_for_fork(looking_);
 }
 
 void IdleWatch::after_fork() {
-  if (std::exchange(watch_holds_for_fork, false)) instance().looking_.unlock();
+  unlock_after_fork(looking_, std::exchange(watch_holds_for_fork, false));
 }
 
 }  // namespace spillway

@@ -10,13 +10,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -64,13 +64,13 @@ class IdleWatch {
  private:
   struct Watched {
     Device device;
-    QuietSpell spell;
-    bool is_over = false;  // guarded by looking_
+    QuietSpell spell SPW_GUARDED_BY(looking_);
+    bool is_over SPW_GUARDED_BY(looking_) = false;
   };
 
   IdleWatch() = default;
   bool is_inherited() const;  // by a child of fork: its locks may be held for ever
-  void start();
+  void start() SPW_REQUIRES(mutex_);
   void work();
   void look(Watched& watched);
   void stop();  // at exit
@@ -78,15 +78,18 @@ class IdleWatch {
   static void before_fork();
   static void after_fork();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::atomic<bool> is_stopping_ = false;          // set with the mutex held
-  std::vector<std::unique_ptr<Watched>> watched_;  // more come with the mutex held
-  std::chrono::milliseconds after_{0};
+  BlockingMutex mutex_;
+  Condition changed_;
+  std::atomic<bool> is_stopping_ = false;  // set with the mutex held
+  // None of them ever goes.
+  std::vector<std::unique_ptr<Watched>> watched_ SPW_GUARDED_BY(mutex_);
+  std::chrono::milliseconds after_ SPW_GUARDED_BY(mutex_){0};
   std::atomic<pid_t> owner_ = 0;  // whose thread it is
   std::thread thread_;
   std::atomic<int> removals_ = 0;  // that wait for looking_
-  std::mutex looking_;             // held while locks of an arena may be, and around a fork
+  // Held while locks of an arena may be, and around a fork. Static, as there is one watch: so what is watched
+  // can say that this guards it.
+  static BlockingMutex looking_;
 };
 
 }  // namespace spillway

@@ -59,7 +59,7 @@ LiveWriter& LiveWriter::instance() {
 }
 
 void LiveWriter::add_device(const Arena& arena, const DeviceProperties& properties, const Options& options) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!was_started_) start(options);
   if (devices_.size() == LiveState::kMostDevices) return;
   Device device;
@@ -73,20 +73,20 @@ void LiveWriter::add_device(const Arena& arena, const DeviceProperties& properti
 }
 
 void LiveWriter::remove_device(int ordinal) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::erase_if(devices_, [&](const Device& device) { return device.row.ordinal == ordinal; });
   changed_.notify_all();
 }
 
 void LiveWriter::add_tiers(int device, DeviceTiers& tiers) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (Device& known : devices_) {
     if (known.row.ordinal == device) known.tiers = &tiers;
   }
 }
 
 void LiveWriter::add_pinned(const PinnedBlocks& pinned) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   pinned_ = &pinned;
 }
 
@@ -114,7 +114,7 @@ void LiveWriter::start(const Options& options) {
 
 void LiveWriter::work() {
   pthread_setname_np(pthread_self(), "spillway-live");
-  std::unique_lock lock(mutex_);
+  const Lock lock(mutex_);
   while (!is_stopping_) {
     try {
       write();
@@ -122,7 +122,8 @@ void LiveWriter::work() {
       // The host has no memory left: the page keeps the state before.
     }
     const size_t devices = devices_.size();
-    changed_.wait_for(lock, interval_, [&] { return is_stopping_ || devices_.size() != devices; });
+    changed_.wait_for(mutex_, interval_,
+                      [&]() SPW_REQUIRES(mutex_) { return is_stopping_ || devices_.size() != devices; });
   }
   is_working_ = false;
   changed_.notify_all();
@@ -153,10 +154,11 @@ void LiveWriter::fill(Device& device, LiveDevice& row) {
 // The thread is told to end and waited for, a second at most: it may stand behind a slow disk.
 void LiveWriter::finish() {
   if (getpid() != owner_) return;
-  std::unique_lock lock(mutex_);
+  PausableLock lock(mutex_);
   is_stopping_ = true;
   changed_.notify_all();
-  const bool has_ended = changed_.wait_for(lock, std::chrono::seconds(1), [&] { return !is_working_; });
+  const bool has_ended =
+      changed_.wait_for(mutex_, std::chrono::seconds(1), [&]() SPW_REQUIRES(mutex_) { return !is_working_; });
   lock.unlock();
   if (has_ended) {
     thread_.join();
@@ -173,7 +175,7 @@ void LiveWriter::before_fork() {
 }
 
 void LiveWriter::after_fork_in_parent() {
-  if (std::exchange(live_holds_for_fork, false)) instance().mutex_.unlock();
+  unlock_after_fork(instance().mutex_, std::exchange(live_holds_for_fork, false));
 }
 
 void LiveWriter::after_fork_in_child() {

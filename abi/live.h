@@ -13,9 +13,7 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +23,7 @@
 #include "offload/pinned_blocks.h"
 #include "offload/spill/device_tiers.h"
 #include "stats/live_page.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -56,25 +55,26 @@ class LiveWriter {
   };
 
   LiveWriter() = default;
-  void start(const Options& options);
+  void start(const Options& options) SPW_REQUIRES(mutex_);
   void work();
-  void write();  // with the mutex held
-  void fill(Device& device, LiveDevice& row);
+  void write() SPW_REQUIRES(mutex_);
+  void fill(Device& device, LiveDevice& row) SPW_REQUIRES(mutex_);
   void finish();  // at exit
 
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
 
-  std::mutex mutex_;  // held while the thread looks, and around a fork
-  std::condition_variable changed_;
-  bool is_stopping_ = false;
-  bool is_working_ = false;
-  bool was_started_ = false;
-  std::vector<Device> devices_;
-  const PinnedBlocks* pinned_ = nullptr;
+  BlockingMutex mutex_;  // held while the thread looks, and around a fork
+  Condition changed_;
+  bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;
+  bool is_working_ SPW_GUARDED_BY(mutex_) = false;
+  bool was_started_ SPW_GUARDED_BY(mutex_) = false;
+  std::vector<Device> devices_ SPW_GUARDED_BY(mutex_);
+  const PinnedBlocks* pinned_ SPW_GUARDED_BY(mutex_) = nullptr;
+  std::chrono::milliseconds interval_ SPW_GUARDED_BY(mutex_){1000};
+  // Set by start(). The page and its state are the thread's, until finish() finds that it has ended.
   pid_t owner_ = 0;
-  std::chrono::milliseconds interval_{1000};
   std::unique_ptr<LivePage> page_;
   std::unique_ptr<LiveState> state_;  // too large for a stack
   std::thread thread_;

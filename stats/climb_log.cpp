@@ -21,12 +21,12 @@ void ClimbLog::add(Climb climb) {
   climb.time_us = std::chrono::duration_cast<std::chrono::microseconds>(
                       std::chrono::system_clock::now().time_since_epoch())
                       .count();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   climbs_[added_++ % kKept] = climb;
 }
 
 std::vector<Climb> ClimbLog::list() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::vector<Climb> out;
   out.reserve(kKept);
   for (size_t i = added_ - std::min(added_, kKept); i < added_; ++i) out.push_back(climbs_[i % kKept]);

@@ -5,10 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "stats/counters.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -39,9 +39,9 @@ class ClimbLog {
   std::vector<Climb> list() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::array<Climb, kKept> climbs_{};
-  size_t added_ = 0;
+  mutable BlockingMutex mutex_;
+  std::array<Climb, kKept> climbs_ SPW_GUARDED_BY(mutex_){};
+  size_t added_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway

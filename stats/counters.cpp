@@ -182,7 +182,7 @@ void HeapCounters::on_slabs(int64_t delta_bytes) {
 }
 
 HeapStats HeapCounters::snapshot() const {
-  const std::lock_guard lock(device_.mutex_);
+  const Lock lock(device_.mutex_);
   device_.stop();
   HeapStats out;
   out.owned_bytes = owned_bytes_;
@@ -309,7 +309,7 @@ void DeviceCounters::count_stopped(HeapCounters& heap) const {
 }
 
 void DeviceCounters::settle_passed_ceiling(HeapCounters& heap) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!stopped_) {
     stop();
     // Heaps that take turns at the peak would stop each other for ever: the shorter they ran, the longer they
@@ -324,7 +324,7 @@ void DeviceCounters::settle_passed_ceiling(HeapCounters& heap) {
 }
 
 void DeviceCounters::add_heap(HeapCounters& heap) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stop();
   heap.sampled_ns_ = now_ns();
   heaps_.push_back(&heap);
@@ -332,7 +332,7 @@ void DeviceCounters::add_heap(HeapCounters& heap) {
 }
 
 void DeviceCounters::remove_heap(HeapCounters& heap) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (heap.away_) return;
   stop();
   heap.sample_now();
@@ -345,7 +345,7 @@ void DeviceCounters::remove_heap(HeapCounters& heap) {
 }
 
 void DeviceCounters::leave(HeapCounters& heap) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (heap.away_) return;
   stop();
   settle(heap);
@@ -360,7 +360,7 @@ void DeviceCounters::leave(HeapCounters& heap) {
 }
 
 void DeviceCounters::rejoin(HeapCounters& heap) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!heap.away_) return;
   stop();
   heap.away_ = false;
@@ -380,7 +380,7 @@ void DeviceCounters::rejoin(HeapCounters& heap) {
 void DeviceCounters::on_reserve(int64_t bytes, int64_t segments) {
   trace(TraceKind::kReserve, 0, static_cast<uint64_t>(std::max<int64_t>(bytes, 0)),
         static_cast<uint64_t>(std::max<int64_t>(-bytes, 0)));
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stop();
   integrate_reserved(now_ns());
   Gauges change{};
@@ -415,10 +415,10 @@ Gauges DeviceCounters::came() const {
 
 DeviceStats DeviceCounters::snapshot() const {
   DeviceStats out;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stop();
   const Gauges came_now = came();
-  const auto stat = [&](Metric metric, Row row) {
+  const auto stat = [&](Metric metric, Row row) SPW_REQUIRES(mutex_) {
     const size_t i = gauge(metric, row);
     return spw_stat{sums_[i], peaks_[i], came_now[i] - allocated_base_[i],
                     came_now[i] - sums_[i] - freed_base_[i]};
@@ -472,7 +472,7 @@ DeviceStats DeviceCounters::snapshot() const {
 }
 
 void DeviceCounters::reset_peaks() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stop();
   peaks_ = sums_;
   for (HeapCounters* heap : heaps_) {
@@ -489,7 +489,7 @@ void DeviceCounters::reset_peaks() {
 }
 
 void DeviceCounters::reset_accumulated() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stop();
   allocated_base_ = came();
   for (size_t i = 0; i < kGauges; ++i) freed_base_[i] = allocated_base_[i] - sums_[i];

@@ -32,11 +32,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "stats/barrier.h"
 #include "stats/device_stats.h"
+#include "stats/lock.h"
 #include "stats/tracer.h"
 
 namespace spillway {
@@ -126,18 +126,21 @@ class DeviceCounters {
   void remove_heap(HeapCounters& heap);
   void leave(HeapCounters& heap);
   void rejoin(HeapCounters& heap);
-  void settle_passed_ceiling(HeapCounters& heap);  // takes the mutex; the heap is not busy
+  void settle_passed_ceiling(HeapCounters& heap) SPW_EXCLUDES(mutex_);  // which is not busy
 
-  // With the mutex held:
-  void stop() const;    // after this no heap counts without the mutex, and sums_ and peaks_ are true
-  void resume() const;  // ends a stop that was only made to look
-  void let_run() const;
-  void settle(HeapCounters& heap) const;         // brings its part of the sums up to date
-  void count_stopped(HeapCounters& heap) const;  // settles, and lets the heaps run when it is time
-  void raise_peaks() const;
-  int64_t operations() const;
-  Gauges came() const;
-  void integrate_reserved(int64_t now_ns) const;
+  // After this no heap counts without the mutex, and sums_ and peaks_ are true.
+  void stop() const SPW_REQUIRES(mutex_);
+  // Ends a stop that was only made to look.
+  void resume() const SPW_REQUIRES(mutex_);
+  void let_run() const SPW_REQUIRES(mutex_);
+  // Brings its part of the sums up to date.
+  void settle(HeapCounters& heap) const SPW_REQUIRES(mutex_);
+  // Settles, and lets the heaps run when it is time.
+  void count_stopped(HeapCounters& heap) const SPW_REQUIRES(mutex_);
+  void raise_peaks() const SPW_REQUIRES(mutex_);
+  int64_t operations() const SPW_REQUIRES(mutex_);
+  Gauges came() const SPW_REQUIRES(mutex_);
+  void integrate_reserved(int64_t now_ns) const SPW_REQUIRES(mutex_);
 
   Tracer* const tracer_;
   const int device_;
@@ -153,24 +156,26 @@ class DeviceCounters {
 
   mutable std::atomic<uint64_t> counted_stopped_{0};
 
-  // The mutex guards what follows and the counting of stopped heaps. Looking stops heaps, hence `mutable`.
-  mutable std::mutex mutex_;
-  std::vector<HeapCounters*> heaps_;
-  mutable bool stopped_ = true;
-  mutable Gauges sums_{};   // of device and heaps; kept only while stopped
-  mutable Gauges peaks_{};  // kept only while stopped; else own_ + ceilings
-  mutable int64_t operations_at_run_ = 0;
-  mutable uint32_t stopped_operations_left_ = 0;
-  uint32_t stopped_operations_;  // how many to count under the mutex before the heaps run again
-  Gauges own_{};                 // the device's part of the sums: reserved memory, and heaps that are gone
-  Gauges own_came_{};            // running totals of the same
-  Gauges allocated_base_{};      // running totals at reset_accumulated()
-  Gauges freed_base_{};
-  int64_t means_since_ns_;
-  mutable int64_t reserved_since_ns_;
-  mutable double reserved_byte_ns_ = 0;
-  double gone_active_byte_ns_ = 0;  // of heaps that are gone
-  double gone_requested_byte_ns_ = 0;
+  // Guards the counting of stopped heaps too. Looking stops heaps, hence `mutable`.
+  mutable BlockingMutex mutex_;
+  std::vector<HeapCounters*> heaps_ SPW_GUARDED_BY(mutex_);
+  mutable bool stopped_ SPW_GUARDED_BY(mutex_) = true;
+  mutable Gauges sums_ SPW_GUARDED_BY(mutex_){};   // of device and heaps; kept only while stopped
+  mutable Gauges peaks_ SPW_GUARDED_BY(mutex_){};  // kept only while stopped; else own_ + ceilings
+  mutable int64_t operations_at_run_ SPW_GUARDED_BY(mutex_) = 0;
+  mutable uint32_t stopped_operations_left_ SPW_GUARDED_BY(mutex_) = 0;
+  // How many to count under the mutex before the heaps run again.
+  uint32_t stopped_operations_ SPW_GUARDED_BY(mutex_);
+  // The device's part of the sums: reserved memory, and heaps that are gone.
+  Gauges own_ SPW_GUARDED_BY(mutex_){};
+  Gauges own_came_ SPW_GUARDED_BY(mutex_){};        // running totals of the same
+  Gauges allocated_base_ SPW_GUARDED_BY(mutex_){};  // running totals at reset_accumulated()
+  Gauges freed_base_ SPW_GUARDED_BY(mutex_){};
+  int64_t means_since_ns_ SPW_GUARDED_BY(mutex_);
+  mutable int64_t reserved_since_ns_ SPW_GUARDED_BY(mutex_);
+  mutable double reserved_byte_ns_ SPW_GUARDED_BY(mutex_) = 0;
+  double gone_active_byte_ns_ SPW_GUARDED_BY(mutex_) = 0;  // of heaps that are gone
+  double gone_requested_byte_ns_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 class HeapCounters {
@@ -398,7 +403,7 @@ class HeapCounters {
   template <typename Apply, typename Passed>
   void mutate(Apply apply, Passed passed) {
     while (!start()) {
-      const std::lock_guard lock(device_.mutex_);
+      const Lock lock(device_.mutex_);
       if (!stop_.load(std::memory_order_relaxed)) continue;  // the heaps were let run while this one waited
       apply();
       device_.count_stopped(*this);
@@ -446,6 +451,7 @@ class HeapCounters {
   int64_t sampled_ns_ = 0, sampled_active_ = 0, sampled_requested_ = 0;
   double active_byte_ns_ = 0, requested_byte_ns_ = 0;
   Gauges ceilings_{};
+  // Of the device, with its mutex held.
   Gauges seen_{};     // this heap's part of the device's sums, while stopped
   Gauges reached_{};  // the most of each since the stop
 };

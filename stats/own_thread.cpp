@@ -30,7 +30,7 @@ std::thread start_own_thread(std::function<void()> body) {
   return std::thread(std::move(body));
 }
 
-bool lock_for_fork(std::mutex& mutex) {
+bool lock_for_fork(BlockingMutex& mutex) {
   constexpr int kTries = 100;
   constexpr timespec kPause{0, 1'000'000};
   for (int i = 0; i < kTries; ++i) {
@@ -38,6 +38,12 @@ bool lock_for_fork(std::mutex& mutex) {
     nanosleep(&kPause, nullptr);
   }
   return false;
+}
+
+void unlock_after_fork(BlockingMutex& mutex, bool held) {
+  if (!held) return;
+  mutex.assert_held();  // since the handler before the fork
+  mutex.unlock();
 }
 
 }  // namespace spillway

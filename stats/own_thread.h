@@ -3,8 +3,9 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -14,6 +15,8 @@ std::thread start_own_thread(std::function<void()> body);
 // For the thread that forks: so that the child does not get a lock from a thread that it does not have. A
 // fork under a lock that the other thread waits for would wait for itself: it gives up after 100 ms, and
 // only the child is at risk then. Answers whether it holds the mutex.
-bool lock_for_fork(std::mutex& mutex);
+bool lock_for_fork(BlockingMutex& mutex) SPW_TRY_ACQUIRE(true, mutex);
+// After the fork, in the parent and in the child: `held` is what that answered.
+void unlock_after_fork(BlockingMutex& mutex, bool held);
 
 }  // namespace spillway

@@ -11,10 +11,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -50,7 +51,7 @@ class StackTable {
   // The number of the stack from now on; that of another thread's call if it came first, 0 if there is no
   // room.
   uint32_t add(uint64_t hash, std::vector<StackFrame> frames) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const uint32_t known = find(hash); known != 0) return known;
     for (uint32_t i = 0; i < kProbes; ++i) {
       const uint32_t slot = slot_of(hash, i);
@@ -65,7 +66,7 @@ class StackTable {
 
   // Those added since the last call.
   std::vector<Stack> take_added() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return std::exchange(added_, {});
   }
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -77,8 +78,8 @@ class StackTable {
   }
 
   const std::unique_ptr<std::atomic<uint64_t>[]> slots_;
-  std::mutex mutex_;
-  std::vector<Stack> added_;
+  BlockingMutex mutex_;
+  std::vector<Stack> added_ SPW_GUARDED_BY(mutex_);
   std::atomic<uint64_t> refused_{0};
 };
 

@@ -16,12 +16,12 @@ Tracer::~Tracer() {
 
 TraceRing* Tracer::add_ring(int device) {
   auto ring = std::make_unique<TraceRing>(device, wake_);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return rings_.emplace_back(std::move(ring)).get();
 }
 
 void Tracer::note(TraceRecord record, std::string payload) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   record.ticks = trace_ticks(steady_);
   if (has_payload(record.kind)) record.requested_bytes = payload.size();
   try {
@@ -39,9 +39,13 @@ void Tracer::mark(std::string_view text) noexcept {
   try {
     note(record, std::string(text.substr(0, kLongestText)));
   } catch (const std::bad_alloc&) {
-    const std::lock_guard lock(mutex_);
-    ++dropped_notes_;
+    drop_note();
   }
+}
+
+void Tracer::drop_note() noexcept {
+  const Lock lock(mutex_);
+  ++dropped_notes_;
 }
 
 uint16_t Tracer::tag(std::string_view name) {
@@ -49,7 +53,7 @@ uint16_t Tracer::tag(std::string_view name) {
   name = name.substr(0, kLongestText);
   TraceRecord record;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const auto found = tags_.find(name); found != tags_.end()) return found->second;
     if (tags_.size() >= kMostTags) return 0;
     record.tag = static_cast<uint16_t>(tags_.size() + 1);
@@ -61,7 +65,7 @@ uint16_t Tracer::tag(std::string_view name) {
 }
 
 uint64_t Tracer::dropped() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   uint64_t dropped = dropped_notes_;
   for (const std::unique_ptr<TraceRing>& ring : rings_) dropped += ring->dropped();
   return dropped;
@@ -82,7 +86,7 @@ void Tracer::stop_waiting() {
 void Tracer::collect(uint64_t until_ticks, std::vector<Note>& notes, std::vector<TraceRecord>& records) {
   std::vector<TraceRing*> rings;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     notes = std::exchange(notes_, {});
     for (const std::unique_ptr<TraceRing>& ring : rings_) rings.push_back(ring.get());
   }

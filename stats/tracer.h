@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "stats/lock.h"
 #include "stats/stack_table.h"
 #include "stats/trace_record.h"
 #include "stats/trace_ring.h"
@@ -61,14 +61,16 @@ class Tracer {
   void collect(uint64_t until_ticks, std::vector<Note>& notes, std::vector<TraceRecord>& records);
 
  private:
+  void drop_note() noexcept;
+
   const bool steady_;
   sem_t wake_;
   StackTable stacks_;
-  mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<TraceRing>> rings_;
-  std::vector<Note> notes_;
-  std::map<std::string, uint16_t, std::less<>> tags_;
-  uint64_t dropped_notes_ = 0;
+  mutable BlockingMutex mutex_;
+  std::vector<std::unique_ptr<TraceRing>> rings_ SPW_GUARDED_BY(mutex_);
+  std::vector<Note> notes_ SPW_GUARDED_BY(mutex_);
+  std::map<std::string, uint16_t, std::less<>> tags_ SPW_GUARDED_BY(mutex_);
+  uint64_t dropped_notes_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway

@@ -10,10 +10,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "stats/held_signal.h"
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -66,11 +66,14 @@ void remove_abandoned(const std::string& folder) {
 
 // A process leaves nothing behind that is its own: each folder is looked through once.
 void remove_abandoned_once(const std::string& folder) {
-  static std::mutex mutex;
-  static std::string& last = *new std::string;
-  const std::lock_guard lock(mutex);
-  if (last == folder) return;
-  last = folder;
+  struct Last {
+    BlockingMutex mutex;
+    std::string folder SPW_GUARDED_BY(mutex);
+  };
+  static Last& last = *new Last;
+  const Lock lock(last.mutex);
+  if (last.folder == folder) return;
+  last.folder = folder;
   remove_abandoned(folder);
 }
 
