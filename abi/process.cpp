@@ -67,7 +67,7 @@ Status Process::open_driver() {
   driver_ = driver.value();
   if (Status status = check_limits(); !status.ok()) return status;
   Result<std::unique_ptr<Allocator>> made =
-      Allocator::create(driver_, [this](int device) -> Result<ArenaOptions> {
+      Allocator::create(driver_, [this](int device) SPW_REQUIRES(mutex_) -> Result<ArenaOptions> {
         Result<uint64_t> total = total_bytes(device);
         if (!total.ok()) return total.take_status();
         return options_for(total.value());
@@ -81,7 +81,7 @@ Status Process::open_driver() {
 
 Status Process::check_limits() {
   const std::optional<std::string> mistake =
-      beyond_devices(Config(), config_, [this] { return largest_device_bytes(); });
+      beyond_devices(Config(), config_, [this]() SPW_REQUIRES(mutex_) { return largest_device_bytes(); });
   if (!mistake.has_value()) return {};
   if (config_.strict) return Status::config(*mistake);
   if (!std::exchange(has_complained_of_limits_, true))
@@ -124,7 +124,7 @@ Result<uint64_t> Process::total_bytes(int device) const {
 Result<Arena*> Process::arena(int device) {
   if (Arena* arena = existing(device); arena != nullptr) return arena;
   Result<Arena*> arena = [&] {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return create_arena(device);
   }();
   if (arena.ok()) begin_default_region(device);
@@ -151,7 +151,7 @@ Guard* Process::existing_guard(int device) {
 
 Result<Guard*> Process::guard(int device) {
   if (Guard* guard = existing_guard(device); guard != nullptr) return guard;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return create_guard(device);
 }
 
@@ -208,7 +208,7 @@ void Process::check_guards_at_exit() noexcept {
 
 Status Process::add_oom_callback(int device, spw_oom_callback callback, void* context) {
   if (callback == nullptr) return Status::invalid_argument("callback is NULL");
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Result<Arena*> arena = create_arena(device);
   if (!arena.ok()) return arena.take_status();
   const auto [entry, is_new] = oom_callbacks_.try_emplace({device, callback, context}, LastRungs::Id{});
@@ -229,7 +229,7 @@ Status Process::add_oom_callback(int device, spw_oom_callback callback, void* co
 Status Process::remove_oom_callback(int device, spw_oom_callback callback, void* context) {
   LastRungs::Id id = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = oom_callbacks_.find({device, callback, context});
     if (found == oom_callbacks_.end()) {
       return Status::invalid_state(fmt::format("device {}: no such callback was added", device));
@@ -246,7 +246,7 @@ Status Process::annotate(int device, const std::string& name, uint64_t bytes) {
   constexpr size_t kMostNames = 64;
   if (Status status = check_annotation(name); !status.ok()) return status;
   if (Result<Arena*> arena = used_arena(device); !arena.ok()) return arena.take_status();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::map<std::string, uint64_t>& names = annotations_[device];
   if (names.size() >= kMostNames && names.count(name) == 0) {
     return Status::invalid_argument(
@@ -259,7 +259,7 @@ Status Process::annotate(int device, const std::string& name, uint64_t bytes) {
 Result<uint64_t> Process::annotation(int device, const std::string& name) {
   if (Status status = check_annotation(name); !status.ok()) return status;
   if (Result<Arena*> arena = used_arena(device); !arena.ok()) return arena.take_status();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto names = annotations_.find(device);
   if (names == annotations_.end()) return uint64_t{0};
   const auto found = names->second.find(name);
@@ -268,26 +268,26 @@ Result<uint64_t> Process::annotation(int device, const std::string& name) {
 
 Result<Arena*> Process::used_arena(int device) {
   if (Arena* arena = existing(device); arena != nullptr) return arena;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (Status status = open_driver(); !status.ok()) return status;
   if (Result<uint64_t> total = total_bytes(device); !total.ok()) return total.take_status();
   return existing(device);
 }
 
 Result<std::shared_ptr<const Driver>> Process::driver() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (Status status = open_driver(); !status.ok()) return status;
   return driver_;
 }
 
 Config Process::config() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   load_config();
   return config_;
 }
 
 Status Process::configure(const char* text) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   load_config();
   Config changed = config_;
   const std::vector<std::string> complaints = changed.apply(text, "spw_conf_set");
@@ -301,15 +301,16 @@ Status Process::configure(const char* text) {
         fmt::format("option '{}' can be set until a device is first used", fixed.front()));
   }
 
-  const auto differs = [&](const char* option) {
+  const auto differs = [&](const char* option) SPW_REQUIRES(mutex_) {
     return config_.value(option).value() != changed.value(option).value();
   };
   Status status;
   if (in_use) {
     const std::optional<std::string> mistake =
-        beyond_devices(config_, changed, [this] { return largest_device_bytes(); });
+        beyond_devices(config_, changed, [this]() SPW_REQUIRES(mutex_) { return largest_device_bytes(); });
     if (mistake.has_value()) return Status::config("spw_conf_set: " + *mistake);
     owned_allocator_->for_each([&](Arena& arena) {
+      mutex_.assert_held();  // for_each() calls this at once
       Result<uint64_t> total = total_bytes(arena.device());
       Status set = total.ok() ? Status() : total.take_status();
       if (set.ok() && differs("limit")) set = arena.set_limit(changed.limit.of(total.value()));

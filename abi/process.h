@@ -18,8 +18,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -35,6 +33,7 @@
 #include "offload/pinned_growth.h"
 #include "offload/spill/device_tiers.h"
 #include "stats/dump.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -117,28 +116,29 @@ class Process {
 
  private:
   Process() = default;
-  void load_config();  // with the mutex held, like those below
-  Status open_driver();
-  Result<Arena*> create_arena(int device);
-  Result<Guard*> create_guard(int device);
+  void load_config() SPW_REQUIRES(mutex_);
+  Status open_driver() SPW_REQUIRES(mutex_);
+  Result<Arena*> create_arena(int device) SPW_REQUIRES(mutex_);
+  Result<Guard*> create_guard(int device) SPW_REQUIRES(mutex_);
   // Limits beyond every device: a line on stderr, once. Errors: config (strict).
-  Status check_limits();
-  uint64_t largest_device_bytes() const;  // UINT64_MAX where the driver does not say
-  ArenaOptions options_for(uint64_t total_bytes) const;
-  Result<uint64_t> total_bytes(int device) const;
-  DiskTierOptions configured_disk() const;
+  Status check_limits() SPW_REQUIRES(mutex_);
+  // UINT64_MAX where the driver does not say.
+  uint64_t largest_device_bytes() const SPW_REQUIRES(mutex_);
+  ArenaOptions options_for(uint64_t total_bytes) const SPW_REQUIRES(mutex_);
+  Result<uint64_t> total_bytes(int device) const SPW_REQUIRES(mutex_);
+  DiskTierOptions configured_disk() const SPW_REQUIRES(mutex_);
   // Whether the disk's settings are not the user's own.
-  bool may_tune() const;
-  PinnedBlocks& make_pinned();
-  // Without the default region, and with the mutex not held, like the next.
-  Result<DeviceTiers*> make_tiers(int device);
+  bool may_tune() const SPW_REQUIRES(mutex_);
+  PinnedBlocks& make_pinned() SPW_REQUIRES(mutex_);
+  // Without the default region.
+  Result<DeviceTiers*> make_tiers(int device) SPW_EXCLUDES(mutex_);
   // On a device that is used for the first time. What goes wrong is one line on stderr.
-  void begin_default_region(int device) noexcept;
+  void begin_default_region(int device) noexcept SPW_EXCLUDES(choosing_default_, mutex_);
   // Of Config::pinned_ahead, on the node of the arena's device.
-  Status pin_ahead(Arena& arena);
-  void place_in_host_memory(Arena& arena);
+  Status pin_ahead(Arena& arena) SPW_REQUIRES(mutex_);
+  void place_in_host_memory(Arena& arena) SPW_REQUIRES(mutex_);
   // As Config::idle_after asks.
-  void watch_for_idleness(Arena& arena);
+  void watch_for_idleness(Arena& arena) SPW_REQUIRES(mutex_);
 
   struct OomMoment {
     int device = -1;
@@ -146,18 +146,21 @@ class Process {
     int64_t freed = 0;
     bool operator==(const OomMoment&) const = default;
   };
-  // The next two with the mutex held. The first adds what is wrong with SPILLWAY_STATS to the complaints.
-  void read_stats_path(std::vector<std::string>& complaints);
-  void start_dumps();
+  // Adds what is wrong with SPILLWAY_STATS to the complaints.
+  void read_stats_path(std::vector<std::string>& complaints) SPW_REQUIRES(mutex_);
+  void start_dumps() SPW_REQUIRES(mutex_);
   // Takes the mutex, and then the locks of what it looks through.
-  Dump collect(const char* reason);
+  Dump collect(const char* reason) SPW_EXCLUDES(mutex_);
+  using Annotations = std::map<int, std::map<std::string, uint64_t>>;  // by device, then name
+  void list_devices(const Driver& driver, Annotations& annotations, Dump& dump) SPW_REQUIRES_SHARED(looks_);
   // A dump that SPILLWAY_STATS asks for. The first failure costs one line on stderr.
   void dump_as_asked(const std::string& path, const char* reason) noexcept;
   void dump_on_oom(int device) noexcept;
-  // Whether this out-of-memory error is to be dumped, which is then noted. With oom_mutex_ held.
-  bool is_new_oom(int device);
+  // Whether this out-of-memory error is to be dumped, which is then noted.
+  bool is_new_oom(int device) SPW_REQUIRES(oom_mutex_);
   std::string oom_tiers_text(int device);
-  void show_live(const Arena& arena) const;
+  void show_live(const Arena& arena) const SPW_REQUIRES(mutex_);
+  void end_arena(int device) SPW_REQUIRES(looks_, mutex_);
 
   static std::atomic<Allocator*> published;            // owned_allocator_, for those without the mutex
   static std::atomic<PinnedBlocks*> published_pinned;  // never freed
@@ -166,31 +169,31 @@ class Process {
   static std::array<std::atomic<Guard*>, Allocator::kMostDevices> guards;  // never freed
 
   // Shared while a dump looks through the arenas, exclusive while one of them ends. Before mutex_.
-  std::shared_mutex looks_;
-  std::mutex mutex_;
-  bool has_complained_of_limits_ = false;
-  bool config_loaded_ = false;
-  Config config_;
-  Status strict_error_;
+  SharedMutex looks_;
+  BlockingMutex mutex_;
+  bool has_complained_of_limits_ SPW_GUARDED_BY(mutex_) = false;
+  bool config_loaded_ SPW_GUARDED_BY(mutex_) = false;
+  Config config_ SPW_GUARDED_BY(mutex_);
+  Status strict_error_ SPW_GUARDED_BY(mutex_);
   // Of the dumps that SPILLWAY_STATS asks for. The path is set once, before any of them.
   std::string stats_path_;
   std::atomic<pid_t> owner_{0};  // the process whose counters these are
   std::atomic<bool> dumps_on_oom_{false};
   std::atomic<bool> complained_{false};
-  std::mutex oom_mutex_;
-  OomMoment last_oom_;
-  std::chrono::steady_clock::time_point last_oom_dump_;
-  int oom_dumps_ = 0;
-  std::shared_ptr<const Driver> driver_;
-  Tracer* tracer_ = nullptr;
-  std::unique_ptr<Allocator> owned_allocator_;
-  std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_;
-  std::map<int, DeviceTiers*> tiers_;  // never freed
-  std::mutex choosing_default_;        // before mutex_
-  std::string default_region_;
+  BlockingMutex oom_mutex_;
+  OomMoment last_oom_ SPW_GUARDED_BY(oom_mutex_);
+  std::chrono::steady_clock::time_point last_oom_dump_ SPW_GUARDED_BY(oom_mutex_);
+  int oom_dumps_ SPW_GUARDED_BY(oom_mutex_) = 0;
+  std::shared_ptr<const Driver> driver_ SPW_GUARDED_BY(mutex_);
+  Tracer* tracer_ SPW_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<Allocator> owned_allocator_ SPW_GUARDED_BY(mutex_);
+  std::map<std::tuple<int, spw_oom_callback, void*>, LastRungs::Id> oom_callbacks_ SPW_GUARDED_BY(mutex_);
+  std::map<int, DeviceTiers*> tiers_ SPW_GUARDED_BY(mutex_);  // never freed
+  BlockingMutex choosing_default_;                            // before mutex_
+  std::string default_region_ SPW_GUARDED_BY(choosing_default_);
   std::atomic<bool> has_default_region_{false};
-  PinnedGrowth* growth_ = nullptr;  // never freed; null while nothing is pinned ahead
-  std::map<int, std::map<std::string, uint64_t>> annotations_;  // by device, then name
+  PinnedGrowth* growth_ SPW_GUARDED_BY(mutex_) = nullptr;  // never freed; null while nothing is pinned ahead
+  Annotations annotations_ SPW_GUARDED_BY(mutex_);
 };
 
 // Keeps the text as the thread's last error, and returns the code. Success passes through.

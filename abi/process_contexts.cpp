@@ -1,7 +1,5 @@
 // What ends before the process does: the arena of a context.
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
 #include <tuple>
 
 #include "abi/live.h"
@@ -10,8 +8,8 @@
 namespace spillway {
 
 bool Process::drop_arena(int device) {
-  const std::lock_guard nobody_looks(looks_);
-  const std::lock_guard lock(mutex_);
+  const Lock nobody_looks(looks_);
+  const Lock lock(mutex_);
   const bool has_callbacks =
       std::any_of(oom_callbacks_.begin(), oom_callbacks_.end(),
                   [&](const auto& entry) { return std::get<0>(entry.first) == device; });
@@ -19,9 +17,13 @@ bool Process::drop_arena(int device) {
       existing_guard(device) != nullptr) {
     return false;
   }
+  end_arena(device);
+  return true;
+}
+
+void Process::end_arena(int device) {
   LiveWriter::instance().remove_device(device);
   owned_allocator_->drop(device);
-  return true;
 }
 
 }  // namespace spillway

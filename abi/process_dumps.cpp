@@ -6,8 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "abi/dump_path.h"
@@ -93,28 +91,31 @@ Dump Process::collect(const char* reason) {
   dump.reason = reason;
   bool is_redacted = false;
   std::shared_ptr<const Driver> driver;
-  std::map<int, std::map<std::string, uint64_t>> annotations;
+  Annotations annotations;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     load_config();
     dump.config = config_.values();
     is_redacted = config_.dump_redact;
     driver = driver_;
     annotations = annotations_;
   }
-  const std::shared_lock look(looks_);
-  Allocator* const allocator = published.load(std::memory_order_acquire);
-  if (allocator != nullptr && driver != nullptr) {
-    allocator->for_each([&](const Arena& arena) {
-      dump.devices.push_back(row_of(arena, *driver));
-      DumpDevice& row = dump.devices.back();
-      row.annotations = annotations[row.ordinal];
-      if (existing_tiers(row.ordinal) != nullptr) row.tiers = tiers_of(row.ordinal);
-    });
-  }
+  const SharedLock look(looks_);
+  if (driver != nullptr) list_devices(*driver, annotations, dump);
   dump.pinned = pinned_stats();
   if (is_redacted) redact(dump, this_machine());
   return dump;
+}
+
+void Process::list_devices(const Driver& driver, Annotations& annotations, Dump& dump) {
+  Allocator* const allocator = published.load(std::memory_order_acquire);
+  if (allocator == nullptr) return;
+  allocator->for_each([&](const Arena& arena) {
+    dump.devices.push_back(row_of(arena, driver));
+    DumpDevice& row = dump.devices.back();
+    row.annotations = annotations[row.ordinal];
+    if (existing_tiers(row.ordinal) != nullptr) row.tiers = tiers_of(row.ordinal);
+  });
 }
 
 Status Process::dump(const std::string& path, DumpFormat format, const char* reason) {
@@ -195,8 +196,9 @@ void Process::dump_on_oom(int device) noexcept {
   if (LastRungs::is_inside()) return;
   try {
     // Others that fail meanwhile are of the same moment.
-    const std::unique_lock lock(oom_mutex_, std::try_to_lock);
-    if (lock.owns_lock() && is_new_oom(device)) dump_as_asked(with_word(stats_path_, "oom"), "oom");
+    if (!oom_mutex_.try_lock()) return;
+    const Lock lock(oom_mutex_, kAdoptLock);
+    if (is_new_oom(device)) dump_as_asked(with_word(stats_path_, "oom"), "oom");
   } catch (...) {
     // The program gets its error in any case.
   }

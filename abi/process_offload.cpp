@@ -30,7 +30,7 @@ void Process::place_in_host_memory(Arena& arena) {
 
 Result<PinnedBlocks*> Process::pinned() {
   if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr) return blocks;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (Status status = open_driver(); !status.ok()) return status;
   return &make_pinned();
 }
@@ -64,7 +64,7 @@ void Process::stop_growth_at_exit() noexcept {
   try {
     PinnedGrowth* growth = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       growth = growth_;
     }
     growth->stop();
@@ -74,7 +74,7 @@ void Process::stop_growth_at_exit() noexcept {
 }
 
 DiskTierOptions Process::disk_options() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   load_config();
   return configured_disk();
 }
@@ -88,7 +88,7 @@ bool Process::may_tune() const {
 DiskTierOptions Process::disk_options(const std::string& directory, bool finds) {
   DiskTierOptions options;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     load_config();
     options = configured_disk();
     if (directory.empty() || !may_tune()) return options;
@@ -114,7 +114,7 @@ Result<Relief> Process::idle(int device, const std::function<bool()>& goes_on) {
   uint64_t above = 0;
   uint64_t down_to = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     Result<uint64_t> total = total_bytes(device);
     if (!total.ok()) return total.take_status();
     above = config_.evict_above.of(total.value());
@@ -162,7 +162,7 @@ DiskTierOptions Process::configured_disk() const {
 }
 
 DeviceTiers* Process::existing_tiers(int device) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = tiers_.find(device);
   return found == tiers_.end() ? nullptr : found->second;
 }
@@ -170,7 +170,7 @@ DeviceTiers* Process::existing_tiers(int device) {
 void Process::trim_pinned() {
   std::vector<DeviceTiers*> all;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [device, tiers] : tiers_) all.push_back(tiers);
   }
   for (DeviceTiers* tiers : all) tiers->stashes().reclaim();
@@ -187,7 +187,7 @@ Result<DeviceTiers*> Process::tiers(int device) {
 void Process::begin_default_region(int device) noexcept {
   if (!has_default_region_.load(std::memory_order_acquire)) return;
   Status status = caught([&]() -> Status {
-    const std::lock_guard choosing(choosing_default_);
+    const Lock choosing(choosing_default_);
     Result<DeviceTiers*> tiers = make_tiers(device);
     return tiers.ok() ? tiers.value()->regions().set_default(default_region_) : tiers.take_status();
   });
@@ -202,7 +202,7 @@ Status Process::set_default_region(const std::string& tag) {
     if (config.debug == Debug::kGuard || config.backend == Backend::kMalloc)
       return Status::unsupported("memory cannot be spilled with debug:guard, nor with backend:malloc");
   }
-  const std::lock_guard choosing(choosing_default_);
+  const Lock choosing(choosing_default_);
   std::vector<Regions*> changed;
   for (int device = 0; device < Allocator::kMostDevices; ++device) {
     if (existing(device) == nullptr) continue;
@@ -224,7 +224,7 @@ Result<DeviceTiers*> Process::make_tiers(int device) {
   Result<PinnedBlocks*> blocks = pinned();
   if (!blocks.ok()) return blocks.take_status();
   const DiskTierOptions disk = disk_options(disk_options().file.directory);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Result<Arena*> arena = create_arena(device);
   if (!arena.ok()) return arena.take_status();
   if (is_guarded()) return Status::unsupported("memory cannot be spilled with debug:guard");

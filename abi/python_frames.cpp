@@ -2,9 +2,10 @@
 
 #include <dlfcn.h>
 
-#include <mutex>
 #include <set>
 #include <utility>
+
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -127,15 +128,18 @@ int list_python_frames(PythonFrame* frames, int most) {
 void name_python_frames(const PythonFrame* frames, int count, std::vector<StackFrame>& out) {
   if (count == 0) return;
   const PythonApi& api = python();
-  static std::mutex mutex;
-  static std::set<uintptr_t>& kept = *new std::set<uintptr_t>;
+  struct Kept {
+    BlockingMutex mutex;
+    std::set<uintptr_t> codes SPW_GUARDED_BY(mutex);
+  };
+  static Kept& kept = *new Kept;
   Object* error[3] = {};
   api.PyErr_Fetch(&error[0], &error[1], &error[2]);
   for (int i = 0; i < count; ++i) {
     auto* code = reinterpret_cast<Object*>(frames[i].code);
     {
-      const std::lock_guard lock(mutex);
-      if (kept.insert(frames[i].code).second) api.Py_IncRef(code);
+      const Lock lock(kept.mutex);
+      if (kept.codes.insert(frames[i].code).second) api.Py_IncRef(code);
     }
     const auto position = static_cast<int>(frames[i].position);
     const int line = api.PyFrame_GetLasti != nullptr ? api.PyCode_Addr2Line(code, position) : position;

@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -21,6 +20,7 @@
 
 #include "include/spillway/spillway.h"
 #include "include/spillway/torch.h"
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -65,15 +65,15 @@ std::atomic<Construct> oom_construct{nullptr};
 
 constexpr int kMostDevices = 64;
 std::atomic<uint64_t> used_devices{0};
-std::mutex peers_mutex;
+BlockingMutex peers_mutex;
 
 // PyTorch makes the contexts of two devices peers without asking the allocator, and mapped memory needs more
 // than that.
 [[gnu::noinline, gnu::cold]] void make_peer(int device) {
-  const std::lock_guard lock(peers_mutex);
+  const Lock lock(peers_mutex);
   const uint64_t used = used_devices.load();
   if ((used >> device & 1) != 0) return;
-  const auto enable = [](int from, int to) {
+  const auto enable = [](int from, int to) SPW_REQUIRES(peers_mutex) {
     const spw_status status = spw_enable_peer(from, to);
     if (status != SPW_OK && status != SPW_ERROR_UNSUPPORTED) complain("peers");
   };
@@ -103,9 +103,9 @@ struct Pools {
   // A thread that asked just before a pool was closed may still be in its filter.
   static constexpr size_t kMostClosed = 64;
 
-  std::mutex mutex;
-  std::map<PoolKey, std::unique_ptr<Filter>> open;
-  std::deque<std::unique_ptr<Filter>> closed;
+  BlockingMutex mutex;
+  std::map<PoolKey, std::unique_ptr<Filter>> open SPW_GUARDED_BY(mutex);
+  std::deque<std::unique_ptr<Filter>> closed SPW_GUARDED_BY(mutex);
 };
 
 Pools& pools() {
@@ -119,13 +119,13 @@ int call_filter(spw_stream stream, void* context) {
 
 void begin_pool(int device, spw_pool_id id, const Filter& filter) {
   auto kept = std::make_unique<Filter>(filter);
-  const std::lock_guard lock(pools().mutex);
+  const Lock lock(pools().mutex);
   if (spw_pool_begin(device, id, &call_filter, kept.get()) != SPW_OK) return complain("begin_pool");
   pools().open[{device, id.first, id.second}] = std::move(kept);
 }
 
 void end_pool(int device, spw_pool_id id) {
-  const std::lock_guard lock(pools().mutex);
+  const Lock lock(pools().mutex);
   if (spw_pool_end(device, id) != SPW_OK) return complain("end_pool");
   const auto found = pools().open.find({device, id.first, id.second});
   if (found == pools().open.end()) return;  // opened by another caller of spw_pool_begin

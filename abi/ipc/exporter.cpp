@@ -55,7 +55,7 @@ Exporter& Exporter::instance() {
 }
 
 bool Exporter::is_own(const IpcHandle& handle) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return process_ != ProcessId{} && handle.process == process_;
 }
 
@@ -65,7 +65,7 @@ Status Exporter::show(const void* pointer, spw_ipc_handle* out, uint64_t* offset
   if (!found.ok()) return found.take_status();
   Result<PageSpan> span = Process::existing(found->device)->pages_around(block);
   if (!span.ok()) return span.take_status();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (Status status = start(); !status.ok()) return status;
   IpcHandle handle;
   handle.process = process_;

@@ -5,11 +5,10 @@
 // Made by the first handle, and there to the end of the process. Thread-safe.
 #pragma once
 
-#include <mutex>
-
 #include "abi/ipc/channel.h"
 #include "abi/ipc/handle.h"
 #include "driver/status.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -25,13 +24,13 @@ class Exporter {
  private:
   Exporter() = default;
   // Errors: io.
-  Status start();
+  Status start() SPW_REQUIRES(mutex_);
   [[noreturn]] void serve();
   static bool answer(const Descriptor& caller);
 
-  std::mutex mutex_;
-  ProcessId process_{};  // zero until it is started
-  Descriptor listener_;
+  BlockingMutex mutex_;
+  ProcessId process_ SPW_GUARDED_BY(mutex_){};  // zero until it is started
+  Descriptor listener_;                         // set before the thread begins, which reads it
 };
 
 }  // namespace spillway

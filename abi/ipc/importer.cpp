@@ -60,7 +60,7 @@ Status Importer::open(const spw_ipc_handle& bytes, int device, void** out) {
   }
   Result<Arena*> arena = Process::instance().arena(device);
   if (!arena.ok()) return arena.take_status();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   close_unused();
   const Key key{handle.process, handle.identity, handle.pages, device};
   const auto known = opened_.find(key);
@@ -79,7 +79,7 @@ Status Importer::open(const spw_ipc_handle& bytes, int device, void** out) {
 }
 
 Status Importer::close(void* pointer) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = std::find_if(opened_.begin(), opened_.end(), [&](const auto& entry) {
     return entry.second.at == pointer && entry.second.uses > 0;
   });

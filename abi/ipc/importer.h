@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <tuple>
 
 #include "abi/ipc/handle.h"
 #include "driver/status.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -29,11 +29,11 @@ class Importer {
   };
 
   Importer() = default;
-  void close_unused();
+  void close_unused() SPW_REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  BlockingMutex mutex_;
   // One without uses could not be closed yet.
-  std::map<Key, Opened> opened_;
+  std::map<Key, Opened> opened_ SPW_GUARDED_BY(mutex_);
 };
 
 }  // namespace spillway

@@ -20,7 +20,7 @@ Accounts& Accounts::instance() {
 void Accounts::add(DriverMemory kind, int device, const void* context, uint64_t key,
                    uint64_t bytes) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto [entry, is_new] = rows_[static_cast<size_t>(kind)].try_emplace(key);
     if (!is_new) change(kind, entry->second, false);
     entry->second = {device, context, bytes};
@@ -32,7 +32,7 @@ void Accounts::add(DriverMemory kind, int device, const void* context, uint64_t 
 
 void Accounts::remove(DriverMemory kind, uint64_t key) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     auto& rows = rows_[static_cast<size_t>(kind)];
     const auto found = rows.find(key);
     if (found == rows.end()) return;
@@ -46,9 +46,9 @@ void Accounts::remove(DriverMemory kind, uint64_t key) noexcept {
 void Accounts::context_ended(const void* context) noexcept {
   if (context == nullptr) return;  // what belongs to none
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (size_t kind = 0; kind < rows_.size(); ++kind) {
-      std::erase_if(rows_[kind], [&](const auto& entry) {
+      std::erase_if(rows_[kind], [&](const auto& entry) SPW_REQUIRES(mutex_) {
         const bool ends = entry.second.context == context;
         if (ends) change(static_cast<DriverMemory>(kind), entry.second, false);
         return ends;

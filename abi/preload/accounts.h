@@ -6,9 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -40,12 +41,12 @@ class Accounts {
     const void* context;
     uint64_t bytes;
   };
-  // With the lock held.
-  void change(DriverMemory kind, const Row& row, bool is_added);
+  void change(DriverMemory kind, const Row& row, bool is_added) SPW_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::array<std::unordered_map<uint64_t, Row>, static_cast<size_t>(DriverMemory::kCount)> rows_;
-  std::map<std::pair<DriverMemory, int>, uint64_t> totals_;  // by device
+  BlockingMutex mutex_;
+  std::array<std::unordered_map<uint64_t, Row>, static_cast<size_t>(DriverMemory::kCount)> rows_
+      SPW_GUARDED_BY(mutex_);
+  std::map<std::pair<DriverMemory, int>, uint64_t> totals_ SPW_GUARDED_BY(mutex_);  // by device
 };
 
 }  // namespace spillway

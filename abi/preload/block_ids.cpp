@@ -10,7 +10,7 @@ BlockIds& BlockIds::instance() {
 }
 
 uint64_t BlockIds::of(uint64_t address, int device) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   try {
     const auto [row, is_new] = rows_.try_emplace(address, Row{next_, device});
     if (is_new) ++next_;
@@ -22,13 +22,13 @@ uint64_t BlockIds::of(uint64_t address, int device) noexcept {
 }
 
 void BlockIds::erase(uint64_t address) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   rows_.erase(address);
   count_.store(rows_.size(), std::memory_order_relaxed);
 }
 
 void BlockIds::forget_all(int device) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::erase_if(rows_, [&](const auto& entry) { return entry.second.device == device; });
   count_.store(rows_.size(), std::memory_order_relaxed);
 }

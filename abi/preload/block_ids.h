@@ -7,8 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -36,9 +37,9 @@ class BlockIds {
   void erase(uint64_t address) noexcept;
 
   std::atomic<size_t> count_{0};
-  std::mutex mutex_;
-  uint64_t next_ = kFirst;
-  std::unordered_map<uint64_t, Row> rows_;  // by address
+  BlockingMutex mutex_;
+  uint64_t next_ SPW_GUARDED_BY(mutex_) = kFirst;
+  std::unordered_map<uint64_t, Row> rows_ SPW_GUARDED_BY(mutex_);  // by address
 };
 
 }  // namespace spillway

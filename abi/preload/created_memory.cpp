@@ -11,7 +11,7 @@ CreatedMemory& CreatedMemory::instance() {
 
 void CreatedMemory::created(uint64_t handle, int device, uint64_t bytes) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     handles_[handle].references = 1;
     Accounts::instance().add(DriverMemory::kVmm, device, nullptr, handle, bytes);
   } catch (...) {
@@ -20,12 +20,12 @@ void CreatedMemory::created(uint64_t handle, int device, uint64_t bytes) noexcep
 }
 
 void CreatedMemory::retained(uint64_t handle) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const auto found = handles_.find(handle); found != handles_.end()) ++found->second.references;
 }
 
 void CreatedMemory::released(uint64_t handle) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = handles_.find(handle);
   if (found == handles_.end() || found->second.references == 0) return;
   --found->second.references;
@@ -34,7 +34,7 @@ void CreatedMemory::released(uint64_t handle) noexcept {
 
 void CreatedMemory::mapped(uint64_t address, uint64_t handle) noexcept {
   try {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = handles_.find(handle);
     if (found == handles_.end()) return;
     if (mappings_.emplace(address, handle).second) ++found->second.mappings;
@@ -44,7 +44,7 @@ void CreatedMemory::mapped(uint64_t address, uint64_t handle) noexcept {
 }
 
 void CreatedMemory::unmapped(uint64_t address, uint64_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto begin = mappings_.lower_bound(address);
   const auto end = mappings_.lower_bound(address + bytes);
   for (auto mapping = begin; mapping != end; ++mapping) {

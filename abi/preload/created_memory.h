@@ -5,8 +5,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -30,12 +31,11 @@ class CreatedMemory {
   };
   using Handles = std::unordered_map<uint64_t, Uses>;
 
-  // With the lock held.
-  void drop_unused(Handles::iterator handle);
+  void drop_unused(Handles::iterator handle) SPW_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  Handles handles_;
-  std::map<uint64_t, uint64_t> mappings_;  // handles by address
+  BlockingMutex mutex_;
+  Handles handles_ SPW_GUARDED_BY(mutex_);
+  std::map<uint64_t, uint64_t> mappings_ SPW_GUARDED_BY(mutex_);  // handles by address
 };
 
 }  // namespace spillway

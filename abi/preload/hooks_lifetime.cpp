@@ -1,11 +1,11 @@
 // Streams, captures and contexts that come and go.
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "abi/preload/hooks.h"
 #include "driver/capture.h"
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -18,8 +18,8 @@ struct Retained {
   CUcontext context = nullptr;  // of the last time
 };
 // Held over the driver's calls too: between the last release and the end nobody retains.
-std::mutex retains_mutex;
-std::array<Retained, Allocator::kMostDevices> retained{};
+BlockingMutex retains_mutex;
+std::array<Retained, Allocator::kMostDevices> retained SPW_GUARDED_BY(retains_mutex){};
 
 void announce(CUresult result, const CUstream* out, unsigned flags) noexcept {
   if (result != CUDA_SUCCESS) return;
@@ -136,7 +136,7 @@ bool is_counted(CUdevice device) {
 }
 
 CUresult primary_ctx_retain(CUcontext* out, CUdevice device) {
-  const std::lock_guard lock(retains_mutex);
+  const Lock lock(retains_mutex);
   const CUresult result = real_calls->cuDevicePrimaryCtxRetain(out, device);
   if (result != CUDA_SUCCESS || !is_counted(device)) return result;
   Retained& primary = retained[static_cast<size_t>(device)];
@@ -155,8 +155,7 @@ CUresult get_export_table(const void** table, const CUuuid* id) {
   return result;
 }
 
-// With the lock held.
-void primary_context_ends(CUdevice device) {
+void primary_context_ends(CUdevice device) SPW_REQUIRES(retains_mutex) {
   CUcontext context = nullptr;
   if (is_counted(device)) context = std::exchange(retained[static_cast<size_t>(device)].context, nullptr);
   before_end([&](ServedContexts& contexts) { contexts.primary_context_ends(device, context); });
@@ -166,7 +165,7 @@ void primary_context_ends(CUdevice device) {
 // somebody may retain it unseen, nobody knows which release is the last, and it stays until a reset.
 CUresult primary_ctx_release(CUdevice device) {
   bool is_last = false;
-  const std::lock_guard lock(retains_mutex);
+  const Lock lock(retains_mutex);
   if (is_counted(device)) {
     int& count = retained[static_cast<size_t>(device)].count;
     is_last = count == 1;
@@ -177,7 +176,7 @@ CUresult primary_ctx_release(CUdevice device) {
 }
 
 CUresult primary_ctx_reset(CUdevice device) {
-  const std::lock_guard lock(retains_mutex);
+  const Lock lock(retains_mutex);
   primary_context_ends(device);
   return real_calls->cuDevicePrimaryCtxReset_v2(device);
 }

@@ -1,12 +1,12 @@
 // Memory that Spillway serves: cuMemAlloc and cuMemFree, and the stream-ordered calls.
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <unordered_map>
 
 #include "abi/preload/block_ids.h"
 #include "abi/preload/hooks.h"
 #include "abi/preload/ipc_requests.h"
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -97,8 +97,9 @@ CUresult mem_free(CUdeviceptr pointer) {
 
 // ---- In the order of a stream
 
-std::mutex pools_mutex;
-std::unordered_map<CUmemoryPool, int> plain_pools;  // of device memory that nobody else is to see, by device
+BlockingMutex pools_mutex;
+// Of device memory that nobody else is to see, by device.
+std::unordered_map<CUmemoryPool, int> plain_pools SPW_GUARDED_BY(pools_mutex);
 // The current pools of devices, where they are not plain.
 std::array<std::atomic<CUmemoryPool>, Allocator::kMostDevices> chosen_pools{};
 
@@ -184,7 +185,7 @@ void set_chosen(CUdevice device, CUmemoryPool pool) {
 // one like it. -1: it may not.
 int device_of_pool(CUmemoryPool pool, CUdevice candidate) {
   {
-    const std::lock_guard lock(pools_mutex);
+    const Lock lock(pools_mutex);
     if (const auto found = plain_pools.find(pool); found != plain_pools.end()) return found->second;
   }
   const Driver* driver = ServedContexts::instance().driver();
@@ -193,7 +194,7 @@ int device_of_pool(CUmemoryPool pool, CUdevice candidate) {
       driver->cuDeviceGetDefaultMemPool(&usual, candidate) != CUDA_SUCCESS || usual != pool) {
     return -1;
   }
-  const std::lock_guard lock(pools_mutex);
+  const Lock lock(pools_mutex);
   plain_pools.emplace(pool, candidate);
   return candidate;
 }
@@ -216,7 +217,7 @@ CUresult mem_pool_create(CUmemoryPool* out, const CUmemPoolProps* properties) {
                         properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (!is_plain) return result;
   try {
-    const std::lock_guard lock(pools_mutex);
+    const Lock lock(pools_mutex);
     plain_pools.emplace(*out, properties->location.id);
   } catch (...) {
     // The driver serves it then.
@@ -227,7 +228,7 @@ CUresult mem_pool_create(CUmemoryPool* out, const CUmemPoolProps* properties) {
 // A device whose current pool goes has its own again.
 CUresult mem_pool_destroy(CUmemoryPool pool) {
   {
-    const std::lock_guard lock(pools_mutex);
+    const Lock lock(pools_mutex);
     plain_pools.erase(pool);
   }
   const CUresult result = real_calls->cuMemPoolDestroy(pool);

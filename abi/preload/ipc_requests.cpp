@@ -13,7 +13,7 @@ IpcRequests& IpcRequests::instance() {
 bool IpcRequests::wants_plain(uint64_t bytes, const void* caller) const {
   if (policy_.load(std::memory_order_relaxed) == IpcPolicy::kPlain) return true;
   if (!learned_any_.load(std::memory_order_acquire)) return false;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return learned_.count({bytes, caller}) != 0 || learned_.count({bytes, nullptr}) != 0;
 }
 
@@ -24,7 +24,7 @@ void IpcRequests::refused(const char* call, uint64_t pointer, uint64_t bytes) {
                            : nullptr;
   const bool learns = policy_.load(std::memory_order_relaxed) == IpcPolicy::kAuto;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!learned_.insert({bytes, caller}).second) return;
     if (learns) learned_any_.store(true, std::memory_order_release);
   }

@@ -8,11 +8,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <set>
 #include <utility>
 
 #include "abi/config.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -45,8 +45,9 @@ class IpcRequests {
   std::array<Site, kSites> sites_;
   std::atomic<bool> learned_any_{false};
   std::atomic<bool> was_said_{false};
-  mutable std::mutex mutex_;
-  std::set<std::pair<uint64_t, const void*>> learned_;  // size, and place; a null place is any
+  mutable BlockingMutex mutex_;
+  // Size, and place; a null place is any.
+  std::set<std::pair<uint64_t, const void*>> learned_ SPW_GUARDED_BY(mutex_);
 };
 
 }  // namespace spillway

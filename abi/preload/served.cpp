@@ -35,7 +35,7 @@ ServedContext* ServedContexts::current() {
   if (driver == nullptr) {
     Result<std::shared_ptr<const Driver>> opened = Process::instance().driver();
     if (!opened.ok()) return nullptr;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     kept_driver_ = opened.value();
     driver_.store(kept_driver_.get(), std::memory_order_release);
     driver = kept_driver_.get();
@@ -76,7 +76,7 @@ int ServedContexts::device_of(CUcontext context) {
 }
 
 ServedContext* ServedContexts::find(CUcontext context) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = contexts_.find(context);
   return found != contexts_.end() ? found->second.get() : make(context);
 }
@@ -143,7 +143,7 @@ void ServedContexts::stream_destroyed(CUstream stream) {
 }
 
 bool ServedContexts::is_primary(CUcontext context) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = contexts_.find(context);
   return found != contexts_.end() && found->second != nullptr &&
          found->second->arena->is_in_primary_context();
@@ -165,8 +165,10 @@ void ServedContexts::primary_context_ends(int device, CUcontext context) {
 
 template <typename IsIt>
 void ServedContexts::end_where(IsIt is_it) {
-  const auto find_it = [&] { return std::find_if(contexts_.begin(), contexts_.end(), is_it); };
-  std::unique_lock lock(mutex_);
+  const auto find_it = [&]() SPW_REQUIRES(mutex_) {
+    return std::find_if(contexts_.begin(), contexts_.end(), is_it);
+  };
+  PausableLock lock(mutex_);
   Entry entry = find_it();
   if (entry != contexts_.end() && entry->second != nullptr) {
     const int device = entry->second->device;
@@ -205,7 +207,7 @@ void ServedContexts::enable_peer(const ServedContext& owner, int user) {
 }
 
 void ServedContexts::device_opened(int owner, int user) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (owner == user || !opened_.emplace(owner, user).second) return;
   if (const ServedContext* served = of_device(owner); served != nullptr) enable_peer(*served, user);
 }
@@ -213,7 +215,7 @@ void ServedContexts::device_opened(int owner, int user) {
 void ServedContexts::peer_enabled(CUcontext peer) {
   const ServedContext* user = current();
   if (user == nullptr) return;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   peers_.emplace_back(peer, user->device);
   const auto owner = contexts_.find(peer);
   if (owner != contexts_.end() && owner->second != nullptr) enable_peer(*owner->second, user->device);

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "abi/process.h"
 #include "allocator/known_streams.h"
 #include "allocator/streamless.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -65,32 +65,33 @@ class ServedContexts {
 
  private:
   ServedContext* find(CUcontext context);
-  ServedContext* make(CUcontext context);  // with the mutex held
+  ServedContext* make(CUcontext context) SPW_REQUIRES(mutex_);
   using Entry = std::map<CUcontext, std::unique_ptr<ServedContext>>::iterator;
   // Ends the context of which is_it(entry) is true, if there is one.
   template <typename IsIt>
   void end_where(IsIt is_it);
-  void end(Entry entry);  // with the mutex held
+  void end(Entry entry) SPW_REQUIRES(mutex_);
   static void enable_peer(const ServedContext& owner, int user);
-  int device_of(CUcontext context);
-  bool is_left(int device) const {
+  int device_of(CUcontext context) SPW_REQUIRES(mutex_);
+  bool is_left(int device) const SPW_REQUIRES(mutex_) {
     return device < Allocator::kMostDevices && is_left_[static_cast<size_t>(device)];
   }
 
   std::atomic<const Driver*> driver_{nullptr};
-  std::shared_ptr<const Driver> kept_driver_;
   KnownStreams streams_;
   // What threads remember of streams and contexts is true while this stays as it is.
   std::atomic<uint64_t> generation_{1};
   std::array<std::atomic<ServedContext*>, Allocator::kMostDevices> by_device_{};
   std::atomic<uint64_t> most_bytes_{0};
 
-  std::mutex mutex_;
-  std::map<CUcontext, std::unique_ptr<ServedContext>> contexts_;  // null: left to the driver
+  BlockingMutex mutex_;
+  std::shared_ptr<const Driver> kept_driver_ SPW_GUARDED_BY(mutex_);
+  // Null: left to the driver.
+  std::map<CUcontext, std::unique_ptr<ServedContext>> contexts_ SPW_GUARDED_BY(mutex_);
   // Devices that keep the arena of a context that is gone.
-  std::array<bool, Allocator::kMostDevices> is_left_{};
-  std::vector<std::pair<CUcontext, int>> peers_;  // whose memory, for which device
-  std::set<std::pair<int, int>> opened_;          // the same, of whole devices
+  std::array<bool, Allocator::kMostDevices> is_left_ SPW_GUARDED_BY(mutex_){};
+  std::vector<std::pair<CUcontext, int>> peers_ SPW_GUARDED_BY(mutex_);  // whose memory, for which device
+  std::set<std::pair<int, int>> opened_ SPW_GUARDED_BY(mutex_);          // the same, of whole devices
 };
 
 }  // namespace spillway
