@@ -59,7 +59,7 @@ Status in_context(CUcontext wanted, Body body) {
   Result<std::shared_ptr<const spillway::Driver>> driver = Process::instance().driver();
   if (!driver.ok()) return driver.take_status();
   const ScopedContext context(*driver.value(), wanted);
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   return body();
 }
 

@@ -60,7 +60,7 @@ void Process::load_config() {
 
 Status Process::open_driver() {
   load_config();
-  if (!strict_error_.ok()) return Status(strict_error_.code(), strict_error_.text());
+  if (!strict_error_.ok()) return strict_error_;
   if (owned_allocator_ != nullptr) return {};
   Result<std::shared_ptr<const Driver>> driver = Driver::open();
   if (!driver.ok()) return driver.take_status();

@@ -89,7 +89,7 @@ Status in_context(int device, const char* name, Call call) {
   Result<RetainedContext> context = RetainedContext::retain(driver.value(), device);
   if (!context.ok()) return context.take_status();
   const ScopedContext scope(*driver.value(), context->get());
-  if (!scope.status().ok()) return Status(scope.status().code(), scope.status().text());
+  if (!scope.status().ok()) return scope.status();
   return driver.value()->check(call(*driver.value()), name);
 }
 

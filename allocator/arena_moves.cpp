@@ -242,7 +242,7 @@ void Arena::take_out(const MovablePool& pool, const std::vector<Heap*>& owners,
 
 Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   // Copies take a while, and unmapping would end a capture that begins meanwhile.
   const RelaxedCapture relaxed(*driver_);
   std::vector<Heap*> owners;
@@ -312,7 +312,7 @@ Status Arena::make_room(uint64_t bytes) {
 
 Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   std::vector<Heap*> owners;
   Result<MovablePool*> begun = begin_move(id, false, &owners);
   if (!begun.ok()) return begun.take_status();

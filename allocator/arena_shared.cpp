@@ -30,7 +30,7 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
   if (!identity.ok()) return identity.take_status();
   if (Status status = check_context(*driver_, stream, context_.get(), device_); !status.ok()) return status;
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   if (spillway::is_capturing(*driver_, identity->stream)) {
     return Status::invalid_state("a shareable block cannot be made on a stream that is being captured");
   }
@@ -59,7 +59,7 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
 
 Status Arena::free_shared(uint64_t va) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const RelaxedCapture relaxed(*driver_);
   const ArenaLock lock(mutex_);
   Status status = shared_.free(va);
@@ -149,7 +149,7 @@ Result<PageSpan> Arena::pages_around(const void* pointer) {
 Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
                            std::vector<int>& descriptors) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   PageSpan span;
   std::vector<PageId> pages;
   // Held to the end: it keeps the pages from being released.
@@ -171,14 +171,14 @@ Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t firs
 Result<MappedRange> Arena::begin_import(uint64_t bytes) {
   if (Status status = check_shareable(); !status.ok()) return status;
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   counters_.on_driver_call(DriverCall::kReserve);
   return MappedRange::reserve(*driver_, bytes);
 }
 
 Status Arena::import_piece(MappedRange& range, int descriptor, uint64_t bytes) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const RelaxedCapture relaxed(*driver_);
   Result<PhysicalHandle> handle = import_file_descriptor(*driver_, descriptor, bytes);
   if (!handle.ok()) return handle.take_status();
@@ -188,7 +188,7 @@ Status Arena::import_piece(MappedRange& range, int descriptor, uint64_t bytes) {
 
 Status Arena::finish_import(MappedRange range, void** out) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const RelaxedCapture relaxed(*driver_);
   const ArenaLock lock(mutex_);
   Result<uint64_t> va = shared_.take_in(std::move(range), store_->devices());
@@ -215,7 +215,7 @@ Status Arena::close_own_import(uint64_t va) {
     }
   }
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const std::vector<Heap*> all = heaps();
   if (any_capturing(all)) {
     return Status::invalid_state("close while a stream is being captured: nothing can be unmapped now");

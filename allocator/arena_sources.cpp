@@ -127,7 +127,7 @@ Place* Arena::take_free(Heap& heap, const Request& request) {
 
 Result<TakenPlace> Arena::climb_sourced(Heap& heap, const Request& request) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const RelaxedCapture relaxed(*driver_);
   bool may_wait = true;
   bool may_trim = true;

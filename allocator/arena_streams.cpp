@@ -68,8 +68,7 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   if (!identity.ok()) {
     // With the context gone, no stream is known.
     const ScopedContext context(*driver_, context_.get());
-    return context.status().ok() ? identity.take_status()
-                                 : Status(context.status().code(), context.status().text());
+    return context.status().ok() ? identity.take_status() : context.status();
   }
   static_cast<StreamIdentity&>(key) = identity.value();
   if (Status status = check_context(*driver_, key.stream, context_.get(), device_); !status.ok())
@@ -198,7 +197,7 @@ Status Arena::stream_destroyed(CUstream stream) {
   });
   if (owned.empty() && used.empty()) return {};
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   for (Heap* heap : owned) {
     const Lock lock(heap->mutex);
     if (has_gone(*heap)) continue;

@@ -202,7 +202,7 @@ void Arena::keep_limit() {
 
 Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Trim trim) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const std::vector<Heap*> all = heaps();
   if (any_capturing(all)) {
     return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");

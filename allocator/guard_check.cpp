@@ -65,7 +65,7 @@ Status Guard::check() {
     }
   }
   const ScopedContext context(*driver_, arena_.context());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   for (const CUstream stream : arena_.streams()) {
     // A stream that is gone answers with an error, and is no reason not to look.
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -84,7 +84,7 @@ Status Guard::check() {
 Status Guard::inspect(std::vector<Inspection>& inspections) {
   if (inspections.empty()) return {};
   const ScopedContext context(*driver_, arena_.context());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   std::vector<DeviceRange> ranges;
   std::vector<Inspection*> owners;
   const auto read = [&](Inspection& inspection, uint64_t begin, uint64_t end) {

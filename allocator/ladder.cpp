@@ -113,7 +113,7 @@ Result<TakenPlace> Arena::climb(Heap& heap, const Request& request, Climb& tried
       }
     }
     const ScopedContext context(*driver_, context_.get());
-    if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+    if (!context.status().ok()) return context.status();
     const RungTimer timer(counters_, tried, Rung::kHostWait);
     if (crowded) {
       may_retire = false;
@@ -174,7 +174,7 @@ uint64_t Arena::missing_bytes(Heap& heap, const Request& request) {
 
 Status Arena::place_outside(Heap& heap, uint64_t bytes, Climb& tried, void** out) {
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   CUstream stream = nullptr;
   {
     const Lock lock(heap.mutex);
@@ -232,7 +232,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   const auto enter_context = [&]() SPW_REQUIRES(heap.mutex) -> Status {
     if (context.has_value()) return {};
     context.emplace(*driver_, context_.get());
-    if (!context->status().ok()) return Status(context->status().code(), context->status().text());
+    if (!context->status().ok()) return context->status();
     return has_gone(heap) ? Status::invalid_state("the stream is gone") : Status();
   };
   // A program that repeats itself gets back what other streams took of its place meanwhile, before the

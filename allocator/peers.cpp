@@ -76,7 +76,7 @@ Status Arena::enable_peer(int peer) {
   const RelaxedCapture relaxed(*driver_);
   if (store_->uses_vmm()) {
     const ScopedContext context(*driver_, context_.get());
-    if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+    if (!context.status().ok()) return context.status();
     const ArenaLock lock(mutex_);
     if (store_->is_granted(peer)) return {};
     if (Status status = shared_.grant_peer(peer); !status.ok()) return status;
@@ -90,7 +90,7 @@ Status Arena::enable_peer(int peer) {
   Result<RetainedContext> user = RetainedContext::retain(driver_, peer);
   if (!user.ok()) return user.take_status();
   const ScopedContext context(*driver_, user->get());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const CUresult answer = driver_->cuCtxEnablePeerAccess(context_.get(), 0);
   return answer == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? Status()
                                                           : driver_->check(answer, "cuCtxEnablePeerAccess");

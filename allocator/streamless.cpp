@@ -12,7 +12,7 @@ Result<std::unique_ptr<Streamless>> Streamless::create(std::shared_ptr<const Dri
   std::unique_ptr<Streamless> made(new Streamless(std::move(driver), arena, streams));
   const Driver& calls = *made->driver_;
   const ScopedContext context(calls, arena.context());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   const RelaxedCapture relaxed(calls);
   const CUresult created = calls.cuStreamCreate(&made->own_, CU_STREAM_NON_BLOCKING);
   if (Status status = calls.check(created, "cuStreamCreate"); !status.ok()) return status;

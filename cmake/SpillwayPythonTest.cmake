@@ -26,7 +26,7 @@ function(spillway_python_test name)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(test ${folder}.${name})
   add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py)
-  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 600
+  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 1800
     FIXTURES_REQUIRED torch_extension)
   if(NOT arg_SIMULATED)
     set_tests_properties(${test} PROPERTIES LABELS gpu)
@@ -42,6 +42,6 @@ function(spillway_native_python_test name)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(test ${folder}.${name}_native)
   add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py CONFIGURATIONS long)
-  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment};SPILLWAY_TEST_ALLOCATOR=native" TIMEOUT 600
+  set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment};SPILLWAY_TEST_ALLOCATOR=native" TIMEOUT 1800
     FIXTURES_REQUIRED torch_extension)
 endfunction()

@@ -1,5 +1,5 @@
 // Errors as values: a code of the C ABI and one line of text that says what, where, and what is allowed.
-// Success carries no text and allocates nothing. Not thread-shared; move-only.
+// Success carries no text and allocates nothing. Not thread-shared.
 #pragma once
 
 #include <exception>
@@ -18,6 +18,12 @@ class [[nodiscard]] Status {
   Status() = default;
   Status(spw_status code, std::string text)
       : code_(code), text_(std::make_unique<std::string>(std::move(text))) {}
+  // A copy for whose text the host has no memory has none.
+  Status(const Status& other) noexcept : code_(other.code_), text_(copy_of(other.text_.get())) {}
+  Status(Status&&) noexcept = default;
+  Status& operator=(const Status& other) noexcept { return *this = Status(other); }
+  Status& operator=(Status&&) noexcept = default;
+  ~Status() = default;
 
   static Status invalid_argument(std::string text) { return {SPW_ERROR_INVALID_ARGUMENT, std::move(text)}; }
   static Status out_of_memory(std::string text) { return {SPW_ERROR_OUT_OF_MEMORY, std::move(text)}; }
@@ -45,6 +51,14 @@ class [[nodiscard]] Status {
   }
 
  private:
+  static std::unique_ptr<std::string> copy_of(const std::string* text) noexcept {
+    try {
+      return text == nullptr ? nullptr : std::make_unique<std::string>(*text);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
+
   static inline const std::string kNone;
   static inline const std::string kNoHostMemory = "the host has no memory left";
 

@@ -51,7 +51,7 @@ Result<const RankClass*> rank_class_of(const Measurement& measurement, const Tra
 Result<CatalogLine> line_of(const Measurement& measurement, const TrainingRun& run, const Estimate& estimate,
                             bool between_steps) {
   const Result<const RankClass*> rank = rank_class_of(measurement, run, estimate);
-  if (!rank.ok()) return Status(rank.status().code(), rank.status().text());
+  if (!rank.ok()) return rank.status();
   Result<estimator::GroupBytes> measured =
       estimator::measured_groups(measurement, *rank.value(), between_steps);
   if (!measured.ok()) return measured.take_status();

@@ -42,7 +42,7 @@ Json json_of(const std::optional<Setting>& setting, const GpuMemory& gpu) {
 
 Result<Answer> answer_solve(const Question& question, const std::string& name) {
   const Result<estimator::Unknown> unknown = estimator::unknown_named(name);
-  if (!unknown.ok()) return Status(unknown.status().code(), unknown.status().text());
+  if (!unknown.ok()) return unknown.status();
   Answer out;
   Json rows = Json::array();
   for (const GpuMemory& gpu : question.gpus) {

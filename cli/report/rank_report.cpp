@@ -47,7 +47,7 @@ Result<Peaks> peaks_of(const MemoryView& view, History& history) {
       out.at_live = parts;
     }
   });
-  if (!played.ok()) return Status(played.code(), played.text());
+  if (!played.ok()) return played;
   return out;
 }
 
@@ -75,7 +75,7 @@ Moment moment_of(const MemoryView& view, const History& history, const char* nam
 
 Status add_moments(RankReport& report, History& history) {
   const Result<Peaks> peaks = peaks_of(report.view, history);
-  if (!peaks.ok()) return Status(peaks.status().code(), peaks.status().text());
+  if (!peaks.ok()) return peaks.status();
   raise_peaks(report.view, peaks.value());
   const int64_t end = static_cast<int64_t>(report.view.events.size()) - 1;
   report.moments.resize(3);

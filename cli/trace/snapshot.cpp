@@ -457,7 +457,7 @@ Result<Recording> parse_snapshot_recording(const std::string& data, const Snapsh
   if (!document.ok()) return document.take_status();
   Recording recording;
   const Result<Trace> trace = SnapshotReader(document.value(), options).read(&recording);
-  if (!trace.ok()) return Status(trace.status().code(), trace.status().text());
+  if (!trace.ok()) return trace.status();
   // Times of neighbours may be out of order by a little, the events are not.
   uint64_t last = 0;
   for (TraceRecord& event : recording.events) event.ticks = last = std::max(last, event.ticks);

@@ -121,6 +121,7 @@ def _findings(recorder: Recorder) -> str:
 
 
 def _complain(text: str) -> NoReturn:
+    sys.stdout.flush()  # the program's words come first, and this last
     print(f"spillway trace-model: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(1)
 
