@@ -72,7 +72,7 @@ Result<HostOverflow::Block> HostOverflow::make(uint64_t bytes, uint64_t* va) {
 bool HostOverflow::wait_for_oldest() {
   std::vector<CUevent> events;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (freed_.empty()) return false;
     for (const Event& mark : freed_.front().marks) events.push_back(mark.get());
   }
@@ -86,7 +86,7 @@ bool HostOverflow::claim(uint64_t bytes) {
   std::vector<Block> finished;
   bool is_claimed = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     finished = take_finished();
     is_claimed = bytes <= options_.most_bytes - std::min(held_bytes_, options_.most_bytes);
     if (is_claimed) held_bytes_ += bytes;
@@ -101,7 +101,7 @@ void* HostOverflow::place(uint64_t bytes) {
     if (!wait_for_oldest()) return nullptr;
   }
   const auto refuse = [&]() -> void* {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     held_bytes_ -= bytes;
     return nullptr;
   };
@@ -113,7 +113,7 @@ void* HostOverflow::place(uint64_t bytes) {
   uint64_t va = 0;
   Result<Block> made = make(bytes, &va);
   if (!made.ok()) return refuse();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   held_bytes_ += made->bytes - bytes;
   blocks_[va] = std::move(made.value());
   return reinterpret_cast<void*>(va);
@@ -124,7 +124,7 @@ void* HostOverflow::place(uint64_t bytes) {
 void HostOverflow::release(void* pointer, const std::vector<CUstream>& streams) {
   Freed freed;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uint64_t>(pointer));
     if (found == blocks_.end()) return;
     freed.block = std::move(found->second);
@@ -152,7 +152,7 @@ void HostOverflow::release(void* pointer, const std::vector<CUstream>& streams) 
   }
   std::vector<Block> finished;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     freed_.push_back(std::move(freed));
     finished = take_finished();
   }
@@ -185,7 +185,7 @@ void HostOverflow::give_back(Block block) {
 }
 
 uint64_t HostOverflow::held_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return held_bytes_;
 }
 

@@ -14,7 +14,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "allocator/arena.h"
@@ -22,6 +21,7 @@
 #include "allocator/mapped_range.h"
 #include "driver/event.h"
 #include "offload/pinned_arena.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -62,8 +62,8 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
   bool claim(uint64_t bytes);
   // Waits for the work of the block that was freed first. False where there is none, or it failed.
   bool wait_for_oldest();
-  // With the mutex held: blocks whose work is done.
-  std::vector<Block> take_finished();
+  // Blocks whose work is done.
+  std::vector<Block> take_finished() SPW_REQUIRES(mutex_);
 
   const Driver& driver_;
   Arena& arena_;
@@ -71,10 +71,10 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
   const HostOverflowOptions options_;
   int node_ = 0;  // of the host's memory that is nearest to the device
   EventPool events_;
-  mutable std::mutex mutex_;
-  std::map<uint64_t, Block> blocks_;  // in use, by address on the device
-  std::list<Freed> freed_;
-  uint64_t held_bytes_ = 0;
+  mutable BlockingMutex mutex_;
+  std::map<uint64_t, Block> blocks_ SPW_GUARDED_BY(mutex_);  // in use, by address on the device
+  std::list<Freed> freed_ SPW_GUARDED_BY(mutex_);
+  uint64_t held_bytes_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway

@@ -58,7 +58,7 @@ Result<void*> PinnedArena::allocate(uint64_t bytes, uint64_t alignment) {
 void* PinnedArena::take(uint64_t bytes, uint64_t alignment) {
   if (bytes > kMostBytes) return nullptr;
   const uint64_t size = round_up(bytes, kLineBytes);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (auto found = free_by_size_.lower_bound({size, 0}); found != free_by_size_.end(); ++found) {
     const auto [free_bytes, begin] = *found;
     const uint64_t end = begin + free_bytes;
@@ -76,7 +76,7 @@ void* PinnedArena::take(uint64_t bytes, uint64_t alignment) {
 void PinnedArena::give_back(void* block, uint64_t bytes) {
   uint64_t begin = reinterpret_cast<uint64_t>(block);
   uint64_t end = begin + round_up(bytes, kLineBytes);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   // Ranges of two chunks stay apart even where the chunks are neighbours.
   const auto next = free_.find(end);
   if (next != free_.end() && chunks_.count(end) == 0) {
@@ -95,7 +95,7 @@ void PinnedArena::give_back(void* block, uint64_t bytes) {
 }
 
 void PinnedArena::share_with_children(const void* block) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Chunk& chunk = std::prev(chunks_.upper_bound(reinterpret_cast<uint64_t>(block)))->second;
   if (!std::exchange(chunk.is_shared, true)) chunk.memory.share_with_children();
 }
@@ -118,12 +118,12 @@ void PinnedArena::remove_free(uint64_t begin, uint64_t end) {
 // ---- Chunks
 
 uint64_t PinnedArena::most_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return std::min(options_.most_bytes, refused_from_bytes_);
+  const Lock lock(mutex_);
+  return std::min(most_bytes_, refused_from_bytes_);
 }
 
 uint64_t PinnedArena::room_bytes() const {
-  const uint64_t most = std::min(options_.most_bytes, refused_from_bytes_);
+  const uint64_t most = std::min(most_bytes_, refused_from_bytes_);
   const uint64_t held = held_bytes() + growing_bytes_;
   return most > held ? most - held : 0;
 }
@@ -140,11 +140,10 @@ Status PinnedArena::grow_ahead(uint64_t bytes) {
     return Status::out_of_memory(fmt::format("pinned memory: {} bytes are more than any host has", bytes));
   }
   const uint64_t needed = round_up(bytes, kPageBytes);
-  const uint64_t available =
-      options_.available_bytes == nullptr ? UINT64_MAX : options_.available_bytes() / 2;
+  const uint64_t available = available_bytes_ == nullptr ? UINT64_MAX : available_bytes_() / 2;
   uint64_t wanted = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const uint64_t held = held_bytes();
     const uint64_t room = std::min(room_bytes(), available);
     wanted = chunk_bytes(needed, held);
@@ -160,7 +159,7 @@ Status PinnedArena::grow_ahead(uint64_t bytes) {
   if (!status.ok() && wanted > needed) {
     // A smaller step may be had.
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       growing_bytes_ += needed;
     }
     status = pin(needed);
@@ -174,11 +173,11 @@ Status PinnedArena::pin(uint64_t bytes) {
   (void)driver_.cuCtxGetCurrent(&context);
   Result<PinnedMemory> memory = Status::no_host_memory();
   (void)caught([&]() -> Status {
-    memory = PinnedMemory::create(driver_, bytes, options_.touch_threads);
+    memory = PinnedMemory::create(driver_, bytes, touch_threads_);
     return {};
   });
   const int64_t time_us = microseconds_since(begin);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   growing_bytes_ -= bytes;
   if (!memory.ok()) {
     ++chunk_stats_.refused_pins;
@@ -201,7 +200,7 @@ uint64_t PinnedArena::release_free() {
   std::vector<Chunk> gone;
   uint64_t bytes = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     gone.reserve(chunks_.size());  // nothing below may throw
     for (auto chunk = chunks_.begin(); chunk != chunks_.end();) {
       const auto found = free_.find(chunk->first);
@@ -226,44 +225,44 @@ uint64_t PinnedArena::release_free() {
       const ScopedContext context(driver_, chunk.context);
       chunk.memory.reset();
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     count(chunk_stats_.unpin, microseconds_since(begin));
   }
   return bytes;
 }
 
 uint64_t PinnedArena::reserved_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return held_bytes();
 }
 
 void PinnedArena::set_most_bytes(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  options_.most_bytes = bytes;
+  const Lock lock(mutex_);
+  most_bytes_ = bytes;
 }
 
 void PinnedArena::forget_refusals() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   refused_from_bytes_ = UINT64_MAX;
 }
 
 // ---- Counters
 
 void PinnedArena::add_stats(spw_pinned_stats& stats) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stats.chunks = chunk_stats_.chunks;
   stats.reserved_bytes = chunk_stats_.reserved_bytes;
   stats.pin = chunk_stats_.pin;
   stats.unpin = chunk_stats_.unpin;
   stats.refused_pins = chunk_stats_.refused_pins;
-  const uint64_t most = std::min(options_.most_bytes, refused_from_bytes_);
+  const uint64_t most = std::min(most_bytes_, refused_from_bytes_);
   stats.limit_bytes = static_cast<int64_t>(std::min<uint64_t>(most, INT64_MAX));
   std::copy(std::begin(chunk_stats_.chunks_by_size), std::end(chunk_stats_.chunks_by_size),
             std::begin(stats.chunks_by_size));
 }
 
 void PinnedArena::reset_peaks() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   reset_peak(chunk_stats_.chunks);
   reset_peak(chunk_stats_.reserved_bytes);
   reset_peak(chunk_stats_.pin);
@@ -271,7 +270,7 @@ void PinnedArena::reset_peaks() {
 }
 
 void PinnedArena::reset_accumulated() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   spillway::reset_accumulated(chunk_stats_.chunks);
   spillway::reset_accumulated(chunk_stats_.reserved_bytes);
   spillway::reset_accumulated(chunk_stats_.pin);
@@ -281,7 +280,7 @@ void PinnedArena::reset_accumulated() {
 }
 
 Status PinnedArena::validate() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto broken = [](const char* what) {
     return Status::internal(fmt::format("pinned memory: {}", what));
   };

@@ -16,7 +16,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "driver/driver.h"
 #include "driver/pinned_memory.h"
 #include "include/spillway/stats.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -39,7 +39,10 @@ class PinnedArena {
   static constexpr uint64_t kSlotBytes = PinnedMemory::kAlignment;
 
   PinnedArena(const Driver& driver, PinnedArenaOptions options)
-      : driver_(driver), options_(std::move(options)) {}
+      : driver_(driver),
+        available_bytes_(std::move(options.available_bytes)),
+        touch_threads_(options.touch_threads),
+        most_bytes_(options.most_bytes) {}
 
   // `alignment` is a power of two, at most kSlotBytes. A context must be current. Errors: out_of_memory.
   Result<void*> allocate(uint64_t bytes, uint64_t alignment = kLineBytes);
@@ -76,31 +79,37 @@ class PinnedArena {
   Status validate() const;
 
  private:
-  // With the mutex held, like those below.
-  uint64_t room_bytes() const;
-  void insert_free(uint64_t begin, uint64_t end) noexcept;
-  void remove_free(uint64_t begin, uint64_t end);
+  uint64_t room_bytes() const SPW_REQUIRES(mutex_);
+  void insert_free(uint64_t begin, uint64_t end) noexcept SPW_REQUIRES(mutex_);
+  void remove_free(uint64_t begin, uint64_t end) SPW_REQUIRES(mutex_);
   // Where nothing is held there is nothing to go on with, and the next request tries again.
-  void refuse_more() { refused_from_bytes_ = held_bytes() > 0 ? held_bytes() : UINT64_MAX; }
-  uint64_t held_bytes() const { return static_cast<uint64_t>(chunk_stats_.reserved_bytes.current); }
+  void refuse_more() SPW_REQUIRES(mutex_) {
+    refused_from_bytes_ = held_bytes() > 0 ? held_bytes() : UINT64_MAX;
+  }
+  uint64_t held_bytes() const SPW_REQUIRES(mutex_) {
+    return static_cast<uint64_t>(chunk_stats_.reserved_bytes.current);
+  }
 
   // Pins a chunk of so many bytes and counts it.
   Status pin(uint64_t bytes);
 
   const Driver& driver_;
-  mutable std::mutex mutex_;
-  PinnedArenaOptions options_;
-  uint64_t refused_from_bytes_ = UINT64_MAX;  // holding that much, a pin was refused
-  uint64_t growing_bytes_ = 0;                // being pinned now
+  const std::function<uint64_t()> available_bytes_;
+  const unsigned touch_threads_;
+  mutable BlockingMutex mutex_;
+  uint64_t most_bytes_ SPW_GUARDED_BY(mutex_);                       // that may be held
+  uint64_t refused_from_bytes_ SPW_GUARDED_BY(mutex_) = UINT64_MAX;  // holding that much, a pin was refused
+  uint64_t growing_bytes_ SPW_GUARDED_BY(mutex_) = 0;                // being pinned now
   struct Chunk {
     PinnedMemory memory;
     CUcontext context = nullptr;
     bool is_shared = false;  // with children of fork
   };
-  std::map<uint64_t, Chunk> chunks_;   // by address
-  std::map<uint64_t, uint64_t> free_;  // begin to end; no two are neighbours within a chunk
-  std::set<std::pair<uint64_t, uint64_t>> free_by_size_;  // bytes, begin
-  spw_pinned_stats chunk_stats_{};
+  std::map<uint64_t, Chunk> chunks_ SPW_GUARDED_BY(mutex_);  // by address
+  // Begin to end; no two are neighbours within a chunk.
+  std::map<uint64_t, uint64_t> free_ SPW_GUARDED_BY(mutex_);
+  std::set<std::pair<uint64_t, uint64_t>> free_by_size_ SPW_GUARDED_BY(mutex_);  // bytes, begin
+  spw_pinned_stats chunk_stats_ SPW_GUARDED_BY(mutex_){};
 };
 
 }  // namespace spillway

@@ -27,13 +27,13 @@ int64_t block_bytes(uint64_t requested_bytes) {
 
 Result<PinnedBlocks::Device*> PinnedBlocks::device(int ordinal) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (const auto found = devices_.find(ordinal); found != devices_.end()) return found->second.get();
   }
   Result<RetainedContext> context = RetainedContext::retain(driver_, ordinal);
   if (!context.ok()) return context.take_status();
   auto made = std::make_unique<Device>(*driver_, std::move(context.value()));
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return devices_.try_emplace(ordinal, std::move(made)).first->second.get();
 }
 
@@ -52,7 +52,7 @@ Status PinnedBlocks::allocate(uint64_t bytes, int ordinal, void** out) {
   // Questions about events, and pinning, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     complete_finished(false);
     block = arena_.take(bytes, alignment);
     if (block == nullptr && complete_finished(true)) block = arena_.take(bytes, alignment);
@@ -66,7 +66,7 @@ Status PinnedBlocks::allocate(uint64_t bytes, int ordinal, void** out) {
     block = made.value();
   }
   arena_.share_with_children(block);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   blocks_[reinterpret_cast<uint64_t>(block)].requested_bytes = bytes;
   count(block_stats_.blocks, 1);
   count(block_stats_.active_bytes, block_bytes(bytes));
@@ -79,7 +79,7 @@ Status PinnedBlocks::record_stream(const void* pointer, int ordinal, CUstream st
   Result<Device*> found = device(ordinal);
   if (!found.ok()) return found.take_status();
   const auto at = reinterpret_cast<uint64_t>(pointer);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto after = blocks_.upper_bound(at);
   const auto around = after == blocks_.begin() ? blocks_.end() : std::prev(after);
   if (around == blocks_.end() || at - around->first >= around->second.requested_bytes) {
@@ -98,7 +98,7 @@ Status PinnedBlocks::free(void* pointer) {
   Freed freed;
   std::vector<Use> uses;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uint64_t>(pointer));
     if (found == blocks_.end()) {
       return Status::invalid_pointer(fmt::format("no pinned block begins at {}", pointer));
@@ -114,7 +114,7 @@ Status PinnedBlocks::free(void* pointer) {
   }
   const Marking marking = mark(uses, freed.marks);
   if (marking == Marking::kCaptured) return {};
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (marking == Marking::kMarked) {
     pending_.push_back(std::move(freed));
   } else {
@@ -166,7 +166,7 @@ bool PinnedBlocks::complete_finished(bool all) {
 bool PinnedBlocks::wait_for_oldest() {
   std::vector<CUevent> events;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (pending_.empty()) return false;
     for (const Mark& mark : pending_.front().marks) events.push_back(mark.event.get());
   }
@@ -174,7 +174,7 @@ bool PinnedBlocks::wait_for_oldest() {
   for (const CUevent event : events) {
     if (driver_->cuEventSynchronize(event) != CUDA_SUCCESS) return false;
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   complete_finished(true);
   return true;
 }
@@ -194,7 +194,7 @@ void PinnedBlocks::trim() {
   std::vector<Device*> all;
   std::vector<Freed> unmarked;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [ordinal, used] : devices_) all.push_back(used.get());
     unmarked.swap(unmarked_);
   }
@@ -207,7 +207,7 @@ void PinnedBlocks::trim() {
   }
   const RelaxedCapture relaxed(*driver_);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (Freed& freed : unmarked) {
       if (is_over) {
         give_back(freed.at, freed.requested_bytes);
@@ -226,7 +226,7 @@ void PinnedBlocks::trim() {
 spw_pinned_stats PinnedBlocks::stats() const {
   spw_pinned_stats stats{};
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stats = block_stats_;
   }
   arena_.add_stats(stats);
@@ -235,20 +235,20 @@ spw_pinned_stats PinnedBlocks::stats() const {
 
 void PinnedBlocks::reset_peaks() {
   {
-    const std::lock_guard lock(mutex_);
-    for (spw_stat* stat : {&block_stats_.blocks, &block_stats_.active_bytes, &block_stats_.requested_bytes}) {
-      reset_peak(*stat);
-    }
+    const Lock lock(mutex_);
+    reset_peak(block_stats_.blocks);
+    reset_peak(block_stats_.active_bytes);
+    reset_peak(block_stats_.requested_bytes);
   }
   arena_.reset_peaks();
 }
 
 void PinnedBlocks::reset_accumulated() {
   {
-    const std::lock_guard lock(mutex_);
-    for (spw_stat* stat : {&block_stats_.blocks, &block_stats_.active_bytes, &block_stats_.requested_bytes}) {
-      spillway::reset_accumulated(*stat);
-    }
+    const Lock lock(mutex_);
+    spillway::reset_accumulated(block_stats_.blocks);
+    spillway::reset_accumulated(block_stats_.active_bytes);
+    spillway::reset_accumulated(block_stats_.requested_bytes);
   }
   arena_.reset_accumulated();
 }

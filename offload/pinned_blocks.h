@@ -14,7 +14,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "driver/driver.h"
 #include "driver/event.h"
 #include "offload/pinned_arena.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -71,23 +71,23 @@ class PinnedBlocks {
 
   Result<Device*> device(int ordinal);
   Marking mark(const std::vector<Use>& uses, std::vector<Mark>& marks);
-  // With the mutex held, like those below. `all`: beyond the first that is still in use, too.
-  bool complete_finished(bool all);
-  // Without it: waits for the block that was freed first. False where there is none.
-  bool wait_for_oldest();
-  bool is_over(Freed& freed);
-  void give_back(uint64_t at, uint64_t requested_bytes);
+  // `all`: beyond the first that is still in use, too.
+  bool complete_finished(bool all) SPW_REQUIRES(mutex_);
+  // Waits for the block that was freed first. False where there is none.
+  bool wait_for_oldest() SPW_EXCLUDES(mutex_);
+  bool is_over(Freed& freed) SPW_REQUIRES(mutex_);
+  void give_back(uint64_t at, uint64_t requested_bytes) SPW_REQUIRES(mutex_);
 
   const std::shared_ptr<const Driver> driver_;
   const pid_t owner_ = getpid();  // children of fork have not what is free here
   PinnedArena arena_;
 
-  mutable std::mutex mutex_;
-  std::map<int, std::unique_ptr<Device>> devices_;  // for ever
-  std::map<uint64_t, Block> blocks_;                // by address
-  std::list<Freed> pending_;                        // oldest first
-  std::vector<Freed> unmarked_;                     // until trim()
-  spw_pinned_stats block_stats_{};
+  mutable BlockingMutex mutex_;
+  std::map<int, std::unique_ptr<Device>> devices_ SPW_GUARDED_BY(mutex_);  // for ever
+  std::map<uint64_t, Block> blocks_ SPW_GUARDED_BY(mutex_);                // by address
+  std::list<Freed> pending_ SPW_GUARDED_BY(mutex_);                        // oldest first
+  std::vector<Freed> unmarked_ SPW_GUARDED_BY(mutex_);                     // until trim()
+  spw_pinned_stats block_stats_ SPW_GUARDED_BY(mutex_){};
 };
 
 }  // namespace spillway

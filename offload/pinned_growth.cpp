@@ -12,9 +12,9 @@
 namespace spillway {
 
 Status PinnedGrowth::reach(uint64_t bytes) {
-  const std::lock_guard calls(calls_);
+  const Lock calls(calls_);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     wanted_bytes_ = bytes;
     if (is_working_) return {};
     status_ = {};
@@ -25,24 +25,28 @@ Status PinnedGrowth::reach(uint64_t bytes) {
   try {
     thread_ = start_own_thread([this] { work(); });
   } catch (const std::exception& error) {
-    const std::lock_guard lock(mutex_);
-    is_working_ = false;
+    give_up();
     return Status::io(fmt::format("no thread to pin host memory ahead: {}", error.what()));
   }
   return {};
 }
 
+void PinnedGrowth::give_up() {
+  const Lock lock(mutex_);
+  is_working_ = false;
+}
+
 Status PinnedGrowth::wait() {
-  const std::lock_guard calls(calls_);
+  const Lock calls(calls_);
   if (thread_.joinable()) thread_.join();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return Status(status_.code(), status_.text());
 }
 
 void PinnedGrowth::stop() {
-  const std::lock_guard calls(calls_);
+  const Lock calls(calls_);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     wanted_bytes_ = 0;
   }
   if (thread_.joinable()) thread_.join();
@@ -59,7 +63,7 @@ void PinnedGrowth::work() {
   for (;;) {
     uint64_t missing = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       const uint64_t held = arena_.reserved_bytes();
       missing = wanted_bytes_ > held ? wanted_bytes_ - held : 0;
       if (missing == 0 || !status.ok()) {

@@ -10,11 +10,11 @@
 #include <cuda.h>
 
 #include <cstdint>
-#include <mutex>
 #include <thread>
 
 #include "driver/driver.h"
 #include "offload/pinned_arena.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -40,18 +40,20 @@ class PinnedGrowth {
 
  private:
   void work();
+  // There is no thread after all.
+  void give_up();
 
   const Driver& driver_;
   const CUcontext context_;
   PinnedArena& arena_;
 
-  std::mutex calls_;  // held while a thread is started or joined
-  std::thread thread_;
+  BlockingMutex calls_;  // held while a thread is started or joined
+  std::thread thread_ SPW_GUARDED_BY(calls_);
 
-  std::mutex mutex_;
-  uint64_t wanted_bytes_ = 0;
-  bool is_working_ = false;
-  Status status_;
+  BlockingMutex mutex_;
+  uint64_t wanted_bytes_ SPW_GUARDED_BY(mutex_) = 0;
+  bool is_working_ SPW_GUARDED_BY(mutex_) = false;
+  Status status_ SPW_GUARDED_BY(mutex_);
 };
 
 }  // namespace spillway

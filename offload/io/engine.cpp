@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <exception>
 #include <system_error>
 #include <utility>
@@ -78,23 +77,19 @@ IoEngine::IoEngine(const IoOptions& options, MakeQueue make_queue)
     : options_(options), make_queue_(std::move(make_queue)) {}
 
 IoEngine::~IoEngine() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-    if (queue_ != nullptr) queue_->wake();
-  }
+  stop();
   if (thread_.joinable()) thread_.join();
 }
 
 // ---- Any thread
 
 // The queue is made by the thread that will serve it, as io_uring's cheapest setup demands.
-Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
-  started_.wait(lock, [&] { return !is_starting_; });  // somebody else may be at it
+Status IoEngine::start() {
+  started_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return !is_starting_; });  // somebody else may be at it
   if (queue_ != nullptr) return {};
   if (thread_.joinable()) thread_.join();  // one that could not make its queue
   is_starting_ = true;
-  std::condition_variable made;
+  Condition made;
   bool is_made = false;
   Status problem;
   const auto run = [&] {
@@ -109,7 +104,7 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
       return {};
     });
     const bool is_ready = problem.ok();
-    std::unique_lock thread_lock(mutex_);
+    PausableLock thread_lock(mutex_);
     if (is_ready) {
       queue_ = queue.get();
       description_ = std::move(description);
@@ -121,7 +116,7 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
   };
   try {
     thread_ = start_own_thread(run);
-    made.wait(lock, [&] { return is_made; });
+    made.wait(mutex_, [&] { return is_made; });
   } catch (const std::exception& error) {
     problem =
         caught([&] { return Status::io(fmt::format("the I/O thread does not start: {}", error.what())); });
@@ -131,9 +126,15 @@ Status IoEngine::start(std::unique_lock<std::mutex>& lock) {
   return problem;
 }
 
+void IoEngine::stop() {
+  const Lock lock(mutex_);
+  is_stopping_ = true;
+  if (queue_ != nullptr) queue_->wake();
+}
+
 Status IoEngine::submit(const IoRequest& request, IoDone done) {
-  std::unique_lock lock(mutex_);
-  if (Status status = start(lock); !status.ok()) return status;
+  const Lock lock(mutex_);
+  if (Status status = start(); !status.ok()) return status;
   auto active = std::make_shared<Active>();
   active->request = request;
   active->done = std::move(done);
@@ -155,27 +156,30 @@ Status IoEngine::use_file(const IoFile& file) {
 }
 
 Status IoEngine::prepare(Preparation preparation) {
-  std::unique_lock lock(mutex_);
-  if (Status status = start(lock); !status.ok()) return status;
+  const Lock lock(mutex_);
+  if (Status status = start(); !status.ok()) return status;
   preparations_.push_back(std::move(preparation));
   queue_->wake();
   return {};
 }
 
 Status IoEngine::run(const IoRequest& request) {
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool has_ended = false;
-  int error = 0;
-  Status status = submit(request, [&](int result) {
-    const std::lock_guard lock(mutex);
-    error = result;
-    has_ended = true;
-    ended.notify_one();
+  struct Outcome {
+    BlockingMutex mutex;
+    Condition ended;
+    bool has_ended SPW_GUARDED_BY(mutex) = false;
+    int error SPW_GUARDED_BY(mutex) = 0;
+  } outcome;
+  Status status = submit(request, [&outcome](int result) {
+    const Lock lock(outcome.mutex);
+    outcome.error = result;
+    outcome.has_ended = true;
+    outcome.ended.notify_one();
   });
   if (!status.ok()) return status;
-  std::unique_lock lock(mutex);
-  ended.wait(lock, [&] { return has_ended; });
+  const Lock lock(outcome.mutex);
+  outcome.ended.wait(outcome.mutex, [&]() SPW_REQUIRES(outcome.mutex) { return outcome.has_ended; });
+  const int error = outcome.error;
   if (error == 0) return {};
   const std::string reason = std::system_category().message(error);
   const char* verb = request.kind == IoKind::kRead ? "read" : "write";
@@ -187,12 +191,12 @@ Status IoEngine::run(const IoRequest& request) {
 }
 
 IoCounters IoEngine::counters() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return counters_;
 }
 
 std::string IoEngine::description() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return description_;
 }
 
@@ -220,7 +224,7 @@ bool IoEngine::take_submitted(IoQueue& queue) {
   bool has_waiting = false;
   bool goes_on = true;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (size_t priority = 0; priority < kIoPriorities; ++priority) {
       waiting_[priority].splice(waiting_[priority].end(), submitted_[priority]);
       has_waiting = has_waiting || !waiting_[priority].empty();
@@ -235,7 +239,7 @@ bool IoEngine::take_submitted(IoQueue& queue) {
       for (const Preparation& prepare : preparations) prepare(queue);
       // What could not be prepared is part of it.
       std::string description = queue.description();
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       description_ = std::move(description);
       return {};
     });
@@ -353,7 +357,7 @@ bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
 }
 
 void IoEngine::publish_counters() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   counters_ = news_;
 }
 

@@ -11,12 +11,10 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -25,6 +23,7 @@
 #include "driver/status.h"
 #include "offload/io/file.h"
 #include "offload/io/queue.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -96,7 +95,8 @@ class IoEngine {
   using ActivePointer = std::shared_ptr<Active>;
   using Preparation = std::function<void(IoQueue&)>;  // on the engine's thread
 
-  Status start(std::unique_lock<std::mutex>& lock);
+  Status start() SPW_REQUIRES(mutex_);
+  void stop();
   Status prepare(Preparation preparation);
   void prepare_slots(const IoQueue& queue);
   void serve(IoQueue& queue);
@@ -111,16 +111,16 @@ class IoEngine {
   const IoOptions options_;
   const MakeQueue make_queue_;
 
-  mutable std::mutex mutex_;
-  std::array<std::list<ActivePointer>, kIoPriorities> submitted_;
-  std::vector<Preparation> preparations_;
-  IoCounters counters_;
-  std::string description_;
-  bool is_stopping_ = false;
-  bool is_starting_ = false;
-  std::condition_variable started_;
-  IoQueue* queue_ = nullptr;  // while the thread serves
-  std::thread thread_;
+  mutable BlockingMutex mutex_;
+  std::array<std::list<ActivePointer>, kIoPriorities> submitted_ SPW_GUARDED_BY(mutex_);
+  std::vector<Preparation> preparations_ SPW_GUARDED_BY(mutex_);
+  IoCounters counters_ SPW_GUARDED_BY(mutex_);
+  std::string description_ SPW_GUARDED_BY(mutex_);
+  bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;
+  bool is_starting_ SPW_GUARDED_BY(mutex_) = false;
+  Condition started_;
+  IoQueue* queue_ SPW_GUARDED_BY(mutex_) = nullptr;  // while the thread serves
+  std::thread thread_ SPW_GUARDED_BY(mutex_);
 
   // The thread's own.
   std::array<std::list<ActivePointer>, kIoPriorities> waiting_;

@@ -121,11 +121,12 @@ ExtentFile::ExtentFile(const ExtentFileOptions& options, int descriptor, std::st
       file_(std::make_unique<IoFile>(descriptor, options.want_direct, *options.calls)) {}
 
 Result<std::vector<Extent>> ExtentFile::reserve(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   uint64_t left = (bytes + kExtentBytes - 1) / kExtentBytes * kExtentBytes;
   std::vector<Extent> out;
   const uint64_t have = free_.total_bytes() + holes_.total_bytes();
   Status status = caught([&] {
+    mutex_.assert_held();  // caught() calls this here and now
     Status taken = left > have ? grow(left - have) : Status();
     if (taken.ok()) taken = take(free_, &left, &out);
     return taken.ok() ? take(holes_, &left, &out) : std::move(taken);
@@ -200,17 +201,17 @@ std::string ExtentFile::no_room(uint64_t bytes) const {
 }
 
 void ExtentFile::release(std::span<const Extent> extents) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const Extent& extent : extents) free_.add(extent.offset, extent.bytes);
 }
 
 void ExtentFile::quarantine(std::span<const Extent> extents) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const Extent& extent : extents) quarantined_bytes_ += extent.bytes;
 }
 
 Status ExtentFile::give_back() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   RangeSet ranges = std::exchange(free_, {});
   int error = 0;
   while (ranges.total_bytes() > 0) {
@@ -219,6 +220,7 @@ Status ExtentFile::give_back() {
     if (failed != 0) error = failed;
     // Without host memory to note it, it is not used again.
     (void)caught([&]() -> Status {
+      mutex_.assert_held();  // caught() calls this here and now
       (failed == 0 ? holes_ : free_).add(range.offset, range.bytes);
       return {};
     });
@@ -229,7 +231,7 @@ Status ExtentFile::give_back() {
 }
 
 ExtentFile::Usage ExtentFile::usage() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Usage usage;
   usage.file_bytes = file_bytes_;
   usage.free_bytes = free_.total_bytes();

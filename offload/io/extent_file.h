@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "driver/status.h"
 #include "offload/io/file.h"
 #include "offload/io/file_calls.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -85,20 +85,20 @@ class ExtentFile {
  private:
   ExtentFile(const ExtentFileOptions& options, int descriptor, std::string warning);
 
-  Status allocate(uint64_t offset, uint64_t bytes);
-  Status extend(uint64_t bytes);
-  Status grow(uint64_t least_bytes);
-  Status take(RangeSet& set, uint64_t* left, std::vector<Extent>* out);
-  std::string no_room(uint64_t bytes) const;
+  Status allocate(uint64_t offset, uint64_t bytes) SPW_REQUIRES(mutex_);
+  Status extend(uint64_t bytes) SPW_REQUIRES(mutex_);
+  Status grow(uint64_t least_bytes) SPW_REQUIRES(mutex_);
+  Status take(RangeSet& set, uint64_t* left, std::vector<Extent>* out) SPW_REQUIRES(mutex_);
+  std::string no_room(uint64_t bytes) const SPW_REQUIRES(mutex_);
 
   const ExtentFileOptions options_;
   const std::string warning_;
-  std::unique_ptr<IoFile> file_;
-  mutable std::mutex mutex_;
-  RangeSet free_;  // reserved
-  RangeSet holes_;
-  uint64_t file_bytes_ = 0;
-  uint64_t quarantined_bytes_ = 0;
+  const std::unique_ptr<IoFile> file_;
+  mutable BlockingMutex mutex_;
+  RangeSet free_ SPW_GUARDED_BY(mutex_);  // reserved
+  RangeSet holes_ SPW_GUARDED_BY(mutex_);
+  uint64_t file_bytes_ SPW_GUARDED_BY(mutex_) = 0;
+  uint64_t quarantined_bytes_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway

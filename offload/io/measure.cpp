@@ -6,16 +6,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "offload/io/extent_file.h"
+#include "stats/lock.h"
 
 namespace spillway {
 namespace {
@@ -58,24 +57,28 @@ class Window {
 
   Status run(IoKind kind, const std::vector<Extent>& extents) {
     kind_ = kind;
+    line_up(extents);
+    for (uint64_t i = 0; i < most_; ++i) start_next(memory_ + i * request_bytes_);
+    const Lock lock(mutex_);
+    ended_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return in_use_ == 0; });
+    return error_ == 0 ? Status() : Status::io(std::strerror(error_));
+  }
+
+ private:
+  void line_up(const std::vector<Extent>& extents) {
+    mutex_.assert_held();  // as good as: no request is on its way that could look
     for (const Extent& extent : extents) {
       for (uint64_t at = 0; at < extent.bytes; at += request_bytes_) {
         waiting_.push_back({extent.offset + at, std::min(request_bytes_, extent.bytes - at)});
       }
     }
     in_use_ = most_;
-    for (uint64_t i = 0; i < most_; ++i) start_next(memory_ + i * request_bytes_);
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [&] { return in_use_ == 0; });
-    return error_ == 0 ? Status() : Status::io(std::strerror(error_));
   }
-
- private:
   // In memory that the caller has in use, and gives back where nothing is left to do. On any thread.
   void start_next(std::byte* memory) {
     Extent extent;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (error_ != 0 || waiting_.empty()) {
         if (--in_use_ == 0) ended_.notify_all();
         return;
@@ -91,7 +94,7 @@ class Window {
     if (!engine_.submit(request, end).ok()) end(EIO);
   }
   void note(int error) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (error_ == 0) error_ = error;
   }
 
@@ -99,13 +102,13 @@ class Window {
   IoFile& file_;
   std::byte* const memory_;
   const uint64_t request_bytes_;
-  const uint64_t most_;  // requests in flight
-  IoKind kind_ = IoKind::kRead;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  std::deque<Extent> waiting_;
-  uint64_t in_use_ = 0;  // pieces of memory
-  int error_ = 0;
+  const uint64_t most_;          // requests in flight
+  IoKind kind_ = IoKind::kRead;  // the same while requests are on their way
+  BlockingMutex mutex_;
+  Condition ended_;
+  std::deque<Extent> waiting_ SPW_GUARDED_BY(mutex_);
+  uint64_t in_use_ SPW_GUARDED_BY(mutex_) = 0;  // pieces of memory
+  int error_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

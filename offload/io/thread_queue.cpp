@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "offload/io/queue.h"
+#include "stats/lock.h"
 #include "stats/own_thread.h"
 
 namespace spillway {
@@ -22,11 +21,7 @@ class ThreadQueue final : public IoQueue {
     completions_.reserve(depth);
   }
   ~ThreadQueue() override {
-    {
-      const std::lock_guard lock(mutex_);
-      is_stopping_ = true;
-    }
-    has_work_.notify_all();
+    stop();
     for (std::thread& thread : threads_) thread.join();
   }
   ThreadQueue(const ThreadQueue&) = delete;
@@ -44,15 +39,15 @@ class ThreadQueue final : public IoQueue {
 
   void push(const IoOperation& operation) override {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       waiting_.push_back(operation);
     }
     has_work_.notify_one();
   }
 
   size_t wait(std::span<IoCompletion> out) override {
-    std::unique_lock lock(mutex_);
-    has_news_.wait(lock, [&] { return was_woken_ || !completions_.empty(); });
+    const Lock lock(mutex_);
+    has_news_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return was_woken_ || !completions_.empty(); });
     was_woken_ = false;
     const size_t found = std::min(out.size(), completions_.size());
     std::copy_n(completions_.begin(), found, out.begin());
@@ -62,7 +57,7 @@ class ThreadQueue final : public IoQueue {
 
   void wake() override {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       was_woken_ = true;
     }
     has_news_.notify_one();
@@ -76,10 +71,18 @@ class ThreadQueue final : public IoQueue {
   }
 
  private:
+  void stop() {
+    {
+      const Lock lock(mutex_);
+      is_stopping_ = true;
+    }
+    has_work_.notify_all();
+  }
+
   void work() {
-    std::unique_lock lock(mutex_);
+    PausableLock lock(mutex_);
     while (true) {
-      has_work_.wait(lock, [&] { return is_stopping_ || !waiting_.empty(); });
+      has_work_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return is_stopping_ || !waiting_.empty(); });
       if (waiting_.empty()) return;
       const IoOperation operation = waiting_.front();
       waiting_.erase(waiting_.begin());
@@ -102,14 +105,14 @@ class ThreadQueue final : public IoQueue {
 
   const uint32_t depth_;
   const std::string reason_;
-  std::mutex mutex_;
-  std::condition_variable has_work_;
-  std::condition_variable has_news_;
-  std::vector<IoOperation> waiting_;  // never more than depth_, like those below
-  std::vector<IoCompletion> completions_;
-  bool was_woken_ = false;
-  bool is_stopping_ = false;
-  std::vector<std::thread> threads_;
+  BlockingMutex mutex_;
+  Condition has_work_;
+  Condition has_news_;
+  std::vector<IoOperation> waiting_ SPW_GUARDED_BY(mutex_);  // never more than depth_, like those below
+  std::vector<IoCompletion> completions_ SPW_GUARDED_BY(mutex_);
+  bool was_woken_ SPW_GUARDED_BY(mutex_) = false;
+  bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // all started before anybody but themselves has the queue
 };
 
 }  // namespace
