@@ -87,7 +87,7 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeR
 // of a move at the same time, is not: what is registered is never given back.
 Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (spare_ != nullptr && spare_->settle()) return std::move(spare_);
   }
   const DiskTierOptions& options = disk_.options();
@@ -96,7 +96,7 @@ Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
   if (!made.ok() || made.value()->size() < options.buffers) return made;
   Staging& staging = *made.value();
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (registered_ != nullptr) return made;
     registered_ = &staging;
   }
@@ -110,7 +110,7 @@ Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
 }
 
 void BlockMover::give_back(std::unique_ptr<Staging> staging) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (staging.get() == registered_) spare_ = std::move(staging);
 }
 

@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "offload/spill/copy_lanes.h"
 #include "offload/spill/disk_tier.h"
 #include "offload/spill/staging.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -69,9 +69,10 @@ class BlockMover {
   CopyLanes& lanes_;
   PinnedArena& pinned_;
   DiskTier& disk_;
-  std::mutex mutex_;
-  const Staging* registered_ = nullptr;  // the ring that the disk's engine knows: lives as long as this
-  std::unique_ptr<Staging> spare_;       // that one, while nobody has it
+  BlockingMutex mutex_;
+  // The ring that the disk's engine knows: lives as long as this.
+  const Staging* registered_ SPW_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<Staging> spare_ SPW_GUARDED_BY(mutex_);  // that one, while nobody has it
 };
 
 }  // namespace spillway

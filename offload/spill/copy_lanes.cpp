@@ -37,18 +37,18 @@ void CopyLanes::wait(Urgency& urgency, int change) {
   inward_.reorder();
 }
 
-CopyLanes::Inbound::Inbound(CopyLanes& lanes, const Urgency& urgency) : lanes_(lanes), urgency_(urgency) {
-  const std::lock_guard lock(lanes_.mutex_);
-  lanes_.inbound_.push_back(&urgency_);
+void CopyLanes::begin_inbound(const Urgency& urgency) {
+  const Lock lock(mutex_);
+  inbound_.push_back(&urgency);
 }
 
-CopyLanes::Inbound::~Inbound() {
-  const std::lock_guard lock(lanes_.mutex_);
-  lanes_.inbound_.erase(std::find(lanes_.inbound_.begin(), lanes_.inbound_.end(), &urgency_));
+void CopyLanes::end_inbound(const Urgency& urgency) {
+  const Lock lock(mutex_);
+  inbound_.erase(std::find(inbound_.begin(), inbound_.end(), &urgency));
 }
 
 size_t CopyLanes::depth_out() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const bool is_needed = std::any_of(inbound_.begin(), inbound_.end(),
                                      [](const Urgency* urgency) { return urgency->is_waited_for(); });
   return is_needed ? 1 : kDepth;
@@ -64,7 +64,7 @@ Status CopyLanes::note_failure(Status failed) {
   // Every call answers the same from now on: what the move met first says where.
   const std::string said =
       failed.code() == SPW_ERROR_DRIVER ? failed.text() : driver_.check(answer, "cuStreamQuery").text();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (lasting_error() != 0) return failed;
   why_off_ = "nothing is moved on this device any more, since an error of the driver that lasts: " + said;
   lasting_error_ = answer;
@@ -73,7 +73,7 @@ Status CopyLanes::note_failure(Status failed) {
 
 Status CopyLanes::why_off() const {
   if (lasting_error() == 0) return {};
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return Status::driver(why_off_);
 }
 

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "driver/event.h"
 #include "offload/spill/copy_queue.h"
 #include "offload/spill/urgency.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -86,8 +86,10 @@ class CopyLanes {
   // A move brings bytes back, for as long as this lives.
   class Inbound {
    public:
-    Inbound(CopyLanes& lanes, const Urgency& urgency);
-    ~Inbound();
+    Inbound(CopyLanes& lanes, const Urgency& urgency) : lanes_(lanes), urgency_(urgency) {
+      lanes_.begin_inbound(urgency_);
+    }
+    ~Inbound() { lanes_.end_inbound(urgency_); }
     Inbound(const Inbound&) = delete;
     Inbound& operator=(const Inbound&) = delete;
 
@@ -104,6 +106,8 @@ class CopyLanes {
   explicit CopyLanes(const Driver& driver);
 
   void wait(Urgency& urgency, int change);
+  void begin_inbound(const Urgency& urgency);
+  void end_inbound(const Urgency& urgency);
   size_t depth_out() const;
 
   const Driver& driver_;
@@ -113,9 +117,9 @@ class CopyLanes {
   std::atomic<int> waiting_{0};
   std::atomic<uint64_t> out_bytes_{0};
   std::atomic<uint64_t> in_bytes_{0};
-  mutable std::mutex mutex_;
-  std::vector<const Urgency*> inbound_;
-  std::string why_off_;
+  mutable BlockingMutex mutex_;
+  std::vector<const Urgency*> inbound_ SPW_GUARDED_BY(mutex_);
+  std::string why_off_ SPW_GUARDED_BY(mutex_);
   std::atomic<int> lasting_error_{0};
   CopyQueue outward_;
   CopyQueue inward_;

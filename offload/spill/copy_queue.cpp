@@ -13,32 +13,35 @@ CopyQueue::Waiters::const_iterator CopyQueue::next() const {
 }
 
 Status CopyQueue::run(CUstream stream, const Urgency& urgency, const Enqueue& enqueue) {
-  Lock lock(mutex_);
-  Turns turns(*this, urgency);
+  const Lock lock(mutex_);
+  const Turns turns(*this, urgency);
   Status status;
   bool has_more = true;
   while (has_more && status.ok()) {
-    changed_.wait(lock, [&] { return turns.is_next(); });
+    changed_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return is_next(turns); });
     // Whoever becomes urgent meanwhile is next.
     if (in_flight_.size() >= depth_()) {
-      status = retire_oldest(lock);
+      status = retire_oldest();
       continue;
     }
-    Result<bool> enqueued = enqueue_next(lock, stream, enqueue);
+    Result<bool> enqueued = enqueue_next(stream, enqueue);
     has_more = enqueued.ok() && enqueued.value();
     if (!enqueued.ok()) status = enqueued.take_status();
-    turns.go_last();
+    go_last(turns);
   }
   return status;
 }
 
-Status CopyQueue::retire_oldest(Lock& lock) {
-  Event front = std::move(in_flight_.front());
+Status CopyQueue::retire_oldest() {
+  Event oldest = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const Call call(*this, lock);
-  Event oldest = std::move(front);
-  Status status = oldest.synchronize();
-  if (status.ok()) events_.give_back(std::move(oldest));
+  const Call call(*this);
+  return wait_for(std::move(oldest));
+}
+
+Status CopyQueue::wait_for(Event event) {
+  Status status = event.synchronize();
+  if (status.ok()) events_.give_back(std::move(event));
   return status;
 }
 
@@ -49,10 +52,10 @@ Result<Event> CopyQueue::mark(CUstream stream) {
   return event;
 }
 
-Result<bool> CopyQueue::enqueue_next(Lock& lock, CUstream stream, const Enqueue& enqueue) {
+Result<bool> CopyQueue::enqueue_next(CUstream stream, const Enqueue& enqueue) {
   Result<bool> enqueued = false;
-  const auto enqueue_and_mark = [&]() -> Result<Event> {
-    const Call call(*this, lock);
+  const auto enqueue_and_mark = [&]() SPW_REQUIRES(mutex_) -> Result<Event> {
+    const Call call(*this);
     enqueued = enqueue();
     return enqueued.ok() ? mark(stream) : Result<Event>(enqueued.take_status());
   };
@@ -63,12 +66,12 @@ Result<bool> CopyQueue::enqueue_next(Lock& lock, CUstream stream, const Enqueue&
 }
 
 void CopyQueue::reorder() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   changed_.notify_all();
 }
 
 size_t CopyQueue::waiting() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return waiters_.size();
 }
 

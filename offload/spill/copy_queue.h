@@ -5,15 +5,14 @@
 // Thread-safe; no lock is held during a call of the driver.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <list>
-#include <mutex>
 
 #include "driver/event.h"
 #include "offload/spill/urgency.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -35,18 +34,17 @@ class CopyQueue {
   size_t waiting() const;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   using Waiters = std::list<const Urgency*>;
 
   // A call of the driver for the queue: the mutex is given up meanwhile.
-  class Call {
+  class SPW_SCOPED_CAPABILITY Call {
    public:
-    Call(CopyQueue& queue, Lock& lock) : queue_(queue), lock_(lock) {
+    explicit Call(CopyQueue& queue) SPW_RELEASE(queue.mutex_) : queue_(queue) {
       queue_.is_calling_ = true;
-      lock_.unlock();
+      queue_.mutex_.unlock();
     }
-    ~Call() {
-      lock_.lock();
+    ~Call() SPW_RELEASE() {  // of the call: takes the mutex again
+      queue_.mutex_.lock();
       queue_.is_calling_ = false;
       queue_.changed_.notify_all();
     }
@@ -55,12 +53,11 @@ class CopyQueue {
 
    private:
     CopyQueue& queue_;
-    Lock& lock_;
   };
-  // A move that has copies to come.
+  // A move that has copies to come. The mutex is held where one ends, too.
   class Turns {
    public:
-    Turns(CopyQueue& queue, const Urgency& urgency)
+    Turns(CopyQueue& queue, const Urgency& urgency) SPW_REQUIRES(queue.mutex_)
         : queue_(queue), self_(queue.waiters_.insert(queue.waiters_.end(), &urgency)) {}
     ~Turns() {
       queue_.waiters_.erase(self_);
@@ -69,27 +66,34 @@ class CopyQueue {
     Turns(const Turns&) = delete;
     Turns& operator=(const Turns&) = delete;
 
-    bool is_next() const { return !queue_.is_calling_ && queue_.next() == self_; }
-    void go_last() { queue_.waiters_.splice(queue_.waiters_.end(), queue_.waiters_, self_); }
+    Waiters::const_iterator self() const { return self_; }
 
    private:
     CopyQueue& queue_;
     const Waiters::const_iterator self_;
   };
 
-  // With the mutex held, like those below; calls give it up meanwhile.
-  Waiters::const_iterator next() const;
-  Status retire_oldest(Lock& lock);
-  Result<bool> enqueue_next(Lock& lock, CUstream stream, const Enqueue& enqueue);
-  Result<Event> mark(CUstream stream);
+  Waiters::const_iterator next() const SPW_REQUIRES(mutex_);
+  bool is_next(const Turns& turns) const SPW_REQUIRES(mutex_) {
+    return !is_calling_ && next() == turns.self();
+  }
+  void go_last(const Turns& turns) SPW_REQUIRES(mutex_) {
+    waiters_.splice(waiters_.end(), waiters_, turns.self());
+  }
+  // These give the mutex up during their calls.
+  Status retire_oldest() SPW_REQUIRES(mutex_);
+  Result<bool> enqueue_next(CUstream stream, const Enqueue& enqueue) SPW_REQUIRES(mutex_);
+  // Calls of the driver.
+  Result<Event> mark(CUstream stream) SPW_EXCLUDES(mutex_);
+  Status wait_for(Event event) SPW_EXCLUDES(mutex_);
 
   EventPool& events_;
   const std::function<size_t()> depth_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  Waiters waiters_;              // in the order of their turns
-  std::deque<Event> in_flight_;  // of each copy, or done since nobody looked
-  bool is_calling_ = false;      // somebody is in the driver for the queue
+  mutable BlockingMutex mutex_;
+  Condition changed_ SPW_GUARDED_BY(mutex_);            // whoever is about to wait must not miss it
+  Waiters waiters_ SPW_GUARDED_BY(mutex_);              // in the order of their turns
+  std::deque<Event> in_flight_ SPW_GUARDED_BY(mutex_);  // of each copy, or done since nobody looked
+  bool is_calling_ SPW_GUARDED_BY(mutex_) = false;      // somebody is in the driver for the queue
 };
 
 }  // namespace spillway

@@ -113,7 +113,6 @@ Status DiskTier::open() {
   return {};
 }
 
-// With the mutex held, like those below.
 uint64_t DiskTier::planned_today() const {
   const uint64_t written_bytes = engine_.counters().written_bytes;
   return written_bytes - (today() == day_ ? written_before_day_bytes_ : written_bytes) + planned_bytes_;
@@ -161,7 +160,7 @@ Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
   static_assert(kPieceBytes == kExtentBytes);
   std::vector<DiskPiece> made;
   made.reserve(piece_count(bytes));
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (Status status = open(); !status.ok()) return status;
   if (failures_in_a_row_ >= kMostFailures) {
     return Status::io(fmt::format("{}: {} writes in a row failed, so nothing more is spilled there",
@@ -188,7 +187,7 @@ Status DiskTier::reserve(uint64_t bytes, std::vector<DiskPiece>* pieces) {
 
 void DiskTier::release(std::vector<DiskPiece>& pieces) noexcept {
   const std::vector<DiskPiece> released = std::exchange(pieces, {});
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   size_t placed = 0;
   for (const DiskPiece& piece : released) {
     planned_bytes_ -= piece.planned_bytes;
@@ -196,6 +195,7 @@ void DiskTier::release(std::vector<DiskPiece>& pieces) noexcept {
   }
   counters_.blocks_bytes -= placed * kPieceBytes;
   (void)caught([&]() -> Status {
+    mutex_.assert_held();  // caught() calls this here and now
     std::vector<Extent> extents;
     for (const DiskPiece& piece : released) {
       if (piece.offset == DiskPiece::kNowhere) continue;
@@ -236,7 +236,7 @@ Status DiskTier::begin_write(const std::shared_ptr<Write>& write) {
   piece.is_zero = is_zero(write->memory);
   if (piece.is_zero) {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       counters_.zero_bytes += write->memory.size();
       end_plan(piece);
     }
@@ -254,7 +254,7 @@ Status DiskTier::begin_write(const std::shared_ptr<Write>& write) {
 void DiskTier::pack(Write& write) {
   std::optional<double> per_ns;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     per_ns = disk_bytes_per_ns();
     if (!per_ns.has_value() || packed_writes_ == kMostPackedWrites) return;
     ++packed_writes_;
@@ -268,7 +268,7 @@ void DiskTier::pack(Write& write) {
     return {};
   });
   if (!tried.ok() || !packed.has_value()) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     --packed_writes_;
     return;
   }
@@ -280,7 +280,6 @@ void DiskTier::pack(Write& write) {
   std::fill(sectors.begin() + static_cast<ptrdiff_t>(packed->bytes), sectors.end(), std::byte{0});
 }
 
-// With the mutex held. Nothing before anything was measured.
 std::optional<double> DiskTier::disk_bytes_per_ns() const {
   if (options_.daily_write_bytes != ~uint64_t{0}) return 0.0;  // every byte counts
   if (options_.write_bytes_per_s > 0) return options_.write_bytes_per_s / 1e9;
@@ -291,27 +290,25 @@ std::optional<double> DiskTier::disk_bytes_per_ns() const {
 Status DiskTier::submit_write(const std::shared_ptr<Write>& write) noexcept {
   ++write->writes;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (writes_++ == 0) writing_since_ = std::chrono::steady_clock::now();
   }
-  const IoRequest request{IoKind::kWrite, write->priority, &file_->file(), whole_sectors(write->stored()),
+  const IoRequest request{IoKind::kWrite, write->priority, &file().file(), whole_sectors(write->stored()),
                           write->piece.offset};
   Status status = caught(
       [&] { return engine_.submit(request, [this, write](int error) { write_ended(write, error); }); });
   if (status.ok()) return status;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   --writes_;
   if (write->packed != nullptr) --packed_writes_;
   return status;
 }
 
-// With the mutex held. A disk that is full is not broken: it takes something again when there is room.
 void DiskTier::count_failure(bool is_full) {
   ++counters_.failed_writes;
   if (!is_full) ++failures_in_a_row_;
 }
 
-// With the mutex held: nobody gets the place again. Whether another one is to be tried.
 bool DiskTier::replace_bad_place(Write& write) {
   const Extent bad{write.piece.offset, kPieceBytes};
   file_->quarantine({&bad, 1});
@@ -331,7 +328,7 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) noexc
   const uint64_t offset = write->piece.offset;
   bool again = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (--writes_ == 0) {
       writing_ns_ +=
           std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - writing_since_).count();
@@ -345,6 +342,7 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) noexc
       timed_bytes_ += bytes;
     } else if (!is_full) {
       (void)caught([&]() -> Status {
+        mutex_.assert_held();  // caught() calls this here and now
         again = replace_bad_place(*write);
         return {};
       });
@@ -365,20 +363,25 @@ void DiskTier::write_ended(const std::shared_ptr<Write>& write, int error) noexc
   }));
 }
 
-Status DiskTier::sync(uint64_t since) {
-  const std::lock_guard sync_lock(sync_mutex_);
-  Status status;
-  if (file_->file().take_unsynced()) {
-    // Whoever else wrote meanwhile must hear of it where this could not even begin.
-    status = caught([&] { return engine_.run({IoKind::kSync, IoPriority::kEvict, &file_->file(), {}, 0}); });
-    const std::lock_guard lock(mutex_);
-    if (status.ok()) {
-      failures_in_a_row_ = 0;
-    } else {
-      ++sync_failures_;
-      count_failure(status.code() == SPW_ERROR_OUT_OF_MEMORY);
-    }
+Status DiskTier::sync_file() {
+  if (!file().file().take_unsynced()) return {};
+  // Whoever else wrote meanwhile must hear of it where this could not even begin.
+  Status status = caught([&] {
+    return engine_.run({IoKind::kSync, IoPriority::kEvict, &file().file(), {}, 0});
+  });
+  const Lock lock(mutex_);
+  if (status.ok()) {
+    failures_in_a_row_ = 0;
+  } else {
+    ++sync_failures_;
+    count_failure(status.code() == SPW_ERROR_OUT_OF_MEMORY);
   }
+  return status;
+}
+
+Status DiskTier::sync(uint64_t since) {
+  const Lock sync_lock(sync_mutex_);
+  const Status status = sync_file();
   if (status.ok() && sync_failures_ == since) return {};
   std::string text = fmt::format("{}: what was written to the spill file may not have reached the disk{}{}",
                                  options_.file.directory, status.ok() ? "" : ": ", status.text());
@@ -398,7 +401,7 @@ void DiskTier::read(std::span<std::byte> memory, const DiskPiece& piece, IoPrior
   Status status = caught([&] {
     read = std::make_shared<Read>(Read{memory, piece});
     read->done.swap(done);
-    const IoRequest request{IoKind::kRead, priority, &file_->file(),
+    const IoRequest request{IoKind::kRead, priority, &file().file(),
                             whole_sectors(stored_part(memory, piece)), piece.offset};
     return engine_.submit(request, [this, read](int error) { read_ended(read, error); });
   });
@@ -412,7 +415,7 @@ void DiskTier::read_ended(const std::shared_ptr<Read>& read, int error) noexcept
       return unreadable(read->piece, bytes, error);
     }
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       counters_.read_bytes += bytes;
     }
     workers_.run([this, read] { read->done(caught([&] { return verify(read->memory, read->piece); })); });
@@ -435,7 +438,7 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
     // Once more, through the page cache: the way past it may be what is wrong.
     size_t done = 0;
     while (done < stored.size()) {
-      const ssize_t got = ::pread(file_->file().buffered(), stored.data() + done, stored.size() - done,
+      const ssize_t got = ::pread(file().file().buffered(), stored.data() + done, stored.size() - done,
                                   static_cast<off_t>(piece.offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && !is_loss(errno)) return unreadable(piece, stored.size(), errno);
@@ -452,7 +455,7 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
                                     options_.file.directory, stored.size(), piece.offset));
     }
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   counters_.verified_bytes += stored.size();
   if (good) return {};
   ++counters_.mismatches;
@@ -465,19 +468,19 @@ Status DiskTier::verify(std::span<std::byte> memory, const DiskPiece& piece) {
 // ---- For reports
 
 DiskCounters DiskTier::counters() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   DiskCounters counters = counters_;
   counters.today_bytes = used_today();
   return counters;
 }
 
 ExtentFile::Usage DiskTier::usage() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return file_ == nullptr ? ExtentFile::Usage{} : file_->usage();
 }
 
 void DiskTier::give_back() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (file_ != nullptr) (void)file_->give_back();
 }
 

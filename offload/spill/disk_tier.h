@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +27,7 @@
 #include "offload/spill/block.h"
 #include "offload/spill/packer.h"
 #include "offload/spill/workers.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -109,16 +109,26 @@ class DiskTier {
  private:
   struct Write;
 
-  Status open();
+  Status open() SPW_REQUIRES(mutex_);
+  // For whoever has a piece: the reserve() that gave it has made the file, which stays.
+  ExtentFile& file() const {
+    mutex_.assert_held();  // as good as: file_ does not change any more
+    return *file_;
+  }
   // Errors: it did not begin, and `done` is still to be called.
   Status begin_write(const std::shared_ptr<Write>& write);
   void pack(Write& write);
-  std::optional<double> disk_bytes_per_ns() const;
+  // Nothing before anything was measured.
+  std::optional<double> disk_bytes_per_ns() const SPW_REQUIRES(mutex_);
   // Errors: as of begin_write().
   Status submit_write(const std::shared_ptr<Write>& write) noexcept;
-  void count_failure(bool is_full);
-  bool replace_bad_place(Write& write);
+  // A disk that is full is not broken: it takes something again when there is room.
+  void count_failure(bool is_full) SPW_REQUIRES(mutex_);
+  // Nobody gets the place again. Whether another one is to be tried.
+  bool replace_bad_place(Write& write) SPW_REQUIRES(mutex_);
   void write_ended(const std::shared_ptr<Write>& write, int error) noexcept;
+  // Errors: as of write().
+  Status sync_file() SPW_REQUIRES(sync_mutex_);
   struct Read;
   void read_ended(const std::shared_ptr<Read>& read, int error) noexcept;
   // The error of a read that failed.
@@ -126,32 +136,33 @@ class DiskTier {
   // Compares what was read, reads again where it differs, and unpacks it. Errors: data_lost, io. Throws what
   // unpacking throws for want of memory.
   Status verify(std::span<std::byte> memory, const DiskPiece& piece);
-  uint64_t planned_today() const;
-  uint64_t used_today() const;  // by others, too
-  Status plan(uint64_t bytes);
-  void end_plan(DiskPiece& piece);
+  uint64_t planned_today() const SPW_REQUIRES(mutex_);
+  uint64_t used_today() const SPW_REQUIRES(mutex_);  // by others, too
+  Status plan(uint64_t bytes) SPW_REQUIRES(mutex_);
+  void end_plan(DiskPiece& piece) SPW_REQUIRES(mutex_);
 
   const DiskTierOptions options_;
-  mutable std::mutex mutex_;
-  std::unique_ptr<ExtentFile> file_;
-  DiskCounters counters_;
-  uint32_t failures_in_a_row_ = 0;
+  mutable BlockingMutex mutex_;
+  std::unique_ptr<ExtentFile> file_ SPW_GUARDED_BY(mutex_);
+  DiskCounters counters_ SPW_GUARDED_BY(mutex_);
+  uint32_t failures_in_a_row_ SPW_GUARDED_BY(mutex_) = 0;
   // What is written in a day is what the engine has written since its begin; the rest is still to come.
-  int64_t day_ = 0;
-  uint64_t written_before_day_bytes_ = 0;
-  uint64_t planned_bytes_ = 0;
-  DailyWrites all_writes_;
-  uint64_t others_bytes_ = 0;                         // on that day
-  std::chrono::steady_clock::time_point next_claim_;  // after one that failed
-  bool has_complained_ = false;                       // that what others write cannot be known
-  uint32_t packed_writes_ = 0;                        // in hand, each with memory of its own
-  std::mutex sync_mutex_;                             // the kernel tells an error of write-back once
+  int64_t day_ SPW_GUARDED_BY(mutex_) = 0;
+  uint64_t written_before_day_bytes_ SPW_GUARDED_BY(mutex_) = 0;
+  uint64_t planned_bytes_ SPW_GUARDED_BY(mutex_) = 0;
+  DailyWrites all_writes_ SPW_GUARDED_BY(mutex_);
+  uint64_t others_bytes_ SPW_GUARDED_BY(mutex_) = 0;  // on that day
+  // After one that failed.
+  std::chrono::steady_clock::time_point next_claim_ SPW_GUARDED_BY(mutex_);
+  bool has_complained_ SPW_GUARDED_BY(mutex_) = false;  // that what others write cannot be known
+  uint32_t packed_writes_ SPW_GUARDED_BY(mutex_) = 0;   // in hand, each with memory of its own
+  BlockingMutex sync_mutex_;                            // the kernel tells an error of write-back once
   std::atomic<uint64_t> sync_failures_{0};
   // The time in which something was being written, for the disk's speed.
-  uint32_t writes_ = 0;
-  std::chrono::steady_clock::time_point writing_since_;
-  double writing_ns_ = 0;
-  uint64_t timed_bytes_ = 0;
+  uint32_t writes_ SPW_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point writing_since_ SPW_GUARDED_BY(mutex_);
+  double writing_ns_ SPW_GUARDED_BY(mutex_) = 0;
+  uint64_t timed_bytes_ SPW_GUARDED_BY(mutex_) = 0;
   const unsigned threads_;
   Workers workers_;
   IoEngine engine_;  // ends first: its requests use the file

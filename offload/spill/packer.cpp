@@ -15,7 +15,7 @@ double ratio(size_t before, size_t after) {
 }  // namespace
 
 bool Packer::may_try() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (skips_ > 0) {
     --skips_;
     return false;
@@ -25,13 +25,13 @@ bool Packer::may_try() {
 }
 
 void Packer::note(bool pays) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   failures_ = pays ? 0 : failures_ + 1;
   skips_ = pays ? 0 : std::min(kMostSkips, 1u << std::min(failures_, 16u));
 }
 
 uint64_t Packer::trials() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return trials_;
 }
 

@@ -7,11 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <span>
 
 #include "offload/spill/codec.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -44,10 +44,10 @@ class Packer {
   void note(bool pays);
 
   const Codec codec_;
-  mutable std::mutex mutex_;
-  uint32_t skips_ = 0;  // pieces left that are not tried
-  uint32_t failures_ = 0;
-  uint64_t trials_ = 0;
+  mutable BlockingMutex mutex_;
+  uint32_t skips_ SPW_GUARDED_BY(mutex_) = 0;  // pieces left that are not tried
+  uint32_t failures_ SPW_GUARDED_BY(mutex_) = 0;
+  uint64_t trials_ SPW_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace spillway

@@ -57,7 +57,7 @@ std::vector<RegionMemory::Segment*> RegionMemory::cut_out(const PageRange& range
 
 template <typename Visit>
 void RegionMemory::for_each_in(const Ranges& ranges, Visit visit) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const PageRange& range : ranges) {
     // A range begins where a segment does, or where what was there is gone.
     for (auto at = segments_.lower_bound(range.va); at != segments_.end() && at->first < range.end_va(); ++at)
@@ -65,20 +65,22 @@ void RegionMemory::for_each_in(const Ranges& ranges, Visit visit) const {
   }
 }
 
-void RegionMemory::remove(const PageRange& range) {
-  const std::lock_guard writing(writing_down_);
+std::vector<std::unique_ptr<RegionMemory::Segment>> RegionMemory::take_out(const PageRange& range) {
   std::vector<std::unique_ptr<Segment>> gone;
-  {
-    const std::lock_guard lock(mutex_);
-    const std::vector<Segment*> inside = cut_out(range);
-    gone.reserve(inside.size());
-    for (const Segment* segment : inside) {
-      const auto found = segments_.find(segment->va);
-      gone.push_back(std::move(found->second));
-      segments_.erase(found);
-    }
+  const Lock lock(mutex_);
+  const std::vector<Segment*> inside = cut_out(range);
+  gone.reserve(inside.size());
+  for (const Segment* segment : inside) {
+    const auto found = segments_.find(segment->va);
+    gone.push_back(std::move(found->second));
+    segments_.erase(found);
   }
-  for (const std::unique_ptr<Segment>& segment : gone) mover_.drop(segment->block);
+  return gone;
+}
+
+void RegionMemory::remove(const PageRange& range) {
+  const Lock writing(writing_down_);
+  for (const std::unique_ptr<Segment>& segment : take_out(range)) mover_.drop(segment->block);
 }
 
 void RegionMemory::give_up(const PageRange& range) {
@@ -128,7 +130,7 @@ Status RegionMemory::copy_out(const Ranges& ranges, SpillTo to, Packer* packer,
                                                                       : BlockPlace::kDisk;
     if (Status status = segment->block.go(place); !status.ok()) return status;
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   segments_.merge(made);
   return {};
 }
@@ -143,7 +145,7 @@ void RegionMemory::poison(const std::vector<Segment*>& segments) {
         lost.push_back({segment->va + i * kPieceBytes, kPieceBytes});
     }
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const PageRange& range : lost) {
     for (Segment* part : cut_out(range)) {
       (void)part->block.go(BlockPlace::kRestoring);
@@ -155,7 +157,7 @@ void RegionMemory::poison(const std::vector<Segment*>& segments) {
 Status RegionMemory::copy_back(const Ranges& ranges, const Urgency& urgency, bool* is_settled) {
   std::vector<Segment*> segments;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const PageRange& range : ranges) {
       const std::vector<Segment*> inside = cut_out(range);
       segments.insert(segments.end(), inside.begin(), inside.end());
@@ -179,7 +181,7 @@ Status RegionMemory::copy_back(const Ranges& ranges, const Urgency& urgency, boo
   }
   for (Segment* segment : segments) {
     mover_.drop(segment->block);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     segments_.erase(segment->va);
   }
   return {};
@@ -187,9 +189,18 @@ Status RegionMemory::copy_back(const Ranges& ranges, const Urgency& urgency, boo
 
 // ---- On to the disk
 
+Status RegionMemory::write_down(Segment& segment, Packer* packer) {
+  SpillBlock& block = segment.block;
+  if (Status status = block.go(BlockPlace::kWriting); !status.ok()) return status;
+  Status status = mover_.write_down(block, packer);
+  if (Status back = block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok()) return back;
+  if (status.ok()) mover_.drop_host(block);
+  return status;
+}
+
 Status RegionMemory::write_down(const Ranges& ranges, Packer* packer) {
   for (uint64_t from = 0;;) {
-    const std::lock_guard writing(writing_down_);
+    const Lock writing(writing_down_);
     Segment* next = nullptr;
     for_each_in(ranges, [&](Segment& segment) {
       if (next == nullptr && segment.va >= from && segment.block.place() == BlockPlace::kHost)
@@ -197,12 +208,7 @@ Status RegionMemory::write_down(const Ranges& ranges, Packer* packer) {
     });
     if (next == nullptr) return {};
     from = next->va + 1;
-    if (Status status = next->block.go(BlockPlace::kWriting); !status.ok()) return status;
-    Status status = mover_.write_down(next->block, packer);
-    if (Status back = next->block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok())
-      return back;
-    if (!status.ok()) return status;
-    mover_.drop_host(next->block);
+    if (Status status = write_down(*next, packer); !status.ok()) return status;
   }
 }
 
@@ -236,10 +242,10 @@ Status RegionMemory::read(uint64_t va, uint64_t bytes, std::byte* out, const Urg
   const uint64_t end = va + bytes;
   while (va < end) {
     // Nothing that is read is given up meanwhile.
-    const std::lock_guard writing(writing_down_);
+    const Lock writing(writing_down_);
     Segment* segment = nullptr;
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       const auto after = segments_.upper_bound(va);
       if (after != segments_.begin()) segment = std::prev(after)->second.get();
     }

@@ -11,12 +11,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "allocator/moved_pool.h"
 #include "offload/spill/block_mover.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -82,23 +82,26 @@ class RegionMemory {
   static std::vector<DeviceBytes> device_bytes(const std::vector<Segment*>& segments);
   Status copy_all(const std::vector<DeviceBytes>& blocks, SpillTo to, Packer* packer,
                   const BlockMover::MakeRoom& make_room);
-  // With the mutex held: makes one of the segments begin at `va`, if any lies on both sides of it.
-  void cut(uint64_t va);
+  // Makes one of the segments begin at `va`, if any lies on both sides of it.
+  void cut(uint64_t va) SPW_REQUIRES(mutex_);
   // The same for both ends of the range; answers what lies in it.
-  std::vector<Segment*> cut_out(const PageRange& range);
+  std::vector<Segment*> cut_out(const PageRange& range) SPW_REQUIRES(mutex_);
   // Those of their pieces that were found lost; pages are pieces.
   void poison(const std::vector<Segment*>& segments);
   // Throws bad_alloc, and nothing is given up.
   void remove(const PageRange& range);
-  Status read_part(Segment& segment, uint64_t offset, uint64_t bytes, std::byte* out, const Urgency& urgency);
+  std::vector<std::unique_ptr<Segment>> take_out(const PageRange& range) SPW_REQUIRES(writing_down_);
+  Status write_down(Segment& segment, Packer* packer) SPW_REQUIRES(writing_down_);
+  Status read_part(Segment& segment, uint64_t offset, uint64_t bytes, std::byte* out, const Urgency& urgency)
+      SPW_REQUIRES(writing_down_);
   template <typename Visit>
   void for_each_in(const Ranges& ranges, Visit visit) const;
 
   CopyLanes& lanes_;
   BlockMover mover_;
-  mutable std::mutex mutex_;
-  Segments segments_;
-  std::mutex writing_down_;  // held for one segment, which is not given up meanwhile
+  mutable BlockingMutex mutex_;
+  Segments segments_ SPW_GUARDED_BY(mutex_);
+  BlockingMutex writing_down_;  // held for one segment, which is not given up meanwhile
 };
 
 }  // namespace spillway

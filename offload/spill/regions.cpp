@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <future>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -22,31 +20,6 @@ uint64_t ns_since(Clock::time_point begin) {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
-
-}  // namespace
-
-struct Regions::Region {
-  Region(std::string name, PoolId pool, Codec codec)
-      : tag(std::move(name)), id(pool), packer(std::make_unique<Packer>(codec)) {}
-
-  const std::string tag;
-  const PoolId id;
-  std::atomic<uint64_t> last_use{0};
-
-  std::mutex mutex;  // held while it moves
-  uint32_t opened = 0;
-  uint64_t pins = 0;
-  std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
-  std::unique_ptr<Packer> packer;
-  bool is_out = false;
-  bool is_released = false;          // its blocks are the program's alone
-  Urgency urgency;                   // of bringing it back
-  std::future<Status> prefetching;   // valid while nobody has looked how it went
-  std::optional<Status> prefetched;  // how it went, until it is said or the region leaves again
-  RegionReport report;
-};
-
-namespace {
 
 // Regions that this thread has opened, innermost last; null where it wants none.
 thread_local std::vector<const void*> open_regions;
@@ -78,7 +51,7 @@ Status Regions::check_tag(const std::string& tag) {
 }
 
 Result<Regions::RegionPointer> Regions::find(const std::string& tag) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
   std::string names;
   for (const auto& [name, region] : regions_) names += (names.empty() ? "" : ", ") + name;
@@ -87,7 +60,7 @@ Result<Regions::RegionPointer> Regions::find(const std::string& tag) {
 }
 
 Result<Regions::RegionPointer> Regions::find_or_make(const std::string& tag) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
   if (Status status = check_tag(tag); !status.ok()) return status;
   auto region = std::make_shared<Region>(tag, PoolId{next_pool_, 0}, codec_);
@@ -104,21 +77,26 @@ Status Regions::make(Region& region) {
   return status;
 }
 
-Result<Regions::Lock> Regions::hold(Region& region) {
-  if (!LastRungs::is_inside()) return Lock(region.mutex);
-  Lock lock;
-  if (&region != moving_region) lock = Lock(region.mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return in_other_hands(region);
-  return lock;
+bool Regions::hold(Region& region, Status* refused) {
+  if (!LastRungs::is_inside()) {
+    region.mutex.lock();
+    return true;
+  }
+  if (&region != moving_region && region.mutex.try_lock()) return true;
+  *refused = in_other_hands(region);
+  return false;
 }
 
-Result<Regions::Lock> Regions::settle(Region& region) {
+bool Regions::settle(Region& region, Status* refused) {
   const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
-  Result<Lock> lock = hold(region);
-  if (!lock.ok()) return lock;
-  if (LastRungs::is_inside() && is_coming(region)) return in_other_hands(region);
+  if (!hold(region, refused)) return false;
+  if (LastRungs::is_inside() && is_coming(region)) {
+    region.mutex.unlock();
+    *refused = in_other_hands(region);
+    return false;
+  }
   finish_prefetch(region);
-  return lock;
+  return true;
 }
 
 Status Regions::in_other_hands(const Region& region) {
@@ -131,9 +109,11 @@ Status Regions::with_settled(const std::string& tag, Body body) {
   Result<RegionPointer> found = find(tag);
   if (!found.ok()) return found.take_status();
   const RegionPointer region = found.value();
-  Result<Lock> lock = settle(*region);
-  if (!lock.ok()) return lock.take_status();
-  return body(*region);
+  Status refused;
+  if (!settle(*region, &refused)) return refused;
+  const Lock lock(region->mutex, kAdoptLock);
+  // Called so because clang would take the mutex that body(*region) needs for another one.
+  return std::invoke(body, *region);
 }
 
 // ---- Open
@@ -142,8 +122,9 @@ Status Regions::begin(const std::string& tag) {
   Result<RegionPointer> found = find_or_make(tag);
   if (!found.ok()) return found.take_status();
   Region& region = *found.value();
-  Result<Lock> lock = settle(region);
-  if (!lock.ok()) return lock.take_status();
+  Status refused;
+  if (!settle(region, &refused)) return refused;
+  const Lock lock(region.mutex, kAdoptLock);
   if (region.is_out) return not_here(region);
   if (region.opened == 0) {
     const auto is_innermost = [which = &region](CUstream) {
@@ -166,7 +147,7 @@ Status Regions::end(const std::string& tag) {
         fmt::format("region '{}' is not the innermost that this thread opened", tag));
   }
   open_regions.pop_back();
-  const std::lock_guard lock(region.mutex);
+  const Lock lock(region.mutex);
   if (--region.opened > 0) return {};
   if (Status status = arena_.end_pool(region.id); !status.ok()) return status;
   return arena_.release_pool(region.id);  // the claim of begin_pool; the region's own stays
@@ -184,8 +165,9 @@ Status Regions::end_none() {
 }
 
 Status Regions::open_as_default(Region& region) {
-  Result<Lock> lock = settle(region);
-  if (!lock.ok()) return lock.take_status();
+  Status refused;
+  if (!settle(region, &refused)) return refused;
+  const Lock lock(region.mutex, kAdoptLock);
   if (region.is_out) return not_here(region);
   if (region.opened > 0) {
     return Status::invalid_state(
@@ -201,7 +183,7 @@ Status Regions::open_as_default(Region& region) {
 }
 
 Status Regions::close_as_default(Region& region) {
-  const std::lock_guard lock(region.mutex);
+  const Lock lock(region.mutex);
   if (region.opened > 1) {
     return Status::invalid_state(
         fmt::format("region '{}' is open: end it before another is made the default", region.tag));
@@ -218,7 +200,7 @@ Status Regions::set_default(const std::string& tag) {
     if (!found.ok()) return found.take_status();
     next = found.value();
   }
-  const std::lock_guard choosing(choosing_default_);
+  const Lock choosing(choosing_default_);
   if (next == default_) return {};
   // The next one first: whatever is allocated meanwhile is in one of the two.
   if (next != nullptr) {
@@ -277,8 +259,9 @@ bool Regions::write_down_colder(const Region& leaving) {
     return a->last_use.load() < b->last_use.load();
   });
   for (const RegionPointer& region : colder) {
-    const std::unique_lock lock(region->mutex, std::try_to_lock);
-    if (!lock.owns_lock() || is_coming(*region)) continue;
+    if (!region->mutex.try_lock()) continue;
+    const Lock lock(region->mutex, kAdoptLock);
+    if (is_coming(*region)) continue;
     finish_prefetch(*region);
     if (!region->is_out || region->is_released) continue;
     const RegionMemory::Ranges ranges = arena_.pool_ranges(region->id);
@@ -299,9 +282,12 @@ Status Regions::move_out(Region& region, SpillTo to) {
   if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
   // What the program has freed of others is no use to anybody.
-  const auto make_room = [&] { return arena_.give_up_freed() > 0 || write_down_colder(region); };
+  const auto make_room = [&]() SPW_REQUIRES(region.mutex) {
+    return arena_.give_up_freed() > 0 || write_down_colder(region);
+  };
+  Packer* const packer = region.packer.get();
   Status status = arena_.move_pool_out(region.id, [&](const RegionMemory::Ranges& ranges) {
-    return memory_.copy_out(ranges, to, region.packer.get(), make_room);
+    return memory_.copy_out(ranges, to, packer, make_room);
   });
   if (!status.ok()) return note_failure(std::move(status));
   region.is_out = true;
@@ -350,7 +336,7 @@ Status Regions::bring_back(Region& region) {
 }
 
 Status Regions::evict(const std::string& tag, SpillTo to) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (region.is_out) {
       return Status::invalid_state(fmt::format("region '{}' is not on the device already", tag));
     }
@@ -366,7 +352,7 @@ Status Regions::evict(const std::string& tag, SpillTo to) {
 }
 
 Status Regions::restore(const std::string& tag) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt))
       return std::move(*prefetched);
     if (!region.is_out)
@@ -381,8 +367,9 @@ Status Regions::prefetch(const std::string& tag) {
   if (!found.ok()) return found.take_status();
   RegionPointer pointer = found.value();
   Region& region = *pointer;
-  Result<Lock> lock = hold(region);
-  if (!lock.ok()) return lock.take_status();
+  Status refused;
+  if (!hold(region, &refused)) return refused;
+  const Lock lock(region.mutex, kAdoptLock);
   if (region.prefetching.valid()) return {};
   if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
   if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
@@ -393,7 +380,10 @@ Status Regions::prefetch(const std::string& tag) {
   std::future<Status> prefetching = said->get_future();
   try {
     start_own_thread([this, pointer, said]() mutable {
-      Status status = caught([&] { return bring_back(*pointer); });
+      Status status = caught([&] {
+        pointer->mutex.assert_held();  // as good as, see above
+        return bring_back(*pointer);
+      });
       pointer.reset();
       said->set_value(std::move(status));
     }).detach();
@@ -407,7 +397,7 @@ Status Regions::prefetch(const std::string& tag) {
 // ---- Policy
 
 Status Regions::pin(const std::string& tag) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (region.is_out) return not_here(region);
     ++region.pins;
     region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
@@ -416,7 +406,7 @@ Status Regions::pin(const std::string& tag) {
 }
 
 Status Regions::unpin(const std::string& tag) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (region.pins == 0) return Status::invalid_state(fmt::format("region '{}' is not pinned", tag));
     --region.pins;
     next_use.fetch_add(1, std::memory_order_relaxed);
@@ -430,7 +420,7 @@ Status Regions::set_priority(const std::string& tag, int priority) {
   if (!found.ok()) return found.take_status();
   found.value()->priority = priority;
   next_use.fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (priority > 0 && rung_ == 0) {
     rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) {
       return evict_coldest([bytes](uint64_t given) { return given < bytes; }).bytes;
@@ -440,7 +430,7 @@ Status Regions::set_priority(const std::string& tag, int priority) {
 }
 
 Status Regions::set_codec(const std::string& tag, Codec codec) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     region.packer = std::make_unique<Packer>(codec);
     return {};
   });
@@ -450,7 +440,7 @@ Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
   Relief relief;
   std::vector<RegionPointer> candidates;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     for (const auto& [tag, region] : regions_) candidates.push_back(region);
   }
   struct Choice {
@@ -461,9 +451,12 @@ Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
   std::vector<Choice> choices;
   for (RegionPointer& region : candidates) {
     if (region.get() == moving_region) continue;
-    const std::unique_lock lock(region->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) relief.is_complete = false;
-    if (!lock.owns_lock() || region->priority == 0 || !may_go(*region)) continue;
+    if (!region->mutex.try_lock()) {
+      relief.is_complete = false;
+      continue;
+    }
+    const Lock lock(region->mutex, kAdoptLock);
+    if (region->priority == 0 || !may_go(*region)) continue;
     choices.push_back({region->priority, region->last_use.load(std::memory_order_relaxed), region});
   }
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
@@ -472,9 +465,12 @@ Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
   for (const Choice& choice : choices) {
     if (!wants_more(relief.bytes)) break;
     Region& region = *choice.region;
-    const std::unique_lock lock(region.mutex, std::try_to_lock);
-    if (!lock.owns_lock()) relief.is_complete = false;
-    if (!lock.owns_lock() || !may_go(region)) continue;
+    if (!region.mutex.try_lock()) {
+      relief.is_complete = false;
+      continue;
+    }
+    const Lock lock(region.mutex, kAdoptLock);
+    if (!may_go(region)) continue;
     const uint64_t held = arena_.pool_held_bytes(region.id);
     if (move_out(region, SpillTo::kHost).ok()) relief.bytes += held;
   }
@@ -504,13 +500,13 @@ Result<Relief> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
 }
 
 Status Regions::release(const std::string& tag) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (region.opened > 0) {
       return Status::invalid_state(fmt::format("region '{}' is open: end it before its release", tag));
     }
     if (Status status = arena_.release_pool(region.id); !status.ok()) return status;
     region.is_released = true;
-    const std::lock_guard registry(mutex_);
+    const Lock registry(mutex_);
     regions_.erase(tag);
     return {};
   });
@@ -538,15 +534,18 @@ RegionReport Regions::report_of(const Region& region) const {
 }
 
 Result<RegionReport> Regions::look_at(Region& region) {
-  // This thread has it in hand, and room is being made.
-  if (&region == moving_region) return report_of(region);
-  Result<Lock> lock = settle(region);
-  if (!lock.ok()) return lock.take_status();
+  if (&region == moving_region) {
+    region.mutex.assert_held();  // by this thread, which has it in hand and makes room
+    return report_of(region);
+  }
+  Status refused;
+  if (!settle(region, &refused)) return refused;
+  const Lock lock(region.mutex, kAdoptLock);
   return report_of(region);
 }
 
 Status Regions::read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out) {
-  return with_settled(tag, [&](Region& region) -> Status {
+  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (!region.is_out) {
       return Status::invalid_state(
           fmt::format("region '{}' is on the device: its bytes are to be copied from there", tag));
@@ -570,7 +569,7 @@ Result<RegionReport> Regions::report(const std::string& tag) {
 }
 
 std::vector<Regions::RegionPointer> Regions::all() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::vector<RegionPointer> out;
   for (const auto& [tag, region] : regions_) out.push_back(region);
   return out;
@@ -589,8 +588,9 @@ std::optional<RegionUsage> Regions::try_usage() {
   RegionUsage sum;
   for (const RegionPointer& region : all()) {
     if (region.get() == moving_region) return std::nullopt;
-    const std::unique_lock lock(region->mutex, std::try_to_lock);
-    if (!lock.owns_lock() || is_coming(*region)) return std::nullopt;
+    if (!region->mutex.try_lock()) return std::nullopt;
+    const Lock lock(region->mutex, kAdoptLock);
+    if (is_coming(*region)) return std::nullopt;
     if (!region->is_out) continue;
     sum += usage_of(*region);
   }

@@ -6,18 +6,21 @@
 // somebody has in hand is refused there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/arena.h"
 #include "offload/spill/region_memory.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -87,42 +90,64 @@ class Regions {
   std::optional<RegionUsage> try_usage();
 
  private:
-  struct Region;
+  struct Region {
+    Region(std::string name, PoolId pool, Codec codec)
+        : tag(std::move(name)), id(pool), packer(std::make_unique<Packer>(codec)) {}
+
+    const std::string tag;
+    const PoolId id;
+    std::atomic<uint64_t> last_use{0};
+    std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
+    Urgency urgency;               // of bringing it back
+
+    BlockingMutex mutex;  // held while it moves
+    uint32_t opened SPW_GUARDED_BY(mutex) = 0;
+    uint64_t pins SPW_GUARDED_BY(mutex) = 0;
+    std::unique_ptr<Packer> packer SPW_GUARDED_BY(mutex);
+    bool is_out SPW_GUARDED_BY(mutex) = false;
+    bool is_released SPW_GUARDED_BY(mutex) = false;  // its blocks are the program's alone
+    // Valid while nobody has looked how it went.
+    std::future<Status> prefetching SPW_GUARDED_BY(mutex);
+    // How it went, until it is said or the region leaves again.
+    std::optional<Status> prefetched SPW_GUARDED_BY(mutex);
+    RegionReport report SPW_GUARDED_BY(mutex);
+  };
   using RegionPointer = std::shared_ptr<Region>;
-  using Lock = std::unique_lock<std::mutex>;
 
   std::vector<RegionPointer> all();
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
-  Status make(Region& region);
-  // The region's lock; for settle() no prefetch is under way then. Errors: invalid_state, inside a last rung.
-  static Result<Lock> hold(Region& region);
-  Result<Lock> settle(Region& region);
+  Status make(Region& region) SPW_REQUIRES(mutex_);
+  // Takes the region's mutex; for settle() no prefetch is under way then. False inside a last rung where
+  // somebody else has it, and then *refused says so (invalid_state). Nothing that they call while they have
+  // it throws.
+  static bool hold(Region& region, Status* refused) SPW_TRY_ACQUIRE(true, region.mutex);
+  bool settle(Region& region, Status* refused) SPW_TRY_ACQUIRE(true, region.mutex);
   static Status in_other_hands(const Region& region);
   Result<RegionReport> look_at(Region& region);
   // Makes it serve what no region is open for; and the end of that.
-  Status open_as_default(Region& region);
-  Status close_as_default(Region& region);
+  Status open_as_default(Region& region) SPW_REQUIRES(choosing_default_);
+  Status close_as_default(Region& region) SPW_REQUIRES(choosing_default_);
   // Runs `body` on the region, settled.
   template <typename Body>
   Status with_settled(const std::string& tag, Body body);
-  // With the region's lock held, like those below.
-  static void finish_prefetch(Region& region);
+  static void finish_prefetch(Region& region) SPW_REQUIRES(region.mutex);
   // Why a region that is elsewhere cannot be used: what its prefetch met, if it had one.
-  static Status not_here(Region& region);
-  static bool is_coming(const Region& region);  // a prefetch is under way
-  static bool may_go(Region& region);
+  static Status not_here(Region& region) SPW_REQUIRES(region.mutex);
+  // A prefetch is under way.
+  static bool is_coming(const Region& region) SPW_REQUIRES(region.mutex);
+  static bool may_go(Region& region) SPW_REQUIRES(region.mutex);
   // Writes the region that was used longest ago of those in host memory, and before `leaving`, on to the
   // disk. False where there is none, or none can be written. Never waits for a region that somebody has in
   // hand.
-  bool write_down_colder(const Region& leaving);
+  bool write_down_colder(const Region& leaving) SPW_REQUIRES(leaving.mutex);
   Status note_failure(Status failed);
-  Status move_out(Region& region, SpillTo to);
-  Status bring_back(Region& region);
+  Status move_out(Region& region, SpillTo to) SPW_REQUIRES(region.mutex);
+  Status bring_back(Region& region) SPW_REQUIRES(region.mutex);
   // Says what lies in the bytes that cannot be read any more.
-  Status lost(const Region& region, const std::string& why) const;
-  RegionUsage usage_of(const Region& region) const;
-  RegionReport report_of(const Region& region) const;
+  Status lost(const Region& region, const std::string& why) const SPW_REQUIRES(region.mutex);
+  RegionUsage usage_of(const Region& region) const SPW_REQUIRES(region.mutex);
+  RegionReport report_of(const Region& region) const SPW_REQUIRES(region.mutex);
   // Evicts what may go, the coldest first, each region at most once, as long as `wants_more`, which is told
   // how many bytes went so far, says so before each. Never waits for a region that somebody has in hand.
   Relief evict_coldest(const std::function<bool(uint64_t)>& wants_more);
@@ -130,12 +155,12 @@ class Regions {
   Arena& arena_;
   RegionMemory& memory_;
   const Codec codec_;
-  std::mutex mutex_;
-  std::map<std::string, RegionPointer> regions_;
-  uint64_t next_pool_ = kFirstPool;
-  std::mutex choosing_default_;
-  RegionPointer default_;
-  LastRungs::Id rung_ = 0;  // 0: none is asked yet
+  BlockingMutex mutex_;
+  std::map<std::string, RegionPointer> regions_ SPW_GUARDED_BY(mutex_);
+  uint64_t next_pool_ SPW_GUARDED_BY(mutex_) = kFirstPool;
+  LastRungs::Id rung_ SPW_GUARDED_BY(mutex_) = 0;  // 0: none is asked yet
+  BlockingMutex choosing_default_;
+  RegionPointer default_ SPW_GUARDED_BY(choosing_default_);
 };
 
 }  // namespace spillway

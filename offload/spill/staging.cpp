@@ -7,19 +7,19 @@
 namespace spillway {
 
 void DiskWork::begin(size_t operations) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   left_ += operations;
 }
 
 void DiskWork::end(Status status) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (status_.ok()) status_ = std::move(status);
   if (--left_ == 0) ended_.notify_all();
 }
 
 Status DiskWork::wait() {
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [&] { return left_ == 0; });
+  const Lock lock(mutex_);
+  ended_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return left_ == 0; });
   return std::exchange(status_, Status());
 }
 

@@ -5,16 +5,15 @@
 // Belongs to one thread, but for Work, which ends on any.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "driver/event.h"
 #include "offload/pinned_arena.h"
 #include "offload/spill/copy_lanes.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -28,10 +27,10 @@ class DiskWork {
   Status wait();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  size_t left_ = 0;
-  Status status_;
+  BlockingMutex mutex_;
+  Condition ended_;
+  size_t left_ SPW_GUARDED_BY(mutex_) = 0;
+  Status status_ SPW_GUARDED_BY(mutex_);
 };
 
 class Staging {

@@ -38,11 +38,7 @@ struct Stashes::Stash {
 };
 
 Stashes::~Stashes() {
-  {
-    Lock lock(mutex_);
-    is_stopping_ = true;
-    changed_.wait(lock, [&] { return !is_working_; });
-  }
+  stop();
   const ScopedContext context(lanes_.driver(), context_);
   (void)lanes_.drain_out();
   (void)lanes_.drain_in();
@@ -78,7 +74,7 @@ void Stashes::destroy_finished() {
     return completed.ok() && completed.value();
   };
   const RelaxedCapture relaxed(lanes_.driver());
-  freed_.remove_if([&](Stash* stash) {
+  freed_.remove_if([&](Stash* stash) SPW_REQUIRES(mutex_) {
     if (stash->is_queued || !is_done(stash->copied_out) || !is_done(stash->copied_in)) return false;
     destroy(*stash);
     return true;
@@ -97,10 +93,10 @@ Result<void*> Stashes::find_slot(const SpillBlock& block) {
     Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(block), DiskTier::kAlignment);
     if (slot.ok() || slot.status().code() != SPW_ERROR_OUT_OF_MEMORY) return slot;
     // What is being written down will make room.
-    Lock lock(mutex_);
+    const Lock lock(mutex_);
     if (writes_.empty()) return slot;
     const size_t before = writes_.size();
-    changed_.wait(lock, [&] { return writes_.size() < before; });
+    changed_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return writes_.size() < before; });
   }
 }
 
@@ -151,6 +147,7 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   if (stash->wants_disk && start_thread().ok()) {
     // Where the list has no room it stays in host memory.
     const Status queued = caught([&]() -> Status {
+      mutex_.assert_held();  // caught() calls this here and now
       writes_.push_back(stash.get());
       return {};
     });
@@ -159,17 +156,17 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   return stash.release();
 }
 
-void Stashes::write_down(Stash& stash, Lock& lock) {
+void Stashes::write_down(Stash& stash) {
   // Asked for meanwhile: it is needed where it is.
   if (stash.is_freed || stash.is_wanted() || !stash.block.go(BlockPlace::kWriting).ok()) return;
-  lock.unlock();
+  mutex_.unlock();
   Status status = caught([&]() -> Status {
     if (!stash.copied_out || stash.is_copied_out) return {};
     return lanes_.note_failure(stash.copied_out.synchronize());
   });
   const bool is_copied_out = status.ok();
   if (is_copied_out) status = mover_.write_down(stash.block, &packer_);
-  lock.lock();
+  mutex_.lock();
   stash.is_copied_out = is_copied_out;
   // Where it was asked for during the write, copies from its host memory go on.
   const bool stays = !status.ok() || stash.is_wanted();
@@ -233,6 +230,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   Status status = start_thread();
   if (status.ok()) {
     status = caught([&]() -> Status {
+      mutex_.assert_held();  // caught() calls this here and now
       reads_.push_back(&stash);
       return {};
     });
@@ -241,12 +239,12 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   return status;
 }
 
-void Stashes::read_back(Stash& stash, Lock& lock) {
+void Stashes::read_back(Stash& stash) {
   if (stash.is_freed) return;
   destroy_finished();
   stash.failed = stash.block.go(BlockPlace::kReading);
   if (!stash.failed.ok()) return;
-  lock.unlock();
+  mutex_.unlock();
   std::byte* host = nullptr;
   const Status pinned = caught([&]() -> Status {
     Result<void*> slot = pinned_.allocate(BlockMover::slot_bytes(stash.block), DiskTier::kAlignment);
@@ -254,12 +252,12 @@ void Stashes::read_back(Stash& stash, Lock& lock) {
     return slot.take_status();
   });
   if (!pinned.ok()) {
-    lock.lock();
-    stash.failed = stream_back(stash, lock);
+    mutex_.lock();
+    stash.failed = stream_back(stash);
     return;
   }
   Status status = mover_.read_up(stash.block, host, stash.urgency);
-  lock.lock();
+  mutex_.lock();
   if (!status.ok()) {
     const bool is_lost = status.code() == SPW_ERROR_DATA_LOST;
     (void)stash.block.go(is_lost ? BlockPlace::kPoisoned : BlockPlace::kDisk);
@@ -276,19 +274,19 @@ void Stashes::read_back(Stash& stash, Lock& lock) {
   stash.failed = copy_back(stash);
 }
 
-Status Stashes::stream_back(Stash& stash, Lock& lock) {
+Status Stashes::stream_back(Stash& stash) {
   if (stash.is_freed) {
     (void)stash.block.go(BlockPlace::kDisk);
     return {};
   }
   stash.is_streaming = true;
-  lock.unlock();
+  mutex_.unlock();
   const DeviceBytes target{stash.target, &stash.block};
   Status status = caught([&] {
     Status waits = stash.target_ready.make_wait(lanes_.in());
     return waits.ok() ? mover_.copy_back({&target, 1}, stash.urgency) : std::move(waits);
   });
-  lock.lock();
+  mutex_.lock();
   stash.is_streaming = false;
   (void)stash.block.go(status.code() == SPW_ERROR_DATA_LOST ? BlockPlace::kPoisoned : BlockPlace::kDisk);
   if (!status.ok()) return status;
@@ -299,7 +297,7 @@ Status Stashes::stream_back(Stash& stash, Lock& lock) {
 }
 
 Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
-  Lock lock(mutex_);
+  const Lock lock(mutex_);
   if (!stash.is_coming) return Status::invalid_state("nothing is being brought back from the stash");
   bool is_late = !stash.is_enqueued;
   {
@@ -307,7 +305,7 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
     // It goes before what nobody waits for yet.
     if (const auto at = std::find(reads_.begin(), reads_.end(), &stash); at != reads_.end())
       std::rotate(reads_.begin(), at, at + 1);
-    changed_.wait(lock, [&] { return stash.is_enqueued || !stash.failed.ok(); });
+    changed_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return stash.is_enqueued || !stash.failed.ok(); });
   }
   stash.is_coming = false;
   if (!stash.failed.ok()) return lanes_.note_failure(std::exchange(stash.failed, Status()));
@@ -323,9 +321,9 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
 
 void Stashes::free(Stash* stash) {
   if (stash == nullptr) return;
-  Lock lock(mutex_);
+  const Lock lock(mutex_);
   stash->is_freed = true;
-  changed_.wait(lock, [&] { return !stash->is_streaming; });
+  changed_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return !stash->is_streaming; });
   freed_.splice(freed_.end(), stash->in_freed);
   destroy_finished();
 }
@@ -355,8 +353,14 @@ Status Stashes::start_thread() {
   return {};
 }
 
+void Stashes::stop() {
+  const Lock lock(mutex_);
+  is_stopping_ = true;
+  changed_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return !is_working_; });
+}
+
 void Stashes::work() {
-  Lock lock(mutex_);
+  const Lock lock(mutex_);
   while (!is_stopping_ && !(reads_.empty() && writes_.empty())) {
     const ScopedContext context(lanes_.driver(), context_);
     // Waiting and pinning would end the program's captures.
@@ -366,9 +370,9 @@ void Stashes::work() {
     Stash& stash = is_read ? *reads_.front() : *writes_.front();
     if (is_read) {
       reads_.pop_front();  // others may go before those behind it
-      read_back(stash, lock);
+      read_back(stash);
     } else {
-      write_down(stash, lock);
+      write_down(stash);
       writes_.pop_front();
     }
     stash.is_queued = false;

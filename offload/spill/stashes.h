@@ -6,14 +6,13 @@
 // Thread-safe. The caller's context must be current.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <list>
 #include <memory>
-#include <mutex>
 
 #include "offload/spill/block_mover.h"
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -60,24 +59,23 @@ class Stashes {
   StashCounters counters();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  Status start_thread() SPW_REQUIRES(mutex_);
+  void destroy_finished() SPW_REQUIRES(mutex_);
+  Status copy_back(Stash& stash) SPW_REQUIRES(mutex_);
+  void on_copied_in(Stash& stash, Event copied) SPW_REQUIRES(mutex_);
+  Result<Event> mark(CUstream stream) SPW_REQUIRES(mutex_);
 
-  // With the mutex held, like those below.
-  Status start_thread();
-  void destroy_finished();
-  Status copy_back(Stash& stash);
-  void on_copied_in(Stash& stash, Event copied);
-  Result<Event> mark(CUstream stream);
+  Result<void*> find_slot(const SpillBlock& block) SPW_EXCLUDES(mutex_);
 
-  // Without it.
-  Result<void*> find_slot(const SpillBlock& block);
-
-  void work();
-  void write_down(Stash& stash, Lock& lock);
-  void read_back(Stash& stash, Lock& lock);
+  // Waits until the thread has ended.
+  void stop();
+  void work() SPW_EXCLUDES(mutex_);
+  // These give the mutex up while they move bytes.
+  void write_down(Stash& stash) SPW_REQUIRES(mutex_);
+  void read_back(Stash& stash) SPW_REQUIRES(mutex_);
   // Where no host memory can be pinned for all of it: through what there is, and it stays on the disk.
-  Status stream_back(Stash& stash, Lock& lock);
-  void destroy(Stash& stash);
+  Status stream_back(Stash& stash) SPW_REQUIRES(mutex_);
+  void destroy(Stash& stash) SPW_REQUIRES(mutex_);
 
   const CUcontext context_;
   CopyLanes& lanes_;
@@ -86,14 +84,14 @@ class Stashes {
   DiskTier& disk_;
   Packer packer_;  // of all
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Stash*> reads_;  // before writes
-  std::deque<Stash*> writes_;
-  std::list<Stash*> freed_;  // whose copies are still under way
-  StashCounters counters_;
-  bool is_working_ = false;  // a thread is, which ends when it has nothing to do
-  bool is_stopping_ = false;
+  BlockingMutex mutex_;
+  Condition changed_;
+  std::deque<Stash*> reads_ SPW_GUARDED_BY(mutex_);  // before writes
+  std::deque<Stash*> writes_ SPW_GUARDED_BY(mutex_);
+  std::list<Stash*> freed_ SPW_GUARDED_BY(mutex_);  // whose copies are still under way
+  StashCounters counters_ SPW_GUARDED_BY(mutex_);
+  bool is_working_ SPW_GUARDED_BY(mutex_) = false;  // a thread is, which ends when it has nothing to do
+  bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace spillway

@@ -16,10 +16,14 @@ constexpr std::chrono::milliseconds kLinger{20};
 }  // namespace
 
 Workers::~Workers() {
-  Lock lock(mutex_);
+  stop();
+}
+
+void Workers::stop() {
+  const Lock lock(mutex_);
   is_stopping_ = true;
   given_.notify_all();
-  ended_.wait(lock, [&] { return threads_ == 0; });
+  ended_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return threads_ == 0; });
 }
 
 bool Workers::start() {
@@ -48,16 +52,16 @@ void Workers::run(std::function<void()> job) {
 }
 
 void Workers::drain() {
-  Lock lock(mutex_);
-  ended_.wait(lock, [&] { return jobs_.empty() && idle_ == threads_; });
+  const Lock lock(mutex_);
+  ended_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return jobs_.empty() && idle_ == threads_; });
 }
 
 void Workers::work() {
-  Lock lock(mutex_);
+  PausableLock lock(mutex_);
   for (;;) {
     ++idle_;
     ended_.notify_all();
-    given_.wait_for(lock, kLinger, [&] { return !jobs_.empty() || is_stopping_; });
+    given_.wait_for(mutex_, kLinger, [&]() SPW_REQUIRES(mutex_) { return !jobs_.empty() || is_stopping_; });
     --idle_;
     if (jobs_.empty()) break;
     std::function<void()> job = std::move(jobs_.front());

@@ -4,10 +4,10 @@
 // Nobody joins them. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
+
+#include "stats/lock.h"
 
 namespace spillway {
 
@@ -26,20 +26,20 @@ class Workers {
   void drain();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
+  // Waits until there is no thread left.
+  void stop();
   void work();
-  // With the mutex held: whether somebody will see to what waits.
-  bool start();
+  // Whether somebody will see to what waits.
+  bool start() SPW_REQUIRES(mutex_);
 
   const unsigned most_threads_;
-  std::mutex mutex_;
-  std::condition_variable given_;
-  std::condition_variable ended_;
-  std::deque<std::function<void()>> jobs_;
-  unsigned threads_ = 0;
-  unsigned idle_ = 0;  // of these
-  bool is_stopping_ = false;
+  BlockingMutex mutex_;
+  Condition given_;
+  Condition ended_;
+  std::deque<std::function<void()>> jobs_ SPW_GUARDED_BY(mutex_);
+  unsigned threads_ SPW_GUARDED_BY(mutex_) = 0;
+  unsigned idle_ SPW_GUARDED_BY(mutex_) = 0;  // of these
+  bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace spillway
