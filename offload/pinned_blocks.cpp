@@ -59,7 +59,7 @@ Status PinnedBlocks::allocate(uint64_t bytes, int ordinal, void** out) {
   }
   if (block == nullptr) {
     const ScopedContext context(*driver_, found.value()->context.get());
-    if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+    if (!context.status().ok()) return context.status();
     Result<void*> made = arena_.allocate(bytes, alignment);
     while (!made.ok() && wait_for_oldest()) made = arena_.allocate(bytes, alignment);
     if (!made.ok()) return made.take_status();

@@ -40,7 +40,7 @@ Status PinnedGrowth::wait() {
   const Lock calls(calls_);
   if (thread_.joinable()) thread_.join();
   const Lock lock(mutex_);
-  return Status(status_.code(), status_.text());
+  return status_;
 }
 
 void PinnedGrowth::stop() {
@@ -58,7 +58,7 @@ void PinnedGrowth::work() {
   const RelaxedCapture relaxed(driver_);
   Status status = caught([&]() -> Status {
     if (context.status().ok()) return {};
-    return Status(context.status().code(), context.status().text());
+    return context.status();
   });
   for (;;) {
     uint64_t missing = 0;

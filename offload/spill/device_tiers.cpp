@@ -18,7 +18,7 @@ Result<std::unique_ptr<DeviceTiers>> DeviceTiers::create(const Driver& driver, A
                                                          PinnedArena& pinned, const DiskTierOptions& disk,
                                                          Codec codec) {
   const ScopedContext context(driver, arena.context());
-  if (!context.status().ok()) return Status(context.status().code(), context.status().text());
+  if (!context.status().ok()) return context.status();
   Result<std::unique_ptr<CopyLanes>> lanes = CopyLanes::create(driver);
   if (!lanes.ok()) return lanes.take_status();
   return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(lanes.value()), arena, pinned, disk, codec));
