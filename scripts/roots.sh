@@ -62,6 +62,8 @@ new_root() {
   drop_root "$1"
   cp -a --reflink=auto "$store/$release" "$folder"
   cp /etc/resolv.conf "$folder/etc/resolv.conf"
+  # Every machine has these names; debootstrap leaves them to an installer.
+  printf '127.0.0.1 localhost\n::1 localhost\n' >"$folder/etc/hosts"
   mkdir -p "$folder"/root/.cache/{pip,ccache}
   mount -t proc proc "$folder/proc"
   mount --rbind /dev "$folder/dev"
