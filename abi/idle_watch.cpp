@@ -16,7 +16,7 @@ thread_local bool watch_holds_for_fork = false;
 
 }  // namespace
 
-BlockingMutex IdleWatch::looking_;
+BlockingMutex IdleWatch::looks;
 
 IdleWatch& IdleWatch::instance() {
   static IdleWatch& watch = *new IdleWatch;
@@ -35,7 +35,7 @@ void IdleWatch::add(std::chrono::milliseconds after, Device device) {
 void IdleWatch::remove(int ordinal) {
   if (is_inherited()) return;
   ++removals_;
-  const Lock looking(looking_);
+  const Lock looking(looks);
   --removals_;
   const Lock lock(mutex_);
   for (const std::unique_ptr<Watched>& watched : watched_) {
@@ -74,7 +74,7 @@ void IdleWatch::work() {
 }
 
 void IdleWatch::look(Watched& watched) {
-  const Lock looking(looking_);
+  const Lock looking(looks);
   try {
     if (watched.is_over) return;
     const Device& device = watched.device;
@@ -98,11 +98,11 @@ void IdleWatch::stop() {
 
 // Who waits for longer is a region that moves.
 void IdleWatch::before_fork() {
-  watch_holds_for_fork = !instance().is_inherited() && lock_for_fork(looking_);
+  watch_holds_for_fork = !instance().is_inherited() && lock_for_fork(looks);
 }
 
 void IdleWatch::after_fork() {
-  unlock_after_fork(looking_, std::exchange(watch_holds_for_fork, false));
+  unlock_after_fork(looks, std::exchange(watch_holds_for_fork, false));
 }
 
 }  // namespace spillway

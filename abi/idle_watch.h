@@ -64,8 +64,8 @@ class IdleWatch {
  private:
   struct Watched {
     Device device;
-    QuietSpell spell SPW_GUARDED_BY(looking_);
-    bool is_over SPW_GUARDED_BY(looking_) = false;
+    QuietSpell spell SPW_GUARDED_BY(looks);
+    bool is_over SPW_GUARDED_BY(looks) = false;
   };
 
   IdleWatch() = default;
@@ -86,10 +86,10 @@ class IdleWatch {
   std::chrono::milliseconds after_ SPW_GUARDED_BY(mutex_){0};
   std::atomic<pid_t> owner_ = 0;  // whose thread it is
   std::thread thread_;
-  std::atomic<int> removals_ = 0;  // that wait for looking_
+  std::atomic<int> removals_ = 0;  // that wait for looks
   // Held while locks of an arena may be, and around a fork. Static, as there is one watch: so what is watched
   // can say that this guards it.
-  static BlockingMutex looking_;
+  static BlockingMutex looks;
 };
 
 }  // namespace spillway

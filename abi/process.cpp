@@ -338,7 +338,7 @@ std::string& thread_error() {
 
 }  // namespace
 
-spw_status report(Status status) noexcept {
+spw_status report(const Status& status) noexcept {
   if (status.ok()) return SPW_OK;
   try {
     thread_error() = status.text();

@@ -197,7 +197,7 @@ class Process {
 };
 
 // Keeps the text as the thread's last error, and returns the code. Success passes through.
-spw_status report(Status status) noexcept;
+spw_status report(const Status& status) noexcept;
 const char* last_error() noexcept;
 
 }  // namespace spillway

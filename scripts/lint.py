@@ -86,7 +86,7 @@ def is_shipped(source: Path) -> bool:
 
 
 def checks(source: Path, deep: bool) -> list[str]:
-    """Arguments of clang-tidy. The path-sensitive analyzer takes most of the time, and finds least in tests and benchmarks."""
+    """Arguments of clang-tidy. The path-sensitive analyzer takes most of the time, and finds least in tests."""
     return [LOCKS] if deep and is_shipped(source) else [LOCKS, "--checks=-clang-analyzer-*"]
 
 

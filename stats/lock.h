@@ -1,5 +1,5 @@
-// Locks that clang's -Wthread-safety follows: what a mutex guards and what a function needs held are declared,
-// and scripts/lint refuses code that does not keep to it. Other compilers see plain locks.
+// Locks that clang's -Wthread-safety follows: what a mutex guards and what a function needs held are
+// declared, and scripts/lint refuses code that does not keep to it. Other compilers see plain locks.
 //
 // A member that a mutex guards is SPW_GUARDED_BY(mutex); a function that is called with it held
 // SPW_REQUIRES(mutex), and so is a lambda: [&]() SPW_REQUIRES(mutex_) { ... }.

@@ -37,7 +37,9 @@ def main() -> int:
     listing = sys.argv[1] == "--list"
     root, includes = Path(sys.argv[1 + listing]).resolve(), sys.argv[2 + listing :]
     clang = shutil.which("clang++-14") or shutil.which("clang++") or sys.exit("locks.py: there is no clang++")
-    sources = sorted(source for folder in FOLDERS for suffix in ("cpp", "h") for source in (root / folder).rglob(f"*.{suffix}"))
+    sources = sorted(
+        source for folder in FOLDERS for suffix in ("cpp", "h") for source in (root / folder).rglob(f"*.{suffix}")
+    )
     looked_at = [(source, at) for source in sources for at in locks_of(source)]
     if listing:
         print(*(f"{source.relative_to(root)}:{at + 1}" for source, at in looked_at), sep="\n")

@@ -17,8 +17,8 @@ namespace {
 
 HostAllocator* the_host_allocator = nullptr;
 
-// A free block of a pool serves a request of at least this part of its size. PyTorch's own rounds both up to a
-// power of two, so that its blocks are at most so much larger.
+// A free block of a pool serves a request of at least this part of its size. PyTorch's own rounds both up to
+// a power of two, so that its blocks are at most so much larger.
 constexpr size_t kMostWaste = 2;
 
 // Tensors call it from their destructors, where nothing may be thrown.

@@ -1,8 +1,8 @@
 // Spillway as PyTorch's allocator of pinned host memory: spillway/pinned.h, and the memory of CUDA graphs.
 //
 // A block that was asked for while the pool of a graph was open is the pool's until the pool is gone and the
-// cache is emptied. If no stream was recorded on it, no graph uses it, and once it is freed it serves requests
-// of the same pool, as it does in PyTorch's own allocator.
+// cache is emptied. If no stream was recorded on it, no graph uses it, and once it is freed it serves
+// requests of the same pool, as it does in PyTorch's own allocator.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -65,7 +65,7 @@ class HostAllocator final : public HostAllocatorOfRelease {
   std::vector<std::pair<c10::MempoolId_t, std::function<bool(c10::Stream)>>> open_;
   std::map<c10::MempoolId_t, Pool> pools_;
   std::map<uintptr_t, PoolBlock> pool_blocks_;  // in use, by address
-  std::vector<void*> released_;  // of pools that are gone; replays may be in progress
+  std::vector<void*> released_;                 // of pools that are gone; replays may be in progress
   std::atomic<size_t> open_count_{0};
   std::atomic<size_t> pool_block_count_{0};
 };
