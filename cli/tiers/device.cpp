@@ -100,7 +100,7 @@ Status measure_copies(const Context& context, int device, void* block, uint64_t 
   Status status = timed(&out, [&] { return copy(true); });
   if (status.ok()) status = timed(&in, [&] { return copy(false); });
   const Status freed = last_error(spw_pinned_free(host));
-  if (!status.ok() || !freed.ok()) return status.ok() ? freed : std::move(status);
+  if (!status.ok() || !freed.ok()) return status.ok() ? freed : status;
   const uint64_t parts = bytes / part;
   const auto copied = static_cast<double>(parts * part);
   figures["copy_out_bytes_per_s"] = copied / out;
@@ -252,7 +252,7 @@ Result<Json> bench_device(int device, uint64_t bytes) {
   if (status.ok()) status = measure_copies(context, device, block, bytes, bytes, figures);
   const Status freed = last_error(spw_free(block));
   (void)spw_region_release(device, kTag);
-  if (!status.ok() || !freed.ok()) return status.ok() ? freed : std::move(status);
+  if (!status.ok() || !freed.ok()) return status.ok() ? freed : status;
   figures["managed_out_bytes_per_s"] = nullptr;
   figures["managed_in_bytes_per_s"] = nullptr;
   figures["managed_reason"] = first_line(measure_managed(context, bytes, figures).text());
