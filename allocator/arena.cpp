@@ -174,7 +174,10 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
                          TakenPlace* taken, void** out) {
   Climb tried;
   tried.requested_bytes = requested_bytes;
-  tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
+  {
+    const Lock lock(heap.mutex);  // under which another stream may take the heap over
+    tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
+  }
   Result<TakenPlace> climbed = climb(heap, request, tried);
   if (!climbed.ok()) return climbed.take_status();
   *taken = std::move(climbed.value());

@@ -276,7 +276,7 @@ class Arena {
   Result<Heap*> find_heap(CUstream stream);
   // The heap that serves the stream from now on: an old one that can, or a new one.
   Result<Heap*> open_heap(const HeapKey& wanted);
-  // The next two with the arena's lock held, null if there is none. A heap of the stream whose pool was
+  // The next two answer null if there is none. A heap of the stream whose pool was
   // released and whose memory nothing uses any more: programs that capture and release graphs without end
   // would else make heaps without end.
   Heap* reuse_released(const HeapKey& key) SPW_REQUIRES(kArenaLock);
@@ -293,12 +293,11 @@ class Arena {
     uint32_t count = 0;
     uint64_t birth = 0;  // no two pools ever have the same
   };
-  // With the arena's lock held.
   void claim(PoolId id) SPW_REQUIRES(kArenaLock);
   std::vector<Heap*> heaps_of(PoolId id) const;
   uint64_t pool_birth(PoolId id) const;  // 0: there is no such pool
   bool pool_for(CUstream stream, PoolId* id);
-  // Drops the counters of pools that are gone, as far as nothing is left in them. With the arena's lock held.
+  // Drops the counters of pools that are gone, as far as nothing is left in them.
   void forget_pool_bytes() SPW_REQUIRES(kArenaLock);
   // release_pool without what may wait. *was_sourced: the pool had a source of its own.
   Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
@@ -308,11 +307,11 @@ class Arena {
   // The same where the pool has a source of its own: a place in what its heap of the same stream has free,
   // which is the pool's again after its free.
   TakenPlace take_lent(Heap& heap, const Request& request);
-  // arena_sources.cpp. The next two with the arena's lock held.
+  // arena_sources.cpp.
   PageStore& store_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
   BlockUnit unit_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
   uint64_t sourced_bytes() const SPW_REQUIRES(kArenaLock);
-  // arena_moves.cpp. With the arena's lock held. Null: the pool's memory stays where it is.
+  // arena_moves.cpp. Null: the pool's memory stays where it is.
   MovablePool* movable(PoolId id) const SPW_REQUIRES(kArenaLock);
   // Errors: invalid_state (the pool is out of the device, or on its way).
   Status check_present(PoolId id) const SPW_REQUIRES(kArenaLock);
@@ -328,7 +327,6 @@ class Arena {
   Status put_back(const std::vector<PageId>& pages);
   // With no lock held. `by_mover`: of a pool that this thread moves.
   uint64_t give_up_freed_of(PoolId id, bool by_mover);
-  // With the arena's lock held, like those below.
   void end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
   void forget_captures(PoolId id, MovablePool& pool) SPW_REQUIRES(kArenaLock);
   std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const SPW_REQUIRES(kArenaLock);
@@ -418,7 +416,7 @@ class Arena {
   bool may_wait_for_context() const;
   // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
   bool wait_if_nothing_captures();
-  // With the heap's lock held: whether its stream is being captured; one that is gone is not.
+  // Whether the heap's stream is being captured; one that is gone is not.
   bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
   bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
@@ -427,7 +425,7 @@ class Arena {
   static Status free_unknown(uint64_t va);
   static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
-  // Beside the pages: shared blocks and segments of sources. With the arena's lock held.
+  // Beside the pages: shared blocks and segments of sources.
   uint64_t held_elsewhere_bytes() const SPW_REQUIRES(kArenaLock);
   Status check_shareable() const;
   Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);

@@ -22,7 +22,7 @@ constexpr uint32_t kScarceVacantDivisor = 5;
 constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostPairs = 32;
 constexpr int kMostPrefixes = 4;
-// A block that has a segment of its own leaves at most so much of it unused, as a part: 1 of 2.
+// A segment serves, whole, a block of at least this part of its size: 1 of 2.
 constexpr uint32_t kMostOfSegment = 2;
 // What a view costs: lines left over in the middle of a page, where only small requests find them, against
 // driver calls, these against vacant pages, and all of it against pages to be created.
