@@ -173,7 +173,7 @@ void Process::trim_pinned() {
     const Lock lock(mutex_);
     for (const auto& [device, tiers] : tiers_) all.push_back(tiers);
   }
-  for (DeviceTiers* tiers : all) tiers->stashes().reclaim();
+  for (DeviceTiers* tiers : all) tiers->give_up_host_memory();
   if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr) blocks->trim();
 }
 

@@ -32,9 +32,8 @@ SPW_API spw_status spw_pinned_free(void* pointer);
  * SPW_ERROR_INVALID_STATE (the device has no context). */
 SPW_API spw_status spw_pinned_record_stream(const void* pointer, int device, spw_stream stream);
 
-/* Unpins the chunks that nothing is in any more, neither a block nor what was moved out of a device, and
- * gives them back to the host; pins that were refused may be tried again. What the disk's copies pass through
- * (spill_buffers) stays. */
+/* Unpins the chunks that nothing is in any more, neither a block nor what was moved out of a device nor a
+ * copy on its way to the disk, and gives them back to the host; pins that were refused may be tried again. */
 SPW_API spw_status spw_pinned_trim(void);
 
 /* Errors: SPW_ERROR_INVALID_ARGUMENT (stats is NULL, or its size too small). */

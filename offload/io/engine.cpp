@@ -147,6 +147,17 @@ Status IoEngine::use_memory(std::span<std::byte> memory) {
   return prepare([memory](IoQueue& queue) { queue.use_memory(memory); });
 }
 
+bool IoEngine::forget_memory(std::span<std::byte> memory) {
+  if (getpid() != owner_) return false;
+  const Lock lock(mutex_);
+  if (queue_ == nullptr) return true;  // which never knew it, or does no more
+  Forgetting own{.memory = memory, .next = forgetting_};
+  forgetting_ = &own;
+  queue_->wake();
+  forgotten_.wait(mutex_, [&own] { return own.is_over; });
+  return own.is_done;
+}
+
 Status IoEngine::use_file(const IoFile& file) {
   return prepare([descriptors = file.descriptors()](IoQueue& queue) {
     for (const int descriptor : descriptors) {
@@ -221,6 +232,7 @@ void IoEngine::serve(IoQueue& queue) {
 // False when the engine ends and nothing waits any more.
 bool IoEngine::take_submitted(IoQueue& queue) {
   std::vector<Preparation> preparations;
+  Forgetting* forgetting = nullptr;
   bool has_waiting = false;
   bool goes_on = true;
   {
@@ -230,21 +242,37 @@ bool IoEngine::take_submitted(IoQueue& queue) {
       has_waiting = has_waiting || !waiting_[priority].empty();
     }
     preparations.swap(preparations_);
+    forgetting = std::exchange(forgetting_, nullptr);
     goes_on = has_waiting || !is_stopping_;
     if (!goes_on && free_slots_.size() == slots_.size()) queue_ = nullptr;
   }
-  if (!preparations.empty()) {
-    // Without host memory for it, requests are served all the same.
+  if (!preparations.empty()) prepare_memory(queue, preparations);
+  if (forgetting != nullptr) forget_memory(queue, forgetting);
+  return goes_on;
+}
+
+// Without host memory for it, requests are served all the same.
+void IoEngine::prepare_memory(IoQueue& queue, const std::vector<Preparation>& preparations) {
+  (void)caught([&]() -> Status {
+    for (const Preparation& prepare : preparations) prepare(queue);
+    // What could not be prepared is part of it.
+    std::string description = queue.description();
+    const Lock lock(mutex_);
+    description_ = std::move(description);
+    return {};
+  });
+}
+
+void IoEngine::forget_memory(IoQueue& queue, Forgetting* first) {
+  for (Forgetting* each = first; each != nullptr; each = each->next) {
     (void)caught([&]() -> Status {
-      for (const Preparation& prepare : preparations) prepare(queue);
-      // What could not be prepared is part of it.
-      std::string description = queue.description();
-      const Lock lock(mutex_);
-      description_ = std::move(description);
+      each->is_done = queue.forget_memory(each->memory);
       return {};
     });
   }
-  return goes_on;
+  const Lock lock(mutex_);
+  for (Forgetting* each = first; each != nullptr; each = each->next) each->is_over = true;
+  forgotten_.notify_all();
 }
 
 void IoEngine::fill(IoQueue& queue) {

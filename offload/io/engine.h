@@ -9,6 +9,8 @@
 // that are waiting, block by block. Thread-safe.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -77,9 +79,13 @@ class IoEngine {
   // Errors: SPW_ERROR_IO, where the engine's thread or queue cannot be started; `done` is not called then,
   // nor where this throws for want of memory. The engine's thread itself needs none for requests.
   Status submit(const IoRequest& request, IoDone done);
-  // Memory of many requests to come, prepared for them where the queue can; must stay mapped while the engine
-  // lives.
+  // Memory of many requests to come, prepared for them where the queue can; must stay mapped until it is
+  // forgotten, or while the engine lives.
   Status use_memory(std::span<std::byte> memory);
+  // Waits until the queue has undone that, so that the memory may be unmapped; no request may be using it.
+  // False where that fails, and it must stay mapped; so in a child of fork, which has no such thread. Not
+  // from a callback.
+  bool forget_memory(std::span<std::byte> memory);
   // The same of a file, which outlives the engine's last request. Errors: as submit().
   Status use_file(const IoFile& file);
   // Submits and waits. Not from a callback. Errors: out_of_memory, where the disk has no room; io.
@@ -94,6 +100,13 @@ class IoEngine {
   struct Slot;
   using ActivePointer = std::shared_ptr<Active>;
   using Preparation = std::function<void(IoQueue&)>;  // on the engine's thread
+  // A call of forget_memory() that waits, on its own stack.
+  struct Forgetting {
+    std::span<std::byte> memory;
+    Forgetting* next = nullptr;
+    bool is_done = false;
+    bool is_over = false;
+  };
 
   Status start() SPW_REQUIRES(mutex_);
   void stop();
@@ -101,6 +114,8 @@ class IoEngine {
   void prepare_slots(const IoQueue& queue);
   void serve(IoQueue& queue);
   bool take_submitted(IoQueue& queue);
+  void prepare_memory(IoQueue& queue, const std::vector<Preparation>& preparations);
+  void forget_memory(IoQueue& queue, Forgetting* first);
   void fill(IoQueue& queue);
   ActivePointer next_active();
   void push(IoQueue& queue, uint32_t index);
@@ -108,12 +123,15 @@ class IoEngine {
   bool goes_on(Slot& slot, int64_t result, int* error);
   void publish_counters();
 
+  const pid_t owner_ = getpid();
   const IoOptions options_;
   const MakeQueue make_queue_;
 
   mutable BlockingMutex mutex_;
   std::array<std::list<ActivePointer>, kIoPriorities> submitted_ SPW_GUARDED_BY(mutex_);
   std::vector<Preparation> preparations_ SPW_GUARDED_BY(mutex_);
+  Forgetting* forgetting_ SPW_GUARDED_BY(mutex_) = nullptr;
+  Condition forgotten_;
   IoCounters counters_ SPW_GUARDED_BY(mutex_);
   std::string description_ SPW_GUARDED_BY(mutex_);
   bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;

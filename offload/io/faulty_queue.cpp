@@ -37,6 +37,7 @@ class FaultyQueue final : public IoQueue {
 
   void wake() override { queue_->wake(); }
   void use_memory(std::span<std::byte> memory) override { queue_->use_memory(memory); }
+  bool forget_memory(std::span<std::byte> memory) override { return queue_->forget_memory(memory); }
   void use_file(int file) override { queue_->use_file(file); }
   uint32_t depth() const override { return queue_->depth(); }
   std::string description() const override { return queue_->description() + ", with faults"; }

@@ -44,9 +44,12 @@ class IoQueue {
   // EBUSY.
   virtual size_t wait(std::span<IoCompletion> out) = 0;
   virtual void wake() = 0;
-  // Memory that many operations will use; it may be prepared for them. Must stay mapped while the queue
-  // lives.
+  // Memory that many operations will use; it may be prepared for them. Must stay mapped until it is
+  // forgotten, or while the queue lives.
   virtual void use_memory(std::span<std::byte> memory) = 0;
+  // The memory may be unmapped: no operation in flight is of it, and what was prepared is undone. False where
+  // the kernel refuses that; then it stays as it is.
+  virtual bool forget_memory(std::span<std::byte> memory) = 0;
   // A descriptor that many operations will be of, prepared likewise. Must stay open while the queue lives.
   virtual void use_file(int file) = 0;
 

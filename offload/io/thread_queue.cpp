@@ -64,6 +64,7 @@ class ThreadQueue final : public IoQueue {
   }
 
   void use_memory(std::span<std::byte>) override {}
+  bool forget_memory(std::span<std::byte>) override { return true; }
   void use_file(int) override {}
   uint32_t depth() const override { return depth_; }
   std::string description() const override {

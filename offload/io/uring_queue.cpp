@@ -50,6 +50,7 @@ class UringQueue final : public IoQueue {
   size_t wait(std::span<IoCompletion> out) override;
   void wake() override;
   void use_memory(std::span<std::byte> memory) override;
+  bool forget_memory(std::span<std::byte> memory) override;
   void use_file(int file) override;
   uint32_t depth() const override { return depth_; }
   std::string description() const override;
@@ -61,6 +62,7 @@ class UringQueue final : public IoQueue {
   void listen_for_wake();
   size_t fail_pushed(std::span<IoCompletion> out);
   void register_region(std::byte* begin, std::byte* end);
+  int update_table(uint16_t index, const iovec& range);
   const Region* region_of(const IoOperation& operation) const;
 
   uint32_t depth_;
@@ -72,7 +74,8 @@ class UringQueue final : public IoQueue {
   bool has_file_table_ = false;
   std::vector<int> files_;  // by their places in the table
   std::string plain_memory_reason_;
-  std::vector<Region> regions_;  // by address
+  std::vector<Region> regions_;         // by address
+  std::vector<uint16_t> free_indexes_;  // of the table, below the number of those ever used
 };
 
 Status refused(const char* call, int error) {
@@ -219,6 +222,20 @@ void UringQueue::use_memory(std::span<std::byte> memory) {
   }
 }
 
+bool UringQueue::forget_memory(std::span<std::byte> memory) {
+  std::byte* const end = memory.data() + memory.size();
+  for (auto region = regions_.begin(); region != regions_.end();) {
+    if (region->end <= memory.data() || region->begin >= end) {
+      ++region;
+      continue;
+    }
+    if (update_table(region->index, {}) < 0) return false;
+    free_indexes_.push_back(region->index);
+    region = regions_.erase(region);
+  }
+  return true;
+}
+
 // Without registration the kernel looks the descriptor up for each operation.
 void UringQueue::use_file(int file) {
   if (!has_file_table_ || files_.size() == kMostFiles) return;
@@ -229,17 +246,21 @@ void UringQueue::use_file(int file) {
 // Without registration the kernel pins the pages of each operation anew: slower, and right all the same.
 void UringQueue::register_region(std::byte* begin, std::byte* end) {
   if (!has_region_table_ || regions_.size() == kMostRegions) return;
-  const iovec range{begin, static_cast<size_t>(end - begin)};
-  const auto index = static_cast<uint16_t>(regions_.size());
-  const int done = io_uring_register_buffers_update_tag(&ring_, index, &range, nullptr, 1);
-  if (done < 0) {
+  const auto index = free_indexes_.empty() ? static_cast<uint16_t>(regions_.size()) : free_indexes_.back();
+  if (const int done = update_table(index, {begin, static_cast<size_t>(end - begin)}); done < 0) {
     plain_memory_reason_ = std::strerror(-done);
     return;
   }
+  if (!free_indexes_.empty()) free_indexes_.pop_back();
   const Region region{begin, end, index};
   const auto place = std::upper_bound(regions_.begin(), regions_.end(), region,
                                       [](const Region& a, const Region& b) { return a.begin < b.begin; });
   regions_.insert(place, region);
+}
+
+// An empty range takes what is registered there out. Answers as the kernel does, below 0 an error.
+int UringQueue::update_table(uint16_t index, const iovec& range) {
+  return io_uring_register_buffers_update_tag(&ring_, index, &range, nullptr, 1);
 }
 
 const Region* UringQueue::region_of(const IoOperation& operation) const {

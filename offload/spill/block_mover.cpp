@@ -84,7 +84,7 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeR
 // ---- Disk
 
 // One that spills once will again: a whole ring is kept, and registered with the disk's engine. A second one,
-// of a move at the same time, is not: what is registered is never given back.
+// of a move at the same time, is not.
 Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
   {
     const Lock lock(mutex_);
@@ -112,6 +112,15 @@ Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
 void BlockMover::give_back(std::unique_ptr<Staging> staging) {
   const Lock lock(mutex_);
   if (staging.get() == registered_) spare_ = std::move(staging);
+}
+
+void BlockMover::give_up_staging() {
+  const Lock lock(mutex_);
+  if (spare_ == nullptr || !spare_->settle()) return;
+  for (size_t i = 0; i < spare_->size(); ++i)
+    if (!disk_.forget_memory({spare_->at(i).memory, Staging::kBufferBytes})) return;
+  registered_ = nullptr;
+  spare_.reset();
 }
 
 Status BlockMover::reserve_all(std::span<const DeviceBytes> blocks) {

@@ -49,6 +49,8 @@ class BlockMover {
   // Gives up the copies of a block.
   void drop(SpillBlock& block);
   void drop_host(SpillBlock& block);
+  // Gives back the buffers between the device and the disk that are kept for the next move.
+  void give_up_staging();
 
   static uint64_t slot_bytes(const SpillBlock& block) {
     constexpr uint64_t kMask = DiskTier::kAlignment - 1;
@@ -70,7 +72,7 @@ class BlockMover {
   PinnedArena& pinned_;
   DiskTier& disk_;
   BlockingMutex mutex_;
-  // The ring that the disk's engine knows: lives as long as this.
+  // The ring that the disk's engine knows.
   const Staging* registered_ SPW_GUARDED_BY(mutex_) = nullptr;
   std::unique_ptr<Staging> spare_ SPW_GUARDED_BY(mutex_);  // that one, while nobody has it
 };

@@ -8,7 +8,8 @@ namespace spillway {
 
 DeviceTiers::DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
                          const DiskTierOptions& disk, Codec codec)
-    : lanes_(std::move(lanes)),
+    : context_(arena.context()),
+      lanes_(std::move(lanes)),
       disk_(disk),
       memory_(*lanes_, pinned, disk_),
       regions_(arena, memory_, codec),
@@ -22,6 +23,14 @@ Result<std::unique_ptr<DeviceTiers>> DeviceTiers::create(const Driver& driver, A
   Result<std::unique_ptr<CopyLanes>> lanes = CopyLanes::create(driver);
   if (!lanes.ok()) return lanes.take_status();
   return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(lanes.value()), arena, pinned, disk, codec));
+}
+
+void DeviceTiers::give_up_host_memory() {
+  stashes_.reclaim();
+  const ScopedContext context(lanes_->driver(), context_);
+  if (!context.status().ok()) return;
+  memory_.give_up_staging();
+  stashes_.give_up_staging();
 }
 
 }  // namespace spillway

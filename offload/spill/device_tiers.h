@@ -23,11 +23,15 @@ class DeviceTiers {
   RegionMemory& memory() { return memory_; }
   Regions& regions() { return regions_; }
   Stashes& stashes() { return stashes_; }
+  // Gives back the pinned memory that nothing is in any more: of stashes that are over, and of buffers
+  // between the device and the disk.
+  void give_up_host_memory();
 
  private:
   DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
               const DiskTierOptions& disk, Codec codec);
 
+  const CUcontext context_;
   std::unique_ptr<CopyLanes> lanes_;
   DiskTier disk_;
   RegionMemory memory_;

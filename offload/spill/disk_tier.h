@@ -78,8 +78,11 @@ class DiskTier {
   // Where the host has no memory left the file's room for them is not used again.
   void release(std::vector<DiskPiece>& pieces) noexcept;
 
-  // Memory that many pieces will pass through: it stays mapped while the tier lives.
+  // Memory that many pieces will pass through: it stays mapped until it is forgotten, or while the tier
+  // lives.
   void use_memory(std::span<std::byte> memory) { (void)engine_.use_memory(memory); }
+  // No operation may be using it. False where it must stay mapped all the same.
+  bool forget_memory(std::span<std::byte> memory) { return engine_.forget_memory(memory); }
 
   // One operation on a piece. It lives until `done` was called, on any thread, and so does the memory: a
   // piece's, or what is left of the block, and its last bytes up to a multiple of kAlignment are the caller's

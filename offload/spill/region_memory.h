@@ -58,6 +58,7 @@ class RegionMemory {
   Status copy_back(const Ranges& ranges, const Urgency& urgency, bool* is_settled);
   // For Arena::make_pool_movable.
   void give_up(const PageRange& range);
+  void give_up_staging() { mover_.give_up_staging(); }
   // What is in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
   // host memory.
   Status write_down(const Ranges& ranges, Packer* packer = nullptr);

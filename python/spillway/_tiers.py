@@ -131,7 +131,7 @@ def tier_stats(device: Any = None) -> dict[str, int]:
 def empty_host_cache() -> None:
     """Gives pinned host memory that nothing is in any more back to the host; else it is kept for the next time.
 
-    What the disk's copies pass through (the option spill_buffers) stays. Errors: SpillwayError.
+    Errors: SpillwayError.
     """
     if serves("empty_host_cache()"):
         check(tiers().spw_pinned_trim())

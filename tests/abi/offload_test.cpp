@@ -255,6 +255,30 @@ TEST(AbiOffload, ATrimUnpinsWhatNothingIsInAnyMore) {
   });
 }
 
+TEST(AbiOffload, ATrimUnpinsWhatTheDisksCopiesPassedThrough) {
+  const Folder directory;
+  in_child({{"SPILLWAY_CONF", "spill_dir:" + directory.path() + ",spill_ram_backed:on"}}, [] {
+    const auto driver = start_device();
+    void* kept = filled_in(*driver, "a", 1, 80 * kMiB);  // larger than all buffers together
+    for (int round = 0; round < 3; ++round) {
+      SPW_CHECK(spw_region_evict(0, "a", SPW_TIER_DISK) == SPW_OK);
+      SPW_CHECK(pinned_bytes() == static_cast<int64_t>(64 * kMiB));
+      if (round == 1) {
+        const pid_t child = fork();
+        // It has neither the device nor the thread of the disk's engine, and waits for neither.
+        if (child == 0) _exit(spw_pinned_trim() == SPW_OK ? 0 : 1);
+        int status = -1;
+        SPW_CHECK(waitpid(child, &status, 0) == child && status == 0);
+      }
+      if (round != 0) SPW_CHECK(spw_pinned_trim() == SPW_OK && pinned_bytes() == 0);
+      SPW_CHECK(spw_region_restore(0, "a") == SPW_OK);
+      SPW_CHECK(is_filled(*driver, kept, 1, 80 * kMiB));
+    }
+    SPW_CHECK(spw_pinned_trim() == SPW_OK && pinned_bytes() == 0);
+    SPW_CHECK(spw_free(kept) == SPW_OK);
+  });
+}
+
 TEST(AbiOffload, HostMemoryIsPinnedAheadWhenRegionsAreUsed) {
   in_child({{"SPILLWAY_CONF", "pinned_ahead:64MiB"}}, [] {
     const auto driver = start_device();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -136,6 +138,45 @@ TEST_P(OnEachQueue, ManyRequestsAtATime) {
   EXPECT_EQ(errors, 0);
   EXPECT_EQ(ended, 2 * 103);
   EXPECT_TRUE(copy == memory);
+}
+
+// Of pages that the kernel holds for somebody: io_uring's prepared ones among them.
+size_t pinned_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmPin:", 0) == 0) return std::stoul(line.substr(6));
+  return 0;
+}
+
+// A queue that went on using the pages which it prepared would write what they had, not what the address
+// shows.
+TEST_P(OnEachQueue, MemoryThatIsForgottenMayBeMappedAnew) {
+  constexpr size_t kBytes = 256 * kKiB;
+  const size_t pinned_before = pinned_kib();
+  IoFile file(temporary_file());
+  IoEngine engine(options());
+  const auto map = [](void* at) {
+    const int fixed = at == nullptr ? 0 : MAP_FIXED;
+    return mmap(at, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+  };
+  const std::span<std::byte> range(static_cast<std::byte*>(map(nullptr)), kBytes);
+  EXPECT_TRUE(engine.forget_memory(range));  // of an engine that has not begun
+  for (int round = 0; round < 40; ++round) {
+    if (round % 2 == 0) {
+      ASSERT_TRUE(engine.use_memory(range).ok());
+    }
+    std::memset(range.data(), round, kBytes);
+    ASSERT_TRUE(engine.run({.kind = IoKind::kWrite, .file = &file, .memory = range}).ok());
+    const Bytes read(kBytes, 1000);
+    ASSERT_TRUE(engine.run(request_of(IoKind::kRead, file, read)).ok());
+    ASSERT_EQ(std::memcmp(read.span().data(), range.data(), kBytes), 0) << round;
+    ASSERT_TRUE(engine.forget_memory(range.subspan(0, kBytes / 2)));  // a part: all of what was prepared
+    ASSERT_EQ(map(range.data()), range.data());
+  }
+  // Some kernels let go a moment later.
+  for (int wait = 0; pinned_kib() > pinned_before && wait < 2000; ++wait) usleep(1000);
+  EXPECT_LE(pinned_kib(), pinned_before);
+  munmap(range.data(), kBytes);
 }
 
 TEST_P(OnEachQueue, AnUrgentRequestOvertakes) {

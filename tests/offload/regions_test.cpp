@@ -289,6 +289,7 @@ class WatchedQueue final : public IoQueue {
     memory_->push_back(memory);
     queue_->use_memory(memory);
   }
+  bool forget_memory(std::span<std::byte> memory) override { return queue_->forget_memory(memory); }
   void use_file(int file) override { queue_->use_file(file); }
   uint32_t depth() const override { return queue_->depth(); }
   std::string description() const override { return queue_->description(); }

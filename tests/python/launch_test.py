@@ -81,7 +81,9 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "loads.py"
             script.write_text(code)
-            launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+            # A machine need not be able to look its own name up.
+            address = ("--standalone", "--local-addr", "127.0.0.1")
+            launcher = ("-m", "torch.distributed.run", *address, "--nproc-per-node", "2")
             stats = {"SPILLWAY_STATS": f"{folder}/rank%r.json"}
             done = spillway("run", "--", sys.executable, *launcher, str(script), **stats)
             self.assertEqual(sorted(done.stdout.splitlines()), ["0 spillway", "1 spillway"], done.stderr)

@@ -168,7 +168,7 @@ class Life:
             return
         with spillway.region(region.tag):
             passing = []
-            for _ in range(self.dice.randint(1, 4)):
+            for _ in range(self.dice.choice((1, 2, 3, 4, 9))):  # more than the buffers to the disk
                 made = tensor(self.dice.randint(1 << 16, 12 << 20))
                 if self.dice.random() < 0.4:
                     passing.append(made)
