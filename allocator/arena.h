@@ -398,7 +398,7 @@ class Arena {
       SPW_REQUIRES(kArenaLock, lender.mutex, heap.mutex);
   bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch) SPW_REQUIRES(waiter.mutex, earlier.mutex);
   bool wait_for_frees(Heap& heap);
-  bool wait_for_device();
+  bool wait_for_device(const Heap& heap);
   // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
   // the device before. False while a stream is captured, or when there are none.
   bool retire_views();
@@ -408,6 +408,8 @@ class Arena {
   // capture is likely, heaps beyond the reach of events are left out. *everything (may be null): none was.
   Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
   Status synchronize_context(const std::vector<Heap*>& all);
+  // The same, and what it lets the chosen ones free is complete too.
+  Status synchronize_with_frees(const std::vector<Heap*>& all, const std::vector<Heap*>& chosen);
   // False where that cannot be done.
   bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events)
       SPW_REQUIRES(heap.mutex);

@@ -114,6 +114,18 @@ Status Arena::synchronize(const std::vector<Heap*>& all, bool* everything) {
   return status;
 }
 
+Status Arena::synchronize_with_frees(const std::vector<Heap*>& all, const std::vector<Heap*>& chosen) {
+  if (Status status = synchronize(all); !status.ok()) return status;
+  // They are stamped as they complete, after the wait; the device is idle by now, so waiting again for them
+  // costs nothing.
+  size_t completed = 0;
+  for (Heap* heap : chosen) {
+    const Lock heap_lock(heap->mutex);
+    completed += heap->complete_finished_frees() + heap->release_empty_slabs();
+  }
+  return completed > 0 ? synchronize(all) : Status();
+}
+
 bool Arena::wait_if_nothing_captures() {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return false;
@@ -209,17 +221,7 @@ Status Arena::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Tri
   }
   // Questions about events and unmapping, too, would end a capture that the arena does not know of.
   const RelaxedCapture relaxed(*driver_);
-  if (Status status = synchronize(all); !status.ok()) return status;
-  // Frees that were pending are stamped as they complete, after the wait; the device is idle by now, so
-  // waiting again for them costs nothing.
-  size_t completed = 0;
-  for (Heap* heap : chosen) {
-    const Lock heap_lock(heap->mutex);
-    completed += heap->complete_finished_frees() + heap->release_empty_slabs();
-  }
-  if (completed > 0) {
-    if (Status status = synchronize(all); !status.ok()) return status;
-  }
+  if (Status status = synchronize_with_frees(all, chosen); !status.ok()) return status;
   Status released;
   Status pages;
   {

@@ -126,7 +126,7 @@ Result<TakenPlace> Arena::climb(Heap& heap, const Request& request, Climb& tried
       timer.finish(true);
       continue;
     }
-    if (may_wait_for_device && wait_for_device()) {
+    if (may_wait_for_device && wait_for_device(heap)) {
       may_wait_for_frees = false;
       may_wait_for_device = false;
       waited = true;
@@ -427,7 +427,19 @@ uint32_t Arena::borrow(Heap& heap, uint32_t wanted) {
       lender->release_empty_slabs();
       lender->choose_vacant(wanted - borrowed, pages);
     }
-    borrowed += lend(*lender, heap, pages);
+    uint32_t lent = lend(*lender, heap, pages);
+    if (lent == 0 && !pages.empty()) {
+      // Where the two cannot be ordered, what the host has waited for needs no order.
+      pages.clear();
+      lender->list_leavable(pages);
+      std::erase_if(pages, [&](PageId id) {
+        lender->mutex.assert_held();  // by `lock`
+        return !lender->timeline.is_complete(lender->last_use(id));
+      });
+      pages.resize(std::min<size_t>(pages.size(), wanted - borrowed));
+      lent = lend(*lender, heap, pages);
+    }
+    borrowed += lent;
   }
   return borrowed;
 }
@@ -452,35 +464,30 @@ bool Arena::wait_for_frees(Heap& heap) {
   return true;
 }
 
-bool Arena::wait_for_device() {
+bool Arena::wait_for_device(const Heap& heap) {
   const std::vector<Heap*> all = heaps();
   bool helps = !store_->uses_vmm();
   {
     const ArenaLock lock(mutex_);
     helps = helps || shared_.has_idle();
   }
-  for (Heap* heap : all) {
-    const Lock lock(heap->mutex);
-    if (is_capturing(*heap)) return false;
-    helps = helps || heap->has_pending_frees() || (all.size() > 1 && heap->vacant_pages() > 0);
+  for (Heap* each : all) {
+    const Lock lock(each->mutex);
+    if (is_capturing(*each)) return false;
+    helps = helps || each->has_pending_frees() || (all.size() > 1 && each->vacant_pages() > 0);
   }
   if (!helps) return false;
   const RelaxedCapture relaxed(*driver_);
-  if (!synchronize(all).ok()) return false;
+  // What the heap itself frees it uses in its stream's order. Of segments the empty ones are looked for.
+  std::vector<Heap*> freeing = all;
+  if (store_->uses_vmm()) std::erase(freeing, &heap);
+  if (!synchronize_with_frees(all, freeing).ok()) return false;
   {
     const ArenaLock lock(mutex_);
     (void)shared_.release_idle();
     update_most_pages();
-  }
-  if (!store_->uses_vmm()) {
     // Segments cannot be pieced together: empty ones go back, and the request gets one of its own.
-    const ArenaLock lock(mutex_);
-    for (Heap* heap : all) {
-      const Lock heap_lock(heap->mutex);
-      heap->complete_finished_frees();
-      heap->release_empty_slabs();
-    }
-    (void)release_vacant_pages(all);
+    if (!store_->uses_vmm()) (void)release_vacant_pages(all);
   }
   return_segments();
   return true;

@@ -74,6 +74,63 @@ TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
   EXPECT_EQ(device.reports(), "");
 }
 
+// What a graph may be captured over waits for nothing when it is replayed, so a pool takes only what the host
+// has waited for. A free that another stream held up was counted as used at the time of that wait.
+TEST(Pools, APoolIsServedWithWhatAnotherHeapFreedWhileItWaited) {
+  Device device("capacity:64MiB,completion:late");
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  const CUstream user = device.stream();
+  void* large = must_allocate(*arena, 36 * kMiB, stream);
+  void* between = must_allocate(*arena, 2 * kMiB, stream);
+  void* used = must_allocate(*arena, 6 * kMiB, stream);
+  void* last = must_allocate(*arena, 18 * kMiB, stream);
+  for (void* block : {large, used}) device.touch(stream, block, 6 * kMiB);
+  device.order(stream, user);
+  device.touch(user, used, 6 * kMiB);
+  SPW_EXPECT_OK(Arena::record_stream(used, user));
+  for (void* block : {large, used}) SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
+  void* pooled = must_allocate(*arena, 6 * kMiB, stream);
+  device.touch(stream, pooled, 6 * kMiB);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  SPW_EXPECT_OK(arena->validate());
+  for (void* block : {between, last, pooled}) SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Pools, APoolIsServedWithWhatAnotherHeapHasNotUsedSinceAWait) {
+  Device device("capacity:256MiB,completion:late");
+  const auto arena = device.arena();
+  const CUstream stream = device.stream();
+  const CUstream captured = device.stream();
+  // What was used last is the hole that fits best, and far enough from the other.
+  void* small = must_allocate(*arena, 8 * kMiB, stream);
+  void* between = must_allocate(*arena, 128 * kMiB, stream);
+  void* large = must_allocate(*arena, 110 * kMiB, stream);
+  void* last = must_allocate(*arena, 2 * kMiB, stream);
+  void* of_other = must_allocate(*arena, 2 * kMiB, captured);
+  SPW_EXPECT_OK(Arena::free(large));
+  void* refused = nullptr;
+  EXPECT_EQ(arena->allocate(200 * kMiB, stream, &refused).code(), SPW_ERROR_OUT_OF_MEMORY);
+  const uint64_t waits = arena->stats().host_waits;
+  EXPECT_GT(waits, 0);
+  device.touch(stream, small, 8 * kMiB);
+  SPW_EXPECT_OK(Arena::free(small));
+  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
+  void* pooled = must_allocate(*arena, 12 * kMiB, stream);
+  EXPECT_EQ(arena->stats().host_waits, waits);
+  device.touch(stream, pooled, 12 * kMiB);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  CUgraph graph = nullptr;
+  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  SPW_EXPECT_OK(arena->validate());
+  for (void* block : {between, last, of_other, pooled}) SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Pools, WhatAPoolHoldsIsCounted) {
   Device device;
   const auto arena = device.arena();

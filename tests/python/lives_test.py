@@ -88,20 +88,25 @@ class Region:
 
 
 class PoolHolder:
-    """A thread that has a pool open until it is told otherwise, or for good if it dies in it."""
+    """A thread that has a pool open until it is told otherwise."""
 
     def __init__(self) -> None:
         self._open, self._close = threading.Event(), threading.Event()
+        self._refusal: torch.OutOfMemoryError | None = None
         self._thread = threading.Thread(target=self._hold, daemon=True)
         self._thread.start()
         self._open.wait()
+        if self._refusal is not None:
+            self.close()
+            raise self._refusal
 
     def _hold(self) -> None:
         with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
             try:
                 tensor(PAGE // 4)
-            finally:
-                self._open.set()
+            except torch.OutOfMemoryError as refusal:
+                self._refusal = refusal
+            self._open.set()
             self._close.wait()
 
     def close(self) -> None:
@@ -312,24 +317,24 @@ class Life:
         self.done[name] += 1
         try:
             getattr(self, name)()
-        except torch.OutOfMemoryError:
-            refused = True
+        except torch.OutOfMemoryError as problem:
+            refused = str(problem)
         except spillway.SpillwayError as problem:
-            if "out of memory" not in str(problem):
+            refused = str(problem)
+            if "out of memory" not in refused:
                 raise
-            refused = True
         else:
-            refused = False
+            refused = ""
         if refused:
             self.done[f"{name} refused"] += 1
-            self.check_refusal(name)
+            self.check_refusal(name, refused)
 
-    def check_refusal(self, name: str) -> None:
+    def check_refusal(self, name: str, report: str) -> None:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         wanted = max([MOST_REQUEST, *(pages_of([each for each, _ in region.tensors]) for region in self.away())])
         held = torch.cuda.memory_reserved()
-        assert held + wanted + SLACK > CAPACITY, f"{name} was refused with {held} bytes held"
+        assert held + wanted + SLACK > CAPACITY, f"{name} was refused with {held} bytes held: {report}"
 
     def away(self) -> list[Region]:
         return [region for region in self.regions.values() if region.away]
