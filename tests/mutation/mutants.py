@@ -259,14 +259,14 @@ MUTANTS = [
     Mutant(
         "trim does not wait",
         WAITS,
-        "  if (Status status = synchronize(all); !status.ok()) return status;\n  // Frees",
-        "  // Frees",
+        "  if (Status status = synchronize_with_frees(all, chosen); !status.ok()) return status;\n",
+        "",
     ),
     Mutant(
-        "trim does not wait again",
+        "what a wait lets others free is not waited for",
         WAITS,
-        "    if (Status status = synchronize(all); !status.ok()) return status;\n  }",
-        "  }",
+        "completed > 0 ? synchronize(all) : Status()",
+        "Status()",
     ),
     Mutant("pages go before they are complete", WAITS, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
     Mutant(
@@ -292,13 +292,13 @@ MUTANTS = [
     Mutant(
         "the last rung does not wait",
         LADDER,
-        "  if (!synchronize(all).ok()) return false;\n  {",
-        "  {",
+        "  if (!synchronize_with_frees(all, freeing).ok()) return false;\n",
+        "",
     ),
     Mutant(
         "the last rung does not ask for captures",
         LADDER,
-        "    if (is_capturing(*heap)) return false;\n    helps",
+        "    if (is_capturing(*each)) return false;\n    helps",
         "    helps",
     ),
     Mutant(
@@ -307,6 +307,7 @@ MUTANTS = [
         "  const RelaxedCapture relaxed(*driver_);\n  for (const CUevent",
         "  for (const CUevent",
     ),
+    Mutant("what is done with is not chosen", LADDER, "lent == 0 && !pages.empty()", "false"),
     # ---- Sources of pools
     Mutant("memory of a source is lent", LADDER, " || &lender->store() != store_.get()", ""),
     Mutant("heaps of a source serve others", STREAMS, "  if (&heap.store() != &store_of(pool)) return false;\n", ""),

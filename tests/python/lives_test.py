@@ -317,17 +317,12 @@ class Life:
         self.done[name] += 1
         try:
             getattr(self, name)()
-        except torch.OutOfMemoryError as problem:
-            refused = str(problem)
-        except spillway.SpillwayError as problem:
-            refused = str(problem)
-            if "out of memory" not in refused:
+        except (torch.OutOfMemoryError, spillway.SpillwayError) as problem:
+            if "out of memory" not in str(problem):
                 raise
-        else:
-            refused = ""
-        if refused:
             self.done[f"{name} refused"] += 1
-            self.check_refusal(name, refused)
+            # What the step has taken so far lives as long as its frames, which the error names.
+            self.check_refusal(name, str(problem))
 
     def check_refusal(self, name: str, report: str) -> None:
         torch.cuda.synchronize()
