@@ -372,8 +372,8 @@ std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const 
   }
   {
     const ArenaLock lock(mutex_);
-    for (const auto& [id, held] : pool_bytes_) {
-      if (movable(id) == nullptr) request.pools.push_back({id.first, id.second, held});
+    for (const auto& [id, pool] : pools_) {
+      if (pool->movable == nullptr) request.pools.push_back({id.first, id.second, pool->bytes});
     }
   }
   return oom_report(request, stats());

@@ -172,7 +172,7 @@ class Arena {
   std::vector<int> devices() const;
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
-  uint64_t pool_claims(PoolId id);
+  uint64_t pool_claims(PoolId id) const;
   // Whether what is free in the pool serves others where a request would fail otherwise. Until its release.
   // It leaves the pool; of a pool with a source it serves requests on the same stream, and returns to the
   // pool. Errors: invalid_state (no such pool).
@@ -252,23 +252,9 @@ class Arena {
  private:
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
 
-  struct Pool {
-    Pool(PoolId pool, std::function<bool(CUstream)> asked) : id(pool), filter(std::move(asked)) {}
-    const PoolId id;
-    const std::function<bool(CUstream)> filter;
-    bool is_sourced = false;
-    bool is_movable = false;
-    bool by_owner = false;
-    bool is_last = false;
-    std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
-    // What it is open for, as far as its first request told: perhaps a capture, or whatever a thread does, if
-    // the filter accepts a stream that nobody ever used.
-    enum class Use : uint8_t { kUnknown, kCapture, kOther };
-    std::atomic<Use> use{Use::kUnknown};
-  };
   // By the stream of a request that the pool's filter accepted, on the thread that asked. With no lock held.
-  void note_use(Pool& pool, CUstream stream);
-  Pool::Use use_of(const Pool& pool, CUstream stream);
+  void note_use(OpenPool& pool, CUstream stream);
+  OpenPool::Use use_of(const OpenPool& pool, CUstream stream);
 
   // The heap that this thread used last, if that is the one; or null.
   Heap* remembered_heap(CUstream stream) const;
@@ -276,7 +262,7 @@ class Arena {
   Result<Heap*> find_heap(CUstream stream);
   // The heap that serves the stream from now on: an old one that can, or a new one.
   Result<Heap*> open_heap(const HeapKey& wanted);
-  // The next two answer null if there is none. A heap of the stream whose pool was
+  // The next two with the arena's lock held, null if there is none. A heap of the stream whose pool was
   // released and whose memory nothing uses any more: programs that capture and release graphs without end
   // would else make heaps without end.
   Heap* reuse_released(const HeapKey& key) SPW_REQUIRES(kArenaLock);
@@ -289,46 +275,49 @@ class Arena {
   // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
   void close_unreachable(const HeapKey& opened);
   // arena_pools.cpp.
-  struct PoolClaims {
-    uint32_t count = 0;
-    uint64_t birth = 0;  // no two pools ever have the same
-  };
+  // The pool by that id, whose memory somebody may have no claim on any more; null if there is none.
+  Pool* find_pool(PoolId id) const SPW_REQUIRES(kArenaLock);
+  // One that somebody has a claim on.
+  Pool* claimed(PoolId id) const SPW_REQUIRES(kArenaLock);
   void claim(PoolId id) SPW_REQUIRES(kArenaLock);
   std::vector<Heap*> heaps_of(PoolId id) const;
-  uint64_t pool_birth(PoolId id) const;  // 0: there is no such pool
+  bool is_open(PoolId id) const;
   bool pool_for(CUstream stream, PoolId* id);
-  // Drops the counters of pools that are gone, as far as nothing is left in them.
-  void forget_pool_bytes() SPW_REQUIRES(kArenaLock);
-  // release_pool without what may wait. *was_sourced: the pool had a source of its own.
-  Status release_claim(PoolId id, bool* is_last, bool* was_sourced);
-  void stop_lending(PoolId id);
+  // Drops pools of which nothing is left to be remembered.
+  void forget_pools() SPW_REQUIRES(kArenaLock);
+  // What is left to do, which may wait, where the last claim on a pool is gone.
+  struct Released {
+    bool was_sourced = false;
+    std::optional<LastRungs::Id> lent_as;
+  };
+  Result<std::optional<Released>> release_claim(PoolId id);
   // Lets others have what is free in the pool, until it is opened again; answers how many bytes that is.
   uint64_t lend_pool(PoolId id);
   // The same where the pool has a source of its own: a place in what its heap of the same stream has free,
   // which is the pool's again after its free.
   TakenPlace take_lent(Heap& heap, const Request& request);
-  // arena_sources.cpp.
+  // arena_sources.cpp. The next two with the arena's lock held.
   PageStore& store_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
   BlockUnit unit_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
   uint64_t sourced_bytes() const SPW_REQUIRES(kArenaLock);
-  // arena_moves.cpp. Null: the pool's memory stays where it is.
+  // arena_moves.cpp. With the arena's lock held. Null: the pool's memory stays where it is.
   MovablePool* movable(PoolId id) const SPW_REQUIRES(kArenaLock);
   // Errors: invalid_state (the pool is out of the device, or on its way).
   Status check_present(PoolId id) const SPW_REQUIRES(kArenaLock);
   // How the heap's memory is used, by its pool, which somebody has a claim on or not. With its lock, too.
-  void set_use_of(Heap& heap, bool is_claimed) const SPW_REQUIRES(kArenaLock, heap.mutex);
+  void set_use_of(Heap& heap) const SPW_REQUIRES(kArenaLock, heap.mutex);
   // A stream is served from a movable pool: is it being captured? With no lock held.
   void note_capture(PoolId id, CUstream stream, bool by_owner);
   // *owners: the pool's heaps.
-  Result<MovablePool*> begin_move(PoolId id, bool out, std::vector<Heap*>* owners);
+  Result<Pool*> begin_move(PoolId id, bool out, std::vector<Heap*>* owners);
   Status wait_before_move();
   // What the device must have room for comes free, as far as others give it. Errors: out_of_memory.
   Status make_room(uint64_t bytes);
   Status put_back(const std::vector<PageId>& pages);
   // With no lock held. `by_mover`: of a pool that this thread moves.
   uint64_t give_up_freed_of(PoolId id, bool by_mover);
-  void end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
-  void forget_captures(PoolId id, MovablePool& pool) SPW_REQUIRES(kArenaLock);
+  void end_move(Pool& pool, const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
+  static void forget_captures(Pool& pool) SPW_REQUIRES(kArenaLock);
   std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const SPW_REQUIRES(kArenaLock);
   std::vector<PageRange> ranges_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
   Status release_free_pages(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
@@ -336,13 +325,15 @@ class Arena {
   void take_out(const MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages)
       SPW_REQUIRES(kArenaLock);
   // Needs no memory, so that it cannot fail once the bytes have moved.
-  void count_out(MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages,
-                 bool out) SPW_REQUIRES(kArenaLock);
+  void count_out(Pool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages, bool out)
+      SPW_REQUIRES(kArenaLock);
   // Nothing is served from the pool's source any more; false where it has none.
-  bool retire_source(PoolId id) SPW_REQUIRES(kArenaLock);
+  bool retire_source(Pool& pool) SPW_REQUIRES(kArenaLock);
   template <typename Visit>
   void for_each_sourced(Visit visit) const SPW_REQUIRES(kArenaLock) {
-    for (const auto& [id, pool] : sourced_) visit(*pool);
+    for (const auto& [id, pool] : pools_) {
+      if (pool->source != nullptr) visit(*pool->source);
+    }
     for (const std::unique_ptr<SourcedPool>& pool : released_sources_) visit(*pool);
   }
   // Whether this thread is in a call of some source: pools with sources do not serve it.
@@ -398,7 +389,7 @@ class Arena {
       SPW_REQUIRES(kArenaLock, lender.mutex, heap.mutex);
   bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch) SPW_REQUIRES(waiter.mutex, earlier.mutex);
   bool wait_for_frees(Heap& heap);
-  bool wait_for_device(const Heap& heap);
+  bool wait_for_device();
   // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
   // the device before. False while a stream is captured, or when there are none.
   bool retire_views();
@@ -408,8 +399,6 @@ class Arena {
   // capture is likely, heaps beyond the reach of events are left out. *everything (may be null): none was.
   Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
   Status synchronize_context(const std::vector<Heap*>& all);
-  // The same, and what it lets the chosen ones free is complete too.
-  Status synchronize_with_frees(const std::vector<Heap*>& all, const std::vector<Heap*>& chosen);
   // False where that cannot be done.
   bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events)
       SPW_REQUIRES(heap.mutex);
@@ -418,7 +407,7 @@ class Arena {
   bool may_wait_for_context() const;
   // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
   bool wait_if_nothing_captures();
-  // Whether the heap's stream is being captured; one that is gone is not.
+  // With the heap's lock held: whether its stream is being captured; one that is gone is not.
   bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
   bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
@@ -427,7 +416,7 @@ class Arena {
   static Status free_unknown(uint64_t va);
   static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
-  // Beside the pages: shared blocks and segments of sources.
+  // Beside the pages: shared blocks and segments of sources. With the arena's lock held.
   uint64_t held_elsewhere_bytes() const SPW_REQUIRES(kArenaLock);
   Status check_shareable() const;
   Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
@@ -463,9 +452,7 @@ class Arena {
   mutable Mutex mutex_;  // pages, views, shared blocks, and whatever needs more than one heap
   std::unique_ptr<PageStore> store_;
   SharedBlocks shared_ SPW_GUARDED_BY(kArenaLock);
-  std::map<PoolId, std::unique_ptr<SourcedPool>> sourced_ SPW_GUARDED_BY(kArenaLock);
-  std::map<PoolId, std::unique_ptr<MovablePool>> movable_ SPW_GUARDED_BY(kArenaLock);
-  std::map<PoolId, spw_stat> pool_bytes_ SPW_GUARDED_BY(kArenaLock);
+  std::map<PoolId, std::unique_ptr<Pool>> pools_ SPW_GUARDED_BY(kArenaLock);
   std::vector<std::unique_ptr<SourcedPool>> released_sources_
       SPW_GUARDED_BY(kArenaLock);  // to the end: heaps refer to their stores
   std::atomic<uint32_t> fullness_questions_{0};
@@ -489,10 +476,8 @@ class Arena {
   static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
   std::map<StreamKey, Heap*> serving_ SPW_GUARDED_BY(registry_mutex_);
   std::vector<Heap*> closed_ SPW_GUARDED_BY(registry_mutex_);  // to be taken over
-  std::vector<std::shared_ptr<Pool>> open_pools_
+  std::vector<std::shared_ptr<OpenPool>> open_pools_
       SPW_GUARDED_BY(registry_mutex_);  // those that are last come first
-  std::map<PoolId, PoolClaims> pool_claims_ SPW_GUARDED_BY(registry_mutex_);
-  std::map<PoolId, LastRungs::Id> lending_pools_ SPW_GUARDED_BY(registry_mutex_);
   std::atomic<uint32_t> released_pools_{0};
   std::atomic<uint32_t> open_pool_count_{0};
   std::atomic<uint32_t> capture_pool_count_{0};  // of them, those that may be open for a capture

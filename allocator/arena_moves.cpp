@@ -18,34 +18,35 @@ Status Arena::make_pool_movable(PoolId id, GiveUpCopies give_up) {
         "memory can leave its addresses only with virtual memory management (backend:vmm)");
   }
   const ArenaLock lock(mutex_);
-  if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
-  if (movable(id) != nullptr) return pool_refused(id, "can be moved already");
-  if (sourced_.count(id) != 0) return pool_refused(id, "has a source of its own");
+  Pool* pool = claimed(id);
+  if (pool == nullptr) return pool_refused(id, "does not exist");
+  if (pool->movable != nullptr) return pool_refused(id, "can be moved already");
+  if (pool->source != nullptr) return pool_refused(id, "has a source of its own");
   const std::vector<Heap*> owners = heaps_of(id);
   const auto has_pages = [](Heap* heap) {
     const Lock heap_lock(heap->mutex);
     return heap->owned_pages() > 0;
   };
   if (std::any_of(owners.begin(), owners.end(), has_pages)) return pool_refused(id, "has memory already");
-  auto pool = std::make_unique<MovablePool>();
-  pool->give_up = std::move(give_up);
-  movable_.emplace(id, std::move(pool));
+  pool->movable = std::make_unique<MovablePool>();
+  pool->movable->give_up = std::move(give_up);
   for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
-    set_use_of(*heap, true);
+    set_use_of(*heap);
   }
   return {};
 }
 
 MovablePool* Arena::movable(PoolId id) const {
-  const auto found = movable_.find(id);
-  return found == movable_.end() ? nullptr : found->second.get();
+  const Pool* pool = find_pool(id);
+  return pool == nullptr ? nullptr : pool->movable.get();
 }
 
-void Arena::set_use_of(Heap& heap, bool is_claimed) const {
+void Arena::set_use_of(Heap& heap) const {
+  const bool is_claimed = claimed(heap.key.pool) != nullptr;
   const MovablePool* pool = movable(heap.key.pool);
   const bool follows_streams = pool != nullptr && pool->captured == MovablePool::Captured::kNever;
-  const bool is_moved = pool != nullptr && (pool->is_moving || pool->is_away);
+  const bool is_moved = pool != nullptr && (pool->is_moving() || pool->is_away());
   heap.may_move = pool != nullptr && !pool->is_released;
   heap.is_replayed = heap.key.pool != PoolId{} && !follows_streams;
   heap.keeps_pages = is_moved || (is_claimed && !follows_streams);
@@ -65,21 +66,22 @@ void Arena::note_capture(PoolId id, CUstream stream, bool by_owner) {
   pool->captured = captured;
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
-    set_use_of(*heap, true);
+    set_use_of(*heap);
   }
 }
 
 // The graphs that another captured into the pool are gone when its claim is, and nothing is replayed now.
-void Arena::forget_captures(PoolId id, MovablePool& pool) {
-  if (pool.captured == MovablePool::Captured::kByAnother && pool_claims(id) <= 1)
-    pool.captured = MovablePool::Captured::kNever;
+void Arena::forget_captures(Pool& pool) {
+  MovablePool::Captured& captured = pool.movable->captured;
+  if (captured == MovablePool::Captured::kByAnother && pool.claims <= 1)
+    captured = MovablePool::Captured::kNever;
 }
 
 Status Arena::check_present(PoolId id) const {
   const MovablePool* pool = movable(id);
   if (pool == nullptr) return {};
-  if (pool->is_moving) return pool_refused(id, "is being moved");
-  if (pool->is_away) return pool_refused(id, "is not on the device: bring it back first");
+  if (pool->is_moving()) return pool_refused(id, "is being moved");
+  if (pool->is_away()) return pool_refused(id, "is not on the device: bring it back first");
   return {};
 }
 
@@ -112,14 +114,14 @@ std::vector<PageRange> Arena::pool_ranges(PoolId id) const {
 
 uint64_t Arena::pool_held_bytes(PoolId id) const {
   const ArenaLock lock(mutex_);
-  const auto found = pool_bytes_.find(id);
-  return found == pool_bytes_.end() ? 0 : static_cast<uint64_t>(found->second.current);
+  const Pool* pool = find_pool(id);
+  return pool == nullptr ? 0 : static_cast<uint64_t>(pool->bytes.current);
 }
 
 uint64_t Arena::pool_stuck_bytes(PoolId id) const {
   const ArenaLock lock(mutex_);
   const MovablePool* pool = movable(id);
-  return pool == nullptr || !pool->is_away ? 0 : store_->stuck_bytes(pages_of(heaps_of(id)));
+  return pool == nullptr || !pool->is_away() ? 0 : store_->stuck_bytes(pages_of(heaps_of(id)));
 }
 
 std::vector<BlockRow> Arena::pool_blocks_in(PoolId id, const PageRange& range) const {
@@ -141,36 +143,36 @@ std::vector<BlockRow> Arena::pool_blocks_in(PoolId id, const PageRange& range) c
 
 // ---- Out
 
-Result<MovablePool*> Arena::begin_move(PoolId id, bool out, std::vector<Heap*>* owners) {
+Result<Pool*> Arena::begin_move(PoolId id, bool out, std::vector<Heap*>* owners) {
   const ArenaLock lock(mutex_);
-  MovablePool* pool = movable(id);
-  if (pool == nullptr) return pool_refused(id, "is no region's: its memory cannot be moved");
-  if (pool->is_moving) return pool_refused(id, "is being moved");
-  if (out && pool->is_away) return pool_refused(id, "is not on the device already");
-  if (!out && !pool->is_away) return pool_refused(id, "is on the device already");
-  {
-    const Lock registry(registry_mutex_);
-    const bool is_open = std::any_of(open_pools_.begin(), open_pools_.end(),
-                                     [&](const std::shared_ptr<Pool>& open) { return open->id == id; });
-    if (is_open) return pool_refused(id, "is open: close it before it is moved");
-  }
+  Pool* pool = find_pool(id);
+  if (pool == nullptr || pool->movable == nullptr)
+    return pool_refused(id, "is no region's: its memory cannot be moved");
+  MovablePool& movable = *pool->movable;
+  if (movable.is_moving()) return pool_refused(id, "is being moved");
+  if (out && movable.is_away()) return pool_refused(id, "is not on the device already");
+  if (!out && !movable.is_away()) return pool_refused(id, "is on the device already");
+  if (is_open(id)) return pool_refused(id, "is open: close it before it is moved");
   // No other comes while the pool is moving: it cannot be opened.
   *owners = heaps_of(id);
-  pool->is_moving = true;
+  if (Status status = movable.go(out ? PoolStay::kLeaving : PoolStay::kReturning); !status.ok())
+    return status;
   for (Heap* heap : *owners) {
     const Lock heap_lock(heap->mutex);
-    set_use_of(*heap, true);
+    set_use_of(*heap);
   }
   return pool;
 }
 
-void Arena::end_move(PoolId id, MovablePool& pool, const std::vector<Heap*>& owners) {
-  pool.is_moving = false;
-  const bool is_claimed = pool_claims(id) > 0;
+void Arena::end_move(Pool& pool, const std::vector<Heap*>& owners) {
+  const bool is_away = pool.movable->is_away();
+  (void)pool.movable->go(is_away ? PoolStay::kAway : PoolStay::kHere);
   for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
-    set_use_of(*heap, is_claimed);
+    set_use_of(*heap);
   }
+  // Nobody moves it any more.
+  if (pool.movable->is_released && !is_away) pool.movable.reset();
 }
 
 Status Arena::wait_before_move() {
@@ -204,13 +206,13 @@ Status Arena::release_free_pages(const std::vector<Heap*>& owners) {
   return {};
 }
 
-void Arena::count_out(MovablePool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages,
+void Arena::count_out(Pool& pool, const std::vector<Heap*>& owners, const std::vector<PageId>& pages,
                       bool out) {
   // First what goes, then what comes: no sum is ever above what is true.
   if (!out) store_->count_out(pages, false);
   for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
-    heap->count_for(out || pool.is_released ? nullptr : &pool_bytes_[heap->key.pool]);
+    heap->count_for(out || pool.movable->is_released ? nullptr : &pool.bytes);
     if (out) {
       heap->counters.leave();
     } else {
@@ -218,7 +220,8 @@ void Arena::count_out(MovablePool& pool, const std::vector<Heap*>& owners, const
     }
   }
   if (out) store_->count_out(pages, true);
-  pool.is_away = out;
+  const bool returns = pool.movable->stay() == PoolStay::kArriving;
+  (void)pool.movable->go(!out ? PoolStay::kArriving : returns ? PoolStay::kReturning : PoolStay::kLeft);
 }
 
 void Arena::take_out(const MovablePool& pool, const std::vector<Heap*>& owners,
@@ -246,9 +249,10 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
   // Copies take a while, and unmapping would end a capture that begins meanwhile.
   const RelaxedCapture relaxed(*driver_);
   std::vector<Heap*> owners;
-  Result<MovablePool*> begun = begin_move(id, true, &owners);
+  Result<Pool*> begun = begin_move(id, true, &owners);
   if (!begun.ok()) return begun.take_status();
-  MovablePool& pool = *begun.value();
+  Pool& pool = *begun.value();
+  MovablePool& movable = *pool.movable;
   std::vector<PageId> pages;
   std::vector<PageRange> ranges;
   bool is_copied = false;
@@ -257,13 +261,13 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
     if (!waited.ok()) return waited;
     {
       const ArenaLock lock(mutex_);
-      forget_captures(id, pool);
+      forget_captures(pool);
       for (Heap* heap : owners) {
         const Lock heap_lock(heap->mutex);
         heap->complete_finished_frees();
         heap->release_empty_slabs();
       }
-      if (pool.captured == MovablePool::Captured::kNever) {
+      if (movable.captured == MovablePool::Captured::kNever) {
         if (Status released = release_free_pages(owners); !released.ok()) return released;
       }
       pages = pages_of(owners);
@@ -273,16 +277,16 @@ Status Arena::move_pool_out(PoolId id, const CopyOut& copy) {
     is_copied = copied.ok();
     if (!is_copied) return copied;
     const ArenaLock lock(mutex_);
-    take_out(pool, owners, pages);
+    take_out(movable, owners, pages);
     count_out(pool, owners, pages, true);
     for (const PageRange& range : ranges) counters_.trace(TraceKind::kEvict, range.va, range.bytes, 0);
     return Status();
   });
-  if (is_copied && !pool.is_away) {
-    for (const PageRange& range : ranges) pool.give_up(range);
+  if (is_copied && !movable.is_away()) {
+    for (const PageRange& range : ranges) movable.give_up(range);
   }
   const ArenaLock lock(mutex_);
-  end_move(id, pool, owners);
+  end_move(pool, owners);
   update_most_pages();
   return status;
 }
@@ -314,9 +318,10 @@ Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
   const ScopedContext context(*driver_, context_.get());
   if (!context.status().ok()) return context.status();
   std::vector<Heap*> owners;
-  Result<MovablePool*> begun = begin_move(id, false, &owners);
+  Result<Pool*> begun = begin_move(id, false, &owners);
   if (!begun.ok()) return begun.take_status();
-  MovablePool& pool = *begun.value();
+  Pool& pool = *begun.value();
+  MovablePool& movable = *pool.movable;
   std::vector<PageId> pages;
   std::vector<PageRange> ranges;
   bool is_settled = true;
@@ -341,11 +346,11 @@ Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
     return back.ok() ? copy(ranges, &is_settled) : std::move(back);
   });
   const ArenaLock lock(mutex_);
-  if (!status.ok() && !pool.is_away) {
+  if (!status.ok() && !movable.is_away()) {
     const RelaxedCapture relaxed(*driver_);
     Status gone = is_settled ? caught([&] {
       kArenaLock.assert_held();  // by `lock`
-      take_out(pool, owners, pages);
+      take_out(movable, owners, pages);
       return Status();
     })
                              : Status::internal("copies are under way");
@@ -354,7 +359,7 @@ Status Arena::bring_pool_back(PoolId id, const CopyBack& copy) {
   } else if (status.ok()) {
     for (const PageRange& range : ranges) counters_.trace(TraceKind::kRestore, range.va, range.bytes, 0);
   }
-  end_move(id, pool, owners);
+  end_move(pool, owners);
   update_most_pages();
   return status;
 }
@@ -370,7 +375,9 @@ uint64_t Arena::give_up_freed() {
   std::vector<PoolId> all;
   {
     const ArenaLock lock(mutex_);
-    for (const auto& [id, pool] : movable_) all.push_back(id);
+    for (const auto& [id, pool] : pools_) {
+      if (pool->movable != nullptr) all.push_back(id);
+    }
   }
   uint64_t bytes = 0;
   for (const PoolId& id : all) bytes += give_up_freed_of(id, false);
@@ -386,11 +393,12 @@ uint64_t Arena::give_up_freed_of(PoolId id, bool by_mover) {
   std::vector<PageRange> ranges;
   {
     const ArenaLock lock(mutex_);
-    MovablePool* pool = movable(id);
-    if (pool == nullptr || !pool->is_away || pool->is_moving != by_mover) return 0;
-    forget_captures(id, *pool);
-    if (pool->captured != MovablePool::Captured::kNever) return 0;
-    give_up = pool->give_up;
+    Pool* pool = find_pool(id);
+    MovablePool* movable = pool == nullptr ? nullptr : pool->movable.get();
+    if (movable == nullptr || !movable->is_away() || movable->is_moving() != by_mover) return 0;
+    forget_captures(*pool);
+    if (movable->captured != MovablePool::Captured::kNever) return 0;
+    give_up = movable->give_up;
     const std::vector<Heap*> owners = heaps_of(id);
     for (Heap* heap : owners) {
       const Lock heap_lock(heap->mutex);
@@ -407,10 +415,11 @@ uint64_t Arena::give_up_freed_of(PoolId id, bool by_mover) {
     }
     std::sort(pages.begin(), pages.end());
     ranges = ranges_of(pages);
-    if (pool->is_released && pages_of(owners).empty()) {
+    if (!by_mover && movable->is_released && pages_of(owners).empty()) {
+      // Nothing has to come back.
+      (void)movable->go(PoolStay::kReturning);
       count_out(*pool, owners, {}, false);
-      end_move(id, *pool, owners);
-      movable_.erase(id);
+      end_move(*pool, owners);
     }
   }
   for (const PageRange& range : ranges) give_up(range);

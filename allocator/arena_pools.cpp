@@ -24,10 +24,20 @@ thread_local int filters_inside = 0;  // calls of filters that this thread is in
 
 }  // namespace
 
-uint64_t Arena::pool_birth(PoolId id) const {
+Pool* Arena::find_pool(PoolId id) const {
+  const auto found = pools_.find(id);
+  return found == pools_.end() ? nullptr : found->second.get();
+}
+
+Pool* Arena::claimed(PoolId id) const {
+  Pool* pool = find_pool(id);
+  return pool != nullptr && pool->is_claimed() ? pool : nullptr;
+}
+
+bool Arena::is_open(PoolId id) const {
   const Lock lock(registry_mutex_);
-  const auto found = pool_claims_.find(id);
-  return found == pool_claims_.end() ? 0 : found->second.birth;
+  return std::any_of(open_pools_.begin(), open_pools_.end(),
+                     [&](const std::shared_ptr<OpenPool>& pool) { return pool->id == id; });
 }
 
 bool Arena::pool_for(CUstream stream, PoolId* id) {
@@ -35,67 +45,66 @@ bool Arena::pool_for(CUstream stream, PoolId* id) {
     Asked() { ++filters_inside; }
     ~Asked() {
       --filters_inside;
-      for (const std::shared_ptr<Pool>& pool : pools) pool->askers.fetch_sub(1, std::memory_order_release);
+      for (const std::shared_ptr<OpenPool>& pool : pools)
+        pool->askers.fetch_sub(1, std::memory_order_release);
     }
-    std::vector<std::shared_ptr<Pool>> pools;
+    std::vector<std::shared_ptr<OpenPool>> pools;
   } asked;
   {
     const Lock lock(registry_mutex_);
     asked.pools = open_pools_;
-    for (const std::shared_ptr<Pool>& pool : asked.pools) {
+    for (const std::shared_ptr<OpenPool>& pool : asked.pools) {
       pool->askers.fetch_add(1, std::memory_order_relaxed);
     }
   }
   // The filters are the program's: no lock is held while they run.
   const auto found =
-      std::find_if(asked.pools.rbegin(), asked.pools.rend(), [&](const std::shared_ptr<Pool>& pool) {
+      std::find_if(asked.pools.rbegin(), asked.pools.rend(), [&](const std::shared_ptr<OpenPool>& pool) {
         if (pool->is_sourced && is_inside_source()) return false;
         return pool->filter == nullptr || pool->filter(stream);
       });
   if (found == asked.pools.rend()) return false;
   *id = (*found)->id;
-  if ((*found)->use.load(std::memory_order_relaxed) == Pool::Use::kUnknown) note_use(**found, stream);
+  if ((*found)->use.load(std::memory_order_relaxed) == OpenPool::Use::kUnknown) note_use(**found, stream);
   if ((*found)->is_movable) note_capture(*id, stream, (*found)->by_owner);
   return true;
 }
 
-void Arena::note_use(Pool& pool, CUstream stream) {
-  const Pool::Use use = use_of(pool, stream);
+void Arena::note_use(OpenPool& pool, CUstream stream) {
+  const OpenPool::Use use = use_of(pool, stream);
   const Lock lock(registry_mutex_);
-  const bool is_open = std::any_of(open_pools_.begin(), open_pools_.end(),
-                                   [&](const std::shared_ptr<Pool>& open) { return open.get() == &pool; });
-  if (!is_open || pool.use != Pool::Use::kUnknown) return;
+  const bool is_open =
+      std::any_of(open_pools_.begin(), open_pools_.end(),
+                  [&](const std::shared_ptr<OpenPool>& open) { return open.get() == &pool; });
+  if (!is_open || pool.use != OpenPool::Use::kUnknown) return;
   pool.use = use;
-  if (use == Pool::Use::kOther) capture_pool_count_.fetch_sub(1, std::memory_order_release);
+  if (use == OpenPool::Use::kOther) capture_pool_count_.fetch_sub(1, std::memory_order_release);
 }
 
-Arena::Pool::Use Arena::use_of(const Pool& pool, CUstream stream) {
+OpenPool::Use Arena::use_of(const OpenPool& pool, CUstream stream) {
   // Without a filter every stream is accepted, before a capture and in it.
-  if (pool.filter == nullptr) return Pool::Use::kCapture;
+  if (pool.filter == nullptr) return OpenPool::Use::kCapture;
   // A thread that has not used the device yet has no context.
   const ScopedContext context(*driver_, context_.get());
-  if (!context.status().ok() || spillway::is_capturing(*driver_, stream)) return Pool::Use::kCapture;
+  if (!context.status().ok() || spillway::is_capturing(*driver_, stream)) return OpenPool::Use::kCapture;
   const RelaxedCapture relaxed(*driver_);
   CUstream idle = nullptr;
-  if (driver_->cuStreamCreate(&idle, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return Pool::Use::kCapture;
+  if (driver_->cuStreamCreate(&idle, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return OpenPool::Use::kCapture;
   const bool is_accepted = pool.filter(idle);
   (void)driver_->cuStreamDestroy(idle);
-  return is_accepted ? Pool::Use::kOther : Pool::Use::kCapture;
+  return is_accepted ? OpenPool::Use::kOther : OpenPool::Use::kCapture;
 }
 
 void Arena::claim(PoolId id) {
-  spw_stat& bytes = pool_bytes_[id];
-  {
-    const Lock lock(registry_mutex_);
-    PoolClaims& claims = pool_claims_[id];
-    if (claims.count++ == 0) claims.birth = next_stamp();
-  }
+  Pool* pool = find_pool(id);
+  if (pool == nullptr) pool = pools_.emplace(id, std::make_unique<Pool>(id)).first->second.get();
+  if (pool->claims++ == 0) pool->birth = next_stamp();
   // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
   for (Heap* heap : heaps_of(id)) {
     if (&heap->store() != &store_of(id)) continue;
     const Lock heap_lock(heap->mutex);
-    set_use_of(*heap, true);
-    if (!heap->counters.is_away()) heap->count_for(&bytes);
+    set_use_of(*heap);
+    if (!heap->counters.is_away()) heap->count_for(&pool->bytes);
   }
 }
 
@@ -109,24 +118,17 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool b
   if (id == PoolId{}) return Status::invalid_argument("pool {0, 0} is the default pool and is always open");
   const ArenaLock arena_lock(mutex_);
   if (Status status = check_present(id); !status.ok()) return status;
-  {
-    const Lock lock(registry_mutex_);
-    for (const std::shared_ptr<Pool>& pool : open_pools_) {
-      if (pool->id == id) {
-        return Status::invalid_state(fmt::format("pool {{{}, {}}} is already open", id.first, id.second));
-      }
-    }
-  }
+  if (is_open(id)) return pool_refused(id, "is already open");
   claim(id);
   const Lock lock(registry_mutex_);
-  auto pool = std::make_shared<Pool>(id, std::move(filter));
-  pool->is_sourced = sourced_.count(id) != 0;
-  pool->is_movable = movable(id) != nullptr;
+  auto pool = std::make_shared<OpenPool>(id, std::move(filter));
+  pool->is_sourced = find_pool(id)->source != nullptr;
+  pool->is_movable = find_pool(id)->movable != nullptr;
   pool->by_owner = by_owner;
   pool->is_last = is_last;
-  pool->use = is_last ? Pool::Use::kOther : Pool::Use::kUnknown;
+  pool->use = is_last ? OpenPool::Use::kOther : OpenPool::Use::kUnknown;
   const auto behind = std::find_if(open_pools_.begin(), open_pools_.end(),
-                                   [](const std::shared_ptr<Pool>& other) { return !other->is_last; });
+                                   [](const std::shared_ptr<OpenPool>& other) { return !other->is_last; });
   open_pools_.insert(is_last ? behind : open_pools_.end(), std::move(pool));
   open_pool_count_.fetch_add(1, std::memory_order_release);
   if (!is_last) capture_pool_count_.fetch_add(1, std::memory_order_release);
@@ -140,25 +142,23 @@ Status Arena::retain_pool(PoolId id) {
   return {};
 }
 
-uint64_t Arena::pool_claims(PoolId id) {
-  const Lock lock(registry_mutex_);
-  const auto found = pool_claims_.find(id);
-  return found == pool_claims_.end() ? 0 : found->second.count;
+uint64_t Arena::pool_claims(PoolId id) const {
+  const ArenaLock lock(mutex_);
+  const Pool* pool = find_pool(id);
+  return pool == nullptr ? 0 : pool->claims;
 }
 
 Status Arena::end_pool(PoolId id) {
-  std::shared_ptr<Pool> ended;
+  std::shared_ptr<OpenPool> ended;
   {
     const Lock lock(registry_mutex_);
     const auto found = std::find_if(open_pools_.begin(), open_pools_.end(),
-                                    [&](const std::shared_ptr<Pool>& pool) { return pool->id == id; });
-    if (found == open_pools_.end()) {
-      return Status::invalid_state(fmt::format("pool {{{}, {}}} is not open", id.first, id.second));
-    }
+                                    [&](const std::shared_ptr<OpenPool>& pool) { return pool->id == id; });
+    if (found == open_pools_.end()) return pool_refused(id, "is not open");
     ended = std::move(*found);
     open_pools_.erase(found);
     open_pool_count_.fetch_sub(1, std::memory_order_release);
-    if (ended->use != Pool::Use::kOther) capture_pool_count_.fetch_sub(1, std::memory_order_release);
+    if (ended->use != OpenPool::Use::kOther) capture_pool_count_.fetch_sub(1, std::memory_order_release);
   }
   // What the filter uses is the program's again. Inside a filter, waiting for it would be waiting for
   // oneself.
@@ -169,11 +169,13 @@ Status Arena::end_pool(PoolId id) {
 }
 
 Status Arena::release_pool(PoolId id) {
-  bool is_last = false;
-  bool was_sourced = false;
-  if (Status status = release_claim(id, &is_last, &was_sourced); !status.ok() || !is_last) return status;
-  stop_lending(id);
-  if (was_sourced) {
+  Result<std::optional<Released>> last = release_claim(id);
+  if (!last.ok()) return last.take_status();
+  if (!last.value().has_value()) return {};
+  const Released& released = *last.value();
+  // Without a lock: a call in progress, which is waited for, may need one.
+  if (released.lent_as.has_value()) last_rungs_.remove(*released.lent_as);
+  if (released.was_sourced) {
     (void)wait_if_nothing_captures();
     return_segments();
     return {};
@@ -186,32 +188,22 @@ Status Arena::release_pool(PoolId id) {
 }
 
 Status Arena::set_pool_lends(PoolId id, bool lends) {
-  if (!lends) {
-    stop_lending(id);
-    return {};
-  }
-  const ArenaLock arena_lock(mutex_);
-  const Lock lock(registry_mutex_);
-  if (pool_claims_.count(id) == 0) return pool_refused(id, "does not exist");
-  if (lending_pools_.count(id) > 0) return {};
-  // What a source gave stays its pool's: take_lent() looks there.
-  lending_pools_[id] = sourced_.count(id) > 0
+  std::optional<LastRungs::Id> ended;
+  {
+    const ArenaLock lock(mutex_);
+    Pool* pool = claimed(id);
+    if (lends && pool == nullptr) return pool_refused(id, "does not exist");
+    if (lends && !pool->lends_as.has_value()) {
+      // What a source gave stays its pool's: take_lent() looks there.
+      pool->lends_as = pool->source != nullptr
                            ? 0
                            : last_rungs_.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
-  return {};
-}
-
-void Arena::stop_lending(PoolId id) {
-  LastRungs::Id rung = 0;
-  {
-    const Lock lock(registry_mutex_);
-    const auto found = lending_pools_.find(id);
-    if (found == lending_pools_.end()) return;
-    rung = found->second;
-    lending_pools_.erase(found);
+    }
+    if (!lends && pool != nullptr) ended = std::exchange(pool->lends_as, std::nullopt);
   }
-  // Without the lock: a call in progress, which is waited for, may need it.
-  last_rungs_.remove(rung);
+  // Without a lock: a call in progress, which is waited for, may need one.
+  if (ended.has_value()) last_rungs_.remove(*ended);
+  return {};
 }
 
 TakenPlace Arena::take_lent(Heap& heap, const Request& request) {
@@ -221,16 +213,11 @@ TakenPlace Arena::take_lent(Heap& heap, const Request& request) {
   const RelaxedCapture relaxed(*driver_);
   const ArenaLock lock(mutex_);
   if (heap.key.pool != PoolId{}) return {};
-  std::vector<PoolId> pools;
-  {
-    const Lock registry(registry_mutex_);
-    for (const auto& [id, rung] : lending_pools_) pools.push_back(id);
-  }
-  for (const PoolId id : pools) {
-    if (sourced_.count(id) == 0) continue;
+  for (const auto& [id, pool] : pools_) {
+    if (pool->source == nullptr || !pool->lends_as.has_value()) continue;
     for (Heap* lender : heaps_of(id)) {
       const bool is_of_stream = static_cast<const StreamIdentity&>(lender->key) == heap.key;
-      if (!is_of_stream || lender->is_closed() || &lender->store() != &store_of(id)) continue;
+      if (!is_of_stream || lender->is_closed() || &lender->store() != pool->source->store.get()) continue;
       HeapLock lender_lock(lender->mutex);
       Place* place = take_free(*lender, lender->same_request(request));
       if (place == nullptr) continue;
@@ -252,84 +239,68 @@ uint64_t Arena::lend_pool(PoolId id) {
     pages += heap->vacant_pages();
   }
   // States that were saved before name memory that the pool may no longer have.
-  const Lock registry(registry_mutex_);
-  if (const auto claims = pool_claims_.find(id); pages > 0 && claims != pool_claims_.end()) {
-    claims->second.birth = next_stamp();
-  }
+  if (Pool* pool = claimed(id); pages > 0 && pool != nullptr) pool->birth = next_stamp();
   return pages * kPageBytes;
 }
 
-Status Arena::release_claim(PoolId id, bool* is_last, bool* was_sourced) {
-  const ArenaLock arena_lock(mutex_);
-  if (const MovablePool* pool = movable(id); pool != nullptr && pool->is_moving) {
-    return Status::invalid_state(
-        fmt::format("pool {{{}, {}}} is being moved: release it afterwards", id.first, id.second));
-  }
-  {
-    const Lock registry(registry_mutex_);
-    const auto claims = pool_claims_.find(id);
-    if (claims == pool_claims_.end()) return pool_refused(id, "does not exist");
-    if (--claims->second.count > 0) return {};
-    for (const std::shared_ptr<Pool>& pool : open_pools_) {
-      if (pool->id == id) {
-        ++claims->second.count;
-        return Status::invalid_state(
-            fmt::format("pool {{{}, {}}} is still open: end it before its release", id.first, id.second));
-      }
-    }
-    pool_claims_.erase(claims);
-    *is_last = true;
-  }
+Result<std::optional<Arena::Released>> Arena::release_claim(PoolId id) {
+  using Last = std::optional<Released>;
+  const ArenaLock lock(mutex_);
+  Pool* pool = find_pool(id);
+  if (pool != nullptr && pool->movable != nullptr && pool->movable->is_moving())
+    return pool_refused(id, "is being moved: release it afterwards");
+  if (pool == nullptr || !pool->is_claimed()) return pool_refused(id, "does not exist");
+  if (pool->claims == 1 && is_open(id)) return pool_refused(id, "is still open: end it before its release");
+  if (--pool->claims > 0) return Last();
+  pool->birth = 0;
   // Views that only its graphs needed may go: the bound that was raised for them is tried again.
   most_mappings_ = options_.most_mappings;
-  MovablePool* pool = movable(id);
-  if (pool != nullptr) pool->is_released = true;
+  if (pool->movable != nullptr) pool->movable->is_released = true;
   for (Heap* heap : heaps_of(id)) {
     const Lock heap_lock(heap->mutex);
     heap->pool_released();
     heap->count_for(nullptr);
-    set_use_of(*heap, false);
+    set_use_of(*heap);
   }
-  if (pool != nullptr && !pool->is_away) movable_.erase(id);
-  *was_sourced = retire_source(id);
-  return {};
+  if (pool->movable != nullptr && !pool->movable->is_away()) pool->movable.reset();
+  return Last(Released{retire_source(*pool), std::exchange(pool->lends_as, std::nullopt)});
 }
 
 // ---- What a pool holds, counted
 
 std::vector<std::pair<PoolId, spw_stat>> Arena::pool_bytes() const {
+  std::vector<std::pair<PoolId, spw_stat>> all;
   const ArenaLock lock(mutex_);
-  return {pool_bytes_.begin(), pool_bytes_.end()};
+  for (const auto& [id, pool] : pools_) all.emplace_back(id, pool->bytes);
+  return all;
 }
 
 void Arena::reset_peaks() {
   counters_.reset_peaks();
   const ArenaLock lock(mutex_);
-  for (auto& [id, bytes] : pool_bytes_) bytes.peak = bytes.current;
-  forget_pool_bytes();
+  for (const auto& [id, pool] : pools_) pool->bytes.peak = pool->bytes.current;
+  forget_pools();
 }
 
 void Arena::reset_accumulated() {
   counters_.reset_accumulated();
   const ArenaLock lock(mutex_);
-  for (auto& [id, bytes] : pool_bytes_) bytes.allocated = bytes.freed = 0;
-  forget_pool_bytes();
+  for (const auto& [id, pool] : pools_) pool->bytes.allocated = pool->bytes.freed = 0;
+  forget_pools();
 }
 
-void Arena::forget_pool_bytes() {
-  std::erase_if(pool_bytes_, [&](const auto& pool) {
-    const auto& [id, bytes] = pool;
-    return pool_birth(id) == 0 && bytes.peak == 0 && bytes.allocated == 0 && bytes.freed == 0;
-  });
+void Arena::forget_pools() {
+  std::erase_if(pools_, [](const auto& pool) { return pool.second->is_forgotten(); });
 }
 
 // ---- What a pool holds, saved and put back
 
 Result<PoolState> Arena::checkpoint_pool(PoolId id) {
   const ArenaLock lock(mutex_);
-  PoolState state{id, pool_birth(id), {}};
-  if (state.birth == 0) return pool_refused(id, "does not exist");
-  if (sourced_.count(id) != 0 || movable(id) != nullptr) {
+  const Pool* pool = claimed(id);
+  if (pool == nullptr) return pool_refused(id, "does not exist");
+  PoolState state{id, pool->birth, {}};
+  if (pool->source != nullptr || pool->movable != nullptr) {
     return Status::unsupported(
         "the state of a region, or of a pool with an allocator of its own, cannot be saved");
   }
@@ -342,7 +313,7 @@ Result<PoolState> Arena::checkpoint_pool(PoolId id) {
 
 Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* changes) {
   const ArenaLock lock(mutex_);
-  if (pool_birth(state.pool) != state.birth) {
+  if (const Pool* pool = find_pool(state.pool); pool == nullptr || pool->birth != state.birth) {
     return Status::invalid_state(fmt::format(
         "pool {{{}, {}}} was released or lent memory since its state was saved, or is not of device {}",
         state.pool.first, state.pool.second, device_));

@@ -52,14 +52,14 @@ bool Arena::is_inside_source() {
   return sources_inside > 0;
 }
 
-PageStore& Arena::store_of(PoolId pool) const {
-  const auto sourced = sourced_.find(pool);
-  return sourced == sourced_.end() ? *store_ : *sourced->second->store;
+PageStore& Arena::store_of(PoolId id) const {
+  const Pool* pool = find_pool(id);
+  return pool == nullptr || pool->source == nullptr ? *store_ : *pool->source->store;
 }
 
-BlockUnit Arena::unit_of(PoolId pool) const {
-  const auto sourced = sourced_.find(pool);
-  if (sourced != sourced_.end() && sourced->second->no_split) return BlockUnit::kSegment;
+BlockUnit Arena::unit_of(PoolId id) const {
+  const Pool* pool = find_pool(id);
+  if (pool != nullptr && pool->source != nullptr && pool->source->no_split) return BlockUnit::kSegment;
   return options_.share_edges ? BlockUnit::kLine : BlockUnit::kPage;
 }
 
@@ -71,49 +71,45 @@ uint64_t Arena::sourced_bytes() const {
 
 Status Arena::set_pool_source(PoolId id, SegmentSource source) {
   const ArenaLock lock(mutex_);
-  if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
-  if (sourced_.count(id) != 0) return pool_refused(id, "has a source already");
-  if (movable(id) != nullptr) return pool_refused(id, "is a region's, whose memory is the device's");
-  {
-    const Lock registry(registry_mutex_);
-    if (lending_pools_.count(id) != 0) return pool_refused(id, "lends its memory");
-  }
+  Pool* pool = claimed(id);
+  if (pool == nullptr) return pool_refused(id, "does not exist");
+  if (pool->source != nullptr) return pool_refused(id, "has a source already");
+  if (pool->movable != nullptr) return pool_refused(id, "is a region's, whose memory is the device's");
+  if (pool->lends_as.has_value()) return pool_refused(id, "lends its memory");
   for (const Heap* heap : heaps()) {
     if (heap->key.pool == id && &heap->store() == store_.get())
       return pool_refused(id, "has memory of the device already");
   }
-  auto pool = std::make_unique<SourcedPool>();
-  pool->source = std::move(source);
+  auto sourced = std::make_unique<SourcedPool>();
+  sourced->source = std::move(source);
   Result<std::unique_ptr<PageStore>> store =
       PageStore::create(driver_, device_, properties_, {.use_vmm = false, .exportable = false}, counters_);
   if (!store.ok()) return store.take_status();
-  pool->store = std::move(store.value());
-  sourced_.emplace(id, std::move(pool));
+  sourced->store = std::move(store.value());
+  pool->source = std::move(sourced);
   return {};
 }
 
 Status Arena::set_pool_no_split(PoolId id) {
   const ArenaLock lock(mutex_);
-  if (pool_claims(id) == 0) return pool_refused(id, "does not exist");
-  const auto sourced = sourced_.find(id);
-  if (sourced == sourced_.end() || sourced->second->no_split) return {};
+  const Pool* pool = claimed(id);
+  if (pool == nullptr) return pool_refused(id, "does not exist");
+  if (pool->source == nullptr || pool->source->no_split) return {};
   for (const Heap* heap : heaps()) {
-    if (&heap->store() == sourced->second->store.get()) return pool_refused(id, "has served blocks already");
+    if (&heap->store() == pool->source->store.get()) return pool_refused(id, "has served blocks already");
   }
-  sourced->second->no_split = true;
+  pool->source->no_split = true;
   return {};
 }
 
-bool Arena::retire_source(PoolId id) {
-  const auto sourced = sourced_.find(id);
-  if (sourced == sourced_.end()) return false;
+bool Arena::retire_source(Pool& pool) {
+  if (pool.source == nullptr) return false;
   for (Heap* heap : heaps()) {
-    if (&heap->store() != sourced->second->store.get()) continue;
+    if (&heap->store() != pool.source->store.get()) continue;
     const Lock heap_lock(heap->mutex);
     if (!heap->is_closed()) close_heap(*heap, false);
   }
-  released_sources_.push_back(std::move(sourced->second));
-  sourced_.erase(sourced);
+  released_sources_.push_back(std::move(pool.source));
   return true;
 }
 

@@ -93,9 +93,9 @@ Result<Heap*> Arena::open_heap(const HeapKey& wanted) {
   }
   const Lock heap_lock(heap->mutex);
   const Lock lock(registry_mutex_);
-  const bool is_claimed = pool_claims_.count(key.pool) != 0;
-  heap->count_for(is_claimed ? &pool_bytes_[key.pool] : nullptr);
-  set_use_of(*heap, is_claimed);
+  Pool* pool = claimed(key.pool);
+  heap->count_for(pool == nullptr ? nullptr : &pool->bytes);
+  set_use_of(*heap);
   entry.begin()->second = heap;
   serving_.merge(entry);
   return heap;

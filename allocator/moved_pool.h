@@ -28,6 +28,22 @@ using CopyBack = std::function<Status(const std::vector<PageRange>& ranges, bool
 // Copies of this range are not needed any more: nothing lies there. Called with no lock held.
 using GiveUpCopies = std::function<void(const PageRange& range)>;
 
+// Where the memory of such a pool is, and which changes of that are legal. One that is left by a state ending
+// in -ing is a mover's, who alone changes it.
+//
+//   kHere -> kLeaving -> kLeft -> kAway            failure: kLeaving -> kHere, nothing was given up
+//   kAway -> kReturning -> kArriving -> kHere      failure: kArriving -> kReturning -> kAway
+enum class PoolStay : uint8_t {
+  kHere,
+  kLeaving,
+  kLeft,  // the mover's, and counted out already
+  kAway,
+  kReturning,
+  kArriving,  // counted in already, so that nobody else takes the room
+};
+const char* name_of(PoolStay stay);
+bool is_legal(PoolStay from, PoolStay to);
+
 struct MovablePool {
   // Whether a graph was captured over its memory, which may keep something in what the pool counts as free:
   // until the pool has no claim but its owner's, or for good.
@@ -35,9 +51,20 @@ struct MovablePool {
 
   GiveUpCopies give_up;
   Captured captured = Captured::kNever;
-  bool is_moving = false;  // out of the device, or back
-  bool is_away = false;
   bool is_released = false;  // kept until nothing of it is away
+
+  PoolStay stay() const { return stay_; }
+  // Errors: internal, for a change that the table does not have; nothing has changed then.
+  Status go(PoolStay to);
+  // A mover has it.
+  bool is_moving() const { return stay_ != PoolStay::kHere && stay_ != PoolStay::kAway; }
+  // It counts for nothing on the device.
+  bool is_away() const {
+    return stay_ == PoolStay::kLeft || stay_ == PoolStay::kAway || stay_ == PoolStay::kReturning;
+  }
+
+ private:
+  PoolStay stay_ = PoolStay::kHere;
 };
 
 }  // namespace spillway

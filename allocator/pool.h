@@ -1,5 +1,5 @@
-// A private pool: its name, and what it holds at one moment, to be put back later (Arena::checkpoint_pool and
-// restore_pool; docs/decisions/pool-checkpoints.md).
+// A private pool: what the arena knows of it; and what it holds at one moment, to be put back later
+// (Arena::checkpoint_pool and restore_pool; docs/decisions/pool-checkpoints.md).
 //
 // A saved block is named by its place, which its heap neither moves nor recycles before the pool is released.
 // So a state is plain data: it may be dropped by any thread at any time, and outlive its pool and its arena.
@@ -8,12 +8,19 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
+#include <utility>
 
+#include "allocator/last_rungs.h"
+#include "allocator/moved_pool.h"
+#include "allocator/segment_source.h"
 #include "allocator/slab.h"
 #include "driver/status.h"
 #include "include/spillway/stats.h"
@@ -39,6 +46,47 @@ inline void add_bytes(spw_stat& held, int64_t bytes) {
   held.peak = std::max(held.peak, held.current);
   (bytes > 0 ? held.allocated : held.freed) += std::abs(bytes);
 }
+
+// What serves a pool's requests is kept apart from everything else. The pool is while somebody has a claim on
+// it, and afterwards as long as its counters were not reset or something of it is out of the device. Needs
+// the arena's lock.
+struct Pool {
+  explicit Pool(PoolId pool) : id(pool) {}
+
+  bool is_claimed() const { return claims > 0; }
+  // Nothing is left to be remembered.
+  bool is_forgotten() const {
+    return !is_claimed() && source == nullptr && movable == nullptr && bytes.peak == 0 &&
+           bytes.allocated == 0 && bytes.freed == 0;
+  }
+
+  const PoolId id;
+  uint32_t claims = 0;
+  // Tells it from earlier pools by its id, and its saved states from those that cannot be put back any more;
+  // 0 where nobody has a claim.
+  uint64_t birth = 0;
+  spw_stat bytes{};                       // of device memory that it holds
+  std::unique_ptr<SourcedPool> source;    // instead of the device; null: the device
+  std::unique_ptr<MovablePool> movable;   // null: its memory stays where it is
+  std::optional<LastRungs::Id> lends_as;  // what is free in it serves others; 0: by take_lent() alone
+};
+
+// A pool that is open: which requests it serves.
+struct OpenPool {
+  OpenPool(PoolId pool, std::function<bool(CUstream)> asked) : id(pool), filter(std::move(asked)) {}
+
+  const PoolId id;
+  const std::function<bool(CUstream)> filter;
+  bool is_sourced = false;
+  bool is_movable = false;
+  bool by_owner = false;            // of a movable pool
+  bool is_last = false;             // behind all others
+  std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
+  // What it is open for, as far as its first request told: perhaps a capture, or whatever a thread does, if
+  // the filter accepts a stream that nobody ever used.
+  enum class Use : uint8_t { kUnknown, kCapture, kOther };
+  std::atomic<Use> use{Use::kUnknown};
+};
 
 // What was live at a place: a large block, or those of a slab, which is kept as it was.
 struct SavedPlace {

@@ -140,7 +140,8 @@ Status Arena::validate() const {
     cached += stats.cached_free_bytes;
     in_pools[heap->pool_bytes()] += stats.owned_bytes;
   }
-  for (const auto& [id, bytes] : pool_bytes_) {
+  for (const auto& [id, pool] : pools_) {
+    const spw_stat& bytes = pool->bytes;
     const int64_t walked = in_pools[&bytes];
     if (bytes.current != walked || bytes.peak < walked) {
       return broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", id.first,

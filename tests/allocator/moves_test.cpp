@@ -274,6 +274,27 @@ TEST_F(MovesTest, CopiesOfWhatIsFreedMeanwhileAreGivenUp) {
   expect_sound();
 }
 
+TEST_F(MovesTest, OneThatWasReleasedComesBackWithNothingLeftOfIt) {
+  void* block = allocate(20 * kMiB, nullptr);
+  SPW_EXPECT_OK(out());
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(back());
+  EXPECT_EQ(copied_bytes_, 0u);
+  EXPECT_EQ(given_up_bytes_, 20 * kMiB);
+  expect_sound();
+  // A pool by that id can be another's.
+  SPW_EXPECT_OK(arena_->retain_pool(kPool));
+  SPW_EXPECT_OK(arena_->make_pool_movable(kPool, [](const PageRange&) {}));
+  block = allocate(6 * kMiB, nullptr);
+  SPW_EXPECT_OK(out());
+  SPW_EXPECT_OK(back());
+  EXPECT_EQ(copied_bytes_, 6 * kMiB);
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena_->release_pool(kPool));
+  expect_sound();
+}
+
 TEST_F(MovesTest, AGraphKeepsWhatThePoolCallsFree) {
   const CUstream stream = device_.stream();
   void* kept = allocate(2 * kMiB, stream);
