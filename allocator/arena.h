@@ -262,7 +262,7 @@ class Arena {
   Result<Heap*> find_heap(CUstream stream);
   // The heap that serves the stream from now on: an old one that can, or a new one.
   Result<Heap*> open_heap(const HeapKey& wanted);
-  // The next two with the arena's lock held, null if there is none. A heap of the stream whose pool was
+  // The next two answer null if there is none. A heap of the stream whose pool was
   // released and whose memory nothing uses any more: programs that capture and release graphs without end
   // would else make heaps without end.
   Heap* reuse_released(const HeapKey& key) SPW_REQUIRES(kArenaLock);
@@ -296,11 +296,11 @@ class Arena {
   // The same where the pool has a source of its own: a place in what its heap of the same stream has free,
   // which is the pool's again after its free.
   TakenPlace take_lent(Heap& heap, const Request& request);
-  // arena_sources.cpp. The next two with the arena's lock held.
+  // arena_sources.cpp.
   PageStore& store_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
   BlockUnit unit_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
   uint64_t sourced_bytes() const SPW_REQUIRES(kArenaLock);
-  // arena_moves.cpp. With the arena's lock held. Null: the pool's memory stays where it is.
+  // arena_moves.cpp. Null: the pool's memory stays where it is.
   MovablePool* movable(PoolId id) const SPW_REQUIRES(kArenaLock);
   // Errors: invalid_state (the pool is out of the device, or on its way).
   Status check_present(PoolId id) const SPW_REQUIRES(kArenaLock);
@@ -389,7 +389,7 @@ class Arena {
       SPW_REQUIRES(kArenaLock, lender.mutex, heap.mutex);
   bool order_after(Heap& waiter, Heap& earlier, uint64_t epoch) SPW_REQUIRES(waiter.mutex, earlier.mutex);
   bool wait_for_frees(Heap& heap);
-  bool wait_for_device();
+  bool wait_for_device(const Heap& heap);
   // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
   // the device before. False while a stream is captured, or when there are none.
   bool retire_views();
@@ -399,6 +399,8 @@ class Arena {
   // capture is likely, heaps beyond the reach of events are left out. *everything (may be null): none was.
   Status synchronize(const std::vector<Heap*>& all, bool* everything = nullptr);
   Status synchronize_context(const std::vector<Heap*>& all);
+  // The same, and what it lets the chosen ones free is complete too.
+  Status synchronize_with_frees(const std::vector<Heap*>& all, const std::vector<Heap*>& chosen);
   // False where that cannot be done.
   bool mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events)
       SPW_REQUIRES(heap.mutex);
@@ -407,7 +409,7 @@ class Arena {
   bool may_wait_for_context() const;
   // Waits until nothing that was enqueued so far uses the arena's memory; false where that cannot be told.
   bool wait_if_nothing_captures();
-  // With the heap's lock held: whether its stream is being captured; one that is gone is not.
+  // Whether the heap's stream is being captured; one that is gone is not.
   bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
   bool any_capturing(const std::vector<Heap*>& all);
   Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
@@ -416,7 +418,7 @@ class Arena {
   static Status free_unknown(uint64_t va);
   static Status record_stream_unknown(uint64_t va, CUstream stream);
   // arena_shared.cpp.
-  // Beside the pages: shared blocks and segments of sources. With the arena's lock held.
+  // Beside the pages: shared blocks and segments of sources.
   uint64_t held_elsewhere_bytes() const SPW_REQUIRES(kArenaLock);
   Status check_shareable() const;
   Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
