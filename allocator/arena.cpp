@@ -98,6 +98,17 @@ void Arena::update_most_pages() {
   if (traced_limit_ != most) counters_.trace(TraceKind::kLimit, 0, traced_limit_ = most, 0);
 }
 
+Heap::Looks Arena::looks() const {
+  Heap::Looks all;
+  for (Heap* heap : heaps()) {
+    const Lock lock(heap->mutex);
+    const Heap::Looks own = heap->looks();
+    all.guessed += own.guessed;
+    all.searched += own.searched;
+  }
+  return all;
+}
+
 uint64_t Arena::most_reserved_bytes() const {
   const ArenaLock lock(mutex_);
   return store_->most_pages() * kPageBytes + held_elsewhere_bytes();

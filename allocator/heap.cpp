@@ -279,6 +279,7 @@ Place* Heap::take_same_size(const Request& request) {
 }
 
 Place* Heap::take_located(const Request& request) {
+  ++guessed_;
   if (Place* place = take_predicted(request)) return place;
   if (request.slab_class != nullptr) return nullptr;
   review_leader();
@@ -306,7 +307,6 @@ void Heap::review_leader() {
 
 Place* Heap::take_found(const Request& request, bool frugal) {
   if (unit_ == BlockUnit::kSegment) return take_segment(request);
-  if (Place* place = take_located(request)) return place;
   // Of a program that is not known to repeat itself, the remembered place of a small block says nothing: the
   // best fit keeps free bytes together. For large blocks it spares a view.
   const bool small = request.lines < kPageLines;
@@ -319,6 +319,12 @@ Place* Heap::take_found(const Request& request, bool frugal) {
     if (Place* place = take_fragment(request)) return place;
   }
   return take_hole(request, frugal);
+}
+
+Place* Heap::take_free(const Request& request, bool frugal) {
+  if (Place* place = slab_with_room(request); place != nullptr) return place;
+  if (Place* place = take_located(request); place != nullptr) return place;
+  return take_found(request, frugal);
 }
 
 bool Heap::make_live(Place& place, uint64_t requested_bytes) {

@@ -150,9 +150,18 @@ class Heap {
   Place* take_predicted(const Request& request) SPW_REQUIRES(mutex);
   // Looks for where the program is, so that expected() is the best guess, and takes that place if it is free.
   Place* take_located(const Request& request) SPW_REQUIRES(mutex);
-  // Any place that needs no driver call, taken. With `frugal`, holes that break a page that a view would
-  // spare are passed over.
+  // Any other place that needs no driver call, taken; take_located() has answered null. With `frugal`, holes
+  // that break a page that a view would spare are passed over.
   Place* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);
+  // The two in turn, for what came free since they were tried.
+  Place* take_free(const Request& request, bool frugal) SPW_REQUIRES(mutex);
+  // How often a request that was not served at once was tried in the place that was guessed, and how often
+  // the journal was searched. For tests.
+  struct Looks {
+    uint64_t guessed = 0;
+    uint64_t searched = 0;
+  };
+  Looks looks() const SPW_REQUIRES(mutex) { return {guessed_, journal_.searches()}; }
   bool make_live(Place& place, uint64_t requested_bytes) SPW_REQUIRES(mutex);
 
   // Frees the block at `va`, which the address map says may lie in `place`.
@@ -438,6 +447,7 @@ class Heap {
   Change taken_ SPW_GUARDED_BY(mutex);
   std::vector<uint64_t> epochs_ SPW_GUARDED_BY(mutex);  // zero pages until used
   Journal journal_ SPW_GUARDED_BY(mutex);
+  uint64_t guessed_ SPW_GUARDED_BY(mutex) = 0;
   const Journal* led_by_ SPW_GUARDED_BY(mutex) = nullptr;
   uint64_t reviewed_own_ SPW_GUARDED_BY(mutex) =
       0;  // requests noted here and by the leader at the last review

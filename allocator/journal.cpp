@@ -6,40 +6,48 @@
 namespace spillway {
 
 Place* Journal::search(uint32_t key, const Journal* leader) {
-  found_ = kNever;
-  if (seen_.empty()) return nullptr;
-  const bool led = leader != nullptr && leader != this;
-  if (led) found_ = search_by_time(key, *leader);
-  if (found_ != kNever) {
-    found_agreed_ = kTrusted;
-  } else {
-    if (holds(then()) && at(then()).key == key) {
-      if (followed_ >= kTrusted && !led) return nullptr;
-      found_ = then();
-    }
-    Agreement best = found_ == kNever ? Agreement() : agreement(found_);
-    uint32_t comparisons = best.keys;
-    uint64_t position = seen_[slot(key, previous_, before_previous_)];
-    for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position);
-         ++tries) {
-      const Entry& entry = at(position);
-      if (entry.key == key) {
-        const Agreement agreed = agreement(position);
-        comparisons += agreed.keys;
-        if (found_ == kNever || agreed.rank() > best.rank()) {
-          best = agreed;
-          found_ = position;
-        }
-        if (agreed.keys == kMostAgreed) break;
-      }
-      if (entry.back == 0 || entry.back > position) break;
-      position -= entry.back;
-    }
-    found_agreed_ = best.keys;
-    if (found_ == kNever) return nullptr;
+  if (leader == this) leader = nullptr;
+  const Searched wanted{now(), key, leader, leader == nullptr ? 0 : leader->now()};
+  if (wanted != searched_) {
+    searched_ = wanted;
+    ++searches_;
+    look_for(key, leader);
   }
+  if (found_ == kNever) return nullptr;
   const Entry& found = at(found_);
   return found.place->generation == found.generation ? found.place : nullptr;
+}
+
+void Journal::look_for(uint32_t key, const Journal* leader) {
+  found_ = kNever;
+  if (seen_.empty()) return;
+  if (leader != nullptr) found_ = search_by_time(key, *leader);
+  if (found_ != kNever) {
+    found_agreed_ = kTrusted;
+    return;
+  }
+  if (holds(then()) && at(then()).key == key) {
+    if (followed_ >= kTrusted && leader == nullptr) return;
+    found_ = then();
+  }
+  Agreement best = found_ == kNever ? Agreement() : agreement(found_);
+  uint32_t comparisons = best.keys;
+  uint64_t position = seen_[slot(key, previous_, before_previous_)];
+  for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position); ++tries) {
+    const Entry& entry = at(position);
+    if (entry.key == key) {
+      const Agreement agreed = agreement(position);
+      comparisons += agreed.keys;
+      if (found_ == kNever || agreed.rank() > best.rank()) {
+        best = agreed;
+        found_ = position;
+      }
+      if (agreed.keys == kMostAgreed) break;
+    }
+    if (entry.back == 0 || entry.back > position) break;
+    position -= entry.back;
+  }
+  found_agreed_ = best.keys;
 }
 
 uint64_t Journal::mark_expected() {

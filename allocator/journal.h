@@ -41,9 +41,12 @@ class Journal {
   }
 
   // Looks for where the program is: the best candidate becomes the position after which append() reads on.
-  // Answers its place, free or not; null if there is none, or if the guess is to be trusted.
+  // Answers its place, free or not; null if there is none, or if the guess is to be trusted. It looks once for
+  // each request, and remembers the answer until something is noted here or by the leader.
   // `leader` may be null, or this journal.
   Place* search(uint32_t key, const Journal* leader);
+  // How often it had to look.
+  uint64_t searches() const { return searches_; }
   // The place of the best candidate of the last search(); null if there was none.
   Place* best_candidate() const { return holds(found_) ? at(found_).place : nullptr; }
 
@@ -141,6 +144,16 @@ class Journal {
     hash = (hash ^ c) * 0x94D049BB133111EBu;
     return static_cast<size_t>(hash >> 32) & (size_ - 1);
   }
+  // What a search depends on: with the same, it finds the same.
+  struct Searched {
+    uint64_t at = kNever;  // the journal's end
+    uint32_t key = 0;
+    const Journal* leader = nullptr;
+    uint64_t led_at = 0;  // the leader's end
+    bool operator==(const Searched&) const = default;
+  };
+  // Sets found_ and found_agreed_. `leader` is another journal, or null.
+  void look_for(uint32_t key, const Journal* leader);
   // The entry for `key` noted nearest to where the leader's guess is now; kNever if none is near.
   uint64_t search_by_time(uint32_t key, const Journal& leader) const;
   // False without host memory: what is old is forgotten earlier then.
@@ -155,6 +168,8 @@ class Journal {
   uint32_t followed_ = 0;               // requests in a row that were as the guess said
   uint64_t found_ = kNever;             // the best candidate of a search since the last append
   uint32_t found_agreed_ = 0;
+  Searched searched_;  // the last time
+  uint64_t searches_ = 0;
   uint32_t previous_ = 0;
   uint32_t before_previous_ = 0;
 };

@@ -221,12 +221,8 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
   const bool completed_frees = heap.has_pending_frees() && heap.complete_finished_frees() > 0;
-  if (Place* place = heap.slab_with_room(request); place != nullptr) return place;
-  if (completed_frees) {
-    Place* place = heap.take_predicted(request);
-    if (place == nullptr) place = heap.take_found(request, true);
-    if (place != nullptr) return place;
-  }
+  Place* free = completed_frees ? heap.take_free(request, true) : heap.slab_with_room(request);
+  if (free != nullptr) return free;
   // From here on the driver is called, which is for the arena's context.
   std::optional<ScopedContext> context;
   const auto enter_context = [&]() SPW_REQUIRES(heap.mutex) -> Status {
@@ -302,9 +298,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
       progress = progress || (completed.ok() && completed.value() > 0);
     }
-    Place* place = progress ? heap.slab_with_room(request) : nullptr;
-    if (progress && place == nullptr) place = heap.take_predicted(request);
-    if (progress && place == nullptr) place = heap.take_found(request, true);
+    Place* place = progress ? heap.take_free(request, true) : nullptr;
     timer.finish(progress);
     if (place != nullptr) return place;
     if (!progress && !may_exceed) return nullptr;
@@ -401,7 +395,7 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
     });
     lend(*owner, heap, pages);
   }
-  return heap.take_found(request, true);
+  return heap.take_free(request, true);
 }
 
 uint32_t Arena::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {
