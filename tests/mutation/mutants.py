@@ -276,11 +276,11 @@ MUTANTS = [
         "  if (true) return;\n  if (served",
     ),
     Mutant("what a pool used goes", HEAP, "{ used.insert(page); }", "{ (void)page; }"),
-    Mutant("a pool opened again is not protected", POOLS, "    set_use_of(*heap, true);\n", ""),
+    Mutant("a pool opened again is not protected", POOLS, "    set_use_of(*heap);\n    if", "    if"),
     Mutant(
         "a heap of an open pool is not protected",
         STREAMS,
-        "set_use_of(*heap, is_claimed);",
+        "set_use_of(*heap);",
         "",
     ),
     Mutant(
@@ -357,7 +357,7 @@ MUTANTS = [
     Mutant(
         "what a graph may keep goes with what is free",
         MOVES,
-        "      if (pool.captured == MovablePool::Captured::kNever) {\n        if (Status",
+        "      if (movable.captured == MovablePool::Captured::kNever) {\n        if (Status",
         "      {\n        if (Status",
     ),
     Mutant(
