@@ -41,9 +41,9 @@ class Journal {
   }
 
   // Looks for where the program is: the best candidate becomes the position after which append() reads on.
-  // Answers its place, free or not; null if there is none, or if the guess is to be trusted. It looks once for
-  // each request, and remembers the answer until something is noted here or by the leader.
-  // `leader` may be null, or this journal.
+  // Answers its place, free or not; null if there is none, or if the guess is to be trusted. It looks once
+  // for each request, and remembers the answer until something is noted here or by the leader. `leader` may
+  // be null, or this journal.
   Place* search(uint32_t key, const Journal* leader);
   // How often it had to look.
   uint64_t searches() const { return searches_; }

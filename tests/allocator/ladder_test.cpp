@@ -25,13 +25,13 @@ TEST(Ladder, AMissThatAViewServesLooksOnce) {
   const CUstream stream = device.stream();
   std::vector<void*> blocks;
   for (int i = 0; i < 6; ++i) blocks.push_back(must_allocate(*arena, 10 * kMiB, stream));
-  for (const size_t freed : {1, 3}) SPW_EXPECT_OK(Arena::free(blocks[freed]));
+  for (const size_t freed : {1u, 3u}) SPW_EXPECT_OK(Arena::free(blocks[freed]));
   void* view = nullptr;
   const Heap::Looks looks = looks_of(*arena, [&] { view = must_allocate(*arena, 20 * kMiB, stream); });
   EXPECT_EQ(looks.guessed, 1);
   EXPECT_EQ(looks.searched, 1);
   EXPECT_EQ(arena->stats().rungs.view.hits, 1);
-  for (const size_t live : {0, 2, 4, 5}) SPW_EXPECT_OK(Arena::free(blocks[live]));
+  for (const size_t live : {0u, 2u, 4u, 5u}) SPW_EXPECT_OK(Arena::free(blocks[live]));
   SPW_EXPECT_OK(Arena::free(view));
 }
 
