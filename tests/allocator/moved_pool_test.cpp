@@ -14,9 +14,9 @@ using enum PoolStay;
 
 constexpr PoolStay kAll[] = {kHere, kLeaving, kLeft, kAway, kReturning, kArriving};
 const std::set<std::pair<PoolStay, PoolStay>> kLegal = {
-    {kHere, kLeaving},       {kLeaving, kLeft},       {kLeaving, kHere},   {kLeft, kAway},
-    {kAway, kReturning},     {kReturning, kArriving}, {kReturning, kAway}, {kArriving, kHere},
-    {kArriving, kReturning},
+    {kHere, kLeaving},   {kLeaving, kLeft},   {kLeaving, kHere},
+    {kLeft, kAway},      {kAway, kReturning}, {kReturning, kArriving},
+    {kReturning, kAway}, {kArriving, kHere},  {kArriving, kReturning},
 };
 // A way from kHere to each state.
 const std::vector<PoolStay> kTour = {kLeaving, kLeft, kAway, kReturning, kArriving};
