@@ -321,7 +321,7 @@ Place* Heap::take_found(const Request& request, bool frugal) {
   return take_hole(request, frugal);
 }
 
-Place* Heap::take_free(const Request& request, bool frugal) {
+Place* Heap::take_again(const Request& request, bool frugal) {
   if (Place* place = slab_with_room(request); place != nullptr) return place;
   if (Place* place = take_located(request); place != nullptr) return place;
   return take_found(request, frugal);

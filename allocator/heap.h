@@ -153,8 +153,8 @@ class Heap {
   // Any other place that needs no driver call, taken; take_located() has answered null. With `frugal`, holes
   // that break a page that a view would spare are passed over.
   Place* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);
-  // The two in turn, for what came free since they were tried.
-  Place* take_free(const Request& request, bool frugal) SPW_REQUIRES(mutex);
+  // A slab with room, or the two in turn: for what came free since they were tried.
+  Place* take_again(const Request& request, bool frugal) SPW_REQUIRES(mutex);
   // How often a request that was not served at once was tried in the place that was guessed, and how often
   // the journal was searched. For tests.
   struct Looks {

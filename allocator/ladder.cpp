@@ -221,8 +221,8 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*driver_);
   const bool completed_frees = heap.has_pending_frees() && heap.complete_finished_frees() > 0;
-  Place* free = completed_frees ? heap.take_free(request, true) : heap.slab_with_room(request);
-  if (free != nullptr) return free;
+  Place* found = completed_frees ? heap.take_again(request, true) : heap.slab_with_room(request);
+  if (found != nullptr) return found;
   // From here on the driver is called, which is for the arena's context.
   std::optional<ScopedContext> context;
   const auto enter_context = [&]() SPW_REQUIRES(heap.mutex) -> Status {
@@ -298,7 +298,7 @@ Result<Place*> Arena::climb_without_host_wait(Heap& heap, const Request& request
       const Result<size_t> completed = heap.complete_frees_behind_stream(request.lines);
       progress = progress || (completed.ok() && completed.value() > 0);
     }
-    Place* place = progress ? heap.take_free(request, true) : nullptr;
+    Place* place = progress ? heap.take_again(request, true) : nullptr;
     timer.finish(progress);
     if (place != nullptr) return place;
     if (!progress && !may_exceed) return nullptr;
@@ -395,7 +395,7 @@ Place* Arena::borrow_predicted(Heap& heap, const Request& request) {
     });
     lend(*owner, heap, pages);
   }
-  return heap.take_free(request, true);
+  return heap.take_again(request, true);
 }
 
 uint32_t Arena::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {

@@ -229,6 +229,8 @@ bool UringQueue::forget_memory(std::span<std::byte> memory) {
       ++region;
       continue;
     }
+    // Where the host has no memory for that, nothing has changed yet.
+    free_indexes_.reserve(free_indexes_.size() + 1);
     if (update_table(region->index, {}) < 0) return false;
     free_indexes_.push_back(region->index);
     region = regions_.erase(region);
@@ -246,6 +248,7 @@ void UringQueue::use_file(int file) {
 // Without registration the kernel pins the pages of each operation anew: slower, and right all the same.
 void UringQueue::register_region(std::byte* begin, std::byte* end) {
   if (!has_region_table_ || regions_.size() == kMostRegions) return;
+  regions_.reserve(regions_.size() + 1);  // what is in the table must be known here
   const auto index = free_indexes_.empty() ? static_cast<uint16_t>(regions_.size()) : free_indexes_.back();
   if (const int done = update_table(index, {begin, static_cast<size_t>(end - begin)}); done < 0) {
     plain_memory_reason_ = std::strerror(-done);
