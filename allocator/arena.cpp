@@ -26,16 +26,9 @@ Status not_ours(const char* what, uint64_t va) {
 }  // namespace
 
 Arena::Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options)
-    : driver_(std::move(driver)),
-      device_(device),
-      options_(options),
-      stamp_(next_stamp()),
-      counters_(options.tracer, device),
-      events_(*driver_),
-      shared_(*driver_, *this, counters_, events_),
-      most_mappings_(options.most_mappings),
-      limit_(options.limit_bytes),
-      reserve_bytes_(options.reserve_bytes) {}
+    : parts_(std::move(driver), device, options, *this),
+      mover_(parts_, open_pools_, heaps_, waits_,
+             {[this](uint64_t bytes) { return make_room(bytes); }, [this] { return trim(); }}) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> driver, int device,
                                              const ArenaOptions& options) {
@@ -44,63 +37,45 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   Result<RetainedContext> context = RetainedContext::retain(driver, device);
   if (!context.ok()) return context.take_status();
   std::unique_ptr<Arena> arena(new Arena(driver, device, options));
-  arena->context_ = std::move(context.value());
-  arena->properties_ = properties.value();
+  ArenaParts& parts = arena->parts_;
+  parts.context = std::move(context.value());
+  parts.properties = properties.value();
   Result<std::unique_ptr<PageStore>> store = PageStore::create(
-      std::move(driver), device, properties.value(), {options.use_vmm, options.exportable}, arena->counters_);
+      std::move(driver), device, properties.value(), {options.use_vmm, options.exportable}, parts.counters);
   if (!store.ok()) return store.take_status();
-  arena->store_ = std::move(store.value());
-  arena->update_most_pages();
+  parts.store = std::move(store.value());
+  parts.update_most_pages();
   (void)arena->set_soft_limit(options.soft_limit_bytes);
   return arena;
 }
 
 Arena::~Arena() {
-  if (store_ == nullptr) return;  // create() failed: the device holds nothing of the arena
-  PlacedBlocks::instance().release_all(counters_);
-  const ScopedContext context(*driver_, context_.get());
-  const RelaxedCapture relaxed(*driver_);
-  // Without its context nothing uses the memory any more.
+  if (parts_.store == nullptr) return;  // create() failed: the device holds nothing of the arena
+  PlacedBlocks::instance().release_all(parts_.counters);
+  const ScopedContext context(*parts_.driver, parts_.context.get());
+  const RelaxedCapture relaxed(*parts_.driver);
   open_pools_.clear();
-  open_pool_count_.store(0, std::memory_order_release);
-  capture_pool_count_.store(0, std::memory_order_release);
+  // Without its context nothing uses the memory any more.
   bool idle = !context.status().ok();
   try {
-    idle = idle || wait_if_nothing_captures();
+    idle = idle || waits_.wait_if_nothing_captures();
   } catch (const std::bad_alloc&) {
     idle = false;
   }
   if (!idle) {
-    store_->leave_to_driver();
-    shared_.leave_to_driver();
+    parts_.store->leave_to_driver();
+    parts_.shared.leave_to_driver();
   }
-  for_each_sourced([&](const SourcedPool& pool) {
-    kArenaLock.assert_held();  // nobody else has the arena any more
-    if (!idle) return;
-    for (const SegmentMemory& memory :
-         pool.store->take_segments([](PageId) { return true; }, [](PageId) {})) {
-      pool.source.free(memory);
-    }
-  });
-  for (const std::unique_ptr<Heap>& heap : heaps_) heap->trace_end();
+  if (idle) sources_.return_all();
   heaps_.clear();
-  store_.reset();
-  shared_.give_back();
-  events_.clear();
-}
-
-void Arena::update_most_pages() {
-  const uint64_t device_bytes = store_->device_bytes();
-  const uint64_t reserve = std::min(reserve_bytes_, device_bytes);
-  const uint64_t most = std::min(limit_.load(std::memory_order_relaxed), device_bytes - reserve);
-  store_->set_most_pages((most - std::min(most, held_elsewhere_bytes())) / kPageBytes);
-  exceeds_limit_.store(store_->page_count() > store_->most_pages(), std::memory_order_relaxed);
-  if (traced_limit_ != most) counters_.trace(TraceKind::kLimit, 0, traced_limit_ = most, 0);
+  parts_.store.reset();
+  parts_.shared.give_back();
+  parts_.events.clear();
 }
 
 Heap::Looks Arena::looks() const {
   Heap::Looks all;
-  for (Heap* heap : heaps()) {
+  for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
     const Heap::Looks own = heap->looks();
     all.guessed += own.guessed;
@@ -110,34 +85,28 @@ Heap::Looks Arena::looks() const {
 }
 
 uint64_t Arena::most_reserved_bytes() const {
-  const ArenaLock lock(mutex_);
-  return store_->most_pages() * kPageBytes + held_elsewhere_bytes();
+  const ArenaLock lock(parts_.mutex);
+  return parts_.store->most_pages() * kPageBytes + parts_.held_elsewhere_bytes();
 }
 
 Status Arena::set_limit(uint64_t bytes) {
-  const ArenaLock lock(mutex_);
-  limit_.store(bytes, std::memory_order_relaxed);
-  update_most_pages();
+  const ArenaLock lock(parts_.mutex);
+  parts_.limit.store(bytes, std::memory_order_relaxed);
+  parts_.update_most_pages();
   return {};
 }
 
 Status Arena::set_reserve(uint64_t bytes) {
-  const ArenaLock lock(mutex_);
-  reserve_bytes_ = bytes;
-  update_most_pages();
+  const ArenaLock lock(parts_.mutex);
+  parts_.reserve_bytes = bytes;
+  parts_.update_most_pages();
   return {};
 }
 
 Status Arena::set_soft_limit(uint64_t bytes) {
-  const ArenaLock lock(mutex_);
-  store_->set_soft_most_pages(bytes / kPageBytes);
+  const ArenaLock lock(parts_.mutex);
+  parts_.store->set_soft_most_pages(bytes / kPageBytes);
   return {};
-}
-
-inline Heap* Arena::remembered_heap(CUstream stream) const {
-  if (open_pool_count_.load(std::memory_order_acquire) != 0) return nullptr;
-  const bool is_it = last_heap.stamp == stamp_.load(std::memory_order_relaxed) && last_heap.stream == stream;
-  return is_it ? last_heap.heap : nullptr;
 }
 
 // ---- Allocate and free
@@ -145,16 +114,16 @@ inline Heap* Arena::remembered_heap(CUstream stream) const {
 inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64_t requested_bytes,
                                                           CUstream stream, void** out) {
   try {
-    if (exceeds_limit_.load(std::memory_order_relaxed)) [[unlikely]]
+    if (parts_.exceeds_limit.load(std::memory_order_relaxed)) [[unlikely]]
       keep_limit();
     for (;;) {
-      Heap* heap = remembered_heap(stream);
+      Heap* heap = heaps_.remembered(stream);
       if (heap == nullptr) [[unlikely]] {
-        Result<Heap*> found = find_heap(stream);
+        Result<Heap*> found = heaps_.find(stream);
         if (!found.ok()) return found.take_status();
         heap = found.value();
       }
-      Status status = bytes <= options_.small_limit_bytes
+      Status status = bytes <= parts_.options.small_limit_bytes
                           ? allocate_small(*heap, bytes, requested_bytes, out)
                           : allocate_large(*heap, bytes, requested_bytes, out);
       // The climb found out that its stream is gone, and another has the handle: that one has a heap of its
@@ -189,13 +158,23 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
     const Lock lock(heap.mutex);  // under which another stream may take the heap over
     tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
   }
-  Result<TakenPlace> climbed = climb(heap, request, tried);
-  if (!climbed.ok()) return climbed.take_status();
-  *taken = std::move(climbed.value());
+  Result<Ladder::Served> served = ladder_.climb(heap, request, bytes, tried);
+  if (!served.ok()) return served.take_status();
+  *taken = std::move(served->taken);
+  *out = served->outside;
   Status status;
-  if (taken->place == nullptr) status = place_outside(heap, bytes, tried, out);
+  if (taken->place == nullptr && *out == nullptr) {
+    tried.note(Rung::kOutOfMemory, true, 0);
+    status = out_of_memory(requested_bytes, tried);
+  }
   climbs_.add(tried);
   return status;
+}
+
+Status Arena::out_of_memory(uint64_t requested_bytes, const Climb& tried) {
+  parts_.counters.on_rung(Rung::kOutOfMemory, true, 0);
+  parts_.counters.trace(TraceKind::kOutOfMemory, 0, requested_bytes, 0);
+  return Status::out_of_memory(oom_text(requested_bytes, tried));
 }
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
@@ -317,6 +296,34 @@ Status Arena::release_withheld(void* pointer) {
   return heap.release_withheld(*place, va);
 }
 
+// ---- Work that is over
+
+void Arena::complete_finished_frees() {
+  const RelaxedCapture relaxed(*parts_.driver);
+  for (Heap* heap : heaps_.all()) {
+    const Lock lock(heap->mutex);
+    if (heap->has_pending_frees()) heap->complete_finished_frees();
+  }
+}
+
+bool Arena::is_quiet() {
+  const ScopedContext context(*parts_.driver, parts_.context.get());
+  if (!context.status().ok()) return false;
+  const RelaxedCapture relaxed(*parts_.driver);
+  for (Heap* heap : heaps_.all()) {
+    const Lock lock(heap->mutex);
+    // Of other threads' default streams only they can ask.
+    if (heaps_.has_gone(*heap) || (heap->key.thread != 0 && heap->key.thread != thread_number())) continue;
+    // Nobody opens a pool for a capture meanwhile: a question about a stream that captures ends the capture.
+    const bool is_idle = open_pools_.without_captures([&] {
+      return !is_capturing(*parts_.driver, heap->key.stream) &&
+             parts_.driver->cuStreamQuery(heap->key.stream) == CUDA_SUCCESS;
+    });
+    if (!is_idle) return false;
+  }
+  return true;
+}
+
 // ---- Statistics
 
 uint64_t Arena::largest_free_bytes() const {
@@ -327,17 +334,17 @@ uint64_t Arena::largest_free_bytes() const {
   };
   std::vector<Server> servers;
   uint64_t lent_pages = 0;  // vacant, of heaps that let others have them
-  for (Heap* heap : heaps()) {
+  for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
     if (heap->counters.is_away()) continue;
     const Server server{heap->free_space(), !heap->keeps_pages,
-                        &heap->store() == store_.get() && store_->uses_vmm()};
+                        !heap->is_sourced() && parts_.store->uses_vmm()};
     if (server.lends && server.has_views) lent_pages += server.space.vacant_pages;
     // A pool that was released serves nobody, and the next heap to be opened has another one's pages only.
-    const bool serves = !heap->is_closed() && (heap->key.pool == PoolId{} || heap->pool_bytes() != nullptr);
+    const bool serves = !heap->is_closed() && (!heap->key.pool.is_private() || heap->pool_bytes() != nullptr);
     if (serves) servers.push_back(server);
   }
-  RequestLimits limits{true, options_.share_edges, options_.small_limit_bytes};
+  RequestLimits limits{true, parts_.options.share_edges, parts_.options.small_limit_bytes};
   uint64_t largest = largest_request_bytes({}, lent_pages, limits);
   for (const Server& server : servers) {
     limits.views = server.has_views;
@@ -349,43 +356,43 @@ uint64_t Arena::largest_free_bytes() const {
 }
 
 DeviceStats Arena::stats() const {
-  DeviceStats stats = counters_.snapshot();
+  DeviceStats stats = parts_.counters.snapshot();
   const uint64_t limit_bytes = limit();
   stats.limit_bytes = limit_bytes > INT64_MAX ? INT64_MAX : static_cast<int64_t>(limit_bytes);
   uint64_t metadata = 0;
-  for (Heap* heap : heaps()) {
+  for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
     metadata += heap->metadata_bytes();
   }
   {
-    const ArenaLock lock(mutex_);
-    stats.live_mappings = store_->live_mappings() + shared_.mappings();
-    stats.metadata_bytes = static_cast<int64_t>(metadata + store_->metadata_bytes());
+    const ArenaLock lock(parts_.mutex);
+    stats.live_mappings = parts_.store->live_mappings() + parts_.shared.mappings();
+    stats.metadata_bytes = static_cast<int64_t>(metadata + parts_.store->metadata_bytes());
   }
   stats.largest_free_bytes = static_cast<int64_t>(largest_free_bytes());
   return stats;
 }
 
 std::optional<uint64_t> Arena::device_free_bytes() const {
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   size_t free_bytes = 0;
   size_t device_bytes = 0;
-  if (!context.status().ok() || driver_->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
+  if (!context.status().ok() || parts_.driver->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
     return std::nullopt;
   return free_bytes;
 }
 
 std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const {
-  OomRequest request{requested_bytes, device_, most_reserved_bytes(), 0, 0, {}, tried};
+  OomRequest request{requested_bytes, parts_.device, most_reserved_bytes(), 0, 0, {}, tried};
   if (const std::optional<uint64_t> free_bytes = device_free_bytes()) {
-    request.device_bytes = properties_.total_bytes;
+    request.device_bytes = parts_.properties.total_bytes;
     request.device_free_bytes = *free_bytes;
   }
   {
-    const ArenaLock lock(mutex_);
-    for (const auto& [id, pool] : pools_) {
-      if (pool->movable == nullptr) request.pools.push_back({id.first, id.second, pool->bytes});
-    }
+    const ArenaLock lock(parts_.mutex);
+    parts_.pools.for_each([&](const Pool& pool) {
+      if (pool.movable == nullptr) request.pools.push_back({pool.id.first, pool.id.second, pool.bytes});
+    });
   }
   return oom_report(request, stats());
 }

@@ -10,41 +10,42 @@ namespace spillway {
 
 Status Arena::check_shareable() const {
   const auto refuse = [&](const char* why) {
-    return Status::unsupported(fmt::format("device {} ({}): {}", device_, properties_.name, why));
+    return Status::unsupported(fmt::format("device {} ({}): {}", parts_.device, parts_.properties.name, why));
   };
-  if (properties_.is_mig) return refuse("a MIG instance shares no memory with other processes");
-  if (!store_->uses_vmm()) return refuse("sharing memory needs virtual memory management (backend:vmm)");
-  if (properties_.posix_handles == 0) return refuse("its memory cannot be exported as a file descriptor");
+  if (parts_.properties.is_mig) return refuse("a MIG instance shares no memory with other processes");
+  if (!parts_.store->uses_vmm())
+    return refuse("sharing memory needs virtual memory management (backend:vmm)");
+  if (parts_.properties.posix_handles == 0)
+    return refuse("its memory cannot be exported as a file descriptor");
   return {};
-}
-
-uint64_t Arena::held_elsewhere_bytes() const {
-  return shared_.held_bytes() + sourced_bytes();
 }
 
 Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
   *out = nullptr;
   if (Status status = check_shareable(); !status.ok()) return status;
   if (bytes == 0) return {};
-  Result<StreamIdentity> identity = identify(*driver_, stream);
+  Result<StreamIdentity> identity = identify(*parts_.driver, stream);
   if (!identity.ok()) return identity.take_status();
-  if (Status status = check_context(*driver_, stream, context_.get(), device_); !status.ok()) return status;
-  const ScopedContext context(*driver_, context_.get());
+  if (Status status = check_context(*parts_.driver, stream, parts_.context.get(), parts_.device);
+      !status.ok())
+    return status;
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
-  if (spillway::is_capturing(*driver_, identity->stream)) {
+  if (spillway::is_capturing(*parts_.driver, identity->stream)) {
     return Status::invalid_state("a shareable block cannot be made on a stream that is being captured");
   }
   if (bytes > kLargestRequestBytes) return out_of_memory(bytes);
   for (bool trimmed = false;; trimmed = true) {
     {
-      const RelaxedCapture relaxed(*driver_);
-      const ArenaLock lock(mutex_);
-      Result<uint64_t> va = shared_.reuse(bytes, identity.value());
+      const RelaxedCapture relaxed(*parts_.driver);
+      const ArenaLock lock(parts_.mutex);
+      Result<uint64_t> va = parts_.shared.reuse(bytes, identity.value());
       if (va.ok() && va.value() == 0) {
         const uint64_t pages = SharedBlocks::extent_bytes(bytes) / kPageBytes;
-        va = store_->room_pages() < pages ? Result<uint64_t>(Status::out_of_memory("the limit"))
-                                          : shared_.create(bytes, identity.value(), store_->devices());
-        update_most_pages();
+        va = parts_.store->room_pages() < pages
+                 ? Result<uint64_t>(Status::out_of_memory("the limit"))
+                 : parts_.shared.create(bytes, identity.value(), parts_.store->devices());
+        parts_.update_most_pages();
       }
       if (va.ok()) {
         *out = reinterpret_cast<void*>(va.value());
@@ -53,34 +54,36 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
       if (va.status().code() != SPW_ERROR_OUT_OF_MEMORY) return va.take_status();
     }
     if (trimmed || !trim().ok()) return out_of_memory(bytes);
-    counters_.on_alloc_retry();
+    parts_.counters.on_alloc_retry();
   }
 }
 
 Status Arena::free_shared(uint64_t va) {
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
-  const RelaxedCapture relaxed(*driver_);
-  const ArenaLock lock(mutex_);
-  Status status = shared_.free(va);
-  if (status.ok()) shared_.complete_finished_frees();
-  update_most_pages();
+  const RelaxedCapture relaxed(*parts_.driver);
+  const ArenaLock lock(parts_.mutex);
+  Status status = parts_.shared.free(va);
+  if (status.ok()) parts_.shared.complete_finished_frees();
+  parts_.update_most_pages();
   return status;
 }
 
 Status Arena::record_stream_shared(uint64_t va, CUstream stream) {
-  Result<StreamIdentity> identity = identify(*driver_, stream);
+  Result<StreamIdentity> identity = identify(*parts_.driver, stream);
   if (!identity.ok()) return identity.take_status();
-  if (Status status = check_context(*driver_, stream, context_.get(), device_); !status.ok()) return status;
-  const ArenaLock lock(mutex_);
-  return shared_.record_stream(va, identity.value());
+  if (Status status = check_context(*parts_.driver, stream, parts_.context.get(), parts_.device);
+      !status.ok())
+    return status;
+  const ArenaLock lock(parts_.mutex);
+  return parts_.shared.record_stream(va, identity.value());
 }
 
 Result<Exported> Arena::export_block(const void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   if (Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
-    const ArenaLock lock(arena->mutex_);
-    return arena->shared_.export_block(va);
+    const ArenaLock lock(arena->parts_.mutex);
+    return arena->parts_.shared.export_block(va);
   }
   if (AddressMap::instance().find(va) != nullptr) {
     return Status::invalid_pointer(
@@ -108,10 +111,10 @@ Status Arena::import_block(int descriptor, uint64_t bytes, void** out) {
 // ---- Ordinary blocks, page by page
 
 Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages) {
-  if (!store_->uses_vmm() || !store_->is_exportable()) {
+  if (!parts_.store->uses_vmm() || !parts_.store->is_exportable()) {
     if (Status status = check_shareable(); !status.ok()) return status;
     return Status::unsupported(fmt::format(
-        "device {}: its memory was not made to be shown to other processes (option ipc:on)", device_));
+        "device {}: its memory was not made to be shown to other processes (option ipc:on)", parts_.device));
   }
   const auto va = reinterpret_cast<uint64_t>(pointer);
   Place* place = AddressMap::instance().find(va);
@@ -121,7 +124,7 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   }
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
-  if (&heap.store() != store_.get() || heap.may_move) {
+  if (heap.is_sourced() || heap.may_move) {
     return Status::unsupported(fmt::format(
         "{:#x}: it is of a region, which may move, or of a pool whose memory is another allocator's", va));
   }
@@ -134,26 +137,26 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   // FNV-1a over the pages' serial numbers.
   span->identity = 0xcbf29ce484222325;
   for (const PageId page : pages)
-    span->identity = (span->identity ^ store_->page(page).serial) * 0x100000001b3;
+    span->identity = (span->identity ^ parts_.store->page(page).serial) * 0x100000001b3;
   return {};
 }
 
 Result<PageSpan> Arena::pages_around(const void* pointer) {
   PageSpan span;
   std::vector<PageId> pages;
-  const ArenaLock lock(mutex_);
+  const ArenaLock lock(parts_.mutex);
   if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
   return span;
 }
 
 Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
                            std::vector<int>& descriptors) {
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
   PageSpan span;
   std::vector<PageId> pages;
   // Held to the end: it keeps the pages from being released.
-  const ArenaLock lock(mutex_);
+  const ArenaLock lock(parts_.mutex);
   if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
   if (span.identity != identity || first > span.count || count > span.count - first) {
     return Status::invalid_state(
@@ -161,7 +164,7 @@ Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t firs
                     reinterpret_cast<uint64_t>(pointer)));
   }
   for (uint32_t i = first; i < first + count; ++i) {
-    Result<int> descriptor = export_file_descriptor(*driver_, store_->page(pages[i]).handle);
+    Result<int> descriptor = export_file_descriptor(*parts_.driver, parts_.store->page(pages[i]).handle);
     if (!descriptor.ok()) return descriptor.take_status();
     descriptors.push_back(descriptor.value());
   }
@@ -170,28 +173,28 @@ Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t firs
 
 Result<MappedRange> Arena::begin_import(uint64_t bytes) {
   if (Status status = check_shareable(); !status.ok()) return status;
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
-  counters_.on_driver_call(DriverCall::kReserve);
-  return MappedRange::reserve(*driver_, bytes);
+  parts_.counters.on_driver_call(DriverCall::kReserve);
+  return MappedRange::reserve(*parts_.driver, bytes);
 }
 
 Status Arena::import_piece(MappedRange& range, int descriptor, uint64_t bytes) {
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
-  const RelaxedCapture relaxed(*driver_);
-  Result<PhysicalHandle> handle = import_file_descriptor(*driver_, descriptor, bytes);
+  const RelaxedCapture relaxed(*parts_.driver);
+  Result<PhysicalHandle> handle = import_file_descriptor(*parts_.driver, descriptor, bytes);
   if (!handle.ok()) return handle.take_status();
-  counters_.on_driver_call(DriverCall::kMap);
+  parts_.counters.on_driver_call(DriverCall::kMap);
   return range.append(handle.value());
 }
 
 Status Arena::finish_import(MappedRange range, void** out) {
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
-  const RelaxedCapture relaxed(*driver_);
-  const ArenaLock lock(mutex_);
-  Result<uint64_t> va = shared_.take_in(std::move(range), store_->devices());
+  const RelaxedCapture relaxed(*parts_.driver);
+  const ArenaLock lock(parts_.mutex);
+  Result<uint64_t> va = parts_.shared.take_in(std::move(range), parts_.store->devices());
   if (!va.ok()) return va.take_status();
   *out = reinterpret_cast<void*>(va.value());
   return {};
@@ -209,29 +212,29 @@ Status Arena::close_import(void* pointer) {
 
 Status Arena::close_own_import(uint64_t va) {
   {
-    const ArenaLock lock(mutex_);
-    if (!shared_.is_imported(va)) {
+    const ArenaLock lock(parts_.mutex);
+    if (!parts_.shared.is_imported(va)) {
       return Status::invalid_pointer(fmt::format("close of {:#x}: nothing was imported there", va));
     }
   }
-  const ScopedContext context(*driver_, context_.get());
+  const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
-  const std::vector<Heap*> all = heaps();
-  if (any_capturing(all)) {
+  const std::vector<Heap*> all = heaps_.all();
+  if (heaps_.any_capturing(all)) {
     return Status::invalid_state("close while a stream is being captured: nothing can be unmapped now");
   }
   // Its users are unknown: only a wait for the whole context reaches them all.
-  if (!may_wait_for_context()) {
+  if (!waits_.may_wait_for_context()) {
     return Status::invalid_state(
         "close while a stream may be captured (a pool is open): the wait for whoever "
         "uses the memory would end that capture");
   }
-  const RelaxedCapture relaxed(*driver_);
-  counters_.on_host_wait();
-  counters_.on_sync_all_streams();
-  if (Status status = synchronize_context(all); !status.ok()) return status;
-  const ArenaLock lock(mutex_);
-  return shared_.drop_imported(va);
+  const RelaxedCapture relaxed(*parts_.driver);
+  parts_.counters.on_host_wait();
+  parts_.counters.on_sync_all_streams();
+  if (Status status = waits_.synchronize_context(all); !status.ok()) return status;
+  const ArenaLock lock(parts_.mutex);
+  return parts_.shared.drop_imported(va);
 }
 
 }  // namespace spillway

@@ -115,6 +115,8 @@ class Heap {
 
   int device() const { return store_.device(); }
   const PageStore& store() const { return store_; }
+  // Its memory comes from a source of its pool's, and is no other heap's.
+  bool is_sourced() const { return store_.is_sourced(); }
 
   // Its stream is gone: it lends and takes frees back, but serves nobody. Needs no lock.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
@@ -244,6 +246,12 @@ class Heap {
   // together, so that the free of a large block stores little, which may name a later epoch than needed,
   // never an earlier.
   uint64_t last_use(PageId page) const SPW_REQUIRES(mutex) { return epochs_[page / kEpochPages]; }
+  // Whether the uses of a vacant page are over as of the last wait of the host; and whether it may be given
+  // back therefore.
+  bool is_done_with(PageId page) const SPW_REQUIRES(mutex) { return timeline.is_complete(last_use(page)); }
+  bool may_release(PageId page) const SPW_REQUIRES(mutex) {
+    return !keeps_pages && is_vacant(page) && is_done_with(page);
+  }
   // As if everything vacant had been used just now.
   void stamp_all() SPW_REQUIRES(mutex) { std::fill(epochs_.begin(), epochs_.end(), timeline.epoch()); }
   // What it could serve a request from without new memory.

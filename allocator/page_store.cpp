@@ -56,6 +56,7 @@ Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Drive
   std::unique_ptr<PageStore> store(
       new PageStore(std::move(driver), device, counters, static_cast<PageId>(ids)));
   store->device_bytes_ = properties.total_bytes;
+  store->is_sourced_ = options.is_sourced;
   store->vmm_ = options.use_vmm && properties.vmm_supported && kPageBytes % properties.granularity_bytes == 0;
   // A device that does not say would perhaps refuse to create any page so.
   const bool can_export = store->vmm_ && properties.posix_handles == 1 && !properties.is_mig;

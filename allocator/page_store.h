@@ -57,7 +57,8 @@ struct SegmentMemory {
 
 struct PageStoreOptions {
   bool use_vmm = true;
-  bool exportable = true;  // where the device can: pages may be shown to other processes
+  bool exportable = true;   // where the device can: pages may be shown to other processes
+  bool is_sourced = false;  // all memory comes by add_segment()
 };
 
 class PageStore {
@@ -68,6 +69,7 @@ class PageStore {
   ~PageStore();
 
   bool uses_vmm() const { return vmm_; }
+  bool is_sourced() const { return is_sourced_; }
   bool is_exportable() const { return sharing_ != Sharing::kNone; }
   int device() const { return device_; }
   uint64_t device_bytes() const { return device_bytes_; }
@@ -235,6 +237,7 @@ class PageStore {
   const PageId id_capacity_;
   std::vector<int> devices_ SPW_GUARDED_BY(kArenaLock);
   bool vmm_ = true;
+  bool is_sourced_ = false;
   Sharing sharing_ = Sharing::kNone;
   uint64_t pages_ever_ SPW_GUARDED_BY(kArenaLock) = 0;
   bool left_to_driver_ = false;

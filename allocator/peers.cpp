@@ -64,36 +64,37 @@ Status PageStore::grant_peer(int peer) {
 }
 
 std::vector<int> Arena::devices() const {
-  const ArenaLock lock(mutex_);
-  return store_->devices();
+  const ArenaLock lock(parts_.mutex);
+  return parts_.store->devices();
 }
 
 Status Arena::enable_peer(int peer) {
-  if (peer == device_) {
+  if (peer == parts_.device) {
     return Status::invalid_argument(fmt::format("device {} is no peer of itself", peer));
   }
-  if (Status status = check_peer(*driver_, peer, device_); !status.ok()) return status;
-  const RelaxedCapture relaxed(*driver_);
-  if (store_->uses_vmm()) {
-    const ScopedContext context(*driver_, context_.get());
+  if (Status status = check_peer(*parts_.driver, peer, parts_.device); !status.ok()) return status;
+  const RelaxedCapture relaxed(*parts_.driver);
+  if (parts_.store->uses_vmm()) {
+    const ScopedContext context(*parts_.driver, parts_.context.get());
     if (!context.status().ok()) return context.status();
-    const ArenaLock lock(mutex_);
-    if (store_->is_granted(peer)) return {};
-    if (Status status = shared_.grant_peer(peer); !status.ok()) return status;
-    Status status = store_->grant_peer(peer);
-    if (!status.ok()) shared_.deny_peer(peer);
+    const ArenaLock lock(parts_.mutex);
+    if (parts_.store->is_granted(peer)) return {};
+    if (Status status = parts_.shared.grant_peer(peer); !status.ok()) return status;
+    Status status = parts_.store->grant_peer(peer);
+    if (!status.ok()) parts_.shared.deny_peer(peer);
     return status;
   }
-  if (driver_->cuCtxEnablePeerAccess == nullptr) {
+  if (parts_.driver->cuCtxEnablePeerAccess == nullptr) {
     return Status::unsupported("cuCtxEnablePeerAccess: this driver does not have it");
   }
-  Result<RetainedContext> user = RetainedContext::retain(driver_, peer);
+  Result<RetainedContext> user = RetainedContext::retain(parts_.driver, peer);
   if (!user.ok()) return user.take_status();
-  const ScopedContext context(*driver_, user->get());
+  const ScopedContext context(*parts_.driver, user->get());
   if (!context.status().ok()) return context.status();
-  const CUresult answer = driver_->cuCtxEnablePeerAccess(context_.get(), 0);
-  return answer == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? Status()
-                                                          : driver_->check(answer, "cuCtxEnablePeerAccess");
+  const CUresult answer = parts_.driver->cuCtxEnablePeerAccess(parts_.context.get(), 0);
+  return answer == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+             ? Status()
+             : parts_.driver->check(answer, "cuCtxEnablePeerAccess");
 }
 
 }  // namespace spillway

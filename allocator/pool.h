@@ -31,6 +31,9 @@ namespace spillway {
 struct PoolId {
   uint64_t first = 0;
   uint64_t second = 0;
+
+  // {0, 0} is the default pool.
+  bool is_private() const { return first != 0 || second != 0; }
   bool operator==(const PoolId&) const = default;
   bool operator<(const PoolId& other) const {
     return std::tie(first, second) < std::tie(other.first, other.second);
@@ -69,23 +72,6 @@ struct Pool {
   std::unique_ptr<SourcedPool> source;    // instead of the device; null: the device
   std::unique_ptr<MovablePool> movable;   // null: its memory stays where it is
   std::optional<LastRungs::Id> lends_as;  // what is free in it serves others; 0: by take_lent() alone
-};
-
-// A pool that is open: which requests it serves.
-struct OpenPool {
-  OpenPool(PoolId pool, std::function<bool(CUstream)> asked) : id(pool), filter(std::move(asked)) {}
-
-  const PoolId id;
-  const std::function<bool(CUstream)> filter;
-  bool is_sourced = false;
-  bool is_movable = false;
-  bool by_owner = false;            // of a movable pool
-  bool is_last = false;             // behind all others
-  std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
-  // What it is open for, as far as its first request told: perhaps a capture, or whatever a thread does, if
-  // the filter accepts a stream that nobody ever used.
-  enum class Use : uint8_t { kUnknown, kCapture, kOther };
-  std::atomic<Use> use{Use::kUnknown};
 };
 
 // What was live at a place: a large block, or those of a slab, which is kept as it was.

@@ -123,8 +123,8 @@ Status Heap::validate() const {
 }
 
 Status Arena::validate() const {
-  const ArenaLock lock(mutex_);
-  const std::vector<Heap*> all = heaps();
+  const ArenaLock lock(parts_.mutex);
+  const std::vector<Heap*> all = heaps_.all();
   const AllLocked locked(all);
   int64_t active = 0;
   int64_t owned = 0;
@@ -140,21 +140,22 @@ Status Arena::validate() const {
     cached += stats.cached_free_bytes;
     in_pools[heap->pool_bytes()] += stats.owned_bytes;
   }
-  for (const auto& [id, pool] : pools_) {
-    const spw_stat& bytes = pool->bytes;
+  Status counted;
+  parts_.pools.for_each([&](const Pool& pool) {
+    const spw_stat& bytes = pool.bytes;
     const int64_t walked = in_pools[&bytes];
-    if (bytes.current != walked || bytes.peak < walked) {
-      return broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", id.first,
-                                id.second, walked, bytes.current, bytes.peak));
-    }
-  }
-  if (Status status = shared_.validate(); !status.ok()) return status;
-  const HeapStats shared = shared_.stats();
+    if (bytes.current == walked && bytes.peak >= walked) return;
+    counted = broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", pool.id.first,
+                                 pool.id.second, walked, bytes.current, bytes.peak));
+  });
+  if (!counted.ok()) return counted;
+  if (Status status = parts_.shared.validate(); !status.ok()) return status;
+  const HeapStats shared = parts_.shared.stats();
   active += shared.active_bytes;
   owned += shared.owned_bytes;
   cached += shared.cached_free_bytes;
-  const DeviceStats stats = counters_.snapshot();
-  const auto reserved = static_cast<int64_t>(store_->reserved_bytes() + held_elsewhere_bytes());
+  const DeviceStats stats = parts_.counters.snapshot();
+  const auto reserved = static_cast<int64_t>(parts_.store->reserved_bytes() + parts_.held_elsewhere_bytes());
   if (owned != reserved || stats.reserved_bytes.all.current != reserved) {
     return broken(fmt::format("{} bytes owned by heaps, {} held, {} counted as reserved", owned, reserved,
                               stats.reserved_bytes.all.current));
@@ -242,8 +243,8 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
   if (const Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
     std::vector<SegmentRow> shared;
     {
-      const ArenaLock lock(arena->mutex_);
-      arena->shared_.list_segments(shared);
+      const ArenaLock lock(arena->parts_.mutex);
+      arena->parts_.shared.list_segments(shared);
     }
     for (const SegmentRow& segment : shared) {
       for (const BlockRow& row : segment.blocks) {
@@ -276,9 +277,9 @@ Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_b
 }
 
 std::vector<SegmentRow> Arena::segments() const {
-  const ArenaLock lock(mutex_);
+  const ArenaLock lock(parts_.mutex);
   std::vector<SegmentRow> segments;
-  for (const Heap* heap : heaps()) {
+  for (const Heap* heap : heaps_.all()) {
     if (heap->counters.is_away()) continue;
     std::vector<BlockRow> rows;
     {
@@ -312,7 +313,7 @@ std::vector<SegmentRow> Arena::segments() const {
       end = row.address + row.bytes;
     }
   }
-  shared_.list_segments(segments);
+  parts_.shared.list_segments(segments);
   return segments;
 }
 

@@ -18,10 +18,14 @@ TIMELINE = "allocator/timeline.h"
 LADDER = "allocator/ladder.cpp"
 ARENA = "allocator/arena.cpp"
 POOLS = "allocator/arena_pools.cpp"
-WAITS = "allocator/arena_waits.cpp"
-STREAMS = "allocator/arena_streams.cpp"
-SOURCES = "allocator/arena_sources.cpp"
-MOVES = "allocator/arena_moves.cpp"
+BORROWING = "allocator/borrowing.cpp"
+WAITS = "allocator/device_waits.cpp"
+TRIMMING = "allocator/trimming.cpp"
+VIEWS = "allocator/view_budget.cpp"
+STREAMS = "allocator/stream_heaps.cpp"
+POOL_TABLE = "allocator/pool_table.cpp"
+SOURCES = "allocator/sources.cpp"
+MOVES = "allocator/pool_mover.cpp"
 HEAP = "allocator/heap.cpp"
 HEAP_FREE = "allocator/heap_free.cpp"
 HEAP_STATE = "allocator/heap_state.cpp"
@@ -46,41 +50,48 @@ MUTANTS = [
     # ---- Pages of other heaps
     Mutant(
         "a borrower does not wait",
-        LADDER,
+        BORROWING,
         "if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;",
         "",
     ),
     Mutant(
         "a lender counts as complete",
-        LADDER,
+        BORROWING,
         "if (timeline.is_complete(epoch) || is_over) return true;",
         "return true;",
     ),
-    Mutant("one wait serves for ever", LADDER, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
-    Mutant("a pool borrows behind its stream", LADDER, "if (waiter.is_replayed) return false;", ""),
-    Mutant("a pool lends behind its stream", LADDER, "if (earlier.is_replayed) return false;", ""),
+    Mutant("one wait serves for ever", BORROWING, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
+    Mutant("a pool borrows behind its stream", BORROWING, "if (waiter.is_replayed) return false;", ""),
+    Mutant("a pool lends behind its stream", BORROWING, "if (earlier.is_replayed) return false;", ""),
     Mutant(
         "another thread's default stream is waited for",
-        LADDER,
+        BORROWING,
         "if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;",
         "",
     ),
-    Mutant("a captured stream is waited for", LADDER, "  if (is_capturing(earlier)) return false;\n", ""),
+    Mutant("a captured stream is waited for", BORROWING, "  if (heaps_.is_capturing(earlier)) return false;\n", ""),
     Mutant(
         "a captured stream borrows",
         LADDER,
-        "    if (is_capturing(heap)) {\n      if (may_exceed) continue;\n      return nullptr;\n    }\n",
-        "",
+        "Turns::kOnce, false, nullptr, &Ladder::wait_on_device",
+        "Turns::kOnce, true, nullptr, &Ladder::wait_on_device",
     ),
-    Mutant("a captured stream gets its place back", LADDER, "if (!is_capturing(heap)) {", "{"),
-    Mutant("an open pool lends", LADDER, "if (lender->keeps_pages) {", "if (false) {"),
-    Mutant("an open pool gives places back", LADDER, "if (owner->keeps_pages) return nullptr;", ""),
-    Mutant("a captured lender waits", LADDER, "if (reachable && !is_capturing(*owner) && ", "if (reachable && "),
+    Mutant(
+        "a captured stream gets its place back",
+        LADDER,
+        "Turns::kOnce, false, &Ladder::wants_back",
+        "Turns::kOnce, true, &Ladder::wants_back",
+    ),
+    Mutant("an open pool lends", BORROWING, "if (lender.keeps_pages) {", "if (false) {"),
+    Mutant("an open pool gives places back", BORROWING, "if (lender.keeps_pages) return false;", ""),
+    Mutant(
+        "a captured lender waits", BORROWING, "if (reachable && !heaps_.is_capturing(lender) && ", "if (reachable && "
+    ),
     Mutant(
         "a thread waits for another's default stream",
-        LADDER,
-        "if (reachable && !is_capturing(*owner)",
-        "if (!is_capturing(*owner)",
+        BORROWING,
+        "if (reachable && !heaps_.is_capturing(lender)",
+        "if (!heaps_.is_capturing(lender)",
     ),
     # ---- Streams that go
     Mutant("a stream that is gone is asked for an event", TIMELINE, "covered_ ? Status() : ", "true ? Status() : "),
@@ -102,15 +113,12 @@ MUTANTS = [
     ),
     Mutant(
         "a pool's heap is over with its stream",
-        LADDER,
+        BORROWING,
         "!earlier.is_replayed && timeline.is_over();",
         "timeline.is_over();",
     ),
     Mutant(
-        "a wait by events forgets streams that went",
-        WAITS,
-        "    events.push_back(heap.timeline.event().get());\n",
-        "",
+        "a wait by events forgets streams that went", WAITS, "    events.push_back(heap.timeline.event().get());\n", ""
     ),
     Mutant(
         "a wait by events forgets streams that went unannounced",
@@ -121,7 +129,7 @@ MUTANTS = [
     Mutant(
         "an announced stream is not marked",
         STREAMS,
-        "const Status closed = heap->timeline.close(*driver_, stream, heap->timeline.epoch(), &covered);",
+        "const Status closed = heap->timeline.close(*parts_.driver, stream, heap->timeline.epoch(), &covered);",
         "const Status closed;\n      covered = true;",
     ),
     Mutant(
@@ -133,7 +141,7 @@ MUTANTS = [
     Mutant(
         "a lender's handle is taken for the lender",
         STREAMS,
-        "if (is_alive(*driver_, heap.key)) return false;",
+        "if (is_alive(*parts_.driver, heap.key)) return false;",
         "return false;",
     ),
     Mutant("a user's handle is taken for the user", HEAP_FREE, " || !is_alive(driver_, uses.streams[i])) {", ") {"),
@@ -222,12 +230,12 @@ MUTANTS = [
     Mutant(
         "a pool's pending frees complete behind its stream",
         LADDER,
-        "if (heap.has_pending_frees() && !heap.is_replayed) {",
-        "if (heap.has_pending_frees()) {",
+        "if (miss.heap.has_pending_frees() && !miss.heap.is_replayed) {",
+        "if (miss.heap.has_pending_frees()) {",
     ),
     Mutant(
         "a pool's places complete behind its stream",
-        LADDER,
+        BORROWING,
         "if (expected->state == BlockState::kPendingFree) return !heap.is_replayed;",
         "if (expected->state == BlockState::kPendingFree) return true;",
     ),
@@ -235,20 +243,17 @@ MUTANTS = [
     Mutant(
         "a wait for the device does not wait",
         WAITS,
-        'driver_->check(driver_->cuCtxSynchronize(), "cuCtxSynchronize")',
+        'parts_.driver->check(parts_.driver->cuCtxSynchronize(), "cuCtxSynchronize")',
         "Status()",
     ),
     Mutant(
         "a wait for the streams does not wait",
         WAITS,
-        'status = driver_->check(driver_->cuEventSynchronize(events[i]), "cuEventSynchronize");',
+        'status = parts_.driver->check(parts_.driver->cuEventSynchronize(events[i]), "cuEventSynchronize");',
         "",
     ),
     Mutant(
-        "the end of an arena does not wait",
-        ARENA,
-        "idle = idle || wait_if_nothing_captures();",
-        "idle = true;",
+        "the end of an arena does not wait", ARENA, "idle = idle || waits_.wait_if_nothing_captures();", "idle = true;"
     ),
     Mutant(
         "an idle heap's pages need not be complete",
@@ -258,8 +263,8 @@ MUTANTS = [
     ),
     Mutant(
         "trim does not wait",
-        WAITS,
-        "  if (Status status = synchronize_with_frees(all, chosen); !status.ok()) return status;\n",
+        TRIMMING,
+        "  if (Status status = waits_.synchronize_with_frees(all, chosen); !status.ok()) return status;\n",
         "",
     ),
     Mutant(
@@ -268,7 +273,12 @@ MUTANTS = [
         "completed > 0 ? synchronize(all) : Status()",
         "Status()",
     ),
-    Mutant("pages go before they are complete", WAITS, " && heap.timeline.is_complete(heap.last_use(id));", ";"),
+    Mutant(
+        "pages go before they are complete",
+        HEAP_H,
+        " && is_vacant(page) && is_done_with(page);",
+        " && is_vacant(page);",
+    ),
     Mutant(
         "pages of an open pool go",
         HEAP,
@@ -276,62 +286,49 @@ MUTANTS = [
         "  if (true) return;\n  if (served",
     ),
     Mutant("what a pool used goes", HEAP, "{ used.insert(page); }", "{ (void)page; }"),
-    Mutant("a pool opened again is not protected", POOLS, "    set_use_of(*heap);\n    if", "    if"),
-    Mutant(
-        "a heap of an open pool is not protected",
-        STREAMS,
-        "set_use_of(*heap);",
-        "",
-    ),
-    Mutant(
-        "trim does not ask for captures",
-        WAITS,
-        "if (any_capturing(all)) {",
-        "if (false) {",
-    ),
+    Mutant("a pool opened again is not protected", POOLS, "    parts_.pools.set_use_of(*heap);\n    if", "    if"),
+    Mutant("a heap of an open pool is not protected", STREAMS, "  parts_.pools.set_use_of(*heap);\n  entry", "  entry"),
+    Mutant("trim does not ask for captures", TRIMMING, "if (heaps_.any_capturing(all)) {", "if (false) {"),
     Mutant(
         "the last rung does not wait",
         LADDER,
-        "  if (!synchronize_with_frees(all, freeing).ok()) return false;\n",
+        "  if (!waits_.synchronize_with_frees(all, freeing).ok()) return Outcome::kSkipped;\n",
         "",
     ),
     Mutant(
         "the last rung does not ask for captures",
         LADDER,
-        "    if (is_capturing(*each)) return false;\n    helps",
+        "    if (heaps_.is_capturing(*each)) return Outcome::kSkipped;\n    helps",
         "    helps",
     ),
     Mutant(
         "a wait for events ends other captures",
-        LADDER,
-        "  const RelaxedCapture relaxed(*driver_);\n  for (const CUevent",
+        WAITS,
+        "  const RelaxedCapture relaxed(*parts_.driver);\n  for (const CUevent",
         "  for (const CUevent",
     ),
-    Mutant("what is done with is not chosen", LADDER, "lent == 0 && !pages.empty()", "false"),
+    Mutant(
+        "what is done with is not chosen", BORROWING, "  if (lent > 0 || pages.empty()) return lent;", "  return lent;"
+    ),
     # ---- Sources of pools
-    Mutant("memory of a source is lent", LADDER, " || &lender->store() != store_.get()", ""),
-    Mutant("heaps of a source serve others", STREAMS, "  if (&heap.store() != &store_of(pool)) return false;\n", ""),
-    Mutant("a released source serves on", SOURCES, "    if (!heap->is_closed()) close_heap(*heap, false);\n", ""),
+    Mutant("memory of a source is lent", BORROWING, " || lender->is_sourced()", ""),
+    Mutant("heaps of a source serve others", STREAMS, "  if (!parts_.may_serve(heap, pool)) return false;\n", ""),
+    Mutant("a released source serves on", SOURCES, "    if (!heap->is_closed()) heaps_.close(*heap, false);\n", ""),
     Mutant(
         "segments of a source stay after its release",
         POOLS,
-        "    (void)wait_if_nothing_captures();\n    return_segments();",
-        "    return_segments();",
+        "    (void)waits_.wait_if_nothing_captures();\n    sources_.return_segments();",
+        "    sources_.return_segments();",
     ),
     # ---- Views that go
     Mutant(
         "views are retired without a wait",
-        LADDER,
-        "  if (!synchronize(all, &everything).ok() || !everything) return false;\n",
+        VIEWS,
+        "  if (!waits_.synchronize(all, &everything).ok() || !everything) return false;\n",
         "",
     ),
-    Mutant("views in use are retired", LADDER, "if (age > 0) by_age", "by_age"),
-    Mutant(
-        "views are retired during a capture",
-        LADDER,
-        "  if (any_capturing(all)) return false;\n  {",
-        "  {",
-    ),
+    Mutant("views in use are retired", VIEWS, "if (age > 0) by_age", "by_age"),
+    Mutant("views are retired during a capture", VIEWS, "  if (heaps_.any_capturing(all)) return false;\n  {", "  {"),
     Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || keeps_pages;", "BlockState::kFree;"),
     Mutant(
         "views with a lost slot are retired under a block",
@@ -357,12 +354,12 @@ MUTANTS = [
     Mutant(
         "what a graph may keep goes with what is free",
         MOVES,
-        "      if (movable.captured == MovablePool::Captured::kNever) {\n        if (Status",
-        "      {\n        if (Status",
+        "  if (move.pool->movable->captured == MovablePool::Captured::kNever) {\n    if (Status",
+        "  {\n    if (Status",
     ),
     Mutant(
         "a pool that was captured gives its memory away",
-        MOVES,
+        POOL_TABLE,
         "pool != nullptr && pool->captured == MovablePool::Captured::kNever;",
         "pool != nullptr;",
     ),
@@ -373,8 +370,8 @@ MUTANTS = [
         "  for (const PageRange& range : ranges) give_up(range);\n  const",
         "  const",
     ),
-    Mutant("a move does not wait", MOVES, "return synchronize_context(all);", "return {};"),
-    Mutant("a move does not ask for captures", MOVES, "if (any_capturing(all))", "if (false)"),
+    Mutant("a move does not wait", MOVES, "return waits_.synchronize_context(all);", "return {};"),
+    Mutant("a move does not ask for captures", MOVES, "if (heaps_.any_capturing(all))", "if (false)"),
     # ---- Memory without a stream
     Mutant("an epoch asks no stream of the program", STREAMLESS, "    all.push_back(listed.stream);\n", ""),
     Mutant(
@@ -402,5 +399,5 @@ MUTANTS = [
     Mutant(
         "the program's frees are not waited for", STREAMLESS, "if (event->synchronize().ok()) continue;", "continue;"
     ),
-    Mutant("a move goes on beside an open pool", MOVES, "if (!may_wait_for_context()) {", "if (false) {"),
+    Mutant("a move goes on beside an open pool", MOVES, "if (!waits_.may_wait_for_context()) {", "if (false) {"),
 ]

@@ -1,0 +1,161 @@
+#include "allocator/borrowing.h"
+
+#include <algorithm>
+#include <map>
+
+#include "driver/capture.h"
+
+namespace spillway {
+namespace {
+
+// While others fill the device, it is asked for free memory once in so many requests that could use some.
+constexpr uint32_t kQuestionsPerAnswer = 32;
+
+}  // namespace
+
+// ---- The place that a program had before
+
+bool Borrowing::may_have_room(uint64_t pages) {
+  if (parts_.store->may_have_room(pages)) return true;
+  if (!parts_.store->device_is_full() || parts_.store->easy_room_pages() < pages) return false;
+  if (fullness_questions_.fetch_add(1, std::memory_order_relaxed) % kQuestionsPerAnswer != 0) return false;
+  const ScopedContext context(*parts_.driver, parts_.context.get());
+  size_t free_bytes = 0;
+  size_t device_bytes = 0;
+  if (!context.status().ok() || parts_.driver->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
+    return false;
+  if (free_bytes / kPageBytes < pages) return false;
+  parts_.store->note_room();
+  return true;
+}
+
+bool Borrowing::wants_back(const Heap& heap, const Request& request) {
+  const Place* expected = heap.expected(request);
+  if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
+  if (expected->state == BlockState::kPendingFree) return !heap.is_replayed;
+  std::vector<PageId> missing;
+  heap.pages_missing_from(*expected, missing);
+  return !missing.empty() && std::all_of(missing.begin(), missing.end(), [&](PageId id) {
+    const Heap* owner = parts_.store->page(id).owner.load(std::memory_order_relaxed);
+    return owner != nullptr && owner != &heap;
+  });
+}
+
+Place* Borrowing::take_expected(Heap& heap, const Request& request) {
+  std::vector<PageId> missing;
+  const Place* expected = heap.expected(request);
+  if (expected != nullptr) heap.pages_missing_from(*expected, missing);
+  if (missing.empty()) return nullptr;
+  std::map<Heap*, std::vector<PageId>> by_owner;
+  for (const PageId id : missing) {
+    Heap* owner = parts_.store->page(id).owner.load(std::memory_order_relaxed);
+    if (owner == nullptr || owner == &heap) return nullptr;
+    by_owner[owner].push_back(id);
+  }
+  for (const auto& [owner, pages] : by_owner) {
+    const Lock lock(owner->mutex);
+    if (!can_give(*owner, heap, pages)) return nullptr;
+  }
+  // Another thread may take what was just seen vacant: what is left is lent, and the request searched for
+  // again.
+  for (auto& [owner, pages] : by_owner) {
+    const Lock lock(owner->mutex);
+    std::erase_if(pages, [&, lender = owner](PageId id) {
+      lender->mutex.assert_held();  // by `lock`
+      return !lender->is_vacant(id);
+    });
+    lend(*owner, heap, pages);
+  }
+  return heap.take_again(request, true);
+}
+
+bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageId>& pages) {
+  if (lender.keeps_pages) return false;
+  const auto are_vacant = [&] {
+    lender.mutex.assert_held();  // by this function
+    return std::all_of(pages.begin(), pages.end(), [&](PageId id) {
+      lender.mutex.assert_held();  // by this function
+      return lender.is_vacant(id);
+    });
+  };
+  if (are_vacant()) return true;
+  // Its frees are looked at only when it needs memory itself.
+  if (lender.has_pending_frees()) {
+    lender.complete_finished_frees();
+    // Another thread's default stream cannot be told from here to wait.
+    const bool reachable = lender.key.thread == 0 || lender.key.thread == heap.key.thread;
+    if (reachable && !heaps_.is_capturing(lender) && !lender.is_closed())
+      lender.complete_frees_on_pages(pages);
+  }
+  return are_vacant();
+}
+
+// ---- Any pages
+
+uint32_t Borrowing::borrow(Heap& heap, uint32_t wanted) {
+  uint32_t borrowed = 0;
+  for (Heap* lender : heaps_.all()) {
+    if (borrowed >= wanted) break;
+    if (lender == &heap || lender->is_sourced()) continue;
+    const Lock lock(lender->mutex);
+    borrowed += borrow_from(*lender, heap, wanted - borrowed);
+  }
+  return borrowed;
+}
+
+uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
+  std::vector<PageId> pages;
+  if (lender.keeps_pages) {
+    lender.list_leavable(pages);
+    pages.resize(std::min<size_t>(pages.size(), wanted));
+  } else {
+    if (lender.has_pending_frees()) lender.complete_finished_frees();
+    lender.release_empty_slabs();
+    lender.choose_vacant(wanted, pages);
+  }
+  const uint32_t lent = lend(lender, heap, pages);
+  if (lent > 0 || pages.empty()) return lent;
+  // Where the two cannot be ordered, what the host has waited for needs no order.
+  pages.clear();
+  lender.list_leavable(pages);
+  std::erase_if(pages, [&](PageId id) {
+    lender.mutex.assert_held();  // by this function
+    return !lender.is_done_with(id);
+  });
+  pages.resize(std::min<size_t>(pages.size(), wanted));
+  return lend(lender, heap, pages);
+}
+
+uint32_t Borrowing::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {
+  uint64_t epoch = 0;
+  for (const PageId id : pages) epoch = std::max(epoch, lender.last_use(id));
+  if (pages.empty() || !order_after(heap, lender, epoch)) return 0;
+  heap.receive(lender, pages);
+  return static_cast<uint32_t>(pages.size());
+}
+
+bool Borrowing::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
+  Timeline& timeline = earlier.timeline;
+  // What a pool's graphs do when they are replayed, they do after their stream too.
+  const bool is_over = !earlier.is_replayed && timeline.is_over();
+  if (timeline.is_complete(epoch) || is_over) return true;
+  // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
+  if (waiter.is_replayed) return false;
+  if (waiter.timeline.has_waited(&timeline, epoch)) return true;
+  // What a pool's memory was used by (replays on any stream) and another thread's default stream cannot be
+  // reached by an event from here: only a wait for the whole device orders them.
+  if (earlier.is_replayed) return false;
+  if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
+  if (heaps_.is_capturing(earlier)) return false;
+  bool recorded = false;
+  Status closed = timeline.close(*parts_.driver, earlier.key.stream, epoch, &recorded);
+  if (recorded) parts_.counters.on_driver_call(DriverCall::kEventRecord);
+  if (!closed.ok()) return false;
+  parts_.counters.on_driver_call(DriverCall::kStreamWait);
+  if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;
+  parts_.counters.on_stream_waited();
+  waiter.timeline.note_wait(&timeline, timeline.recorded());
+  return true;
+}
+
+}  // namespace spillway

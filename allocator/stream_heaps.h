@@ -1,0 +1,92 @@
+// Which heap serves a stream, and what becomes of it when the stream goes.
+//
+// A heap outlives its stream. A stream that the program announces as going (stream_destroyed) is closed by an
+// event after the last of its work; one of which the driver says that it is gone, because another has its
+// handle or none has, is closed without, and then only a wait of the host for the device orders its memory.
+// Either way the heap goes on as a lender, and once its stream's work is over the next new stream takes it
+// over, with all it holds and remembers. docs/decisions/stream-identity.md.
+//
+// Thread-safe.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "allocator/arena_parts.h"
+#include "allocator/heap.h"
+#include "allocator/last_heap.h"
+#include "allocator/open_pools.h"
+
+namespace spillway {
+
+class StreamHeaps {
+ public:
+  StreamHeaps(ArenaParts& parts, OpenPools& open_pools);
+
+  // The heap that this thread used last, if that is the one that serves the stream; or null.
+  Heap* remembered(CUstream stream) const {
+    if (open_pools_.any()) return nullptr;
+    const bool is_it =
+        last_heap.stamp == stamp_.load(std::memory_order_relaxed) && last_heap.stream == stream;
+    return is_it ? last_heap.heap : nullptr;
+  }
+  // The heap that serves the stream from now on: one that does, an old one that can, or a new one. Errors:
+  // invalid_argument (a stream of another context), driver.
+  Result<Heap*> find(CUstream stream);
+
+  // All there are, for as long as the arena lives; those of one pool; the streams that are served.
+  std::vector<Heap*> all() const;
+  std::vector<Heap*> of(PoolId id) const;
+  std::vector<CUstream> streams() const;
+
+  // Whether the heap's stream is gone, in which case the heap is closed.
+  bool has_gone(Heap& heap) SPW_REQUIRES(heap.mutex);
+  void close(Heap& heap, bool covered) SPW_REQUIRES(heap.mutex);
+  // Whether the heap's stream is being captured; one that is gone is not.
+  bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
+  bool any_capturing(const std::vector<Heap*>& heaps);
+  // See Arena::stream_destroyed.
+  Status stream_destroyed(CUstream stream);
+
+  // The end of all heaps. Nobody else has the arena any more.
+  void clear();
+
+ private:
+  // By its handle, which no two streams have at the same time.
+  using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
+  static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
+
+  Result<Heap*> open(const HeapKey& wanted);
+  // The next two answer null if there is none. A heap of the stream whose pool was released and whose memory
+  // nothing uses any more: programs that capture and release graphs without end would else make heaps
+  // without end.
+  Heap* reuse_released(const HeapKey& key) SPW_REQUIRES(kArenaLock);
+  // One whose stream is gone, and over.
+  Heap* take_over_closed(const HeapKey& key) SPW_REQUIRES(kArenaLock);
+  bool may_take_over(Heap& heap, PoolId pool) SPW_REQUIRES(kArenaLock, heap.mutex);
+  // Closes the heaps whose stream can be known to be gone: another has its handle, or its thread has ended.
+  void close_unreachable(const HeapKey& opened);
+  // A stream is served from a movable pool: is it being captured? With no lock held.
+  void note_capture(const OpenPool& pool, CUstream stream);
+  BlockUnit unit_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
+
+  ArenaParts& parts_;
+  OpenPools& open_pools_;
+  // What threads remember of heaps is of this arena, and true, while it bears this number. No two arenas ever
+  // have the same.
+  std::atomic<uint64_t> stamp_;
+  std::atomic<const Journal*> leader_{nullptr};  // see journal.h
+
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Heap>> heaps_ SPW_GUARDED_BY(mutex_);
+  std::map<StreamKey, Heap*> serving_ SPW_GUARDED_BY(mutex_);
+  std::vector<Heap*> closed_ SPW_GUARDED_BY(mutex_);  // to be taken over
+};
+
+}  // namespace spillway

@@ -1,0 +1,62 @@
+// What goes back to the driver: in trims, and to keep a limit that was lowered.
+//
+// Thread-safe. The calling thread holds no lock but where a method says otherwise.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "allocator/arena_parts.h"
+#include "allocator/device_waits.h"
+#include "allocator/pool_mover.h"
+#include "allocator/sources.h"
+#include "allocator/stream_heaps.h"
+#include "allocator/view_budget.h"
+
+namespace spillway {
+
+class Trimming {
+ public:
+  Trimming(ArenaParts& parts, StreamHeaps& heaps, DeviceWaits& waits, Sources& sources, PoolMover& mover,
+           ViewBudget& views)
+      : parts_(parts), heaps_(heaps), waits_(waits), sources_(sources), mover_(mover), views_(views) {}
+
+  // See the methods of Arena by these names.
+  Status trim() { return trim_heaps(heaps_.all()); }
+  Status trim_for_now();
+  uint64_t take_back();
+  Status trim_pool(PoolId id);
+  void keep_limit();
+
+  // The vacant pages of these heaps, as far as nothing uses them since the last wait. Errors: driver.
+  Status release_vacant_pages(const std::vector<Heap*>& chosen) SPW_REQUIRES(kArenaLock) {
+    return release_vacant_pages(chosen, nullptr, Extent::kAll);
+  }
+
+ private:
+  using GivenBack = std::vector<std::pair<Heap*, PageId>>;
+  // How much of what is vacant goes.
+  enum class Extent : uint8_t { kAll, kToLimit };
+
+  // `given`, where it is not null: what went.
+  Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr,
+                    Extent extent = Extent::kAll);
+  Status release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given, Extent extent)
+      SPW_REQUIRES(kArenaLock);
+  // Without virtual memory management, where pages go with their whole segment.
+  Status release_vacant_segments(const std::vector<Heap*>& chosen, Extent extent) SPW_REQUIRES(kArenaLock);
+  bool is_enough(Extent extent) const {
+    return extent == Extent::kToLimit && parts_.store->page_count() <= parts_.store->most_pages();
+  }
+
+  ArenaParts& parts_;
+  StreamHeaps& heaps_;
+  DeviceWaits& waits_;
+  Sources& sources_;
+  PoolMover& mover_;
+  ViewBudget& views_;
+  GivenBack given_back_ SPW_GUARDED_BY(kArenaLock);  // by trim_for_now(), heap after heap
+};
+
+}  // namespace spillway

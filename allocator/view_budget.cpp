@@ -1,0 +1,118 @@
+#include "allocator/view_budget.h"
+
+#include <algorithm>
+#include <functional>
+#include <unordered_map>
+#include <utility>
+
+#include "driver/capture.h"
+
+namespace spillway {
+namespace {
+
+// From this share of the mappings that may live beside the home view's on, they are spared: small blocks go
+// to windows, programs that do not repeat themselves are kept together, and ever more pages, in the end a
+// quarter more, are created where a view would do.
+constexpr uint32_t kManyMappingsDivisor = 4;
+constexpr uint32_t kMostSpentPagesDivisor = 4;
+// Pages are spent for mappings while so large a part of what is held could still be added.
+constexpr uint32_t kFarFromLimitDivisor = 16;
+// This part of the mappings that may live goes at a time.
+constexpr uint32_t kRetiredDivisor = 8;
+
+}  // namespace
+
+uint32_t ViewBudget::many_mappings() const {
+  // Of the views only: the home view alone is large on a large device.
+  const uint32_t home = std::min(parts_.store->page_count(), most_mappings_);
+  return home + (most_mappings_ - home) / kManyMappingsDivisor;
+}
+
+uint32_t ViewBudget::pages_to_spend() const {
+  const PageStore& store = *parts_.store;
+  // Near the limit every page is needed, and there is none where others fill the device.
+  if (store.device_is_full()) return 0;
+  if (store.easy_room_pages() < store.page_count() / kFarFromLimitDivisor) return 0;
+  const uint64_t from = many_mappings();
+  const uint64_t above = std::min(store.live_mappings(), most_mappings_) - from;
+  const uint64_t needed = store.page_count() - std::min<uint64_t>(spent_pages_, store.page_count());
+  const uint64_t allowed =
+      needed * above / std::max<uint64_t>(most_mappings_ - from, 1) / kMostSpentPagesDivisor;
+  const uint64_t left = allowed - std::min<uint64_t>(allowed, spent_pages_);
+  return static_cast<uint32_t>(std::min(left, store.easy_room_pages()));
+}
+
+std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const {
+  std::unordered_map<const View*, uint64_t> ages;
+  const AllLocked locked(all);
+  for (const Heap* heap : all) {
+    heap->mutex.assert_held();  // by `locked`
+    heap->for_each_view_used([&](const View* view, uint64_t age) {
+      const auto [found, is_new] = ages.emplace(view, age);
+      if (!is_new) found->second = std::min(found->second, age);
+    });
+  }
+  std::vector<std::pair<uint64_t, View*>> by_age;
+  parts_.store->for_each_view([&](View& view) {
+    const auto found = ages.find(&view);
+    const uint64_t age = found == ages.end() ? UINT64_MAX : found->second;
+    if (age > 0) by_age.emplace_back(age, &view);
+  });
+  std::sort(by_age.begin(), by_age.end(), std::greater<>());
+  // Those used last are wanted again by a program that repeats itself.
+  std::vector<View*> unused;
+  uint32_t old = 0;
+  for (const auto& [age, view] : by_age) {
+    if (old >= parts_.options.most_mappings / 2) break;
+    old += view->mapped;
+    unused.push_back(view);
+  }
+  return unused;
+}
+
+void ViewBudget::retire_longest_runs(std::vector<View*>& unused) {
+  // Every call that unmaps is a wait, and one unmaps views that lie side by side.
+  std::sort(unused.begin(), unused.end(), [](const View* a, const View* b) { return a->va < b->va; });
+  struct Run {
+    uint32_t mapped = 0;
+    size_t first = 0;
+    size_t end = 0;
+  };
+  std::vector<Run> runs;
+  for (size_t i = 0; i < unused.size(); ++i) {
+    if (i == 0 || unused[i - 1]->end_va() != unused[i]->va) runs.push_back({0, i, i});
+    runs.back().mapped += unused[i]->mapped;
+    runs.back().end = i + 1;
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.mapped > b.mapped; });
+  const uint32_t too_many = parts_.options.most_mappings / kRetiredDivisor;
+  const uint32_t enough = most_mappings_ - std::min(most_mappings_, too_many);
+  uint32_t left = parts_.store->live_mappings();
+  for (const Run& run : runs) {
+    if (left <= enough) break;
+    left -= run.mapped;
+    for (size_t i = run.first; i < run.end; ++i) {
+      unused[i]->retired = true;
+      unused[i]->lose_places();
+    }
+  }
+  // Views that are all in use: no further wait before there are many more.
+  most_mappings_ = std::max(parts_.options.most_mappings, left + too_many);
+}
+
+bool ViewBudget::retire_views() {
+  const std::vector<Heap*> all = heaps_.all();
+  if (heaps_.any_capturing(all)) return false;
+  {
+    const ArenaLock lock(parts_.mutex);
+    std::vector<View*> unused = list_unused(all);
+    retire_longest_runs(unused);
+  }
+  bool everything = false;
+  if (!waits_.synchronize(all, &everything).ok() || !everything) return false;
+  const RelaxedCapture relaxed(*parts_.driver);
+  const ArenaLock lock(parts_.mutex);
+  return parts_.store->unmap_retired().ok();
+}
+
+}  // namespace spillway

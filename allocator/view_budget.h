@@ -1,0 +1,52 @@
+// How many mappings there may be, and what is done when they become many: pages are bought, so that requests
+// find holes, and views that lie unused are retired. Programs that repeat themselves never come near; the
+// measurements are in docs/decisions/mappings.md.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "allocator/arena_parts.h"
+#include "allocator/device_waits.h"
+#include "allocator/stream_heaps.h"
+
+namespace spillway {
+
+class ViewBudget {
+ public:
+  ViewBudget(ArenaParts& parts, StreamHeaps& heaps, DeviceWaits& waits)
+      : parts_(parts), heaps_(heaps), waits_(waits), most_mappings_(parts.options.most_mappings) {}
+
+  // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
+  // may be created for that now.
+  bool is_strained() const SPW_REQUIRES(kArenaLock) {
+    return parts_.store->live_mappings() > many_mappings();
+  }
+  uint32_t pages_to_spend() const SPW_REQUIRES(kArenaLock);
+  void on_spent(uint32_t pages) SPW_REQUIRES(kArenaLock) { spent_pages_ += pages; }
+  void on_pages_released() SPW_REQUIRES(kArenaLock) { spent_pages_ = 0; }
+  // Whether so many mappings more may live.
+  bool has_room(uint32_t mappings) const SPW_REQUIRES(kArenaLock) {
+    return parts_.store->live_mappings() + mappings <= most_mappings_;
+  }
+  // Views that only a pool's graphs needed may go: the bound that was raised for them is tried again.
+  void on_pool_released() SPW_REQUIRES(kArenaLock) { most_mappings_ = parts_.options.most_mappings; }
+
+  // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
+  // the device before. False while a stream is captured, or when there are none. With no lock held.
+  bool retire_views();
+
+ private:
+  uint32_t many_mappings() const SPW_REQUIRES(kArenaLock);
+  // Those that are not in use, and which programs that repeat themselves would not want next.
+  std::vector<View*> list_unused(const std::vector<Heap*>& all) const SPW_REQUIRES(kArenaLock);
+  void retire_longest_runs(std::vector<View*>& unused) SPW_REQUIRES(kArenaLock);
+
+  ArenaParts& parts_;
+  StreamHeaps& heaps_;
+  DeviceWaits& waits_;
+  uint32_t most_mappings_ SPW_GUARDED_BY(kArenaLock);  // of the options, or more where all views were in use
+  uint64_t spent_pages_ SPW_GUARDED_BY(kArenaLock) = 0;  // since memory was last given back
+};
+
+}  // namespace spillway
