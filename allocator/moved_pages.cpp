@@ -1,5 +1,5 @@
 // Pages that leave the device and come back to the same addresses. Who copies their bytes meanwhile, and when
-// nothing uses them, is the arena's to know (arena_moves.cpp).
+// nothing uses them, is the mover's to know (pool_mover.h).
 
 #include <algorithm>
 #include <new>
