@@ -183,20 +183,14 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
     const Lock lock(heap.mutex);
     request = heap.large_request(bytes);
     if (Place* place = heap.take_predicted(request); place != nullptr) [[likely]]
-      return hand_out(heap, *place, requested_bytes, out);
+      return heap.make_live(*place, requested_bytes, out) ? Status() : no_host_memory();
   }
   TakenPlace taken;
   Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
   if (!status.ok() || taken.place == nullptr) return status;
   Heap& serving = *taken.place->heap;
   serving.mutex.assert_held();  // by `taken`
-  return hand_out(serving, *taken.place, requested_bytes, out);
-}
-
-Status Arena::hand_out(Heap& heap, Place& place, uint64_t requested_bytes, void** out) {
-  if (!heap.make_live(place, requested_bytes)) return no_host_memory();
-  *out = reinterpret_cast<void*>(place.va);
-  return {};
+  return serving.make_live(*taken.place, requested_bytes, out) ? Status() : no_host_memory();
 }
 
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
@@ -207,9 +201,9 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
     *out = heap.allocate_small(size_class, requested_bytes);
     if (*out != nullptr) return {};
     if (!heap.has_no_slabs()) {
-      request = heap.slab_request(size_class);
+      request = Request::for_slab(size_class);
       if (Place* place = heap.take_predicted(request); place != nullptr)
-        return hand_out_slot(heap, *place, size_class, requested_bytes, out);
+        return heap.make_slot_live(*place, size_class, requested_bytes, out) ? Status() : no_host_memory();
     }
   }
   if (heap.has_no_slabs()) return allocate_large(heap, bytes, requested_bytes, out);
@@ -218,14 +212,7 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
   if (!status.ok() || taken.place == nullptr) return status;
   Heap& serving = *taken.place->heap;
   serving.mutex.assert_held();  // by `taken`
-  return hand_out_slot(serving, *taken.place, size_class, requested_bytes, out);
-}
-
-Status Arena::hand_out_slot(Heap& heap, Place& place, uint32_t size_class, uint64_t requested_bytes,
-                            void** out) {
-  if (place.slab == nullptr && !heap.open_slab(place, size_class)) return no_host_memory();
-  *out = heap.allocate_slot(size_class, requested_bytes);
-  return {};
+  return serving.make_slot_live(*taken.place, size_class, requested_bytes, out) ? Status() : no_host_memory();
 }
 
 Status Arena::free_unknown(uint64_t va) {
@@ -337,7 +324,7 @@ uint64_t Arena::largest_free_bytes() const {
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
     if (heap->counters.is_away()) continue;
-    const Server server{heap->free_space(), !heap->keeps_pages,
+    const Server server{heap->free_space(), !heap->use.keeps_pages,
                         !heap->is_sourced() && parts_.store->uses_vmm()};
     if (server.lends && server.has_views) lent_pages += server.space.vacant_pages;
     // A pool that was released serves nobody, and the next heap to be opened has another one's pages only.

@@ -253,11 +253,6 @@ class Arena {
                     TakenPlace* taken, void** out);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
-  // A place that was taken becomes the program's block; or that of a slab gives one of its slots.
-  static Status hand_out(Heap& heap, Place& place, uint64_t requested_bytes, void** out)
-      SPW_REQUIRES(heap.mutex);
-  static Status hand_out_slot(Heap& heap, Place& place, uint32_t size_class, uint64_t requested_bytes,
-                              void** out) SPW_REQUIRES(heap.mutex);
   Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
   std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "allocator/arena.h"
+#include "allocator/heap_lock.h"
 #include "allocator/last_heap.h"
 #include "driver/capture.h"
 
@@ -108,7 +109,7 @@ uint64_t Arena::lend_pool(PoolId id) {
   uint64_t pages = 0;
   for (Heap* heap : heaps_.of(id)) {
     const Lock heap_lock(heap->mutex);
-    if (!heap->keeps_pages) continue;
+    if (!heap->use.keeps_pages) continue;
     heap->release_empty_slabs();
     if (heap->vacant_pages() == 0) continue;
     heap->pool_released();

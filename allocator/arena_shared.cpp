@@ -124,7 +124,7 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   }
   Heap& heap = *place->heap;
   const Lock lock(heap.mutex);
-  if (heap.is_sourced() || heap.may_move) {
+  if (heap.is_sourced() || heap.use.may_move) {
     return Status::unsupported(fmt::format(
         "{:#x}: it is of a region, which may move, or of a pool whose memory is another allocator's", va));
   }
@@ -132,7 +132,7 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {
     return Status::invalid_pointer(fmt::format("{:#x}: no block begins there, or it was freed", va));
   }
-  pages = Heap::pages_of(*place);
+  pages = spillway::pages_of(*place);
   *span = {va % kPageBytes, static_cast<uint32_t>(pages.size()), 0};
   // FNV-1a over the pages' serial numbers.
   span->identity = 0xcbf29ce484222325;

@@ -32,7 +32,7 @@ bool Borrowing::may_have_room(uint64_t pages) {
 bool Borrowing::wants_back(const Heap& heap, const Request& request) {
   const Place* expected = heap.expected(request);
   if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
-  if (expected->state == BlockState::kPendingFree) return !heap.is_replayed;
+  if (expected->state == BlockState::kPendingFree) return !heap.use.is_replayed;
   std::vector<PageId> missing;
   heap.pages_missing_from(*expected, missing);
   return !missing.empty() && std::all_of(missing.begin(), missing.end(), [&](PageId id) {
@@ -70,7 +70,7 @@ Place* Borrowing::take_expected(Heap& heap, const Request& request) {
 }
 
 bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageId>& pages) {
-  if (lender.keeps_pages) return false;
+  if (lender.use.keeps_pages) return false;
   const auto are_vacant = [&] {
     lender.mutex.assert_held();  // by this function
     return std::all_of(pages.begin(), pages.end(), [&](PageId id) {
@@ -105,7 +105,7 @@ uint32_t Borrowing::borrow(Heap& heap, uint32_t wanted) {
 
 uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
   std::vector<PageId> pages;
-  if (lender.keeps_pages) {
+  if (lender.use.keeps_pages) {
     lender.list_leavable(pages);
     pages.resize(std::min<size_t>(pages.size(), wanted));
   } else {
@@ -137,14 +137,14 @@ uint32_t Borrowing::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pa
 bool Borrowing::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
   // What a pool's graphs do when they are replayed, they do after their stream too.
-  const bool is_over = !earlier.is_replayed && timeline.is_over();
+  const bool is_over = !earlier.use.is_replayed && timeline.is_over();
   if (timeline.is_complete(epoch) || is_over) return true;
   // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
-  if (waiter.is_replayed) return false;
+  if (waiter.use.is_replayed) return false;
   if (waiter.timeline.has_waited(&timeline, epoch)) return true;
   // What a pool's memory was used by (replays on any stream) and another thread's default stream cannot be
   // reached by an event from here: only a wait for the whole device orders them.
-  if (earlier.is_replayed) return false;
+  if (earlier.use.is_replayed) return false;
   if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
   if (heaps_.is_capturing(earlier)) return false;
   bool recorded = false;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "allocator/heap.h"
+#include "allocator/free_pages.h"
 
 namespace spillway {
 
@@ -66,16 +66,10 @@ std::vector<EmptiedPage> emptied_pages(const PageStore& store, const std::vector
 
 }  // namespace
 
-FreeSpace Heap::free_space() {
+FreeSpace FreePages::space_without(const std::vector<const Place*>& empty_slabs) {
   reindex();
   FreeSpace space;
-  std::vector<const Place*> slabs;
-  for (uint32_t size_class = 0; size_class < kClassCount; ++size_class) {
-    const SlabClass& state = classes_[size_class];
-    if (state.room_count > 0) space.slot_bytes = kClassBytes[size_class];
-    if (state.empty != nullptr) slabs.push_back(state.empty->place);
-  }
-  const std::vector<EmptiedPage> emptied = emptied_pages(store_, slabs);
+  const std::vector<EmptiedPage> emptied = emptied_pages(store_, empty_slabs);
   const auto find_emptied = [&](PageId id) {
     return std::find_if(emptied.begin(), emptied.end(), [&](const auto& page) { return page.id == id; });
   };

@@ -66,28 +66,14 @@ Status place_is_taken(const Place& place) {
 
 }  // namespace
 
-void Heap::trace_end() {
-  for (const std::unique_ptr<Place>& place : places_) {
-    const bool is_pending = place->state == BlockState::kPendingFree;
-    if (!is_pending && place->state != BlockState::kLive) continue;
-    const Slab* slab = place->slab;
-    if (slab == nullptr) counters.trace_end(is_pending, place->requested_bytes, place->bytes(), place->va);
-    for (uint32_t slot = 0; slab != nullptr && slot < slab->slots; ++slot) {
-      const bool was_freed = Slab::test(slab->pending_slots, slot);
-      if (was_freed || slab->is_live(slot))
-        counters.trace_end(was_freed, slab->requested[slot], slab->slot_bytes(), slab->va_of(slot));
-    }
-  }
-}
-
 HeapState Heap::save() {
   HeapState state;
-  for (const std::unique_ptr<Place>& place : places_) {
-    if (place->state != BlockState::kLive) continue;
-    const Slab* slab = place->slab;
-    if (slab != nullptr && !slab->any_live()) continue;
-    state[place.get()] = {place->requested_bytes, slab == nullptr ? nullptr : std::make_unique<Slab>(*slab)};
-  }
+  extents_.for_each([&](Place& place) {
+    if (place.state != BlockState::kLive) return;
+    const Slab* slab = place.slab;
+    if (slab != nullptr && !slab->any_live()) return;
+    state[&place] = {place.requested_bytes, slab == nullptr ? nullptr : std::make_unique<Slab>(*slab)};
+  });
   for (const auto& [place, saved] : state) place->is_saved = true;
   return state;
 }
@@ -97,30 +83,32 @@ Status Heap::prepare_restore(const HeapState& state, std::vector<RestoredBlock>&
   const auto list = [this](std::vector<RestoredBlock>& blocks) {
     return [this, &blocks](const BlockRow& row) { blocks.push_back({row, key.stream}); };
   };
-  for (const std::unique_ptr<Place>& place : places_) {
-    if (is_in_the_way(*place, state)) {
-      return Status::invalid_state(fmt::format(
-          "pool {{{}, {}}} cannot be restored yet: memory that it had then is freed at {:#x}, and "
-          "another stream still uses it",
-          key.pool.first, key.pool.second, place->va));
-    }
-    if (place->state == BlockState::kLive) {
-      for_each_block(*place, place->slab, place->requested_bytes, list(freed));
-    }
+  const Place* in_the_way = nullptr;
+  extents_.for_each([&](Place& place) {
+    if (is_in_the_way(place, state)) in_the_way = &place;
+    if (place.state == BlockState::kLive)
+      for_each_block(place, place.slab, place.requested_bytes, list(freed));
+  });
+  if (in_the_way != nullptr) {
+    return Status::invalid_state(
+        fmt::format("pool {{{}, {}}} cannot be restored yet: memory that it had then is freed at {:#x}, and "
+                    "another stream still uses it",
+                    key.pool.first, key.pool.second, in_the_way->va));
   }
   size_t slabs = 0;
   for (const auto& [place, saved] : state) {
     for_each_block(*place, saved.slab.get(), saved.requested_bytes, list(allocated));
     slabs += saved.slab != nullptr;
   }
-  while (spare_slabs_.size() < slabs) add_spare_slab();
+  slabs_.reserve(slabs);
   return {};
 }
 
 Status Heap::restore(const HeapState& state) {
-  for (const std::unique_ptr<Place>& place : places_) {
-    if (place->state == BlockState::kLive) free_all_but(state, *place);
-  }
+  extents_.for_each([&](Place& place) {
+    mutex.assert_held();  // by this function
+    if (place.state == BlockState::kLive) free_all_but(state, place);
+  });
   release_empty_slabs();
   for (const auto& [place, saved] : state) {
     Status status = saved.slab == nullptr ? restore_large(*place, saved.requested_bytes)
@@ -128,14 +116,6 @@ Status Heap::restore(const HeapState& state) {
     if (!status.ok()) return status;
   }
   return {};
-}
-
-void Heap::pool_released() {
-  keeps_pages = false;
-  release_empty_slabs();
-  for (const std::unique_ptr<Place>& place : places_) place->is_saved = false;
-  // Replays of a graph stamp nothing: only a wait from now on says that they are over.
-  stamp_all();
 }
 
 void Heap::free_all_but(const HeapState& state, Place& place) {
@@ -159,27 +139,20 @@ Status Heap::restore_large(Place& place, uint64_t requested_bytes) {
     place.requested_bytes = requested_bytes;
     return {};
   }
-  if (!take(place) || !make_live(place, requested_bytes)) return place_is_taken(place);
+  void* block = nullptr;
+  if (!pages_.take(place) || !make_live(place, requested_bytes, &block)) return place_is_taken(place);
   return {};
 }
 
 Status Heap::restore_slab(Place& place, const Slab& saved) {
-  if (place.slab == nullptr && (!take(place) || !open_slab(place, saved.size_class))) {
-    return place_is_taken(place);
-  }
-  Slab& slab = *place.slab;
-  for (uint32_t slot = 0; slot < saved.slots; ++slot) {
-    if (!saved.is_live(slot)) continue;
-    if (slab.is_live(slot)) {
-      counters.on_free(SizePool::kSmall, slab.requested[slot], slab.slot_bytes(), 0, 0, slab.va_of(slot));
-      counters.on_allocate(SizePool::kSmall, saved.requested[slot], slab.slot_bytes(), 0, 0,
-                           slab.va_of(slot));
-      slab.requested[slot] = saved.requested[slot];
-    } else {
-      slab.take_slot_at(slot, saved.requested[slot]);
-      slot_taken(classes_[slab.size_class], slab, slot, saved.requested[slot]);
+  if (place.slab == nullptr) {
+    if (!pages_.take(place)) return place_is_taken(place);
+    if (!slabs_.open(place, saved.size_class)) {
+      give_back(place);
+      return place_is_taken(place);
     }
   }
+  slabs_.restore(*place.slab, saved);
   return {};
 }
 

@@ -13,7 +13,8 @@ class IndexSet {
  public:
   static constexpr uint32_t kNone = ~uint32_t{0};
 
-  void insert(uint32_t index) {
+  // Makes insert(index) need no memory. Throws bad_alloc.
+  void reserve(uint32_t index) {
     // The top level is one word.
     if (levels_.empty()) levels_.emplace_back(1, 0);
     while (uint64_t{index} >> (6 * levels_.size()) != 0) {
@@ -21,10 +22,15 @@ class IndexSet {
       levels_.emplace_back(1, any ? 1 : 0);
     }
     for (std::vector<uint64_t>& words : levels_) {
-      const uint32_t word = index / 64;
-      if (word >= words.size()) words.resize(word + 1, 0);
-      words[word] |= uint64_t{1} << (index % 64);
-      index = word;
+      index /= 64;
+      if (index >= words.size()) words.resize(index + 1, 0);
+    }
+  }
+  void insert(uint32_t index) {
+    reserve(index);
+    for (std::vector<uint64_t>& words : levels_) {
+      words[index / 64] |= uint64_t{1} << (index % 64);
+      index /= 64;
     }
   }
   // The caller knows that it is in the set.

@@ -249,7 +249,7 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
 
 Result<Ladder::Outcome> Ladder::wait_on_device(Miss& miss) {
   bool found = borrowing_.borrow(miss.heap, static_cast<uint32_t>(miss.round.missing_pages)) > 0;
-  if (miss.heap.has_pending_frees() && !miss.heap.is_replayed) {
+  if (miss.heap.has_pending_frees() && !miss.heap.use.is_replayed) {
     const Result<size_t> completed = miss.heap.complete_frees_behind_stream(miss.request.lines);
     found = found || (completed.ok() && completed.value() > 0);
   }
@@ -396,9 +396,9 @@ Result<Ladder::Outcome> Ladder::take_lent(Miss& miss) {
     if (&lender->store() != pool->source->store.get()) continue;
     HeapLock lender_lock(lender->mutex);
     if (lender->has_pending_frees()) lender->complete_finished_frees();
-    const Request request = lender->same_request(miss.request);
-    Place* place = lender->take_again(request, false);
-    if (place == nullptr && lender->release_empty_slabs() > 0) place = lender->take_again(request, false);
+    Place* place = lender->take_again(miss.request, false);
+    if (place == nullptr && lender->release_empty_slabs() > 0)
+      place = lender->take_again(miss.request, false);
     if (miss.serve(place) != Outcome::kServed) continue;
     miss.served.taken.lock = std::move(lender_lock);
     return Outcome::kServed;

@@ -25,6 +25,7 @@
 #include "allocator/borrowing.h"
 #include "allocator/device_waits.h"
 #include "allocator/heap.h"
+#include "allocator/heap_lock.h"
 #include "allocator/sources.h"
 #include "allocator/stream_heaps.h"
 #include "allocator/trimming.h"

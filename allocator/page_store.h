@@ -24,6 +24,7 @@
 #include "allocator/bitmap.h"
 #include "allocator/mutex.h"
 #include "allocator/page.h"
+#include "allocator/place.h"
 #include "driver/context.h"
 #include "driver/driver.h"
 #include "driver/memory.h"
@@ -44,6 +45,12 @@ struct View {
   uint64_t end_va() const { return va + pages.size() * kPageBytes; }
   void lose_places() { generation.fetch_add(1, std::memory_order_relaxed); }
 };
+
+// Its view lost a page or is retired: the bytes under its address are not the place's any more.
+inline bool is_lost(const Place& place) {
+  return place.view != nullptr &&
+         place.view->generation.load(std::memory_order_relaxed) != place.view_generation;
+}
 
 // Device memory that a pool's source gave, and takes back.
 struct SegmentMemory {

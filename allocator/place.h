@@ -32,6 +32,10 @@ struct PageRun {
 // A list of page runs that is written once. One run, by far the commonest, is kept in place.
 class RunList {
  public:
+  RunList() = default;
+  explicit RunList(const std::vector<PageRun>& runs) { assign(runs); }
+  explicit RunList(const PageRun& run) : one_(run), count_(1) {}
+
   void assign(const std::vector<PageRun>& runs) {
     count_ = static_cast<uint32_t>(runs.size());
     more_.reset();
@@ -96,6 +100,13 @@ void for_each_piece(const Place& place, Visit visit) {
     for (uint32_t i = 0; i < run.count; ++i) visit(run.first + i, 0u, kPageLines);
   }
   if (place.tail_page != kNoPage) visit(place.tail_page, 0u, uint32_t{place.tail_end});
+}
+
+// The pages that the place lies on, in the order of its addresses.
+inline std::vector<PageId> pages_of(const Place& place) {
+  std::vector<PageId> pages;
+  for_each_piece(place, [&](PageId page, uint32_t, uint32_t) { pages.push_back(page); });
+  return pages;
 }
 
 // Whether a byte belongs to both.

@@ -50,9 +50,9 @@ void PoolTable::set_use_of(Heap& heap) const {
   const MovablePool* pool = movable(id);
   const bool follows_streams = pool != nullptr && pool->captured == MovablePool::Captured::kNever;
   const bool is_moved = pool != nullptr && (pool->is_moving() || pool->is_away());
-  heap.may_move = pool != nullptr && !pool->is_released;
-  heap.is_replayed = id.is_private() && !follows_streams;
-  heap.keeps_pages = is_moved || (claimed(id) != nullptr && !follows_streams);
+  heap.use.may_move = pool != nullptr && !pool->is_released;
+  heap.use.is_replayed = id.is_private() && !follows_streams;
+  heap.use.keeps_pages = is_moved || (claimed(id) != nullptr && !follows_streams);
 }
 
 bool PoolTable::retire_source(Pool& pool) {

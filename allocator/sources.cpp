@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "allocator/arena.h"
+#include "allocator/heap_lock.h"
 
 namespace spillway {
 namespace {

@@ -112,7 +112,7 @@ Heap* StreamHeaps::reuse_released(const HeapKey& key) {
     if (heap->is_closed() || static_cast<const StreamIdentity&>(heap->key) != key) continue;
     const Lock heap_lock(heap->mutex);
     if (!parts_.may_serve(*heap, key.pool)) continue;
-    if (!heap->key.pool.is_private() || heap->keeps_pages || !heap->is_idle()) continue;
+    if (!heap->key.pool.is_private() || heap->use.keeps_pages || !heap->is_idle()) continue;
     const Lock lock(mutex_);
     serving_.erase(key_of(heap->key));
     heap->serve_pool(key.pool);
@@ -143,7 +143,7 @@ Heap* StreamHeaps::take_over_closed(const HeapKey& key) {
 bool StreamHeaps::may_take_over(Heap& heap, PoolId pool) {
   if (!parts_.may_serve(heap, pool)) return false;
   // A pool's graphs may be replayed after its stream.
-  if (heap.key.pool.is_private()) return !heap.keeps_pages && heap.is_idle();
+  if (heap.key.pool.is_private()) return !heap.use.keeps_pages && heap.is_idle();
   if (pool.is_private()) return false;
   if (heap.timeline.is_over()) return true;
   if (!heap.timeline.is_covered()) return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/heap_lock.h"
 #include "driver/capture.h"
 
 namespace spillway {
@@ -41,7 +42,7 @@ void Trimming::keep_limit() {
     for (Heap* heap : all) {
       const Lock heap_lock(heap->mutex);
       heap->release_empty_slabs();
-      const bool may_give = !heap->keeps_pages && !heap->is_sourced();
+      const bool may_give = !heap->use.keeps_pages && !heap->is_sourced();
       helps = helps || (may_give && (heap->has_pending_frees() || heap->vacant_pages() > 0));
     }
     if (!helps) return;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "allocator/heap_lock.h"
 #include "driver/capture.h"
 
 namespace spillway {

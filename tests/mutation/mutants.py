@@ -27,7 +27,9 @@ POOL_TABLE = "allocator/pool_table.cpp"
 SOURCES = "allocator/sources.cpp"
 MOVES = "allocator/pool_mover.cpp"
 HEAP = "allocator/heap.cpp"
-HEAP_FREE = "allocator/heap_free.cpp"
+PENDING = "allocator/pending_frees.cpp"
+FREE_PAGES = "allocator/free_pages.cpp"
+EXTENTS = "allocator/extent_cache.cpp"
 HEAP_STATE = "allocator/heap_state.cpp"
 HEAP_H = "allocator/heap.h"
 STORE = "allocator/page_store.cpp"
@@ -61,8 +63,8 @@ MUTANTS = [
         "return true;",
     ),
     Mutant("one wait serves for ever", BORROWING, "has_waited(&timeline, epoch)", "has_waited(&timeline, 0)"),
-    Mutant("a pool borrows behind its stream", BORROWING, "if (waiter.is_replayed) return false;", ""),
-    Mutant("a pool lends behind its stream", BORROWING, "if (earlier.is_replayed) return false;", ""),
+    Mutant("a pool borrows behind its stream", BORROWING, "if (waiter.use.is_replayed) return false;", ""),
+    Mutant("a pool lends behind its stream", BORROWING, "if (earlier.use.is_replayed) return false;", ""),
     Mutant(
         "another thread's default stream is waited for",
         BORROWING,
@@ -82,8 +84,8 @@ MUTANTS = [
         "Turns::kOnce, false, &Ladder::wants_back",
         "Turns::kOnce, true, &Ladder::wants_back",
     ),
-    Mutant("an open pool lends", BORROWING, "if (lender.keeps_pages) {", "if (false) {"),
-    Mutant("an open pool gives places back", BORROWING, "if (lender.keeps_pages) return false;", ""),
+    Mutant("an open pool lends", BORROWING, "if (lender.use.keeps_pages) {", "if (false) {"),
+    Mutant("an open pool gives places back", BORROWING, "if (lender.use.keeps_pages) return false;", ""),
     Mutant(
         "a captured lender waits", BORROWING, "if (reachable && !heaps_.is_capturing(lender) && ", "if (reachable && "
     ),
@@ -97,7 +99,10 @@ MUTANTS = [
     Mutant("a stream that is gone is asked for an event", TIMELINE, "covered_ ? Status() : ", "true ? Status() : "),
     Mutant("a closed stream is over at once", TIMELINE, "return sealed_ && complete_ > sealed_at_;", "return sealed_;"),
     Mutant(
-        "a heap taken over counts the uses of others as complete", HEAP_FREE, "pending.epoch = timeline.epoch();", ";"
+        "a heap taken over counts the uses of others as complete",
+        PENDING,
+        "pending.epoch = epoch;",
+        "(void)epoch, (void)pending;",
     ),
     Mutant(
         "a heap is taken over before its stream is over",
@@ -108,13 +113,13 @@ MUTANTS = [
     Mutant(
         "a pool's heap is taken over before its graphs are over",
         STREAMS,
-        "return !heap.keeps_pages && heap.is_idle();",
-        "return !heap.keeps_pages;",
+        "return !heap.use.keeps_pages && heap.is_idle();",
+        "return !heap.use.keeps_pages;",
     ),
     Mutant(
         "a pool's heap is over with its stream",
         BORROWING,
-        "!earlier.is_replayed && timeline.is_over();",
+        "!earlier.use.is_replayed && timeline.is_over();",
         "timeline.is_over();",
     ),
     Mutant(
@@ -144,99 +149,102 @@ MUTANTS = [
         "if (is_alive(*parts_.driver, heap.key)) return false;",
         "return false;",
     ),
-    Mutant("a user's handle is taken for the user", HEAP_FREE, " || !is_alive(driver_, uses.streams[i])) {", ") {"),
+    Mutant("a user's handle is taken for the user", PENDING, " || !is_alive(driver_, uses.streams[i])) {", ") {"),
     Mutant(
         "a stream with the owner's old handle is the owner",
-        HEAP_FREE,
-        "if (user == static_cast<const StreamIdentity&>(key)) return {};",
-        "if (user.stream == key.stream) return {};",
+        HEAP,
+        "if (user.value() == static_cast<const StreamIdentity&>(key)) return {};",
+        "if (user.value().stream == key.stream) return {};",
     ),
     # ---- The stamp of a free
-    Mutant("whole pages are not stamped", HEAP, "    stamp(run.first, run.count);\n", ""),
-    Mutant("edge pages are not stamped", HEAP, "    stamp(id, 1);\n  } else {", "  } else {"),
-    Mutant("received pages are not stamped", HEAP, "    stamp(id, 1);\n  }\n  from.", "  }\n  from."),
-    Mutant("a released pool is not stamped", HEAP_STATE, "  stamp_all();\n", ""),
-    # ---- Frees that wait for other streams
-    Mutant("a state takes what another stream uses", HEAP_STATE, "if (is_in_the_way(*place, state)) {", "if (false) {"),
-    Mutant("a large free forgets other streams", HEAP_FREE, "if (!place.has_stream_uses) {", "if (true) {"),
+    Mutant("whole pages are not stamped", FREE_PAGES, "    stamp(run.first, run.count, epoch);\n", ""),
+    Mutant("edge pages are not stamped", FREE_PAGES, "    stamp(id, 1, epoch);\n  } else {", "  } else {"),
     Mutant(
-        "a small free forgets other streams", HEAP_FREE, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"
+        "received pages are not stamped",
+        FREE_PAGES,
+        "    stamp(id, 1, epoch);\n  }\n  const auto count",
+        "  }\n  (void)epoch;\n  const auto count",
     ),
+    Mutant("a released pool is not stamped", HEAP, "  pages_.stamp_all(timeline.epoch());\n", ""),
+    # ---- Frees that wait for other streams
+    Mutant(
+        "a state takes what another stream uses",
+        HEAP_STATE,
+        "if (is_in_the_way(place, state)) in_the_way = &place;",
+        "",
+    ),
+    Mutant("a large free forgets other streams", HEAP, "if (!place.has_stream_uses) {", "if (true) {"),
+    Mutant("a small free forgets other streams", HEAP, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"),
     Mutant(
         "only the last stream is remembered",
-        HEAP_FREE,
+        PENDING,
         "if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);",
         "users = {user};",
     ),
-    Mutant("a pending free bears no epoch", HEAP_FREE, "&place, slot, timeline.epoch()};", "&place, slot, 0};"),
+    Mutant("a pending free bears no epoch", PENDING, "&place, slot, epoch};", "&place, slot, 0 * epoch};"),
     Mutant(
         "another thread's default stream takes an event",
-        HEAP_FREE,
+        PENDING,
         "if (is_of_another_thread || !is_alive(driver_, uses.",
         "if (!is_alive(driver_, uses.",
     ),
-    Mutant(
-        "a captured stream takes an event",
-        HEAP_FREE,
-        "capture != CU_STREAM_CAPTURE_STATUS_NONE) {",
-        "false) {",
-    ),
+    Mutant("a captured stream takes an event", PENDING, "capture != CU_STREAM_CAPTURE_STATUS_NONE) {", "false) {"),
     Mutant(
         "an event that was not recorded counts",
-        HEAP_FREE,
+        PENDING,
         "if (!event->record(stream).ok()) {",
         "if (!event->record(stream).ok() && false) {",
     ),
-    Mutant("pending frees count as complete", HEAP_FREE, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
+    Mutant("pending frees count as complete", PENDING, "if (timeline.is_complete(pending.epoch)) {", "if (true) {"),
     Mutant(
-        "an event not reached counts", HEAP_FREE, "if (!done.ok() || !done.value()) break;", "if (!done.ok()) break;"
+        "an event not reached counts",
+        PENDING,
+        "if (!done.ok() || !done.value()) return false;",
+        "if (!done.ok()) return false;",
     ),
     Mutant(
         "a query that fails says yes",
-        HEAP_FREE,
-        "if (!done.ok() || !done.value()) break;",
-        "if (done.ok() && !done.value()) break;",
+        PENDING,
+        "if (!done.ok() || !done.value()) return false;",
+        "if (done.ok() && !done.value()) return false;",
     ),
     Mutant(
-        "streams without an event count as done",
-        HEAP_FREE,
-        "if (!pending.events.empty() || !pending.streams.empty()) {",
-        "if (!pending.events.empty()) {",
+        "streams without an event count as done", PENDING, "  return pending.streams.empty();\n}", "  return true;\n}"
     ),
     Mutant(
         "the owner does not wait for other streams",
-        HEAP_FREE,
-        "if (Status status = event.make_wait(key.stream); !status.ok()) return status;",
-        "(void)event;",
+        PENDING,
+        "if (Status status = event.make_wait(stream); !status.ok()) return status;",
+        "(void)event, (void)stream;",
     ),
     Mutant(
         "the owner waits for the streams with events only",
-        HEAP_FREE,
+        PENDING,
         "    if (!pending.streams.empty()) {\n      ++i;\n      continue;\n    }\n    if (Status",
         "    if (Status",
     ),
     Mutant(
         "the owner of a place waits for the streams with events only",
-        HEAP_FREE,
-        "if (!pending_[i].streams.empty() || !wait_behind_stream",
-        "if (!wait_behind_stream",
+        PENDING,
+        "if (!pending_[i].streams.empty() || !wait_behind",
+        "if (!wait_behind",
     ),
     Mutant(
         "a lender waits for the streams with events only",
-        HEAP_FREE,
-        "if (covers && pending_[i].streams.empty() && wait_behind_stream",
-        "if (covers && wait_behind_stream",
+        PENDING,
+        "if (covers && pending_[i].streams.empty() && wait_behind",
+        "if (covers && wait_behind",
     ),
     Mutant(
         "a pool's pending frees complete behind its stream",
         LADDER,
-        "if (miss.heap.has_pending_frees() && !miss.heap.is_replayed) {",
+        "if (miss.heap.has_pending_frees() && !miss.heap.use.is_replayed) {",
         "if (miss.heap.has_pending_frees()) {",
     ),
     Mutant(
         "a pool's places complete behind its stream",
         BORROWING,
-        "if (expected->state == BlockState::kPendingFree) return !heap.is_replayed;",
+        "if (expected->state == BlockState::kPendingFree) return !heap.use.is_replayed;",
         "if (expected->state == BlockState::kPendingFree) return true;",
     ),
     # ---- Waits of the host, and what goes after them
@@ -258,8 +266,8 @@ MUTANTS = [
     Mutant(
         "an idle heap's pages need not be complete",
         HEAP,
-        "    if (!timeline.is_complete(last_use(id))) return false;\n",
-        "",
+        "    return is_done_with(page);\n",
+        "    return true + 0 * page;\n",
     ),
     Mutant(
         "trim does not wait",
@@ -279,13 +287,8 @@ MUTANTS = [
         " && is_vacant(page) && is_done_with(page);",
         " && is_vacant(page);",
     ),
-    Mutant(
-        "pages of an open pool go",
-        HEAP,
-        "  if (!keeps_pages) return;\n  if (served",
-        "  if (true) return;\n  if (served",
-    ),
-    Mutant("what a pool used goes", HEAP, "{ used.insert(page); }", "{ (void)page; }"),
+    Mutant("pages of an open pool go", HEAP, "  if (!use.keeps_pages) return;\n", "  return;\n"),
+    Mutant("what a pool used goes", EXTENTS, "{ pages.insert(page); }", "{ (void)page; }"),
     Mutant("a pool opened again is not protected", POOLS, "    parts_.pools.set_use_of(*heap);\n    if", "    if"),
     Mutant("a heap of an open pool is not protected", STREAMS, "  parts_.pools.set_use_of(*heap);\n  entry", "  entry"),
     Mutant("trim does not ask for captures", TRIMMING, "if (heaps_.any_capturing(all)) {", "if (false) {"),
@@ -333,14 +336,14 @@ MUTANTS = [
     Mutant(
         "views with a lost slot are retired under a block",
         HEAP_H,
-        "if (is_lost(*place) && !in_use) continue;",
-        "if (is_lost(*place)) continue;",
+        "if (!is_lost(place) || in_use) visit",
+        "if (!is_lost(place)) visit",
     ),
-    Mutant("places in lost slots are taken", HEAP, "  if (is_lost(place)) return false;\n", ""),
+    Mutant("places in lost slots are taken", FREE_PAGES, "  if (is_lost(place)) return false;\n", ""),
     # Without VMM the number of a segment that is gone serves the next one, at another address.
     Mutant(
         "places of segments that are gone are taken",
-        HEAP,
+        FREE_PAGES,
         "  if (!store_.uses_vmm() && has_moved(place)) return false;\n",
         "",
     ),

@@ -1,0 +1,166 @@
+// Segments and blocks of a heap and an arena, for dumps, and the block that lies at an address.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "allocator/address_map.h"
+#include "allocator/arena.h"
+
+namespace spillway {
+
+void Heap::list_blocks(std::vector<BlockRow>& rows) const {
+  extents_.for_each([&](const Place& each) {
+    const Place* place = &each;
+    if (place->state == BlockState::kFree) return;
+    if (const Slab* slab = place->slab; slab != nullptr) {
+      for (uint32_t slot = 0; slot < slab->slots; ++slot) {
+        const bool free_slot = Slab::test(slab->free_slots, slot);
+        const BlockKind kind = free_slot                               ? BlockKind::kInactive
+                               : Slab::test(slab->pending_slots, slot) ? BlockKind::kActivePendingFree
+                                                                       : BlockKind::kActiveAllocated;
+        rows.push_back({slab->va_of(slot), slab->slot_bytes(), free_slot ? 0u : slab->requested[slot], kind});
+      }
+      const uint64_t slots_bytes = slab->slots * slab->slot_bytes();
+      if (slots_bytes < kSlabBytes)
+        rows.push_back({place->va + slots_bytes, kSlabBytes - slots_bytes, 0, {}});
+      rows.back().kind = slots_bytes < kSlabBytes ? BlockKind::kInactive : rows.back().kind;
+    } else {
+      const bool pending = place->state == BlockState::kPendingFree;
+      rows.push_back({place->va, place->bytes(), place->requested_bytes,
+                      pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated});
+    }
+  });
+  for (PageId id = 0; id < store_.home_end(); ++id) {
+    const Page& page = store_.page(id);
+    if (!pages_.owns(page)) continue;
+    if (pages_.is_vacant(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
+    for (const LineInterval& interval : page.free_lines) {
+      rows.push_back(
+          {page.va + interval.begin * kLineBytes, interval.lines() * kLineBytes, 0, BlockKind::kInactive});
+    }
+  }
+}
+
+Result<BlockRow> Heap::find_block(const Place& place, uint64_t va) const {
+  if (place.heap == this) {
+    if (const Slab* slab = place.slab; slab != nullptr) {
+      const uint32_t slot = slab->slot_at(va);
+      if (slot != kMostSlots && !Slab::test(slab->free_slots, slot)) {
+        const bool pending = Slab::test(slab->pending_slots, slot);
+        return BlockRow{va, slab->slot_bytes(), slab->requested[slot],
+                        pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated};
+      }
+    } else if (place.va == va && place.state != BlockState::kFree) {
+      const bool pending = place.state == BlockState::kPendingFree;
+      return BlockRow{va, place.bytes(), place.requested_bytes,
+                      pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated};
+    }
+  }
+  return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
+}
+
+Result<FoundBlock> Arena::find_block(const void* pointer) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  if (Place* place = AddressMap::instance().find(va); place != nullptr) {
+    Heap& heap = *place->heap;
+    const Lock lock(heap.mutex);
+    Result<BlockRow> row = heap.find_block(*place, va);
+    if (!row.ok()) return row.take_status();
+    const HeapKey& key = heap.key;
+    return FoundBlock{row.value(), heap.device(), reinterpret_cast<uint64_t>(key.stream), key.pool.first,
+                      key.pool.second};
+  }
+  if (const Arena* arena = SharedBlocks::arena_of(va); arena != nullptr) {
+    std::vector<SegmentRow> shared;
+    {
+      const ArenaLock lock(arena->parts_.mutex);
+      arena->parts_.shared.list_segments(shared);
+    }
+    for (const SegmentRow& segment : shared) {
+      for (const BlockRow& row : segment.blocks) {
+        if (row.address == va && row.kind != BlockKind::kInactive) {
+          return FoundBlock{row, arena->device(), segment.stream, 0, 0};
+        }
+      }
+    }
+  }
+  return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
+}
+
+Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_bytes) {
+  const auto va = reinterpret_cast<uint64_t>(pointer);
+  const void* begin = nullptr;
+  AddressMap::instance().find_before(va, most_bytes, [&](Place& place) {
+    Heap& heap = *place.heap;
+    const Lock lock(heap.mutex);
+    if (place.heap != &heap || place.state == BlockState::kFree || place.va > va) return false;
+    // Blocks do not overlap: the nearest that is not free, or none.
+    if (va - place.va >= place.bytes()) return true;
+    const Slab* slab = place.slab;
+    begin = reinterpret_cast<const void*>(
+        slab == nullptr ? place.va : place.va + (va - place.va) / slab->slot_bytes() * slab->slot_bytes());
+    return true;
+  });
+  Result<FoundBlock> found = find_block(begin);
+  if (found.ok() && found->row.kind == BlockKind::kActiveAllocated) return found;
+  return Status::invalid_pointer(fmt::format("{:#x} lies in no block", va));
+}
+
+std::vector<SegmentRow> Arena::segments() const {
+  const ArenaLock lock(parts_.mutex);
+  std::vector<SegmentRow> segments;
+  for (const Heap* heap : heaps_.all()) {
+    if (heap->counters.is_away()) continue;
+    std::vector<BlockRow> rows;
+    {
+      const Lock heap_lock(const_cast<Heap*>(heap)->mutex);
+      heap->list_blocks(rows);
+    }
+    std::sort(rows.begin(), rows.end(),
+              [](const BlockRow& a, const BlockRow& b) { return a.address < b.address; });
+    uint64_t end = 0;
+    for (const BlockRow& row : rows) {
+      if (segments.empty() || end != row.address) {
+        SegmentRow segment;
+        segment.address = row.address;
+        segment.stream = reinterpret_cast<uint64_t>(heap->key.stream);
+        segment.pool_first = heap->key.pool.first;
+        segment.pool_second = heap->key.pool.second;
+        segments.push_back(std::move(segment));
+      }
+      SegmentRow& segment = segments.back();
+      const bool joins = row.kind == BlockKind::kInactive && !segment.blocks.empty() &&
+                         segment.blocks.back().kind == BlockKind::kInactive;
+      if (joins) {
+        segment.blocks.back().bytes += row.bytes;
+      } else {
+        segment.blocks.push_back(row);
+      }
+      segment.total_bytes += row.bytes;
+      if (row.kind != BlockKind::kInactive) segment.active_bytes += row.bytes;
+      if (row.kind == BlockKind::kActiveAllocated) segment.allocated_bytes += row.bytes;
+      segment.requested_bytes += row.requested_bytes;
+      end = row.address + row.bytes;
+    }
+  }
+  parts_.shared.list_segments(segments);
+  return segments;
+}
+
+void Heap::trace_end() {
+  extents_.for_each([&](const Place& each) {
+    const Place* place = &each;
+    const bool is_pending = place->state == BlockState::kPendingFree;
+    if (!is_pending && place->state != BlockState::kLive) return;
+    const Slab* slab = place->slab;
+    if (slab == nullptr) counters.trace_end(is_pending, place->requested_bytes, place->bytes(), place->va);
+    for (uint32_t slot = 0; slab != nullptr && slot < slab->slots; ++slot) {
+      const bool was_freed = Slab::test(slab->pending_slots, slot);
+      if (was_freed || slab->is_live(slot))
+        counters.trace_end(was_freed, slab->requested[slot], slab->slot_bytes(), slab->va_of(slot));
+    }
+  });
+}
+
+}  // namespace spillway

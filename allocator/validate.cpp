@@ -1,0 +1,195 @@
+// Walks everything that a heap and an arena hold, and checks every counter against a count made from scratch.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "allocator/arena.h"
+
+namespace spillway {
+namespace {
+
+struct UsedLines {
+  uint32_t begin;
+  uint32_t end;
+};
+
+// The blocks of one heap, counted.
+struct WalkedBlocks {
+  std::map<PageId, std::vector<UsedLines>> used;
+  int64_t active = 0;
+  int64_t requested = 0;
+  int64_t pending = 0;
+};
+
+Status broken(std::string what) {
+  return Status::internal("validate: " + std::move(what));
+}
+
+Status walk_slab(const Slab& slab, WalkedBlocks& walked) {
+  const auto slot_bytes = static_cast<int64_t>(slab.slot_bytes());
+  uint32_t live = 0;
+  for (uint32_t slot = 0; slot < slab.slots; ++slot) {
+    if (Slab::test(slab.free_slots, slot)) continue;
+    ++live;
+    walked.active += slot_bytes;
+    walked.requested += slab.requested[slot];
+    if (Slab::test(slab.pending_slots, slot)) walked.pending += slot_bytes;
+  }
+  if (live == slab.used) return {};
+  return broken(
+      fmt::format("the slab at {:#x} has {} used slots and counts {}", slab.place->va, live, slab.used));
+}
+
+Status walk_block(const Place& place, WalkedBlocks& walked) {
+  if (place.state == BlockState::kFree) return {};
+  uint64_t lines = 0;
+  for_each_piece(place, [&](PageId page, uint32_t begin, uint32_t end) {
+    walked.used[page].push_back({begin, end});
+    lines += end - begin;
+  });
+  if (lines != place.lines) {
+    return broken(
+        fmt::format("the block at {:#x} covers {} lines, not its {}", place.va, lines, place.lines));
+  }
+  if (place.slab != nullptr) return walk_slab(*place.slab, walked);
+  walked.active += static_cast<int64_t>(place.bytes());
+  walked.requested += static_cast<int64_t>(place.requested_bytes);
+  if (place.state == BlockState::kPendingFree) walked.pending += static_cast<int64_t>(place.bytes());
+  return {};
+}
+
+// Of a page of the heap: what is used of it, and what it calls free.
+Status check_page(PageId id, const Page& page, bool is_vacant, std::vector<UsedLines> pieces) {
+  std::sort(pieces.begin(), pieces.end(),
+            [](const UsedLines& a, const UsedLines& b) { return a.begin < b.begin; });
+  uint32_t used_lines = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i > 0 && pieces[i].begin < pieces[i - 1].end)
+      return broken(fmt::format("two blocks share a line of page {}", id));
+    for (const LineInterval& interval : page.free_lines) {
+      if (interval.begin < pieces[i].end && pieces[i].begin < interval.end)
+        return broken(fmt::format("page {} calls used lines free", id));
+    }
+    used_lines += pieces[i].end - pieces[i].begin;
+  }
+  if (is_vacant) {
+    return used_lines != 0 || !page.free_lines.empty() ? broken(fmt::format("page {} is not vacant", id))
+                                                       : Status();
+  }
+  if (used_lines != 0 && used_lines + page.free_lines.total_lines() == kPageLines) return {};
+  return broken(fmt::format("page {}: {} lines used and {} free do not make a page", id, used_lines,
+                            page.free_lines.total_lines()));
+}
+
+Status same(const char* name, int64_t walked, int64_t counted) {
+  return walked == counted ? Status()
+                           : broken(fmt::format("{}: {} by walking, {} counted", name, walked, counted));
+}
+
+int64_t page_bytes(uint32_t pages) {
+  return static_cast<int64_t>(pages * kPageBytes);
+}
+
+}  // namespace
+
+Status Heap::validate() const {
+  WalkedBlocks walked;
+  Status status;
+  extents_.for_each([&](const Place& place) {
+    if (status.ok()) status = walk_block(place, walked);
+  });
+  if (!status.ok()) return status;
+
+  uint32_t owned = 0;
+  uint32_t vacant = 0;
+  for (PageId id = 0; id < store_.home_end(); ++id) {
+    const Page& page = store_.page(id);
+    const bool is_vacant = pages_.is_vacant(id);
+    const auto used = walked.used.find(id);
+    if (!pages_.owns(page)) {
+      if (is_vacant) return broken(fmt::format("page {} is vacant in a heap that does not own it", id));
+      if (used != walked.used.end())
+        return broken(fmt::format("page {} has blocks of a heap that does not own it", id));
+      continue;
+    }
+    ++owned;
+    vacant += is_vacant;
+    std::vector<UsedLines> pieces;
+    if (used != walked.used.end()) pieces = used->second;
+    status = check_page(id, page, is_vacant, std::move(pieces));
+    if (!status.ok()) return status;
+  }
+  if (owned != pages_.owned() || vacant != pages_.vacant()) {
+    return broken(fmt::format("{} pages and {} vacant ones are counted as {} and {}", owned, vacant,
+                              pages_.owned(), pages_.vacant()));
+  }
+
+  const HeapStats counted = counters.snapshot();
+  for (const Status& one : {
+           same("active bytes", walked.active, counted.active_bytes),
+           same("requested bytes", walked.requested, counted.requested_bytes),
+           same("pending bytes", walked.pending, counted.pending_bytes),
+           same("owned bytes", page_bytes(owned), counted.owned_bytes),
+           same("cached free bytes", page_bytes(vacant), counted.cached_free_bytes),
+           same("inactive split bytes", page_bytes(owned - vacant) - walked.active,
+                counted.inactive_split_bytes),
+       }) {
+    if (!one.ok()) return one;
+  }
+  return {};
+}
+
+Status Arena::validate() const {
+  const ArenaLock lock(parts_.mutex);
+  const std::vector<Heap*> all = heaps_.all();
+  const AllLocked locked(all);
+  int64_t active = 0;
+  int64_t owned = 0;
+  int64_t cached = 0;
+  std::map<const spw_stat*, int64_t> in_pools;
+  for (const Heap* heap : all) {
+    heap->mutex.assert_held();  // by `locked`
+    if (Status status = heap->validate(); !status.ok()) return status;
+    if (heap->counters.is_away()) continue;
+    const HeapStats stats = heap->counters.snapshot();
+    active += stats.active_bytes;
+    owned += stats.owned_bytes;
+    cached += stats.cached_free_bytes;
+    in_pools[heap->pool_bytes()] += stats.owned_bytes;
+  }
+  Status counted;
+  parts_.pools.for_each([&](const Pool& pool) {
+    const spw_stat& bytes = pool.bytes;
+    const int64_t walked = in_pools[&bytes];
+    if (bytes.current == walked && bytes.peak >= walked) return;
+    counted = broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", pool.id.first,
+                                 pool.id.second, walked, bytes.current, bytes.peak));
+  });
+  if (!counted.ok()) return counted;
+  if (Status status = parts_.shared.validate(); !status.ok()) return status;
+  const HeapStats shared = parts_.shared.stats();
+  active += shared.active_bytes;
+  owned += shared.owned_bytes;
+  cached += shared.cached_free_bytes;
+  const DeviceStats stats = parts_.counters.snapshot();
+  const auto reserved = static_cast<int64_t>(parts_.store->reserved_bytes() + parts_.held_elsewhere_bytes());
+  if (owned != reserved || stats.reserved_bytes.all.current != reserved) {
+    return broken(fmt::format("{} bytes owned by heaps, {} held, {} counted as reserved", owned, reserved,
+                              stats.reserved_bytes.all.current));
+  }
+  if (stats.active_bytes.all.current != active || stats.cached_free_bytes != cached ||
+      stats.inactive_split_bytes.all.current != reserved - active - cached) {
+    return broken(fmt::format("reserved {} = active {} + inactive split {} + cached free {} does not hold",
+                              reserved, stats.active_bytes.all.current,
+                              stats.inactive_split_bytes.all.current, stats.cached_free_bytes));
+  }
+  if (stats.requested_bytes.all.current > active || stats.allocated_bytes.all.current > active ||
+      active > reserved) {
+    return broken("requested, allocated <= active <= reserved does not hold");
+  }
+  return {};
+}
+
+}  // namespace spillway
