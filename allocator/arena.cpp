@@ -73,11 +73,11 @@ Arena::~Arena() {
   parts_.events.clear();
 }
 
-Heap::Looks Arena::looks() const {
-  Heap::Looks all;
+SequencePredictor::Looks Arena::looks() const {
+  SequencePredictor::Looks all;
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
-    const Heap::Looks own = heap->looks();
+    const SequencePredictor::Looks own = heap->predictor().looks();
     all.guessed += own.guessed;
     all.searched += own.searched;
   }
@@ -289,7 +289,7 @@ void Arena::complete_finished_frees() {
   const RelaxedCapture relaxed(*parts_.driver);
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
-    if (heap->has_pending_frees()) heap->complete_finished_frees();
+    if (!heap->pending().empty()) heap->complete_finished_frees();
   }
 }
 

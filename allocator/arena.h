@@ -226,7 +226,7 @@ class Arena {
   // The latest requests that own memory and new pages did not serve, oldest first.
   std::vector<Climb> recent_climbs() const { return climbs_.list(); }
   // Of all heaps. For tests.
-  Heap::Looks looks() const;
+  SequencePredictor::Looks looks() const;
   // The bytes that each private pool holds. One that was released holds none; it is listed until both resets.
   std::vector<std::pair<PoolId, spw_stat>> pool_bytes() const;
   void reset_peaks();

@@ -111,9 +111,9 @@ uint64_t Arena::lend_pool(PoolId id) {
     const Lock heap_lock(heap->mutex);
     if (!heap->use.keeps_pages) continue;
     heap->release_empty_slabs();
-    if (heap->vacant_pages() == 0) continue;
+    if (heap->pages().vacant() == 0) continue;
     heap->pool_released();
-    pages += heap->vacant_pages();
+    pages += heap->pages().vacant();
   }
   // States that were saved before name memory that the pool may no longer have.
   if (Pool* pool = parts_.pools.claimed(id); pages > 0 && pool != nullptr) pool->birth = next_stamp();
@@ -224,7 +224,7 @@ Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* c
   const AllLocked locked(owned);
   const auto has_pending_frees = [](const Heap* heap) {
     heap->mutex.assert_held();  // by `locked`
-    return heap->has_pending_frees();
+    return !heap->pending().empty();
   };
   if (std::any_of(owned.begin(), owned.end(), has_pending_frees)) {
     const ScopedContext context(*parts_.driver, parts_.context.get());

@@ -4,6 +4,7 @@
 
 #include "allocator/address_map.h"
 #include "allocator/arena.h"
+#include "allocator/listing.h"
 #include "driver/capture.h"
 
 namespace spillway {
@@ -128,7 +129,7 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
     return Status::unsupported(fmt::format(
         "{:#x}: it is of a region, which may move, or of a pool whose memory is another allocator's", va));
   }
-  const Result<BlockRow> block = heap.find_block(*place, va);
+  const Result<BlockRow> block = spillway::find_block(heap, *place, va);
   if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {
     return Status::invalid_pointer(fmt::format("{:#x}: no block begins there, or it was freed", va));
   }

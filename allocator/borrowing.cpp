@@ -30,11 +30,11 @@ bool Borrowing::may_have_room(uint64_t pages) {
 }
 
 bool Borrowing::wants_back(const Heap& heap, const Request& request) {
-  const Place* expected = heap.expected(request);
+  const Place* expected = heap.predictor().expected(request);
   if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
   if (expected->state == BlockState::kPendingFree) return !heap.use.is_replayed;
   std::vector<PageId> missing;
-  heap.pages_missing_from(*expected, missing);
+  heap.pages().list_missing(*expected, missing);
   return !missing.empty() && std::all_of(missing.begin(), missing.end(), [&](PageId id) {
     const Heap* owner = parts_.store->page(id).owner.load(std::memory_order_relaxed);
     return owner != nullptr && owner != &heap;
@@ -43,8 +43,8 @@ bool Borrowing::wants_back(const Heap& heap, const Request& request) {
 
 Place* Borrowing::take_expected(Heap& heap, const Request& request) {
   std::vector<PageId> missing;
-  const Place* expected = heap.expected(request);
-  if (expected != nullptr) heap.pages_missing_from(*expected, missing);
+  const Place* expected = heap.predictor().expected(request);
+  if (expected != nullptr) heap.pages().list_missing(*expected, missing);
   if (missing.empty()) return nullptr;
   std::map<Heap*, std::vector<PageId>> by_owner;
   for (const PageId id : missing) {
@@ -62,7 +62,7 @@ Place* Borrowing::take_expected(Heap& heap, const Request& request) {
     const Lock lock(owner->mutex);
     std::erase_if(pages, [&, lender = owner](PageId id) {
       lender->mutex.assert_held();  // by `lock`
-      return !lender->is_vacant(id);
+      return !lender->pages().is_vacant(id);
     });
     lend(*owner, heap, pages);
   }
@@ -75,17 +75,17 @@ bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageI
     lender.mutex.assert_held();  // by this function
     return std::all_of(pages.begin(), pages.end(), [&](PageId id) {
       lender.mutex.assert_held();  // by this function
-      return lender.is_vacant(id);
+      return lender.pages().is_vacant(id);
     });
   };
   if (are_vacant()) return true;
   // Its frees are looked at only when it needs memory itself.
-  if (lender.has_pending_frees()) {
+  if (!lender.pending().empty()) {
     lender.complete_finished_frees();
     // Another thread's default stream cannot be told from here to wait.
     const bool reachable = lender.key.thread == 0 || lender.key.thread == heap.key.thread;
     if (reachable && !heaps_.is_capturing(lender) && !lender.is_closed())
-      lender.complete_frees_on_pages(pages);
+      lender.pending().complete_pages_behind(lender.key.stream, pages);
   }
   return are_vacant();
 }
@@ -109,9 +109,9 @@ uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
     lender.list_leavable(pages);
     pages.resize(std::min<size_t>(pages.size(), wanted));
   } else {
-    if (lender.has_pending_frees()) lender.complete_finished_frees();
+    if (!lender.pending().empty()) lender.complete_finished_frees();
     lender.release_empty_slabs();
-    lender.choose_vacant(wanted, pages);
+    lender.pages().choose_vacant(wanted, pages);
   }
   const uint32_t lent = lend(lender, heap, pages);
   if (lent > 0 || pages.empty()) return lent;
@@ -128,7 +128,7 @@ uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
 
 uint32_t Borrowing::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pages) {
   uint64_t epoch = 0;
-  for (const PageId id : pages) epoch = std::max(epoch, lender.last_use(id));
+  for (const PageId id : pages) epoch = std::max(epoch, lender.pages().last_use(id));
   if (pages.empty() || !order_after(heap, lender, epoch)) return 0;
   heap.receive(lender, pages);
   return static_cast<uint32_t>(pages.size());

@@ -38,9 +38,9 @@ Status DeviceWaits::synchronize_context(const std::vector<Heap*>& all) {
 }
 
 bool DeviceWaits::mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<CUevent>& events) {
-  if (heap.owned_pages() == 0) return true;
+  if (heap.pages().owned() == 0) return true;
   if (!heap.events_mark_all_uses()) return false;
-  heap.list_pending_events(events);
+  heap.pending().list_events(events);
   if (heaps_.has_gone(heap)) {
     // No other event can be recorded than that of its end.
     if (heap.timeline.is_over()) return true;
@@ -135,7 +135,7 @@ bool DeviceWaits::wait_for_pending_frees(Heap& heap) {
   std::vector<CUevent> events;
   {
     const Lock lock(heap.mutex);
-    heap.list_pending_events(events);
+    heap.pending().list_events(events);
   }
   if (events.empty()) return false;
   // Waiting, too, would end another stream's capture.

@@ -27,7 +27,10 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
       pages_(store, *this, unit),
       predictor_(leader),
       slabs_(pages_, timeline, counters),
-      pending_(driver, context, store.device(), events, device_counters) {
+      pending_(driver, context, store.device(), events, device_counters, [this](Place& place, uint32_t slot) {
+        mutex.assert_held();  // by whoever completes frees
+        complete_free(place, slot);
+      }) {
   counters.set_stream(std::bit_cast<uint64_t>(key.stream));
 }
 
@@ -330,29 +333,6 @@ void Heap::complete_free(Place& place, uint32_t slot) {
                              given.fragments, place.va);
 }
 
-PendingFrees::Complete Heap::completing() {
-  return [this](Place& place, uint32_t slot) {
-    mutex.assert_held();  // by whoever completes frees
-    complete_free(place, slot);
-  };
-}
-
-size_t Heap::complete_finished_frees() {
-  return pending_.complete_finished(timeline, key.stream, completing());
-}
-
-Result<size_t> Heap::complete_frees_behind_stream(uint32_t enough_lines) {
-  return pending_.complete_behind(key.stream, enough_lines, completing());
-}
-
-bool Heap::complete_free_behind_stream(const Place& place) {
-  return pending_.complete_place_behind(key.stream, place, completing());
-}
-
-void Heap::complete_frees_on_pages(const std::vector<PageId>& pages) {
-  pending_.complete_pages_behind(key.stream, pages, completing());
-}
-
 // ---- Pages that come and go
 
 bool Heap::is_idle() {
@@ -365,7 +345,7 @@ bool Heap::is_idle() {
 }
 
 void Heap::list_leavable(std::vector<PageId>& out) const {
-  choose_vacant(vacant_pages(), out);
+  pages_.choose_vacant(pages_.vacant(), out);
   if (!use.keeps_pages) return;
   std::unordered_set<PageId> used;
   if (use.may_move || counters.is_away() || !extents_.list_pages_of_pool(used)) return out.clear();

@@ -20,25 +20,16 @@
 
 #include "allocator/extent_cache.h"
 #include "allocator/free_pages.h"
-#include "allocator/mutex.h"
 #include "allocator/page_store.h"
 #include "allocator/pending_frees.h"
-#include "allocator/place.h"
 #include "allocator/pool.h"
 #include "allocator/request.h"
 #include "allocator/sequence_predictor.h"
 #include "allocator/slab_heap.h"
-#include "allocator/stream_identity.h"
 #include "allocator/timeline.h"
-#include "driver/event.h"
 #include "stats/counters.h"
-#include "stats/segment_row.h"
 
 namespace spillway {
-
-struct HeapKey : StreamIdentity {
-  PoolId pool;
-};
 
 class Heap {
  public:
@@ -52,14 +43,7 @@ class Heap {
   // Changes under the arena's lock too.
   HeapKey key;
   std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
-  // What follows from its pool, see PoolTable::set_use_of.
-  struct Use {
-    // Nothing leaves it: of a private pool that was not released, or of one whose memory moves or is away.
-    bool keeps_pages = false;
-    // Graphs that were captured over its memory are replayed on any stream, and stamp nothing.
-    bool is_replayed = false;
-    bool may_move = false;  // of a pool whose memory can leave the device
-  } use;
+  HeapUse use;
 
   // Need no lock.
   int device() const { return store_.device(); }
@@ -94,27 +78,20 @@ class Heap {
   bool make_slot_live(Place& place, uint32_t size_class, uint64_t requested_bytes, void** out)
       SPW_REQUIRES(mutex);
 
-  // The place that served this request when the program was last here, as far as is known, free or not.
-  Place* expected(const Request& request) const SPW_REQUIRES(mutex) { return predictor_.expected(request); }
+  const SequencePredictor& predictor() const SPW_REQUIRES(mutex) { return predictor_; }
   // The next answer places that were taken, or null. That of a slab that has room by now, which serves a
   // slab's request as well.
   Place* slab_with_room(const Request& request) const SPW_REQUIRES(mutex);
   // The predictor's first guess, if it is free.
   Place* take_predicted(const Request& request) SPW_REQUIRES(mutex);
-  // Looks for where the program is, so that expected() is the best guess, and takes that place if it is free.
+  // Looks for where the program is, so that the predictor's is the best guess, and takes that place if it is
+  // free.
   Place* take_located(const Request& request) SPW_REQUIRES(mutex);
   // Any other place that needs no driver call; take_located() has answered null. With `frugal`, holes that
   // break a page that a view would spare are passed over.
   Place* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);
   // All of these in turn: for what came free since they were tried.
   Place* take_again(const Request& request, bool frugal) SPW_REQUIRES(mutex);
-  // How often a request that was not served at once was tried in the place that was guessed, and how often
-  // the journal was searched. For tests.
-  struct Looks {
-    uint64_t guessed = 0;
-    uint64_t searched = 0;
-  };
-  Looks looks() const SPW_REQUIRES(mutex) { return {predictor_.guesses(), predictor_.searches()}; }
 
   // ---- Frees
 
@@ -124,43 +101,33 @@ class Heap {
   // A free in two parts, see Arena::withhold.
   Status withhold(Place& place, uint64_t va, uint64_t* bytes) SPW_REQUIRES(mutex);
   Status release_withheld(Place& place, uint64_t va) SPW_REQUIRES(mutex);
-  // See the methods of PendingFrees by these names. Not while the heap's stream is captured, where it waits.
-  size_t complete_finished_frees() SPW_REQUIRES(mutex);
-  bool has_pending_frees() const SPW_REQUIRES(mutex) { return !pending_.empty(); }
-  Result<size_t> complete_frees_behind_stream(uint32_t enough_lines) SPW_REQUIRES(mutex);
-  bool complete_free_behind_stream(const Place& place) SPW_REQUIRES(mutex);
-  void complete_frees_on_pages(const std::vector<PageId>& pages) SPW_REQUIRES(mutex);
-  bool is_used_by(CUstream stream) const SPW_REQUIRES(mutex) { return pending_.is_used_by(stream); }
-  void stream_goes(const StreamIdentity& stream) SPW_REQUIRES(mutex) { pending_.stream_goes(stream); }
+  const PendingFrees& pending() const SPW_REQUIRES(mutex) { return pending_; }
+  PendingFrees& pending() SPW_REQUIRES(mutex) { return pending_; }
+  // Those whose streams are done; answers how many that was.
+  size_t complete_finished_frees() SPW_REQUIRES(mutex) {
+    return pending_.complete_finished(timeline, key.stream);
+  }
   // Whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
   bool events_mark_all_uses() const SPW_REQUIRES(mutex) { return !use.is_replayed && pending_.have_events(); }
-  void list_pending_events(std::vector<CUevent>& out) const SPW_REQUIRES(mutex) { pending_.list_events(out); }
   // Slabs without a live slot give their place back; answers how many.
   size_t release_empty_slabs() SPW_REQUIRES(mutex) { return slabs_.release_empty(); }
 
   // ---- Pages
 
-  uint32_t vacant_pages() const SPW_REQUIRES(mutex) { return pages_.vacant(); }
-  uint32_t owned_pages() const SPW_REQUIRES(mutex) { return pages_.owned(); }
-  bool is_vacant(PageId page) const SPW_REQUIRES(mutex) { return pages_.is_vacant(page); }
+  const FreePages& pages() const SPW_REQUIRES(mutex) { return pages_; }
   // Whether no block lives here and nothing that used the memory may still be at work. Gives up empty slabs.
   bool is_idle() SPW_REQUIRES(mutex);
-  // See FreePages. Whether the uses of a vacant page are over as of the last wait of the host; and whether it
-  // may be given back therefore.
-  uint64_t last_use(PageId page) const SPW_REQUIRES(mutex) { return pages_.last_use(page); }
-  bool is_done_with(PageId page) const SPW_REQUIRES(mutex) { return timeline.is_complete(last_use(page)); }
-  bool may_release(PageId page) const SPW_REQUIRES(mutex) {
-    return !use.keeps_pages && is_vacant(page) && is_done_with(page);
+  // Whether the uses of a vacant page are over as of the last wait of the host; and whether it may be given
+  // back therefore.
+  bool is_done_with(PageId page) const SPW_REQUIRES(mutex) {
+    return timeline.is_complete(pages_.last_use(page));
   }
-  void choose_vacant(uint32_t most, std::vector<PageId>& out) const SPW_REQUIRES(mutex) {
-    pages_.choose_vacant(most, out);
+  bool may_release(PageId page) const SPW_REQUIRES(mutex) {
+    return !use.keeps_pages && pages_.is_vacant(page) && is_done_with(page);
   }
   // Those that may leave the heap: all, unless it keeps them; then those that its pool never used, which an
   // earlier pool that it served left behind.
   void list_leavable(std::vector<PageId>& out) const SPW_REQUIRES(mutex);
-  void pages_missing_from(const Place& place, std::vector<PageId>& missing) const SPW_REQUIRES(mutex) {
-    pages_.list_missing(place, missing);
-  }
   // Moves vacant pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages) SPW_REQUIRES(mutex, from.mutex);
   // New pages, or pages taken out before their release.
@@ -193,23 +160,11 @@ class Heap {
 
   // ---- What there is
 
-  // Calls visit(view, age) for the views that places of this heap lie in: the age counts requests since the
-  // place was taken last, and is 0 for one that is in use, or may be by a graph that is replayed.
-  template <typename Visit>
-  void for_each_view_used(Visit visit) const SPW_REQUIRES(mutex);
   template <typename Visit>
   void for_each_place(Visit visit) const SPW_REQUIRES(mutex) {
     extents_.for_each(visit);
   }
-  // Re-derives what the heap knows of its pages and compares; validate.cpp.
-  Status validate() const SPW_REQUIRES(mutex);
   uint64_t metadata_bytes() const SPW_REQUIRES(mutex);
-  // listing.cpp. The block in use, or pending, that begins there. Errors: invalid_pointer.
-  Result<BlockRow> find_block(const Place& place, uint64_t va) const SPW_REQUIRES(mutex);
-  // Blocks of all kinds, the free ones included, in no order.
-  void list_blocks(std::vector<BlockRow>& rows) const SPW_REQUIRES(mutex);
-  // Tells the trace that every block is gone, as they are with the arena.
-  void trace_end() SPW_REQUIRES(mutex);
 
  private:
   // The place was taken for the request.
@@ -221,8 +176,7 @@ class Heap {
   Place* settle(const Request& request, Layout layout) SPW_REQUIRES(mutex);
   Place* take_same_size(const Request& request) SPW_REQUIRES(mutex);
   Place* take_segment(const Request& request) SPW_REQUIRES(mutex);
-  // What was taken and not made live is free again.
-  void give_back(Place& place) SPW_REQUIRES(mutex);
+  void give_back(Place& place) SPW_REQUIRES(mutex);  // what was taken and not made live
   void count_in_pool(int64_t bytes) SPW_REQUIRES(mutex);
 
   // Whether a live block begins at `va`; *slot is kMostSlots where it is no slot of a slab.
@@ -230,7 +184,6 @@ class Heap {
   void mark_pending(Place& place, uint32_t slot) SPW_REQUIRES(mutex);
   void free_after_streams(Place& place, uint64_t va, uint32_t slot) SPW_REQUIRES(mutex);
   void complete_free(Place& place, uint32_t slot) SPW_REQUIRES(mutex);
-  PendingFrees::Complete completing() SPW_REQUIRES(mutex);
 
   void free_all_but(const HeapState& state, Place& place) SPW_REQUIRES(mutex);
   Status restore_large(Place& place, uint64_t requested_bytes) SPW_REQUIRES(mutex);
@@ -246,17 +199,5 @@ class Heap {
   SlabHeap slabs_ SPW_GUARDED_BY(mutex);
   PendingFrees pending_ SPW_GUARDED_BY(mutex);
 };
-
-template <typename Visit>
-void Heap::for_each_view_used(Visit visit) const {
-  const bool keeps_pages = use.keeps_pages;
-  const uint64_t now = predictor_.now();
-  extents_.for_each([&](const Place& place) {
-    if (place.view == nullptr) return;
-    // A block outlives the loss of another slot of its view.
-    const bool in_use = place.state != BlockState::kFree || keeps_pages;
-    if (!is_lost(place) || in_use) visit(place.view, in_use ? 0 : now - place.last_use);
-  });
-}
 
 }  // namespace spillway

@@ -83,7 +83,7 @@ Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_
 
 bool Ladder::serve_from_heap(Miss& miss) {
   HeapLock lock(miss.heap.mutex);
-  if (miss.heap.has_pending_frees()) {
+  if (!miss.heap.pending().empty()) {
     const RelaxedCapture relaxed(*parts_.driver);
     const RungTimer timer(parts_.counters, miss.tried);
     timer.finish(Rung::kCompletedFrees, miss.heap.complete_finished_frees() > 0);
@@ -176,7 +176,7 @@ Result<Ladder::Outcome> Ladder::climb_without_locks(Miss& miss) {
 // ---- Rungs under locks
 
 Result<Ladder::Outcome> Ladder::complete_frees(Miss& miss) {
-  const bool completed = miss.heap.has_pending_frees() && miss.heap.complete_finished_frees() > 0;
+  const bool completed = !miss.heap.pending().empty() && miss.heap.complete_finished_frees() > 0;
   return miss.serve(completed ? miss.heap.take_again(miss.request, is_frugal(miss.heap))
                               : miss.heap.slab_with_room(miss.request));
 }
@@ -188,7 +188,8 @@ bool Ladder::wants_back(Miss& miss) {
 Result<Ladder::Outcome> Ladder::take_back(Miss& miss) {
   if (Status status = enter_context(miss); !status.ok()) return status;
   Place* place = nullptr;
-  if (miss.heap.complete_free_behind_stream(*miss.heap.expected(miss.request)))
+  if (miss.heap.pending().complete_place_behind(miss.heap.key.stream,
+                                                *miss.heap.predictor().expected(miss.request)))
     place = miss.heap.take_located(miss.request);
   return miss.serve(place != nullptr ? place : borrowing_.take_expected(miss.heap, miss.request));
 }
@@ -249,8 +250,9 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
 
 Result<Ladder::Outcome> Ladder::wait_on_device(Miss& miss) {
   bool found = borrowing_.borrow(miss.heap, static_cast<uint32_t>(miss.round.missing_pages)) > 0;
-  if (miss.heap.has_pending_frees() && !miss.heap.use.is_replayed) {
-    const Result<size_t> completed = miss.heap.complete_frees_behind_stream(miss.request.lines);
+  if (!miss.heap.pending().empty() && !miss.heap.use.is_replayed) {
+    const Result<size_t> completed =
+        miss.heap.pending().complete_behind(miss.heap.key.stream, miss.request.lines);
     found = found || (completed.ok() && completed.value() > 0);
   }
   miss.round.found_pages = found;
@@ -320,7 +322,7 @@ Result<Ladder::Outcome> Ladder::wait_for_device(Miss& miss) {
   for (Heap* each : all) {
     const Lock lock(each->mutex);
     if (heaps_.is_capturing(*each)) return Outcome::kSkipped;
-    helps = helps || each->has_pending_frees() || (all.size() > 1 && each->vacant_pages() > 0);
+    helps = helps || !each->pending().empty() || (all.size() > 1 && each->pages().vacant() > 0);
   }
   if (!helps) return Outcome::kSkipped;
   const RelaxedCapture relaxed(*parts_.driver);
@@ -395,7 +397,7 @@ Result<Ladder::Outcome> Ladder::take_lent(Miss& miss) {
     if (pool == nullptr || pool->source == nullptr || !pool->lends_as.has_value()) continue;
     if (&lender->store() != pool->source->store.get()) continue;
     HeapLock lender_lock(lender->mutex);
-    if (lender->has_pending_frees()) lender->complete_finished_frees();
+    if (!lender->pending().empty()) lender->complete_finished_frees();
     Place* place = lender->take_again(miss.request, false);
     if (place == nullptr && lender->release_empty_slabs() > 0)
       place = lender->take_again(miss.request, false);

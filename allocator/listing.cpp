@@ -4,13 +4,15 @@
 
 #include <algorithm>
 
+#include "allocator/listing.h"
+
 #include "allocator/address_map.h"
 #include "allocator/arena.h"
 
 namespace spillway {
 
-void Heap::list_blocks(std::vector<BlockRow>& rows) const {
-  extents_.for_each([&](const Place& each) {
+void list_blocks(const Heap& heap, std::vector<BlockRow>& rows) {
+  heap.for_each_place([&](const Place& each) {
     const Place* place = &each;
     if (place->state == BlockState::kFree) return;
     if (const Slab* slab = place->slab; slab != nullptr) {
@@ -31,10 +33,10 @@ void Heap::list_blocks(std::vector<BlockRow>& rows) const {
                       pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated});
     }
   });
-  for (PageId id = 0; id < store_.home_end(); ++id) {
-    const Page& page = store_.page(id);
-    if (!pages_.owns(page)) continue;
-    if (pages_.is_vacant(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
+  for (PageId id = 0; id < heap.store().home_end(); ++id) {
+    const Page& page = heap.store().page(id);
+    if (!heap.pages().owns(page)) continue;
+    if (heap.pages().is_vacant(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
     for (const LineInterval& interval : page.free_lines) {
       rows.push_back(
           {page.va + interval.begin * kLineBytes, interval.lines() * kLineBytes, 0, BlockKind::kInactive});
@@ -42,8 +44,8 @@ void Heap::list_blocks(std::vector<BlockRow>& rows) const {
   }
 }
 
-Result<BlockRow> Heap::find_block(const Place& place, uint64_t va) const {
-  if (place.heap == this) {
+Result<BlockRow> find_block(const Heap& heap, const Place& place, uint64_t va) {
+  if (place.heap == &heap) {
     if (const Slab* slab = place.slab; slab != nullptr) {
       const uint32_t slot = slab->slot_at(va);
       if (slot != kMostSlots && !Slab::test(slab->free_slots, slot)) {
@@ -65,7 +67,7 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
   if (Place* place = AddressMap::instance().find(va); place != nullptr) {
     Heap& heap = *place->heap;
     const Lock lock(heap.mutex);
-    Result<BlockRow> row = heap.find_block(*place, va);
+    Result<BlockRow> row = spillway::find_block(heap, *place, va);
     if (!row.ok()) return row.take_status();
     const HeapKey& key = heap.key;
     return FoundBlock{row.value(), heap.device(), reinterpret_cast<uint64_t>(key.stream), key.pool.first,
@@ -115,7 +117,7 @@ std::vector<SegmentRow> Arena::segments() const {
     std::vector<BlockRow> rows;
     {
       const Lock heap_lock(const_cast<Heap*>(heap)->mutex);
-      heap->list_blocks(rows);
+      list_blocks(*heap, rows);
     }
     std::sort(rows.begin(), rows.end(),
               [](const BlockRow& a, const BlockRow& b) { return a.address < b.address; });
@@ -148,17 +150,18 @@ std::vector<SegmentRow> Arena::segments() const {
   return segments;
 }
 
-void Heap::trace_end() {
-  extents_.for_each([&](const Place& each) {
+void trace_end(Heap& heap) {
+  heap.for_each_place([&](const Place& each) {
     const Place* place = &each;
     const bool is_pending = place->state == BlockState::kPendingFree;
     if (!is_pending && place->state != BlockState::kLive) return;
     const Slab* slab = place->slab;
-    if (slab == nullptr) counters.trace_end(is_pending, place->requested_bytes, place->bytes(), place->va);
+    if (slab == nullptr)
+      heap.counters.trace_end(is_pending, place->requested_bytes, place->bytes(), place->va);
     for (uint32_t slot = 0; slab != nullptr && slot < slab->slots; ++slot) {
       const bool was_freed = Slab::test(slab->pending_slots, slot);
       if (was_freed || slab->is_live(slot))
-        counters.trace_end(was_freed, slab->requested[slot], slab->slot_bytes(), slab->va_of(slot));
+        heap.counters.trace_end(was_freed, slab->requested[slot], slab->slot_bytes(), slab->va_of(slot));
     }
   });
 }

@@ -114,7 +114,7 @@ void PendingFrees::mark_in_capture(Pending& pending) {
 
 // ---- Which frees are complete
 
-size_t PendingFrees::complete_finished(const Timeline& timeline, CUstream stream, const Complete& complete) {
+size_t PendingFrees::complete_finished(const Timeline& timeline, CUstream stream) {
   size_t completed = 0;
   const auto is_captured = [](const Pending& pending) { return pending.captured.capture != 0; };
   if (std::any_of(pending_.begin(), pending_.end(), is_captured)) captured_order_.look(driver_, stream);
@@ -127,7 +127,7 @@ size_t PendingFrees::complete_finished(const Timeline& timeline, CUstream stream
       ++i;
       continue;
     }
-    complete_at(i, complete);
+    complete_at(i);
     ++completed;
   }
   return completed;
@@ -145,11 +145,11 @@ bool PendingFrees::is_finished(Pending& pending) {
   return pending.streams.empty();
 }
 
-void PendingFrees::complete_at(size_t at, const Complete& complete) {
+void PendingFrees::complete_at(size_t at) {
   Place& place = *pending_[at].place;
   const uint32_t slot = pending_[at].slot;
   pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(at));
-  complete(place, slot);
+  complete_(place, slot);
 }
 
 bool PendingFrees::have_events() const {
@@ -179,8 +179,7 @@ Status PendingFrees::wait_behind(CUstream stream, Pending& pending) {
   return {};
 }
 
-Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_lines,
-                                             const Complete& complete) {
+Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_lines) {
   size_t completed = 0;
   uint64_t lines = 0;
   for (size_t i = 0; i < pending_.size() && lines < enough_lines;) {
@@ -191,24 +190,23 @@ Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_li
     }
     if (Status status = wait_behind(stream, pending); !status.ok()) return status;
     lines += pending.slot == kMostSlots ? pending.place->lines : 0;
-    complete_at(i, complete);
+    complete_at(i);
     ++completed;
   }
   return completed;
 }
 
-bool PendingFrees::complete_place_behind(CUstream stream, const Place& place, const Complete& complete) {
+bool PendingFrees::complete_place_behind(CUstream stream, const Place& place) {
   for (size_t i = 0; i < pending_.size(); ++i) {
     if (pending_[i].place != &place || pending_[i].slot != kMostSlots) continue;
     if (!pending_[i].streams.empty() || !wait_behind(stream, pending_[i]).ok()) return false;
-    complete_at(i, complete);
+    complete_at(i);
     return true;
   }
   return false;
 }
 
-void PendingFrees::complete_pages_behind(CUstream stream, const std::vector<PageId>& pages,
-                                         const Complete& complete) {
+void PendingFrees::complete_pages_behind(CUstream stream, const std::vector<PageId>& pages) {
   const auto wanted = [&](PageId id) { return std::find(pages.begin(), pages.end(), id) != pages.end(); };
   for (size_t i = 0; i < pending_.size();) {
     const Place& place = *pending_[i].place;
@@ -219,7 +217,7 @@ void PendingFrees::complete_pages_behind(CUstream stream, const std::vector<Page
                });
     }
     if (covers && pending_[i].streams.empty() && wait_behind(stream, pending_[i]).ok()) {
-      complete_at(i, complete);
+      complete_at(i);
     } else {
       ++i;
     }

@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "allocator/captured_order.h"
@@ -32,8 +33,13 @@ class PendingFrees {
   using Complete = std::function<void(Place& place, uint32_t slot)>;
 
   PendingFrees(const Driver& driver, CUcontext context, int device, EventPool& events,
-               DeviceCounters& counters)
-      : driver_(driver), context_(context), device_(device), events_(events), counters_(counters) {}
+               DeviceCounters& counters, Complete complete)
+      : driver_(driver),
+        context_(context),
+        device_(device),
+        events_(events),
+        counters_(counters),
+        complete_(std::move(complete)) {}
 
   // ---- Live blocks
 
@@ -53,14 +59,14 @@ class PendingFrees {
   // The block at `va` was freed at `epoch` of its heap's stream, and waits for its other streams.
   void add(Place& place, uint32_t slot, uint64_t va, uint64_t epoch);
   // Those whose streams are done; answers how many that was.
-  size_t complete_finished(const Timeline& timeline, CUstream stream, const Complete& complete);
+  size_t complete_finished(const Timeline& timeline, CUstream stream);
   // The heap's stream waits on the device for them, oldest first, until blocks of `enough_lines` are complete
   // in its order. Not while it is captured. Errors: driver.
-  Result<size_t> complete_behind(CUstream stream, uint32_t enough_lines, const Complete& complete);
+  Result<size_t> complete_behind(CUstream stream, uint32_t enough_lines);
   // The same for the free of one place; false if there is none, or it has no event to wait for.
-  bool complete_place_behind(CUstream stream, const Place& place, const Complete& complete);
+  bool complete_place_behind(CUstream stream, const Place& place);
   // The same for all frees of blocks that lie on one of these pages.
-  void complete_pages_behind(CUstream stream, const std::vector<PageId>& pages, const Complete& complete);
+  void complete_pages_behind(CUstream stream, const std::vector<PageId>& pages);
   // Whether events mark all that they wait for; and those events.
   bool have_events() const;
   void list_events(std::vector<CUevent>& out) const;
@@ -90,7 +96,7 @@ class PendingFrees {
   void mark_in_capture(Pending& pending);
   // Whether its streams are done, as far as events tell.
   bool is_finished(Pending& pending);
-  void complete_at(size_t at, const Complete& complete);
+  void complete_at(size_t at);
   Status wait_behind(CUstream stream, Pending& pending);
 
   const Driver& driver_;
@@ -98,6 +104,7 @@ class PendingFrees {
   const int device_;
   EventPool& events_;
   DeviceCounters& counters_;
+  const Complete complete_;
   std::deque<Pending> pending_;
   CapturedOrder captured_order_;
   std::unordered_map<uint64_t, StreamUses> uses_;         // of live blocks, by address

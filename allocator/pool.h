@@ -22,6 +22,7 @@
 #include "allocator/moved_pool.h"
 #include "allocator/segment_source.h"
 #include "allocator/slab.h"
+#include "allocator/stream_identity.h"
 #include "driver/status.h"
 #include "include/spillway/stats.h"
 #include "stats/segment_row.h"
@@ -38,6 +39,20 @@ struct PoolId {
   bool operator<(const PoolId& other) const {
     return std::tie(first, second) < std::tie(other.first, other.second);
   }
+};
+
+// Whose memory a heap is: of one stream, in one pool.
+struct HeapKey : StreamIdentity {
+  PoolId pool;
+};
+
+// How a heap's memory is used, which follows from its pool: see PoolTable::set_use_of.
+struct HeapUse {
+  // Nothing leaves it: of a private pool that was not released, or of one whose memory moves or is away.
+  bool keeps_pages = false;
+  // Graphs that were captured over its memory are replayed on any stream, and stamp nothing.
+  bool is_replayed = false;
+  bool may_move = false;  // of a pool whose memory can leave the device
 };
 
 // Of an operation: invalid_state, "pool {1, 2} " and why.

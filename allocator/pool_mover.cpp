@@ -23,7 +23,7 @@ Status PoolMover::make_movable(PoolId id, GiveUpCopies give_up) {
   const std::vector<Heap*> owners = heaps_.of(id);
   const auto has_pages = [](Heap* heap) {
     const Lock heap_lock(heap->mutex);
-    return heap->owned_pages() > 0;
+    return heap->pages().owned() > 0;
   };
   if (std::any_of(owners.begin(), owners.end(), has_pages)) return pool_refused(id, "has memory already");
   pool->movable = std::make_unique<MovablePool>();
@@ -159,7 +159,7 @@ Status PoolMover::release_free_pages(const std::vector<Heap*>& owners) {
   for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
-    heap->choose_vacant(heap->vacant_pages(), pages);
+    heap->pages().choose_vacant(heap->pages().vacant(), pages);
     for (const PageId id : pages) {
       // Freed since the wait: it moves with the others.
       if (!heap->is_done_with(id)) continue;
@@ -324,7 +324,7 @@ std::vector<PageId> PoolMover::disown_vacant(const std::vector<Heap*>& owners) {
     heap->complete_finished_frees();
     heap->release_empty_slabs();
     std::vector<PageId> vacant;
-    heap->choose_vacant(heap->vacant_pages(), vacant);
+    heap->pages().choose_vacant(heap->pages().vacant(), vacant);
     pages.insert(pages.end(), vacant.begin(), vacant.end());
     for (const PageId page : vacant) {
       heap->drop_vacant(page, 1);

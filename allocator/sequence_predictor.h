@@ -76,9 +76,13 @@ class SequencePredictor {
     return true;
   }
 
-  // How often it had to look for where the program is. For tests.
-  uint64_t searches() const { return journal_.searches(); }
-  uint64_t guesses() const { return guesses_; }
+  // How often a request that was not served at once was tried in the place that was guessed, and how often
+  // the journal was searched. For tests.
+  struct Looks {
+    uint64_t guessed = 0;
+    uint64_t searched = 0;
+  };
+  Looks looks() const { return {guesses_, journal_.searches()}; }
   uint64_t metadata_bytes() const;
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/listing.h"
 #include "driver/capture.h"
 
 namespace spillway {
@@ -235,7 +236,7 @@ Status StreamHeaps::stream_destroyed(CUstream stream) {
   std::vector<Heap*> used = all();
   std::erase_if(used, [&](Heap* heap) {
     const Lock lock(heap->mutex);
-    return !heap->is_used_by(stream);
+    return !heap->pending().is_used_by(stream);
   });
   if (owned.empty() && used.empty()) return {};
   const ScopedContext context(*parts_.driver, parts_.context.get());
@@ -257,7 +258,7 @@ Status StreamHeaps::stream_destroyed(CUstream stream) {
   const Result<StreamIdentity> identity = identify(*parts_.driver, stream);
   for (Heap* heap : used) {
     const Lock lock(heap->mutex);
-    if (identity.ok()) heap->stream_goes(identity.value());
+    if (identity.ok()) heap->pending().stream_goes(identity.value());
   }
   return {};
 }
@@ -266,7 +267,7 @@ void StreamHeaps::clear() {
   const Lock lock(mutex_);
   for (const std::unique_ptr<Heap>& heap : heaps_) {
     heap->mutex.assert_held();  // nobody else has the arena any more
-    heap->trace_end();
+    trace_end(*heap);
   }
   heaps_.clear();
 }

@@ -26,7 +26,7 @@ Status Trimming::trim_pool(PoolId id) {
   const std::vector<Heap*> owned = heaps_.of(id);
   const auto has_memory = [](Heap* heap) {
     const Lock heap_lock(heap->mutex);
-    return heap->owned_pages() > 0;
+    return heap->pages().owned() > 0;
   };
   return std::any_of(owned.begin(), owned.end(), has_memory) ? trim_heaps(owned) : Status();
 }
@@ -43,7 +43,7 @@ void Trimming::keep_limit() {
       const Lock heap_lock(heap->mutex);
       heap->release_empty_slabs();
       const bool may_give = !heap->use.keeps_pages && !heap->is_sourced();
-      helps = helps || (may_give && (heap->has_pending_frees() || heap->vacant_pages() > 0));
+      helps = helps || (may_give && (!heap->pending().empty() || heap->pages().vacant() > 0));
     }
     if (!helps) return;
   }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "allocator/arena.h"
+#include "allocator/listing.h"
 
 namespace spillway {
 namespace {
@@ -94,21 +95,21 @@ int64_t page_bytes(uint32_t pages) {
 
 }  // namespace
 
-Status Heap::validate() const {
+Status validate(const Heap& heap) {
   WalkedBlocks walked;
   Status status;
-  extents_.for_each([&](const Place& place) {
+  heap.for_each_place([&](const Place& place) {
     if (status.ok()) status = walk_block(place, walked);
   });
   if (!status.ok()) return status;
 
   uint32_t owned = 0;
   uint32_t vacant = 0;
-  for (PageId id = 0; id < store_.home_end(); ++id) {
-    const Page& page = store_.page(id);
-    const bool is_vacant = pages_.is_vacant(id);
+  for (PageId id = 0; id < heap.store().home_end(); ++id) {
+    const Page& page = heap.store().page(id);
+    const bool is_vacant = heap.pages().is_vacant(id);
     const auto used = walked.used.find(id);
-    if (!pages_.owns(page)) {
+    if (!heap.pages().owns(page)) {
       if (is_vacant) return broken(fmt::format("page {} is vacant in a heap that does not own it", id));
       if (used != walked.used.end())
         return broken(fmt::format("page {} has blocks of a heap that does not own it", id));
@@ -121,12 +122,12 @@ Status Heap::validate() const {
     status = check_page(id, page, is_vacant, std::move(pieces));
     if (!status.ok()) return status;
   }
-  if (owned != pages_.owned() || vacant != pages_.vacant()) {
+  if (owned != heap.pages().owned() || vacant != heap.pages().vacant()) {
     return broken(fmt::format("{} pages and {} vacant ones are counted as {} and {}", owned, vacant,
-                              pages_.owned(), pages_.vacant()));
+                              heap.pages().owned(), heap.pages().vacant()));
   }
 
-  const HeapStats counted = counters.snapshot();
+  const HeapStats counted = heap.counters.snapshot();
   for (const Status& one : {
            same("active bytes", walked.active, counted.active_bytes),
            same("requested bytes", walked.requested, counted.requested_bytes),
@@ -151,7 +152,7 @@ Status Arena::validate() const {
   std::map<const spw_stat*, int64_t> in_pools;
   for (const Heap* heap : all) {
     heap->mutex.assert_held();  // by `locked`
-    if (Status status = heap->validate(); !status.ok()) return status;
+    if (Status status = spillway::validate(*heap); !status.ok()) return status;
     if (heap->counters.is_away()) continue;
     const HeapStats stats = heap->counters.snapshot();
     active += stats.active_bytes;

@@ -238,8 +238,8 @@ MUTANTS = [
     Mutant(
         "a pool's pending frees complete behind its stream",
         LADDER,
-        "if (miss.heap.has_pending_frees() && !miss.heap.use.is_replayed) {",
-        "if (miss.heap.has_pending_frees()) {",
+        "if (!miss.heap.pending().empty() && !miss.heap.use.is_replayed) {",
+        "if (!miss.heap.pending().empty()) {",
     ),
     Mutant(
         "a pool's places complete behind its stream",
@@ -284,8 +284,8 @@ MUTANTS = [
     Mutant(
         "pages go before they are complete",
         HEAP_H,
-        " && is_vacant(page) && is_done_with(page);",
-        " && is_vacant(page);",
+        " && pages_.is_vacant(page) && is_done_with(page);",
+        " && pages_.is_vacant(page);",
     ),
     Mutant("pages of an open pool go", HEAP, "  if (!use.keeps_pages) return;\n", "  return;\n"),
     Mutant("what a pool used goes", EXTENTS, "{ pages.insert(page); }", "{ (void)page; }"),
@@ -332,12 +332,14 @@ MUTANTS = [
     ),
     Mutant("views in use are retired", VIEWS, "if (age > 0) by_age", "by_age"),
     Mutant("views are retired during a capture", VIEWS, "  if (heaps_.any_capturing(all)) return false;\n  {", "  {"),
-    Mutant("views of an open pool are retired", HEAP_H, "BlockState::kFree || keeps_pages;", "BlockState::kFree;"),
+    Mutant(
+        "views of an open pool are retired", VIEWS, "BlockState::kFree || heap->use.keeps_pages;", "BlockState::kFree;"
+    ),
     Mutant(
         "views with a lost slot are retired under a block",
-        HEAP_H,
-        "if (!is_lost(place) || in_use) visit",
-        "if (!is_lost(place)) visit",
+        VIEWS,
+        "if (is_lost(place) && !in_use) return;",
+        "if (is_lost(place)) return;",
     ),
     Mutant("places in lost slots are taken", FREE_PAGES, "  if (is_lost(place)) return false;\n", ""),
     # Without VMM the number of a segment that is gone serves the next one, at another address.
