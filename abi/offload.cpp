@@ -255,9 +255,9 @@ spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes) {
     if (name != "idle") {
       return Status::invalid_argument(fmt::format("'{}' is no phase: use idle or busy", name.substr(0, 80)));
     }
-    Result<spillway::Relief> relief = Process::instance().idle(device, [] { return true; });
-    if (!relief.ok()) return relief.take_status();
-    if (given_bytes != nullptr) *given_bytes = relief->bytes;
+    Result<spillway::EvictionResult> result = Process::instance().idle(device, [] { return true; });
+    if (!result.ok()) return result.take_status();
+    if (given_bytes != nullptr) *given_bytes = result->bytes;
     return {};
   });
 }
@@ -267,8 +267,8 @@ spw_status spw_phase(int device, const char* phase, uint64_t* given_bytes) {
 spw_status spw_stash_streams(int device, spw_stream* out, spw_stream* in) {
   return with_tiers(device, [&](DeviceTiers& tiers) -> Status {
     if (out == nullptr || in == nullptr) return spillway::is_null("out or in");
-    *out = tiers.lanes().out();
-    *in = tiers.lanes().in();
+    *out = tiers.copy_streams().out();
+    *in = tiers.copy_streams().in();
     return {};
   });
 }

@@ -93,7 +93,7 @@ class Process {
   DiskTierOptions disk_options(const std::string& directory, bool finds = false);
 
   // See spw_phase. Asks before each region that would go.
-  Result<Relief> idle(int device, const std::function<bool()>& goes_on);
+  Result<EvictionResult> idle(int device, const std::function<bool()>& goes_on);
 
   // See spw_annotate.
   Status annotate(int device, const std::string& name, uint64_t bytes);

@@ -65,7 +65,7 @@ DumpDevice row_of(const Arena& arena, const Driver& driver) {
   row.stats = arena.stats();
   row.segments = arena.segments();
   row.free_bytes = arena.device_free_bytes();
-  row.climbs = arena.recent_climbs();
+  row.climbs = arena.recent_slow_paths();
   for (const auto& [id, held] : arena.pool_bytes()) row.pools.push_back({id.first, id.second, held});
   return row;
 }

@@ -108,7 +108,7 @@ DiskTierOptions Process::disk_options(const std::string& directory, bool finds) 
   return options;
 }
 
-Result<Relief> Process::idle(int device, const std::function<bool()>& goes_on) {
+Result<EvictionResult> Process::idle(int device, const std::function<bool()>& goes_on) {
   Result<DeviceTiers*> below = tiers(device);
   if (!below.ok()) return below.take_status();
   uint64_t above = 0;
@@ -120,9 +120,9 @@ Result<Relief> Process::idle(int device, const std::function<bool()>& goes_on) {
     above = config_.evict_above.of(total.value());
     down_to = std::min(above, config_.evict_below.of(total.value()));
   }
-  Result<Relief> relief = below.value()->regions().relieve(above, down_to, goes_on);
+  Result<EvictionResult> result = below.value()->regions().relieve(above, down_to, goes_on);
   below.value()->disk().give_back();
-  return relief;
+  return result;
 }
 
 void Process::watch_for_idleness(Arena& arena) {
@@ -134,8 +134,8 @@ void Process::watch_for_idleness(Arena& arena) {
   // A region that the program uses says that it is back, and may need the next.
   const auto relieve = [this, device](const std::function<bool()>& goes_on) {
     const uint64_t before = Regions::uses();
-    Result<Relief> relief = idle(device, [&] { return goes_on() && Regions::uses() == before; });
-    return relief.ok() && relief->is_complete;
+    Result<EvictionResult> result = idle(device, [&] { return goes_on() && Regions::uses() == before; });
+    return result.ok() && result->is_complete;
   };
   IdleWatch::instance().add(config_.idle_after.time, {.ordinal = device,
                                                       .calls = calls,

@@ -14,8 +14,8 @@ spw_tier_stats tier_stats(DeviceTiers& tiers, const RegionUsage& regions) {
   stats.stash_gets = stashes.gets;
   stats.late_gets = stashes.late_gets;
   stats.refused_puts = stashes.refused_puts;
-  stats.out_bytes = tiers.lanes().out_bytes();
-  stats.in_bytes = tiers.lanes().in_bytes();
+  stats.out_bytes = tiers.copy_streams().out_bytes();
+  stats.in_bytes = tiers.copy_streams().in_bytes();
   const DiskCounters disk = tiers.disk().counters();
   stats.disk_written_bytes = disk.written_bytes;
   stats.disk_read_bytes = disk.read_bytes;
@@ -30,7 +30,7 @@ spw_tier_stats tier_stats(DeviceTiers& tiers, const RegionUsage& regions) {
   stats.disk_today_bytes = disk.today_bytes;
   stats.disk_daily_limit_bytes = tiers.disk().options().daily_write_bytes;
   stats.stuck_bytes = regions.stuck_bytes;
-  stats.lasting_error = static_cast<uint64_t>(tiers.lanes().lasting_error());
+  stats.lasting_error = static_cast<uint64_t>(tiers.copy_streams().lasting_error());
   return stats;
 }
 

@@ -8,7 +8,7 @@
 //
 // Beside its entries a table has bits that tell which of them are set, in three levels of 64: what lies
 // before an address far inside of a large block is found by a few words for each 4 GiB. They are written with
-// the table's lock held, which comes after the heaps' locks; entries change seldom, since freed places keep
+// the table's lock held, which comes after the heaps' locks; entries change seldom, since freed ranges keep
 // theirs.
 #pragma once
 
@@ -22,107 +22,108 @@
 
 namespace spillway {
 
-struct Place;
+struct CachedRange;
 
 class AddressMap {
  public:
   // The process-wide map: addresses are unique across devices (unified virtual addressing).
   static AddressMap& instance();
 
-  // The place whose block may own `va`: the one entered for its 16 KiB; null when there is none.
-  Place* find(uint64_t va) const {
+  // The range whose block may own `va`: the one entered for its 16 KiB; null when there is none.
+  CachedRange* find(uint64_t va) const {
     const uint64_t top = va >> kLeafShift;
     if (top >= kTops) return nullptr;
     const Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
-    return leaf == nullptr ? nullptr : leaf->at(unit_in_leaf(va));
+    return leaf == nullptr ? nullptr : leaf->at(granule_in_leaf(va));
   }
 
-  // The places entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
+  // The ranges entered for 16 KiB at or before `va`, nearest first, until `visit` answers true or
   // `most_bytes` of addresses were looked at. No lock is held meanwhile.
   template <typename Visit>
   void find_before(uint64_t va, uint64_t most_bytes, Visit visit) const {
     if ((va >> kLeafShift) >= kTops) return;
-    const uint64_t least = va > most_bytes ? (va - most_bytes) >> kUnitShift : 0;
-    for (uint64_t end = (va >> kUnitShift) + 1; end > least;) {
-      // Of the table that the last unit is in, whose first unit is `first`.
-      const uint64_t top = (end - 1) / kLeafUnits;
-      const uint64_t first = top * kLeafUnits;
+    const uint64_t least = va > most_bytes ? (va - most_bytes) >> kGranuleShift : 0;
+    for (uint64_t end = (va >> kGranuleShift) + 1; end > least;) {
+      // Of the table that the last granule is in, whose first granule is `first`.
+      const uint64_t top = (end - 1) / kLeafGranules;
+      const uint64_t first = top * kLeafGranules;
       Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
-      const uint32_t unit = leaf == nullptr ? kNone : leaf->last_before(static_cast<uint32_t>(end - first));
-      end = unit == kNone ? first : first + unit;
-      if (unit == kNone || end < least) continue;
-      Place* place = leaf->at(unit);
-      if (place != nullptr && visit(*place)) return;
+      const uint32_t granule =
+          leaf == nullptr ? kNone : leaf->last_before(static_cast<uint32_t>(end - first));
+      end = granule == kNone ? first : first + granule;
+      if (granule == kNone || end < least) continue;
+      CachedRange* range = leaf->at(granule);
+      if (range != nullptr && visit(*range)) return;
     }
   }
 
   // False when host memory for the table has run out.
-  bool set(uint64_t va, uint32_t units, Place* place) {
-    for (uint32_t i = 0; i < units; ++i, va += kUnitBytes) {
+  bool set(uint64_t va, uint32_t granules, CachedRange* range) {
+    for (uint32_t i = 0; i < granules; ++i, va += kGranuleBytes) {
       const uint64_t top = va >> kLeafShift;
       if (top >= kTops) return false;
       Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
       if (leaf == nullptr) leaf = add_leaf(top);
       if (leaf == nullptr) return false;
-      leaf->set(unit_in_leaf(va), place);
+      leaf->set(granule_in_leaf(va), range);
     }
     return true;
   }
-  // Clears the entry of `va` if it still names `place`: another heap may have entered a block of its own
+  // Clears the entry of `va` if it still names `range`: another heap may have entered a block of its own
   // there.
-  void clear_if(uint64_t va, const Place* place) {
+  void clear_if(uint64_t va, const CachedRange* range) {
     Leaf* leaf = leaves_[va >> kLeafShift].load(std::memory_order_acquire);
-    if (leaf != nullptr) leaf->clear_if(unit_in_leaf(va), place);
+    if (leaf != nullptr) leaf->clear_if(granule_in_leaf(va), range);
   }
 
  private:
-  static constexpr int kUnitShift = 14;
+  static constexpr int kGranuleShift = 14;
   static constexpr int kLeafShift = 32;  // 4 GiB of addresses for each leaf of 2 MiB
-  static constexpr uint64_t kLeafUnits = uint64_t{1} << (kLeafShift - kUnitShift);
+  static constexpr uint64_t kLeafGranules = uint64_t{1} << (kLeafShift - kGranuleShift);
   static constexpr uint64_t kTops = uint64_t{1} << (48 - kLeafShift);
   static constexpr uint32_t kNone = ~uint32_t{0};
-  static_assert(kUnitBytes == uint64_t{1} << kUnitShift);
-  static_assert(kLeafUnits == uint64_t{64} * 64 * 64);
+  static_assert(kGranuleBytes == uint64_t{1} << kGranuleShift);
+  static_assert(kLeafGranules == uint64_t{64} * 64 * 64);
 
-  static uint32_t unit_in_leaf(uint64_t va) {
-    return static_cast<uint32_t>(va >> kUnitShift) & static_cast<uint32_t>(kLeafUnits - 1);
+  static uint32_t granule_in_leaf(uint64_t va) {
+    return static_cast<uint32_t>(va >> kGranuleShift) & static_cast<uint32_t>(kLeafGranules - 1);
   }
 
   // Zero at first, as it is mapped: no constructor runs.
   class Leaf {
    public:
-    Place* at(uint32_t unit) const { return entries_[unit].load(std::memory_order_acquire); }
-    void set(uint32_t unit, Place* place) {
+    CachedRange* at(uint32_t granule) const { return entries_[granule].load(std::memory_order_acquire); }
+    void set(uint32_t granule, CachedRange* range) {
       const Lock lock(mutex_);
-      entries_[unit].store(place, std::memory_order_release);
-      units_[unit / 64] |= bit(unit);
-      groups_[unit / 4096] |= bit(unit / 64);
-      all_ |= bit(unit / 4096);
+      entries_[granule].store(range, std::memory_order_release);
+      granules_[granule / 64] |= bit(granule);
+      groups_[granule / 4096] |= bit(granule / 64);
+      all_ |= bit(granule / 4096);
     }
-    void clear_if(uint32_t unit, const Place* place) {
+    void clear_if(uint32_t granule, const CachedRange* range) {
       const Lock lock(mutex_);
-      if (entries_[unit].load(std::memory_order_relaxed) != place) return;
-      entries_[unit].store(nullptr, std::memory_order_release);
-      if ((units_[unit / 64] &= ~bit(unit)) != 0) return;
-      if ((groups_[unit / 4096] &= ~bit(unit / 64)) != 0) return;
-      all_ &= ~bit(unit / 4096);
+      if (entries_[granule].load(std::memory_order_relaxed) != range) return;
+      entries_[granule].store(nullptr, std::memory_order_release);
+      if ((granules_[granule / 64] &= ~bit(granule)) != 0) return;
+      if ((groups_[granule / 4096] &= ~bit(granule / 64)) != 0) return;
+      all_ &= ~bit(granule / 4096);
     }
-    // The last unit that is set and before `end`, 1 to kLeafUnits; or kNone.
+    // The last granule that is set and before `end`, 1 to kLeafGranules; or kNone.
     uint32_t last_before(uint32_t end) {
       const Lock lock(mutex_);
       const uint32_t from = end - 1;
-      if (const uint64_t here = units_[from / 64] & up_to(from); here != 0)
+      if (const uint64_t here = granules_[from / 64] & up_to(from); here != 0)
         return from / 64 * 64 + last_bit(here);
       const uint32_t word = from / 64;
       if (const uint64_t here = groups_[word / 64] & below(word); here != 0) {
         const uint32_t found = word / 64 * 64 + last_bit(here);
-        return found * 64 + last_bit(units_[found]);
+        return found * 64 + last_bit(granules_[found]);
       }
       const uint64_t here = all_ & below(word / 64);
       if (here == 0) return kNone;
       const uint32_t group = last_bit(here);
       const uint32_t found = group * 64 + last_bit(groups_[group]);
-      return found * 64 + last_bit(units_[found]);
+      return found * 64 + last_bit(granules_[found]);
     }
 
    private:
@@ -131,10 +132,10 @@ class AddressMap {
     static uint64_t up_to(uint32_t index) { return below(index) | bit(index); }
     static uint32_t last_bit(uint64_t bits) { return 63 - static_cast<uint32_t>(std::countl_zero(bits)); }
 
-    std::array<std::atomic<Place*>, kLeafUnits> entries_;
+    std::array<std::atomic<CachedRange*>, kLeafGranules> entries_;
     Mutex mutex_;
-    std::array<uint64_t, kLeafUnits / 64> units_ SPW_GUARDED_BY(mutex_);  // that are set
-    std::array<uint64_t, 64> groups_ SPW_GUARDED_BY(mutex_);  // of 64 words of units_: those with a bit
+    std::array<uint64_t, kLeafGranules / 64> granules_ SPW_GUARDED_BY(mutex_);  // that are set
+    std::array<uint64_t, 64> groups_ SPW_GUARDED_BY(mutex_);  // of 64 words of granules_: those with a bit
     uint64_t all_ SPW_GUARDED_BY(mutex_);                     // of groups_
   };
 

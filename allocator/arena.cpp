@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "allocator/address_map.h"
+#include "allocator/host_blocks.h"
 #include "allocator/last_heap.h"
-#include "allocator/placed_blocks.h"
 #include "driver/capture.h"
 #include "stats/oom_report.h"
 
@@ -51,7 +51,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
 
 Arena::~Arena() {
   if (parts_.store == nullptr) return;  // create() failed: the device holds nothing of the arena
-  PlacedBlocks::instance().release_all(parts_.counters);
+  HostBlocks::instance().release_all(parts_.counters);
   const ScopedContext context(*parts_.driver, parts_.context.get());
   const RelaxedCapture relaxed(*parts_.driver);
   open_pools_.clear();
@@ -73,11 +73,11 @@ Arena::~Arena() {
   parts_.events.clear();
 }
 
-SequencePredictor::Looks Arena::looks() const {
-  SequencePredictor::Looks all;
+Predictor::Looks Arena::looks() const {
+  Predictor::Looks all;
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
-    const SequencePredictor::Looks own = heap->predictor().looks();
+    const Predictor::Looks own = heap->predictor().looks();
     all.guessed += own.guessed;
     all.searched += own.searched;
   }
@@ -151,8 +151,8 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
 }
 
 Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
-                         TakenPlace* taken, void** out) {
-  Climb tried;
+                         TakenRange* taken, void** out) {
+  SlowPath tried;
   tried.requested_bytes = requested_bytes;
   {
     const Lock lock(heap.mutex);  // under which another stream may take the heap over
@@ -163,7 +163,7 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
   *taken = std::move(served->taken);
   *out = served->outside;
   Status status;
-  if (taken->place == nullptr && *out == nullptr) {
+  if (taken->range == nullptr && *out == nullptr) {
     tried.note(Rung::kOutOfMemory, true, 0);
     status = out_of_memory(requested_bytes, tried);
   }
@@ -171,7 +171,7 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
   return status;
 }
 
-Status Arena::out_of_memory(uint64_t requested_bytes, const Climb& tried) {
+Status Arena::out_of_memory(uint64_t requested_bytes, const SlowPath& tried) {
   parts_.counters.on_rung(Rung::kOutOfMemory, true, 0);
   parts_.counters.trace(TraceKind::kOutOfMemory, 0, requested_bytes, 0);
   return Status::out_of_memory(oom_text(requested_bytes, tried));
@@ -182,19 +182,19 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
   {
     const Lock lock(heap.mutex);
     request = heap.large_request(bytes);
-    if (Place* place = heap.take_predicted(request); place != nullptr) [[likely]]
-      return heap.make_live(*place, requested_bytes, out) ? Status() : no_host_memory();
+    if (CachedRange* range = heap.take_predicted(request); range != nullptr) [[likely]]
+      return heap.make_live(*range, requested_bytes, out) ? Status() : no_host_memory();
   }
-  TakenPlace taken;
+  TakenRange taken;
   Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
-  if (!status.ok() || taken.place == nullptr) return status;
-  Heap& serving = *taken.place->heap;
+  if (!status.ok() || taken.range == nullptr) return status;
+  Heap& serving = *taken.range->heap;
   serving.mutex.assert_held();  // by `taken`
-  return serving.make_live(*taken.place, requested_bytes, out) ? Status() : no_host_memory();
+  return serving.make_live(*taken.range, requested_bytes, out) ? Status() : no_host_memory();
 }
 
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
-  const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
+  const uint32_t size_class = kClassOfQuanta[bytes_to_quanta(bytes)];
   Request request;
   {
     const Lock lock(heap.mutex);
@@ -202,53 +202,54 @@ Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_byte
     if (*out != nullptr) return {};
     if (!heap.has_no_slabs()) {
       request = Request::for_slab(size_class);
-      if (Place* place = heap.take_predicted(request); place != nullptr)
-        return heap.make_slot_live(*place, size_class, requested_bytes, out) ? Status() : no_host_memory();
+      if (CachedRange* range = heap.take_predicted(request); range != nullptr)
+        return heap.make_slot_live(*range, size_class, requested_bytes, out) ? Status() : no_host_memory();
     }
   }
   if (heap.has_no_slabs()) return allocate_large(heap, bytes, requested_bytes, out);
-  TakenPlace taken;
+  TakenRange taken;
   Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
-  if (!status.ok() || taken.place == nullptr) return status;
-  Heap& serving = *taken.place->heap;
+  if (!status.ok() || taken.range == nullptr) return status;
+  Heap& serving = *taken.range->heap;
   serving.mutex.assert_held();  // by `taken`
-  return serving.make_slot_live(*taken.place, size_class, requested_bytes, out) ? Status() : no_host_memory();
+  return serving.make_slot_live(*taken.range, size_class, requested_bytes, out) ? Status() : no_host_memory();
 }
 
 Status Arena::free_unknown(uint64_t va) {
   if (Arena* arena = SharedBlocks::arena_of(va)) return arena->free_shared(va);
-  return PlacedBlocks::instance().free(va, not_ours("free", va));
+  return HostBlocks::instance().free(va, not_ours("free", va));
 }
 
 Status Arena::record_stream_unknown(uint64_t va, CUstream stream) {
   if (Arena* arena = SharedBlocks::arena_of(va)) return arena->record_stream_shared(va, stream);
-  return PlacedBlocks::instance().record_stream(va, stream, not_ours("record_stream", va));
+  return HostBlocks::instance().record_stream(va, stream, not_ours("record_stream", va));
 }
 
 Status Arena::free(void* pointer) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
-  Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) [[unlikely]]
+  CachedRange* range = AddressMap::instance().find(va);
+  if (range == nullptr) [[unlikely]]
     return free_unknown(va);
-  Heap& heap = *place->heap;
+  Heap& heap = *range->heap;
   const Lock lock(heap.mutex);
-  return heap.free(*place, va);
+  return heap.free(*range, va);
 }
 
 int Arena::device_of(const void* pointer) {
-  const Place* place = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
-  return place == nullptr ? -1 : place->heap->device();
+  const CachedRange* range = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
+  return range == nullptr ? -1 : range->heap->device();
 }
 
 Status Arena::free_on(void* pointer, CUstream stream) {
-  if (Place* place = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer)); place != nullptr) {
-    Heap& heap = *place->heap;
+  if (CachedRange* range = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
+      range != nullptr) {
+    Heap& heap = *range->heap;
     const Lock lock(heap.mutex);
     const CUstream wanted = stream == CU_STREAM_LEGACY ? nullptr : stream;
     const uint64_t thread = stream == CU_STREAM_PER_THREAD ? thread_number() : 0;
     if (heap.key.stream == wanted && heap.key.thread == thread)
-      return heap.free(*place, reinterpret_cast<uint64_t>(pointer));
+      return heap.free(*range, reinterpret_cast<uint64_t>(pointer));
   }
   if (Status status = record_stream(pointer, stream); !status.ok()) return status;
   return free(pointer);
@@ -257,30 +258,30 @@ Status Arena::free_on(void* pointer, CUstream stream) {
 Status Arena::record_stream(void* pointer, CUstream stream) {
   if (pointer == nullptr) return {};
   const auto va = reinterpret_cast<uint64_t>(pointer);
-  Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) return record_stream_unknown(va, stream);
-  Heap& heap = *place->heap;
+  CachedRange* range = AddressMap::instance().find(va);
+  if (range == nullptr) return record_stream_unknown(va, stream);
+  Heap& heap = *range->heap;
   const Lock lock(heap.mutex);
-  return heap.record_stream(*place, va, stream);
+  return heap.record_stream(*range, va, stream);
 }
 
-Status Arena::withhold(void* pointer, uint64_t* bytes) {
+Status Arena::quarantine(void* pointer, uint64_t* bytes) {
   if (bytes != nullptr) *bytes = 0;
   const auto va = reinterpret_cast<uint64_t>(pointer);
-  Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) return PlacedBlocks::instance().withhold(va, not_ours("free", va));
-  Heap& heap = *place->heap;
+  CachedRange* range = AddressMap::instance().find(va);
+  if (range == nullptr) return HostBlocks::instance().quarantine(va, not_ours("free", va));
+  Heap& heap = *range->heap;
   const Lock lock(heap.mutex);
-  return heap.withhold(*place, va, bytes);
+  return heap.quarantine(*range, va, bytes);
 }
 
-Status Arena::release_withheld(void* pointer) {
+Status Arena::release_quarantined(void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
-  Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) return PlacedBlocks::instance().release_withheld(va, not_ours("release", va));
-  Heap& heap = *place->heap;
+  CachedRange* range = AddressMap::instance().find(va);
+  if (range == nullptr) return HostBlocks::instance().release_quarantined(va, not_ours("release", va));
+  Heap& heap = *range->heap;
   const Lock lock(heap.mutex);
-  return heap.release_withheld(*place, va);
+  return heap.release_quarantined(*range, va);
 }
 
 // ---- Work that is over
@@ -320,13 +321,13 @@ uint64_t Arena::largest_free_bytes() const {
     bool has_views = false;
   };
   std::vector<Server> servers;
-  uint64_t lent_pages = 0;  // vacant, of heaps that let others have them
+  uint64_t lent_pages = 0;  // free, of heaps that let others have them
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
     if (heap->counters.is_away()) continue;
     const Server server{heap->free_space(), !heap->use.keeps_pages,
                         !heap->is_sourced() && parts_.store->uses_vmm()};
-    if (server.lends && server.has_views) lent_pages += server.space.vacant_pages;
+    if (server.lends && server.has_views) lent_pages += server.space.free_pages;
     // A pool that was released serves nobody, and the next heap to be opened has another one's pages only.
     const bool serves = !heap->is_closed() && (!heap->key.pool.is_private() || heap->pool_bytes() != nullptr);
     if (serves) servers.push_back(server);
@@ -335,7 +336,7 @@ uint64_t Arena::largest_free_bytes() const {
   uint64_t largest = largest_request_bytes({}, lent_pages, limits);
   for (const Server& server : servers) {
     limits.views = server.has_views;
-    const uint64_t own = server.lends ? server.space.vacant_pages : 0;
+    const uint64_t own = server.lends ? server.space.free_pages : 0;
     const uint64_t others = server.has_views ? lent_pages - own : 0;
     largest = std::max(largest, largest_request_bytes(server.space, others, limits));
   }
@@ -369,7 +370,7 @@ std::optional<uint64_t> Arena::device_free_bytes() const {
   return free_bytes;
 }
 
-std::string Arena::oom_text(uint64_t requested_bytes, const Climb& tried) const {
+std::string Arena::oom_text(uint64_t requested_bytes, const SlowPath& tried) const {
   OomRequest request{requested_bytes, parts_.device, most_reserved_bytes(), 0, 0, {}, tried};
   if (const std::optional<uint64_t> free_bytes = device_free_bytes()) {
     request.device_bytes = parts_.properties.total_bytes;

@@ -38,9 +38,9 @@
 #include "allocator/trimming.h"
 #include "allocator/view_budget.h"
 #include "driver/driver.h"
-#include "stats/climb_log.h"
 #include "stats/device_stats.h"
 #include "stats/segment_row.h"
+#include "stats/slow_path_log.h"
 
 namespace spillway {
 
@@ -68,11 +68,11 @@ class Arena {
   static Status free(void* pointer);
   // The block is also used on `stream`: after its free it waits for the work enqueued there until then.
   static Status record_stream(void* pointer, CUstream stream);
-  // A free in two parts: from withhold() on, the block counts as freed by the program and pending, and nobody
-  // gets its memory; release_withheld() frees it as free() would have. Errors: invalid_pointer.
+  // A free in two parts: from quarantine() on, the block counts as freed by the program and pending, and
+  // nobody gets its memory; release_quarantined() frees it as free() would have. Errors: invalid_pointer.
   // *bytes (may be null) is what it takes of the device.
-  static Status withhold(void* pointer, uint64_t* bytes = nullptr);
-  static Status release_withheld(void* pointer);
+  static Status quarantine(void* pointer, uint64_t* bytes = nullptr);
+  static Status release_quarantined(void* pointer);
   // As free() by work of `stream`, a stream of the arena's context: what is enqueued there so far may still
   // use the block. Errors: as free() and record_stream().
   static Status free_on(void* pointer, CUstream stream);
@@ -195,7 +195,7 @@ class Arena {
   // waiting. Takes the locks of heaps, so not for while the program allocates.
   bool is_quiet();
 
-  // A limit below what is held refuses new pages, and gives back what is vacant beyond it: before each
+  // A limit below what is held refuses new pages, and gives back what is free beyond it: before each
   // request, and in keep_limit(), until it is kept. Not while a stream is captured.
   Status set_limit(uint64_t bytes);
   // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
@@ -224,9 +224,9 @@ class Arena {
   // What the driver calls free of the device; none where it does not answer.
   std::optional<uint64_t> device_free_bytes() const;
   // The latest requests that own memory and new pages did not serve, oldest first.
-  std::vector<Climb> recent_climbs() const { return climbs_.list(); }
+  std::vector<SlowPath> recent_slow_paths() const { return climbs_.list(); }
   // Of all heaps. For tests.
-  SequencePredictor::Looks looks() const;
+  Predictor::Looks looks() const;
   // The bytes that each private pool holds. One that was released holds none; it is listed until both resets.
   std::vector<std::pair<PoolId, spw_stat>> pool_bytes() const;
   void reset_peaks();
@@ -238,7 +238,7 @@ class Arena {
   // Of whichever arena. Errors: invalid_pointer.
   static Result<FoundBlock> find_block(const void* pointer);
   // The block in the program's hands that `pointer` lies in, at its beginning or behind it; looks at
-  // `most_bytes` of addresses before it, at the places in them alone. Blocks in host memory and shareable
+  // `most_bytes` of addresses before it, at the ranges in them alone. Blocks in host memory and shareable
   // ones are not found. Errors: invalid_pointer.
   static Result<FoundBlock> find_block_around(const void* pointer, uint64_t most_bytes);
 
@@ -248,13 +248,13 @@ class Arena {
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
   // Climbs the ladder for `bytes` of which the program asked for `requested_bytes`, with no lock held. Where
-  // no place was found, *out is a block in host memory.
+  // no range was found, *out is a block in host memory.
   Status serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
-                    TakenPlace* taken, void** out);
+                    TakenRange* taken, void** out);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
-  Status out_of_memory(uint64_t requested_bytes, const Climb& tried = {});
-  std::string oom_text(uint64_t requested_bytes, const Climb& tried) const;
+  Status out_of_memory(uint64_t requested_bytes, const SlowPath& tried = {});
+  std::string oom_text(uint64_t requested_bytes, const SlowPath& tried) const;
 
   // What the address map does not know: a shared block, a placed one, or nobody's.
   static Status free_unknown(uint64_t va);
@@ -290,7 +290,7 @@ class Arena {
   Trimming trimming_{parts_, heaps_, waits_, sources_, mover_, views_};
   Borrowing borrowing_{parts_, heaps_};
   Ladder ladder_{parts_, heaps_, waits_, sources_, trimming_, borrowing_, views_};
-  ClimbLog climbs_;
+  SlowPathLog climbs_;
   std::atomic<uint32_t> released_pools_{0};
 };
 

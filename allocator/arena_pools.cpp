@@ -111,9 +111,9 @@ uint64_t Arena::lend_pool(PoolId id) {
     const Lock heap_lock(heap->mutex);
     if (!heap->use.keeps_pages) continue;
     heap->release_empty_slabs();
-    if (heap->pages().vacant() == 0) continue;
+    if (heap->pages().free_count() == 0) continue;
     heap->pool_released();
-    pages += heap->pages().vacant();
+    pages += heap->pages().free_count();
   }
   // States that were saved before name memory that the pool may no longer have.
   if (Pool* pool = parts_.pools.claimed(id); pages > 0 && pool != nullptr) pool->birth = next_stamp();

@@ -118,22 +118,22 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
         "device {}: its memory was not made to be shown to other processes (option ipc:on)", parts_.device));
   }
   const auto va = reinterpret_cast<uint64_t>(pointer);
-  Place* place = AddressMap::instance().find(va);
-  if (place == nullptr) {
+  CachedRange* range = AddressMap::instance().find(va);
+  if (range == nullptr) {
     return Status::invalid_pointer(
         fmt::format("{:#x}: no block begins there that can be shown page by page to another process", va));
   }
-  Heap& heap = *place->heap;
+  Heap& heap = *range->heap;
   const Lock lock(heap.mutex);
   if (heap.is_sourced() || heap.use.may_move) {
     return Status::unsupported(fmt::format(
         "{:#x}: it is of a region, which may move, or of a pool whose memory is another allocator's", va));
   }
-  const Result<BlockRow> block = spillway::find_block(heap, *place, va);
+  const Result<BlockRow> block = spillway::find_block(heap, *range, va);
   if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {
     return Status::invalid_pointer(fmt::format("{:#x}: no block begins there, or it was freed", va));
   }
-  pages = spillway::pages_of(*place);
+  pages = spillway::pages_of(*range);
   *span = {va % kPageBytes, static_cast<uint32_t>(pages.size()), 0};
   // FNV-1a over the pages' serial numbers.
   span->identity = 0xcbf29ce484222325;

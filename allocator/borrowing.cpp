@@ -13,7 +13,7 @@ constexpr uint32_t kQuestionsPerAnswer = 32;
 
 }  // namespace
 
-// ---- The place that a program had before
+// ---- The range that a program had before
 
 bool Borrowing::may_have_room(uint64_t pages) {
   if (parts_.store->may_have_room(pages)) return true;
@@ -30,7 +30,7 @@ bool Borrowing::may_have_room(uint64_t pages) {
 }
 
 bool Borrowing::wants_back(const Heap& heap, const Request& request) {
-  const Place* expected = heap.predictor().expected(request);
+  const CachedRange* expected = heap.predictor().expected(request);
   if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
   if (expected->state == BlockState::kPendingFree) return !heap.use.is_replayed;
   std::vector<PageId> missing;
@@ -41,9 +41,9 @@ bool Borrowing::wants_back(const Heap& heap, const Request& request) {
   });
 }
 
-Place* Borrowing::take_expected(Heap& heap, const Request& request) {
+CachedRange* Borrowing::take_expected(Heap& heap, const Request& request) {
   std::vector<PageId> missing;
-  const Place* expected = heap.predictor().expected(request);
+  const CachedRange* expected = heap.predictor().expected(request);
   if (expected != nullptr) heap.pages().list_missing(*expected, missing);
   if (missing.empty()) return nullptr;
   std::map<Heap*, std::vector<PageId>> by_owner;
@@ -56,13 +56,13 @@ Place* Borrowing::take_expected(Heap& heap, const Request& request) {
     const Lock lock(owner->mutex);
     if (!can_give(*owner, heap, pages)) return nullptr;
   }
-  // Another thread may take what was just seen vacant: what is left is lent, and the request searched for
+  // Another thread may take what was just seen free: what is left is lent, and the request searched for
   // again.
   for (auto& [owner, pages] : by_owner) {
     const Lock lock(owner->mutex);
     std::erase_if(pages, [&, lender = owner](PageId id) {
       lender->mutex.assert_held();  // by `lock`
-      return !lender->pages().is_vacant(id);
+      return !lender->pages().is_free(id);
     });
     lend(*owner, heap, pages);
   }
@@ -71,14 +71,14 @@ Place* Borrowing::take_expected(Heap& heap, const Request& request) {
 
 bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageId>& pages) {
   if (lender.use.keeps_pages) return false;
-  const auto are_vacant = [&] {
+  const auto are_free = [&] {
     lender.mutex.assert_held();  // by this function
     return std::all_of(pages.begin(), pages.end(), [&](PageId id) {
       lender.mutex.assert_held();  // by this function
-      return lender.pages().is_vacant(id);
+      return lender.pages().is_free(id);
     });
   };
-  if (are_vacant()) return true;
+  if (are_free()) return true;
   // Its frees are looked at only when it needs memory itself.
   if (!lender.pending().empty()) {
     lender.complete_finished_frees();
@@ -87,7 +87,7 @@ bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageI
     if (reachable && !heaps_.is_capturing(lender) && !lender.is_closed())
       lender.pending().complete_pages_behind(lender.key.stream, pages);
   }
-  return are_vacant();
+  return are_free();
 }
 
 // ---- Any pages
@@ -111,7 +111,7 @@ uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
   } else {
     if (!lender.pending().empty()) lender.complete_finished_frees();
     lender.release_empty_slabs();
-    lender.pages().choose_vacant(wanted, pages);
+    lender.pages().choose_free(wanted, pages);
   }
   const uint32_t lent = lend(lender, heap, pages);
   if (lent > 0 || pages.empty()) return lent;

@@ -17,12 +17,12 @@ class Borrowing {
  public:
   Borrowing(ArenaParts& parts, StreamHeaps& heaps) : parts_(parts), heaps_(heaps) {}
 
-  // Whether the place expected for the request is only held up by other streams, which still use it or own
+  // Whether the range expected for the request is only held up by other streams, which still use it or own
   // pages of it, and the limit leaves no room to make up for it. With the heap's lock alone, captured or not.
   bool wants_back(const Heap& heap, const Request& request) SPW_REQUIRES(heap.mutex);
-  // That place, with pages that others own by now; null where they do not let go of them.
-  Place* take_expected(Heap& heap, const Request& request) SPW_REQUIRES(kArenaLock, heap.mutex);
-  // Brings up to `wanted` vacant pages of others to the heap; answers how many.
+  // That range, with pages that others own by now; null where they do not let go of them.
+  CachedRange* take_expected(Heap& heap, const Request& request) SPW_REQUIRES(kArenaLock, heap.mutex);
+  // Brings up to `wanted` free pages of others to the heap; answers how many.
   uint32_t borrow(Heap& heap, uint32_t wanted) SPW_REQUIRES(kArenaLock, heap.mutex);
 
  private:

@@ -5,25 +5,25 @@
 namespace spillway {
 
 uint32_t FragmentIndex::size_of(Fragment kind, PageId page) const {
-  const LineSet& free_lines = pages_[page].free_lines;
+  const QuantumSet& free_quanta = pages_[page].free_quanta;
   switch (kind) {
     case kPrefix:
-      return free_lines.prefix();
+      return free_quanta.prefix();
     case kSuffix:
-      return free_lines.suffix();
+      return free_quanta.suffix();
     case kMiddle:
-      return free_lines.largest_middle().lines();
+      return free_quanta.largest_middle().quanta();
   }
   return 0;
 }
 
 void FragmentIndex::update(PageId page) {
   for (const Fragment kind : {kPrefix, kSuffix, kMiddle}) {
-    const uint32_t lines = size_of(kind, page);
-    const uint32_t bin = lines == 0 ? 0 : bin_of(lines) + 1;
+    const uint32_t quanta = size_of(kind, page);
+    const uint32_t bin = quanta == 0 ? 0 : bin_of(quanta) + 1;
     if (pages_[page].links[kind].bin == bin) continue;
     unlink(kind, page);
-    if (lines != 0) link(kind, page, lines);
+    if (quanta != 0) link(kind, page, quanta);
   }
 }
 
@@ -31,8 +31,8 @@ void FragmentIndex::remove(PageId page) {
   for (const Fragment kind : {kPrefix, kSuffix, kMiddle}) unlink(kind, page);
 }
 
-void FragmentIndex::link(Fragment kind, PageId page, uint32_t lines) {
-  const uint32_t bin = bin_of(lines);
+void FragmentIndex::link(Fragment kind, PageId page, uint32_t quanta) {
+  const uint32_t bin = bin_of(quanta);
   FragmentLink& links = pages_[page].links[kind];
   links.bin = static_cast<uint16_t>(bin + 1);
   links.previous = 0;
@@ -67,26 +67,26 @@ uint32_t FragmentIndex::next_bin(Fragment kind, uint32_t from) const {
   return kBins;
 }
 
-PageId FragmentIndex::find(Fragment kind, uint32_t lines) const {
-  const uint32_t first_bin = bin_of(lines);
+PageId FragmentIndex::find(Fragment kind, uint32_t quanta) const {
+  const uint32_t first_bin = bin_of(quanta);
   PageId best = kNoPage;
-  uint32_t best_lines = ~0u;
+  uint32_t best_quanta = ~0u;
   for (uint32_t bin = next_bin(kind, first_bin); bin < kBins; bin = next_bin(kind, bin + 1)) {
     int tries = 0;
     for (PageId link = heads_[kind][bin]; link != 0 && tries < kMostTries;
          link = pages_[link - 1].links[kind].next, ++tries) {
       const uint32_t size = size_of(kind, link - 1);
-      if (size >= lines && size < best_lines) {
+      if (size >= quanta && size < best_quanta) {
         best = link - 1;
-        best_lines = size;
-        if (size == lines) return best;
+        best_quanta = size;
+        if (size == quanta) return best;
       }
     }
     if (best != kNoPage) return best;
   }
-  // Pages of the first bin alone may have fewer lines than is wanted.
+  // Pages of the first bin alone may have fewer quanta than is wanted.
   for (PageId link = heads_[kind][first_bin]; link != 0; link = pages_[link - 1].links[kind].next) {
-    if (size_of(kind, link - 1) >= lines) return link - 1;
+    if (size_of(kind, link - 1) >= quanta) return link - 1;
   }
   return kNoPage;
 }

@@ -12,10 +12,10 @@
 
 namespace spillway {
 
-// A piece of free space at the end, the beginning or in the middle of a page; no page, no lines.
+// A piece of free space at the end, the beginning or in the middle of a page; no page, no quanta.
 struct PageFragment {
   PageId page = kNoPage;
-  uint32_t lines = 0;
+  uint32_t quanta = 0;
 };
 
 // The two largest of some fragments, each of another page.
@@ -24,10 +24,10 @@ struct LargestTwo {
   PageFragment second;
 
   void add(const PageFragment& fragment) {
-    if (fragment.lines > first.lines) {
+    if (fragment.quanta > first.quanta) {
       second = first;
       first = fragment;
-    } else if (fragment.lines > second.lines) {
+    } else if (fragment.quanta > second.quanta) {
       second = fragment;
     }
   }
@@ -37,35 +37,35 @@ struct LargestTwo {
 struct PageEnds {
   PageFragment head;
   PageFragment tail;
-  uint32_t lines() const { return head.lines + tail.lines; }
+  uint32_t quanta() const { return head.quanta + tail.quanta; }
 };
 
-// Those with the most lines together.
+// Those with the most quanta together.
 inline PageEnds largest_ends(const LargestTwo& suffixes, const LargestTwo& prefixes) {
   if (suffixes.first.page != prefixes.first.page) return {suffixes.first, prefixes.first};
   const PageEnds other_tail{suffixes.first, prefixes.second};
   const PageEnds other_head{suffixes.second, prefixes.first};
-  return other_tail.lines() >= other_head.lines() ? other_tail : other_head;
+  return other_tail.quanta() >= other_head.quanta() ? other_tail : other_head;
 }
 
 class FragmentIndex {
  public:
   explicit FragmentIndex(Page* pages) : pages_(pages) {}
 
-  // Makes the index agree with page.free_lines; a vacant or full page leaves the index.
+  // Makes the index agree with page.free_quanta; a free or full page leaves the index.
   void update(PageId page);
   void remove(PageId page);
 
-  // The page with about the smallest fragment of this kind with at least `lines` (1 to kPageLines); kNoPage
+  // The page with about the smallest fragment of this kind with at least `quanta` (1 to kPageQuanta); kNoPage
   // if none.
-  PageId find(Fragment kind, uint32_t lines) const;
-  // Calls visit(page) for pages with a fragment of at least `lines`, smallest bins first, while it answers
+  PageId find(Fragment kind, uint32_t quanta) const;
+  // Calls visit(page) for pages with a fragment of at least `quanta`, smallest bins first, while it answers
   // true.
   template <typename Visit>
-  void for_each(Fragment kind, uint32_t lines, Visit visit) const {
-    for (uint32_t bin = next_bin(kind, bin_of(lines)); bin < kBins; bin = next_bin(kind, bin + 1)) {
+  void for_each(Fragment kind, uint32_t quanta, Visit visit) const {
+    for (uint32_t bin = next_bin(kind, bin_of(quanta)); bin < kBins; bin = next_bin(kind, bin + 1)) {
       for (PageId link = heads_[kind][bin]; link != 0; link = pages_[link - 1].links[kind].next) {
-        if (size_of(kind, link - 1) >= lines && !visit(link - 1)) return;
+        if (size_of(kind, link - 1) >= quanta && !visit(link - 1)) return;
       }
     }
   }
@@ -106,18 +106,18 @@ class FragmentIndex {
   uint32_t count(Fragment kind) const { return counts_[kind]; }
 
  private:
-  static constexpr uint32_t kExactLines = 128;
+  static constexpr uint32_t kExactQuanta = 128;
   static constexpr uint32_t kBins = 256;
   static constexpr int kMostTries = 16;
 
-  static constexpr uint32_t bin_of(uint32_t lines) {
-    if (lines < kExactLines) return lines;
-    const auto power = static_cast<uint32_t>(std::bit_width(lines)) - 1;
-    return kExactLines + (power - 7) * 16 + ((lines >> (power - 4)) & 15);
+  static constexpr uint32_t bin_of(uint32_t quanta) {
+    if (quanta < kExactQuanta) return quanta;
+    const auto power = static_cast<uint32_t>(std::bit_width(quanta)) - 1;
+    return kExactQuanta + (power - 7) * 16 + ((quanta >> (power - 4)) & 15);
   }
 
   uint32_t next_bin(Fragment kind, uint32_t from) const;
-  void link(Fragment kind, PageId page, uint32_t lines);
+  void link(Fragment kind, PageId page, uint32_t quanta);
   void unlink(Fragment kind, PageId page);
 
   Page* pages_;

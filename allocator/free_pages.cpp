@@ -4,81 +4,81 @@
 
 namespace spillway {
 
-FreePages::FreePages(PageStore& store, const Heap& owner, BlockUnit unit)
+FreePages::FreePages(PageStore& store, const Heap& owner, BlockGrain grain)
     : store_(store),
       owner_(owner),
-      unit_(unit),
-      vacant_(store.id_capacity()),
+      grain_(grain),
+      free_(store.id_capacity()),
       epochs_(store.id_capacity() / kEpochPages + 1, 0),
       fragments_(store.pages()) {}
 
-// ---- Bytes of places
+// ---- Bytes of ranges
 
 bool FreePages::piece_is_free(PageId id, uint32_t begin, uint32_t end) const {
-  if (vacant_.test(id)) return true;
+  if (free_.test(id)) return true;
   const Page& page = store_.page(id);
-  return owns(page) && page.free_lines.contains(begin, end);
+  return owns(page) && page.free_quanta.contains(begin, end);
 }
 
-bool FreePages::has_moved(const Place& place) const {
-  if (place.head_page != kNoPage) return va_of(place.head_page, place.head_begin) != place.va;
-  const PageId first = place.runs.begin() != place.runs.end() ? place.runs.begin()->first : place.tail_page;
-  return va_of(first, 0) != place.va;
+bool FreePages::has_moved(const CachedRange& range) const {
+  if (range.head_page != kNoPage) return va_of(range.head_page, range.head_begin) != range.va;
+  const PageId first = range.runs.begin() != range.runs.end() ? range.runs.begin()->first : range.tail_page;
+  return va_of(first, 0) != range.va;
 }
 
-bool FreePages::ends_fit(const Place& place) const {
-  if (place.state != BlockState::kFree) return false;
-  if (is_lost(place)) return false;
-  if (!store_.uses_vmm() && has_moved(place)) return false;
-  if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end))
+bool FreePages::ends_fit(const CachedRange& range) const {
+  if (range.state != BlockState::kFree) return false;
+  if (is_lost(range)) return false;
+  if (!store_.uses_vmm() && has_moved(range)) return false;
+  if (range.head_page != kNoPage && !piece_is_free(range.head_page, range.head_begin, range.head_end))
     return false;
-  return place.tail_page == kNoPage || piece_is_free(place.tail_page, 0, place.tail_end);
+  return range.tail_page == kNoPage || piece_is_free(range.tail_page, 0, range.tail_end);
 }
 
-bool FreePages::fits(const Place& place) const {
-  if (!ends_fit(place)) return false;
-  for (const PageRun& run : place.runs) {
-    if (!vacant_.all_set(run.first, run.count)) return false;
+bool FreePages::fits(const CachedRange& range) const {
+  if (!ends_fit(range)) return false;
+  for (const PageRun& run : range.runs) {
+    if (!free_.all_set(run.first, run.count)) return false;
   }
   return true;
 }
 
 void FreePages::take_piece(PageId id, uint32_t begin, uint32_t end) {
-  LineSet& free_lines = store_.page(id).free_lines;
-  const uint32_t pieces = free_lines.size();
-  if (vacant_.test(id)) {
-    vacant_.clear(id);
+  QuantumSet& free_quanta = store_.page(id).free_quanta;
+  const uint32_t pieces = free_quanta.size();
+  if (free_.test(id)) {
+    free_.clear(id);
     ++taken_.pages;
-    free_lines.fill_outside(begin, end);
+    free_quanta.fill_outside(begin, end);
   } else {
-    free_lines.take(begin, end);
+    free_quanta.take(begin, end);
   }
-  taken_.fragments += static_cast<int64_t>(free_lines.size()) - pieces;
+  taken_.fragments += static_cast<int64_t>(free_quanta.size()) - pieces;
   mark_dirty(id);
 }
 
 void FreePages::give_piece(PageId id, uint32_t begin, uint32_t end, uint64_t epoch, Change& change) {
   Page& page = store_.page(id);
-  const uint32_t pieces = page.free_lines.size();
-  if (page.free_lines.is_all_outside(begin, end)) {
-    page.free_lines.clear();
-    vacant_.set(id);
+  const uint32_t pieces = page.free_quanta.size();
+  if (page.free_quanta.is_all_outside(begin, end)) {
+    page.free_quanta.clear();
+    free_.set(id);
     ++change.pages;
     stamp(id, 1, epoch);
   } else {
-    page.free_lines.give(begin, end);
+    page.free_quanta.give(begin, end);
   }
-  change.fragments += static_cast<int64_t>(page.free_lines.size()) - pieces;
+  change.fragments += static_cast<int64_t>(page.free_quanta.size()) - pieces;
   mark_dirty(id);
 }
 
-bool FreePages::take(Place& place) {
-  if (!ends_fit(place)) return false;
+bool FreePages::take(CachedRange& range) {
+  if (!ends_fit(range)) return false;
   int64_t pages = 0;
-  for (const PageRun& run : place.runs) {
-    if (!vacant_.clear_if_all_set(run.first, run.count)) {
-      for (const PageRun* taken = place.runs.begin(); taken != &run; ++taken)
-        vacant_.set(taken->first, taken->count);
+  for (const PageRun& run : range.runs) {
+    if (!free_.clear_if_all_set(run.first, run.count)) {
+      for (const PageRun* taken = range.runs.begin(); taken != &run; ++taken)
+        free_.set(taken->first, taken->count);
       return false;
     }
     pages += run.count;
@@ -87,25 +87,25 @@ bool FreePages::take(Place& place) {
   // cache, a tenth of a hit.
   taken_.pages = pages;
   taken_.fragments = 0;
-  if (place.head_page != kNoPage) take_piece(place.head_page, place.head_begin, place.head_end);
-  if (place.tail_page != kNoPage) take_piece(place.tail_page, 0, place.tail_end);
-  vacant_count_ -= static_cast<uint32_t>(taken_.pages);
-  place.state = BlockState::kLive;
+  if (range.head_page != kNoPage) take_piece(range.head_page, range.head_begin, range.head_end);
+  if (range.tail_page != kNoPage) take_piece(range.tail_page, 0, range.tail_end);
+  free_count_ -= static_cast<uint32_t>(taken_.pages);
+  range.state = BlockState::kLive;
   return true;
 }
 
-FreePages::Change FreePages::give(Place& place, uint64_t epoch) {
+FreePages::Change FreePages::give(CachedRange& range, uint64_t epoch) {
   Change change;
-  for (const PageRun& run : place.runs) {
-    vacant_.set(run.first, run.count);
+  for (const PageRun& run : range.runs) {
+    free_.set(run.first, run.count);
     change.pages += run.count;
     stamp(run.first, run.count, epoch);
   }
-  if (place.head_page != kNoPage)
-    give_piece(place.head_page, place.head_begin, place.head_end, epoch, change);
-  if (place.tail_page != kNoPage) give_piece(place.tail_page, 0, place.tail_end, epoch, change);
-  vacant_count_ += static_cast<uint32_t>(change.pages);
-  place.state = BlockState::kFree;
+  if (range.head_page != kNoPage)
+    give_piece(range.head_page, range.head_begin, range.head_end, epoch, change);
+  if (range.tail_page != kNoPage) give_piece(range.tail_page, 0, range.tail_end, epoch, change);
+  free_count_ += static_cast<uint32_t>(change.pages);
+  range.state = BlockState::kFree;
   return change;
 }
 
@@ -124,31 +124,31 @@ void FreePages::reindex() {
   dirty_.clear();
 }
 
-void FreePages::list_missing(const Place& place, std::vector<PageId>& missing) const {
+void FreePages::list_missing(const CachedRange& range, std::vector<PageId>& missing) const {
   missing.clear();
-  if (place.state != BlockState::kFree || is_lost(place)) return;
+  if (range.state != BlockState::kFree || is_lost(range)) return;
   const auto add = [&](PageId id) {
-    if (!vacant_.test(id)) missing.push_back(id);
+    if (!free_.test(id)) missing.push_back(id);
   };
-  for (const PageRun& run : place.runs) {
+  for (const PageRun& run : range.runs) {
     for (uint32_t i = 0; i < run.count; ++i) add(run.first + i);
   }
-  if (place.head_page != kNoPage && !piece_is_free(place.head_page, place.head_begin, place.head_end)) {
-    missing.push_back(place.head_page);
+  if (range.head_page != kNoPage && !piece_is_free(range.head_page, range.head_begin, range.head_end)) {
+    missing.push_back(range.head_page);
   }
-  if (place.tail_page != kNoPage && !piece_is_free(place.tail_page, 0, place.tail_end)) {
-    missing.push_back(place.tail_page);
+  if (range.tail_page != kNoPage && !piece_is_free(range.tail_page, 0, range.tail_end)) {
+    missing.push_back(range.tail_page);
   }
 }
 
 // ---- Pages
 
-void FreePages::choose_vacant(uint32_t most, std::vector<PageId>& out) const {
+void FreePages::choose_free(uint32_t most, std::vector<PageId>& out) const {
   std::vector<PageRun> runs;
-  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
-    const PageId last = vacant_.next_clear(first);
+  for (PageId first = free_.next_set(0); first < free_.end();) {
+    const PageId last = free_.next_clear(first);
     runs.push_back({first, last - first});
-    first = vacant_.next_set(last);
+    first = free_.next_set(last);
   }
   std::sort(runs.begin(), runs.end(), [](const PageRun& a, const PageRun& b) {
     return a.count != b.count ? a.count > b.count : a.first < b.first;
@@ -166,28 +166,28 @@ void FreePages::choose_vacant(uint32_t most, std::vector<PageId>& out) const {
 }
 
 void FreePages::add(PageId first, uint32_t count) {
-  vacant_.set(first, count);
-  vacant_count_ += count;
+  free_.set(first, count);
+  free_count_ += count;
   owned_count_ += count;
 }
 
 void FreePages::drop(PageId first, uint32_t count) {
   reindex();
-  vacant_.clear(first, count);
-  vacant_count_ -= count;
+  free_.clear(first, count);
+  free_count_ -= count;
   owned_count_ -= count;
 }
 
 void FreePages::receive(FreePages& from, const std::vector<PageId>& pages, uint64_t epoch) {
   from.reindex();
   for (const PageId id : pages) {
-    from.vacant_.clear(id);
-    vacant_.set(id);
+    from.free_.clear(id);
+    free_.set(id);
     stamp(id, 1, epoch);
   }
   const auto count = static_cast<uint32_t>(pages.size());
-  from.vacant_count_ -= count;
-  vacant_count_ += count;
+  from.free_count_ -= count;
+  free_count_ += count;
   from.owned_count_ -= count;
   owned_count_ += count;
 }

@@ -1,6 +1,6 @@
-// What is free of a heap's pages: which are vacant (a bitmap), what is free inside the partly used ones (an
-// index of fragments), and until when each vacant page was used. Takes and gives back the bytes of places,
-// and finds bytes for requests that no place of the past serves.
+// What is free of a heap's pages: those of which no byte is used (a bitmap), and parts of the others (an
+// index of fragments), and until when each free page was used. Takes and gives back the bytes of ranges,
+// and finds bytes for requests that no range of the past serves.
 //
 // Guarded by the heap's lock; pages come and go under the arena's lock too. Epochs are those of the heap's
 // timeline.
@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "allocator/bitmap.h"
+#include "allocator/cached_range.h"
 #include "allocator/fragments.h"
 #include "allocator/free_space.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
-#include "allocator/place.h"
 #include "allocator/request.h"
 
 namespace spillway {
@@ -25,52 +25,52 @@ namespace spillway {
 class FreePages {
  public:
   // The pages in the store that `owner` owns: none at first.
-  FreePages(PageStore& store, const Heap& owner, BlockUnit unit);
+  FreePages(PageStore& store, const Heap& owner, BlockGrain grain);
 
-  // The net effect of taking or giving a place on the counters.
+  // The net effect of taking or giving a range on the counters.
   struct Change {
-    int64_t pages = 0;      // vacant ones that are used now, or the reverse
+    int64_t pages = 0;      // free ones that are used now, or the reverse
     int64_t fragments = 0;  // pieces of free space that appeared in partly used pages
     uint64_t page_bytes() const { return static_cast<uint64_t>(pages) * kPageBytes; }
   };
 
-  // ---- Bytes of places
+  // ---- Bytes of ranges
 
-  // Whether the place could be taken now.
-  bool fits(const Place& place) const;
-  // Takes the place if it fits. What changed is taken() until the next call.
-  bool take(Place& place);
+  // Whether the range could be taken now.
+  bool fits(const CachedRange& range) const;
+  // Takes the range if it fits. What changed is taken() until the next call.
+  bool take(CachedRange& range);
   const Change& taken() const { return taken_; }
   // Its bytes are used until `epoch`.
-  Change give(Place& place, uint64_t epoch);
-  // The pages that a free place needs and others use or own; none where it could not be taken even so.
-  void list_missing(const Place& place, std::vector<PageId>& missing) const;
+  Change give(CachedRange& range, uint64_t epoch);
+  // The pages that a free range needs and others use or own; none where it could not be taken even so.
+  void list_missing(const CachedRange& range, std::vector<PageId>& missing) const;
 
   // ---- Pages
 
-  uint32_t vacant() const { return vacant_count_; }
+  uint32_t free_count() const { return free_count_; }
   uint32_t owned() const { return owned_count_; }
   bool owns(const Page& page) const { return page.owner.load(std::memory_order_relaxed) == &owner_; }
-  bool is_vacant(PageId page) const { return vacant_.test(page); }
+  bool is_free(PageId page) const { return free_.test(page); }
   template <typename Is>
-  bool are_all_vacant(Is is) const {
-    for (PageId id = vacant_.next_set(0); id < vacant_.end(); id = vacant_.next_set(id + 1)) {
+  bool are_all_free(Is is) const {
+    for (PageId id = free_.next_set(0); id < free_.end(); id = free_.next_set(id + 1)) {
       if (!is(id)) return false;
     }
     return true;
   }
-  // Vacant pages, those of the longest runs first; at most `most`.
-  void choose_vacant(uint32_t most, std::vector<PageId>& out) const;
-  // The epoch after which a vacant page may be used by another stream; kept for every kEpochPages pages
+  // Free pages, those of the longest runs first; at most `most`.
+  void choose_free(uint32_t most, std::vector<PageId>& out) const;
+  // The epoch after which a free page may be used by another stream; kept for every kEpochPages pages
   // together, so that the free of a large block stores little, which may name a later epoch than needed,
   // never an earlier.
   uint64_t last_use(PageId page) const { return epochs_[page / kEpochPages]; }
-  // As if everything vacant had been used until then.
+  // As if everything free had been used until then.
   void stamp_all(uint64_t epoch) { std::fill(epochs_.begin(), epochs_.end(), epoch); }
   // New pages, or pages dropped before their release.
   void add(PageId first, uint32_t count);
   void drop(PageId first, uint32_t count);
-  // Moves vacant pages of `from` here, whose uses are over at `epoch`; the caller has ordered the streams.
+  // Moves free pages of `from` here, whose uses are over at `epoch`; the caller has ordered the streams.
   void receive(FreePages& from, const std::vector<PageId>& pages, uint64_t epoch);
 
   // ---- Searches. None makes a driver call; none answers a layout that does not fit now.
@@ -80,13 +80,13 @@ class FreePages {
   // A run of the home view, the one that consumes the fewest whole pages. With `frugal`, holes that break a
   // page that a view would spare are passed over.
   std::optional<Layout> find_hole(const Request& request, bool frugal);
-  // The smallest vacant segment in which the request fits; none where all are much larger.
+  // The smallest free segment in which the request fits; none where all are much larger.
   std::optional<PageRun> find_segment(const Request& request) const;
-  // At most `most_pages` vacant pages in a row inside an aliasing view that exists already. Blocks below 32
+  // At most `most_pages` free pages in a row inside an aliasing view that exists already. Blocks below 32
   // MiB go there only to spare mappings: for them a view of their own wastes less.
-  std::optional<Layout> find_window(const Request& request, uint32_t most_pages, bool spare_mappings)
+  std::optional<Layout> find_in_view(const Request& request, uint32_t most_pages, bool spare_mappings)
       SPW_REQUIRES(kArenaLock);
-  // Holes are taken although a view would spare a page, until hardly any page is vacant.
+  // Holes are taken although a view would spare a page, until hardly any page is free.
   void break_pages(bool breaks) { breaks_pages_ = breaks; }
 
   // Own pages in a view, or pages to be created. With `spare_pages`, up to so many are created where a view
@@ -94,22 +94,22 @@ class FreePages {
   Plan plan(const Request& request, uint32_t spare_pages) SPW_REQUIRES(kArenaLock);
   // Carries a plan out, whose new pages are here by now and begin at `first_new`.
   Result<Layout> lay_out(const Request& request, const Plan& plan, PageId first_new) SPW_REQUIRES(kArenaLock);
-  // The layout that begins with `head_lines` at the end of head_page (if any) and goes on from page `first`.
-  Layout lay_out_at_home(uint32_t lines, PageId head_page, uint32_t head_lines, PageId first) const;
+  // The layout that begins with `head_quanta` at the end of head_page (if any) and goes on from page `first`.
+  Layout lay_out_at_home(uint32_t quanta, PageId head_page, uint32_t head_quanta, PageId first) const;
 
-  // What the heap could serve without new memory, the slabs at these places given up.
-  FreeSpace space_without(const std::vector<const Place*>& empty_slabs);
+  // What the heap could serve without new memory, the slabs at these ranges given up.
+  FreeSpace space_without(const std::vector<const CachedRange*>& empty_slabs);
 
-  uint64_t metadata_bytes() const { return vacant_.end() / 8; }
+  uint64_t metadata_bytes() const { return free_.end() / 8; }
 
  private:
   static constexpr uint32_t kEpochPages = 64;
 
   // Of fits() all but the whole pages.
-  bool ends_fit(const Place& place) const;
+  bool ends_fit(const CachedRange& range) const;
   bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
   // Without VMM: its segment was released, and its pages' ids serve another one.
-  bool has_moved(const Place& place) const;
+  bool has_moved(const CachedRange& range) const;
   void take_piece(PageId id, uint32_t begin, uint32_t end);
   void give_piece(PageId id, uint32_t begin, uint32_t end, uint64_t epoch, Change& change);
   void stamp(PageId first, uint32_t count, uint64_t epoch) {
@@ -130,27 +130,29 @@ class FreePages {
   // Brings the fragment index up to date with the pages touched since the last search.
   void reindex();
 
-  uint64_t va_of(PageId page, uint32_t line) const { return store_.page(page).va + line * kLineBytes; }
-  bool is_partly_used(PageId id) const { return owns(store_.page(id)) && !vacant_.test(id); }
+  uint64_t va_of(PageId page, uint32_t quantum) const {
+    return store_.page(page).va + quantum * kQuantumBytes;
+  }
+  bool is_partly_used(PageId id) const { return owns(store_.page(id)) && !free_.test(id); }
   // Whether the request may begin or end in a page that other blocks lie in.
   bool may_take_edges(const Request& request) const {
-    return request.align_lines == 1 && (unit_ == BlockUnit::kLine || request.lines < kPageLines);
+    return request.align_quanta == 1 && (grain_ == BlockGrain::kQuantum || request.quanta < kPageQuanta);
   }
   // free_pages_plan.cpp. The same for slots of a view: slots[0] is the head page if there is one.
-  static Layout lay_out_in_view(uint32_t lines, View& view, uint32_t head_lines, uint32_t first_slot);
-  Plan plan_extension(uint32_t lines) const SPW_REQUIRES(kArenaLock);
+  static Layout lay_out_in_view(uint32_t quanta, View& view, uint32_t head_quanta, uint32_t first_slot);
+  Plan plan_extension(uint32_t quanta) const SPW_REQUIRES(kArenaLock);
   Plan plan_view(const Request& request) const SPW_REQUIRES(kArenaLock);
-  void leave_scarcer_end(Plan& plan, uint32_t lines) const;
+  void leave_scarcer_end(Plan& plan, uint32_t quanta) const;
   // Of the kinds of fragments that a broken page leaves, the heap has fewer of this one: pairs need one of
   // each.
   bool has_few_prefixes() const { return fragments_.count(kPrefix) < fragments_.count(kSuffix); }
 
   PageStore& store_;
   const Heap& owner_;
-  const BlockUnit unit_;
+  const BlockGrain grain_;
   bool breaks_pages_ = false;
-  Bitmap vacant_;
-  uint32_t vacant_count_ = 0;
+  Bitmap free_;
+  uint32_t free_count_ = 0;
   uint32_t owned_count_ = 0;
   Change taken_;
   std::vector<uint64_t> epochs_;  // zero pages until used

@@ -1,5 +1,5 @@
 // Plans for requests that no free range serves: views over own pages, and pages to be created. Every choice
-// is first by pages to be created, then by vacant pages consumed, then by driver calls.
+// is first by pages to be created, then by free pages consumed, then by driver calls.
 
 #include <algorithm>
 
@@ -10,68 +10,69 @@ namespace {
 
 constexpr int kMostPairs = 32;
 constexpr int kMostPrefixes = 4;
-// What a view costs: lines left over in the middle of a page, where only small requests find them, against
-// driver calls, these against vacant pages, and all of it against pages to be created.
-constexpr uint64_t kLinesPerCall = 128;
-constexpr uint64_t kCallsPerVacantPage = 8;
+// What a view costs: quanta left over in the middle of a page, where only small requests find them, against
+// driver calls, these against free pages, and all of it against pages to be created.
+constexpr uint64_t kQuantaPerCall = 128;
+constexpr uint64_t kCallsPerFreePage = 8;
 constexpr uint64_t kCallsPerCreatedPage = 10'000;
 
 }  // namespace
 
-Plan FreePages::plan_extension(uint32_t lines) const {
-  // The home view's free end: what is free of its last page, vacant pages, then pages yet to be created.
+Plan FreePages::plan_extension(uint32_t quanta) const {
+  // The home view's free end: what is free of its last page, free pages, then pages yet to be created.
   Plan plan;
   plan.kind = Plan::Kind::kExtend;
   PageId end = store_.home_end();
   while (end > 0 && !store_.backed(end - 1)) --end;
   PageId first = end;
-  while (first > 0 && vacant_.test(first - 1)) --first;
+  while (first > 0 && free_.test(first - 1)) --first;
   uint32_t head = 0;
-  const bool takes_edge = unit_ == BlockUnit::kLine || lines < kPageLines;
+  const bool takes_edge = grain_ == BlockGrain::kQuantum || quanta < kPageQuanta;
   if (takes_edge && first > 0 && is_partly_used(first - 1)) {
-    head = std::min(store_.page(first - 1).free_lines.suffix(), lines);
+    head = std::min(store_.page(first - 1).free_quanta.suffix(), quanta);
   }
-  const uint32_t pages = (lines - head + kPageLines - 1) / kPageLines;
-  const uint32_t vacant = end - first;
-  if (pages <= vacant || uint64_t{first} + pages > store_.id_capacity()) return {};
-  plan.new_pages = pages - vacant;
+  const uint32_t pages = (quanta - head + kPageQuanta - 1) / kPageQuanta;
+  const uint32_t free = end - first;
+  if (pages <= free || uint64_t{first} + pages > store_.id_capacity()) return {};
+  plan.new_pages = pages - free;
   plan.full_pages = pages;
   plan.first_page = first;
   plan.first_new = end;
   if (head > 0) {
     plan.head_page = first - 1;
-    plan.head_lines = head;
+    plan.head_quanta = head;
   } else {
-    leave_scarcer_end(plan, lines);
+    leave_scarcer_end(plan, quanta);
   }
   return plan;
 }
 
-void FreePages::leave_scarcer_end(Plan& plan, uint32_t lines) const {
+void FreePages::leave_scarcer_end(Plan& plan, uint32_t quanta) const {
   // A block that breaks a page leaves the kind of fragment the heap has less of: pairs need one of each.
-  const uint32_t rest = lines % kPageLines;
+  const uint32_t rest = quanta % kPageQuanta;
   if (rest == 0 || !has_few_prefixes()) return;
   plan.head_page = plan.first_page++;
-  plan.head_lines = rest;
+  plan.head_quanta = rest;
 }
 
 Plan FreePages::plan_view(const Request& request) const {
-  const uint32_t lines = request.lines;
-  const uint32_t whole = lines / kPageLines;
-  const uint32_t rest = lines % kPageLines;
+  const uint32_t quanta = request.quanta;
+  const uint32_t whole = quanta / kPageQuanta;
+  const uint32_t rest = quanta % kPageQuanta;
   Plan best;
   uint64_t best_score = ~uint64_t{0};
-  const auto offer = [&](PageId head_page, uint32_t head_lines, PageId tail_page, uint32_t tail_lines,
+  const auto offer = [&](PageId head_page, uint32_t head_quanta, PageId tail_page, uint32_t tail_quanta,
                          uint32_t full) {
-    const uint32_t created = full > vacant_count_ ? full - vacant_count_ : 0;
+    const uint32_t created = full > free_count_ ? full - free_count_ : 0;
     const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
-    const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_lines : 0) +
-                          (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_lines : 0);
+    const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_quanta : 0) +
+                          (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_quanta : 0);
     const uint64_t score =
-        (created * kCallsPerCreatedPage + full * kCallsPerVacantPage + calls) * kLinesPerCall + left;
+        (created * kCallsPerCreatedPage + full * kCallsPerFreePage + calls) * kQuantaPerCall + left;
     if (score >= best_score) return;
     best_score = score;
-    best = {Plan::Kind::kView, created, head_page, head_lines, tail_page, tail_lines, full, kNoPage, kNoPage};
+    best = {Plan::Kind::kView, created, head_page, head_quanta, tail_page,
+            tail_quanta,       full,    kNoPage,   kNoPage};
   };
   // The searches below look at some fragments only; where no page can be created, the largest are tried.
   const auto has_no_room = [&] {
@@ -81,10 +82,10 @@ Plan FreePages::plan_view(const Request& request) const {
     const auto any = [](PageId) { return true; };
     const PageEnds ends =
         largest_ends(fragments_.largest_two(kSuffix, any), fragments_.largest_two(kPrefix, any));
-    const uint32_t full = (lines - std::min(lines, ends.lines()) + kPageLines - 1) / kPageLines;
-    if (full * kPageLines >= lines) return;
-    const uint32_t in_ends = lines - full * kPageLines;
-    const uint32_t head = std::min(in_ends, ends.head.lines);
+    const uint32_t full = (quanta - std::min(quanta, ends.quanta()) + kPageQuanta - 1) / kPageQuanta;
+    if (full * kPageQuanta >= quanta) return;
+    const uint32_t in_ends = quanta - full * kPageQuanta;
+    const uint32_t head = std::min(in_ends, ends.head.quanta);
     offer(head > 0 ? ends.head.page : kNoPage, head, in_ends > head ? ends.tail.page : kNoPage,
           in_ends - head, full);
   };
@@ -104,7 +105,7 @@ Plan FreePages::plan_view(const Request& request) const {
     int suffixes = 0;
     fragments_.for_each_from_largest(kSuffix, [&](PageId head) {
       const uint32_t suffix = fragments_.size_of(kSuffix, head);
-      if (suffix < together && together - suffix < kPageLines) {
+      if (suffix < together && together - suffix < kPageQuanta) {
         const uint32_t needed = together - suffix;
         int tries = 0;
         fragments_.for_each(kPrefix, needed, [&](PageId tail) {
@@ -116,7 +117,7 @@ Plan FreePages::plan_view(const Request& request) const {
     });
   };
   pair(rest, whole);
-  if (whole > 0) pair(rest + kPageLines, whole - 1);
+  if (whole > 0) pair(rest + kPageQuanta, whole - 1);
   if (has_no_room()) offer_largest_ends();
   return best;
 }
@@ -126,12 +127,12 @@ Plan FreePages::plan(const Request& request, uint32_t spare_pages) {
   if (!store_.uses_vmm()) {
     Plan segment;
     segment.kind = Plan::Kind::kSegment;
-    segment.new_pages = (request.lines + kPageLines - 1) / kPageLines;
+    segment.new_pages = (request.quanta + kPageQuanta - 1) / kPageQuanta;
     return segment;
   }
   const Plan view = plan_view(request);
-  if (request.align_lines > 1) return view;
-  Plan extension = plan_extension(request.lines);
+  if (request.align_quanta > 1) return view;
+  Plan extension = plan_extension(request.quanta);
   if (extension.kind == Plan::Kind::kNone || extension.new_pages > view.new_pages + spare_pages) return view;
   extension.spare_pages = extension.new_pages - std::min(extension.new_pages, view.new_pages);
   return extension;
@@ -144,33 +145,34 @@ Result<Layout> FreePages::lay_out(const Request& request, const Plan& plan, Page
     Plan home = plan;
     if (plan.kind != Plan::Kind::kExtend) home.first_page = first_new;
     // All new and in a row: the home view serves.
-    if (is_all_new && request.align_lines == 1) leave_scarcer_end(home, request.lines);
-    return lay_out_at_home(request.lines, home.head_page, home.head_lines, home.first_page);
+    if (is_all_new && request.align_quanta == 1) leave_scarcer_end(home, request.quanta);
+    return lay_out_at_home(request.quanta, home.head_page, home.head_quanta, home.first_page);
   }
   std::vector<PageId> pages;
   if (plan.head_page != kNoPage) pages.push_back(plan.head_page);
-  choose_vacant(plan.full_pages, pages);
+  choose_free(plan.full_pages, pages);
   if (plan.tail_page != kNoPage) pages.push_back(plan.tail_page);
   Result<View*> view = store_.map_view(pages);
   if (!view.ok()) return view.take_status();
-  return lay_out_in_view(request.lines, *view.value(), plan.head_lines, 0);
+  return lay_out_in_view(request.quanta, *view.value(), plan.head_quanta, 0);
 }
 
-Layout FreePages::lay_out_at_home(uint32_t lines, PageId head_page, uint32_t head_lines, PageId first) const {
+Layout FreePages::lay_out_at_home(uint32_t quanta, PageId head_page, uint32_t head_quanta,
+                                  PageId first) const {
   Layout layout;
-  uint32_t rest = lines - head_lines;
+  uint32_t rest = quanta - head_quanta;
   if (head_page != kNoPage) {
-    layout.va = va_of(head_page, kPageLines - head_lines);
+    layout.va = va_of(head_page, kPageQuanta - head_quanta);
     layout.head_page = head_page;
-    layout.head_begin = static_cast<uint16_t>(kPageLines - head_lines);
-    layout.head_end = kPageLines;
+    layout.head_begin = static_cast<uint16_t>(kPageQuanta - head_quanta);
+    layout.head_end = kPageQuanta;
   } else {
     layout.va = va_of(first, 0);
   }
-  if (const uint32_t whole = rest / kPageLines; whole > 0) {
+  if (const uint32_t whole = rest / kPageQuanta; whole > 0) {
     layout.runs = RunList(PageRun{first, whole});
     first += whole;
-    rest -= whole * kPageLines;
+    rest -= whole * kPageQuanta;
   }
   if (rest > 0) {
     layout.tail_page = first;
@@ -179,20 +181,20 @@ Layout FreePages::lay_out_at_home(uint32_t lines, PageId head_page, uint32_t hea
   return layout;
 }
 
-Layout FreePages::lay_out_in_view(uint32_t lines, View& view, uint32_t head_lines, uint32_t first_slot) {
+Layout FreePages::lay_out_in_view(uint32_t quanta, View& view, uint32_t head_quanta, uint32_t first_slot) {
   Layout layout;
   layout.view = &view;
   const PageId* slots = view.pages.data() + first_slot;
   layout.va = view.va + first_slot * kPageBytes;
-  uint32_t rest = lines - head_lines;
-  if (head_lines > 0) {
-    layout.va += (kPageLines - head_lines) * kLineBytes;
+  uint32_t rest = quanta - head_quanta;
+  if (head_quanta > 0) {
+    layout.va += (kPageQuanta - head_quanta) * kQuantumBytes;
     layout.head_page = *slots++;
-    layout.head_begin = static_cast<uint16_t>(kPageLines - head_lines);
-    layout.head_end = kPageLines;
+    layout.head_begin = static_cast<uint16_t>(kPageQuanta - head_quanta);
+    layout.head_end = kPageQuanta;
   }
   std::vector<PageRun> runs;
-  for (; rest >= kPageLines; rest -= kPageLines, ++slots) {
+  for (; rest >= kPageQuanta; rest -= kPageQuanta, ++slots) {
     if (!runs.empty() && runs.back().first + runs.back().count == *slots) {
       ++runs.back().count;
     } else {

@@ -9,29 +9,29 @@ namespace spillway {
 namespace {
 
 // Views are built to spare a page only for blocks below 32 MiB (above, the page is a small part) and only
-// while vacant pages are scarce; otherwise a hole that breaks a page costs no driver call and loses nothing.
+// while free pages are scarce; otherwise a hole that breaks a page costs no driver call and loses nothing.
 constexpr uint32_t kMostFrugalPages = 16;
-constexpr uint32_t kScarceVacantDivisor = 5;
+constexpr uint32_t kScarceFreeDivisor = 5;
 constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostNeighbours = 32;
 // A segment serves, whole, a block of at least this part of its size: 1 of 2.
 constexpr uint32_t kMostOfSegment = 2;
 // Slots of views that one search for a window looks at: tens of microseconds, as a few mappings cost.
-constexpr uint32_t kMostWindowLooks = 20'000;
+constexpr uint32_t kMostViewLooks = 20'000;
 
 }  // namespace
 
 std::optional<Layout> FreePages::find_fragment(const Request& request) {
   reindex();
-  const uint32_t lines = request.lines;
-  const uint32_t align = request.align_lines;
+  const uint32_t quanta = request.quanta;
+  const uint32_t align = request.align_quanta;
   PageId best = kNoPage;
   Fragment best_kind = kMiddle;
   uint32_t best_size = ~0u;
   for (const Fragment kind : {kMiddle, kPrefix, kSuffix}) {
     // Both ends of a page lie at multiples of any alignment.
-    const uint32_t wanted = kind == kMiddle ? lines + align - 1 : lines;
-    if (wanted >= kPageLines) continue;
+    const uint32_t wanted = kind == kMiddle ? quanta + align - 1 : quanta;
+    if (wanted >= kPageQuanta) continue;
     const PageId page = fragments_.find(kind, wanted);
     if (page == kNoPage) continue;
     const uint32_t size = fragments_.size_of(kind, page);
@@ -42,111 +42,112 @@ std::optional<Layout> FreePages::find_fragment(const Request& request) {
     }
   }
   if (best == kNoPage) return std::nullopt;
-  const LineSet& free_lines = store_.page(best).free_lines;
+  const QuantumSet& free_quanta = store_.page(best).free_quanta;
   uint32_t begin = 0;
   switch (best_kind) {
     case kPrefix:  // what remains stays a prefix
-      begin = (best_size - lines) / align * align;
+      begin = (best_size - quanta) / align * align;
       break;
     case kSuffix:
-      begin = (kPageLines - best_size + align - 1) / align * align;
+      begin = (kPageQuanta - best_size + align - 1) / align * align;
       break;
     case kMiddle:
-      begin = (free_lines.largest_middle().begin + align - 1) / align * align;
+      begin = (free_quanta.largest_middle().begin + align - 1) / align * align;
       break;
   }
   Layout layout;
   layout.va = va_of(best, begin);
   layout.head_page = best;
   layout.head_begin = static_cast<uint16_t>(begin);
-  layout.head_end = static_cast<uint16_t>(begin + lines);
+  layout.head_end = static_cast<uint16_t>(begin + quanta);
   return layout;
 }
 
 std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) {
   reindex();
-  const uint32_t lines = request.lines;
-  HoleSearch search(lines, has_few_prefixes());
+  const uint32_t quanta = request.quanta;
+  HoleSearch search(quanta, has_few_prefixes());
   const bool takes_edges = may_take_edges(request);
-  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
-    const PageId last = vacant_.next_clear(first);
+  for (PageId first = free_.next_set(0); first < free_.end();) {
+    const PageId last = free_.next_clear(first);
     Hole hole{0, first, last - first, 0};
     if (takes_edges) {
       if (first > 0 && is_partly_used(first - 1))
-        hole.head_lines = store_.page(first - 1).free_lines.suffix();
+        hole.head_quanta = store_.page(first - 1).free_quanta.suffix();
       if (last < store_.id_capacity() && is_partly_used(last))
-        hole.tail_lines = store_.page(last).free_lines.prefix();
+        hole.tail_quanta = store_.page(last).free_quanta.prefix();
     }
     search.consider(hole);
-    first = vacant_.next_set(last);
+    first = free_.next_set(last);
   }
-  if (takes_edges && lines < 2 * kPageLines) {
+  if (takes_edges && quanta < 2 * kPageQuanta) {
     // Two partly used neighbours: the end of one and the beginning of the next. Where no view can join
     // others, all are looked at.
     int pairs = 0;
-    fragments_.for_each(kSuffix, lines > kPageLines ? lines - kPageLines : 1, [&](PageId page) {
-      const uint32_t suffix = store_.page(page).free_lines.suffix();
-      if (suffix < lines && page + 1 < store_.id_capacity() && is_partly_used(page + 1)) {
-        search.consider({suffix, page + 1, 0, store_.page(page + 1).free_lines.prefix()});
+    fragments_.for_each(kSuffix, quanta > kPageQuanta ? quanta - kPageQuanta : 1, [&](PageId page) {
+      const uint32_t suffix = store_.page(page).free_quanta.suffix();
+      if (suffix < quanta && page + 1 < store_.id_capacity() && is_partly_used(page + 1)) {
+        search.consider({suffix, page + 1, 0, store_.page(page + 1).free_quanta.prefix()});
       }
       return ++pairs < kMostNeighbours || !store_.uses_vmm();
     });
   }
   const Fit& fit = search.best();
   if (fit.consumed == ~0u) return std::nullopt;
-  const uint32_t scarce_divisor = breaks_pages_ ? kScarceWhereMappingsAreMany : kScarceVacantDivisor;
-  if (frugal && fit.consumed > lines / kPageLines && lines < kMostFrugalPages * kPageLines &&
-      vacant_count_ * scarce_divisor <= owned_count_) {
+  const uint32_t scarce_divisor = breaks_pages_ ? kScarceWhereMappingsAreMany : kScarceFreeDivisor;
+  if (frugal && fit.consumed > quanta / kPageQuanta && quanta < kMostFrugalPages * kPageQuanta &&
+      free_count_ * scarce_divisor <= owned_count_) {
     return std::nullopt;
   }
-  return lay_out_at_home(lines, fit.head_page, fit.head_lines, fit.first);
+  return lay_out_at_home(quanta, fit.head_page, fit.head_quanta, fit.first);
 }
 
 std::optional<PageRun> FreePages::find_segment(const Request& request) const {
-  // There is an unused page between two segments, and no block has a part of one: a vacant run is a segment.
-  const auto pages = static_cast<uint32_t>(bytes_to_pages(uint64_t{request.lines} * kLineBytes));
+  // There is an unused page between two segments, and no block has a part of one: a free run is a segment.
+  const auto pages = static_cast<uint32_t>(bytes_to_pages(uint64_t{request.quanta} * kQuantumBytes));
   PageRun best{kNoPage, pages * kMostOfSegment + 1};
-  for (PageId first = vacant_.next_set(0); first < vacant_.end();) {
-    const PageId last = vacant_.next_clear(first);
+  for (PageId first = free_.next_set(0); first < free_.end();) {
+    const PageId last = free_.next_clear(first);
     if (last - first >= pages && last - first < best.count) best = {first, last - first};
-    first = vacant_.next_set(last);
+    first = free_.next_set(last);
   }
   return best.first == kNoPage ? std::nullopt : std::optional(best);
 }
 
-std::optional<Layout> FreePages::find_window(const Request& request, uint32_t most_pages,
-                                             bool spare_mappings) {
-  const uint32_t lines = request.lines;
-  if (lines <= kPageLines) return std::nullopt;  // any vacant page serves it at home
-  if (lines < kMostFrugalPages * kPageLines && !spare_mappings) return std::nullopt;
+std::optional<Layout> FreePages::find_in_view(const Request& request, uint32_t most_pages,
+                                              bool spare_mappings) {
+  const uint32_t quanta = request.quanta;
+  if (quanta <= kPageQuanta) return std::nullopt;  // any free page serves it at home
+  if (quanta < kMostFrugalPages * kPageQuanta && !spare_mappings) return std::nullopt;
   const bool takes_edges = may_take_edges(request);
-  // A run of vacant pages shorter than this holds no such request, whatever is free at its two ends.
-  const uint32_t fewest = std::max(1u, lines / kPageLines - (!takes_edges || lines < 2 * kPageLines ? 0 : 1));
+  // A run of free pages shorter than this holds no such request, whatever is free at its two ends.
+  const uint32_t fewest =
+      std::max(1u, quanta / kPageQuanta - (!takes_edges || quanta < 2 * kPageQuanta ? 0 : 1));
   const bool leave_prefix = has_few_prefixes();
   const auto is_partial = [this](PageId id) { return id != kNoPage && is_partly_used(id); };
   Fit best;
   View* best_view = nullptr;
-  uint32_t looks = kMostWindowLooks;
+  uint32_t looks = kMostViewLooks;
   store_.for_each_view([&](View& view) {
     if (view.retired || looks == 0) return;
     const std::vector<PageId>& pages = view.pages;
     const auto slots = static_cast<uint32_t>(pages.size());
-    const auto vacant = [&](uint32_t slot) { return pages[slot] != kNoPage && vacant_.test(pages[slot]); };
-    HoleSearch search(lines, leave_prefix);
+    const auto free = [&](uint32_t slot) { return pages[slot] != kNoPage && free_.test(pages[slot]); };
+    HoleSearch search(quanta, leave_prefix);
     // Every run of so many pages covers one of these slots.
     for (uint32_t slot = fewest - 1; slot < slots && looks > 0; slot += fewest) {
       --looks;
-      if (!vacant(slot)) continue;
+      if (!free(slot)) continue;
       uint32_t first = slot;
-      while (first > 0 && vacant(first - 1)) --first;
+      while (first > 0 && free(first - 1)) --first;
       uint32_t last = slot + 1;
-      while (last < slots && vacant(last)) ++last;
+      while (last < slots && free(last)) ++last;
       Hole hole{0, first, last - first, 0};
       if (takes_edges) {
         if (first > 0 && is_partial(pages[first - 1]))
-          hole.head_lines = store_.page(pages[first - 1]).free_lines.suffix();
+          hole.head_quanta = store_.page(pages[first - 1]).free_quanta.suffix();
         if (last < slots && is_partial(pages[last]))
-          hole.tail_lines = store_.page(pages[last]).free_lines.prefix();
+          hole.tail_quanta = store_.page(pages[last]).free_quanta.prefix();
       }
       search.consider(hole);
       slot = last;
@@ -157,7 +158,7 @@ std::optional<Layout> FreePages::find_window(const Request& request, uint32_t mo
     }
   });
   if (best_view == nullptr) return std::nullopt;
-  return lay_out_in_view(lines, *best_view, best.head_lines, best.first - (best.head_lines > 0));
+  return lay_out_in_view(quanta, *best_view, best.head_quanta, best.first - (best.head_quanta > 0));
 }
 
 }  // namespace spillway

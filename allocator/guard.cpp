@@ -73,7 +73,7 @@ Status Guard::allocate(size_t bytes, CUstream stream, const void* caller, void**
   if (bytes == 0 || bytes > kLargestRequestBytes) return arena_.allocate(bytes, stream, out);
   GuardedBlock block;
   block.bytes = bytes;
-  block.total_bytes = kZoneBytes + bytes_to_lines(bytes) * kLineBytes + kZoneBytes;
+  block.total_bytes = kZoneBytes + bytes_to_quanta(bytes) * kQuantumBytes + kZoneBytes;
   block.stream = stream;
   block.allocated = step(caller);
   void* base = nullptr;
@@ -177,7 +177,7 @@ bool Guard::order_after_uses(const GuardedBlock& block) {
 }
 
 Status Guard::quarantine(GuardedBlock& block) {
-  if (Status status = Arena::withhold(pointer_to(block.base)); !status.ok()) return status;
+  if (Status status = Arena::quarantine(pointer_to(block.base)); !status.ok()) return status;
   const uint64_t room = quarantine_bytes_ - block.total_bytes;
   Status drained;
   for (;;) {
@@ -195,11 +195,11 @@ Status Guard::quarantine(GuardedBlock& block) {
   }
 }
 
-Status Guard::leave(GuardedBlock& block, bool withheld) {
+Status Guard::leave(GuardedBlock& block, bool quarantined) {
   void* base = pointer_to(block.base);
   {
     const Lock lock(mutex_);
-    if (withheld) quarantined_bytes_ -= block.total_bytes;
+    if (quarantined) quarantined_bytes_ -= block.total_bytes;
     if (const auto event = poison_events_.find(&block); event != poison_events_.end()) {
       events_.give_back(std::move(event->second));
       poison_events_.erase(event);
@@ -209,7 +209,7 @@ Status Guard::leave(GuardedBlock& block, bool withheld) {
     gone_.push_back(std::move(block));
     blocks_.erase(address_of(base));
   }
-  return withheld ? Arena::release_withheld(base) : Arena::free(base);
+  return quarantined ? Arena::release_quarantined(base) : Arena::free(base);
 }
 
 Status Guard::drain(uint64_t above, uint64_t down_to) {

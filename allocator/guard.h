@@ -91,7 +91,7 @@ class Guard {
   bool take_over(const GuardedBlock& block);
   bool order_after_uses(const GuardedBlock& block);
   Status quarantine(GuardedBlock& block);
-  Status leave(GuardedBlock& block, bool withheld);
+  Status leave(GuardedBlock& block, bool quarantined);
   // If more than `above` bytes are in quarantine, the oldest go until no more than `down_to` are.
   Status drain(uint64_t above, uint64_t down_to);
   Status refuse(uint64_t va, const void* caller);

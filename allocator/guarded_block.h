@@ -19,7 +19,7 @@
 
 namespace spillway {
 
-constexpr uint64_t kZoneBytes = kLineBytes;
+constexpr uint64_t kZoneBytes = kQuantumBytes;
 constexpr uint8_t kZonePattern = 0xfb;   // red zones
 constexpr uint8_t kFreshPattern = 0xcb;  // the program's bytes until it writes them
 constexpr uint8_t kFreedPattern = 0xdd;  // and after it freed them

@@ -1,9 +1,9 @@
-// A heap: the memory of one stream in one pool. What is free of its pages (free_pages.h), the places that its
-// blocks have had (extent_cache.h), which of them the program wants next (sequence_predictor.h), its slabs
+// A heap: the memory of one stream in one pool. What is free of its pages (free_pages.h), the ranges that its
+// blocks have had (range_cache.h), which of them the program wants next (predictor.h), its slabs
 // (slab_heap.h), and the frees that wait for other streams (pending_frees.h).
 //
-// A request is served, cheapest first: by the predictor; by a place of the same size; by a hole of the home
-// view (a run of vacant pages with what is free at its two ends), the hole that consumes the fewest whole
+// A request is served, cheapest first: by the predictor; by a range of the same size; by a hole of the home
+// view (a run of free pages with what is free at its two ends), the hole that consumes the fewest whole
 // pages first; and, when the ladder calls plan() for it, by an aliasing view over scattered pages or by new
 // pages. Everything but the last makes no driver call.
 //
@@ -18,13 +18,13 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/extent_cache.h"
 #include "allocator/free_pages.h"
 #include "allocator/page_store.h"
 #include "allocator/pending_frees.h"
 #include "allocator/pool.h"
+#include "allocator/predictor.h"
+#include "allocator/range_cache.h"
 #include "allocator/request.h"
-#include "allocator/sequence_predictor.h"
 #include "allocator/slab_heap.h"
 #include "allocator/timeline.h"
 #include "stats/counters.h"
@@ -34,7 +34,7 @@ namespace spillway {
 class Heap {
  public:
   Heap(PageStore& store, DeviceCounters& counters, EventPool& events, const Driver& driver, CUcontext context,
-       const HeapKey& key, std::atomic<const Journal*>& leader, BlockUnit unit);
+       const HeapKey& key, std::atomic<const SequencePredictor*>& leader, BlockGrain grain);
 
   BiasedMutex mutex;
   HeapCounters counters;
@@ -51,7 +51,7 @@ class Heap {
   // Its memory comes from a source of its pool's, and is no other heap's.
   bool is_sourced() const { return store_.is_sourced(); }
   // Blocks of any size are large ones: no slab is opened here.
-  bool has_no_slabs() const { return unit_ == BlockUnit::kSegment; }
+  bool has_no_slabs() const { return grain_ == BlockGrain::kSegment; }
   Request large_request(uint64_t bytes) const;
   // Its stream is gone: it lends and takes frees back, but serves nobody.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
@@ -72,35 +72,35 @@ class Heap {
 
   // A slot of the class, or null when the heap has to find room for a slab first.
   void* allocate_small(uint32_t size_class, uint64_t requested_bytes) SPW_REQUIRES(mutex);
-  // A place that was taken becomes the program's block, or gives it one of its slots: *out. False, with the
-  // place given back, when host memory has run out.
-  bool make_live(Place& place, uint64_t requested_bytes, void** out) SPW_REQUIRES(mutex);
-  bool make_slot_live(Place& place, uint32_t size_class, uint64_t requested_bytes, void** out)
+  // A range that was taken becomes the program's block, or gives it one of its slots: *out. False, with the
+  // range given back, when host memory has run out.
+  bool make_live(CachedRange& range, uint64_t requested_bytes, void** out) SPW_REQUIRES(mutex);
+  bool make_slot_live(CachedRange& range, uint32_t size_class, uint64_t requested_bytes, void** out)
       SPW_REQUIRES(mutex);
 
-  const SequencePredictor& predictor() const SPW_REQUIRES(mutex) { return predictor_; }
-  // The next answer places that were taken, or null. That of a slab that has room by now, which serves a
+  const Predictor& predictor() const SPW_REQUIRES(mutex) { return predictor_; }
+  // The next answer ranges that were taken, or null. That of a slab that has room by now, which serves a
   // slab's request as well.
-  Place* slab_with_room(const Request& request) const SPW_REQUIRES(mutex);
+  CachedRange* slab_with_room(const Request& request) const SPW_REQUIRES(mutex);
   // The predictor's first guess, if it is free.
-  Place* take_predicted(const Request& request) SPW_REQUIRES(mutex);
-  // Looks for where the program is, so that the predictor's is the best guess, and takes that place if it is
+  CachedRange* take_predicted(const Request& request) SPW_REQUIRES(mutex);
+  // Looks for where the program is, so that the predictor's is the best guess, and takes that range if it is
   // free.
-  Place* take_located(const Request& request) SPW_REQUIRES(mutex);
-  // Any other place that needs no driver call; take_located() has answered null. With `frugal`, holes that
+  CachedRange* take_located(const Request& request) SPW_REQUIRES(mutex);
+  // Any other range that needs no driver call; take_located() has answered null. With `frugal`, holes that
   // break a page that a view would spare are passed over.
-  Place* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);
+  CachedRange* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);
   // All of these in turn: for what came free since they were tried.
-  Place* take_again(const Request& request, bool frugal) SPW_REQUIRES(mutex);
+  CachedRange* take_again(const Request& request, bool frugal) SPW_REQUIRES(mutex);
 
   // ---- Frees
 
-  // Of the block at `va`, which the address map says may lie in `place`.
-  Status free(Place& place, uint64_t va) SPW_REQUIRES(mutex);
-  Status record_stream(Place& place, uint64_t va, CUstream stream) SPW_REQUIRES(mutex);
-  // A free in two parts, see Arena::withhold.
-  Status withhold(Place& place, uint64_t va, uint64_t* bytes) SPW_REQUIRES(mutex);
-  Status release_withheld(Place& place, uint64_t va) SPW_REQUIRES(mutex);
+  // Of the block at `va`, which the address map says may lie in `range`.
+  Status free(CachedRange& range, uint64_t va) SPW_REQUIRES(mutex);
+  Status record_stream(CachedRange& range, uint64_t va, CUstream stream) SPW_REQUIRES(mutex);
+  // A free in two parts, see Arena::quarantine.
+  Status quarantine(CachedRange& range, uint64_t va, uint64_t* bytes) SPW_REQUIRES(mutex);
+  Status release_quarantined(CachedRange& range, uint64_t va) SPW_REQUIRES(mutex);
   const PendingFrees& pending() const SPW_REQUIRES(mutex) { return pending_; }
   PendingFrees& pending() SPW_REQUIRES(mutex) { return pending_; }
   // Those whose streams are done; answers how many that was.
@@ -109,7 +109,7 @@ class Heap {
   }
   // Whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
   bool events_mark_all_uses() const SPW_REQUIRES(mutex) { return !use.is_replayed && pending_.have_events(); }
-  // Slabs without a live slot give their place back; answers how many.
+  // Slabs without a live slot give their range back; answers how many.
   size_t release_empty_slabs() SPW_REQUIRES(mutex) { return slabs_.release_empty(); }
 
   // ---- Pages
@@ -117,34 +117,34 @@ class Heap {
   const FreePages& pages() const SPW_REQUIRES(mutex) { return pages_; }
   // Whether no block lives here and nothing that used the memory may still be at work. Gives up empty slabs.
   bool is_idle() SPW_REQUIRES(mutex);
-  // Whether the uses of a vacant page are over as of the last wait of the host; and whether it may be given
+  // Whether the uses of a free page are over as of the last wait of the host; and whether it may be given
   // back therefore.
   bool is_done_with(PageId page) const SPW_REQUIRES(mutex) {
     return timeline.is_complete(pages_.last_use(page));
   }
   bool may_release(PageId page) const SPW_REQUIRES(mutex) {
-    return !use.keeps_pages && pages_.is_vacant(page) && is_done_with(page);
+    return !use.keeps_pages && pages_.is_free(page) && is_done_with(page);
   }
   // Those that may leave the heap: all, unless it keeps them; then those that its pool never used, which an
   // earlier pool that it served left behind.
   void list_leavable(std::vector<PageId>& out) const SPW_REQUIRES(mutex);
-  // Moves vacant pages of `from` here; the caller has ordered the streams.
+  // Moves free pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages) SPW_REQUIRES(mutex, from.mutex);
   // New pages, or pages taken out before their release.
-  void add_vacant(PageId first, uint32_t count) SPW_REQUIRES(mutex);
-  void drop_vacant(PageId first, uint32_t count) SPW_REQUIRES(mutex);
+  void add_free(PageId first, uint32_t count) SPW_REQUIRES(mutex);
+  void drop_free(PageId first, uint32_t count) SPW_REQUIRES(mutex);
   // What it could serve a request from without new memory.
   FreeSpace free_space() SPW_REQUIRES(mutex);
 
   // ---- Slow path: see FreePages
 
-  Place* take_window(const Request& request, uint32_t most_pages, bool spare_mappings)
+  CachedRange* reuse_view(const Request& request, uint32_t most_pages, bool spare_mappings)
       SPW_REQUIRES(mutex, kArenaLock);
   Plan plan(const Request& request, uint32_t spare_pages = 0) SPW_REQUIRES(mutex, kArenaLock) {
     return pages_.plan(request, spare_pages);
   }
-  Result<Place*> take_planned(const Request& request, const Plan& plan) SPW_REQUIRES(mutex, kArenaLock);
-  // Where mappings are many: see SequencePredictor::keep_together and FreePages::break_pages.
+  Result<CachedRange*> take_planned(const Request& request, const Plan& plan) SPW_REQUIRES(mutex, kArenaLock);
+  // Where mappings are many: see Predictor::keep_together and FreePages::break_pages.
   void keep_together(bool together, bool breaks_pages) SPW_REQUIRES(mutex);
 
   // ---- heap_state.cpp. For the heaps of a pool that was not released: the blocks in the program's hands
@@ -154,48 +154,48 @@ class Heap {
   // invalid_state (another stream still uses memory of the state).
   Status prepare_restore(const HeapState& state, std::vector<RestoredBlock>& freed,
                          std::vector<RestoredBlock>& allocated) SPW_REQUIRES(mutex);
-  // Frees the blocks in the program's hands and allocates those of the state, each at its place. What lies in
+  // Frees the blocks in the program's hands and allocates those of the state, each at its range. What lies in
   // both stays as it is. Errors: internal.
   Status restore(const HeapState& state) SPW_REQUIRES(mutex);
 
   // ---- What there is
 
   template <typename Visit>
-  void for_each_place(Visit visit) const SPW_REQUIRES(mutex) {
-    extents_.for_each(visit);
+  void for_each_range(Visit visit) const SPW_REQUIRES(mutex) {
+    ranges_.for_each(visit);
   }
   uint64_t metadata_bytes() const SPW_REQUIRES(mutex);
 
  private:
-  // The place was taken for the request.
-  Place* serve(const Request& request, Place* place) SPW_REQUIRES(mutex) {
-    predictor_.note(request, place);
-    return place;
+  // The range was taken for the request.
+  CachedRange* serve(const Request& request, CachedRange* range) SPW_REQUIRES(mutex) {
+    predictor_.note(request, range);
+    return range;
   }
-  // A new place, taken.
-  Place* settle(const Request& request, Layout layout) SPW_REQUIRES(mutex);
-  Place* take_same_size(const Request& request) SPW_REQUIRES(mutex);
-  Place* take_segment(const Request& request) SPW_REQUIRES(mutex);
-  void give_back(Place& place) SPW_REQUIRES(mutex);  // what was taken and not made live
+  // A new range, taken.
+  CachedRange* settle(const Request& request, Layout layout) SPW_REQUIRES(mutex);
+  CachedRange* take_same_size(const Request& request) SPW_REQUIRES(mutex);
+  CachedRange* take_segment(const Request& request) SPW_REQUIRES(mutex);
+  void give_back(CachedRange& range) SPW_REQUIRES(mutex);  // what was taken and not made live
   void count_in_pool(int64_t bytes) SPW_REQUIRES(mutex);
 
   // Whether a live block begins at `va`; *slot is kMostSlots where it is no slot of a slab.
-  bool begins_live(const Place& place, uint64_t va, uint32_t* slot) const SPW_REQUIRES(mutex);
-  void mark_pending(Place& place, uint32_t slot) SPW_REQUIRES(mutex);
-  void free_after_streams(Place& place, uint64_t va, uint32_t slot) SPW_REQUIRES(mutex);
-  void complete_free(Place& place, uint32_t slot) SPW_REQUIRES(mutex);
+  bool begins_live(const CachedRange& range, uint64_t va, uint32_t* slot) const SPW_REQUIRES(mutex);
+  void mark_pending(CachedRange& range, uint32_t slot) SPW_REQUIRES(mutex);
+  void free_after_streams(CachedRange& range, uint64_t va, uint32_t slot) SPW_REQUIRES(mutex);
+  void complete_free(CachedRange& range, uint32_t slot) SPW_REQUIRES(mutex);
 
-  void free_all_but(const HeapState& state, Place& place) SPW_REQUIRES(mutex);
-  Status restore_large(Place& place, uint64_t requested_bytes) SPW_REQUIRES(mutex);
-  Status restore_slab(Place& place, const Slab& saved) SPW_REQUIRES(mutex);
+  void free_all_but(const HeapState& state, CachedRange& range) SPW_REQUIRES(mutex);
+  Status restore_large(CachedRange& range, uint64_t requested_bytes) SPW_REQUIRES(mutex);
+  Status restore_slab(CachedRange& range, const Slab& saved) SPW_REQUIRES(mutex);
 
   PageStore& store_;
-  const BlockUnit unit_;
+  const BlockGrain grain_;
   std::atomic<bool> closed_{false};
   spw_stat* pool_bytes_ SPW_GUARDED_BY(mutex) = nullptr;
   FreePages pages_ SPW_GUARDED_BY(mutex);
-  ExtentCache extents_ SPW_GUARDED_BY(mutex);
-  SequencePredictor predictor_ SPW_GUARDED_BY(mutex);
+  RangeCache ranges_ SPW_GUARDED_BY(mutex);
+  Predictor predictor_ SPW_GUARDED_BY(mutex);
   SlabHeap slabs_ SPW_GUARDED_BY(mutex);
   PendingFrees pending_ SPW_GUARDED_BY(mutex);
 };

@@ -26,9 +26,9 @@ class SPW_SCOPED_CAPABILITY HeapLock {
   BiasedMutex* mutex_ = nullptr;
 };
 
-// A place that was taken, with the lock of its heap; or none.
-struct TakenPlace {
-  Place* place = nullptr;
+// A range that was taken, with the lock of its heap; or none.
+struct TakenRange {
+  CachedRange* range = nullptr;
   HeapLock lock;
 };
 

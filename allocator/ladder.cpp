@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "allocator/placed_blocks.h"
+#include "allocator/host_blocks.h"
 #include "driver/capture.h"
 
 namespace spillway {
@@ -20,7 +20,7 @@ int64_t now_ns() {
 // Counts a rung when it has been tried.
 class RungTimer {
  public:
-  RungTimer(DeviceCounters& counters, Climb& tried) : counters_(counters), tried_(tried) {}
+  RungTimer(DeviceCounters& counters, SlowPath& tried) : counters_(counters), tried_(tried) {}
   void finish(Rung rung, bool served) const {
     const int64_t time_ns = now_ns() - start_ns_;
     counters_.on_rung(rung, served, time_ns);
@@ -29,7 +29,7 @@ class RungTimer {
 
  private:
   DeviceCounters& counters_;
-  Climb& tried_;
+  SlowPath& tried_;
   const int64_t start_ns_ = now_ns();
 };
 
@@ -44,7 +44,7 @@ bool is_frugal(const Heap& heap) {
 
 const Ladder::Row Ladder::kUnderLocks[] = {
     {Rung::kCount, Memory::kAny, Turns::kOnce, true, nullptr, &Ladder::complete_frees},
-    // A program that repeats itself gets back what other streams took of its place meanwhile, before the
+    // A program that repeats itself gets back what other streams took of its range meanwhile, before the
     // request settles elsewhere, displaces others, and nothing ever repeats.
     {Rung::kDeviceWait, Memory::kDevice, Turns::kOnce, false, &Ladder::wants_back, &Ladder::take_back},
     {Rung::kCount, Memory::kDevice, Turns::kOnce, true, &Ladder::wanted_back, &Ladder::settle_elsewhere},
@@ -70,7 +70,7 @@ const Ladder::Row Ladder::kWithoutLocks[] = {
 
 // ---- The climb
 
-Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_t bytes, Climb& tried) {
+Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried) {
   Miss miss{heap, request, bytes, tried};
   if (serve_from_heap(miss)) return std::move(miss.served);
   for (;;) {
@@ -89,14 +89,14 @@ bool Ladder::serve_from_heap(Miss& miss) {
     timer.finish(Rung::kCompletedFrees, miss.heap.complete_finished_frees() > 0);
   }
   // A slot that came free meanwhile, or just now, needs no new slab.
-  Place* place = miss.heap.slab_with_room(miss.request);
-  if (place == nullptr) place = miss.heap.take_located(miss.request);
+  CachedRange* range = miss.heap.slab_with_room(miss.request);
+  if (range == nullptr) range = miss.heap.take_located(miss.request);
   // A slab kept for later must not displace what is expected now.
-  if (place == nullptr && miss.heap.release_empty_slabs() > 0) place = miss.heap.take_located(miss.request);
+  if (range == nullptr && miss.heap.release_empty_slabs() > 0) range = miss.heap.take_located(miss.request);
   // The commonest miss: the heap has room, only not where it was expected.
   const bool may_settle = miss.heap.is_sourced() || !borrowing_.wants_back(miss.heap, miss.request);
-  if (place == nullptr && may_settle) place = miss.heap.take_found(miss.request, is_frugal(miss.heap));
-  if (miss.serve(place) != Outcome::kServed) return false;
+  if (range == nullptr && may_settle) range = miss.heap.take_found(miss.request, is_frugal(miss.heap));
+  if (miss.serve(range) != Outcome::kServed) return false;
   miss.served.taken.lock = std::move(lock);
   return true;
 }
@@ -187,11 +187,11 @@ bool Ladder::wants_back(Miss& miss) {
 
 Result<Ladder::Outcome> Ladder::take_back(Miss& miss) {
   if (Status status = enter_context(miss); !status.ok()) return status;
-  Place* place = nullptr;
-  if (miss.heap.pending().complete_place_behind(miss.heap.key.stream,
+  CachedRange* range = nullptr;
+  if (miss.heap.pending().complete_range_behind(miss.heap.key.stream,
                                                 *miss.heap.predictor().expected(miss.request)))
-    place = miss.heap.take_located(miss.request);
-  return miss.serve(place != nullptr ? place : borrowing_.take_expected(miss.heap, miss.request));
+    range = miss.heap.take_located(miss.request);
+  return miss.serve(range != nullptr ? range : borrowing_.take_expected(miss.heap, miss.request));
 }
 
 Result<Ladder::Outcome> Ladder::settle_elsewhere(Miss& miss) {
@@ -213,12 +213,13 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
     if (plan.spare_pages > 0 && plan.new_pages > parts_.store->easy_room_pages())
       plan = miss.heap.plan(request);
     // A view would not spare a page: any hole will do.
-    if (plan.new_pages > 0 || plan.full_pages > request.lines / kPageLines) {
-      if (Place* place = miss.heap.take_found(request, false); place != nullptr) return miss.serve(place);
+    if (plan.new_pages > 0 || plan.full_pages > request.quanta / kPageQuanta) {
+      if (CachedRange* range = miss.heap.take_found(request, false); range != nullptr)
+        return miss.serve(range);
     }
     if (plan.kind != Plan::Kind::kSegment) {
-      Place* place = miss.heap.take_window(request, plan.full_pages, miss.round.is_strained);
-      if (place != nullptr) return miss.serve(place);
+      CachedRange* range = miss.heap.reuse_view(request, plan.full_pages, miss.round.is_strained);
+      if (range != nullptr) return miss.serve(range);
     }
     const bool is_view = plan.kind == Plan::Kind::kView;
     if (is_view && miss.may_retire_views && !views_.has_room(plan.new_pages + plan.full_pages)) {
@@ -231,12 +232,12 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
       return Outcome::kSkipped;
     }
     miss.rung = plan.new_pages > 0 ? Rung::kNewPages : Rung::kView;
-    Result<Place*> place = miss.heap.take_planned(request, plan);
-    if (place.ok()) {
+    Result<CachedRange*> range = miss.heap.take_planned(request, plan);
+    if (range.ok()) {
       views_.on_spent(plan.spare_pages);
-      return miss.serve(place.value());
+      return miss.serve(range.value());
     }
-    if (place.status().code() != SPW_ERROR_OUT_OF_MEMORY) return place.take_status();
+    if (range.status().code() != SPW_ERROR_OUT_OF_MEMORY) return range.take_status();
     // The device is full although the limit is not reached: others use it too.
     if (plan.spare_pages > 0) {
       miss.round.pages_to_spend = 0;
@@ -252,7 +253,7 @@ Result<Ladder::Outcome> Ladder::wait_on_device(Miss& miss) {
   bool found = borrowing_.borrow(miss.heap, static_cast<uint32_t>(miss.round.missing_pages)) > 0;
   if (!miss.heap.pending().empty() && !miss.heap.use.is_replayed) {
     const Result<size_t> completed =
-        miss.heap.pending().complete_behind(miss.heap.key.stream, miss.request.lines);
+        miss.heap.pending().complete_behind(miss.heap.key.stream, miss.request.quanta);
     found = found || (completed.ok() && completed.value() > 0);
   }
   miss.round.found_pages = found;
@@ -271,10 +272,10 @@ Result<Ladder::Outcome> Ladder::map_within_limit(Miss& miss) {
 }
 
 Result<Ladder::Outcome> Ladder::search_segments(Miss& miss) {
-  Place* place = miss.heap.take_again(miss.request, is_frugal(miss.heap));
-  if (place == nullptr && miss.heap.release_empty_slabs() > 0)
-    place = miss.heap.take_again(miss.request, is_frugal(miss.heap));
-  return miss.serve(place);
+  CachedRange* range = miss.heap.take_again(miss.request, is_frugal(miss.heap));
+  if (range == nullptr && miss.heap.release_empty_slabs() > 0)
+    range = miss.heap.take_again(miss.request, is_frugal(miss.heap));
+  return miss.serve(range);
 }
 
 Status Ladder::enter_context(Miss& miss) {
@@ -322,7 +323,7 @@ Result<Ladder::Outcome> Ladder::wait_for_device(Miss& miss) {
   for (Heap* each : all) {
     const Lock lock(each->mutex);
     if (heaps_.is_capturing(*each)) return Outcome::kSkipped;
-    helps = helps || !each->pending().empty() || (all.size() > 1 && each->pages().vacant() > 0);
+    helps = helps || !each->pending().empty() || (all.size() > 1 && each->pages().free_count() > 0);
   }
   if (!helps) return Outcome::kSkipped;
   const RelaxedCapture relaxed(*parts_.driver);
@@ -335,7 +336,7 @@ Result<Ladder::Outcome> Ladder::wait_for_device(Miss& miss) {
     (void)parts_.shared.release_idle();
     parts_.update_most_pages();
     // Segments cannot be pieced together: empty ones go back, and the request gets one of its own.
-    if (!has_views) (void)trimming_.release_vacant_pages(all);
+    if (!has_views) (void)trimming_.release_free_pages(all);
   }
   sources_.return_segments();
   miss.has_waited = true;
@@ -377,14 +378,14 @@ uint64_t Ladder::missing_bytes(Miss& miss) {
   const ArenaLock arena_lock(parts_.mutex);
   const Lock lock(miss.heap.mutex);
   const Plan plan = miss.heap.plan(miss.request);
-  const uint64_t most = bytes_to_pages(uint64_t{miss.request.lines} * kLineBytes);
+  const uint64_t most = bytes_to_pages(uint64_t{miss.request.quanta} * kQuantumBytes);
   const uint64_t pages = plan.kind == Plan::Kind::kNone ? most : plan.new_pages;
   // With room within the limit, it is the device that is full.
   const uint64_t room = parts_.store->room_pages();
   return std::max<uint64_t>(pages > room ? pages - room : pages, 1) * kPageBytes;
 }
 
-// A place in what a pool with a source has free for the same stream, where that pool lends; it is the pool's
+// A range in what a pool with a source has free for the same stream, where that pool lends; it is the pool's
 // again after its free.
 Result<Ladder::Outcome> Ladder::take_lent(Miss& miss) {
   const RelaxedCapture relaxed(*parts_.driver);
@@ -398,10 +399,10 @@ Result<Ladder::Outcome> Ladder::take_lent(Miss& miss) {
     if (&lender->store() != pool->source->store.get()) continue;
     HeapLock lender_lock(lender->mutex);
     if (!lender->pending().empty()) lender->complete_finished_frees();
-    Place* place = lender->take_again(miss.request, false);
-    if (place == nullptr && lender->release_empty_slabs() > 0)
-      place = lender->take_again(miss.request, false);
-    if (miss.serve(place) != Outcome::kServed) continue;
+    CachedRange* range = lender->take_again(miss.request, false);
+    if (range == nullptr && lender->release_empty_slabs() > 0)
+      range = lender->take_again(miss.request, false);
+    if (miss.serve(range) != Outcome::kServed) continue;
     miss.served.taken.lock = std::move(lender_lock);
     return Outcome::kServed;
   }
@@ -417,8 +418,8 @@ Result<Ladder::Outcome> Ladder::place_outside(Miss& miss) {
     if (heaps_.has_gone(miss.heap)) return Status::invalid_state("the stream is gone");
     stream = miss.heap.key.stream;
   }
-  miss.served.outside = PlacedBlocks::instance().place(placement, bytes_to_lines(miss.bytes) * kLineBytes,
-                                                       stream, parts_.counters);
+  miss.served.outside = HostBlocks::instance().place(placement, bytes_to_quanta(miss.bytes) * kQuantumBytes,
+                                                     stream, parts_.counters);
   return miss.served.outside == nullptr ? Outcome::kInVain : Outcome::kServed;
 }
 

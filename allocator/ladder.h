@@ -30,7 +30,7 @@
 #include "allocator/stream_heaps.h"
 #include "allocator/trimming.h"
 #include "allocator/view_budget.h"
-#include "stats/climb_log.h"
+#include "stats/slow_path_log.h"
 
 namespace spillway {
 
@@ -46,15 +46,15 @@ class Ladder {
         borrowing_(borrowing),
         views_(views) {}
 
-  // What served a request: a place taken in the heap, or in one that lends, or that of a slab that has room
+  // What served a request: a range taken in the heap, or in one that lends, or that of a slab that has room
   // by now; or a block in host memory. Neither: device memory has run out.
   struct Served {
-    TakenPlace taken;
+    TakenRange taken;
     void* outside = nullptr;
   };
   // For a request of `bytes` that the heap's own prediction did not serve, with no lock held. What was tried
   // is noted. Errors: invalid_state (the stream is gone), driver, those of a source.
-  Result<Served> climb(Heap& heap, const Request& request, uint64_t bytes, Climb& tried);
+  Result<Served> climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried);
 
  private:
   // What trying a rung came to. A rung that was skipped is not counted; one that helped changed something, so
@@ -65,7 +65,7 @@ class Ladder {
     Heap& heap;
     const Request& request;
     const uint64_t bytes;
-    Climb& tried;
+    SlowPath& tried;
 
     Served served{};
     Rung rung = Rung::kCount;  // as which the present attempt is counted
@@ -87,9 +87,9 @@ class Ladder {
     } round{};
     std::optional<ScopedContext> context{};  // of this round
 
-    Outcome serve(Place* place) {
-      served.taken.place = place;
-      return place == nullptr ? Outcome::kInVain : Outcome::kServed;
+    Outcome serve(CachedRange* range) {
+      served.taken.range = range;
+      return range == nullptr ? Outcome::kInVain : Outcome::kServed;
     }
   };
 

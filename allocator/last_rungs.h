@@ -2,7 +2,7 @@
 // even behind a wait of the host. The arena does not know who they are: a tier that moves cold regions out, a
 // guard with a quarantine, the program itself, a tier in host memory.
 //
-// A rung that gives memory back makes pages vacant or returns them to the driver, and says how many bytes
+// A rung that gives memory back makes pages free or returns them to the driver, and says how many bytes
 // that were. The ladder asks them in turn, evictions before callbacks, in the order in which they were added,
 // and looks for the request again after each that gave something; the same one is asked again while it gives,
 // up to kMostRounds in one climb.

@@ -12,10 +12,10 @@
 namespace spillway {
 
 void list_blocks(const Heap& heap, std::vector<BlockRow>& rows) {
-  heap.for_each_place([&](const Place& each) {
-    const Place* place = &each;
-    if (place->state == BlockState::kFree) return;
-    if (const Slab* slab = place->slab; slab != nullptr) {
+  heap.for_each_range([&](const CachedRange& each) {
+    const CachedRange* range = &each;
+    if (range->state == BlockState::kFree) return;
+    if (const Slab* slab = range->slab; slab != nullptr) {
       for (uint32_t slot = 0; slot < slab->slots; ++slot) {
         const bool free_slot = Slab::test(slab->free_slots, slot);
         const BlockKind kind = free_slot                               ? BlockKind::kInactive
@@ -25,37 +25,37 @@ void list_blocks(const Heap& heap, std::vector<BlockRow>& rows) {
       }
       const uint64_t slots_bytes = slab->slots * slab->slot_bytes();
       if (slots_bytes < kSlabBytes)
-        rows.push_back({place->va + slots_bytes, kSlabBytes - slots_bytes, 0, {}});
+        rows.push_back({range->va + slots_bytes, kSlabBytes - slots_bytes, 0, {}});
       rows.back().kind = slots_bytes < kSlabBytes ? BlockKind::kInactive : rows.back().kind;
     } else {
-      const bool pending = place->state == BlockState::kPendingFree;
-      rows.push_back({place->va, place->bytes(), place->requested_bytes,
+      const bool pending = range->state == BlockState::kPendingFree;
+      rows.push_back({range->va, range->bytes(), range->requested_bytes,
                       pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated});
     }
   });
   for (PageId id = 0; id < heap.store().home_end(); ++id) {
     const Page& page = heap.store().page(id);
     if (!heap.pages().owns(page)) continue;
-    if (heap.pages().is_vacant(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
-    for (const LineInterval& interval : page.free_lines) {
-      rows.push_back(
-          {page.va + interval.begin * kLineBytes, interval.lines() * kLineBytes, 0, BlockKind::kInactive});
+    if (heap.pages().is_free(id)) rows.push_back({page.va, kPageBytes, 0, BlockKind::kInactive});
+    for (const QuantumInterval& interval : page.free_quanta) {
+      rows.push_back({page.va + interval.begin * kQuantumBytes, interval.quanta() * kQuantumBytes, 0,
+                      BlockKind::kInactive});
     }
   }
 }
 
-Result<BlockRow> find_block(const Heap& heap, const Place& place, uint64_t va) {
-  if (place.heap == &heap) {
-    if (const Slab* slab = place.slab; slab != nullptr) {
+Result<BlockRow> find_block(const Heap& heap, const CachedRange& range, uint64_t va) {
+  if (range.heap == &heap) {
+    if (const Slab* slab = range.slab; slab != nullptr) {
       const uint32_t slot = slab->slot_at(va);
       if (slot != kMostSlots && !Slab::test(slab->free_slots, slot)) {
         const bool pending = Slab::test(slab->pending_slots, slot);
         return BlockRow{va, slab->slot_bytes(), slab->requested[slot],
                         pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated};
       }
-    } else if (place.va == va && place.state != BlockState::kFree) {
-      const bool pending = place.state == BlockState::kPendingFree;
-      return BlockRow{va, place.bytes(), place.requested_bytes,
+    } else if (range.va == va && range.state != BlockState::kFree) {
+      const bool pending = range.state == BlockState::kPendingFree;
+      return BlockRow{va, range.bytes(), range.requested_bytes,
                       pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated};
     }
   }
@@ -64,10 +64,10 @@ Result<BlockRow> find_block(const Heap& heap, const Place& place, uint64_t va) {
 
 Result<FoundBlock> Arena::find_block(const void* pointer) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
-  if (Place* place = AddressMap::instance().find(va); place != nullptr) {
-    Heap& heap = *place->heap;
+  if (CachedRange* range = AddressMap::instance().find(va); range != nullptr) {
+    Heap& heap = *range->heap;
     const Lock lock(heap.mutex);
-    Result<BlockRow> row = spillway::find_block(heap, *place, va);
+    Result<BlockRow> row = spillway::find_block(heap, *range, va);
     if (!row.ok()) return row.take_status();
     const HeapKey& key = heap.key;
     return FoundBlock{row.value(), heap.device(), reinterpret_cast<uint64_t>(key.stream), key.pool.first,
@@ -93,15 +93,15 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
 Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_bytes) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   const void* begin = nullptr;
-  AddressMap::instance().find_before(va, most_bytes, [&](Place& place) {
-    Heap& heap = *place.heap;
+  AddressMap::instance().find_before(va, most_bytes, [&](CachedRange& range) {
+    Heap& heap = *range.heap;
     const Lock lock(heap.mutex);
-    if (place.heap != &heap || place.state == BlockState::kFree || place.va > va) return false;
+    if (range.heap != &heap || range.state == BlockState::kFree || range.va > va) return false;
     // Blocks do not overlap: the nearest that is not free, or none.
-    if (va - place.va >= place.bytes()) return true;
-    const Slab* slab = place.slab;
+    if (va - range.va >= range.bytes()) return true;
+    const Slab* slab = range.slab;
     begin = reinterpret_cast<const void*>(
-        slab == nullptr ? place.va : place.va + (va - place.va) / slab->slot_bytes() * slab->slot_bytes());
+        slab == nullptr ? range.va : range.va + (va - range.va) / slab->slot_bytes() * slab->slot_bytes());
     return true;
   });
   Result<FoundBlock> found = find_block(begin);
@@ -151,13 +151,13 @@ std::vector<SegmentRow> Arena::segments() const {
 }
 
 void trace_end(Heap& heap) {
-  heap.for_each_place([&](const Place& each) {
-    const Place* place = &each;
-    const bool is_pending = place->state == BlockState::kPendingFree;
-    if (!is_pending && place->state != BlockState::kLive) return;
-    const Slab* slab = place->slab;
+  heap.for_each_range([&](const CachedRange& each) {
+    const CachedRange* range = &each;
+    const bool is_pending = range->state == BlockState::kPendingFree;
+    if (!is_pending && range->state != BlockState::kLive) return;
+    const Slab* slab = range->slab;
     if (slab == nullptr)
-      heap.counters.trace_end(is_pending, place->requested_bytes, place->bytes(), place->va);
+      heap.counters.trace_end(is_pending, range->requested_bytes, range->bytes(), range->va);
     for (uint32_t slot = 0; slab != nullptr && slot < slab->slots; ++slot) {
       const bool was_freed = Slab::test(slab->pending_slots, slot);
       if (was_freed || slab->is_live(slot))

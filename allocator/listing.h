@@ -11,7 +11,7 @@
 namespace spillway {
 
 // The block in use, or pending, that begins there. Errors: invalid_pointer.
-Result<BlockRow> find_block(const Heap& heap, const Place& place, uint64_t va) SPW_REQUIRES(heap.mutex);
+Result<BlockRow> find_block(const Heap& heap, const CachedRange& range, uint64_t va) SPW_REQUIRES(heap.mutex);
 // Blocks of all kinds, the free ones included, in no order.
 void list_blocks(const Heap& heap, std::vector<BlockRow>& rows) SPW_REQUIRES(heap.mutex);
 // Tells the trace that every block is gone, as they are with the arena.

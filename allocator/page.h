@@ -1,7 +1,7 @@
 // One page of physical memory and what is known of its bytes. The truth is split for speed:
-//   vacant (no byte used): its bit is set in its owner's bitmap, `free_lines` is empty;
-//   full:                  bit clear, `free_lines` empty;
-//   partly used:           bit clear, `free_lines` lists the rest.
+//   free (no byte used): its bit is set in its owner's bitmap, `free_quanta` is empty;
+//   full:                  bit clear, `free_quanta` empty;
+//   partly used:           bit clear, `free_quanta` lists the rest.
 // A partly used page serves only its owner. Guarded by the owner heap's lock; `owner` changes only under the
 // arena lock with both heaps locked. Lives in zeroed memory: all zero is "no page here".
 //
@@ -14,7 +14,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "allocator/line_set.h"
+#include "allocator/quantum_set.h"
 #include "allocator/units.h"
 
 namespace spillway {
@@ -46,9 +46,9 @@ struct Page {
   CUmemGenericAllocationHandle handle;
   uint64_t serial;  // no two pages that ever were have the same
   Alias* aliases;
-  LineSet free_lines;
+  QuantumSet free_quanta;
   FragmentLink links[kFragmentKinds];
-  bool dirty;    // the fragment index does not reflect free_lines yet
+  bool dirty;    // the fragment index does not reflect free_quanta yet
   bool is_home;  // mapped in the home view
   bool is_out;   // of the device, where the driver let go of it: then the handle is 0, and nothing is mapped
 };

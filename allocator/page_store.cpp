@@ -80,7 +80,7 @@ PageStore::~PageStore() {
         (void)unmap(*driver_, alias->view->va + alias->slot * kPageBytes, kPageBytes);
       delete std::exchange(alias, alias->next);
     }
-    page.free_lines.reset();
+    page.free_quanta.reset();
     if (gives_back && page.is_home) (void)unmap(*driver_, page.va, kPageBytes);
     if (gives_back && page.handle != 0) (void)driver_->cuMemRelease(page.handle);
   }
@@ -322,7 +322,7 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
 }
 
 void PageStore::drop(View& view) {
-  view.lose_places();
+  view.lose_ranges();
   counters_.trace(TraceKind::kUnmap, view.va, view.pages.size() * kPageBytes, 0);
   give_back_alias_range(view.va, view.pages.size() * kPageBytes);
   view_slots_ -= view.pages.size();
@@ -401,7 +401,7 @@ Status PageStore::unmap_alias(const Alias& alias) {
 void PageStore::lose_slot(View& view, uint32_t slot) {
   view.pages[slot] = kNoPage;
   --view.mapped;
-  view.lose_places();
+  view.lose_ranges();
   if (view.mapped == 0) drop(view);
 }
 

@@ -10,7 +10,7 @@
 // Without virtual memory management (or with backend:malloc) pages come in *segments* of cuMemAlloc: runs of
 // consecutive ids, one unused id between two segments, and there are no aliasing views.
 //
-// Every method needs the arena's lock unless it says otherwise. The page's `free_lines`, `links` and `dirty`
+// Every method needs the arena's lock unless it says otherwise. The page's `free_quanta`, `links` and `dirty`
 // belong to the owner's heap.
 #pragma once
 
@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "allocator/bitmap.h"
+#include "allocator/cached_range.h"
 #include "allocator/mutex.h"
 #include "allocator/page.h"
-#include "allocator/place.h"
 #include "driver/context.h"
 #include "driver/driver.h"
 #include "driver/memory.h"
@@ -38,18 +38,18 @@ struct View {
   uint64_t va = 0;
   std::vector<PageId> pages;
   uint32_t mapped = 0;
-  bool retired = false;  // no place may be made in it
-  // Counts what its places cannot outlive: a slot lost, a retirement. Read under any heap's lock.
+  bool retired = false;  // no range may be made in it
+  // Counts what its ranges cannot outlive: a slot lost, a retirement. Read under any heap's lock.
   std::atomic<uint32_t> generation{0};
 
   uint64_t end_va() const { return va + pages.size() * kPageBytes; }
-  void lose_places() { generation.fetch_add(1, std::memory_order_relaxed); }
+  void lose_ranges() { generation.fetch_add(1, std::memory_order_relaxed); }
 };
 
-// Its view lost a page or is retired: the bytes under its address are not the place's any more.
-inline bool is_lost(const Place& place) {
-  return place.view != nullptr &&
-         place.view->generation.load(std::memory_order_relaxed) != place.view_generation;
+// Its view lost a page or is retired: the bytes under its address are not the range's any more.
+inline bool is_lost(const CachedRange& range) {
+  return range.view != nullptr &&
+         range.view->generation.load(std::memory_order_relaxed) != range.view_generation;
 }
 
 // Device memory that a pool's source gave, and takes back.
@@ -121,7 +121,7 @@ class PageStore {
   PageId find_unbacked(uint32_t count) const SPW_REQUIRES(kArenaLock);
 
   // Creates pages [first, first + count) for `owner` and maps them at home. Stops at the first failure;
-  // `created` says how many exist then, all usable. Their bytes are vacant; the caller tells the owner's
+  // `created` says how many exist then, all usable. Their bytes are free; the caller tells the owner's
   // heap.
   Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created) SPW_REQUIRES(kArenaLock);
   // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
@@ -143,16 +143,16 @@ class PageStore {
   // was, or the text says what is not. peers.cpp.
   Status grant_peer(int peer) SPW_REQUIRES(kArenaLock);
 
-  // Unmaps views that lost their places (View::lose_places, retired) and that no work uses any more,
+  // Unmaps views that lost their ranges (View::lose_ranges, retired) and that no work uses any more,
   // neighbours in one call. Stops at the first error; what is left stays retired.
   Status unmap_retired() SPW_REQUIRES(kArenaLock);
 
   // Releases a page that has no live byte and whose users are all done: unmaps it from every view. Without
   // VMM a page goes only with its whole segment: release_segments().
   Status release_page(PageId id) SPW_REQUIRES(kArenaLock);
-  // Without VMM: releases every segment of which `vacant(first, count)` answers true.
-  template <typename Vacant, typename Released>
-  Status release_segments(Vacant vacant, Released released) SPW_REQUIRES(kArenaLock);
+  // Without VMM: releases every segment of which `free(first, count)` answers true.
+  template <typename Free, typename Released>
+  Status release_segments(Free free, Released released) SPW_REQUIRES(kArenaLock);
 
   // Takes out what add_segment brought, every segment of whose pages `may_go(page)` answers true; it is the
   // caller's again.
@@ -270,11 +270,11 @@ class PageStore {
       SPW_GUARDED_BY(kArenaLock);  // below it; first -> how many, no two adjacent
 };
 
-template <typename Vacant, typename Released>
-Status PageStore::release_segments(Vacant vacant, Released released) {
+template <typename Free, typename Released>
+Status PageStore::release_segments(Free free, Released released) {
   for (size_t i = 0; i < segments_.size();) {
     Segment& segment = segments_[i];
-    if (!vacant(segment.first, segment.count)) {
+    if (!free(segment.first, segment.count)) {
       ++i;
       continue;
     }

@@ -50,8 +50,8 @@ void PendingFrees::stream_goes(const StreamIdentity& stream) {
   for (Pending& pending : pending_) record_events(pending);
 }
 
-void PendingFrees::add(Place& place, uint32_t slot, uint64_t va, uint64_t epoch) {
-  Pending pending{std::move(uses_[va]), &place, slot, epoch};
+void PendingFrees::add(CachedRange& range, uint32_t slot, uint64_t va, uint64_t epoch) {
+  Pending pending{std::move(uses_[va]), &range, slot, epoch};
   uses_.erase(va);
   record_events(pending);
   try {
@@ -146,10 +146,10 @@ bool PendingFrees::is_finished(Pending& pending) {
 }
 
 void PendingFrees::complete_at(size_t at) {
-  Place& place = *pending_[at].place;
+  CachedRange& range = *pending_[at].range;
   const uint32_t slot = pending_[at].slot;
   pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(at));
-  complete_(place, slot);
+  complete_(range, slot);
 }
 
 bool PendingFrees::have_events() const {
@@ -179,26 +179,26 @@ Status PendingFrees::wait_behind(CUstream stream, Pending& pending) {
   return {};
 }
 
-Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_lines) {
+Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_quanta) {
   size_t completed = 0;
-  uint64_t lines = 0;
-  for (size_t i = 0; i < pending_.size() && lines < enough_lines;) {
+  uint64_t quanta = 0;
+  for (size_t i = 0; i < pending_.size() && quanta < enough_quanta;) {
     Pending& pending = pending_[i];
     if (!pending.streams.empty()) {
       ++i;
       continue;
     }
     if (Status status = wait_behind(stream, pending); !status.ok()) return status;
-    lines += pending.slot == kMostSlots ? pending.place->lines : 0;
+    quanta += pending.slot == kMostSlots ? pending.range->quanta : 0;
     complete_at(i);
     ++completed;
   }
   return completed;
 }
 
-bool PendingFrees::complete_place_behind(CUstream stream, const Place& place) {
+bool PendingFrees::complete_range_behind(CUstream stream, const CachedRange& range) {
   for (size_t i = 0; i < pending_.size(); ++i) {
-    if (pending_[i].place != &place || pending_[i].slot != kMostSlots) continue;
+    if (pending_[i].range != &range || pending_[i].slot != kMostSlots) continue;
     if (!pending_[i].streams.empty() || !wait_behind(stream, pending_[i]).ok()) return false;
     complete_at(i);
     return true;
@@ -209,9 +209,9 @@ bool PendingFrees::complete_place_behind(CUstream stream, const Place& place) {
 void PendingFrees::complete_pages_behind(CUstream stream, const std::vector<PageId>& pages) {
   const auto wanted = [&](PageId id) { return std::find(pages.begin(), pages.end(), id) != pages.end(); };
   for (size_t i = 0; i < pending_.size();) {
-    const Place& place = *pending_[i].place;
-    bool covers = wanted(place.head_page) || wanted(place.tail_page);
-    for (const PageRun& run : place.runs) {
+    const CachedRange& range = *pending_[i].range;
+    bool covers = wanted(range.head_page) || wanted(range.tail_page);
+    for (const PageRun& run : range.runs) {
       covers = covers || std::any_of(pages.begin(), pages.end(), [&](PageId id) {
                  return id >= run.first && id < run.first + run.count;
                });

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/cached_range.h"
 #include "allocator/captured_order.h"
-#include "allocator/place.h"
 #include "allocator/stream_identity.h"
 #include "allocator/timeline.h"
 #include "driver/driver.h"
@@ -30,7 +30,7 @@ namespace spillway {
 class PendingFrees {
  public:
   // Told of each free that is complete; `slot` is kMostSlots for a large block.
-  using Complete = std::function<void(Place& place, uint32_t slot)>;
+  using Complete = std::function<void(CachedRange& range, uint32_t slot)>;
 
   PendingFrees(const Driver& driver, CUcontext context, int device, EventPool& events,
                DeviceCounters& counters, Complete complete)
@@ -57,14 +57,14 @@ class PendingFrees {
 
   bool empty() const { return pending_.empty(); }
   // The block at `va` was freed at `epoch` of its heap's stream, and waits for its other streams.
-  void add(Place& place, uint32_t slot, uint64_t va, uint64_t epoch);
+  void add(CachedRange& range, uint32_t slot, uint64_t va, uint64_t epoch);
   // Those whose streams are done; answers how many that was.
   size_t complete_finished(const Timeline& timeline, CUstream stream);
-  // The heap's stream waits on the device for them, oldest first, until blocks of `enough_lines` are complete
-  // in its order. Not while it is captured. Errors: driver.
-  Result<size_t> complete_behind(CUstream stream, uint32_t enough_lines);
-  // The same for the free of one place; false if there is none, or it has no event to wait for.
-  bool complete_place_behind(CUstream stream, const Place& place);
+  // The heap's stream waits on the device for them, oldest first, until blocks of `enough_quanta` are
+  // complete in its order. Not while it is captured. Errors: driver.
+  Result<size_t> complete_behind(CUstream stream, uint32_t enough_quanta);
+  // The same for the free of one range; false if there is none, or it has no event to wait for.
+  bool complete_range_behind(CUstream stream, const CachedRange& range);
   // The same for all frees of blocks that lie on one of these pages.
   void complete_pages_behind(CUstream stream, const std::vector<PageId>& pages);
   // Whether events mark all that they wait for; and those events.
@@ -84,7 +84,7 @@ class PendingFrees {
   };
   // A stream is named only while it could not record an event.
   struct Pending : StreamUses {
-    Place* place;
+    CachedRange* range;
     uint32_t slot;
     uint64_t epoch;             // complete after a wait of the host for the device from then on
     CaptureTail captured = {};  // what the streams were last told, where that is all in one capture

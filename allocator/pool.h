@@ -1,7 +1,7 @@
 // A private pool: what the arena knows of it; and what it holds at one moment, to be put back later
 // (Arena::checkpoint_pool and restore_pool; docs/decisions/pool-checkpoints.md).
 //
-// A saved block is named by its place, which its heap neither moves nor recycles before the pool is released.
+// A saved block is named by its range, which its heap neither moves nor recycles before the pool is released.
 // So a state is plain data: it may be dropped by any thread at any time, and outlive its pool and its arena.
 #pragma once
 
@@ -89,12 +89,12 @@ struct Pool {
   std::optional<LastRungs::Id> lends_as;  // what is free in it serves others; 0: by take_lent() alone
 };
 
-// What was live at a place: a large block, or those of a slab, which is kept as it was.
-struct SavedPlace {
+// What was live at a range: a large block, or those of a slab, which is kept as it was.
+struct SavedRange {
   uint64_t requested_bytes = 0;
   std::unique_ptr<const Slab> slab;  // null for a large block
 };
-using HeapState = std::map<Place*, SavedPlace>;
+using HeapState = std::map<CachedRange*, SavedRange>;
 
 struct PoolState {
   PoolId pool;

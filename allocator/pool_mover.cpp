@@ -85,13 +85,13 @@ std::vector<BlockRow> PoolMover::blocks_in(PoolId id, const PageRange& range) co
   const ArenaLock lock(parts_.mutex);
   for (Heap* heap : heaps_.of(id)) {
     const Lock heap_lock(heap->mutex);
-    heap->for_each_place([&](const Place& place) {
-      if (place.state == BlockState::kFree) return;
+    heap->for_each_range([&](const CachedRange& cached) {
+      if (cached.state == BlockState::kFree) return;
       bool lies_there = false;
-      for_each_piece(place, [&](PageId page, uint32_t, uint32_t) {
+      for_each_piece(cached, [&](PageId page, uint32_t, uint32_t) {
         lies_there = lies_there || range.contains(parts_.store->page(page).va);
       });
-      if (lies_there) blocks.push_back({place.va, place.bytes(), place.requested_bytes, {}});
+      if (lies_there) blocks.push_back({cached.va, cached.bytes(), cached.requested_bytes, {}});
     });
   }
   return blocks;
@@ -159,14 +159,14 @@ Status PoolMover::release_free_pages(const std::vector<Heap*>& owners) {
   for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
-    heap->pages().choose_vacant(heap->pages().vacant(), pages);
+    heap->pages().choose_free(heap->pages().free_count(), pages);
     for (const PageId id : pages) {
       // Freed since the wait: it moves with the others.
       if (!heap->is_done_with(id)) continue;
-      heap->drop_vacant(id, 1);
+      heap->drop_free(id, 1);
       Status status = parts_.store->release_page(id);
       if (status.ok()) continue;
-      if (parts_.store->backed(id)) heap->add_vacant(id, 1);
+      if (parts_.store->backed(id)) heap->add_free(id, 1);
       return status;
     }
   }
@@ -195,11 +195,11 @@ void PoolMover::take_out(const Move& move) {
   std::set<std::pair<const View*, uint32_t>> slots;
   for (Heap* heap : move.owners) {
     const Lock heap_lock(heap->mutex);
-    heap->for_each_place([&](const Place& place) {
-      if (place.state == BlockState::kFree || place.view == nullptr) return;
-      const auto first = static_cast<uint32_t>((place.va - place.view->va) / kPageBytes);
-      const auto last = static_cast<uint32_t>((place.va + place.bytes() - 1 - place.view->va) / kPageBytes);
-      for (uint32_t slot = first; slot <= last; ++slot) slots.emplace(place.view, slot);
+    heap->for_each_range([&](const CachedRange& range) {
+      if (range.state == BlockState::kFree || range.view == nullptr) return;
+      const auto first = static_cast<uint32_t>((range.va - range.view->va) / kPageBytes);
+      const auto last = static_cast<uint32_t>((range.va + range.bytes() - 1 - range.view->va) / kPageBytes);
+      for (uint32_t slot = first; slot <= last; ++slot) slots.emplace(range.view, slot);
     });
   }
   // Graphs know addresses that no block has now.
@@ -317,17 +317,17 @@ uint64_t PoolMover::give_up_freed() {
   return bytes;
 }
 
-std::vector<PageId> PoolMover::disown_vacant(const std::vector<Heap*>& owners) {
+std::vector<PageId> PoolMover::disown_free(const std::vector<Heap*>& owners) {
   std::vector<PageId> pages;
   for (Heap* heap : owners) {
     const Lock heap_lock(heap->mutex);
     heap->complete_finished_frees();
     heap->release_empty_slabs();
-    std::vector<PageId> vacant;
-    heap->pages().choose_vacant(heap->pages().vacant(), vacant);
-    pages.insert(pages.end(), vacant.begin(), vacant.end());
-    for (const PageId page : vacant) {
-      heap->drop_vacant(page, 1);
+    std::vector<PageId> free;
+    heap->pages().choose_free(heap->pages().free_count(), free);
+    pages.insert(pages.end(), free.begin(), free.end());
+    for (const PageId page : free) {
+      heap->drop_free(page, 1);
       parts_.store->page(page).owner.store(nullptr, std::memory_order_relaxed);
     }
   }
@@ -351,7 +351,7 @@ uint64_t PoolMover::give_up_freed_of(PoolId id, bool by_mover) {
     if (movable->captured != MovablePool::Captured::kNever) return 0;
     give_up = movable->give_up;
     const Move move{pool, heaps_.of(id), {}, {}};
-    pages = disown_vacant(move.owners);
+    pages = disown_free(move.owners);
     ranges = ranges_of(pages);
     if (!by_mover && movable->is_released && pages_of(move.owners).empty()) {
       // Nothing has to come back.

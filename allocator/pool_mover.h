@@ -62,8 +62,8 @@ class PoolMover {
   void send_away_again(const Move& move, bool is_settled) SPW_REQUIRES(kArenaLock);
   // With no lock held. `by_mover`: of a pool that this thread moves.
   uint64_t give_up_freed_of(PoolId id, bool by_mover);
-  // Vacant pages of these heaps become nobody's, their numbers not yet another's.
-  std::vector<PageId> disown_vacant(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
+  // Free pages of these heaps become nobody's, their numbers not yet another's.
+  std::vector<PageId> disown_free(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
   void set_use_of(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
   static void forget_captures(Pool& pool) SPW_REQUIRES(kArenaLock);
   std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const SPW_REQUIRES(kArenaLock);

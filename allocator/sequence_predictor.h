@@ -1,107 +1,177 @@
-// Where the requests of a heap were served before, and which of them comes next: the journal of large
-// requests, and the openings of slabs, which follow it. A program that repeats itself is served by guesses
-// alone.
+// The sequence: which range served each request of a heap, in order. A program that repeats itself asks for
+// the same sizes in the same order, so the entry after the one followed last names the range that will be
+// free now: a hit costs a comparison and makes no driver call.
 //
-// Of all heaps of an arena the busiest tells the time to others, by its journal. Guarded by the heap's lock,
-// but for the leader's clock.
+// When the guess names another size, the sequence is searched for where the program is. Every earlier
+// position at which the same three sizes were asked for in a row is a candidate; programs of many equal
+// layers have many. The one before which the most requests in a row were as they are now is the best, of
+// equals the latest: the same range one period ago agrees for the whole period, another layer only to its
+// first difference. A guess that has named the right size for a while is followed even where its range is
+// taken: the program is there, only its memory is not yet.
+//
+// A stream that asks for few sizes does not tell where the program is: then the sequence of the busiest heap,
+// the *leader*, does. Each entry notes how far the leader was, and the entry wanted is the one noted where
+// the leader's guess is now.
+//
+// A ring of the last entries, a power of two of them, which grows up to kMostEntries while requests keep
+// coming. Guarded by the heap's lock.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
-#include "allocator/journal.h"
-#include "allocator/openings.h"
-#include "allocator/place.h"
-#include "allocator/request.h"
-#include "allocator/size_classes.h"
+#include "allocator/cached_range.h"
 
 namespace spillway {
 
 class SequencePredictor {
  public:
-  // `leader`: the arena's; the journal of its busiest heap.
-  explicit SequencePredictor(std::atomic<const Journal*>& leader) : leader_(leader) {}
+  static constexpr uint32_t kFewestEntries = 1u << 10;
+  static constexpr uint32_t kMostEntries = 1u << 18;
+  static constexpr uint64_t kNever = ~uint64_t{0};
 
-  // The place that served this request when the program was last here, as far as is known without a search;
-  // free or not; null where nothing is expected.
-  Place* guess(const Request& request) const {
-    if (!remembers()) return nullptr;
-    return request.is_for_slab() ? openings_[request.size_class].guess(journal_)
-                                 : journal_.guess(request.lines);
+  // The range that followed last time, if it served this size; null otherwise.
+  CachedRange* guess(uint32_t key) const {
+    const uint64_t next = then();
+    if (!holds(next)) return nullptr;
+    const Entry& entry = at(next);
+    return entry.key == key && entry.range->generation == entry.generation ? entry.range : nullptr;
   }
-  // The same, of a request that was not served at once. Counted, for tests.
-  Place* guess_again(const Request& request) {
-    ++guesses_;
-    return guess(request);
-  }
-  // The same with what the last locate() found out.
-  Place* expected(const Request& request) const;
-  // Looks for where the program is; null where that says nothing of this request.
-  Place* locate(const Request& request);
-  // Notes that the place serves the request.
-  void note(const Request& request, Place* place) {
-    if (!request.is_for_slab()) [[likely]] {
-      journal_.append(request.lines, place, led_by_);
-      if (journal_.now() % kRequestsToReview == 0) [[unlikely]]
-        review_leader();
-    } else {
-      openings_[request.size_class].append(journal_, place);
+
+  // Looks for where the program is: the best candidate becomes the position after which append() reads on.
+  // Answers its range, free or not; null if there is none, or if the guess is to be trusted. It looks once
+  // for each request, and remembers the answer until something is noted here or by the leader. `leader` may
+  // be null, or this sequence.
+  CachedRange* search(uint32_t key, const SequencePredictor* leader);
+  // How often it had to look.
+  uint64_t searches() const { return searches_; }
+  // The range of the best candidate of the last search(); null if there was none.
+  CachedRange* best_candidate() const { return holds(found_) ? at(found_).range : nullptr; }
+
+  // Marks the ranges that the next kHorizon requests are expected to take; answers the position from which on
+  // marks are of now.
+  uint64_t mark_expected();
+  static constexpr uint64_t kHorizon = 256;
+
+  // Requests in a row that asked for the size the guess named.
+  uint32_t followed() const { return followed_; }
+  // Whether the last search() found more than a chance likeness.
+  bool is_sure() const { return found_agreed_ >= kContext; }
+
+  // Notes that `key` was served by `range`, and moves the guess on.
+  void append(uint32_t key, CachedRange* range, const SequencePredictor* leader) {
+    const uint64_t end = now();
+    range->last_use = end;
+    uint64_t next = then();
+    if (end - first_ >= size_) [[unlikely]] {
+      if (size_ >= kMostEntries || !grow()) {
+        if (size_ == 0) return;
+        ++first_;
+      }
     }
+    if (found_ != kNever) {
+      next = found_ + 1;
+      followed_ = found_agreed_ + 1;
+      found_ = kNever;
+    } else if (holds(next) && at(next).key == key) {
+      ++next;
+      ++followed_;
+    } else {
+      next = kNever;
+      followed_ = 0;
+    }
+    next_.store(next, std::memory_order_relaxed);
+    uint64_t& seen = seen_[slot(key, previous_, before_previous_)];
+    const uint64_t back = seen == kNever ? 0 : end - seen;
+    seen = end;
+    entries_[end & (size_ - 1)] = {
+        range, key, range->generation, back > UINT32_MAX ? 0 : static_cast<uint32_t>(back),
+        leader == nullptr || leader == this ? 0 : static_cast<uint32_t>(leader->now())};
+    end_.store(end + 1, std::memory_order_relaxed);
+    before_previous_ = previous_;
+    previous_ = key;
   }
 
-  // Where mappings are many, the places of a program that does not repeat itself are not remembered, because
-  // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
-  void keep_together(bool together) { keeps_together_ = together; }
-  bool remembers() const {
-    return !keeps_together_ || led_by_ != nullptr || journal_.followed() >= kRequestsToTrust;
-  }
-  // Whether the program is known to be where it was before.
-  bool repeats() const { return journal_.then() != Journal::kNever; }
-  // Requests noted since the beginning.
-  uint64_t now() const { return journal_.now(); }
-  // See Journal::mark_expected.
-  uint64_t mark_expected() { return journal_.mark_expected(); }
+  // The time as the leader tells it: requests noted since the beginning, and which of them the guess names,
+  // kNever without one. From any thread; then they are a moment old.
+  uint64_t now() const { return end_.load(std::memory_order_relaxed); }
+  uint64_t then() const { return next_.load(std::memory_order_relaxed); }
 
-  // Whether the slab at that place is where one would be opened now, or may be so from now on: `may_take`
-  // tells of another place whether it could be had. A program that repeats itself otherwise finds its slabs,
-  // from pass to pass, in each other's places.
-  template <typename MayTake>
-  bool reopens(uint32_t size_class, Place* place, MayTake may_take) {
-    Openings& openings = openings_[size_class];
-    if (openings.opened_now(journal_, place)) return true;
-    const Place* wanted = remembers() ? openings.guess(journal_) : nullptr;
-    if (wanted != nullptr && wanted != place && may_take(*wanted)) return false;
-    openings.append(journal_, place);
-    return true;
-  }
-
-  // How often a request that was not served at once was tried in the place that was guessed, and how often
-  // the journal was searched. For tests.
-  struct Looks {
-    uint64_t guessed = 0;
-    uint64_t searched = 0;
-  };
-  Looks looks() const { return {guesses_, journal_.searches()}; }
-  uint64_t metadata_bytes() const;
+  uint64_t metadata_bytes() const { return entries_.capacity() * sizeof(Entry) + seen_.capacity() * 8; }
 
  private:
-  static constexpr uint64_t kRequestsToReview = 1024;
-  // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
-  static constexpr uint32_t kRequestsToTrust = 64;
+  struct Entry {
+    CachedRange* range;
+    uint32_t key;
+    uint32_t generation;
+    uint32_t back;  // to the last entry before with the same three sizes (or hash of them); 0 for none
+    uint32_t when;  // how far the leader was
+  };
+  static constexpr uint32_t kTrusted = 32;
+  static constexpr uint32_t kMostAgreed = 4096;
+  static constexpr uint32_t kContext = 8;
+  static constexpr int kMostCandidates = 256;
+  static constexpr uint64_t kMostNear = 64;
+  static constexpr uint32_t kMostComparisons = 1u << 14;  // of one search: some microseconds
 
-  // Whether another heap's journal should tell this one the time: only while it is much busier. Two busy
-  // threads would else pass its cache line to and fro with every request.
-  void review_leader();
+  bool holds(uint64_t position) const { return position >= first_ && position < now(); }
+  // How the requests before `position` compare with the latest: how many in a row were for the same sizes,
+  // kMostAgreed at most, and how many of the last kContext of those were served by the same ranges.
+  struct Agreement {
+    uint32_t keys = 0;
+    uint32_t ranges = 0;
+    // A long run is proof; of short ones ranges tell more, as long as requests are served where they were
+    // before.
+    std::pair<uint32_t, uint32_t> rank() const { return {keys < kTrusted ? 0 : keys, ranges}; }
+  };
+  Agreement agreement(uint64_t position) const {
+    Agreement agreed;
+    while (agreed.keys < kMostAgreed && position > first_ + agreed.keys) {
+      const Entry& then = at(position - 1 - agreed.keys);
+      const Entry& now = at(this->now() - 1 - agreed.keys);
+      if (then.key != now.key) break;
+      if (agreed.keys < kContext) agreed.ranges += then.range == now.range;
+      ++agreed.keys;
+    }
+    return agreed;
+  }
+  const Entry& at(uint64_t position) const { return entries_[position & (size_ - 1)]; }
+  size_t slot(uint32_t a, uint32_t b, uint32_t c) const {
+    uint64_t hash = a * 0x9E3779B97F4A7C15u;
+    hash = (hash ^ b) * 0xBF58476D1CE4E5B9u;
+    hash = (hash ^ c) * 0x94D049BB133111EBu;
+    return static_cast<size_t>(hash >> 32) & (size_ - 1);
+  }
+  // What a search depends on: with the same, it finds the same.
+  struct Searched {
+    uint64_t at = kNever;  // the sequence's end
+    uint32_t key = 0;
+    const SequencePredictor* leader = nullptr;
+    uint64_t led_at = 0;  // the leader's end
+    bool operator==(const Searched&) const = default;
+  };
+  // Sets found_ and found_agreed_. `leader` is another sequence, or null.
+  void look_for(uint32_t key, const SequencePredictor* leader);
+  // The entry for `key` noted nearest to where the leader's guess is now; kNever if none is near.
+  uint64_t search_by_time(uint32_t key, const SequencePredictor& leader) const;
+  // False without host memory: what is old is forgotten earlier then.
+  bool grow() noexcept;
 
-  Journal journal_;
-  std::array<Openings, kClassCount> openings_;
-  uint64_t guesses_ = 0;
-  bool keeps_together_ = false;
-  std::atomic<const Journal*>& leader_;
-  const Journal* led_by_ = nullptr;
-  uint64_t reviewed_own_ = 0;  // requests noted here and by the leader at the last review
-  uint64_t reviewed_leader_ = 0;
+  std::vector<Entry> entries_;
+  std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them
+  size_t size_ = 0;             // of both: zero, or a power of two
+  uint64_t first_ = 0;          // oldest position kept
+  std::atomic<uint64_t> end_{0};
+  std::atomic<uint64_t> next_{kNever};  // the guess
+  uint32_t followed_ = 0;               // requests in a row that were as the guess said
+  uint64_t found_ = kNever;             // the best candidate of a search since the last append
+  uint32_t found_agreed_ = 0;
+  Searched searched_;  // the last time
+  uint64_t searches_ = 0;
+  uint32_t previous_ = 0;
+  uint32_t before_previous_ = 0;
 };
 
 }  // namespace spillway

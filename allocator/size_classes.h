@@ -14,15 +14,15 @@ constexpr std::array<uint32_t, 18> kClassBytes = {512,  1024, 1536, 2048, 2560, 
                                                   5120, 5632, 6144, 7168, 8192, 9216, 10752, 12800, 16384};
 constexpr uint32_t kClassCount = kClassBytes.size();
 constexpr uint64_t kLargestSmallBytes = kClassBytes.back();
-constexpr uint32_t kMostSlots = kSlabBytes / kLineBytes;
+constexpr uint32_t kMostSlots = kSlabBytes / kQuantumBytes;
 
-// The class that serves each number of lines.
-constexpr auto kClassOfLines = [] {
-  std::array<uint8_t, kLargestSmallBytes / kLineBytes + 1> table{};
+// The class that serves each number of quanta.
+constexpr auto kClassOfQuanta = [] {
+  std::array<uint8_t, kLargestSmallBytes / kQuantumBytes + 1> table{};
   uint8_t size_class = 0;
-  for (uint32_t lines = 0; lines < table.size(); ++lines) {
-    while (kClassBytes[size_class] < lines * kLineBytes) ++size_class;
-    table[lines] = size_class;
+  for (uint32_t quanta = 0; quanta < table.size(); ++quanta) {
+    while (kClassBytes[size_class] < quanta * kQuantumBytes) ++size_class;
+    table[quanta] = size_class;
   }
   return table;
 }();
@@ -33,7 +33,7 @@ constexpr uint32_t slots_of_class(uint32_t size_class) {
 
 constexpr bool classes_are_valid() {
   for (uint32_t i = 0; i < kClassCount; ++i) {
-    if (kClassBytes[i] % kLineBytes != 0) return false;
+    if (kClassBytes[i] % kQuantumBytes != 0) return false;
     if (i > 0 && kClassBytes[i] <= kClassBytes[i - 1]) return false;
     const uint64_t tail = kSlabBytes - uint64_t{slots_of_class(i)} * kClassBytes[i];
     if (tail * 16 > kSlabBytes) return false;

@@ -1,17 +1,17 @@
-// A slab: one place of 64 KiB divided into equal slots of a size class, a bit for each slot. An address is
+// A slab: one range of 64 KiB divided into equal slots of a size class, a bit for each slot. An address is
 // turned into a slot by one multiplication. Owned by a heap, guarded by its lock; recycled, never returned.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
-#include "allocator/place.h"
+#include "allocator/cached_range.h"
 #include "allocator/size_classes.h"
 
 namespace spillway {
 
 struct Slab {
-  Place* place = nullptr;
+  CachedRange* range = nullptr;
   uint8_t size_class = 0;
   uint8_t slots = 0;
   uint8_t used = 0;
@@ -20,8 +20,8 @@ struct Slab {
   uint64_t stream_uses[2] = {};  // slots that other streams were said to use
   uint16_t requested[kMostSlots] = {};
 
-  void open(Place* at, uint32_t size_class_index) {
-    place = at;
+  void open(CachedRange* at, uint32_t size_class_index) {
+    range = at;
     size_class = static_cast<uint8_t>(size_class_index);
     slots = static_cast<uint8_t>(slots_of_class(size_class_index));
     used = 0;
@@ -33,7 +33,7 @@ struct Slab {
 
   bool full() const { return used == slots; }
   uint64_t slot_bytes() const { return kClassBytes[size_class]; }
-  uint64_t va_of(uint32_t slot) const { return place->va + slot * slot_bytes(); }
+  uint64_t va_of(uint32_t slot) const { return range->va + slot * slot_bytes(); }
 
   // The caller knows that there is a free slot.
   uint32_t take_slot(uint64_t requested_bytes) {
@@ -58,7 +58,7 @@ struct Slab {
 
   // The slot that begins at `va`; kMostSlots if none does.
   uint32_t slot_at(uint64_t va) const {
-    const uint64_t offset = va - place->va;
+    const uint64_t offset = va - range->va;
     const uint64_t slot = offset / slot_bytes();
     return slot < slots && slot * slot_bytes() == offset ? static_cast<uint32_t>(slot) : kMostSlots;
   }

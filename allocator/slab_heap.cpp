@@ -7,7 +7,7 @@
 namespace spillway {
 namespace {
 
-constexpr uint32_t kSlabUnits = kSlabBytes / kUnitBytes;
+constexpr uint32_t kSlabGranules = kSlabBytes / kGranuleBytes;
 
 }  // namespace
 
@@ -57,19 +57,19 @@ void SlabHeap::give_slot(Slab& slab, uint32_t slot, bool was_pending) {
 
 void SlabHeap::list(Slab& slab) {
   Class& state = classes_[slab.size_class];
-  const uint32_t number = slab.place->slab_number;
+  const uint32_t number = slab.range->slab_number;
   state.room.insert(number);
   ++state.room_count;
-  if (state.with_room == nullptr || number < state.with_room->place->slab_number) state.with_room = &slab;
+  if (state.with_room == nullptr || number < state.with_room->range->slab_number) state.with_room = &slab;
 }
 
 void SlabHeap::unlist(Slab& slab) {
   Class& state = classes_[slab.size_class];
-  state.room.erase(slab.place->slab_number);
+  state.room.erase(slab.range->slab_number);
   --state.room_count;
   if (state.with_room == &slab) {
     const uint32_t first = state.room.least();
-    state.with_room = first == IndexSet::kNone ? nullptr : places_[first]->slab;
+    state.with_room = first == IndexSet::kNone ? nullptr : ranges_[first]->slab;
   }
 }
 
@@ -79,27 +79,27 @@ void SlabHeap::add_spare() {
   spare_.push_back(slabs_.back().get());
 }
 
-bool SlabHeap::make_room(Place& place, uint32_t size_class) noexcept {
+bool SlabHeap::make_room(CachedRange& range, uint32_t size_class) noexcept {
   try {
-    if (!AddressMap::instance().set(place.va, kSlabUnits, &place)) return false;
+    if (!AddressMap::instance().set(range.va, kSlabGranules, &range)) return false;
     if (spare_.empty()) add_spare();
-    if (place.slab_number == IndexSet::kNone) {
-      places_.push_back(&place);
-      place.slab_number = static_cast<uint32_t>(places_.size() - 1);
+    if (range.slab_number == IndexSet::kNone) {
+      ranges_.push_back(&range);
+      range.slab_number = static_cast<uint32_t>(ranges_.size() - 1);
     }
-    classes_[size_class].room.reserve(place.slab_number);
+    classes_[size_class].room.reserve(range.slab_number);
     return true;
   } catch (const std::bad_alloc&) {
     return false;
   }
 }
 
-bool SlabHeap::open(Place& place, uint32_t size_class) {
-  if (!make_room(place, size_class)) return false;
+bool SlabHeap::open(CachedRange& range, uint32_t size_class) {
+  if (!make_room(range, size_class)) return false;
   Slab* slab = spare_.back();
   spare_.pop_back();
-  slab->open(&place, size_class);
-  place.slab = slab;
+  slab->open(&range, size_class);
+  range.slab = slab;
   list(*slab);
   counters_.on_cached(-static_cast<int64_t>(pages_.taken().page_bytes()));
   if (pages_.taken().fragments != 0) counters_.on_fragments(pages_.taken().fragments);
@@ -114,12 +114,12 @@ bool SlabHeap::open(Place& place, uint32_t size_class) {
 
 void SlabHeap::release(Slab& slab) {
   unlist(slab);
-  Place& place = *slab.place;
+  CachedRange& range = *slab.range;
   Class& state = classes_[slab.size_class];
   if (state.empty == &slab) state.empty = nullptr;
-  place.slab = nullptr;
+  range.slab = nullptr;
   spare_.push_back(&slab);
-  const FreePages::Change given = pages_.give(place, timeline_.epoch());
+  const FreePages::Change given = pages_.give(range, timeline_.epoch());
   counters_.on_slabs(-static_cast<int64_t>(kSlabBytes));
   counters_.on_fragments(-1, SizePool::kSmall);
   counters_.on_cached(static_cast<int64_t>(given.page_bytes()));
@@ -155,12 +155,12 @@ void SlabHeap::restore(Slab& slab, const Slab& saved) {
   }
 }
 
-std::vector<const Place*> SlabHeap::empty_places() const {
-  std::vector<const Place*> places;
+std::vector<const CachedRange*> SlabHeap::empty_ranges() const {
+  std::vector<const CachedRange*> ranges;
   for (const Class& state : classes_) {
-    if (state.empty != nullptr) places.push_back(state.empty->place);
+    if (state.empty != nullptr) ranges.push_back(state.empty->range);
   }
-  return places;
+  return ranges;
 }
 
 uint64_t SlabHeap::largest_slot_bytes() const {

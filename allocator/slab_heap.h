@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/cached_range.h"
 #include "allocator/free_pages.h"
 #include "allocator/index_set.h"
-#include "allocator/place.h"
 #include "allocator/size_classes.h"
 #include "allocator/slab.h"
 #include "allocator/timeline.h"
@@ -32,10 +32,10 @@ class SlabHeap {
   void* take_slot(uint32_t size_class, uint64_t requested_bytes);
   void give_slot(Slab& slab, uint32_t slot, bool was_pending);
 
-  // A slab at a place that was taken for it; false, with nothing changed, when host memory has run out.
-  bool open(Place& place, uint32_t size_class);
+  // A slab at a range that was taken for it; false, with nothing changed, when host memory has run out.
+  bool open(CachedRange& range, uint32_t size_class);
   void release(Slab& slab);
-  // Slabs without a live slot give their place back; answers how many.
+  // Slabs without a live slot give their range back; answers how many.
   size_t release_empty();
 
   // For states that are put back. Room for so many slabs more. Throws bad_alloc.
@@ -43,9 +43,9 @@ class SlabHeap {
   // Makes the slots that are live in `saved` live in the slab, each as large as it was asked for then.
   void restore(Slab& slab, const Slab& saved);
 
-  // The places of the slabs that release_empty() would release; and the largest free slot, 0 where there is
+  // The ranges of the slabs that release_empty() would release; and the largest free slot, 0 where there is
   // none.
-  std::vector<const Place*> empty_places() const;
+  std::vector<const CachedRange*> empty_ranges() const;
   uint64_t largest_slot_bytes() const;
   uint64_t metadata_bytes() const { return slabs_.size() * sizeof(Slab); }
 
@@ -69,7 +69,7 @@ class SlabHeap {
   void unlist(Slab& slab);
   void add_spare();
   // Everything that opening a slab there needs of host memory; false when that has run out.
-  bool make_room(Place& place, uint32_t size_class) noexcept;
+  bool make_room(CachedRange& range, uint32_t size_class) noexcept;
 
   FreePages& pages_;
   const Timeline& timeline_;
@@ -77,7 +77,7 @@ class SlabHeap {
   std::array<Class, kClassCount> classes_;
   std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<Slab*> spare_;
-  std::vector<Place*> places_;  // by slab number
+  std::vector<CachedRange*> ranges_;  // by slab number
 };
 
 }  // namespace spillway

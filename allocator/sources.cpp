@@ -102,7 +102,7 @@ Result<bool> Sources::grow(Heap& heap, const Request& request) {
     const Lock heap_lock(heap.mutex);
     stream = heap.key.stream;
   }
-  const uint64_t bytes = uint64_t{request.lines} * kLineBytes;
+  const uint64_t bytes = uint64_t{request.quanta} * kQuantumBytes;
   const uint64_t needed = bytes_to_pages(bytes);
   const bool is_shared = !pool->no_split && bytes > kSmallBytes;
   const uint64_t wanted = is_shared ? std::max(needed, kSegmentPages) : needed;
@@ -126,7 +126,7 @@ Status Sources::add_segment(SourcedPool& pool, Heap& heap, const SegmentMemory& 
   const ArenaLock lock(parts_.mutex);
   const Lock heap_lock(heap.mutex);
   if (Status status = pool.store->add_segment(memory, pages, &heap, &first); !status.ok()) return status;
-  heap.add_vacant(first, pages);
+  heap.add_free(first, pages);
   parts_.update_most_pages();
   return {};
 }
@@ -151,7 +151,7 @@ void Sources::return_segments() {
       const auto drop = [&](PageId id) {
         Heap& owner = owner_of(id);
         owner.mutex.assert_held();  // by `locked`
-        owner.drop_vacant(id, 1);
+        owner.drop_free(id, 1);
       };
       for (const SegmentMemory& memory : store.take_segments(goes, drop))
         gone.emplace_back(memory, &pool.source);

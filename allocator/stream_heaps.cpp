@@ -91,8 +91,9 @@ Result<Heap*> StreamHeaps::open(const HeapKey& wanted) {
   Heap* heap = reuse_released(key);
   if (heap == nullptr) heap = take_over_closed(key);
   if (heap == nullptr) {
-    auto made = std::make_unique<Heap>(parts_.store_of(key.pool), parts_.counters, parts_.events,
-                                       *parts_.driver, parts_.context.get(), key, leader_, unit_of(key.pool));
+    auto made =
+        std::make_unique<Heap>(parts_.store_of(key.pool), parts_.counters, parts_.events, *parts_.driver,
+                               parts_.context.get(), key, leader_, grain_of(key.pool));
     if (key.thread != 0) made->thread_ended = thread_has_ended();
     const Lock lock(mutex_);
     heap = heaps_.emplace_back(std::move(made)).get();
@@ -153,10 +154,10 @@ bool StreamHeaps::may_take_over(Heap& heap, PoolId pool) {
   return done.ok() && done.value();
 }
 
-BlockUnit StreamHeaps::unit_of(PoolId id) const {
+BlockGrain StreamHeaps::grain_of(PoolId id) const {
   const SourcedPool* source = parts_.pools.source(id);
-  if (source != nullptr && source->no_split) return BlockUnit::kSegment;
-  return parts_.options.share_edges ? BlockUnit::kLine : BlockUnit::kPage;
+  if (source != nullptr && source->no_split) return BlockGrain::kSegment;
+  return parts_.options.share_edges ? BlockGrain::kQuantum : BlockGrain::kPage;
 }
 
 void StreamHeaps::note_capture(const OpenPool& open, CUstream stream) {

@@ -74,14 +74,14 @@ class StreamHeaps {
   void close_unreachable(const HeapKey& opened);
   // A stream is served from a movable pool: is it being captured? With no lock held.
   void note_capture(const OpenPool& pool, CUstream stream);
-  BlockUnit unit_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
+  BlockGrain grain_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
 
   ArenaParts& parts_;
   OpenPools& open_pools_;
   // What threads remember of heaps is of this arena, and true, while it bears this number. No two arenas ever
   // have the same.
   std::atomic<uint64_t> stamp_;
-  std::atomic<const Journal*> leader_{nullptr};  // see journal.h
+  std::atomic<const SequencePredictor*> leader_{nullptr};  // see sequence_predictor.h
 
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<Heap>> heaps_ SPW_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 // The order of one stream's work, as far as the allocator needs it. A free stamps the stream's current epoch
-// on the pages it leaves vacant, which costs a store; an event is recorded only when another stream wants
+// on the pages it leaves free, which costs a store; an event is recorded only when another stream wants
 // those pages, and closes the epoch. Waiting for that event orders everything stamped up to it, so the next
 // transfer within it costs nothing.
 //

@@ -43,7 +43,7 @@ void Trimming::keep_limit() {
       const Lock heap_lock(heap->mutex);
       heap->release_empty_slabs();
       const bool may_give = !heap->use.keeps_pages && !heap->is_sourced();
-      helps = helps || (may_give && (!heap->pending().empty() || heap->pages().vacant() > 0));
+      helps = helps || (may_give && (!heap->pending().empty() || heap->pages().free_count() > 0));
     }
     if (!helps) return;
   }
@@ -67,7 +67,7 @@ Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, 
     const ArenaLock lock(parts_.mutex);
     if (chosen.size() == all.size()) released = parts_.shared.release_idle();
     parts_.update_most_pages();
-    pages = release_vacant_pages(chosen, given, extent);
+    pages = release_free_pages(chosen, given, extent);
     parts_.update_most_pages();
   }
   sources_.return_segments();
@@ -75,9 +75,9 @@ Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, 
   return released.ok() ? std::move(pages) : std::move(released);
 }
 
-Status Trimming::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBack* given, Extent extent) {
+Status Trimming::release_free_pages(const std::vector<Heap*>& chosen, GivenBack* given, Extent extent) {
   views_.on_pages_released();
-  if (!parts_.store->uses_vmm()) return release_vacant_segments(chosen, extent);
+  if (!parts_.store->uses_vmm()) return release_free_segments(chosen, extent);
   for (Heap* heap : chosen) {
     if (heap->is_sourced()) continue;
     const Lock heap_lock(heap->mutex);
@@ -86,9 +86,9 @@ Status Trimming::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBac
     for (const PageId id : pages) {
       if (is_enough(extent)) return {};
       if (!heap->is_done_with(id)) continue;  // freed since the wait
-      heap->drop_vacant(id, 1);
+      heap->drop_free(id, 1);
       if (Status status = parts_.store->release_page(id); !status.ok()) {
-        if (parts_.store->backed(id)) heap->add_vacant(id, 1);
+        if (parts_.store->backed(id)) heap->add_free(id, 1);
         return status;
       }
       if (given != nullptr) given->emplace_back(heap, id);
@@ -97,7 +97,7 @@ Status Trimming::release_vacant_pages(const std::vector<Heap*>& chosen, GivenBac
   return {};
 }
 
-Status Trimming::release_vacant_segments(const std::vector<Heap*>& chosen, Extent extent) {
+Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Extent extent) {
   const AllLocked locked(heaps_.all());
   const auto owner_of = [&](PageId id) -> Heap& { return *parts_.store->page(id).owner.load(); };
   const auto is_chosen = [&](const Heap* heap) {
@@ -115,7 +115,7 @@ Status Trimming::release_vacant_segments(const std::vector<Heap*>& chosen, Exten
     for (PageId id = first; id < first + count; ++id) {
       Heap& owner = owner_of(id);
       owner.mutex.assert_held();  // by `locked`
-      owner.drop_vacant(id, 1);
+      owner.drop_free(id, 1);
     }
   };
   return parts_.store->release_segments(goes, drop);
@@ -148,7 +148,7 @@ uint64_t Trimming::take_back() {
     if (count == 0 || heap->is_closed() || heap->key.pool.is_private()) continue;
     uint32_t created = 0;
     const Status status = parts_.store->create_pages(first, count, heap, &created);
-    if (created > 0) heap->add_vacant(first, created);
+    if (created > 0) heap->add_free(first, created);
     taken += uint64_t{created} * kPageBytes;
     if (!status.ok()) break;
   }

@@ -11,14 +11,14 @@
 namespace spillway {
 namespace {
 
-struct UsedLines {
+struct UsedQuanta {
   uint32_t begin;
   uint32_t end;
 };
 
 // The blocks of one heap, counted.
 struct WalkedBlocks {
-  std::map<PageId, std::vector<UsedLines>> used;
+  std::map<PageId, std::vector<UsedQuanta>> used;
   int64_t active = 0;
   int64_t requested = 0;
   int64_t pending = 0;
@@ -40,48 +40,48 @@ Status walk_slab(const Slab& slab, WalkedBlocks& walked) {
   }
   if (live == slab.used) return {};
   return broken(
-      fmt::format("the slab at {:#x} has {} used slots and counts {}", slab.place->va, live, slab.used));
+      fmt::format("the slab at {:#x} has {} used slots and counts {}", slab.range->va, live, slab.used));
 }
 
-Status walk_block(const Place& place, WalkedBlocks& walked) {
-  if (place.state == BlockState::kFree) return {};
-  uint64_t lines = 0;
-  for_each_piece(place, [&](PageId page, uint32_t begin, uint32_t end) {
+Status walk_block(const CachedRange& range, WalkedBlocks& walked) {
+  if (range.state == BlockState::kFree) return {};
+  uint64_t quanta = 0;
+  for_each_piece(range, [&](PageId page, uint32_t begin, uint32_t end) {
     walked.used[page].push_back({begin, end});
-    lines += end - begin;
+    quanta += end - begin;
   });
-  if (lines != place.lines) {
+  if (quanta != range.quanta) {
     return broken(
-        fmt::format("the block at {:#x} covers {} lines, not its {}", place.va, lines, place.lines));
+        fmt::format("the block at {:#x} covers {} quanta, not its {}", range.va, quanta, range.quanta));
   }
-  if (place.slab != nullptr) return walk_slab(*place.slab, walked);
-  walked.active += static_cast<int64_t>(place.bytes());
-  walked.requested += static_cast<int64_t>(place.requested_bytes);
-  if (place.state == BlockState::kPendingFree) walked.pending += static_cast<int64_t>(place.bytes());
+  if (range.slab != nullptr) return walk_slab(*range.slab, walked);
+  walked.active += static_cast<int64_t>(range.bytes());
+  walked.requested += static_cast<int64_t>(range.requested_bytes);
+  if (range.state == BlockState::kPendingFree) walked.pending += static_cast<int64_t>(range.bytes());
   return {};
 }
 
 // Of a page of the heap: what is used of it, and what it calls free.
-Status check_page(PageId id, const Page& page, bool is_vacant, std::vector<UsedLines> pieces) {
+Status check_page(PageId id, const Page& page, bool is_free, std::vector<UsedQuanta> pieces) {
   std::sort(pieces.begin(), pieces.end(),
-            [](const UsedLines& a, const UsedLines& b) { return a.begin < b.begin; });
-  uint32_t used_lines = 0;
+            [](const UsedQuanta& a, const UsedQuanta& b) { return a.begin < b.begin; });
+  uint32_t used_quanta = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (i > 0 && pieces[i].begin < pieces[i - 1].end)
-      return broken(fmt::format("two blocks share a line of page {}", id));
-    for (const LineInterval& interval : page.free_lines) {
+      return broken(fmt::format("two blocks share a quantum of page {}", id));
+    for (const QuantumInterval& interval : page.free_quanta) {
       if (interval.begin < pieces[i].end && pieces[i].begin < interval.end)
-        return broken(fmt::format("page {} calls used lines free", id));
+        return broken(fmt::format("page {} calls used quanta free", id));
     }
-    used_lines += pieces[i].end - pieces[i].begin;
+    used_quanta += pieces[i].end - pieces[i].begin;
   }
-  if (is_vacant) {
-    return used_lines != 0 || !page.free_lines.empty() ? broken(fmt::format("page {} is not vacant", id))
-                                                       : Status();
+  if (is_free) {
+    return used_quanta != 0 || !page.free_quanta.empty() ? broken(fmt::format("page {} is not free", id))
+                                                         : Status();
   }
-  if (used_lines != 0 && used_lines + page.free_lines.total_lines() == kPageLines) return {};
-  return broken(fmt::format("page {}: {} lines used and {} free do not make a page", id, used_lines,
-                            page.free_lines.total_lines()));
+  if (used_quanta != 0 && used_quanta + page.free_quanta.total_quanta() == kPageQuanta) return {};
+  return broken(fmt::format("page {}: {} quanta used and {} free do not make a page", id, used_quanta,
+                            page.free_quanta.total_quanta()));
 }
 
 Status same(const char* name, int64_t walked, int64_t counted) {
@@ -98,33 +98,33 @@ int64_t page_bytes(uint32_t pages) {
 Status validate(const Heap& heap) {
   WalkedBlocks walked;
   Status status;
-  heap.for_each_place([&](const Place& place) {
-    if (status.ok()) status = walk_block(place, walked);
+  heap.for_each_range([&](const CachedRange& range) {
+    if (status.ok()) status = walk_block(range, walked);
   });
   if (!status.ok()) return status;
 
   uint32_t owned = 0;
-  uint32_t vacant = 0;
+  uint32_t free = 0;
   for (PageId id = 0; id < heap.store().home_end(); ++id) {
     const Page& page = heap.store().page(id);
-    const bool is_vacant = heap.pages().is_vacant(id);
+    const bool is_free = heap.pages().is_free(id);
     const auto used = walked.used.find(id);
     if (!heap.pages().owns(page)) {
-      if (is_vacant) return broken(fmt::format("page {} is vacant in a heap that does not own it", id));
+      if (is_free) return broken(fmt::format("page {} is free in a heap that does not own it", id));
       if (used != walked.used.end())
         return broken(fmt::format("page {} has blocks of a heap that does not own it", id));
       continue;
     }
     ++owned;
-    vacant += is_vacant;
-    std::vector<UsedLines> pieces;
+    free += is_free;
+    std::vector<UsedQuanta> pieces;
     if (used != walked.used.end()) pieces = used->second;
-    status = check_page(id, page, is_vacant, std::move(pieces));
+    status = check_page(id, page, is_free, std::move(pieces));
     if (!status.ok()) return status;
   }
-  if (owned != heap.pages().owned() || vacant != heap.pages().vacant()) {
-    return broken(fmt::format("{} pages and {} vacant ones are counted as {} and {}", owned, vacant,
-                              heap.pages().owned(), heap.pages().vacant()));
+  if (owned != heap.pages().owned() || free != heap.pages().free_count()) {
+    return broken(fmt::format("{} pages and {} free ones are counted as {} and {}", owned, free,
+                              heap.pages().owned(), heap.pages().free_count()));
   }
 
   const HeapStats counted = heap.counters.snapshot();
@@ -133,8 +133,8 @@ Status validate(const Heap& heap) {
            same("requested bytes", walked.requested, counted.requested_bytes),
            same("pending bytes", walked.pending, counted.pending_bytes),
            same("owned bytes", page_bytes(owned), counted.owned_bytes),
-           same("cached free bytes", page_bytes(vacant), counted.cached_free_bytes),
-           same("inactive split bytes", page_bytes(owned - vacant) - walked.active,
+           same("cached free bytes", page_bytes(free), counted.cached_free_bytes),
+           same("inactive split bytes", page_bytes(owned - free) - walked.active,
                 counted.inactive_split_bytes),
        }) {
     if (!one.ok()) return one;

@@ -44,20 +44,20 @@ uint32_t ViewBudget::pages_to_spend() const {
 }
 
 std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const {
-  // Requests since a place in the view was taken last; 0 for one that is in use, or may be by a graph that is
+  // Requests since a range in the view was taken last; 0 for one that is in use, or may be by a graph that is
   // replayed.
   std::unordered_map<const View*, uint64_t> ages;
   const AllLocked locked(all);
   for (const Heap* heap : all) {
     heap->mutex.assert_held();  // by `locked`
     const uint64_t now = heap->predictor().now();
-    heap->for_each_place([&](const Place& place) {
-      if (place.view == nullptr) return;
+    heap->for_each_range([&](const CachedRange& range) {
+      if (range.view == nullptr) return;
       // A block outlives the loss of another slot of its view.
-      const bool in_use = place.state != BlockState::kFree || heap->use.keeps_pages;
-      if (is_lost(place) && !in_use) return;
-      const uint64_t age = in_use ? 0 : now - place.last_use;
-      const auto [found, is_new] = ages.emplace(place.view, age);
+      const bool in_use = range.state != BlockState::kFree || heap->use.keeps_pages;
+      if (is_lost(range) && !in_use) return;
+      const uint64_t age = in_use ? 0 : now - range.last_use;
+      const auto [found, is_new] = ages.emplace(range.view, age);
       if (!is_new) found->second = std::min(found->second, age);
     });
   }
@@ -102,7 +102,7 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused) {
     left -= run.mapped;
     for (size_t i = run.first; i < run.end; ++i) {
       unused[i]->retired = true;
-      unused[i]->lose_places();
+      unused[i]->lose_ranges();
     }
   }
   // Views that are all in use: no further wait before there are many more.

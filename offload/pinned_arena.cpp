@@ -57,7 +57,7 @@ Result<void*> PinnedArena::allocate(uint64_t bytes, uint64_t alignment) {
 
 void* PinnedArena::take(uint64_t bytes, uint64_t alignment) {
   if (bytes > kMostBytes) return nullptr;
-  const uint64_t size = round_up(bytes, kLineBytes);
+  const uint64_t size = round_up(bytes, kQuantumBytes);
   const Lock lock(mutex_);
   for (auto found = free_by_size_.lower_bound({size, 0}); found != free_by_size_.end(); ++found) {
     const auto [free_bytes, begin] = *found;
@@ -75,7 +75,7 @@ void* PinnedArena::take(uint64_t bytes, uint64_t alignment) {
 
 void PinnedArena::give_back(void* block, uint64_t bytes) {
   uint64_t begin = reinterpret_cast<uint64_t>(block);
-  uint64_t end = begin + round_up(bytes, kLineBytes);
+  uint64_t end = begin + round_up(bytes, kQuantumBytes);
   const Lock lock(mutex_);
   // Ranges of two chunks stay apart even where the chunks are neighbours.
   const auto next = free_.find(end);

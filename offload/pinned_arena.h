@@ -35,7 +35,7 @@ struct PinnedArenaOptions {
 
 class PinnedArena {
  public:
-  static constexpr uint64_t kLineBytes = 512;  // sizes are rounded to it
+  static constexpr uint64_t kQuantumBytes = 512;  // sizes are rounded to it
   static constexpr uint64_t kSlotBytes = PinnedMemory::kAlignment;
 
   PinnedArena(const Driver& driver, PinnedArenaOptions options)
@@ -45,9 +45,9 @@ class PinnedArena {
         most_bytes_(options.most_bytes) {}
 
   // `alignment` is a power of two, at most kSlotBytes. A context must be current. Errors: out_of_memory.
-  Result<void*> allocate(uint64_t bytes, uint64_t alignment = kLineBytes);
+  Result<void*> allocate(uint64_t bytes, uint64_t alignment = kQuantumBytes);
   // The same from what is held: null where nothing fits. Calls no driver.
-  void* take(uint64_t bytes, uint64_t alignment = kLineBytes);
+  void* take(uint64_t bytes, uint64_t alignment = kQuantumBytes);
   // `bytes` as for allocate().
   void give_back(void* block, uint64_t bytes);
 

@@ -15,11 +15,11 @@ constexpr uint64_t kLargeBytes = 64 << 10;
 constexpr uint64_t kLargeAlignment = 4096;
 
 uint64_t alignment_of(uint64_t bytes) {
-  return bytes < kLargeBytes ? PinnedArena::kLineBytes : kLargeAlignment;
+  return bytes < kLargeBytes ? PinnedArena::kQuantumBytes : kLargeAlignment;
 }
 
 int64_t block_bytes(uint64_t requested_bytes) {
-  constexpr uint64_t kLine = PinnedArena::kLineBytes;
+  constexpr uint64_t kLine = PinnedArena::kQuantumBytes;
   return static_cast<int64_t>((requested_bytes + kLine - 1) / kLine * kLine);
 }
 

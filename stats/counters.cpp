@@ -48,25 +48,26 @@ Gauges HeapCounters::gauges() const {
   return out;
 }
 
-Gauges HeapCounters::came() const {
+Gauges HeapCounters::cumulative() const {
   const PoolCounts& small = pools_[0];
   const PoolCounts& large = pools_[1];
   Gauges out{};
-  set_rows(out, Metric::allocation, small.blocks_came, large.blocks_came);
-  set_rows(out, Metric::allocated_bytes, small.bytes_came, large.bytes_came);
-  set_rows(out, Metric::active, small.blocks_came, large.blocks_came);
-  set_rows(out, Metric::active_bytes, small.bytes_came, large.bytes_came);
-  set_rows(out, Metric::requested_bytes, small.requested_came, large.requested_came);
-  set_rows(out, Metric::inactive_split, small.fragments_came, large.fragments_came);
+  set_rows(out, Metric::allocation, small.cumulative_blocks, large.cumulative_blocks);
+  set_rows(out, Metric::allocated_bytes, small.cumulative_bytes, large.cumulative_bytes);
+  set_rows(out, Metric::active, small.cumulative_blocks, large.cumulative_blocks);
+  set_rows(out, Metric::active_bytes, small.cumulative_bytes, large.cumulative_bytes);
+  set_rows(out, Metric::requested_bytes, small.cumulative_requested, large.cumulative_requested);
+  set_rows(out, Metric::inactive_split, small.cumulative_fragments, large.cumulative_fragments);
   // What a free makes inactive, and pages that come into use; moves between the pools are not in `all`.
-  const int64_t small_freed = small.bytes_came - small.bytes;
-  const int64_t large_freed = large.bytes_came - large.bytes;
-  const int64_t slab_bytes_went = slab_bytes_came_ - slab_bytes_;
-  out[gauge(Metric::inactive_split_bytes, Row::kAll)] = used_page_bytes_came_ + small_freed + large_freed;
-  out[gauge(Metric::inactive_split_bytes, Row::kSmall)] = slab_bytes_came_ + small_freed;
+  const int64_t small_freed = small.cumulative_bytes - small.bytes;
+  const int64_t large_freed = large.cumulative_bytes - large.bytes;
+  const int64_t slab_bytes_went = cumulative_slab_bytes_ - slab_bytes_;
+  out[gauge(Metric::inactive_split_bytes, Row::kAll)] =
+      cumulative_used_page_bytes_ + small_freed + large_freed;
+  out[gauge(Metric::inactive_split_bytes, Row::kSmall)] = cumulative_slab_bytes_ + small_freed;
   out[gauge(Metric::inactive_split_bytes, Row::kLarge)] =
-      used_page_bytes_came_ + slab_bytes_went + large_freed;
-  out[gauge(Metric::reserved_bytes, Row::kSmall)] = slab_bytes_came_;
+      cumulative_used_page_bytes_ + slab_bytes_went + large_freed;
+  out[gauge(Metric::reserved_bytes, Row::kSmall)] = cumulative_slab_bytes_;
   out[gauge(Metric::reserved_bytes, Row::kLarge)] = slab_bytes_went;
   return out;
 }
@@ -113,7 +114,7 @@ void HeapCounters::sample(int64_t active_bytes, int64_t requested_bytes) {
 
 void HeapCounters::sample(PoolCounts& counts, uint64_t requested_bytes, uint64_t block_bytes) {
   // Uneven steps, so that a program that repeats itself is not always seen at the same point.
-  counts.sample_at = counts.blocks_came + 64 + (counts.blocks_came * 37) % 128;
+  counts.sample_at = counts.cumulative_blocks + 64 + (counts.cumulative_blocks * 37) % 128;
   sample(pools_[0].bytes + pools_[1].bytes - signed_bytes(block_bytes) / 2,
          pools_[0].requested + pools_[1].requested - signed_bytes(requested_bytes) / 2);
 }
@@ -167,7 +168,7 @@ void HeapCounters::on_cached(int64_t delta_bytes) {
   mutate(
       [&] {
         used_page_bytes_ -= delta_bytes;
-        if (delta_bytes < 0) used_page_bytes_came_ -= delta_bytes;
+        if (delta_bytes < 0) cumulative_used_page_bytes_ -= delta_bytes;
       },
       [&] { return passed(); });
 }
@@ -176,7 +177,7 @@ void HeapCounters::on_slabs(int64_t delta_bytes) {
   mutate(
       [&] {
         slab_bytes_ += delta_bytes;
-        if (delta_bytes > 0) slab_bytes_came_ += delta_bytes;
+        if (delta_bytes > 0) cumulative_slab_bytes_ += delta_bytes;
       },
       [&] { return passed(); });
 }
@@ -283,7 +284,8 @@ void DeviceCounters::let_run() const {
 
 int64_t DeviceCounters::operations() const {
   int64_t out = 0;
-  for (const HeapCounters* heap : heaps_) out += heap->pools_[0].blocks_came + heap->pools_[1].blocks_came;
+  for (const HeapCounters* heap : heaps_)
+    out += heap->pools_[0].cumulative_blocks + heap->pools_[1].cumulative_blocks;
   return out;
 }
 
@@ -339,7 +341,7 @@ void DeviceCounters::remove_heap(HeapCounters& heap) {
   gone_active_byte_ns_ += heap.active_byte_ns_;
   gone_requested_byte_ns_ += heap.requested_byte_ns_;
   add(own_, heap.gauges());
-  add(own_came_, heap.came());
+  add(own_cumulative_, heap.cumulative());
   heaps_.erase(std::find(heaps_.begin(), heaps_.end(), &heap));
   resume();
 }
@@ -353,7 +355,7 @@ void DeviceCounters::leave(HeapCounters& heap) {
   gone_active_byte_ns_ += std::exchange(heap.active_byte_ns_, 0);
   gone_requested_byte_ns_ += std::exchange(heap.requested_byte_ns_, 0);
   for (size_t i = 0; i < kGauges; ++i) sums_[i] -= heap.seen_[i];
-  add(own_came_, heap.came());
+  add(own_cumulative_, heap.cumulative());
   heaps_.erase(std::find(heaps_.begin(), heaps_.end(), &heap));
   heap.away_ = true;
   resume();
@@ -369,8 +371,8 @@ void DeviceCounters::rejoin(HeapCounters& heap) {
   heap.sampled_active_ = heap.pools_[0].bytes + heap.pools_[1].bytes;
   heap.sampled_requested_ = heap.pools_[0].requested + heap.pools_[1].requested;
   // Its own totals count again from here on, so they go out of the device's.
-  const Gauges came = heap.came();
-  for (size_t i = 0; i < kGauges; ++i) own_came_[i] += heap.seen_[i] - came[i];
+  const Gauges cumulative = heap.cumulative();
+  for (size_t i = 0; i < kGauges; ++i) own_cumulative_[i] += heap.seen_[i] - cumulative[i];
   add(sums_, heap.seen_);
   raise_peaks();
   heaps_.push_back(&heap);
@@ -389,8 +391,8 @@ void DeviceCounters::on_reserve(int64_t bytes, int64_t segments) {
   add(own_, change);
   add(sums_, change);
   raise_peaks();
-  for (int64_t& came : change) came = std::max<int64_t>(came, 0);
-  add(own_came_, change);
+  for (int64_t& added : change) added = std::max<int64_t>(added, 0);
+  add(own_cumulative_, change);
   resume();
 }
 
@@ -407,9 +409,9 @@ void DeviceCounters::on_rung(Rung rung, bool served, int64_t time_ns) {
   rung_time_ns_[index].fetch_add(time_ns, std::memory_order_relaxed);
 }
 
-Gauges DeviceCounters::came() const {
-  Gauges out = own_came_;
-  for (const HeapCounters* heap : heaps_) add(out, heap->came());
+Gauges DeviceCounters::cumulative() const {
+  Gauges out = own_cumulative_;
+  for (const HeapCounters* heap : heaps_) add(out, heap->cumulative());
   return out;
 }
 
@@ -417,11 +419,11 @@ DeviceStats DeviceCounters::snapshot() const {
   DeviceStats out;
   const Lock lock(mutex_);
   stop();
-  const Gauges came_now = came();
+  const Gauges cumulative_now = cumulative();
   const auto stat = [&](Metric metric, Row row) SPW_REQUIRES(mutex_) {
     const size_t i = gauge(metric, row);
-    return spw_stat{sums_[i], peaks_[i], came_now[i] - allocated_base_[i],
-                    came_now[i] - sums_[i] - freed_base_[i]};
+    return spw_stat{sums_[i], peaks_[i], cumulative_now[i] - allocated_base_[i],
+                    cumulative_now[i] - sums_[i] - freed_base_[i]};
   };
 #define SPW_STATS_MEMBER(name)                                                \
   out.name = {stat(Metric::name, Row::kAll), stat(Metric::name, Row::kSmall), \
@@ -491,7 +493,7 @@ void DeviceCounters::reset_peaks() {
 void DeviceCounters::reset_accumulated() {
   const Lock lock(mutex_);
   stop();
-  allocated_base_ = came();
+  allocated_base_ = cumulative();
   for (size_t i = 0; i < kGauges; ++i) freed_base_[i] = allocated_base_[i] - sums_[i];
   resume();
   for (auto* group : {&rung_hits_, &rung_time_ns_}) {

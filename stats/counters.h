@@ -139,7 +139,7 @@ class DeviceCounters {
   void count_stopped(HeapCounters& heap) const SPW_REQUIRES(mutex_);
   void raise_peaks() const SPW_REQUIRES(mutex_);
   int64_t operations() const SPW_REQUIRES(mutex_);
-  Gauges came() const SPW_REQUIRES(mutex_);
+  Gauges cumulative() const SPW_REQUIRES(mutex_);
   void integrate_reserved(int64_t now_ns) const SPW_REQUIRES(mutex_);
 
   Tracer* const tracer_;
@@ -168,7 +168,7 @@ class DeviceCounters {
   uint32_t stopped_operations_ SPW_GUARDED_BY(mutex_);
   // The device's part of the sums: reserved memory, and heaps that are gone.
   Gauges own_ SPW_GUARDED_BY(mutex_){};
-  Gauges own_came_ SPW_GUARDED_BY(mutex_){};        // running totals of the same
+  Gauges own_cumulative_ SPW_GUARDED_BY(mutex_){};  // running totals of the same
   Gauges allocated_base_ SPW_GUARDED_BY(mutex_){};  // running totals at reset_accumulated()
   Gauges freed_base_ SPW_GUARDED_BY(mutex_){};
   int64_t means_since_ns_ SPW_GUARDED_BY(mutex_);
@@ -295,11 +295,11 @@ class HeapCounters {
     int64_t pending_bytes = 0;  // freed, still active
     int64_t requested = 0;
     int64_t fragments = 0;
-    int64_t blocks_came = 0;  // running totals
-    int64_t sample_at = 0;    // of blocks_came: when the means look next
-    int64_t bytes_came = 0;
-    int64_t fragments_came = 0;
-    int64_t requested_came = 0;
+    int64_t cumulative_blocks = 0;  // running totals
+    int64_t sample_at = 0;          // of cumulative_blocks: when the means look next
+    int64_t cumulative_bytes = 0;
+    int64_t cumulative_fragments = 0;
+    int64_t cumulative_requested = 0;
   };
   // What active may reach before a ceiling is passed. Allocated = active - pending, so one limit serves both.
   struct Limits {
@@ -317,7 +317,7 @@ class HeapCounters {
 
   static void apply_fragments(PoolCounts& counts, int64_t delta) {
     counts.fragments += delta;
-    if (delta > 0) counts.fragments_came += delta;
+    if (delta > 0) counts.cumulative_fragments += delta;
   }
   bool passed_by_fragments(SizePool pool) const {
     return pools_[index(pool)].fragments > ceilings_[gauge(Metric::inactive_split, row(pool))] ||
@@ -330,12 +330,12 @@ class HeapCounters {
     counts.blocks += 1;
     counts.bytes += signed_bytes(block_bytes);
     counts.requested += signed_bytes(requested_bytes);
-    counts.blocks_came += 1;
-    counts.bytes_came += signed_bytes(block_bytes);
-    counts.requested_came += signed_bytes(requested_bytes);
+    counts.cumulative_blocks += 1;
+    counts.cumulative_bytes += signed_bytes(block_bytes);
+    counts.cumulative_requested += signed_bytes(requested_bytes);
     if (first_used_page_bytes != 0) [[unlikely]] {
       used_page_bytes_ += signed_bytes(first_used_page_bytes);
-      used_page_bytes_came_ += signed_bytes(first_used_page_bytes);
+      cumulative_used_page_bytes_ += signed_bytes(first_used_page_bytes);
     }
   }
   void apply_free(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes, uint64_t emptied_page_bytes,
@@ -382,7 +382,7 @@ class HeapCounters {
             (all.requested - pools_[0].requested - pools_[1].requested)) < 0;
   }
   bool is_sample_due(SizePool pool) const {
-    return pools_[index(pool)].blocks_came >= pools_[index(pool)].sample_at;
+    return pools_[index(pool)].cumulative_blocks >= pools_[index(pool)].sample_at;
   }
 
   // Whether an operation may count by itself, which then ends with finish() or settle(). If not, the heaps
@@ -426,11 +426,11 @@ class HeapCounters {
   void settle_free(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes, uint64_t emptied_page_bytes,
                    int64_t fragments, uint64_t address);
 
-  Gauges gauges() const;  // this heap's part of the sums
-  Gauges came() const;    // running totals of the same
-  bool passed() const;    // whether any gauge is above its ceiling
-  void raise_ceilings();  // to the gauges, where those are above
-  void refresh_limits();  // from ceilings and pending
+  Gauges gauges() const;      // this heap's part of the sums
+  Gauges cumulative() const;  // running totals of the same
+  bool passed() const;        // whether any gauge is above its ceiling
+  void raise_ceilings();      // to the gauges, where those are above
+  void refresh_limits();      // from ceilings and pending
   // Of the means: looks now; or halfway through the allocation that is being counted.
   void sample(int64_t active_bytes, int64_t requested_bytes);
   void sample_now() { sample(pools_[0].bytes + pools_[1].bytes, pools_[0].requested + pools_[1].requested); }
@@ -445,8 +445,8 @@ class HeapCounters {
   bool away_ = false;   // in no sum of the device; stop_ is set as long
   std::array<PoolCounts, 2> pools_{};
   std::array<Limits, static_cast<size_t>(Row::kCount)> limits_{};
-  int64_t slab_bytes_ = 0, slab_bytes_came_ = 0;
-  int64_t used_page_bytes_ = 0, used_page_bytes_came_ = 0;
+  int64_t slab_bytes_ = 0, cumulative_slab_bytes_ = 0;
+  int64_t used_page_bytes_ = 0, cumulative_used_page_bytes_ = 0;
   int64_t owned_bytes_ = 0;
   int64_t sampled_ns_ = 0, sampled_active_ = 0, sampled_requested_ = 0;
   double active_byte_ns_ = 0, requested_byte_ns_ = 0;

@@ -92,9 +92,9 @@ Json to_json(const DumpTiers& tiers) {
   return out;
 }
 
-Json to_json(const Climb& climb) {
+Json to_json(const SlowPath& climb) {
   Json rungs = Json::object();
-  for (size_t rung = 0; rung < Climb::kRungs; ++rung) {
+  for (size_t rung = 0; rung < SlowPath::kRungs; ++rung) {
     if (climb.rung_ns[rung] != 0) rungs[kRungNames[rung]] = climb.rung_ns[rung];
   }
   const auto outcome = static_cast<size_t>(climb.outcome);
@@ -102,7 +102,7 @@ Json to_json(const Climb& climb) {
           {"requested_bytes", climb.requested_bytes},
           {"stream", climb.stream},
           {"rung_ns", std::move(rungs)},
-          {"outcome", outcome < Climb::kRungs ? Json(kRungNames[outcome]) : Json(nullptr)}};
+          {"outcome", outcome < SlowPath::kRungs ? Json(kRungNames[outcome]) : Json(nullptr)}};
 }
 
 Json to_json(const PoolRow& pool) {

@@ -13,9 +13,9 @@
 
 #include "include/spillway/offload.h"
 #include "include/spillway/stats.h"
-#include "stats/climb_log.h"
 #include "stats/device_stats.h"
 #include "stats/segment_row.h"
+#include "stats/slow_path_log.h"
 
 namespace spillway {
 
@@ -42,7 +42,7 @@ struct DumpDevice {
   std::optional<uint64_t> free_bytes;
   std::optional<DumpTiers> tiers;  // none where nothing was ever spilled
   std::vector<PoolRow> pools;
-  std::vector<Climb> climbs;  // oldest first
+  std::vector<SlowPath> climbs;  // oldest first
 
   // What is neither free nor Spillway's: other processes, contexts, other libraries.
   std::optional<uint64_t> other_bytes() const;

@@ -93,7 +93,7 @@ std::string pools_line(const std::vector<PoolRow>& pools) {
 }
 
 // What this request tried, and what all have tried so far with how often that helped.
-std::string rungs_lines(const Climb& climb, const DeviceStats& stats) {
+std::string rungs_lines(const SlowPath& climb, const DeviceStats& stats) {
   std::string now;
   for (size_t rung = 0; rung < static_cast<size_t>(Rung::kOutOfMemory); ++rung) {
     if (climb.rung_ns[rung] == 0) continue;

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "stats/climb_log.h"
 #include "stats/device_stats.h"
 #include "stats/dump.h"
+#include "stats/slow_path_log.h"
 
 namespace spillway {
 
@@ -21,7 +21,7 @@ struct OomRequest {
   uint64_t device_bytes = 0;  // by the driver's account, or 0 where it does not say
   uint64_t device_free_bytes = 0;
   std::vector<PoolRow> pools{};  // without regions, which have names
-  Climb climb{};                 // what was tried for it
+  SlowPath climb{};              // what was tried for it
 };
 
 // Begins "CUDA out of memory. Tried to allocate", which programs search for.

@@ -24,7 +24,7 @@ enum class TraceKind : uint8_t {
   kFree = 2,           // requested and completed at once
   kFreeRequested = 3,  // other streams still use the block
   kFreeCompleted = 4,
-  // Of the device: physical memory came (requested_bytes) or went (block_bytes); a range was mapped,
+  // Of the device: physical memory cumulative (requested_bytes) or went (block_bytes); a range was mapped,
   // unmapped.
   kReserve = 5,
   kMap = 6,

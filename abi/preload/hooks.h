@@ -54,7 +54,7 @@ CUresult take_from_driver(Call call, int device = kCurrentDevice) noexcept {
       device == kCurrentDevice ? served_device() : ServedContexts::instance().of_device(device);
   if (served == nullptr) return result;
   try {
-    served->streamless->flush();
+    served->legacy_pool->flush();
     if (!served->arena->trim().ok()) return result;
   } catch (...) {
     return result;

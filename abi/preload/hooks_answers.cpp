@@ -18,7 +18,7 @@ CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   const ServedContext* served = served_device();
   if (served == nullptr) return result;
   try {
-    *free_bytes = available_bytes(*served->arena, *free_bytes, served->streamless->pending_bytes());
+    *free_bytes = available_bytes(*served->arena, *free_bytes, served->legacy_pool->pending_bytes());
   } catch (...) {
     // What the driver calls free is free.
   }
@@ -54,7 +54,7 @@ CUresult mem_get_address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr poi
 void refuse_to_show(const FoundBlock& block, const char* call) noexcept {
   try {
     const ServedContext* owner = ServedContexts::instance().of_device(block.device);
-    if (owner == nullptr || !owner->streamless->has_heap(block.stream)) return;
+    if (owner == nullptr || !owner->legacy_pool->has_heap(block.stream)) return;
     IpcRequests::instance().refused(call, block.row.address, block.row.requested_bytes);
   } catch (...) {
     // Host memory has run out; nothing is learned.

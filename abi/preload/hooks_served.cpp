@@ -24,14 +24,14 @@ CUresult answer(const Status& status, void* block, CUdeviceptr* out) {
   return status.code() == SPW_ERROR_OUT_OF_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
 }
 
-CUresult serve_streamless(CUdeviceptr* out, size_t bytes, const void* caller) noexcept {
+CUresult serve_legacy(CUdeviceptr* out, size_t bytes, const void* caller) noexcept {
   try {
     IpcRequests& requests = IpcRequests::instance();
     if (requests.wants_plain(bytes, caller)) return CUDA_ERROR_UNKNOWN;
     ServedContext* served = ServedContexts::instance().current();
     if (served == nullptr) return CUDA_ERROR_UNKNOWN;
     void* block = nullptr;
-    const Status status = served->streamless->allocate(bytes, &block);
+    const Status status = served->legacy_pool->allocate(bytes, &block);
     const CUresult result = answer(status, block, out);
     if (result == CUDA_SUCCESS) requests.note(*out, caller);
     return result;
@@ -42,7 +42,7 @@ CUresult serve_streamless(CUdeviceptr* out, size_t bytes, const void* caller) no
 
 CUresult mem_alloc(CUdeviceptr* out, size_t bytes) {
   if (out != nullptr && bytes != 0) {
-    const CUresult result = serve_streamless(out, bytes, __builtin_return_address(0));
+    const CUresult result = serve_legacy(out, bytes, __builtin_return_address(0));
     if (result != CUDA_ERROR_UNKNOWN) return result;
   }
   const CUresult result = take_from_driver([&] { return real_calls->cuMemAlloc_v2(out, bytes); });
@@ -56,7 +56,7 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
     const size_t row = (width + kPitchBytes - 1) / kPitchBytes * kPitchBytes;
     size_t bytes = 0;
     if (row >= width && !__builtin_mul_overflow(row, height, &bytes)) {
-      const CUresult result = serve_streamless(out, bytes, __builtin_return_address(0));
+      const CUresult result = serve_legacy(out, bytes, __builtin_return_address(0));
       if (result == CUDA_SUCCESS) *pitch = row;
       if (result != CUDA_ERROR_UNKNOWN) return result;
     }
@@ -68,14 +68,14 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   return result;
 }
 
-bool free_streamless(CUdeviceptr pointer) noexcept {
+bool free_legacy(CUdeviceptr pointer) noexcept {
   try {
     BlockIds::instance().forget(pointer);
     const int device = Arena::device_of(pointer_of(pointer));
     // A block in host memory is known to the arenas by its beginning alone.
     ServedContext* served =
         device < 0 ? ServedContexts::instance().current() : ServedContexts::instance().of_device(device);
-    return served != nullptr && served->streamless->free(pointer_of(pointer)).ok();
+    return served != nullptr && served->legacy_pool->free(pointer_of(pointer)).ok();
   } catch (...) {
     return false;
   }
@@ -89,7 +89,7 @@ void drop_block(CUdeviceptr pointer) noexcept {
 }
 
 CUresult mem_free(CUdeviceptr pointer) {
-  if (pointer != 0 && free_streamless(pointer)) return CUDA_SUCCESS;
+  if (pointer != 0 && free_legacy(pointer)) return CUDA_SUCCESS;
   const CUresult result = real_calls->cuMemFree_v2(pointer);
   if (result == CUDA_SUCCESS && pointer != 0) drop_block(pointer);
   return result;
@@ -143,7 +143,7 @@ bool free_on(CUdeviceptr pointer, CUstream stream) noexcept {
     if (owner == nullptr) return false;
     // A stream of another device orders nothing here: the host waits for it.
     const Driver* driver = ServedContexts::instance().driver();
-    return driver->cuStreamSynchronize(stream) == CUDA_SUCCESS && owner->streamless->free(block).ok();
+    return driver->cuStreamSynchronize(stream) == CUDA_SUCCESS && owner->legacy_pool->free(block).ok();
   } catch (...) {
     return false;
   }

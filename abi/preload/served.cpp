@@ -99,9 +99,10 @@ ServedContext* ServedContexts::make(CUcontext context) {
         device);
     return nullptr;
   }
-  Result<std::unique_ptr<Streamless>> streamless = Streamless::create(kept_driver_, *arena.value(), streams_);
-  if (!streamless.ok()) {
-    complain(streamless.status(), "memory is left to the driver");
+  Result<std::unique_ptr<LegacyPool>> legacy_pool =
+      LegacyPool::create(kept_driver_, *arena.value(), streams_);
+  if (!legacy_pool.ok()) {
+    complain(legacy_pool.status(), "memory is left to the driver");
     return nullptr;
   }
   entry = std::make_unique<ServedContext>();
@@ -110,7 +111,7 @@ ServedContext* ServedContexts::make(CUcontext context) {
   if (Result<DeviceProperties> properties = query_device(*kept_driver_, device); properties.ok())
     entry->total_bytes = properties->total_bytes;
   entry->arena = arena.value();
-  entry->streamless = std::move(streamless.value());
+  entry->legacy_pool = std::move(legacy_pool.value());
   by_device_[static_cast<size_t>(device)].store(entry.get(), std::memory_order_release);
   most_bytes_.store(std::max(most_bytes(), entry->total_bytes), std::memory_order_release);
   for (const auto& [owner, user] : peers_) {
@@ -135,7 +136,7 @@ void ServedContexts::stream_created(CUstream stream, unsigned flags) {
 void ServedContexts::stream_destroyed(CUstream stream) {
   ServedContext* served = of_stream(stream);
   if (served != nullptr) {
-    served->streamless->stream_destroyed(stream);
+    served->legacy_pool->stream_destroyed(stream);
     (void)served->arena->stream_destroyed(stream);
   }
   streams_.remove(stream);
@@ -190,7 +191,7 @@ void ServedContexts::end(Entry entry) {
   by_device_[static_cast<size_t>(served->device)].store(nullptr, std::memory_order_release);
   streams_.remove_all(served->context);
   std::erase_if(peers_, [&](const auto& pair) { return pair.first == served->context; });
-  served->streamless.reset();
+  served->legacy_pool.reset();
   BlockIds::instance().forget_all(served->device);
   if (Process::instance().drop_arena(served->device)) return;
   // The driver may give another context this one's handle, so that the arena would pass for its own.

@@ -16,7 +16,7 @@
 
 #include "abi/process.h"
 #include "allocator/known_streams.h"
-#include "allocator/streamless.h"
+#include "allocator/legacy_pool.h"
 #include "stats/lock.h"
 
 namespace spillway {
@@ -26,7 +26,7 @@ struct ServedContext {
   int device = 0;
   uint64_t total_bytes = 0;  // of the device
   Arena* arena = nullptr;
-  std::unique_ptr<Streamless> streamless;
+  std::unique_ptr<LegacyPool> legacy_pool;
 };
 
 class ServedContexts {

@@ -111,7 +111,7 @@ void current_context(benchmark::State& state) {
 }
 
 // Beside the time: what a free costs of the driver, with four streams beside the default one.
-void streamless_pair(benchmark::State& state) {
+void legacy_pair(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
   const uint64_t events = calls.count("cuEventRecord");
   const uint64_t queries = calls.count("cuStreamQuery");
@@ -136,7 +136,7 @@ BENCHMARK(direct_pair_on_default_stream)->Apply(at_sizes);
 BENCHMARK(stream_ordered_pair)->Apply(at_sizes);
 BENCHMARK(stream_ordered_pair_on_default_stream)->Apply(at_sizes);
 BENCHMARK(current_context);
-BENCHMARK(streamless_pair)->Apply(at_sizes);
+BENCHMARK(legacy_pair)->Apply(at_sizes);
 
 }  // namespace
 }  // namespace spillway::bench

@@ -24,7 +24,7 @@
 
 namespace spillway {
 
-enum class BlockPlace : uint8_t {
+enum class SpillState : uint8_t {
   kResident,
   kEvicting,
   kHost,
@@ -35,7 +35,7 @@ enum class BlockPlace : uint8_t {
   kDiscarded,
   kPoisoned,
 };
-const char* name_of(BlockPlace place);
+const char* name_of(SpillState state);
 
 // The unit of the disk tier: what is written, verified and replaced as one.
 inline constexpr size_t kPieceBytes = size_t{2} << 20;
@@ -66,11 +66,11 @@ inline size_t piece_count(uint64_t bytes) {
 
 class SpillBlock {
  public:
-  explicit SpillBlock(uint64_t size, BlockPlace first = BlockPlace::kResident) : bytes(size), place_(first) {}
+  explicit SpillBlock(uint64_t size, SpillState first = SpillState::kResident) : bytes(size), state_(first) {}
 
-  BlockPlace place() const { return place_; }
+  SpillState state() const { return state_; }
   // Errors: internal, for a change that the table above does not have; the block is as it was then.
-  Status go(BlockPlace to);
+  Status go(SpillState to);
   // Keeps the first `kept` bytes, whole pieces; the rest is the answer's. Nothing is in flight.
   SpillBlock split(uint64_t kept);
 
@@ -78,7 +78,7 @@ class SpillBlock {
   SpilledBytes spilled;
 
  private:
-  BlockPlace place_;
+  SpillState state_;
 };
 
 }  // namespace spillway

@@ -6,7 +6,7 @@
 namespace spillway {
 namespace {
 
-static_assert(Staging::kBufferBytes == CopyLanes::kPartBytes);
+static_assert(Staging::kBufferBytes == CopyStreams::kPartBytes);
 
 IoPriority priority_of(const Urgency& urgency) {
   return urgency.is_waited_for() ? IoPriority::kDemand : IoPriority::kPrefetch;
@@ -66,12 +66,12 @@ Status BlockMover::copy_to_host(std::span<const DeviceBytes> blocks, const MakeR
       if (!slot.ok()) break;
       each.block->spilled.host = static_cast<std::byte*>(slot.value());
       ++*copied;
-      const CopyLanes::Copy copy{each.block->spilled.host, each.va, each.block->bytes};
-      if (Status moved = lanes_.move_out({&copy, 1}); !moved.ok()) return moved;
+      const CopyStreams::Copy copy{each.block->spilled.host, each.va, each.block->bytes};
+      if (Status moved = copies_.move_out({&copy, 1}); !moved.ok()) return moved;
     }
     return {};
   });
-  Status drained = *copied > 0 ? lanes_.drain_out() : Status();
+  Status drained = *copied > 0 ? copies_.drain_out() : Status();
   if (status.ok() && drained.ok()) return {};
   for (const DeviceBytes& each : blocks.first(std::exchange(*copied, 0))) {
     // A slot that the device may still write to is never used again.
@@ -92,7 +92,7 @@ Result<std::unique_ptr<Staging>> BlockMover::take_staging(uint64_t bytes) {
   }
   const DiskTierOptions& options = disk_.options();
   Result<std::unique_ptr<Staging>> made =
-      Staging::create(lanes_, pinned_, bytes, options.buffers, options.pins_buffers);
+      Staging::create(copies_, pinned_, bytes, options.buffers, options.pins_buffers);
   if (!made.ok() || made.value()->size() < options.buffers) return made;
   Staging& staging = *made.value();
   {
@@ -164,9 +164,9 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
   const auto fill = [&](size_t i) -> Status {
     Staging::Buffer& buffer = staging.at(i);
     if (Status status = buffer.disk.wait(); !status.ok()) return status;
-    const CopyLanes::Copy copy{buffer.memory, chunks[i].va, chunks[i].bytes};
-    Status status = caught([&] { return lanes_.move_out({&copy, 1}); });
-    Status marked = staging.mark_copy(buffer, lanes_.out());
+    const CopyStreams::Copy copy{buffer.memory, chunks[i].va, chunks[i].bytes};
+    Status status = caught([&] { return copies_.move_out({&copy, 1}); });
+    Status marked = staging.mark_copy(buffer, copies_.out());
     return status.ok() ? std::move(marked) : std::move(status);
   };
   Status status;
@@ -182,7 +182,7 @@ Status BlockMover::stream_to_disk(std::span<const Chunk> chunks, Packer* packer)
     if (status.ok()) status = std::move(written);
   }
   // The blocks stay where they are, for the program to use: no copy may still read them.
-  if (!status.ok()) (void)lanes_.drain_out();
+  if (!status.ok()) (void)copies_.drain_out();
   give_back(std::move(made.value()));
   return status.ok() ? disk_.sync(sync_failures) : std::move(status);
 }
@@ -247,9 +247,9 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
     const Chunk& chunk = chunks[i];
     Status status = buffer.disk.wait();
     if (!status.ok()) return status;
-    const CopyLanes::Copy copy{buffer.memory, chunk.va, chunk.bytes};
-    status = caught([&] { return lanes_.move_in({&copy, 1}, urgency); });
-    Status marked = staging.mark_copy(buffer, lanes_.in());
+    const CopyStreams::Copy copy{buffer.memory, chunk.va, chunk.bytes};
+    status = caught([&] { return copies_.move_in({&copy, 1}, urgency); });
+    Status marked = staging.mark_copy(buffer, copies_.in());
     return status.ok() ? std::move(marked) : std::move(status);
   };
   const size_t ahead = staging.size();
@@ -263,15 +263,15 @@ Status BlockMover::stream_from_disk(std::span<const Chunk> chunks, const Urgency
   }
   // After a failure others are still being read, by the pieces of blocks that may be given up next.
   for (size_t i = 0; i < staging.size(); ++i) (void)staging.at(i).disk.wait();
-  Status drained = lanes_.drain_in();
+  Status drained = copies_.drain_in();
   give_back(std::move(made.value()));
   return status.ok() ? std::move(drained) : std::move(status);
 }
 
 Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency) {
-  const CopyLanes::Inbound inbound(lanes_, urgency);
+  const CopyStreams::Inbound inbound(copies_, urgency);
   std::vector<DeviceBytes> on_disk;
-  std::vector<CopyLanes::Copy> in_host;
+  std::vector<CopyStreams::Copy> in_host;
   for (const DeviceBytes& each : blocks) {
     if (each.block->spilled.host == nullptr) {
       on_disk.push_back(each);
@@ -280,11 +280,11 @@ Status BlockMover::copy_back(std::span<const DeviceBytes> blocks, const Urgency&
     }
   }
   Status status = caught([&] {
-    Status moved = lanes_.move_in(in_host, urgency);
+    Status moved = copies_.move_in(in_host, urgency);
     return moved.ok() ? stream_from_disk(divide(on_disk), urgency) : std::move(moved);
   });
   if (in_host.empty()) return status;
-  Status drained = lanes_.drain_in();
+  Status drained = copies_.drain_in();
   return status.ok() ? std::move(drained) : std::move(status);
 }
 

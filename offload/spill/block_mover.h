@@ -2,7 +2,7 @@
 // done, and overlaps what it can meanwhile: copies of the device with checksums and the disk's work.
 //
 // A call either moves what it says or gives an error; then the copies that it was to make are gone, and those
-// that were there are untouched. Which place a block is in is the caller's to say (SpillBlock::go).
+// that were there are untouched. Which state a block is in is the caller's to say (SpillBlock::go).
 // Thread-safe for different blocks. The context must be current.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "offload/pinned_arena.h"
 #include "offload/spill/block.h"
-#include "offload/spill/copy_lanes.h"
+#include "offload/spill/copy_streams.h"
 #include "offload/spill/disk_tier.h"
 #include "offload/spill/staging.h"
 #include "stats/lock.h"
@@ -28,8 +28,8 @@ struct DeviceBytes {
 
 class BlockMover {
  public:
-  BlockMover(CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
-      : lanes_(lanes), pinned_(pinned), disk_(disk) {}
+  BlockMover(CopyStreams& copy_streams, PinnedArena& pinned, DiskTier& disk)
+      : copies_(copy_streams), pinned_(pinned), disk_(disk) {}
 
   // Frees host memory that others can do without; false where there is none. May be null.
   using MakeRoom = std::function<bool()>;
@@ -68,7 +68,7 @@ class BlockMover {
   Status stream_from_disk(std::span<const Chunk> chunks, const Urgency& urgency);
   Status reserve_all(std::span<const DeviceBytes> blocks);
 
-  CopyLanes& lanes_;
+  CopyStreams& copies_;
   PinnedArena& pinned_;
   DiskTier& disk_;
   BlockingMutex mutex_;

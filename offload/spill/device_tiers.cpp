@@ -6,28 +6,28 @@
 
 namespace spillway {
 
-DeviceTiers::DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
+DeviceTiers::DeviceTiers(std::unique_ptr<CopyStreams> copy_streams, Arena& arena, PinnedArena& pinned,
                          const DiskTierOptions& disk, Codec codec)
     : context_(arena.context()),
-      lanes_(std::move(lanes)),
+      copies_(std::move(copy_streams)),
       disk_(disk),
-      memory_(*lanes_, pinned, disk_),
+      memory_(*copies_, pinned, disk_),
       regions_(arena, memory_, codec),
-      stashes_(arena.context(), *lanes_, pinned, disk_, codec) {}
+      stashes_(arena.context(), *copies_, pinned, disk_, codec) {}
 
 Result<std::unique_ptr<DeviceTiers>> DeviceTiers::create(const Driver& driver, Arena& arena,
                                                          PinnedArena& pinned, const DiskTierOptions& disk,
                                                          Codec codec) {
   const ScopedContext context(driver, arena.context());
   if (!context.status().ok()) return context.status();
-  Result<std::unique_ptr<CopyLanes>> lanes = CopyLanes::create(driver);
-  if (!lanes.ok()) return lanes.take_status();
-  return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(lanes.value()), arena, pinned, disk, codec));
+  Result<std::unique_ptr<CopyStreams>> copy_streams = CopyStreams::create(driver);
+  if (!copy_streams.ok()) return copy_streams.take_status();
+  return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(copy_streams.value()), arena, pinned, disk, codec));
 }
 
 void DeviceTiers::give_up_host_memory() {
   stashes_.reclaim();
-  const ScopedContext context(lanes_->driver(), context_);
+  const ScopedContext context(copies_->driver(), context_);
   if (!context.status().ok()) return;
   memory_.give_up_staging();
   stashes_.give_up_staging();

@@ -18,7 +18,7 @@ class DeviceTiers {
   static Result<std::unique_ptr<DeviceTiers>> create(const Driver& driver, Arena& arena, PinnedArena& pinned,
                                                      const DiskTierOptions& disk, Codec codec);
 
-  CopyLanes& lanes() { return *lanes_; }
+  CopyStreams& copy_streams() { return *copies_; }
   DiskTier& disk() { return disk_; }
   RegionMemory& memory() { return memory_; }
   Regions& regions() { return regions_; }
@@ -28,11 +28,11 @@ class DeviceTiers {
   void give_up_host_memory();
 
  private:
-  DeviceTiers(std::unique_ptr<CopyLanes> lanes, Arena& arena, PinnedArena& pinned,
+  DeviceTiers(std::unique_ptr<CopyStreams> copy_streams, Arena& arena, PinnedArena& pinned,
               const DiskTierOptions& disk, Codec codec);
 
   const CUcontext context_;
-  std::unique_ptr<CopyLanes> lanes_;
+  std::unique_ptr<CopyStreams> copies_;
   DiskTier disk_;
   RegionMemory memory_;
   Regions regions_;

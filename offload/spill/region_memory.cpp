@@ -120,15 +120,15 @@ Status RegionMemory::copy_out(const Ranges& ranges, SpillTo to, Packer* packer,
     }
   }
   if (to != SpillTo::kNowhere) {
-    for (Segment* segment : segments) (void)segment->block.go(BlockPlace::kEvicting);
+    for (Segment* segment : segments) (void)segment->block.go(SpillState::kEvicting);
     Status status = caught([&] { return copy_all(device_bytes(segments), to, packer, make_room); });
     if (!status.ok()) return status;
   }
   for (Segment* segment : segments) {
-    const BlockPlace place = to == SpillTo::kNowhere                  ? BlockPlace::kDiscarded
-                             : segment->block.spilled.host != nullptr ? BlockPlace::kHost
-                                                                      : BlockPlace::kDisk;
-    if (Status status = segment->block.go(place); !status.ok()) return status;
+    const SpillState state = to == SpillTo::kNowhere                  ? SpillState::kDiscarded
+                             : segment->block.spilled.host != nullptr ? SpillState::kHost
+                                                                      : SpillState::kDisk;
+    if (Status status = segment->block.go(state); !status.ok()) return status;
   }
   const Lock lock(mutex_);
   segments_.merge(made);
@@ -148,8 +148,8 @@ void RegionMemory::poison(const std::vector<Segment*>& segments) {
   const Lock lock(mutex_);
   for (const PageRange& range : lost) {
     for (Segment* part : cut_out(range)) {
-      (void)part->block.go(BlockPlace::kRestoring);
-      (void)part->block.go(BlockPlace::kPoisoned);
+      (void)part->block.go(SpillState::kRestoring);
+      (void)part->block.go(SpillState::kPoisoned);
     }
   }
 }
@@ -164,18 +164,18 @@ Status RegionMemory::copy_back(const Ranges& ranges, const Urgency& urgency, boo
     }
   }
   std::vector<Segment*> spilled;
-  std::vector<BlockPlace> places;
+  std::vector<SpillState> states;
   for (Segment* segment : segments) {
-    const BlockPlace place = segment->block.place();
-    if (place == BlockPlace::kPoisoned) return Status::data_lost("they were found damaged before");
-    places.push_back(place);
-    if (place != BlockPlace::kDiscarded) spilled.push_back(segment);
+    const SpillState state = segment->block.state();
+    if (state == SpillState::kPoisoned) return Status::data_lost("they were found damaged before");
+    states.push_back(state);
+    if (state != SpillState::kDiscarded) spilled.push_back(segment);
   }
-  for (Segment* segment : segments) (void)segment->block.go(BlockPlace::kRestoring);
+  for (Segment* segment : segments) (void)segment->block.go(SpillState::kRestoring);
   Status status = caught([&] { return mover_.copy_back(device_bytes(spilled), urgency); });
   if (!status.ok()) {
-    *is_settled = lanes_.drain_in().ok();
-    for (size_t i = 0; i < segments.size(); ++i) (void)segments[i]->block.go(places[i]);
+    *is_settled = copies_.drain_in().ok();
+    for (size_t i = 0; i < segments.size(); ++i) (void)segments[i]->block.go(states[i]);
     poison(spilled);
     return status;
   }
@@ -191,9 +191,9 @@ Status RegionMemory::copy_back(const Ranges& ranges, const Urgency& urgency, boo
 
 Status RegionMemory::write_down(Segment& segment, Packer* packer) {
   SpillBlock& block = segment.block;
-  if (Status status = block.go(BlockPlace::kWriting); !status.ok()) return status;
+  if (Status status = block.go(SpillState::kWriting); !status.ok()) return status;
   Status status = mover_.write_down(block, packer);
-  if (Status back = block.go(status.ok() ? BlockPlace::kDisk : BlockPlace::kHost); !back.ok()) return back;
+  if (Status back = block.go(status.ok() ? SpillState::kDisk : SpillState::kHost); !back.ok()) return back;
   if (status.ok()) mover_.drop_host(block);
   return status;
 }
@@ -203,7 +203,7 @@ Status RegionMemory::write_down(const Ranges& ranges, Packer* packer) {
     const Lock writing(writing_down_);
     Segment* next = nullptr;
     for_each_in(ranges, [&](Segment& segment) {
-      if (next == nullptr && segment.va >= from && segment.block.place() == BlockPlace::kHost)
+      if (next == nullptr && segment.va >= from && segment.block.state() == SpillState::kHost)
         next = &segment;
     });
     if (next == nullptr) return {};
@@ -216,13 +216,13 @@ Status RegionMemory::write_down(const Ranges& ranges, Packer* packer) {
 
 Status RegionMemory::read_part(Segment& segment, uint64_t offset, uint64_t bytes, std::byte* out,
                                const Urgency& urgency) {
-  switch (segment.block.place()) {
-    case BlockPlace::kHost:
+  switch (segment.block.state()) {
+    case SpillState::kHost:
       std::memcpy(out, segment.block.spilled.host + offset, bytes);
       return {};
-    case BlockPlace::kDisk:
+    case SpillState::kDisk:
       break;
-    case BlockPlace::kDiscarded:
+    case SpillState::kDiscarded:
       return Status::invalid_state(fmt::format("the bytes at {:#x} were not kept", segment.va + offset));
     default:
       return Status::data_lost(
@@ -266,24 +266,24 @@ RegionUsage RegionMemory::usage(const Ranges& ranges) const {
   RegionUsage usage;
   for_each_in(ranges, [&](const Segment& segment) {
     const uint64_t bytes = segment.block.bytes;
-    switch (segment.block.place()) {
-      case BlockPlace::kHost:
-      case BlockPlace::kWriting:
+    switch (segment.block.state()) {
+      case SpillState::kHost:
+      case SpillState::kWriting:
         usage.host_bytes += bytes;
         return;
-      case BlockPlace::kDisk:
-      case BlockPlace::kReading:
+      case SpillState::kDisk:
+      case SpillState::kReading:
         usage.disk_bytes += bytes;
         return;
-      case BlockPlace::kDiscarded:
+      case SpillState::kDiscarded:
         usage.discarded_bytes += bytes;
         return;
-      case BlockPlace::kPoisoned:
+      case SpillState::kPoisoned:
         usage.lost_bytes += bytes;
         return;
-      case BlockPlace::kResident:
-      case BlockPlace::kEvicting:
-      case BlockPlace::kRestoring:
+      case SpillState::kResident:
+      case SpillState::kEvicting:
+      case SpillState::kRestoring:
         usage.device_bytes += bytes;
         return;
     }
@@ -294,7 +294,7 @@ RegionUsage RegionMemory::usage(const Ranges& ranges) const {
 RegionMemory::Ranges RegionMemory::lost(const Ranges& ranges) const {
   Ranges found;
   for_each_in(ranges, [&](const Segment& segment) {
-    if (segment.block.place() == BlockPlace::kPoisoned) found.push_back({segment.va, segment.block.bytes});
+    if (segment.block.state() == SpillState::kPoisoned) found.push_back({segment.va, segment.block.bytes});
   });
   return found;
 }

@@ -41,10 +41,10 @@ class RegionMemory {
  public:
   using Ranges = std::vector<PageRange>;
   // What is copied as one: a large region is many, so that host memory that is nearly full takes a part.
-  static constexpr uint64_t kMostSegmentBytes = CopyLanes::kPartBytes;
+  static constexpr uint64_t kMostSegmentBytes = CopyStreams::kPartBytes;
 
-  RegionMemory(CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk)
-      : lanes_(lanes), mover_(lanes, pinned, disk) {}
+  RegionMemory(CopyStreams& copy_streams, PinnedArena& pinned, DiskTier& disk)
+      : copies_(copy_streams), mover_(copy_streams, pinned, disk) {}
   ~RegionMemory();
   RegionMemory(const RegionMemory&) = delete;
   RegionMemory& operator=(const RegionMemory&) = delete;
@@ -69,7 +69,7 @@ class RegionMemory {
 
   RegionUsage usage(const Ranges& ranges) const;
   Ranges lost(const Ranges& ranges) const;
-  CopyLanes& lanes() { return lanes_; }
+  CopyStreams& copy_streams() { return copies_; }
 
  private:
   struct Segment {
@@ -98,7 +98,7 @@ class RegionMemory {
   template <typename Visit>
   void for_each_in(const Ranges& ranges, Visit visit) const;
 
-  CopyLanes& lanes_;
+  CopyStreams& copies_;
   BlockMover mover_;
   mutable BlockingMutex mutex_;
   Segments segments_ SPW_GUARDED_BY(mutex_);

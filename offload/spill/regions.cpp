@@ -88,7 +88,7 @@ bool Regions::hold(Region& region, Status* refused) {
 }
 
 bool Regions::settle(Region& region, Status* refused) {
-  const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
+  const CopyStreams::Demand demand(memory_.copy_streams(), region.urgency);
   if (!hold(region, refused)) return false;
   if (LastRungs::is_inside() && is_coming(region)) {
     region.mutex.unlock();
@@ -274,12 +274,12 @@ bool Regions::write_down_colder(const Region& leaving) {
 }
 
 Status Regions::note_failure(Status failed) {
-  const ScopedContext context(memory_.lanes().driver(), arena_.context());
-  return memory_.lanes().note_failure(std::move(failed));
+  const ScopedContext context(memory_.copy_streams().driver(), arena_.context());
+  return memory_.copy_streams().note_failure(std::move(failed));
 }
 
 Status Regions::move_out(Region& region, SpillTo to) {
-  if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
+  if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
   // What the program has freed of others is no use to anybody.
   const auto make_room = [&]() SPW_REQUIRES(region.mutex) {
@@ -317,7 +317,7 @@ Status Regions::lost(const Region& region, const std::string& why) const {
 }
 
 Status Regions::bring_back(Region& region) {
-  if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
+  if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
   const auto begin = Clock::now();
   const void* const outer = std::exchange(moving_region, &region);
   Status status = caught([&] {
@@ -357,7 +357,7 @@ Status Regions::restore(const std::string& tag) {
       return std::move(*prefetched);
     if (!region.is_out)
       return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
-    const CopyLanes::Demand demand(memory_.lanes(), region.urgency);
+    const CopyStreams::Demand demand(memory_.copy_streams(), region.urgency);
     return bring_back(region);
   });
 }
@@ -371,7 +371,7 @@ Status Regions::prefetch(const std::string& tag) {
   if (!hold(region, &refused)) return refused;
   const Lock lock(region.mutex, kAdoptLock);
   if (region.prefetching.valid()) return {};
-  if (Status off = memory_.lanes().why_off(); !off.ok()) return off;
+  if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
   if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
   region.prefetched.reset();
   // Everyone else waits for the thread before looking at the region, so it needs no lock. Nobody joins it: it
@@ -436,8 +436,8 @@ Status Regions::set_codec(const std::string& tag, Codec codec) {
   });
 }
 
-Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
-  Relief relief;
+EvictionResult Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
+  EvictionResult result;
   std::vector<RegionPointer> candidates;
   {
     const Lock lock(mutex_);
@@ -452,7 +452,7 @@ Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
   for (RegionPointer& region : candidates) {
     if (region.get() == moving_region) continue;
     if (!region->mutex.try_lock()) {
-      relief.is_complete = false;
+      result.is_complete = false;
       continue;
     }
     const Lock lock(region->mutex, kAdoptLock);
@@ -463,40 +463,40 @@ Relief Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
     return a.priority != b.priority ? a.priority > b.priority : a.last_use < b.last_use;
   });
   for (const Choice& choice : choices) {
-    if (!wants_more(relief.bytes)) break;
+    if (!wants_more(result.bytes)) break;
     Region& region = *choice.region;
     if (!region.mutex.try_lock()) {
-      relief.is_complete = false;
+      result.is_complete = false;
       continue;
     }
     const Lock lock(region.mutex, kAdoptLock);
     if (!may_go(region)) continue;
     const uint64_t held = arena_.pool_held_bytes(region.id);
-    if (move_out(region, SpillTo::kHost).ok()) relief.bytes += held;
+    if (move_out(region, SpillTo::kHost).ok()) result.bytes += held;
   }
-  return relief;
+  return result;
 }
 
 uint64_t Regions::uses() {
   return next_use.load(std::memory_order_relaxed);
 }
 
-Result<Relief> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
+Result<EvictionResult> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
                                 const std::function<bool()>& goes_on) {
   const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
   const uint64_t before = held();
-  if (before <= above_bytes) return Relief{};
+  if (before <= above_bytes) return EvictionResult{};
   if (Status status = arena_.trim_for_now(); !status.ok()) return status;
   bool was_stopped = false;
-  Relief relief = evict_coldest([&](uint64_t) {
+  EvictionResult result = evict_coldest([&](uint64_t) {
     if (held() <= below_bytes) return false;
     was_stopped = !goes_on();
     return !was_stopped;
   });
   const uint64_t after = held();
-  relief.bytes = before > after ? before - after : 0;
-  relief.is_complete = after <= below_bytes || (relief.is_complete && !was_stopped);
-  return relief;
+  result.bytes = before > after ? before - after : 0;
+  result.is_complete = after <= below_bytes || (result.is_complete && !was_stopped);
+  return result;
 }
 
 Status Regions::release(const std::string& tag) {

@@ -36,7 +36,7 @@ struct RegionReport {
 };
 
 // What an idle phase gave back.
-struct Relief {
+struct EvictionResult {
   uint64_t bytes = 0;
   bool is_complete = true;  // false: it was stopped, or passed over a region that somebody had in hand
 };
@@ -79,7 +79,7 @@ class Regions {
   static uint64_t uses();
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
   // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
-  Result<Relief> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
+  Result<EvictionResult> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
   Status release(const std::string& tag);
   // See spw_region_read.
   Status read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out);
@@ -150,7 +150,7 @@ class Regions {
   RegionReport report_of(const Region& region) const SPW_REQUIRES(region.mutex);
   // Evicts what may go, the coldest first, each region at most once, as long as `wants_more`, which is told
   // how many bytes went so far, says so before each. Never waits for a region that somebody has in hand.
-  Relief evict_coldest(const std::function<bool(uint64_t)>& wants_more);
+  EvictionResult evict_coldest(const std::function<bool(uint64_t)>& wants_more);
 
   Arena& arena_;
   RegionMemory& memory_;

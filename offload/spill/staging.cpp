@@ -23,9 +23,9 @@ Status DiskWork::wait() {
   return std::exchange(status_, Status());
 }
 
-Result<std::unique_ptr<Staging>> Staging::create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes,
+Result<std::unique_ptr<Staging>> Staging::create(CopyStreams& copy_streams, PinnedArena& arena, uint64_t bytes,
                                                  size_t most, bool wants_pinned) {
-  std::unique_ptr<Staging> staging(new Staging(lanes, arena));
+  std::unique_ptr<Staging> staging(new Staging(copy_streams, arena));
   staging->is_pinned_ = wants_pinned;
   const size_t wanted =
       std::clamp<size_t>(static_cast<size_t>((bytes + kBufferBytes - 1) / kBufferBytes), 1, most);
@@ -48,7 +48,7 @@ Result<std::unique_ptr<Staging>> Staging::create(CopyLanes& lanes, PinnedArena& 
     if (wants_pinned && !staging->is_pinned_) break;
   }
   for (const std::unique_ptr<Buffer>& buffer : staging->buffers_) {
-    Result<Event> event = lanes.events().acquire();
+    Result<Event> event = copy_streams.events().acquire();
     if (!event.ok()) return event.take_status();
     buffer->copied = std::move(event.value());
   }
@@ -68,7 +68,7 @@ Staging::~Staging() {
   for (const std::unique_ptr<Buffer>& buffer : buffers_) {
     (void)buffer->disk.wait();
     const bool is_done = wait_for_copy(*buffer).ok();
-    if (buffer->copied) lanes_.events().give_back(std::move(buffer->copied));
+    if (buffer->copied) copies_.events().give_back(std::move(buffer->copied));
     if (!is_done) continue;
     if (is_pinned_) {
       arena_.give_back(buffer->memory, kBufferBytes);
@@ -90,7 +90,7 @@ Status Staging::mark_copy(Buffer& buffer, CUstream stream) {
   Status status = buffer.copied.record(stream);
   if (status.ok()) return {};
   // Without a mark, the stream's end is one.
-  const Driver& driver = lanes_.driver();
+  const Driver& driver = copies_.driver();
   if (driver.cuStreamSynchronize(stream) == CUDA_SUCCESS) buffer.is_copying = false;
   return status;
 }

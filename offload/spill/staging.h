@@ -12,7 +12,7 @@
 
 #include "driver/event.h"
 #include "offload/pinned_arena.h"
-#include "offload/spill/copy_lanes.h"
+#include "offload/spill/copy_streams.h"
 #include "stats/lock.h"
 
 namespace spillway {
@@ -47,7 +47,7 @@ class Staging {
   // Of as many buffers as `bytes` can use, at most `most`. Unless `wants_pinned` they are plain memory from
   // the beginning. The context must be current. Errors: out_of_memory, where the host has no memory for one
   // buffer; driver.
-  static Result<std::unique_ptr<Staging>> create(CopyLanes& lanes, PinnedArena& arena, uint64_t bytes,
+  static Result<std::unique_ptr<Staging>> create(CopyStreams& copy_streams, PinnedArena& arena, uint64_t bytes,
                                                  size_t most, bool wants_pinned);
   // Waits for what still uses the buffers; where that fails, their memory is never used again.
   ~Staging();
@@ -65,9 +65,9 @@ class Staging {
   Status mark_copy(Buffer& buffer, CUstream stream);
 
  private:
-  Staging(CopyLanes& lanes, PinnedArena& arena) : lanes_(lanes), arena_(arena) {}
+  Staging(CopyStreams& copy_streams, PinnedArena& arena) : copies_(copy_streams), arena_(arena) {}
 
-  CopyLanes& lanes_;
+  CopyStreams& copies_;
   PinnedArena& arena_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   bool is_pinned_ = true;

@@ -13,7 +13,7 @@
 namespace spillway {
 
 struct Stashes::Stash {
-  explicit Stash(uint64_t bytes) : block(bytes, BlockPlace::kResident) {}
+  explicit Stash(uint64_t bytes) : block(bytes, SpillState::kResident) {}
 
   SpillBlock block;
   Event copied_out;  // I2: what comes back waits for it
@@ -39,16 +39,16 @@ struct Stashes::Stash {
 
 Stashes::~Stashes() {
   stop();
-  const ScopedContext context(lanes_.driver(), context_);
-  (void)lanes_.drain_out();
-  (void)lanes_.drain_in();
+  const ScopedContext context(copies_.driver(), context_);
+  (void)copies_.drain_out();
+  (void)copies_.drain_in();
   for (Stash* stash : freed_) destroy(*stash);
 }
 
 // ---- Events
 
 Result<Event> Stashes::mark(CUstream stream) {
-  Result<Event> event = lanes_.events().acquire();
+  Result<Event> event = copies_.events().acquire();
   if (!event.ok()) return event.take_status();
   if (Status status = event->record(stream); !status.ok()) return status;
   return event;
@@ -56,7 +56,7 @@ Result<Event> Stashes::mark(CUstream stream) {
 
 void Stashes::destroy(Stash& stash) {
   for (Event* event : {&stash.copied_out, &stash.copied_in, &stash.target_ready}) {
-    if (*event) lanes_.events().give_back(std::move(*event));
+    if (*event) copies_.events().give_back(std::move(*event));
   }
   const uint64_t bytes = stash.block.bytes;
   if (stash.block.spilled.host != nullptr) counters_.host_bytes -= bytes;
@@ -73,7 +73,7 @@ void Stashes::destroy_finished() {
     const Result<bool> completed = event.completed();
     return completed.ok() && completed.value();
   };
-  const RelaxedCapture relaxed(lanes_.driver());
+  const RelaxedCapture relaxed(copies_.driver());
   freed_.remove_if([&](Stash* stash) SPW_REQUIRES(mutex_) {
     if (stash->is_queued || !is_done(stash->copied_out) || !is_done(stash->copied_in)) return false;
     destroy(*stash);
@@ -102,8 +102,8 @@ Result<void*> Stashes::find_slot(const SpillBlock& block) {
 
 Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to) {
   if (bytes == 0) return Status::invalid_argument("a stash of 0 bytes");
-  if (Status off = lanes_.why_off(); !off.ok()) return off;
-  if (is_capturing(lanes_.driver(), stream)) {
+  if (Status off = copies_.why_off(); !off.ok()) return off;
+  if (is_capturing(copies_.driver(), stream)) {
     return Status::invalid_state("the stream is being captured: what a graph saves must stay on the device");
   }
   auto stash = std::make_unique<Stash>(bytes);
@@ -113,7 +113,7 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
     return Status::unsupported("no directory for spilled memory is set: see spill_dir");
   }
   // Pinning would end another stream's capture.
-  const RelaxedCapture relaxed(lanes_.driver());
+  const RelaxedCapture relaxed(copies_.driver());
   Result<void*> slot = find_slot(stash->block);
   const Lock lock(mutex_);
   if (!slot.ok()) {
@@ -122,24 +122,24 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
   }
   stash->block.spilled.host = static_cast<std::byte*>(slot.value());
   Result<Event> made = mark(stream);
-  Status status = made.ok() ? made->make_wait(lanes_.out()) : made.take_status();
-  if (made.ok()) lanes_.events().give_back(std::move(made.value()));
-  if (status.ok()) status = stash->block.go(BlockPlace::kEvicting);
-  if (status.ok()) status = lanes_.copy_out(stash->block.spilled.host, va, bytes);
+  Status status = made.ok() ? made->make_wait(copies_.out()) : made.take_status();
+  if (made.ok()) copies_.events().give_back(std::move(made.value()));
+  if (status.ok()) status = stash->block.go(SpillState::kEvicting);
+  if (status.ok()) status = copies_.copy_out(stash->block.spilled.host, va, bytes);
   if (!status.ok()) {
     mover_.drop(stash->block);
-    return lanes_.note_failure(std::move(status));
+    return copies_.note_failure(std::move(status));
   }
-  Result<Event> copied = mark(lanes_.out());
+  Result<Event> copied = mark(copies_.out());
   // Without an event there is the stream's end to wait for.
   if (copied.ok()) {
     stash->copied_out = std::move(copied.value());
-  } else if (Status drained = lanes_.drain_out(); !drained.ok()) {
+  } else if (Status drained = copies_.drain_out(); !drained.ok()) {
     stash->block.spilled.host = nullptr;  // may still be written to: never used again
-    return lanes_.note_failure(std::move(drained));
+    return copies_.note_failure(std::move(drained));
   }
   stash->is_copied_out = !stash->copied_out;
-  (void)stash->block.go(BlockPlace::kHost);
+  (void)stash->block.go(SpillState::kHost);
   ++counters_.stashes;
   ++counters_.puts;
   counters_.host_bytes += bytes;
@@ -158,11 +158,11 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
 
 void Stashes::write_down(Stash& stash) {
   // Asked for meanwhile: it is needed where it is.
-  if (stash.is_freed || stash.is_wanted() || !stash.block.go(BlockPlace::kWriting).ok()) return;
+  if (stash.is_freed || stash.is_wanted() || !stash.block.go(SpillState::kWriting).ok()) return;
   mutex_.unlock();
   Status status = caught([&]() -> Status {
     if (!stash.copied_out || stash.is_copied_out) return {};
-    return lanes_.note_failure(stash.copied_out.synchronize());
+    return copies_.note_failure(stash.copied_out.synchronize());
   });
   const bool is_copied_out = status.ok();
   if (is_copied_out) status = mover_.write_down(stash.block, &packer_);
@@ -170,7 +170,7 @@ void Stashes::write_down(Stash& stash) {
   stash.is_copied_out = is_copied_out;
   // Where it was asked for during the write, copies from its host memory go on.
   const bool stays = !status.ok() || stash.is_wanted();
-  (void)stash.block.go(stays ? BlockPlace::kHost : BlockPlace::kDisk);
+  (void)stash.block.go(stays ? SpillState::kHost : SpillState::kDisk);
   if (stays) {
     disk_.release(stash.block.spilled.pieces);
     return;
@@ -183,13 +183,13 @@ void Stashes::write_down(Stash& stash) {
 // ---- Back
 
 Status Stashes::copy_back(Stash& stash) {
-  Status status = stash.copied_out ? stash.copied_out.make_wait(lanes_.in()) : Status();
-  if (status.ok()) status = stash.target_ready.make_wait(lanes_.in());
-  if (status.ok()) status = lanes_.copy_in(stash.target, stash.block.spilled.host, stash.block.bytes);
+  Status status = stash.copied_out ? stash.copied_out.make_wait(copies_.in()) : Status();
+  if (status.ok()) status = stash.target_ready.make_wait(copies_.in());
+  if (status.ok()) status = copies_.copy_in(stash.target, stash.block.spilled.host, stash.block.bytes);
   if (!status.ok()) return status;
-  Result<Event> copied = mark(lanes_.in());
+  Result<Event> copied = mark(copies_.in());
   if (!copied.ok()) {
-    Status drained = lanes_.drain_in();
+    Status drained = copies_.drain_in();
     stash.is_stuck = !drained.ok();
     return drained.ok() ? copied.take_status() : std::move(drained);
   }
@@ -198,23 +198,23 @@ Status Stashes::copy_back(Stash& stash) {
 }
 
 void Stashes::on_copied_in(Stash& stash, Event copied) {
-  if (stash.copied_in) lanes_.events().give_back(std::move(stash.copied_in));
+  if (stash.copied_in) copies_.events().give_back(std::move(stash.copied_in));
   stash.copied_in = std::move(copied);
   stash.is_enqueued = true;
   counters_.in_bytes += stash.block.bytes;
 }
 
 Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
-  if (Status off = lanes_.why_off(); !off.ok()) return off;
+  if (Status off = copies_.why_off(); !off.ok()) return off;
   const Lock lock(mutex_);
   if (stash.is_coming) return Status::invalid_state("the stash is being brought back already");
-  if (stash.block.place() == BlockPlace::kPoisoned) {
+  if (stash.block.state() == SpillState::kPoisoned) {
     return Status::data_lost(
         fmt::format("{} bytes were moved out and cannot be read any more", stash.block.bytes));
   }
   Result<Event> ready = mark(stream);
-  if (!ready.ok()) return lanes_.note_failure(ready.take_status());
-  if (stash.target_ready) lanes_.events().give_back(std::move(stash.target_ready));
+  if (!ready.ok()) return copies_.note_failure(ready.take_status());
+  if (stash.target_ready) copies_.events().give_back(std::move(stash.target_ready));
   stash.target_ready = std::move(ready.value());
   stash.target = va;
   stash.failed = Status();
@@ -225,7 +225,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
   if (stash.block.spilled.host != nullptr) {
     Status status = copy_back(stash);
     stash.is_coming = status.ok();
-    return lanes_.note_failure(std::move(status));
+    return copies_.note_failure(std::move(status));
   }
   Status status = start_thread();
   if (status.ok()) {
@@ -242,7 +242,7 @@ Status Stashes::begin_get(Stash& stash, CUdeviceptr va, CUstream stream) {
 void Stashes::read_back(Stash& stash) {
   if (stash.is_freed) return;
   destroy_finished();
-  stash.failed = stash.block.go(BlockPlace::kReading);
+  stash.failed = stash.block.go(SpillState::kReading);
   if (!stash.failed.ok()) return;
   mutex_.unlock();
   std::byte* host = nullptr;
@@ -260,12 +260,12 @@ void Stashes::read_back(Stash& stash) {
   mutex_.lock();
   if (!status.ok()) {
     const bool is_lost = status.code() == SPW_ERROR_DATA_LOST;
-    (void)stash.block.go(is_lost ? BlockPlace::kPoisoned : BlockPlace::kDisk);
+    (void)stash.block.go(is_lost ? SpillState::kPoisoned : SpillState::kDisk);
     pinned_.give_back(host, BlockMover::slot_bytes(stash.block));
     stash.failed = std::move(status);
     return;
   }
-  (void)stash.block.go(BlockPlace::kHost);
+  (void)stash.block.go(SpillState::kHost);
   stash.block.spilled.host = host;
   disk_.release(stash.block.spilled.pieces);
   counters_.host_bytes += stash.block.bytes;
@@ -276,21 +276,21 @@ void Stashes::read_back(Stash& stash) {
 
 Status Stashes::stream_back(Stash& stash) {
   if (stash.is_freed) {
-    (void)stash.block.go(BlockPlace::kDisk);
+    (void)stash.block.go(SpillState::kDisk);
     return {};
   }
   stash.is_streaming = true;
   mutex_.unlock();
   const DeviceBytes target{stash.target, &stash.block};
   Status status = caught([&] {
-    Status waits = stash.target_ready.make_wait(lanes_.in());
+    Status waits = stash.target_ready.make_wait(copies_.in());
     return waits.ok() ? mover_.copy_back({&target, 1}, stash.urgency) : std::move(waits);
   });
   mutex_.lock();
   stash.is_streaming = false;
-  (void)stash.block.go(status.code() == SPW_ERROR_DATA_LOST ? BlockPlace::kPoisoned : BlockPlace::kDisk);
+  (void)stash.block.go(status.code() == SPW_ERROR_DATA_LOST ? SpillState::kPoisoned : SpillState::kDisk);
   if (!status.ok()) return status;
-  Result<Event> copied = mark(lanes_.in());
+  Result<Event> copied = mark(copies_.in());
   if (!copied.ok()) return copied.take_status();
   on_copied_in(stash, std::move(copied.value()));
   return {};
@@ -301,22 +301,22 @@ Status Stashes::finish_get(Stash& stash, CUstream stream, bool* late) {
   if (!stash.is_coming) return Status::invalid_state("nothing is being brought back from the stash");
   bool is_late = !stash.is_enqueued;
   {
-    const CopyLanes::Demand demand(lanes_, stash.urgency);
+    const CopyStreams::Demand demand(copies_, stash.urgency);
     // It goes before what nobody waits for yet.
     if (const auto at = std::find(reads_.begin(), reads_.end(), &stash); at != reads_.end())
       std::rotate(reads_.begin(), at, at + 1);
     changed_.wait(mutex_, [&]() SPW_REQUIRES(mutex_) { return stash.is_enqueued || !stash.failed.ok(); });
   }
   stash.is_coming = false;
-  if (!stash.failed.ok()) return lanes_.note_failure(std::exchange(stash.failed, Status()));
+  if (!stash.failed.ok()) return copies_.note_failure(std::exchange(stash.failed, Status()));
   if (!is_late) {
-    const RelaxedCapture relaxed(lanes_.driver());
+    const RelaxedCapture relaxed(copies_.driver());
     const Result<bool> completed = stash.copied_in.completed();
     is_late = !completed.ok() || !completed.value();
   }
   counters_.late_gets += is_late ? 1 : 0;
   if (late != nullptr) *late = is_late;
-  return lanes_.note_failure(stash.copied_in.make_wait(stream));
+  return copies_.note_failure(stash.copied_in.make_wait(stream));
 }
 
 void Stashes::free(Stash* stash) {
@@ -329,7 +329,7 @@ void Stashes::free(Stash* stash) {
 }
 
 void Stashes::reclaim() {
-  const ScopedContext context(lanes_.driver(), context_);
+  const ScopedContext context(copies_.driver(), context_);
   const Lock lock(mutex_);
   if (context.status().ok()) destroy_finished();
 }
@@ -362,9 +362,9 @@ void Stashes::stop() {
 void Stashes::work() {
   const Lock lock(mutex_);
   while (!is_stopping_ && !(reads_.empty() && writes_.empty())) {
-    const ScopedContext context(lanes_.driver(), context_);
+    const ScopedContext context(copies_.driver(), context_);
     // Waiting and pinning would end the program's captures.
-    const RelaxedCapture relaxed(lanes_.driver());
+    const RelaxedCapture relaxed(copies_.driver());
     // Somebody waits for what is read, and nobody for what is written.
     const bool is_read = !reads_.empty();
     Stash& stash = is_read ? *reads_.front() : *writes_.front();

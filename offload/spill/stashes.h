@@ -33,11 +33,11 @@ class Stashes {
   struct Stash;
   enum class To : uint8_t { kHost, kDisk };
 
-  Stashes(CUcontext context, CopyLanes& lanes, PinnedArena& pinned, DiskTier& disk,
+  Stashes(CUcontext context, CopyStreams& copy_streams, PinnedArena& pinned, DiskTier& disk,
           Codec codec = Codec::kNone)
       : context_(context),
-        lanes_(lanes),
-        mover_(lanes, pinned, disk),
+        copies_(copy_streams),
+        mover_(copy_streams, pinned, disk),
         pinned_(pinned),
         disk_(disk),
         packer_(codec) {}
@@ -79,7 +79,7 @@ class Stashes {
   void destroy(Stash& stash) SPW_REQUIRES(mutex_);
 
   const CUcontext context_;
-  CopyLanes& lanes_;
+  CopyStreams& copies_;
   BlockMover mover_;
   PinnedArena& pinned_;
   DiskTier& disk_;

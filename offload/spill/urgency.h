@@ -15,7 +15,7 @@ class Urgency {
   bool is_waited_for() const { return waiting_.load(std::memory_order_relaxed) > 0; }
 
  private:
-  friend class CopyLanes;  // which reorders what waits when this changes
+  friend class CopyStreams;  // which reorders what waits when this changes
   std::atomic<int> waiting_{0};
 };
 

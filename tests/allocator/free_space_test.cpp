@@ -10,25 +10,27 @@ namespace {
 
 TEST(LargestRequest, JoinsWholePagesAndTwoEnds) {
   const FreeSpace space{3, 700, 900, 0, 0, 512};
-  EXPECT_EQ(largest_request_bytes(space, 0, {}), 3 * kPageBytes + 700 * kLineBytes);
-  EXPECT_EQ(largest_request_bytes(space, 2, {}), 5 * kPageBytes + 700 * kLineBytes);
+  EXPECT_EQ(largest_request_bytes(space, 0, {}), 3 * kPageBytes + 700 * kQuantumBytes);
+  EXPECT_EQ(largest_request_bytes(space, 2, {}), 5 * kPageBytes + 700 * kQuantumBytes);
   EXPECT_EQ(largest_request_bytes(space, 2, {.share_edges = false}), 5 * kPageBytes);
-  EXPECT_EQ(largest_request_bytes({0, 700, 900, 0, 0, 512}, 0, {}), 900 * kLineBytes);
+  EXPECT_EQ(largest_request_bytes({0, 700, 900, 0, 0, 512}, 0, {}), 900 * kQuantumBytes);
   EXPECT_EQ(largest_request_bytes({0, 5000, 900, 0, 0, 512}, 0, {.share_edges = false}),
-            kPageBytes - kLineBytes);
+            kPageBytes - kQuantumBytes);
 }
 
 TEST(LargestRequest, WithoutViewsTakesWhatLiesInARow) {
   const FreeSpace space{3, 700, 900, 6000, 1, 512};
-  EXPECT_EQ(largest_request_bytes(space, 0, {.views = false}), 6000 * kLineBytes);
+  EXPECT_EQ(largest_request_bytes(space, 0, {.views = false}), 6000 * kQuantumBytes);
   EXPECT_EQ(largest_request_bytes(space, 0, {.views = false, .share_edges = false}), kPageBytes);
 }
 
 TEST(LargestRequest, TakesASlotWhereNothingElseIsLeft) {
   EXPECT_EQ(largest_request_bytes({0, 0, 20, 0, 0, 3072}, 0, {.small_limit_bytes = 16384}), 3072u);
   EXPECT_EQ(largest_request_bytes({0, 0, 32, 0, 0, 3072}, 0, {.small_limit_bytes = 16384}), 3072u);
-  EXPECT_EQ(largest_request_bytes({0, 0, 33, 0, 0, 3072}, 0, {.small_limit_bytes = 16384}), 33 * kLineBytes);
-  EXPECT_EQ(largest_request_bytes({0, 0, 32, 0, 0, 3072}, 0, {.small_limit_bytes = 8192}), 32 * kLineBytes);
+  EXPECT_EQ(largest_request_bytes({0, 0, 33, 0, 0, 3072}, 0, {.small_limit_bytes = 16384}),
+            33 * kQuantumBytes);
+  EXPECT_EQ(largest_request_bytes({0, 0, 32, 0, 0, 3072}, 0, {.small_limit_bytes = 8192}),
+            32 * kQuantumBytes);
   EXPECT_EQ(largest_request_bytes({0, 0, 20, 0, 0, 3072}, 0, {.small_limit_bytes = 2000}), 2000u);
 }
 
@@ -71,7 +73,8 @@ class AskingProgram {
     void* pointer = nullptr;
     if (!arena_->allocate(bytes, stream, &pointer).ok()) return;
     const auto va = reinterpret_cast<uint64_t>(pointer);
-    EXPECT_TRUE(!whole_pages_ || bytes <= kPageBytes - kLineBytes || va % kPageBytes == 0) << "shares a page";
+    EXPECT_TRUE(!whole_pages_ || bytes <= kPageBytes - kQuantumBytes || va % kPageBytes == 0)
+        << "shares a page";
     live_.add({va, bytes, stream, stream});
   }
 

@@ -81,7 +81,7 @@ TEST(Guard, BlocksAreAlignedAndSayThatTheyWereNeverWritten) {
   int64_t requested = 0;
   for (const size_t bytes : kSizes) {
     void* block = guarded.allocate(bytes, stream);
-    EXPECT_EQ(va_of(block) % kLineBytes, 0u);
+    EXPECT_EQ(va_of(block) % kQuantumBytes, 0u);
     EXPECT_EQ(guarded.read(va_of(block), bytes, stream), std::vector<uint8_t>(bytes, kFreshPattern));
     requested += static_cast<int64_t>(bytes);
   }

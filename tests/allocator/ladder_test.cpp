@@ -12,10 +12,10 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 // What was looked for while `request` ran.
 template <typename Work>
-SequencePredictor::Looks looks_of(const Arena& arena, Work request) {
-  const SequencePredictor::Looks before = arena.looks();
+Predictor::Looks looks_of(const Arena& arena, Work request) {
+  const Predictor::Looks before = arena.looks();
   request();
-  const SequencePredictor::Looks after = arena.looks();
+  const Predictor::Looks after = arena.looks();
   return {after.guessed - before.guessed, after.searched - before.searched};
 }
 
@@ -27,8 +27,7 @@ TEST(Ladder, AMissThatAViewServesLooksOnce) {
   for (int i = 0; i < 6; ++i) blocks.push_back(must_allocate(*arena, 10 * kMiB, stream));
   for (const size_t freed : {1u, 3u}) SPW_EXPECT_OK(Arena::free(blocks[freed]));
   void* view = nullptr;
-  const SequencePredictor::Looks looks =
-      looks_of(*arena, [&] { view = must_allocate(*arena, 20 * kMiB, stream); });
+  const Predictor::Looks looks = looks_of(*arena, [&] { view = must_allocate(*arena, 20 * kMiB, stream); });
   EXPECT_EQ(looks.guessed, 1);
   EXPECT_EQ(looks.searched, 1);
   EXPECT_EQ(arena->stats().rungs.view.hits, 1);
@@ -44,8 +43,7 @@ TEST(Ladder, AMissThatAnotherStreamServesLooksOnceMore) {
   SPW_EXPECT_OK(Arena::free(other));
   void* own = must_allocate(*arena, 10 * kMiB, stream);
   void* lent = nullptr;
-  const SequencePredictor::Looks looks =
-      looks_of(*arena, [&] { lent = must_allocate(*arena, 30 * kMiB, stream); });
+  const Predictor::Looks looks = looks_of(*arena, [&] { lent = must_allocate(*arena, 30 * kMiB, stream); });
   EXPECT_EQ(looks.guessed, 2);
   EXPECT_EQ(looks.searched, 1);
   EXPECT_EQ(arena->stats().rungs.device_wait.hits, 1);

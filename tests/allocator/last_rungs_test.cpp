@@ -241,10 +241,10 @@ TEST_F(LastRungsOf, PlacedBlocksAreUsedRecordedFreedAndCountedApart) {
   void* inside = static_cast<char*>(blocks[1]) + 512;
   EXPECT_EQ(Arena::free(inside).code(), SPW_ERROR_INVALID_POINTER);
   EXPECT_EQ(Arena::record_stream(inside, other_).code(), SPW_ERROR_INVALID_POINTER);
-  SPW_EXPECT_OK(Arena::withhold(blocks[1]));
+  SPW_EXPECT_OK(Arena::quarantine(blocks[1]));
   EXPECT_EQ(Arena::free(blocks[1]).code(), SPW_ERROR_INVALID_POINTER);
-  SPW_EXPECT_OK(Arena::release_withheld(blocks[1]));
-  EXPECT_EQ(Arena::release_withheld(blocks[1]).code(), SPW_ERROR_INVALID_POINTER);
+  SPW_EXPECT_OK(Arena::release_quarantined(blocks[1]));
+  EXPECT_EQ(Arena::release_quarantined(blocks[1]).code(), SPW_ERROR_INVALID_POINTER);
   SPW_EXPECT_OK(Arena::free(blocks[0]));
   SPW_EXPECT_OK(Arena::free(blocks[2]));
   EXPECT_EQ(Arena::free(blocks[2]).code(), SPW_ERROR_INVALID_POINTER);

@@ -15,8 +15,8 @@
 #include "allocator/address_map.h"
 #include "allocator/bitmap.h"
 #include "allocator/fragments.h"
-#include "allocator/journal.h"
 #include "allocator/mutex.h"
+#include "allocator/sequence_predictor.h"
 #include "allocator/size_classes.h"
 #include "allocator/slab.h"
 #include "allocator/timeline.h"
@@ -36,7 +36,7 @@ struct Random {
 
 TEST(SizeClasses, EachRequestGetsTheSmallestClassThatHoldsIt) {
   for (uint64_t bytes = 1; bytes <= kLargestSmallBytes; ++bytes) {
-    const uint32_t size_class = kClassOfLines[bytes_to_lines(bytes)];
+    const uint32_t size_class = kClassOfQuanta[bytes_to_quanta(bytes)];
     ASSERT_GE(kClassBytes[size_class], bytes);
     if (size_class > 0) {
       ASSERT_LT(kClassBytes[size_class - 1], bytes);
@@ -83,12 +83,12 @@ TEST(FragmentIndex, FindsAFittingFragmentWheneverThereIsOne) {
   std::vector<uint32_t> prefix(kPages, 0);
   for (int step = 0; step < 5000; ++step) {
     const PageId page = random() % kPages;
-    LineSet& lines = pages[page].free_lines;
-    lines.reset();
-    prefix[page] = random() % 3 == 0 ? 0 : random() % (kPageLines - 1);
-    if (prefix[page] > 0) lines.give(0, prefix[page]);
+    QuantumSet& quanta = pages[page].free_quanta;
+    quanta.reset();
+    prefix[page] = random() % 3 == 0 ? 0 : random() % (kPageQuanta - 1);
+    if (prefix[page] > 0) quanta.give(0, prefix[page]);
     index.update(page);
-    const uint32_t wanted = 1 + random() % kPageLines;
+    const uint32_t wanted = 1 + random() % kPageQuanta;
     uint32_t smallest = ~0u;
     for (const uint32_t size : prefix) {
       if (size >= wanted) smallest = std::min(smallest, size);
@@ -97,30 +97,31 @@ TEST(FragmentIndex, FindsAFittingFragmentWheneverThereIsOne) {
     if (smallest == ~0u) {
       ASSERT_EQ(found, kNoPage);
     } else {
-      // Bins are 32 lines wide and only their first pages are looked at: about the smallest, never too small.
+      // Bins are 32 quanta wide and only their first pages are looked at: about the smallest, never too
+      // small.
       ASSERT_NE(found, kNoPage);
       ASSERT_GE(prefix[found], wanted);
     }
     ASSERT_EQ(index.count(kSuffix), 0u);
   }
-  for (PageId page = 0; page < kPages; ++page) pages[page].free_lines.reset();
+  for (PageId page = 0; page < kPages; ++page) pages[page].free_quanta.reset();
 }
 
-Place* first_guess(Journal& journal, uint32_t key) {
-  if (Place* place = journal.guess(key)) return place;
-  return journal.search(key, nullptr);
+CachedRange* first_guess(SequencePredictor& sequence, uint32_t key) {
+  if (CachedRange* range = sequence.guess(key)) return range;
+  return sequence.search(key, nullptr);
 }
 
-TEST(Journal, ARepeatedSequenceIsPredictedFromItsSecondPass) {
-  std::vector<Place> places(500);
-  Journal journal;
+TEST(SequencePredictor, ARepeatedSequenceIsPredictedFromItsSecondPass) {
+  std::vector<CachedRange> ranges(500);
+  SequencePredictor sequence;
   for (int pass = 0; pass < 3; ++pass) {
     int predicted = 0;
-    for (uint32_t i = 0; i < places.size(); ++i) {
+    for (uint32_t i = 0; i < ranges.size(); ++i) {
       const uint32_t key = 100 + i * i % 37;
-      Place* place = first_guess(journal, key);
-      if (place == &places[i]) ++predicted;
-      journal.append(key, &places[i], nullptr);
+      CachedRange* range = first_guess(sequence, key);
+      if (range == &ranges[i]) ++predicted;
+      sequence.append(key, &ranges[i], nullptr);
     }
     if (pass > 0) {
       EXPECT_GE(predicted, 490) << "pass " << pass;
@@ -128,18 +129,18 @@ TEST(Journal, ARepeatedSequenceIsPredictedFromItsSecondPass) {
   }
 }
 
-TEST(Journal, AnInsertedRequestCostsFewPredictions) {
-  std::vector<Place> places(300);
-  Place extra;
-  Journal journal;
+TEST(SequencePredictor, AnInsertedRequestCostsFewPredictions) {
+  std::vector<CachedRange> ranges(300);
+  CachedRange extra;
+  SequencePredictor sequence;
   for (int pass = 0; pass < 4; ++pass) {
     int wrong = 0;
-    for (uint32_t i = 0; i < places.size(); ++i) {
-      if (pass == 3 && i == 150) journal.append(9999, &extra, nullptr);
+    for (uint32_t i = 0; i < ranges.size(); ++i) {
+      if (pass == 3 && i == 150) sequence.append(9999, &extra, nullptr);
       const uint32_t key = 1 + i;
-      Place* place = first_guess(journal, key);
-      wrong += place != &places[i];
-      journal.append(key, &places[i], nullptr);
+      CachedRange* range = first_guess(sequence, key);
+      wrong += range != &ranges[i];
+      sequence.append(key, &ranges[i], nullptr);
     }
     if (pass == 3) {
       EXPECT_LE(wrong, 6);
@@ -147,23 +148,23 @@ TEST(Journal, AnInsertedRequestCostsFewPredictions) {
   }
 }
 
-TEST(Journal, ARecycledPlaceIsNotPredicted) {
-  Place place;
-  Journal journal;
-  for (int i = 0; i < 10; ++i) first_guess(journal, 5), journal.append(5, &place, nullptr);
-  ASSERT_EQ(journal.guess(5), &place);
-  ++place.generation;
-  EXPECT_EQ(first_guess(journal, 5), nullptr);
+TEST(SequencePredictor, ARecycledPlaceIsNotPredicted) {
+  CachedRange range;
+  SequencePredictor sequence;
+  for (int i = 0; i < 10; ++i) first_guess(sequence, 5), sequence.append(5, &range, nullptr);
+  ASSERT_EQ(sequence.guess(5), &range);
+  ++range.generation;
+  EXPECT_EQ(first_guess(sequence, 5), nullptr);
 }
 
-TEST(Journal, KeepsARingOfBoundedSize) {
-  Place place;
-  Journal journal;
-  for (uint64_t i = 0; i < 3 * uint64_t{Journal::kMostEntries}; ++i) {
-    journal.append(static_cast<uint32_t>(i % 1000), &place, nullptr);
+TEST(SequencePredictor, KeepsARingOfBoundedSize) {
+  CachedRange range;
+  SequencePredictor sequence;
+  for (uint64_t i = 0; i < 3 * uint64_t{SequencePredictor::kMostEntries}; ++i) {
+    sequence.append(static_cast<uint32_t>(i % 1000), &range, nullptr);
   }
-  EXPECT_EQ(first_guess(journal, (3 * Journal::kMostEntries) % 1000), &place);
-  EXPECT_LE(journal.metadata_bytes(), uint64_t{Journal::kMostEntries} * 32);
+  EXPECT_EQ(first_guess(sequence, (3 * SequencePredictor::kMostEntries) % 1000), &range);
+  EXPECT_LE(sequence.metadata_bytes(), uint64_t{SequencePredictor::kMostEntries} * 32);
 }
 
 TEST(Timeline, AStreamThatTakesOverHasWaitedForNothing) {
@@ -179,20 +180,20 @@ TEST(Timeline, AStreamThatTakesOverHasWaitedForNothing) {
 
 TEST(Slab, EverySlotOnceAndFoundAgain) {
   for (uint32_t size_class = 0; size_class < kClassCount; ++size_class) {
-    Place place;
-    place.va = uint64_t{1} << 32;
+    CachedRange range;
+    range.va = uint64_t{1} << 32;
     Slab slab;
-    slab.open(&place, size_class);
+    slab.open(&range, size_class);
     std::set<uint32_t> slots;
     while (!slab.full()) {
       const uint32_t slot = slab.take_slot(1);
       ASSERT_TRUE(slots.insert(slot).second);
       ASSERT_EQ(slab.slot_at(slab.va_of(slot)), slot);
       ASSERT_EQ(slab.slot_at(slab.va_of(slot) + 1), kMostSlots);
-      ASSERT_LE(slab.va_of(slot) + slab.slot_bytes(), place.va + kSlabBytes);
+      ASSERT_LE(slab.va_of(slot) + slab.slot_bytes(), range.va + kSlabBytes);
     }
     EXPECT_EQ(slots.size(), slots_of_class(size_class));
-    EXPECT_EQ(slab.slot_at(place.va - kLineBytes), kMostSlots);
+    EXPECT_EQ(slab.slot_at(range.va - kQuantumBytes), kMostSlots);
   }
 }
 
@@ -205,15 +206,15 @@ TEST(AddressMap, AnswersNullForWhatWasNeverEntered) {
 
 TEST(AddressMap, EntersAndClearsUnits) {
   AddressMap& map = AddressMap::instance();
-  Place place;
+  CachedRange range;
   const uint64_t va = uint64_t{77} << 33;
-  ASSERT_TRUE(map.set(va, 4, &place));
-  EXPECT_EQ(map.find(va + 4 * kUnitBytes - 1), &place);
-  EXPECT_EQ(map.find(va + 4 * kUnitBytes), nullptr);
-  const Place other;
+  ASSERT_TRUE(map.set(va, 4, &range));
+  EXPECT_EQ(map.find(va + 4 * kGranuleBytes - 1), &range);
+  EXPECT_EQ(map.find(va + 4 * kGranuleBytes), nullptr);
+  const CachedRange other;
   map.clear_if(va, &other);
-  EXPECT_EQ(map.find(va), &place);
-  for (uint64_t unit = 0; unit < 4; ++unit) map.clear_if(va + unit * kUnitBytes, &place);
+  EXPECT_EQ(map.find(va), &range);
+  for (uint64_t unit = 0; unit < 4; ++unit) map.clear_if(va + unit * kGranuleBytes, &range);
   EXPECT_EQ(map.find(va), nullptr);
 }
 
@@ -223,24 +224,24 @@ TEST(AddressMap, FindsWhatLiesBefore) {
   AddressMap& map = AddressMap::instance();
   std::mt19937_64 random(7);
   const uint64_t base = uint64_t{91} << 33;
-  std::vector<Place> places(400);
-  std::map<uint64_t, Place*> entered;
+  std::vector<CachedRange> ranges(400);
+  std::map<uint64_t, CachedRange*> entered;
   const auto nearest = [&](uint64_t va, uint64_t most_bytes) {
-    Place* found = nullptr;
-    map.find_before(va, most_bytes, [&](Place& place) {
-      found = &place;
+    CachedRange* found = nullptr;
+    map.find_before(va, most_bytes, [&](CachedRange& range) {
+      found = &range;
       return true;
     });
     return found;
   };
   for (int step = 0; step < 20000; ++step) {
     const uint64_t spread =
-        random() % 3 == 0 ? uint64_t{40} << 30 : (random() % 2 == 0 ? 80 * kUnitBytes : kPageBytes * 64);
-    const uint64_t va = base + random() % spread / kUnitBytes * kUnitBytes;
-    if (entered.size() < places.size() / 2 || random() % 2 == 0) {
-      Place* place = &places[random() % places.size()];
-      ASSERT_TRUE(map.set(va, 1, place));
-      entered[va] = place;
+        random() % 3 == 0 ? uint64_t{40} << 30 : (random() % 2 == 0 ? 80 * kGranuleBytes : kPageBytes * 64);
+    const uint64_t va = base + random() % spread / kGranuleBytes * kGranuleBytes;
+    if (entered.size() < ranges.size() / 2 || random() % 2 == 0) {
+      CachedRange* range = &ranges[random() % ranges.size()];
+      ASSERT_TRUE(map.set(va, 1, range));
+      entered[va] = range;
     } else {
       const auto gone = std::next(entered.begin(), static_cast<ptrdiff_t>(random() % entered.size()));
       map.clear_if(gone->first, gone->second);
@@ -248,29 +249,29 @@ TEST(AddressMap, FindsWhatLiesBefore) {
     }
     const uint64_t asked = base + random() % (uint64_t{41} << 30);
     const auto after = entered.upper_bound(asked);
-    Place* expected = after == entered.begin() ? nullptr : std::prev(after)->second;
+    CachedRange* expected = after == entered.begin() ? nullptr : std::prev(after)->second;
     ASSERT_EQ(nearest(asked, uint64_t{64} << 30), expected) << step;
   }
   // In order, and no further than asked for.
-  std::vector<Place*> all;
-  map.find_before(base + (uint64_t{41} << 30), uint64_t{41} << 30, [&](Place& place) {
-    all.push_back(&place);
+  std::vector<CachedRange*> all;
+  map.find_before(base + (uint64_t{41} << 30), uint64_t{41} << 30, [&](CachedRange& range) {
+    all.push_back(&range);
     return false;
   });
-  std::vector<Place*> backwards;
+  std::vector<CachedRange*> backwards;
   for (auto entry = entered.rbegin(); entry != entered.rend(); ++entry) backwards.push_back(entry->second);
   EXPECT_EQ(all, backwards);
-  for (const auto& [va, place] : entered) map.clear_if(va, place);
+  for (const auto& [va, range] : entered) map.clear_if(va, range);
   EXPECT_EQ(nearest(base + (uint64_t{41} << 30), uint64_t{1} << 40), nullptr);
 }
 
 // 32 million entries lie between; one after the other they would take minutes.
 TEST(AddressMap, FindsWhatLiesFarBefore) {
   AddressMap& map = AddressMap::instance();
-  Place place;
+  CachedRange range;
   const uint64_t va = uint64_t{101} << 33;
-  ASSERT_TRUE(map.set(va, 1, &place));
-  Place guide;
+  ASSERT_TRUE(map.set(va, 1, &range));
+  CachedRange guide;
   for (uint64_t gib = 4; gib <= 512; gib += 4) {  // tables that are there, with nothing in them
     ASSERT_TRUE(map.set(va + (gib << 30), 1, &guide));
     map.clear_if(va + (gib << 30), &guide);
@@ -278,9 +279,9 @@ TEST(AddressMap, FindsWhatLiesFarBefore) {
   int found = 0;
   for (int i = 0; i < 10000; ++i)
     map.find_before(va + (uint64_t{512} << 30), uint64_t{1} << 40,
-                    [&](Place& at) { return found += &at == &place, true; });
+                    [&](CachedRange& at) { return found += &at == &range, true; });
   EXPECT_EQ(found, 10000);
-  map.clear_if(va, &place);
+  map.clear_if(va, &range);
 }
 
 // Threads that take the lock in bursts, so that a bias is given and taken away again and again.

@@ -29,11 +29,11 @@ MOVES = "allocator/pool_mover.cpp"
 HEAP = "allocator/heap.cpp"
 PENDING = "allocator/pending_frees.cpp"
 FREE_PAGES = "allocator/free_pages.cpp"
-EXTENTS = "allocator/extent_cache.cpp"
+EXTENTS = "allocator/range_cache.cpp"
 HEAP_STATE = "allocator/heap_state.cpp"
 HEAP_H = "allocator/heap.h"
 STORE = "allocator/page_store.cpp"
-STREAMLESS = "allocator/streamless.cpp"
+LEGACY_POOL = "allocator/legacy_pool.cpp"
 
 MUTANTS = [
     # ---- Epochs
@@ -170,10 +170,10 @@ MUTANTS = [
     Mutant(
         "a state takes what another stream uses",
         HEAP_STATE,
-        "if (is_in_the_way(place, state)) in_the_way = &place;",
+        "if (is_in_the_way(range, state)) in_the_way = &range;",
         "",
     ),
-    Mutant("a large free forgets other streams", HEAP, "if (!place.has_stream_uses) {", "if (true) {"),
+    Mutant("a large free forgets other streams", HEAP, "if (!range.has_stream_uses) {", "if (true) {"),
     Mutant("a small free forgets other streams", HEAP, "if (!Slab::test(slab->stream_uses, slot)) {", "if (true) {"),
     Mutant(
         "only the last stream is remembered",
@@ -181,7 +181,7 @@ MUTANTS = [
         "if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);",
         "users = {user};",
     ),
-    Mutant("a pending free bears no epoch", PENDING, "&place, slot, epoch};", "&place, slot, 0 * epoch};"),
+    Mutant("a pending free bears no epoch", PENDING, "&range, slot, epoch};", "&range, slot, 0 * epoch};"),
     Mutant(
         "another thread's default stream takes an event",
         PENDING,
@@ -284,8 +284,8 @@ MUTANTS = [
     Mutant(
         "pages go before they are complete",
         HEAP_H,
-        " && pages_.is_vacant(page) && is_done_with(page);",
-        " && pages_.is_vacant(page);",
+        " && pages_.is_free(page) && is_done_with(page);",
+        " && pages_.is_free(page);",
     ),
     Mutant("pages of an open pool go", HEAP, "  if (!use.keeps_pages) return;\n", "  return;\n"),
     Mutant("what a pool used goes", EXTENTS, "{ pages.insert(page); }", "{ (void)page; }"),
@@ -338,21 +338,21 @@ MUTANTS = [
     Mutant(
         "views with a lost slot are retired under a block",
         VIEWS,
-        "if (is_lost(place) && !in_use) return;",
-        "if (is_lost(place)) return;",
+        "if (is_lost(range) && !in_use) return;",
+        "if (is_lost(range)) return;",
     ),
-    Mutant("places in lost slots are taken", FREE_PAGES, "  if (is_lost(place)) return false;\n", ""),
+    Mutant("places in lost slots are taken", FREE_PAGES, "  if (is_lost(range)) return false;\n", ""),
     # Without VMM the number of a segment that is gone serves the next one, at another address.
     Mutant(
         "places of segments that are gone are taken",
         FREE_PAGES,
-        "  if (!store_.uses_vmm() && has_moved(place)) return false;\n",
+        "  if (!store_.uses_vmm() && has_moved(range)) return false;\n",
         "",
     ),
     Mutant(
         "a view that lost a slot keeps its places",
         STORE,
-        "  --view.mapped;\n  view.lose_places();\n",
+        "  --view.mapped;\n  view.lose_ranges();\n",
         "  --view.mapped;\n",
     ),
     # Pools that leave the device.
@@ -378,31 +378,31 @@ MUTANTS = [
     Mutant("a move does not wait", MOVES, "return waits_.synchronize_context(all);", "return {};"),
     Mutant("a move does not ask for captures", MOVES, "if (heaps_.any_capturing(all))", "if (false)"),
     # ---- Memory without a stream
-    Mutant("an epoch asks no stream of the program", STREAMLESS, "    all.push_back(listed.stream);\n", ""),
+    Mutant("an epoch asks no stream of the program", LEGACY_POOL, "    all.push_back(listed.stream);\n", ""),
     Mutant(
         "an epoch does not ask the legacy stream",
-        STREAMLESS,
+        LEGACY_POOL,
         "std::vector<CUstream> all{CU_STREAM_LEGACY};",
         "std::vector<CUstream> all;",
     ),
-    Mutant("an epoch forgets streams that are gone", STREAMLESS, "events = orphans_;", "events;"),
-    Mutant("a stream goes without an event", STREAMLESS, "orphans_.push_back(std::move(event));", ""),
+    Mutant("an epoch forgets streams that are gone", LEGACY_POOL, "events = orphans_;", "events;"),
+    Mutant("a stream goes without an event", LEGACY_POOL, "orphans_.push_back(std::move(event));", ""),
     Mutant(
         "an epoch is complete when one event is",
-        STREAMLESS,
+        LEGACY_POOL,
         "while (!events.empty() && is_reached(events.back())) events.pop_back();",
         "if (!events.empty() && is_reached(events.back())) events.clear();",
     ),
-    Mutant("an epoch is complete at once", STREAMLESS, "    if (!events.empty()) break;\n", ""),
+    Mutant("an epoch is complete at once", LEGACY_POOL, "    if (!events.empty()) break;\n", ""),
     Mutant(
         "an epoch is closed during a capture",
-        STREAMLESS,
+        LEGACY_POOL,
         "if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return false;",
         "",
     ),
-    Mutant("borrowed memory is handed out before its wait is over", STREAMLESS, "return settle();", "return {};"),
+    Mutant("borrowed memory is handed out before its wait is over", LEGACY_POOL, "return settle();", "return {};"),
     Mutant(
-        "the program's frees are not waited for", STREAMLESS, "if (event->synchronize().ok()) continue;", "continue;"
+        "the program's frees are not waited for", LEGACY_POOL, "if (event->synchronize().ok()) continue;", "continue;"
     ),
     Mutant("a move goes on beside an open pool", MOVES, "if (!waits_.may_wait_for_context()) {", "if (false) {"),
 ]

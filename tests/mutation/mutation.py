@@ -41,7 +41,7 @@ PROGRAMS = (
         "allocator_arena_test",
         "Streams.*:StreamIdentity.*:Pools.*:PoolStates.*:Captures.*:SourcesTest.*:MovesTest.*:Arena.WithoutVmm*",
     ),
-    ("allocator_streamless_test", "StreamlessTest.*"),
+    ("allocator_legacy_pool_test", "LegacyPoolTest.*"),
     ("allocator_random_test", "RandomStreams.*:RandomPoolStates.*"),
 )
 TEST_TIMEOUT_S = 300

@@ -11,13 +11,13 @@
 namespace spillway::test {
 namespace {
 
-using enum BlockPlace;
+using enum SpillState;
 
-const std::vector<BlockPlace> kAll{kResident, kEvicting,  kHost,      kWriting, kDisk,
+const std::vector<SpillState> kAll{kResident, kEvicting,  kHost,      kWriting, kDisk,
                                    kReading,  kRestoring, kDiscarded, kPoisoned};
 
 // As the header tells it; where a block is after each way there.
-const std::set<std::pair<BlockPlace, BlockPlace>> kLegal{
+const std::set<std::pair<SpillState, SpillState>> kLegal{
     {kResident, kEvicting},  {kEvicting, kHost},      {kEvicting, kDisk},       {kEvicting, kResident},
     {kHost, kWriting},       {kWriting, kDisk},       {kWriting, kHost},        {kDisk, kReading},
     {kReading, kHost},       {kReading, kDisk},       {kReading, kPoisoned},    {kHost, kRestoring},
@@ -27,19 +27,19 @@ const std::set<std::pair<BlockPlace, BlockPlace>> kLegal{
 };
 
 TEST(SpillBlock, GoesOnlyWhereTheTableSays) {
-  for (const BlockPlace from : kAll) {
-    for (const BlockPlace to : kAll) {
+  for (const SpillState from : kAll) {
+    for (const SpillState to : kAll) {
       SpillBlock block(4096, from);
       const Status status = block.go(to);
       const bool is_legal = kLegal.count({from, to}) != 0;
       EXPECT_EQ(status.ok(), is_legal) << name_of(from) << " to " << name_of(to);
-      EXPECT_EQ(block.place(), is_legal ? to : from);
+      EXPECT_EQ(block.state(), is_legal ? to : from);
     }
   }
 }
 
 TEST(SpillBlock, WhatIsLostCanOnlyBeGivenUp) {
-  for (const BlockPlace to : kAll) {
+  for (const SpillState to : kAll) {
     SpillBlock block(4096, kPoisoned);
     EXPECT_EQ(block.go(to).ok(), to == kDiscarded) << name_of(to);
   }
@@ -47,7 +47,7 @@ TEST(SpillBlock, WhatIsLostCanOnlyBeGivenUp) {
 
 TEST(SpillBlock, EveryPlaceHasAName) {
   std::set<std::string> names;
-  for (const BlockPlace place : kAll) names.insert(name_of(place));
+  for (const SpillState place : kAll) names.insert(name_of(place));
   EXPECT_EQ(names.size(), kAll.size());
 }
 

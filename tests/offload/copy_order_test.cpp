@@ -14,7 +14,7 @@ namespace spillway::test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kPart = CopyLanes::kPartBytes;
+constexpr size_t kPart = CopyStreams::kPartBytes;
 
 // Sees each copy before the driver does; the driver's table is the test's own.
 using Seen = std::function<void(CUdeviceptr device)>;
@@ -130,7 +130,7 @@ class CopyOrderTest : public testing::Test {
     });
   }
   void wait_for_moves_in(size_t count) const {
-    while (tiers_.lanes->moving_in() < count) std::this_thread::yield();
+    while (tiers_.copy_streams->moving_in() < count) std::this_thread::yield();
   }
 
   struct Made {
@@ -176,7 +176,7 @@ TEST_F(CopyOrderTest, APrefetchThatIsWaitedForOvertakesTheOther) {
   SPW_EXPECT_OK(regions_->prefetch("second"));
   wait_for_moves_in(2);
   std::thread waits = in_background([&] { SPW_EXPECT_OK(regions_->restore("second")); });
-  while (!tiers_.lanes->somebody_waits()) std::this_thread::yield();
+  while (!tiers_.copy_streams->somebody_waits()) std::this_thread::yield();
   gate.open();
   waits.join();
   SPW_EXPECT_OK(regions_->restore("first"));
@@ -213,7 +213,7 @@ class CopyDepthTest : public CopyOrderTest {
     mark_ = reinterpret_cast<decltype(mark_)>(tiers_.device.driver->find("spwSimMark"));
     is_complete_ = reinterpret_cast<decltype(is_complete_)>(tiers_.device.driver->find("spwSimIsComplete"));
     on_copy_out = [this](CUdeviceptr) {
-      const CUstream out = tiers_.lanes->out();
+      const CUstream out = tiers_.copy_streams->out();
       size_t in_flight = 0;
       for (const uint64_t mark : marks_) in_flight += is_complete_(out, mark) == 0 ? 1 : 0;
       most_in_flight_ = std::max(most_in_flight_, in_flight + 1);
@@ -230,7 +230,7 @@ class CopyDepthTest : public CopyOrderTest {
 TEST_F(CopyDepthTest, FewCopiesAreInFlight) {
   make("large", 10);
   SPW_EXPECT_OK(regions_->evict("large", SpillTo::kHost));
-  EXPECT_EQ(most_in_flight_, CopyLanes::kDepth);
+  EXPECT_EQ(most_in_flight_, CopyStreams::kDepth);
   SPW_EXPECT_OK(regions_->restore("large"));
   EXPECT_TRUE(is_intact("large"));
 }

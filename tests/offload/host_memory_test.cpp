@@ -143,7 +143,7 @@ TEST_P(HostMemoryTest, StashesComeBack) {
     Tiers tiers("capacity:64MiB", options_, kPinnedBytes);
     const std::unique_ptr<Arena> arena = tiers.device.arena();
     const auto va = reinterpret_cast<CUdeviceptr>(must_allocate(*arena, kBytes, nullptr));
-    Stashes stashes(arena->context(), *tiers.lanes, tiers.pinned, tiers.disk, GetParam().codec);
+    Stashes stashes(arena->context(), *tiers.copy_streams, tiers.pinned, tiers.disk, GetParam().codec);
     const Driver& driver = *tiers.device.driver;
     ASSERT_EQ(driver.cuMemcpyHtoD(va, pattern.data(), kBytes), CUDA_SUCCESS);
     Stashes::Stash* stash = nullptr;

@@ -81,7 +81,7 @@ TEST_F(LastingErrorTest, OfACopyOut) {
   EXPECT_EQ(first.code(), SPW_ERROR_DRIVER);
   EXPECT_NE(first.text().find("CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << first.text();
   expect_all_off("cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS");
-  EXPECT_EQ(tiers_->lanes().lasting_error(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(tiers_->copy_streams().lasting_error(), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_F(LastingErrorTest, OfAKernelThatTheMoveWaitsFor) {
@@ -121,7 +121,7 @@ TEST_F(LastingErrorTest, OfAStash) {
 TEST_F(LastingErrorTest, AnErrorThatPassesIsNone) {
   device_.inject_fault("cuMemcpyDtoHAsync", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(regions().evict("here", SpillTo::kHost).code(), SPW_ERROR_DRIVER);
-  EXPECT_EQ(tiers_->lanes().lasting_error(), 0);
+  EXPECT_EQ(tiers_->copy_streams().lasting_error(), 0);
   SPW_EXPECT_OK(regions().evict("here", SpillTo::kHost));
   for (const char* tag : {"here", "in-host", "on-disk"}) SPW_EXPECT_OK(regions().restore(tag));
 }

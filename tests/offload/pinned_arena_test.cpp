@@ -24,7 +24,7 @@ spw_pinned_stats stats_of(const PinnedArena& arena) {
   return stats;
 }
 
-char* must_allocate(PinnedArena& arena, uint64_t bytes, uint64_t alignment = PinnedArena::kLineBytes) {
+char* must_allocate(PinnedArena& arena, uint64_t bytes, uint64_t alignment = PinnedArena::kQuantumBytes) {
   Result<void*> block = arena.allocate(bytes, alignment);
   EXPECT_TRUE(block.ok()) << block.status().text();
   return block.ok() ? static_cast<char*>(block.value()) : nullptr;

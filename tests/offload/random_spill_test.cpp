@@ -266,12 +266,12 @@ class RandomSpills {
     if (!made.ok()) return;
     stashed_.push_back({made.value(), block.bytes, block.content});
     // The block may go at once: its memory waits for the copy.
-    if (Arena::record_stream(at->first, tiers_->lanes().out()).ok() && dice_.one_in(2)) {
+    if (Arena::record_stream(at->first, tiers_->copy_streams().out()).ok() && dice_.one_in(2)) {
       SPW_EXPECT_OK(Arena::free(at->first));
       blocks_.erase(at);
     } else {
       device_.clear_faults();                              // those are for the calls under test
-      device_.order(tiers_->lanes().out(), block.stream);  // before it is written again
+      device_.order(tiers_->copy_streams().out(), block.stream);  // before it is written again
     }
   }
 
@@ -293,7 +293,7 @@ class RandomSpills {
       finished = tiers_->stashes().finish_get(*stashed.stash, stream, nullptr);
     }
     EXPECT_NE(finished.code(), SPW_ERROR_DATA_LOST) << finished.text();
-    SPW_EXPECT_OK(Arena::record_stream(pointer, tiers_->lanes().in()));
+    SPW_EXPECT_OK(Arena::record_stream(pointer, tiers_->copy_streams().in()));
     if (begun.ok() && finished.ok() && !is_given_up) {
       EXPECT_EQ(device_.driver->cuStreamSynchronize(stream), CUDA_SUCCESS);
       check(pointer, stashed.bytes, stashed.content);

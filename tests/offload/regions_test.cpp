@@ -202,9 +202,9 @@ TEST_F(RegionsTest, RelievingStopsBetweenTwoRegions) {
     SPW_EXPECT_OK(regions.set_priority(tag, 1));
   }
   const auto relieve = [&](const std::function<bool()>& goes_on) {
-    Result<Relief> relief = regions.relieve(kMiB, 0, goes_on);
-    EXPECT_TRUE(relief.ok()) << relief.status().text();
-    return relief.ok() ? relief->bytes : 0;
+    Result<EvictionResult> result = regions.relieve(kMiB, 0, goes_on);
+    EXPECT_TRUE(result.ok()) << result.status().text();
+    return result.ok() ? result->bytes : 0;
   };
   int asked = 0;
   EXPECT_EQ(relieve([&asked] { return ++asked == 1; }), 20 * kMiB);
@@ -242,9 +242,9 @@ TEST_F(RegionsTest, WhatSomebodyHasInHandIsLeftAndSaid) {
   int passed_over = 0;
   for (int round = 0; round < 100; ++round) {
     for (;;) {
-      Result<Relief> relief = regions.relieve(kMiB, 0, [] { return true; });
-      EXPECT_TRUE(relief.ok()) << relief.status().text();
-      if (!relief.ok() || relief->is_complete) break;
+      Result<EvictionResult> result = regions.relieve(kMiB, 0, [] { return true; });
+      EXPECT_TRUE(result.ok()) << result.status().text();
+      if (!result.ok() || result->is_complete) break;
       ++passed_over;
       std::this_thread::yield();
     }

@@ -30,16 +30,16 @@ inline DiskTierOptions disk_options(const std::string& directory, bool use_uring
 struct Tiers {
   explicit Tiers(const char* configuration, DiskTierOptions disk_tier, uint64_t pinned_bytes = UINT64_MAX)
       : device(configuration), pinned(*device.driver, {pinned_bytes, nullptr}), disk(std::move(disk_tier)) {
-    Result<std::unique_ptr<CopyLanes>> made = CopyLanes::create(*device.driver);
+    Result<std::unique_ptr<CopyStreams>> made = CopyStreams::create(*device.driver);
     if (!made.ok()) throw std::runtime_error(made.status().text());
-    lanes = std::move(made.value());
-    memory = std::make_unique<RegionMemory>(*lanes, pinned, disk);
+    copy_streams = std::move(made.value());
+    memory = std::make_unique<RegionMemory>(*copy_streams, pinned, disk);
   }
 
   Device device;
   PinnedArena pinned;
   DiskTier disk;
-  std::unique_ptr<CopyLanes> lanes;
+  std::unique_ptr<CopyStreams> copy_streams;
   std::unique_ptr<RegionMemory> memory;
 };
 

@@ -113,7 +113,7 @@ class StashesTest : public testing::Test {
   std::map<IoKind, std::vector<uint64_t>> places_;
   Tiers tiers_;
   std::unique_ptr<Arena> arena_ = tiers_.device.arena();
-  Stashes stashes_{tiers_.device.context, *tiers_.lanes, tiers_.pinned, tiers_.disk};
+  Stashes stashes_{tiers_.device.context, *tiers_.copy_streams, tiers_.pinned, tiers_.disk};
 };
 
 // The memory it was to come back to belongs to whoever allocates it next.
@@ -138,7 +138,7 @@ TEST_F(StashesTest, WhatIsFreedBeforeItIsReadWritesNoDeviceMemory) {
   wait_until_none_is_left();
   EXPECT_TRUE(is_filled(first, kBytes, 2));
   EXPECT_TRUE(is_filled(second, kBytes, 3));
-  EXPECT_EQ(tiers_.lanes->in_bytes(), 0U);
+  EXPECT_EQ(tiers_.copy_streams->in_bytes(), 0U);
   EXPECT_EQ(tiers_.disk.counters().blocks_bytes, 0U);
   EXPECT_EQ(tiers_.device.reports(), "");
   for (void* each : {block, first, second}) SPW_EXPECT_OK(Arena::free(each));
@@ -162,7 +162,7 @@ TEST_F(StashesTest, WhatIsWaitedForIsReadBeforeWhatIsNot) {
     EXPECT_EQ(tiers_.device.driver->cuCtxSetCurrent(tiers_.device.context), CUDA_SUCCESS);
     SPW_EXPECT_OK(stashes_.finish_get(*stashes[2], nullptr, nullptr));
   });
-  while (!tiers_.lanes->somebody_waits()) std::this_thread::yield();
+  while (!tiers_.copy_streams->somebody_waits()) std::this_thread::yield();
   gate_.open();
   waits.join();
   for (size_t i = 0; i < 2; ++i) SPW_EXPECT_OK(stashes_.finish_get(*stashes[i], nullptr, nullptr));
@@ -244,7 +244,7 @@ class StashesWithLittleHostMemoryTest : public StashesTest {
   Stashes::Stash* put_down(unsigned char value) {
     void* block = filled(kBytes, value);
     Stashes::Stash* stash = put(block, kBytes);
-    SPW_EXPECT_OK(Arena::record_stream(block, tiers_.lanes->out()));
+    SPW_EXPECT_OK(Arena::record_stream(block, tiers_.copy_streams->out()));
     SPW_EXPECT_OK(Arena::free(block));
     wait_until_on_disk(kBytes);
     return stash;

@@ -199,18 +199,18 @@ TEST(OomReport, NamesTheLargestRegions) {
   EXPECT_THAT(oom_tiers({}), StartsWith("\n  outside the device"));
 }
 
-TEST(ClimbLog, KeepsTheLatestThatWereNotServedAtHome) {
-  ClimbLog log;
-  for (uint64_t i = 0; i < 2 * ClimbLog::kKept + 3; ++i) {
-    Climb climb;
+TEST(SlowPathLog, KeepsTheLatestThatWereNotServedAtHome) {
+  SlowPathLog log;
+  for (uint64_t i = 0; i < 2 * SlowPathLog::kKept + 3; ++i) {
+    SlowPath climb;
     climb.requested_bytes = i;
     climb.note(Rung::kNewPages, false, 10);
     // Every second one is served without help of others.
     climb.note(i % 2 == 0 ? Rung::kSteal : Rung::kView, true, 5);
     log.add(climb);
   }
-  const std::vector<Climb> kept = log.list();
-  ASSERT_EQ(kept.size(), ClimbLog::kKept);
+  const std::vector<SlowPath> kept = log.list();
+  ASSERT_EQ(kept.size(), SlowPathLog::kKept);
   for (size_t i = 0; i < kept.size(); ++i) {
     EXPECT_EQ(kept[i].requested_bytes, 4 + 2 * i);
     EXPECT_EQ(kept[i].outcome, Rung::kSteal);

@@ -38,7 +38,7 @@ inline Dump sample_dump() {
   device.tiers->regions.push_back({"weights", {}});
   device.tiers->regions[0].stats.host_bytes = kPage;
   device.pools.push_back({1, 2, {kPage, kPage, kPage, 0}});
-  Climb climb;
+  SlowPath climb;
   climb.requested_bytes = 1000;
   climb.note(Rung::kHostWait, true, 1500);
   device.climbs.push_back(climb);

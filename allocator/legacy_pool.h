@@ -24,7 +24,7 @@
 
 namespace spillway {
 
-struct StreamlessStats {
+struct LegacyPoolStats {
   uint64_t frees = 0;
   uint64_t epochs = 0;         // closed
   uint64_t events = 0;         // recorded
@@ -32,19 +32,19 @@ struct StreamlessStats {
   uint64_t pending_bytes = 0;  // freed by the program, perhaps in use yet
 };
 
-class Streamless {
+class LegacyPool {
  public:
   // What an epoch gathers before it is closed without need.
   static constexpr uint64_t kEpochBytes = uint64_t{32} << 20;
   static constexpr size_t kEpochBlocks = 256;
 
   // Both must outlive it; the arena's context must be alive. Errors: driver.
-  static Result<std::unique_ptr<Streamless>> create(std::shared_ptr<const Driver> driver, Arena& arena,
+  static Result<std::unique_ptr<LegacyPool>> create(std::shared_ptr<const Driver> driver, Arena& arena,
                                                     KnownStreams& streams);
   // The arena must be alive. Pending blocks stay pending.
-  ~Streamless();
-  Streamless(const Streamless&) = delete;
-  Streamless& operator=(const Streamless&) = delete;
+  ~LegacyPool();
+  LegacyPool(const LegacyPool&) = delete;
+  LegacyPool& operator=(const LegacyPool&) = delete;
 
   // Errors: those of Arena::allocate.
   Status allocate(size_t bytes, void** out);
@@ -58,7 +58,7 @@ class Streamless {
 
   // Whether the heap of this stream is the one that blocks come from.
   bool has_heap(uint64_t stream) const { return stream == reinterpret_cast<uint64_t>(own_); }
-  StreamlessStats stats() const;
+  LegacyPoolStats stats() const;
   uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -68,7 +68,7 @@ class Streamless {
     std::vector<std::shared_ptr<Event>> events;
   };
 
-  Streamless(std::shared_ptr<const Driver> driver, Arena& arena, KnownStreams& streams)
+  LegacyPool(std::shared_ptr<const Driver> driver, Arena& arena, KnownStreams& streams)
       : driver_(std::move(driver)), arena_(arena), streams_(streams) {}
 
   // In the arena's context. False where a stream captures.
@@ -91,7 +91,7 @@ class Streamless {
   Epoch open_ SPW_GUARDED_BY(mutex_);
   std::deque<Epoch> closed_ SPW_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Event>> orphans_ SPW_GUARDED_BY(mutex_);  // of destroyed streams
-  StreamlessStats stats_ SPW_GUARDED_BY(mutex_);
+  LegacyPoolStats stats_ SPW_GUARDED_BY(mutex_);
   std::atomic<uint64_t> pending_bytes_{0};
   std::atomic<uint64_t> settled_{0};  // the arena's waits on the device, as of the last settle()
   std::atomic<uint64_t> host_waits_{0};

@@ -1,4 +1,4 @@
-// Where and when the slabs of one class were opened. When: at which position of the heap's journal, whose
+// Where and when the slabs of one class were opened. When: at which position of the heap's sequence, whose
 // guess says where in its earlier run the program is now, so that the slab opened there then is the one to
 // open again. A class opens few slabs, too few for a history of its own to be recognised by.
 //
@@ -10,22 +10,22 @@
 #include <new>
 #include <vector>
 
-#include "allocator/journal.h"
-#include "allocator/place.h"
+#include "allocator/cached_range.h"
+#include "allocator/sequence_predictor.h"
 
 namespace spillway {
 
-class Openings {
+class SlabHistory {
  public:
   static constexpr uint32_t kMost = 1u << 12;
 
-  // The place opened when the program was last where it is now; null when that is not known.
-  Place* guess(const Journal& journal) const {
-    const uint64_t then = journal.then();
-    if (then == Journal::kNever || ring_.empty()) return nullptr;
+  // The range opened when the program was last where it is now; null when that is not known.
+  CachedRange* guess(const SequencePredictor& sequence) const {
+    const uint64_t then = sequence.then();
+    if (then == SequencePredictor::kNever || ring_.empty()) return nullptr;
     // Several may have been opened between two large requests: as many as were opened since the last one now.
     uint64_t since = 0;
-    while (since < count() && at(end_ - 1 - since).when == journal.now()) ++since;
+    while (since < count() && at(end_ - 1 - since).when == sequence.now()) ++since;
     uint64_t low = end_ - count();
     for (uint64_t high = end_; low < high;) {
       const uint64_t middle = low + (high - low) / 2;
@@ -37,17 +37,17 @@ class Openings {
     }
     if (low + since >= end_) return nullptr;
     const Opening& opening = at(low + since);
-    return opening.place->generation == opening.generation ? opening.place : nullptr;
+    return opening.range->generation == opening.generation ? opening.range : nullptr;
   }
 
-  // Whether the last opening noted is this place, and no large request came since.
-  bool opened_now(const Journal& journal, const Place* place) const {
-    return end_ > 0 && at(end_ - 1).place == place && at(end_ - 1).when == journal.now();
+  // Whether the last opening noted is this range, and no large request came since.
+  bool opened_now(const SequencePredictor& sequence, const CachedRange* range) const {
+    return end_ > 0 && at(end_ - 1).range == range && at(end_ - 1).when == sequence.now();
   }
 
-  void append(const Journal& journal, Place* place) {
-    const Opening opening{place, place->generation, journal.now()};
-    place->last_use = journal.now();
+  void append(const SequencePredictor& sequence, CachedRange* range) {
+    const Opening opening{range, range->generation, sequence.now()};
+    range->last_use = sequence.now();
     if (ring_.size() < kMost) {
       try {
         ring_.push_back(opening);
@@ -64,7 +64,7 @@ class Openings {
 
  private:
   struct Opening {
-    Place* place;
+    CachedRange* range;
     uint32_t generation;
     uint64_t when;
   };

@@ -1,4 +1,4 @@
-#include "allocator/placed_blocks.h"
+#include "allocator/host_blocks.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,13 +7,13 @@
 
 namespace spillway {
 
-PlacedBlocks& PlacedBlocks::instance() {
-  static PlacedBlocks& blocks = *new PlacedBlocks;
+HostBlocks& HostBlocks::instance() {
+  static HostBlocks& blocks = *new HostBlocks;
   return blocks;
 }
 
-void* PlacedBlocks::place(const std::shared_ptr<const HostPlacement>& placement, uint64_t bytes,
-                          CUstream stream, DeviceCounters& counters) {
+void* HostBlocks::place(const std::shared_ptr<const HostPlacement>& placement, uint64_t bytes,
+                        CUstream stream, DeviceCounters& counters) {
   // What can fail for want of host memory comes first.
   Blocks one;
   one.emplace(0, Block{bytes, {stream}, placement, &counters});
@@ -31,51 +31,51 @@ void* PlacedBlocks::place(const std::shared_ptr<const HostPlacement>& placement,
   return block;
 }
 
-void PlacedBlocks::release(const Blocks::node_type& node) {
+void HostBlocks::release(const Blocks::node_type& node) {
   const Block& block = node.mapped();
   block.counters->on_host_placed(-static_cast<int64_t>(block.bytes));
   block.counters->trace(TraceKind::kUnplace, node.key(), block.bytes, block.bytes);
   block.placement->release(std::bit_cast<void*>(node.key()), block.streams);
 }
 
-Status PlacedBlocks::take(uint64_t va, bool withheld, Status unknown) {
+Status HostBlocks::take(uint64_t va, bool quarantined, Status unknown) {
   Blocks::node_type node;
   {
     const Lock lock(mutex_);
     const auto found = blocks_.find(va);
-    if (found == blocks_.end() || found->second.withheld != withheld) return unknown;
+    if (found == blocks_.end() || found->second.quarantined != quarantined) return unknown;
     node = blocks_.extract(found);
   }
   release(node);
   return {};
 }
 
-Status PlacedBlocks::free(uint64_t va, Status unknown) {
+Status HostBlocks::free(uint64_t va, Status unknown) {
   return take(va, false, std::move(unknown));
 }
 
-Status PlacedBlocks::release_withheld(uint64_t va, Status unknown) {
+Status HostBlocks::release_quarantined(uint64_t va, Status unknown) {
   return take(va, true, std::move(unknown));
 }
 
-Status PlacedBlocks::record_stream(uint64_t va, CUstream stream, Status unknown) {
+Status HostBlocks::record_stream(uint64_t va, CUstream stream, Status unknown) {
   const Lock lock(mutex_);
   const auto found = blocks_.find(va);
-  if (found == blocks_.end() || found->second.withheld) return unknown;
+  if (found == blocks_.end() || found->second.quarantined) return unknown;
   std::vector<CUstream>& streams = found->second.streams;
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
   return {};
 }
 
-Status PlacedBlocks::withhold(uint64_t va, Status unknown) {
+Status HostBlocks::quarantine(uint64_t va, Status unknown) {
   const Lock lock(mutex_);
   const auto found = blocks_.find(va);
-  if (found == blocks_.end() || found->second.withheld) return unknown;
-  found->second.withheld = true;
+  if (found == blocks_.end() || found->second.quarantined) return unknown;
+  found->second.quarantined = true;
   return {};
 }
 
-void PlacedBlocks::release_all(const DeviceCounters& counters) {
+void HostBlocks::release_all(const DeviceCounters& counters) {
   std::vector<Blocks::node_type> nodes;
   {
     const Lock lock(mutex_);

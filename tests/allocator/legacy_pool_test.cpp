@@ -1,6 +1,6 @@
 // Memory without a stream: never in use when it is handed out, and free again without a driver call for each
 // block.
-#include "allocator/streamless.h"
+#include "allocator/legacy_pool.h"
 
 #include <gmock/gmock.h>
 
@@ -17,14 +17,14 @@ using namespace test;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-class StreamlessTest : public testing::Test {
+class LegacyPoolTest : public testing::Test {
  protected:
-  explicit StreamlessTest(const std::string& configuration = "capacity:1GiB,completion:run-ahead")
+  explicit LegacyPoolTest(const std::string& configuration = "capacity:1GiB,completion:run-ahead")
       : device(configuration), arena(device.arena()) {
     if (!device.simulated()) return;
-    Result<std::unique_ptr<Streamless>> made = Streamless::create(device.driver, *arena, known);
+    Result<std::unique_ptr<LegacyPool>> made = LegacyPool::create(device.driver, *arena, known);
     if (!made.ok()) throw std::runtime_error(made.status().text());
-    streamless = std::move(made.value());
+    legacy_pool = std::move(made.value());
   }
   void SetUp() override {
     if (!device.simulated()) GTEST_SKIP() << "late work is the simulated device's";
@@ -38,7 +38,7 @@ class StreamlessTest : public testing::Test {
   }
   void* allocate(size_t bytes) {
     void* pointer = nullptr;
-    SPW_EXPECT_OK(streamless->allocate(bytes, &pointer));
+    SPW_EXPECT_OK(legacy_pool->allocate(bytes, &pointer));
     return pointer;
   }
   uint64_t waits() const { return device.host_waits(); }
@@ -46,14 +46,14 @@ class StreamlessTest : public testing::Test {
   Device device;
   KnownStreams known;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<Streamless> streamless;
+  std::unique_ptr<LegacyPool> legacy_pool;
 };
 
-TEST_F(StreamlessTest, MemoryInUseIsNotHandedOut) {
+TEST_F(LegacyPoolTest, MemoryInUseIsNotHandedOut) {
   CUstream busy = stream();
   void* first = allocate(64 * kMiB);
   device.touch(busy, first, 64 * kMiB);
-  SPW_EXPECT_OK(streamless->free(first));
+  SPW_EXPECT_OK(legacy_pool->free(first));
   void* second = allocate(64 * kMiB);
   EXPECT_NE(second, first);
   device.touch(stream(), second, 64 * kMiB);
@@ -61,78 +61,78 @@ TEST_F(StreamlessTest, MemoryInUseIsNotHandedOut) {
   EXPECT_THAT(device.reports(), IsEmpty());
 }
 
-TEST_F(StreamlessTest, MemoryIsReusedOnceItsUsersAreDone) {
+TEST_F(LegacyPoolTest, MemoryIsReusedOnceItsUsersAreDone) {
   CUstream user = stream();
   void* first = allocate(64 * kMiB);
   device.touch(user, first, 64 * kMiB);
-  SPW_EXPECT_OK(streamless->free(first));
+  SPW_EXPECT_OK(legacy_pool->free(first));
   device.driver->cuStreamSynchronize(user);
   EXPECT_EQ(allocate(64 * kMiB), first);
 }
 
-TEST_F(StreamlessTest, EveryUserMustBeDone) {
+TEST_F(LegacyPoolTest, EveryUserMustBeDone) {
   CUstream users[] = {stream(), stream()};
   for (CUstream first_done : users) {
     void* first = allocate(64 * kMiB);
     for (CUstream user : users) device.touch(user, first, 64 * kMiB);
-    SPW_EXPECT_OK(streamless->free(first));
+    SPW_EXPECT_OK(legacy_pool->free(first));
     device.driver->cuStreamSynchronize(first_done);
     EXPECT_NE(allocate(64 * kMiB), first);
     device.driver->cuCtxSynchronize();
   }
 }
 
-TEST_F(StreamlessTest, EveryKindOfStreamIsAsked) {
+TEST_F(LegacyPoolTest, EveryKindOfStreamIsAsked) {
   const CUstream streams[] = {nullptr, CU_STREAM_PER_THREAD, stream(), stream(CU_STREAM_DEFAULT)};
   for (CUstream busy : streams) {
     void* first = allocate(64 * kMiB);
     device.touch(busy, first, 64 * kMiB);
-    SPW_EXPECT_OK(streamless->free(first));
+    SPW_EXPECT_OK(legacy_pool->free(first));
     void* second = allocate(64 * kMiB);
     EXPECT_NE(second, first);
     device.touch(streams[2], second, 64 * kMiB);
-    SPW_EXPECT_OK(streamless->free(second));
+    SPW_EXPECT_OK(legacy_pool->free(second));
     device.driver->cuCtxSynchronize();
   }
   EXPECT_THAT(device.reports(), IsEmpty());
 }
 
-TEST_F(StreamlessTest, AnotherThreadsDefaultStreamIsAsked) {
+TEST_F(LegacyPoolTest, AnotherThreadsDefaultStreamIsAsked) {
   void* first = allocate(64 * kMiB);
   std::thread([&] {
     device.driver->cuCtxSetCurrent(device.context);
     device.touch(CU_STREAM_PER_THREAD, first, 64 * kMiB);
   }).join();
-  SPW_EXPECT_OK(streamless->free(first));
+  SPW_EXPECT_OK(legacy_pool->free(first));
   void* second = allocate(64 * kMiB);
   device.touch(stream(), second, 64 * kMiB);
   EXPECT_NE(second, first);
   EXPECT_THAT(device.reports(), IsEmpty());
 }
 
-TEST_F(StreamlessTest, AStreamThatIsGoneIsAsked) {
+TEST_F(LegacyPoolTest, AStreamThatIsGoneIsAsked) {
   for (const unsigned flags : {CU_STREAM_NON_BLOCKING, CU_STREAM_DEFAULT}) {
     CUstream gone = stream(flags);
     void* first = allocate(64 * kMiB);
     device.touch(gone, first, 64 * kMiB);
-    streamless->stream_destroyed(gone);
+    legacy_pool->stream_destroyed(gone);
     EXPECT_EQ(known.context_of(gone), nullptr);
     device.driver->cuStreamDestroy(gone);
-    SPW_EXPECT_OK(streamless->free(first));
+    SPW_EXPECT_OK(legacy_pool->free(first));
     void* second = allocate(64 * kMiB);
     EXPECT_NE(second, first);
     device.touch(stream(), second, 64 * kMiB);
     EXPECT_THAT(device.reports(), IsEmpty());
-    SPW_EXPECT_OK(streamless->free(second));
+    SPW_EXPECT_OK(legacy_pool->free(second));
     device.driver->cuCtxSynchronize();
   }
 }
 
-TEST_F(StreamlessTest, AStreamThatIsGoneUnseenKeepsNoMemory) {
+TEST_F(LegacyPoolTest, AStreamThatIsGoneUnseenKeepsNoMemory) {
   CUstream gone = stream();
   device.driver->cuStreamDestroy(gone);
   void* first = allocate(64 * kMiB);
-  SPW_EXPECT_OK(streamless->free(first));
+  SPW_EXPECT_OK(legacy_pool->free(first));
   EXPECT_EQ(allocate(64 * kMiB), first);
   CUstream next = nullptr;
   ASSERT_EQ(device.driver->cuStreamCreate(&next, CU_STREAM_DEFAULT), CUDA_SUCCESS);
@@ -140,18 +140,18 @@ TEST_F(StreamlessTest, AStreamThatIsGoneUnseenKeepsNoMemory) {
   EXPECT_TRUE(known.add(device.context, next, CU_STREAM_DEFAULT));
 }
 
-TEST_F(StreamlessTest, FreesCostOneEventForEachBusyStreamAndEpoch) {
+TEST_F(LegacyPoolTest, FreesCostOneEventForEachBusyStreamAndEpoch) {
   const CUstream streams[] = {stream(), stream(), stream()};
   for (CUstream busy : streams) {
     void* used = allocate(kMiB);
     device.touch(busy, used, kMiB);
   }
   std::vector<void*> blocks;
-  for (size_t i = 0; i < Streamless::kEpochBlocks; ++i) blocks.push_back(allocate(4096));
+  for (size_t i = 0; i < LegacyPool::kEpochBlocks; ++i) blocks.push_back(allocate(4096));
   const uint64_t queries = device.calls("cuStreamQuery");
-  for (void* block : blocks) SPW_EXPECT_OK(streamless->free(block));
-  const StreamlessStats stats = streamless->stats();
-  EXPECT_EQ(stats.frees, Streamless::kEpochBlocks);
+  for (void* block : blocks) SPW_EXPECT_OK(legacy_pool->free(block));
+  const LegacyPoolStats stats = legacy_pool->stats();
+  EXPECT_EQ(stats.frees, LegacyPool::kEpochBlocks);
   EXPECT_EQ(stats.epochs, 1u);
   EXPECT_EQ(stats.events,
             3u + 1u);  // and one for all that the legacy stream waits for, whether or not it is busy
@@ -160,27 +160,27 @@ TEST_F(StreamlessTest, FreesCostOneEventForEachBusyStreamAndEpoch) {
   EXPECT_EQ(waits(), 0u);
 }
 
-TEST_F(StreamlessTest, AFreeAloneCallsNothing) {
+TEST_F(LegacyPoolTest, AFreeAloneCallsNothing) {
   void* block = allocate(kMiB);
   device.touch(stream(), block, kMiB);
   const uint64_t calls = device.total_calls();
-  SPW_EXPECT_OK(streamless->free(block));
+  SPW_EXPECT_OK(legacy_pool->free(block));
   EXPECT_EQ(device.total_calls(), calls);
 }
 
-TEST_F(StreamlessTest, WhatIsPendingIsWaitedForBeforeMemoryRunsOut) {
+TEST_F(LegacyPoolTest, WhatIsPendingIsWaitedForBeforeMemoryRunsOut) {
   CUstream users[] = {stream(), stream()};
   for (int i = 0; i < 20; ++i) {
     void* block = allocate(700 * kMiB);
     ASSERT_NE(block, nullptr);
     device.touch(users[i % 2], block, 700 * kMiB);
-    SPW_EXPECT_OK(streamless->free(block));
+    SPW_EXPECT_OK(legacy_pool->free(block));
   }
-  EXPECT_GE(streamless->stats().waits, 1u);
+  EXPECT_GE(legacy_pool->stats().waits, 1u);
   EXPECT_THAT(device.reports(), IsEmpty());
 }
 
-TEST_F(StreamlessTest, MemoryOfAStreamIsReadyWhenItIsHandedOut) {
+TEST_F(LegacyPoolTest, MemoryOfAStreamIsReadyWhenItIsHandedOut) {
   // What a stream freed and still uses is borrowed behind a wait: the host must see that wait's end.
   CUstream owner = stream();
   void* block = must_allocate(*arena, 900 * kMiB, owner);
@@ -192,13 +192,13 @@ TEST_F(StreamlessTest, MemoryOfAStreamIsReadyWhenItIsHandedOut) {
   EXPECT_THAT(device.reports(), IsEmpty());
 }
 
-TEST_F(StreamlessTest, NothingIsHandedOutWhileAStreamCaptures) {
+TEST_F(LegacyPoolTest, NothingIsHandedOutWhileAStreamCaptures) {
   CUstream busy = stream();
   CUstream capturing = stream();
   void* first = allocate(64 * kMiB);
   device.touch(capturing, first, 64 * kMiB);
   ASSERT_EQ(device.driver->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  SPW_EXPECT_OK(streamless->free(first));
+  SPW_EXPECT_OK(legacy_pool->free(first));
   void* second = allocate(64 * kMiB);
   EXPECT_NE(second, first);
   CUgraph graph = nullptr;
@@ -207,29 +207,29 @@ TEST_F(StreamlessTest, NothingIsHandedOutWhileAStreamCaptures) {
   EXPECT_THAT(device.reports(), IsEmpty());
 }
 
-TEST_F(StreamlessTest, WrongPointersAreRefused) {
+TEST_F(LegacyPoolTest, WrongPointersAreRefused) {
   void* block = allocate(kMiB);
-  EXPECT_EQ(streamless->free(static_cast<char*>(block) + 512).code(), SPW_ERROR_INVALID_POINTER);
-  SPW_EXPECT_OK(streamless->free(block));
-  EXPECT_EQ(streamless->free(block).code(), SPW_ERROR_INVALID_POINTER);
+  EXPECT_EQ(legacy_pool->free(static_cast<char*>(block) + 512).code(), SPW_ERROR_INVALID_POINTER);
+  SPW_EXPECT_OK(legacy_pool->free(block));
+  EXPECT_EQ(legacy_pool->free(block).code(), SPW_ERROR_INVALID_POINTER);
 }
 
-TEST_F(StreamlessTest, FlushGivesEverythingBack) {
+TEST_F(LegacyPoolTest, FlushGivesEverythingBack) {
   CUstream busy = stream();
   for (int i = 0; i < 10; ++i) {
     void* block = allocate(kMiB);
     device.touch(busy, block, kMiB);
-    SPW_EXPECT_OK(streamless->free(block));
+    SPW_EXPECT_OK(legacy_pool->free(block));
   }
-  EXPECT_EQ(streamless->flush(), 10 * kMiB);
+  EXPECT_EQ(legacy_pool->flush(), 10 * kMiB);
   EXPECT_EQ(device.driver->cuStreamQuery(busy), CUDA_SUCCESS);
-  EXPECT_EQ(streamless->pending_bytes(), 0u);
+  EXPECT_EQ(legacy_pool->pending_bytes(), 0u);
   EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
   SPW_EXPECT_OK(arena->validate());
 }
 
 // Late work in a seeded order, frees while it is pending, from several threads.
-TEST_F(StreamlessTest, ThreadsShareIt) {
+TEST_F(LegacyPoolTest, ThreadsShareIt) {
   std::vector<CUstream> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(stream());
   std::vector<std::thread> threads;
@@ -240,13 +240,13 @@ TEST_F(StreamlessTest, ThreadsShareIt) {
         const size_t bytes = size_t{4096} << ((i * 7 + t) % 10);
         void* block = allocate(bytes);
         device.touch(streams[(i + t) % 4], block, bytes);
-        SPW_EXPECT_OK(streamless->free(block));
+        SPW_EXPECT_OK(legacy_pool->free(block));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(device.reports(), IsEmpty());
-  streamless->flush();
+  legacy_pool->flush();
   EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
   SPW_EXPECT_OK(arena->validate());
 }

@@ -1,4 +1,4 @@
-// The free lines of one partly used page: sorted, disjoint, non-adjacent intervals. Most pages have one or
+// The free quanta of one partly used page: sorted, disjoint, non-adjacent intervals. Most pages have one or
 // two, kept inside the object; more go to the heap. All bits zero is a valid empty set, so pages may live in
 // zeroed memory; that memory's owner calls reset() before it goes. Operations are linear in the number of
 // intervals. Not thread-safe.
@@ -14,42 +14,42 @@
 
 namespace spillway {
 
-struct LineInterval {
+struct QuantumInterval {
   uint16_t begin;
   uint16_t end;
-  uint32_t lines() const { return static_cast<uint32_t>(end - begin); }
+  uint32_t quanta() const { return static_cast<uint32_t>(end - begin); }
 };
 
-class LineSet {
+class QuantumSet {
  public:
   uint32_t size() const { return count_; }
   bool empty() const { return count_ == 0; }
-  const LineInterval* begin() const { return data(); }
-  const LineInterval* end() const { return data() + count_; }
+  const QuantumInterval* begin() const { return data(); }
+  const QuantumInterval* end() const { return data() + count_; }
 
   uint32_t prefix() const { return count_ > 0 && data()[0].begin == 0 ? data()[0].end : 0; }
   uint32_t suffix() const {
     if (count_ == 0) return 0;
-    const LineInterval last = data()[count_ - 1];
-    return last.end == kPageLines ? last.lines() : 0;
+    const QuantumInterval last = data()[count_ - 1];
+    return last.end == kPageQuanta ? last.quanta() : 0;
   }
   // The largest interval that touches neither end of the page; {0, 0} if there is none.
-  LineInterval largest_middle() const {
-    LineInterval best{0, 0};
-    for (const LineInterval& interval : *this) {
-      if (interval.begin != 0 && interval.end != kPageLines && interval.lines() > best.lines())
+  QuantumInterval largest_middle() const {
+    QuantumInterval best{0, 0};
+    for (const QuantumInterval& interval : *this) {
+      if (interval.begin != 0 && interval.end != kPageQuanta && interval.quanta() > best.quanta())
         best = interval;
     }
     return best;
   }
-  uint32_t total_lines() const {
+  uint32_t total_quanta() const {
     uint32_t total = 0;
-    for (const LineInterval& interval : *this) total += interval.lines();
+    for (const QuantumInterval& interval : *this) total += interval.quanta();
     return total;
   }
 
   bool contains(uint32_t first, uint32_t last) const {
-    for (const LineInterval& interval : *this) {
+    for (const QuantumInterval& interval : *this) {
       if (last <= interval.end) return first >= interval.begin;
     }
     return false;
@@ -57,7 +57,7 @@ class LineSet {
 
   // Takes [first, last) out; the caller knows that the set contains it.
   void take(uint32_t first, uint32_t last) {
-    LineInterval* items = data();
+    QuantumInterval* items = data();
     uint32_t at = 0;
     while (items[at].end < last) ++at;
     assert(at < count_ && items[at].begin <= first);
@@ -76,9 +76,9 @@ class LineSet {
     }
   }
 
-  // Puts [first, last) in; the caller knows that no line of it is in the set.
+  // Puts [first, last) in; the caller knows that no quantum of it is in the set.
   void give(uint32_t first, uint32_t last) {
-    LineInterval* items = data();
+    QuantumInterval* items = data();
     uint32_t at = 0;
     while (at < count_ && items[at].end < first) ++at;
     const bool joins_left = at < count_ && items[at].end == first;
@@ -98,18 +98,18 @@ class LineSet {
 
   // Makes an empty set everything outside [first, last).
   void fill_outside(uint32_t first, uint32_t last) {
-    LineInterval* items = data();
+    QuantumInterval* items = data();
     if (first > 0) items[count_++] = {0, static_cast<uint16_t>(first)};
-    if (last < kPageLines) items[count_++] = {static_cast<uint16_t>(last), kPageLines};
+    if (last < kPageQuanta) items[count_++] = {static_cast<uint16_t>(last), kPageQuanta};
   }
   // Whether the set together with [first, last) is the whole page.
   bool is_all_outside(uint32_t first, uint32_t last) const {
-    const LineInterval* items = data();
+    const QuantumInterval* items = data();
     const uint32_t before = first > 0;
-    const uint32_t after = last < kPageLines;
+    const uint32_t after = last < kPageQuanta;
     if (count_ != before + after) return false;
     if (before != 0 && (items[0].begin != 0 || items[0].end != first)) return false;
-    return after == 0 || (items[before].begin == last && items[before].end == kPageLines);
+    return after == 0 || (items[before].begin == last && items[before].end == kPageQuanta);
   }
   void clear() { count_ = 0; }
 
@@ -122,34 +122,34 @@ class LineSet {
  private:
   static constexpr uint16_t kInline = 4;
 
-  LineInterval* data() { return capacity_ == 0 ? inline_ : spilled_; }
-  const LineInterval* data() const { return capacity_ == 0 ? inline_ : spilled_; }
+  QuantumInterval* data() { return capacity_ == 0 ? inline_ : spilled_; }
+  const QuantumInterval* data() const { return capacity_ == 0 ? inline_ : spilled_; }
 
   void erase(uint32_t at) {
-    LineInterval* items = data();
-    std::memmove(items + at, items + at + 1, (count_ - at - 1) * sizeof(LineInterval));
+    QuantumInterval* items = data();
+    std::memmove(items + at, items + at + 1, (count_ - at - 1) * sizeof(QuantumInterval));
     --count_;
   }
-  void insert(uint32_t at, LineInterval interval) {
+  void insert(uint32_t at, QuantumInterval interval) {
     if (count_ == (capacity_ == 0 ? kInline : capacity_)) grow();
-    LineInterval* items = data();
-    std::memmove(items + at + 1, items + at, (count_ - at) * sizeof(LineInterval));
+    QuantumInterval* items = data();
+    std::memmove(items + at + 1, items + at, (count_ - at) * sizeof(QuantumInterval));
     items[at] = interval;
     ++count_;
   }
   void grow() {
     const uint16_t bigger = static_cast<uint16_t>(capacity_ == 0 ? 4 * kInline : 2 * capacity_);
-    auto* memory = static_cast<LineInterval*>(std::malloc(bigger * sizeof(LineInterval)));
+    auto* memory = static_cast<QuantumInterval*>(std::malloc(bigger * sizeof(QuantumInterval)));
     if (memory == nullptr) throw std::bad_alloc();
-    std::memcpy(memory, data(), count_ * sizeof(LineInterval));
+    std::memcpy(memory, data(), count_ * sizeof(QuantumInterval));
     if (capacity_ != 0) std::free(spilled_);
     spilled_ = memory;
     capacity_ = bigger;
   }
 
   union {
-    LineInterval inline_[kInline];
-    LineInterval* spilled_;
+    QuantumInterval inline_[kInline];
+    QuantumInterval* spilled_;
   };
   uint16_t count_;
   uint16_t capacity_;  // 0: the intervals are inline

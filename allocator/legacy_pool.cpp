@@ -1,4 +1,4 @@
-#include "allocator/streamless.h"
+#include "allocator/legacy_pool.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,9 +7,9 @@
 
 namespace spillway {
 
-Result<std::unique_ptr<Streamless>> Streamless::create(std::shared_ptr<const Driver> driver, Arena& arena,
+Result<std::unique_ptr<LegacyPool>> LegacyPool::create(std::shared_ptr<const Driver> driver, Arena& arena,
                                                        KnownStreams& streams) {
-  std::unique_ptr<Streamless> made(new Streamless(std::move(driver), arena, streams));
+  std::unique_ptr<LegacyPool> made(new LegacyPool(std::move(driver), arena, streams));
   const Driver& calls = *made->driver_;
   const ScopedContext context(calls, arena.context());
   if (!context.status().ok()) return context.status();
@@ -21,7 +21,7 @@ Result<std::unique_ptr<Streamless>> Streamless::create(std::shared_ptr<const Dri
   return made;
 }
 
-Streamless::~Streamless() {
+LegacyPool::~LegacyPool() {
   if (rung_ != 0) arena_.last_rungs().remove(rung_);
   const ScopedContext context(*driver_, arena_.context());
   if (own_ == nullptr || !context.status().ok()) return;
@@ -29,7 +29,7 @@ Streamless::~Streamless() {
   driver_->cuStreamDestroy(own_);
 }
 
-Status Streamless::allocate(size_t bytes, void** out) {
+Status LegacyPool::allocate(size_t bytes, void** out) {
   if (pending_bytes() > 0) {
     std::vector<Epoch> complete;
     {
@@ -42,7 +42,7 @@ Status Streamless::allocate(size_t bytes, void** out) {
   return settle();
 }
 
-Status Streamless::settle() {
+Status LegacyPool::settle() {
   const uint64_t waits = arena_.stream_waits();
   if (waits == settled_.load(std::memory_order_acquire)) return {};
   const ScopedContext context(*driver_, arena_.context());
@@ -58,9 +58,9 @@ Status Streamless::settle() {
   return {};
 }
 
-Status Streamless::free(void* pointer) {
+Status LegacyPool::free(void* pointer) {
   uint64_t bytes = 0;
-  if (Status status = Arena::withhold(pointer, &bytes); !status.ok()) return status;
+  if (Status status = Arena::quarantine(pointer, &bytes); !status.ok()) return status;
   const Lock lock(mutex_);
   ++stats_.frees;
   open_.blocks.push_back(pointer);
@@ -72,7 +72,7 @@ Status Streamless::free(void* pointer) {
   return {};
 }
 
-std::shared_ptr<Event> Streamless::mark(CUstream stream, bool* known) {
+std::shared_ptr<Event> LegacyPool::mark(CUstream stream, bool* known) {
   *known = true;
   // Of the legacy stream that answers for its own work alone, not for the streams that it waits for.
   if (stream != CU_STREAM_LEGACY && driver_->cuStreamQuery(stream) == CUDA_SUCCESS) return nullptr;
@@ -84,7 +84,7 @@ std::shared_ptr<Event> Streamless::mark(CUstream stream, bool* known) {
   return std::make_shared<Event>(std::move(event.value()));
 }
 
-bool Streamless::close_epoch() {
+bool LegacyPool::close_epoch() {
   if (open_.blocks.empty()) return true;
   const RelaxedCapture relaxed(*driver_);
   // The legacy stream answers for all streams that it waits for.
@@ -113,7 +113,7 @@ bool Streamless::close_epoch() {
   return true;
 }
 
-std::vector<Streamless::Epoch> Streamless::take_complete() {
+std::vector<LegacyPool::Epoch> LegacyPool::take_complete() {
   std::vector<Epoch> complete;
   if (closed_.empty()) return complete;
   const ScopedContext context(*driver_, arena_.context());
@@ -134,17 +134,17 @@ std::vector<Streamless::Epoch> Streamless::take_complete() {
   return complete;
 }
 
-uint64_t Streamless::release(const std::vector<Epoch>& epochs) {
+uint64_t LegacyPool::release(const std::vector<Epoch>& epochs) {
   uint64_t bytes = 0;
   for (const Epoch& epoch : epochs) {
-    for (void* block : epoch.blocks) (void)Arena::release_withheld(block);
+    for (void* block : epoch.blocks) (void)Arena::release_quarantined(block);
     bytes += epoch.bytes;
   }
   pending_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   return bytes;
 }
 
-void Streamless::stream_destroyed(CUstream stream) {
+void LegacyPool::stream_destroyed(CUstream stream) {
   const ScopedContext context(*driver_, arena_.context());
   const RelaxedCapture relaxed(*driver_);
   const Lock lock(mutex_);
@@ -157,7 +157,7 @@ void Streamless::stream_destroyed(CUstream stream) {
   }
 }
 
-uint64_t Streamless::flush() {
+uint64_t LegacyPool::flush() {
   const ScopedContext context(*driver_, arena_.context());
   if (!context.status().ok()) return 0;
   std::vector<Epoch> all;
@@ -183,9 +183,9 @@ uint64_t Streamless::flush() {
   return release(all);
 }
 
-StreamlessStats Streamless::stats() const {
+LegacyPoolStats LegacyPool::stats() const {
   const Lock lock(mutex_);
-  StreamlessStats stats = stats_;
+  LegacyPoolStats stats = stats_;
   stats.waits = host_waits_.load(std::memory_order_relaxed);
   stats.pending_bytes = pending_bytes();
   return stats;

@@ -1,4 +1,4 @@
-#include "offload/spill/copy_lanes.h"
+#include "offload/spill/copy_streams.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,22 +8,22 @@
 
 namespace spillway {
 
-CopyLanes::CopyLanes(const Driver& driver)
+CopyStreams::CopyStreams(const Driver& driver)
     : driver_(driver),
       events_(driver),
       outward_(events_, [this] { return depth_out(); }),
       inward_(events_, [] { return kDepth; }) {}
 
-Result<std::unique_ptr<CopyLanes>> CopyLanes::create(const Driver& driver) {
-  std::unique_ptr<CopyLanes> lanes(new CopyLanes(driver));
-  for (CUstream* stream : {&lanes->out_, &lanes->in_}) {
+Result<std::unique_ptr<CopyStreams>> CopyStreams::create(const Driver& driver) {
+  std::unique_ptr<CopyStreams> copy_streams(new CopyStreams(driver));
+  for (CUstream* stream : {&copy_streams->out_, &copy_streams->in_}) {
     Status status = driver.check(driver.cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     if (!status.ok()) return status;
   }
-  return lanes;
+  return copy_streams;
 }
 
-CopyLanes::~CopyLanes() {
+CopyStreams::~CopyStreams() {
   for (const CUstream stream : {out_, in_}) {
     if (stream != nullptr) (void)driver_.cuStreamDestroy(stream);
   }
@@ -31,23 +31,23 @@ CopyLanes::~CopyLanes() {
 
 // ---- Who goes first
 
-void CopyLanes::wait(Urgency& urgency, int change) {
+void CopyStreams::wait(Urgency& urgency, int change) {
   urgency.waiting_.fetch_add(change);
   waiting_.fetch_add(change);
   inward_.reorder();
 }
 
-void CopyLanes::begin_inbound(const Urgency& urgency) {
+void CopyStreams::begin_inbound(const Urgency& urgency) {
   const Lock lock(mutex_);
   inbound_.push_back(&urgency);
 }
 
-void CopyLanes::end_inbound(const Urgency& urgency) {
+void CopyStreams::end_inbound(const Urgency& urgency) {
   const Lock lock(mutex_);
   inbound_.erase(std::find(inbound_.begin(), inbound_.end(), &urgency));
 }
 
-size_t CopyLanes::depth_out() const {
+size_t CopyStreams::depth_out() const {
   const Lock lock(mutex_);
   const bool is_needed = std::any_of(inbound_.begin(), inbound_.end(),
                                      [](const Urgency* urgency) { return urgency->is_waited_for(); });
@@ -56,7 +56,7 @@ size_t CopyLanes::depth_out() const {
 
 // ---- Off
 
-Status CopyLanes::note_failure(Status failed) {
+Status CopyStreams::note_failure(Status failed) {
   if (failed.ok() || lasting_error() != 0) return failed;
   const RelaxedCapture relaxed(driver_);
   const CUresult answer = driver_.cuStreamQuery(in_);
@@ -71,7 +71,7 @@ Status CopyLanes::note_failure(Status failed) {
   return failed;
 }
 
-Status CopyLanes::why_off() const {
+Status CopyStreams::why_off() const {
   if (lasting_error() == 0) return {};
   const Lock lock(mutex_);
   return Status::driver(why_off_);
@@ -83,10 +83,10 @@ namespace {
 
 // Hands the parts of copies to `copy`, one for each call.
 template <typename CopyPart>
-CopyQueue::Enqueue in_parts(std::span<const CopyLanes::Copy> copies, CopyPart copy) {
+CopyQueue::Enqueue in_parts(std::span<const CopyStreams::Copy> copies, CopyPart copy) {
   return [copies, copy, index = size_t{0}, at = size_t{0}]() mutable -> Result<bool> {
-    const CopyLanes::Copy& now = copies[index];
-    const size_t part = std::min(CopyLanes::kPartBytes, now.bytes - at);
+    const CopyStreams::Copy& now = copies[index];
+    const size_t part = std::min(CopyStreams::kPartBytes, now.bytes - at);
     if (Status status = copy(now.host + at, now.device + at, part); !status.ok()) return status;
     at += part;
     if (at == now.bytes) {
@@ -99,7 +99,7 @@ CopyQueue::Enqueue in_parts(std::span<const CopyLanes::Copy> copies, CopyPart co
 
 }  // namespace
 
-Status CopyLanes::move_out(std::span<const Copy> copies) {
+Status CopyStreams::move_out(std::span<const Copy> copies) {
   static const Urgency kNone;
   if (copies.empty()) return {};
   return outward_.run(out_, kNone,
@@ -108,7 +108,7 @@ Status CopyLanes::move_out(std::span<const Copy> copies) {
                       }));
 }
 
-Status CopyLanes::move_in(std::span<const Copy> copies, const Urgency& urgency) {
+Status CopyStreams::move_in(std::span<const Copy> copies, const Urgency& urgency) {
   if (copies.empty()) return {};
   return inward_.run(in_, urgency,
                      in_parts(copies, [this](std::byte* host, CUdeviceptr device, size_t bytes) {
@@ -116,21 +116,21 @@ Status CopyLanes::move_in(std::span<const Copy> copies, const Urgency& urgency) 
                      }));
 }
 
-Status CopyLanes::copy_out(std::byte* host, CUdeviceptr device, size_t bytes) {
+Status CopyStreams::copy_out(std::byte* host, CUdeviceptr device, size_t bytes) {
   out_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return driver_.check(driver_.cuMemcpyDtoHAsync(host, device, bytes, out_), "cuMemcpyDtoHAsync");
 }
 
-Status CopyLanes::copy_in(CUdeviceptr device, const std::byte* host, size_t bytes) {
+Status CopyStreams::copy_in(CUdeviceptr device, const std::byte* host, size_t bytes) {
   in_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return driver_.check(driver_.cuMemcpyHtoDAsync(device, host, bytes, in_), "cuMemcpyHtoDAsync");
 }
 
-Status CopyLanes::drain_out() const {
+Status CopyStreams::drain_out() const {
   return driver_.check(driver_.cuStreamSynchronize(out_), "cuStreamSynchronize");
 }
 
-Status CopyLanes::drain_in() const {
+Status CopyStreams::drain_in() const {
   return driver_.check(driver_.cuStreamSynchronize(in_), "cuStreamSynchronize");
 }
 

@@ -24,17 +24,17 @@
 
 namespace spillway {
 
-class CopyLanes {
+class CopyStreams {
  public:
   // Why so large, and so few: docs/decisions/copy-order.md.
   static constexpr size_t kPartBytes = size_t{8} << 20;
   static constexpr size_t kDepth = 4;
 
   // The context must be current. Errors: driver.
-  static Result<std::unique_ptr<CopyLanes>> create(const Driver& driver);
-  ~CopyLanes();
-  CopyLanes(const CopyLanes&) = delete;
-  CopyLanes& operator=(const CopyLanes&) = delete;
+  static Result<std::unique_ptr<CopyStreams>> create(const Driver& driver);
+  ~CopyStreams();
+  CopyStreams(const CopyStreams&) = delete;
+  CopyStreams& operator=(const CopyStreams&) = delete;
 
   CUstream out() const { return out_; }
   CUstream in() const { return in_; }
@@ -61,40 +61,40 @@ class CopyLanes {
   Status drain_out() const;
   Status drain_in() const;
 
-  // Of a move that failed: where the driver's error lasts, as after a fault of a kernel, the lanes are off
+  // Of a move that failed: where the driver's error lasts, as after a fault of a kernel, the copy_streams are off
   // from then on. The context must be current. Passes the error on.
   Status note_failure(Status failed);
   // The first error of that kind, which every move is to answer then; else ok. Calls no driver.
   Status why_off() const;
-  // Of the same, the driver's number; 0 while the lanes are on.
+  // Of the same, the driver's number; 0 while the copy_streams are on.
   int lasting_error() const { return lasting_error_.load(); }
 
   // Somebody waits for a move, for as long as this lives.
   class Demand {
    public:
-    Demand(CopyLanes& lanes, Urgency& urgency) : lanes_(lanes), urgency_(urgency) {
-      lanes_.wait(urgency_, 1);
+    Demand(CopyStreams& copy_streams, Urgency& urgency) : copies_(copy_streams), urgency_(urgency) {
+      copies_.wait(urgency_, 1);
     }
-    ~Demand() { lanes_.wait(urgency_, -1); }
+    ~Demand() { copies_.wait(urgency_, -1); }
     Demand(const Demand&) = delete;
     Demand& operator=(const Demand&) = delete;
 
    private:
-    CopyLanes& lanes_;
+    CopyStreams& copies_;
     Urgency& urgency_;
   };
   // A move brings bytes back, for as long as this lives.
   class Inbound {
    public:
-    Inbound(CopyLanes& lanes, const Urgency& urgency) : lanes_(lanes), urgency_(urgency) {
-      lanes_.begin_inbound(urgency_);
+    Inbound(CopyStreams& copy_streams, const Urgency& urgency) : copies_(copy_streams), urgency_(urgency) {
+      copies_.begin_inbound(urgency_);
     }
-    ~Inbound() { lanes_.end_inbound(urgency_); }
+    ~Inbound() { copies_.end_inbound(urgency_); }
     Inbound(const Inbound&) = delete;
     Inbound& operator=(const Inbound&) = delete;
 
    private:
-    CopyLanes& lanes_;
+    CopyStreams& copies_;
     const Urgency& urgency_;
   };
   bool somebody_waits() const { return waiting_.load(std::memory_order_relaxed) > 0; }
@@ -103,7 +103,7 @@ class CopyLanes {
   size_t moving_in() const { return inward_.waiting(); }
 
  private:
-  explicit CopyLanes(const Driver& driver);
+  explicit CopyStreams(const Driver& driver);
 
   void wait(Urgency& urgency, int change);
   void begin_inbound(const Urgency& urgency);

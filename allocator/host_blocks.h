@@ -19,9 +19,9 @@
 
 namespace spillway {
 
-class PlacedBlocks {
+class HostBlocks {
  public:
-  static PlacedBlocks& instance();
+  static HostBlocks& instance();
 
   // A block of `placement`, counted in `counters`, which must outlive it; null where there is none.
   void* place(const std::shared_ptr<const HostPlacement>& placement, uint64_t bytes, CUstream stream,
@@ -29,8 +29,8 @@ class PlacedBlocks {
   // As those of Arena; `unknown` is the answer where no placed block begins.
   Status free(uint64_t va, Status unknown);
   Status record_stream(uint64_t va, CUstream stream, Status unknown);
-  Status withhold(uint64_t va, Status unknown);
-  Status release_withheld(uint64_t va, Status unknown);
+  Status quarantine(uint64_t va, Status unknown);
+  Status release_quarantined(uint64_t va, Status unknown);
   // Gives back every block that is counted there.
   void release_all(const DeviceCounters& counters);
 
@@ -40,12 +40,12 @@ class PlacedBlocks {
     std::vector<CUstream> streams;
     std::shared_ptr<const HostPlacement> placement;
     DeviceCounters* counters;
-    bool withheld = false;
+    bool quarantined = false;
   };
   using Blocks = std::map<uint64_t, Block>;  // by address
 
   static void release(const Blocks::node_type& block);
-  Status take(uint64_t va, bool withheld, Status unknown);
+  Status take(uint64_t va, bool quarantined, Status unknown);
 
   BlockingMutex mutex_;
   Blocks blocks_ SPW_GUARDED_BY(mutex_);

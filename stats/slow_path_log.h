@@ -13,7 +13,7 @@
 namespace spillway {
 
 // One request on its way up the ladder.
-struct Climb {
+struct SlowPath {
   static constexpr size_t kRungs = static_cast<size_t>(Rung::kCount);
 
   uint64_t requested_bytes = 0;
@@ -29,18 +29,18 @@ struct Climb {
 };
 
 // Thread-safe. Holds kKept climbs and allocates nothing after its construction.
-class ClimbLog {
+class SlowPathLog {
  public:
   static constexpr size_t kKept = 64;
 
   // Keeps the climb if it is notable, with the time. A system call at most, and a lock for a copy.
-  void add(Climb climb);
+  void add(SlowPath climb);
   // Oldest first.
-  std::vector<Climb> list() const;
+  std::vector<SlowPath> list() const;
 
  private:
   mutable BlockingMutex mutex_;
-  std::array<Climb, kKept> climbs_ SPW_GUARDED_BY(mutex_){};
+  std::array<SlowPath, kKept> climbs_ SPW_GUARDED_BY(mutex_){};
   size_t added_ SPW_GUARDED_BY(mutex_) = 0;
 };
 

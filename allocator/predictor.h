@@ -1,0 +1,107 @@
+// Where the requests of a heap were served before, and which of them comes next: the sequence of large
+// requests, and the openings of slabs, which follow it. A program that repeats itself is served by guesses
+// alone.
+//
+// Of all heaps of an arena the busiest tells the time to others, by its sequence. Guarded by the heap's lock,
+// but for the leader's clock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "allocator/cached_range.h"
+#include "allocator/request.h"
+#include "allocator/sequence_predictor.h"
+#include "allocator/size_classes.h"
+#include "allocator/slab_history.h"
+
+namespace spillway {
+
+class Predictor {
+ public:
+  // `leader`: the arena's; the sequence of its busiest heap.
+  explicit Predictor(std::atomic<const SequencePredictor*>& leader) : leader_(leader) {}
+
+  // The range that served this request when the program was last here, as far as is known without a search;
+  // free or not; null where nothing is expected.
+  CachedRange* guess(const Request& request) const {
+    if (!remembers()) return nullptr;
+    return request.is_for_slab() ? slab_histories_[request.size_class].guess(sequence_)
+                                 : sequence_.guess(request.quanta);
+  }
+  // The same, of a request that was not served at once. Counted, for tests.
+  CachedRange* guess_again(const Request& request) {
+    ++guesses_;
+    return guess(request);
+  }
+  // The same with what the last locate() found out.
+  CachedRange* expected(const Request& request) const;
+  // Looks for where the program is; null where that says nothing of this request.
+  CachedRange* locate(const Request& request);
+  // Notes that the range serves the request.
+  void note(const Request& request, CachedRange* range) {
+    if (!request.is_for_slab()) [[likely]] {
+      sequence_.append(request.quanta, range, led_by_);
+      if (sequence_.now() % kRequestsToReview == 0) [[unlikely]]
+        review_leader();
+    } else {
+      slab_histories_[request.size_class].append(sequence_, range);
+    }
+  }
+
+  // Where mappings are many, the ranges of a program that does not repeat itself are not remembered, because
+  // what settles here and there by chance breaks the runs of pages that larger blocks need without a view.
+  void keep_together(bool together) { keeps_together_ = together; }
+  bool remembers() const {
+    return !keeps_together_ || led_by_ != nullptr || sequence_.followed() >= kRequestsToTrust;
+  }
+  // Whether the program is known to be where it was before.
+  bool repeats() const { return sequence_.then() != SequencePredictor::kNever; }
+  // Requests noted since the beginning.
+  uint64_t now() const { return sequence_.now(); }
+  // See SequencePredictor::mark_expected.
+  uint64_t mark_expected() { return sequence_.mark_expected(); }
+
+  // Whether the slab at that range is where one would be opened now, or may be so from now on: `may_take`
+  // tells of another range whether it could be had. A program that repeats itself otherwise finds its slabs,
+  // from pass to pass, in each other's ranges.
+  template <typename MayTake>
+  bool reopens(uint32_t size_class, CachedRange* range, MayTake may_take) {
+    SlabHistory& openings = slab_histories_[size_class];
+    if (openings.opened_now(sequence_, range)) return true;
+    const CachedRange* wanted = remembers() ? openings.guess(sequence_) : nullptr;
+    if (wanted != nullptr && wanted != range && may_take(*wanted)) return false;
+    openings.append(sequence_, range);
+    return true;
+  }
+
+  // How often a request that was not served at once was tried in the range that was guessed, and how often
+  // the sequence was searched. For tests.
+  struct Looks {
+    uint64_t guessed = 0;
+    uint64_t searched = 0;
+  };
+  Looks looks() const { return {guesses_, sequence_.searches()}; }
+  uint64_t metadata_bytes() const;
+
+ private:
+  static constexpr uint64_t kRequestsToReview = 1024;
+  // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
+  static constexpr uint32_t kRequestsToTrust = 64;
+
+  // Whether another heap's sequence should tell this one the time: only while it is much busier. Two busy
+  // threads would else pass its cache line to and fro with every request.
+  void review_leader();
+
+  SequencePredictor sequence_;
+  std::array<SlabHistory, kClassCount> slab_histories_;
+  uint64_t guesses_ = 0;
+  bool keeps_together_ = false;
+  std::atomic<const SequencePredictor*>& leader_;
+  const SequencePredictor* led_by_ = nullptr;
+  uint64_t reviewed_own_ = 0;  // requests noted here and by the leader at the last review
+  uint64_t reviewed_leader_ = 0;
+};
+
+}  // namespace spillway
