@@ -13,7 +13,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kGranuleBytes = size_t{2} << 20;          // a huge page is one thread's
+constexpr size_t kUnitBytes = size_t{2} << 20;          // a huge page is one thread's
 constexpr size_t kLeastThreadBytes = size_t{16} << 20;  // for less no thread is started
 constexpr int kPreferred = 1;                           // MPOL_PREFERRED: linux/mempolicy.h
 constexpr int kPopulateWrite = 23;                      // MADV_POPULATE_WRITE: Linux 5.14
@@ -48,7 +48,7 @@ int nearest_host_node(const Driver& driver) {
 void touch_first(char* base, size_t bytes, unsigned threads, int node) noexcept {
   prefer(base, bytes, node);
   const size_t parts = std::clamp<size_t>(bytes / kLeastThreadBytes, 1, std::max(threads, 1u));
-  const size_t part_bytes = (bytes / parts + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+  const size_t part_bytes = (bytes / parts + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
   std::vector<std::thread> others;
   size_t at = 0;
   try {

@@ -19,8 +19,8 @@ uint64_t alignment_of(uint64_t bytes) {
 }
 
 int64_t block_bytes(uint64_t requested_bytes) {
-  constexpr uint64_t kLine = PinnedArena::kQuantumBytes;
-  return static_cast<int64_t>((requested_bytes + kLine - 1) / kLine * kLine);
+  constexpr uint64_t kQuantum = PinnedArena::kQuantumBytes;
+  return static_cast<int64_t>((requested_bytes + kQuantum - 1) / kQuantum * kQuantum);
 }
 
 }  // namespace

@@ -123,8 +123,8 @@ void Allocator::out_of_memory(size_t bytes, DeviceIndex device, cudaStream_t str
   (void)spw_memory_info(device, &free_bytes, &total_bytes);
   const spw_stats stats = stats_of(device);
   if (history_.listens()) {
-    constexpr size_t kQuantumBytes = 512;
-    const size_t block_bytes = (bytes + kQuantumBytes - 1) / kQuantumBytes * kQuantumBytes;
+    constexpr size_t kLineBytes = 512;
+    const size_t block_bytes = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
     const History::Context context = history_.gather(RecordContext::STATE);
     history_.look_at_segments(device, context);
     const History::Block request{device, nullptr, block_bytes, stream, open_pool(device, stream)};
