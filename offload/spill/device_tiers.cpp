@@ -22,7 +22,8 @@ Result<std::unique_ptr<DeviceTiers>> DeviceTiers::create(const Driver& driver, A
   if (!context.status().ok()) return context.status();
   Result<std::unique_ptr<CopyStreams>> copy_streams = CopyStreams::create(driver);
   if (!copy_streams.ok()) return copy_streams.take_status();
-  return std::unique_ptr<DeviceTiers>(new DeviceTiers(std::move(copy_streams.value()), arena, pinned, disk, codec));
+  return std::unique_ptr<DeviceTiers>(
+      new DeviceTiers(std::move(copy_streams.value()), arena, pinned, disk, codec));
 }
 
 void DeviceTiers::give_up_host_memory() {

@@ -482,7 +482,7 @@ uint64_t Regions::uses() {
 }
 
 Result<EvictionResult> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
-                                const std::function<bool()>& goes_on) {
+                                        const std::function<bool()>& goes_on) {
   const auto held = [this] { return static_cast<uint64_t>(arena_.stats().reserved_bytes.all.current); };
   const uint64_t before = held();
   if (before <= above_bytes) return EvictionResult{};

@@ -79,7 +79,8 @@ class Regions {
   static uint64_t uses();
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
   // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
-  Result<EvictionResult> relieve(uint64_t above_bytes, uint64_t below_bytes, const std::function<bool()>& goes_on);
+  Result<EvictionResult> relieve(uint64_t above_bytes, uint64_t below_bytes,
+                                 const std::function<bool()>& goes_on);
   Status release(const std::string& tag);
   // See spw_region_read.
   Status read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out);

@@ -23,8 +23,8 @@ Status DiskWork::wait() {
   return std::exchange(status_, Status());
 }
 
-Result<std::unique_ptr<Staging>> Staging::create(CopyStreams& copy_streams, PinnedArena& arena, uint64_t bytes,
-                                                 size_t most, bool wants_pinned) {
+Result<std::unique_ptr<Staging>> Staging::create(CopyStreams& copy_streams, PinnedArena& arena,
+                                                 uint64_t bytes, size_t most, bool wants_pinned) {
   std::unique_ptr<Staging> staging(new Staging(copy_streams, arena));
   staging->is_pinned_ = wants_pinned;
   const size_t wanted =
