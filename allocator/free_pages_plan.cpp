@@ -16,6 +16,72 @@ constexpr uint64_t kQuantaPerCall = 128;
 constexpr uint64_t kCallsPerFreePage = 8;
 constexpr uint64_t kCallsPerCreatedPage = 10'000;
 
+// Compares ways to lay a request over own pages in a view, and keeps the cheapest.
+class ViewSearch {
+ public:
+  ViewSearch(const FragmentIndex& fragments, uint32_t free_pages)
+      : fragments_(fragments), free_pages_(free_pages) {}
+
+  const Plan& best() const { return best_; }
+
+  void offer(PageId head_page, uint32_t head_quanta, PageId tail_page, uint32_t tail_quanta, uint32_t full) {
+    const uint32_t created = full > free_pages_ ? full - free_pages_ : 0;
+    const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
+    const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_quanta : 0) +
+                          (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_quanta : 0);
+    const uint64_t score =
+        (created * kCallsPerCreatedPage + full * kCallsPerFreePage + calls) * kQuantaPerCall + left;
+    if (score >= score_) return;
+    score_ = score;
+    best_ = {Plan::Kind::kView, created, head_page, head_quanta, tail_page,
+             tail_quanta,       full,    kNoPage,   kNoPage};
+  }
+
+  // The end or the beginning of one partly used page holds `rest`.
+  void offer_one_fragment(uint32_t rest, uint32_t full) {
+    if (const PageId page = fragments_.find(kPrefix, rest); page != kNoPage)
+      offer(kNoPage, 0, page, rest, full);
+    if (const PageId page = fragments_.find(kSuffix, rest); page != kNoPage)
+      offer(page, rest, kNoPage, 0, full);
+  }
+
+  // Two fragments together hold `together`: one of the largest suffixes, and a prefix of another page.
+  void offer_pairs(uint32_t together, uint32_t full) {
+    int suffixes = 0;
+    fragments_.for_each_from_largest(kSuffix, [&](PageId head) {
+      const uint32_t suffix = fragments_.size_of(kSuffix, head);
+      if (suffix < together && together - suffix < kPageQuanta) {
+        const uint32_t needed = together - suffix;
+        int tries = 0;
+        fragments_.for_each(kPrefix, needed, [&](PageId tail) {
+          if (tail != head) offer(head, suffix, tail, needed, full);
+          return ++tries < kMostPrefixes;
+        });
+      }
+      return ++suffixes < kMostPairs;
+    });
+  }
+
+  // The searches above look at some fragments only; this one finds the largest.
+  void offer_largest_ends(uint32_t quanta) {
+    const auto any = [](PageId) { return true; };
+    const PageEnds ends =
+        largest_ends(fragments_.largest_two(kSuffix, any), fragments_.largest_two(kPrefix, any));
+    const uint32_t full = (quanta - std::min(quanta, ends.quanta()) + kPageQuanta - 1) / kPageQuanta;
+    if (full * kPageQuanta >= quanta) return;
+    const uint32_t in_ends = quanta - full * kPageQuanta;
+    const uint32_t head = std::min(in_ends, ends.head.quanta);
+    offer(head > 0 ? ends.head.page : kNoPage, head, in_ends > head ? ends.tail.page : kNoPage,
+          in_ends - head, full);
+  }
+
+ private:
+  const FragmentIndex& fragments_;
+  const uint32_t free_pages_;
+  Plan best_;
+  uint64_t score_ = ~uint64_t{0};
+};
+
 }  // namespace
 
 Plan FreePages::plan_extension(uint32_t quanta) const {
@@ -56,70 +122,20 @@ void FreePages::leave_scarcer_end(Plan& plan, uint32_t quanta) const {
 }
 
 Plan FreePages::plan_view(const Request& request) const {
-  const uint32_t quanta = request.quanta;
-  const uint32_t whole = quanta / kPageQuanta;
-  const uint32_t rest = quanta % kPageQuanta;
-  Plan best;
-  uint64_t best_score = ~uint64_t{0};
-  const auto offer = [&](PageId head_page, uint32_t head_quanta, PageId tail_page, uint32_t tail_quanta,
-                         uint32_t full) {
-    const uint32_t created = full > free_count_ ? full - free_count_ : 0;
-    const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
-    const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_quanta : 0) +
-                          (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_quanta : 0);
-    const uint64_t score =
-        (created * kCallsPerCreatedPage + full * kCallsPerFreePage + calls) * kQuantaPerCall + left;
-    if (score >= best_score) return;
-    best_score = score;
-    best = {Plan::Kind::kView, created, head_page, head_quanta, tail_page,
-            tail_quanta,       full,    kNoPage,   kNoPage};
-  };
-  // The searches below look at some fragments only; where no page can be created, the largest are tried.
-  const auto has_no_room = [&] {
-    return best.new_pages > store_.room_pages() || (best.new_pages > 0 && store_.device_is_full());
-  };
-  const auto offer_largest_ends = [&]() {
-    const auto any = [](PageId) { return true; };
-    const PageEnds ends =
-        largest_ends(fragments_.largest_two(kSuffix, any), fragments_.largest_two(kPrefix, any));
-    const uint32_t full = (quanta - std::min(quanta, ends.quanta()) + kPageQuanta - 1) / kPageQuanta;
-    if (full * kPageQuanta >= quanta) return;
-    const uint32_t in_ends = quanta - full * kPageQuanta;
-    const uint32_t head = std::min(in_ends, ends.head.quanta);
-    offer(head > 0 ? ends.head.page : kNoPage, head, in_ends > head ? ends.tail.page : kNoPage,
-          in_ends - head, full);
-  };
-  offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
-  if (!may_take_edges(request)) return best;
-  if (rest == 0) {
-    if (has_no_room()) offer_largest_ends();
-    return best;
+  const uint32_t whole = request.quanta / kPageQuanta;
+  const uint32_t rest = request.quanta % kPageQuanta;
+  ViewSearch search(fragments_, free_count_);
+  search.offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
+  if (!may_take_edges(request)) return search.best();
+  if (rest != 0) {
+    search.offer_one_fragment(rest, whole);
+    search.offer_pairs(rest, whole);
+    if (whole > 0) search.offer_pairs(rest + kPageQuanta, whole - 1);
   }
-  if (const PageId page = fragments_.find(kPrefix, rest); page != kNoPage)
-    offer(kNoPage, 0, page, rest, whole);
-  if (const PageId page = fragments_.find(kSuffix, rest); page != kNoPage)
-    offer(page, rest, kNoPage, 0, whole);
-  // Two fragments together: one of the largest suffixes, and a prefix of another page that completes the
-  // rest, or the rest and a page more.
-  const auto pair = [&](uint32_t together, uint32_t full) {
-    int suffixes = 0;
-    fragments_.for_each_from_largest(kSuffix, [&](PageId head) {
-      const uint32_t suffix = fragments_.size_of(kSuffix, head);
-      if (suffix < together && together - suffix < kPageQuanta) {
-        const uint32_t needed = together - suffix;
-        int tries = 0;
-        fragments_.for_each(kPrefix, needed, [&](PageId tail) {
-          if (tail != head) offer(head, suffix, tail, needed, full);
-          return ++tries < kMostPrefixes;
-        });
-      }
-      return ++suffixes < kMostPairs;
-    });
-  };
-  pair(rest, whole);
-  if (whole > 0) pair(rest + kPageQuanta, whole - 1);
-  if (has_no_room()) offer_largest_ends();
-  return best;
+  const uint32_t created = search.best().new_pages;
+  if (created > store_.room_pages() || (created > 0 && store_.device_is_full()))
+    search.offer_largest_ends(request.quanta);
+  return search.best();
 }
 
 Plan FreePages::plan(const Request& request, uint32_t spare_pages) {
