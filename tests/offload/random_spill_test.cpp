@@ -270,7 +270,7 @@ class RandomSpills {
       SPW_EXPECT_OK(Arena::free(at->first));
       blocks_.erase(at);
     } else {
-      device_.clear_faults();                              // those are for the calls under test
+      device_.clear_faults();                                     // those are for the calls under test
       device_.order(tiers_->copy_streams().out(), block.stream);  // before it is written again
     }
   }
