@@ -37,17 +37,17 @@ ELSEWHERE = page(
             (
                 "activations beyond the device, beside PyTorch's own ways",
                 "`bench/pytorch/activation_offload.py`",
-                "[spilling.md](spilling.md)",
+                "[spilling-measurements.md](spilling-measurements.md)",
             ),
             (
                 "the disk's engine beside fio",
                 "`bench/offload/against_fio.py --dir DIRECTORY`",
-                "[spilling.md](spilling.md)",
+                "[spilling-measurements.md](spilling-measurements.md)",
             ),
             (
                 "what checksums cost on the way to the disk",
                 "`build/release/bin/bench_disk_tier --dir DIRECTORY`",
-                "[spilling.md](spilling.md)",
+                "[spilling-measurements.md](spilling-measurements.md)",
             ),
             ("tiers of this machine", "`spillway tiers`, `spillway bench-tiers`", "printed"),
             (

@@ -1,4 +1,8 @@
-"""The checks of scripts/lint. Prints each complaint, then "N passed, M failed" (per file and check)."""
+"""The checks of scripts/lint. Prints each complaint, then "N passed, M failed" (per file and check).
+
+clang-tidy walks all that a source includes, the system's headers too, which takes most of its time. So sources are
+checked as the build compiles them, several in one unit.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "lint"
@@ -19,7 +24,7 @@ TIDY = BUILD / "tidy"  # the compile commands as clang can read them
 LOCKS = "--extra-arg=-Wthread-safety"
 # What passed, by name: shared by all checkouts, as a compiler's cache is.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spillway-lint" / "passed.json"
-KEPT = 8  # of each source
+KEPT = 8  # of each unit
 GCC_ONLY = re.compile(r" -fno-gnu-unique\b")  # a flag that clang refuses
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
@@ -53,9 +58,42 @@ def closure(source: Path, seen: set[Path]) -> None:
                 break
 
 
-def fingerprint(source: Path, command: str) -> str:
+class Unit(NamedTuple):
+    """What clang-tidy is asked to check at once: a file of the build that includes some sources, or one of them."""
+
+    file: Path
+    command: str
+    sources: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.file.relative_to(BUILD if BUILD in self.file.parents else ROOT))
+
+    @property
+    def is_shipped(self) -> bool:
+        return all(source.relative_to(ROOT).parts[0] not in ("tests", "bench") for source in self.sources)
+
+
+def units_of(entries: list[dict[str, str]], wanted: set[Path]) -> list[Unit]:
+    """Units that have all the wanted sources, none without a new one, the longest first."""
+    units = {}
+    for entry in reversed(entries):
+        file = Path(entry["file"]).resolve()
+        is_joined = file.parent.name == "Unity"
+        included = [Path(name).resolve() for name in INCLUDE.findall(file.read_text())] if is_joined else [file]
+        units[file] = Unit(file, entry["command"], tuple(source for source in included if source in wanted))
+    chosen, seen = [], set[Path]()
+    for unit in sorted(units.values(), key=lambda unit: (-len(unit.sources), unit.name)):
+        if not seen.issuperset(unit.sources):
+            chosen.append(unit)
+            seen.update(unit.sources)
+    return chosen
+
+
+def fingerprint(unit: Unit, command: str) -> str:
     files: set[Path] = set()
-    closure(source, files)
+    for source in unit.sources:
+        closure(source, files)
     digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes() + command.replace(str(ROOT), ".").encode())
     for file in sorted(files):
         digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
@@ -81,13 +119,9 @@ def check_format(files: list[Path], fix: bool) -> list[str]:
     return failed
 
 
-def is_shipped(source: Path) -> bool:
-    return source.relative_to(ROOT).parts[0] not in ("tests", "bench")
-
-
-def checks(source: Path, deep: bool) -> list[str]:
+def checks(unit: Unit, deep: bool) -> list[str]:
     """Arguments of clang-tidy. The path-sensitive analyzer takes most of the time, and finds least in tests."""
-    return [LOCKS] if deep and is_shipped(source) else [LOCKS, "--checks=-clang-analyzer-*"]
+    return [LOCKS] if deep and unit.is_shipped else [LOCKS, "--checks=-clang-analyzer-*"]
 
 
 def read_cache() -> dict[str, list[str]]:
@@ -112,32 +146,30 @@ def check_tidy(deep: bool) -> tuple[int, list[str]]:
     """clang-tidy on every source that the release build compiles, those of tests and benchmarks where it is deep."""
     tidy = tool("clang-tidy")
     entries = json.loads(GCC_ONLY.sub("", (BUILD / "compile_commands.json").read_text()))
-    # One command for each file, however many targets compile it.
-    by_file = {Path(entry["file"]).resolve(): entry for entry in reversed(entries)}
+    units = [unit for unit in units_of(entries, set(tracked("*.cpp"))) if deep or unit.is_shipped]
     TIDY.mkdir(exist_ok=True)
-    (TIDY / "compile_commands.json").write_text(json.dumps(list(by_file.values())))
+    commands = [{"directory": str(BUILD), "file": str(unit.file), "command": unit.command} for unit in units]
+    (TIDY / "compile_commands.json").write_text(json.dumps(commands))
     version = run([tidy, "--version"])[1]
-    commands = {file: version + entry["command"] for file, entry in by_file.items()}
-    sources = [file for file in tracked("*.cpp") if file in commands and (deep or is_shipped(file))]
     passed = read_cache()
-    marks = {source: fingerprint(source, " ".join([commands[source], *checks(source, deep)])) for source in sources}
-    pending = [source for source in sources if marks[source] not in passed.get(str(source.relative_to(ROOT)), [])]
+    marks = {unit: fingerprint(unit, " ".join([version, unit.command, *checks(unit, deep)])) for unit in units}
+    pending = [unit for unit in units if marks[unit] not in passed.get(unit.name, [])]
 
-    def one(source: Path) -> tuple[Path, bool, str]:
-        ok, output = run([tidy, "--quiet", *checks(source, deep), "-p", str(TIDY), str(source)])
-        return source, ok, output
+    def one(unit: Unit) -> tuple[Unit, bool, str]:
+        ok, output = run([tidy, "--quiet", *checks(unit, deep), "-p", str(TIDY), str(unit.file)])
+        return unit, ok, output
 
     failed = []
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for source, ok, output in pool.map(one, pending):
-            name = str(source.relative_to(ROOT))
+        for unit, ok, output in pool.map(one, pending):
             if ok:
-                passed[name] = [*passed.get(name, []), marks[source]][-KEPT:]
-            else:
-                failed.append(f"{name}: clang-tidy")
-                print(output)
+                passed[unit.name] = [*passed.get(unit.name, []), marks[unit]][-KEPT:]
+                continue
+            print(output)
+            named = [source for source in unit.sources if f"{source}:" in output] or [unit.file]
+            failed += [f"{source.relative_to(ROOT)}: clang-tidy" for source in named]
     write_cache(passed)
-    return len(sources), failed
+    return sum(len(unit.sources) for unit in units), failed
 
 
 def check_python(fix: bool) -> tuple[int, list[str]]:
