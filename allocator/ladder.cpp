@@ -128,7 +128,7 @@ Result<Ladder::Outcome> Ladder::climb_under_locks(Miss& miss) {
     if (row.memory != Memory::kAny && row.memory != memory) continue;
     if (row.applies != nullptr && !(this->*row.applies)(miss)) continue;
     if (!row.under_capture && is_captured()) continue;
-    const Result<Outcome> outcome = attempt(row, miss);
+    Result<Outcome> outcome = attempt(row, miss);
     if (!outcome.ok() || outcome.value() == Outcome::kServed) {
       miss.context.reset();
       if (outcome.ok() && miss.has_waited) parts_.counters.on_alloc_retry();
@@ -157,7 +157,7 @@ Result<Ladder::Outcome> Ladder::climb_without_locks(Miss& miss) {
     if (row.memory != Memory::kAny && row.memory != memory) continue;
     if ((miss.spent_turns & turn) != 0 || (is_captured && !row.under_capture)) continue;
     if (row.applies != nullptr && !(this->*row.applies)(miss)) continue;
-    const Result<Outcome> outcome = attempt(row, miss);
+    Result<Outcome> outcome = attempt(row, miss);
     if (!outcome.ok() || outcome.value() == Outcome::kServed) return outcome;
     const bool helped = outcome.value() == Outcome::kHelped;
     if (row.turns == Turns::kOnce || (row.turns == Turns::kOncePerGift && helped)) miss.spent_turns |= turn;
