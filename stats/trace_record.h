@@ -25,8 +25,7 @@ enum class TraceKind : uint8_t {
   kFreeRequested = 3,  // other streams still use the block
   kFreeCompleted = 4,
   // These concern the device: physical memory came (requested_bytes) or went (block_bytes); a range was
-  // mapped,
-  // unmapped.
+  // mapped, unmapped.
   kReserve = 5,
   kMap = 6,
   kUnmap = 7,
