@@ -1,4 +1,4 @@
-// What the bodies of the C ABI share: calls on the arena of a device, and rows as the ABI has them.
+// Holds what the bodies of the C ABI share: calls on the arena of a device, and rows as the ABI has them.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ spw_status with_used_arena(int device, Body body) noexcept {
   });
 }
 
-// What an allocation could still get, in bytes: what the driver calls free, and what the arena holds without
-// a byte in use or has pending, within its limit.
+// Returns what an allocation could still get, in bytes: what the driver calls free, and what the arena holds
+// without a byte in use or has pending, within its limit.
 inline uint64_t available_bytes(Arena& arena, uint64_t driver_free_bytes, uint64_t pending_bytes) {
   arena.complete_finished_frees();
   const DeviceStats stats = arena.stats();
@@ -41,15 +41,15 @@ inline uint64_t available_bytes(Arena& arena, uint64_t driver_free_bytes, uint64
   return std::min(driver_free_bytes + reusable, limit > in_use ? limit - in_use : 0);
 }
 
-// What the arena could still take from the driver, in bytes: what it holds counts as taken, whether or not it
-// is in use.
+// Returns what the arena could still take from the driver, in bytes: what it holds counts as taken, whether
+// or not it is in use.
 inline uint64_t untaken_bytes(const Arena& arena, uint64_t driver_free_bytes) {
   const auto held = static_cast<uint64_t>(arena.stats().reserved_bytes.all.current);
   const uint64_t limit = arena.most_reserved_bytes();
   return std::min(driver_free_bytes, limit > held ? limit - held : 0) / kPageBytes * kPageBytes;
 }
 
-// What may be taken of a device that was not used yet.
+// Returns what may be taken of a device that was not used yet.
 inline uint64_t most_bytes(const Config& config, uint64_t device_bytes) {
   const uint64_t reserve = std::min(device_bytes, config.reserve.of(device_bytes));
   return std::min(config.limit.of(device_bytes), device_bytes - reserve) / kPageBytes * kPageBytes;

@@ -46,8 +46,8 @@ enum class TraceStacks : uint8_t { kOff, kPython, kCpp, kAll };
 enum class IpcPolicy : uint8_t { kAuto, kPlain, kRefuse };
 enum class IoEngineKind : uint8_t { kAuto, kThreads };
 enum class DiskPriority : uint8_t { kNormal, kIdle };
-// Whether the disk's settings are those that were found best for it: never, where they are known, or always,
-// and then they are looked for.
+// Says whether the disk's settings are those that were found best for it: never, where they are known, or
+// always, and then they are looked for.
 enum class Tuning : uint8_t { kOff, kKept, kAuto };
 using Path = std::string;
 struct Count {

@@ -22,7 +22,7 @@ Status check_dump_path(std::string_view path);
 
 // The path with %p (process), %r (rank), %d (device), %t (time_seconds, since 1970) and %% filled in.
 std::string expand_dump_path(std::string_view path, int device, int64_t time_seconds);
-// Whether each device has a file of its own.
+// Tells whether each device has a file of its own.
 bool is_per_device(std::string_view path);
 
 // The path with `word` before its ending: "run.json" becomes "run.oom.json".

@@ -15,7 +15,7 @@
 namespace spillway {
 namespace {
 
-// What the handler touches: sem_post and lock-free atomics are async-signal-safe.
+// The handler touches these: sem_post and lock-free atomics are async-signal-safe.
 sem_t wakeups;
 std::atomic<bool> signalled{false};
 std::atomic<bool> stopping{false};

@@ -54,7 +54,7 @@ class IdleWatch {
 
   static IdleWatch& instance();
 
-  // From now on calls these, from the thread; a spell lasts for `after`, as the first call has it, zero: for
+  // Calls these from now on, from the thread; a spell lasts for `after`, as the first call has it, zero: for
   // ever. Without a thread, as in a child of fork, nothing is called.
   void add(std::chrono::milliseconds after, Device device);
   // Nothing of the device is looked at from now on: its context ends. Waits for the region that is being

@@ -48,7 +48,7 @@ void copy_text(char (&to)[capacity], const std::string& from) {
   from.copy(to, capacity - 1);
 }
 
-// Whether this thread holds the mutex of the writer for its fork.
+// Tells whether this thread holds the mutex of the writer for its fork.
 thread_local bool live_holds_for_fork = false;
 
 }  // namespace

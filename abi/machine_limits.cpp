@@ -38,7 +38,7 @@ std::string complaint(const Config& config, const char* name, const std::string&
                      static_cast<double>(total_bytes) / kGib);
 }
 
-// As it was before, unless that is too much now as well.
+// Sets the option as it was before, unless that is too much now as well.
 template <typename Size>
 std::string refuse(const Config& before, Config& changed, const Named<Size>& option, const std::string& owner,
                    uint64_t total_bytes) {

@@ -1,4 +1,5 @@
-// What the C ABI works on: the one allocator of the process, its configuration, and each thread's last error.
+// Holds what the C ABI works on: the one allocator of the process, its configuration, and each thread's last
+// error.
 //
 // The configuration is read from the environment when something first needs it. The driver is opened, and the
 // allocator made, by the first call that needs a device; a failure to do so is reported and tried again by
@@ -51,10 +52,11 @@ class Process {
   // Null where the device was not used yet. Errors: invalid_argument (no such device), those of Driver::open.
   Result<Arena*> used_arena(int device);
 
-  // Whether memory comes from guards. To be asked after existing(): an arena appears after this is known.
+  // Tells whether memory comes from guards. To be asked after existing(): an arena appears after this is
+  // known.
   static bool is_guarded() { return guarded.load(std::memory_order_relaxed); }
-  // Whether an allocation has more to do than to allocate: a guard, or a stack for the trace. To be asked
-  // likewise.
+  // Tells whether an allocation has more to do than to allocate: a guard, or a stack for the trace. To be
+  // asked likewise.
   static bool is_watched() { return watched.load(std::memory_order_relaxed); }
   // The guard of a device, made if need be with its arena; null without debug:guard. Errors: as arena().
   Result<Guard*> guard(int device);
@@ -76,8 +78,8 @@ class Process {
   // Null where there are none.
   static PinnedBlocks* existing_pinned() { return published_pinned.load(std::memory_order_acquire); }
 
-  // What lies below a device, made if need be. Errors: unsupported (debug:guard, backend:malloc), those of
-  // arena() and DeviceTiers::create.
+  // Returns what lies below a device, made if need be. Errors: unsupported (debug:guard, backend:malloc),
+  // those of arena() and DeviceTiers::create.
   Result<DeviceTiers*> tiers(int device);
   // Null where there is nothing.
   DeviceTiers* existing_tiers(int device);
@@ -86,10 +88,10 @@ class Process {
   // Pinned memory that nothing is in goes back to the host.
   void trim_pinned();
 
-  // What the configuration says of the disk below a device.
+  // Returns what the configuration says of the disk below a device.
   DiskTierOptions disk_options();
-  // The same for this directory's disk, with the settings that are known to serve it. `finds`: or are found
-  // and kept now, in up to 5 s.
+  // Returns the same for this directory's disk, with the settings that are known to serve it. `finds`: or
+  // that are found and kept now, in up to 5 s.
   DiskTierOptions disk_options(const std::string& directory, bool finds = false);
 
   // See spw_phase. Asks before each region that would go.
@@ -101,8 +103,9 @@ class Process {
 
   // process_dumps.cpp. See spw_dump; `reason` goes into the dump.
   Status dump(const std::string& path, DumpFormat format, const char* reason);
-  // What an allocation on the device that failed is to say to the program: of device memory that has run out
-  // also what lies outside, and a dump is written where SPILLWAY_STATS asks for it. No lock may be held.
+  // Returns what an allocation on the device that failed is to say to the program: of device memory that has
+  // run out also what lies outside, and a dump is written where SPILLWAY_STATS asks for it. No lock may be
+  // held.
   Status failed_alloc(int device, Status status);
   // Ends the arena of a device whose context ends; false where more than blocks depends on it (spilled
   // regions, guards, callbacks), and it stays. No call of the program may be using it; the process's own
@@ -127,17 +130,17 @@ class Process {
   ArenaOptions options_for(uint64_t total_bytes) const SPW_REQUIRES(mutex_);
   Result<uint64_t> total_bytes(int device) const SPW_REQUIRES(mutex_);
   DiskTierOptions configured_disk() const SPW_REQUIRES(mutex_);
-  // Whether the disk's settings are not the user's own.
+  // Tells whether the disk's settings are not the user's own.
   bool may_tune() const SPW_REQUIRES(mutex_);
   PinnedBlocks& make_pinned() SPW_REQUIRES(mutex_);
   // Without the default region.
   Result<DeviceTiers*> make_tiers(int device) SPW_EXCLUDES(mutex_);
   // On a device that is used for the first time. What goes wrong is one line on stderr.
   void begin_default_region(int device) noexcept SPW_EXCLUDES(choosing_default_, mutex_);
-  // Of Config::pinned_ahead, on the node of the arena's device.
+  // Pins Config::pinned_ahead, on the node of the arena's device.
   Status pin_ahead(Arena& arena) SPW_REQUIRES(mutex_);
   void place_in_host_memory(Arena& arena) SPW_REQUIRES(mutex_);
-  // As Config::idle_after asks.
+  // Watches as Config::idle_after asks.
   void watch_for_idleness(Arena& arena) SPW_REQUIRES(mutex_);
 
   struct OomMoment {
@@ -156,7 +159,7 @@ class Process {
   // A dump that SPILLWAY_STATS asks for. The first failure costs one line on stderr.
   void dump_as_asked(const std::string& path, const char* reason) noexcept;
   void dump_on_oom(int device) noexcept;
-  // Whether this out-of-memory error is to be dumped, which is then noted.
+  // Tells whether this out-of-memory error is to be dumped, which is then noted.
   bool is_new_oom(int device) SPW_REQUIRES(oom_mutex_);
   std::string oom_tiers_text(int device);
   void show_live(const Arena& arena) const SPW_REQUIRES(mutex_);
@@ -175,7 +178,7 @@ class Process {
   bool config_loaded_ SPW_GUARDED_BY(mutex_) = false;
   Config config_ SPW_GUARDED_BY(mutex_);
   Status strict_error_ SPW_GUARDED_BY(mutex_);
-  // Of the dumps that SPILLWAY_STATS asks for. The path is set once, before any of them.
+  // These belong to the dumps that SPILLWAY_STATS asks for. The path is set once, before any of them.
   std::string stats_path_;
   std::atomic<pid_t> owner_{0};  // the process whose counters these are
   std::atomic<bool> dumps_on_oom_{false};

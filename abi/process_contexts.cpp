@@ -1,4 +1,4 @@
-// What ends before the process does: the arena of a context.
+// Ends what ends before the process does: the arena of a context.
 #include <algorithm>
 #include <tuple>
 

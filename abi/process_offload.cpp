@@ -1,5 +1,5 @@
-// What the process has below its devices: pinned memory, the disk, regions and stashes, and when they are
-// made.
+// Says what the process has below its devices: pinned memory, the disk, regions and stashes, and when they
+// are made.
 #include <unistd.h>
 
 #include <algorithm>

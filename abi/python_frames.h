@@ -9,7 +9,8 @@
 
 namespace spillway {
 
-// What one frame is known by: its code object, and where in it. The code object is kept for good once named.
+// Holds what one frame is known by: its code object, and where in it. The code object is kept for good once
+// named.
 struct PythonFrame {
   uintptr_t code = 0;
   uint64_t position = 0;
@@ -17,7 +18,7 @@ struct PythonFrame {
 
 class PythonLock {
  public:
-  // Whether the thread has Python frames; the interpreter's lock is held then.
+  // Finds out whether the thread has Python frames; the interpreter's lock is held then.
   PythonLock();
   ~PythonLock();
   PythonLock(const PythonLock&) = delete;
@@ -30,7 +31,7 @@ class PythonLock {
   int state_ = 0;
 };
 
-// With the lock held. The code objects live as long as their frames do: until the thread goes on.
+// Needs the lock held. The code objects live as long as their frames do: until the thread goes on.
 int list_python_frames(PythonFrame* frames, int most);
 // Names them, and keeps their code objects for good, so that no other gets the same address. Of no frames it
 // asks nothing of the interpreter, which need not be there, nor its lock held.

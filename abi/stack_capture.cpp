@@ -37,7 +37,7 @@ int list_cpp_frames(const void* caller, void** frames) {
   return static_cast<int>(count);
 }
 
-// What a stack is known by.
+// Holds what a stack is known by.
 struct Captured {
   std::array<void*, kMostCppFrames> cpp;
   std::array<PythonFrame, kMostPythonFrames> python;

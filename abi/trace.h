@@ -18,7 +18,7 @@ class ProcessTrace {
   // Null where none was begun.
   static Tracer* tracer();
 
-  // Whether allocations note where the program is.
+  // Tells whether allocations note where the program is.
   static bool notes_stacks();
   // For the next allocation of this thread; `caller` is where the program called.
   static void note_stack(const void* caller) noexcept;

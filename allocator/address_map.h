@@ -1,4 +1,4 @@
-// From a device address to the block that lives there, for every device of the process: a table of two levels
+// Finds the block that lives at a device address, for every device of the process, in a table of two levels
 // over 48-bit addresses with one entry for each 16 KiB. No two live blocks begin inside one entry's range:
 // large blocks are longer than that, and a slab lies on its boundaries and takes four entries.
 //
@@ -44,7 +44,7 @@ class AddressMap {
     if ((va >> kLeafShift) >= kTops) return;
     const uint64_t least = va > most_bytes ? (va - most_bytes) >> kGranuleShift : 0;
     for (uint64_t end = (va >> kGranuleShift) + 1; end > least;) {
-      // Of the table that the last granule is in, whose first granule is `first`.
+      // Looks in the table that the last granule is in, whose first granule is `first`.
       const uint64_t top = (end - 1) / kLeafGranules;
       const uint64_t first = top * kLeafGranules;
       Leaf* leaf = leaves_[top].load(std::memory_order_acquire);

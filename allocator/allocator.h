@@ -15,7 +15,7 @@ class Allocator {
  public:
   static constexpr int kMostDevices = 64;
 
-  // What the arena of a device is made with, asked when it is made; an error is arena()'s answer.
+  // Tells, when the arena of a device is made, what it is made with; an error is arena()'s answer.
   using OptionsOf = std::function<Result<ArenaOptions>(int device)>;
 
   // Errors: none today; the driver was opened by the caller.
@@ -42,7 +42,7 @@ class Allocator {
   // Ends the arena of a device; the next arena() makes another. No other call may be using it.
   void drop(int device);
 
-  // As Arena::free and Arena::record_stream; the address tells the device.
+  // Both do what Arena::free and Arena::record_stream do; the address tells the device.
   Status free(void* pointer) { return Arena::free(pointer); }
   Status record_stream(void* pointer, CUstream stream) { return Arena::record_stream(pointer, stream); }
 

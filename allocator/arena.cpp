@@ -300,7 +300,7 @@ bool Arena::is_quiet() {
   const RelaxedCapture relaxed(*parts_.driver);
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
-    // Of other threads' default streams only they can ask.
+    // Only the other threads themselves can ask about their default streams.
     if (heaps_.has_gone(*heap) || (heap->key.thread != 0 && heap->key.thread != thread_number())) continue;
     // Nobody opens a pool for a capture meanwhile: a question about a stream that captures ends the capture.
     const bool is_idle = open_pools_.without_captures([&] {

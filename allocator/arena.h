@@ -61,9 +61,9 @@ class Arena {
 
   // bytes 0: *out is null, and ok. Errors: out_of_memory, invalid_argument (an absurd size), driver.
   Status allocate(size_t bytes, CUstream stream, void** out);
-  // The same with `padding` bytes more than the program asked for, which requested_bytes does not count.
+  // Does the same with `padding` bytes more than the program asked for, which requested_bytes does not count.
   Status allocate_padded(size_t bytes, size_t padding, CUstream stream, void** out);
-  // Null is ok. Of whichever arena the block is. Errors: invalid_pointer (foreign, already freed, inside a
+  // Null is ok. The block may be of any arena. Errors: invalid_pointer (foreign, already freed, inside a
   // block).
   static Status free(void* pointer);
   // The block is also used on `stream`: after its free it waits for the work enqueued there until then.
@@ -73,12 +73,13 @@ class Arena {
   // *bytes (may be null) is what it takes of the device.
   static Status quarantine(void* pointer, uint64_t* bytes = nullptr);
   static Status release_quarantined(void* pointer);
-  // As free() by work of `stream`, a stream of the arena's context: what is enqueued there so far may still
-  // use the block. Errors: as free() and record_stream().
+  // Frees as free() does, by work of `stream`, a stream of the arena's context: what is enqueued there so far
+  // may still use the block. Errors: as free() and record_stream().
   static Status free_on(void* pointer, CUstream stream);
-  // Of the arena whose block may begin at the pointer, without looking closer; -1 where none can.
+  // Returns the device of the arena whose block may begin at the pointer, without looking closer; -1 where
+  // none can.
   static int device_of(const void* pointer);
-  // What is asked when a request has nothing else left to try.
+  // Returns what is asked when a request has nothing else left to try.
   LastRungs& last_rungs() { return parts_.last_rungs; }
 
   // The program is about to destroy the stream and enqueues nothing on it any more. Its memory serves others
@@ -151,22 +152,22 @@ class Arena {
   Status bring_pool_back(PoolId id, const CopyBack& copy) { return mover_.bring_back(id, copy); }
   // Copies of what was freed while it was away; answers their bytes. Part of every trim.
   uint64_t give_up_freed() { return mover_.give_up_freed(); }
-  // Of a movable pool: where its pages are; what it holds on the device; what the driver did not let go of
-  // while it is away; the blocks in the program's hands that lie in `range`.
+  // These return, for a movable pool: where its pages are; what it holds on the device; what the driver did
+  // not let go of while it is away; the blocks in the program's hands that lie in `range`.
   std::vector<PageRange> pool_ranges(PoolId id) const { return mover_.ranges(id); }
   uint64_t pool_held_bytes(PoolId id) const;
   uint64_t pool_stuck_bytes(PoolId id) const { return mover_.stuck_bytes(id); }
   std::vector<BlockRow> pool_blocks_in(PoolId id, const PageRange& range) const {
     return mover_.blocks_in(id, range);
   }
-  // Those that may use the arena's memory: its own and its peers.
+  // Returns the devices that may use the arena's memory: its own and its peers.
   std::vector<int> devices() const;
   // A claim on a pool's memory like begin_pool's, without requests served from it. Errors: invalid_argument.
   Status retain_pool(PoolId id);
   uint64_t pool_claims(PoolId id) const;
-  // Whether what is free in the pool serves others where a request would fail otherwise. Until its release.
-  // It leaves the pool; of a pool with a source it serves requests on the same stream, and returns to the
-  // pool. Errors: invalid_state (no such pool).
+  // Sets whether what is free in the pool serves others where a request would fail otherwise, until the
+  // pool's release. What serves them leaves the pool; of a pool with a source it serves requests on the same
+  // stream, and returns to the pool. Errors: invalid_state (no such pool).
   Status set_pool_lends(PoolId id, bool lends);
 
   // The blocks of a pool that are in the program's hands now. Errors: invalid_state (no such pool).
@@ -181,18 +182,18 @@ class Arena {
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
   Status trim() { return trimming_.trim(); }
-  // The same for a while: take_back() undoes what the last one that gave pages back did. It takes each from
-  // the driver again, at its address and for the stream that had it, as far as the soft limit and the device
-  // have room, waits for nothing and asks nobody else. Answers how many bytes it took.
+  // Does the same for a while: take_back() undoes what the last one that gave pages back did. It takes each
+  // from the driver again, at its address and for the stream that had it, as far as the soft limit and the
+  // device have room, waits for nothing and asks nobody else. Answers how many bytes it took.
   Status trim_for_now() { return trimming_.trim_for_now(); }
   uint64_t take_back() { return trimming_.take_back(); }
-  // As trim(), of what one pool has free, once it is released or where it is movable; nothing is waited for
-  // where it has no memory.
+  // Trims, as trim() does, what one pool has free, once it is released or where it is movable; nothing is
+  // waited for where it has no memory.
   Status trim_pool(PoolId id) { return trimming_.trim_pool(id); }
   // Frees that wait for other streams are completed where those are done. Waits for nothing.
   void complete_finished_frees();
-  // Whether no stream that the arena knows has work now and none captures: asked of the driver, without
-  // waiting. Takes the locks of heaps, so not for while the program allocates.
+  // Tells whether no stream that the arena knows has work now and none captures; asks the driver, without
+  // waiting. Takes the locks of heaps, so it is not for while the program allocates.
   bool is_quiet();
 
   // A limit below what is held refuses new pages, and gives back what is free beyond it: before each
@@ -201,31 +202,31 @@ class Arena {
   // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
   // serve behind waits on the device.
   Status set_soft_limit(uint64_t bytes);
-  // As ArenaOptions::reserve_bytes, with the same effect as a lower or higher limit.
+  // Sets the reserve, as ArenaOptions::reserve_bytes does, with the same effect as a lower or higher limit.
   Status set_reserve(uint64_t bytes);
   // Where more is held than may be: gives back what need not be, behind a wait for the device.
   void keep_limit() { trimming_.keep_limit(); }
-  // What may be held now: the least of limit, device without reserve.
+  // Returns what may be held now: the lesser of the limit and the device without the reserve.
   uint64_t most_reserved_bytes() const;
   uint64_t limit() const { return parts_.limit.load(std::memory_order_relaxed); }
 
   int device() const { return parts_.device; }
   CUcontext context() const { return parts_.context.get(); }
   bool is_in_primary_context() const { return parts_.context.is_primary(); }
-  // How often a stream was told to wait for another, for its memory; never reset.
+  // Returns how often a stream was told to wait for another, for its memory; never reset.
   uint64_t stream_waits() const { return parts_.counters.stream_waits(); }
-  // Those that memory was asked for on, and that are not known to be gone.
+  // Returns the streams that memory was asked for on, and that are not known to be gone.
   std::vector<CUstream> streams() const { return heaps_.streams(); }
   DeviceStats stats() const;
   // The largest request that is served without new memory from the driver, on the stream and in the pool that
   // have most for it. Other streams' whole pages count, where they may be borrowed; what waits for a stream
   // to finish with it does not.
   uint64_t largest_free_bytes() const;
-  // What the driver calls free of the device; none where it does not answer.
+  // Returns the bytes of the device that the driver calls free; nothing where it does not answer.
   std::optional<uint64_t> device_free_bytes() const;
   // The latest requests that own memory and new pages did not serve, oldest first.
   std::vector<SlowPath> recent_slow_paths() const { return climbs_.list(); }
-  // Of all heaps. For tests.
+  // Sums over all heaps. For tests.
   Predictor::Looks looks() const;
   // The bytes that each private pool holds. One that was released holds none; it is listed until both resets.
   std::vector<std::pair<PoolId, spw_stat>> pool_bytes() const;
@@ -235,7 +236,7 @@ class Arena {
   // difference.
   Status validate() const;
   std::vector<SegmentRow> segments() const;
-  // Of whichever arena. Errors: invalid_pointer.
+  // Finds a block of whichever arena. Errors: invalid_pointer.
   static Result<FoundBlock> find_block(const void* pointer);
   // The block in the program's hands that `pointer` lies in, at its beginning or behind it; looks at
   // `most_bytes` of addresses before it, at the ranges in them alone. Blocks in host memory and shareable
@@ -256,13 +257,13 @@ class Arena {
   Status out_of_memory(uint64_t requested_bytes, const SlowPath& tried = {});
   std::string oom_text(uint64_t requested_bytes, const SlowPath& tried) const;
 
-  // What the address map does not know: a shared block, a placed one, or nobody's.
+  // Both serve what the address map does not know: a shared block, a placed one, or nobody's.
   static Status free_unknown(uint64_t va);
   static Status record_stream_unknown(uint64_t va, CUstream stream);
 
   // arena_pools.cpp. One claim more on the pool, which is made if there is none by that id.
   void claim(PoolId id) SPW_REQUIRES(kArenaLock);
-  // What is left to do, which may wait, where the last claim on a pool is gone.
+  // Holds what is left to do, which may wait, where the last claim on a pool is gone.
   struct Released {
     bool was_sourced = false;
     std::optional<LastRungs::Id> lent_as;
@@ -270,7 +271,7 @@ class Arena {
   Result<std::optional<Released>> release_claim(PoolId id);
   // Lets others have what is free in the pool, until it is opened again; answers how many bytes that is.
   uint64_t lend_pool(PoolId id);
-  // What the device must have room for comes free, as far as others give it. Errors: out_of_memory.
+  // Makes room on the device for so many bytes, as far as others give it. Errors: out_of_memory.
   Status make_room(uint64_t bytes);
 
   // arena_shared.cpp.

@@ -1,5 +1,5 @@
-// What the parts of an arena have in common: the device, the memory that is taken from it, and the bounds of
-// that. Each part is a class that refers to these, and to the parts below it:
+// Holds what the parts of an arena have in common: the device, the memory that is taken from it, and the
+// bounds of that. Each part is a class that refers to these, and to the parts below it:
 //
 //   OpenPools -> StreamHeaps -> DeviceWaits -> PoolMover, Trimming, Borrowing, ViewBudget, Sources -> Ladder
 //

@@ -1,4 +1,4 @@
-// What one heap can have of others' pages, behind waits on the device: no host waits.
+// Gives one heap what it can have of others' pages, behind waits on the device, without host waits.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,9 @@ class Borrowing {
  public:
   Borrowing(ArenaParts& parts, StreamHeaps& heaps) : parts_(parts), heaps_(heaps) {}
 
-  // Whether the range expected for the request is only held up by other streams, which still use it or own
-  // pages of it, and the limit leaves no room to make up for it. With the heap's lock alone, captured or not.
+  // Tells whether the range expected for the request is only held up by other streams, which still use it or
+  // own pages of it, and the limit leaves no room to make up for it. Needs the heap's lock alone, captured or
+  // not.
   bool wants_back(const Heap& heap, const Request& request) SPW_REQUIRES(heap.mutex);
   // That range, with pages that others own by now; null where they do not let go of them.
   CachedRange* take_expected(Heap& heap, const Request& request) SPW_REQUIRES(kArenaLock, heap.mutex);
@@ -26,10 +27,10 @@ class Borrowing {
   uint32_t borrow(Heap& heap, uint32_t wanted) SPW_REQUIRES(kArenaLock, heap.mutex);
 
  private:
-  // Whether so many pages more can be had within the soft limit, as far as is known. A device that others had
-  // filled is asked again now and then.
+  // Tells whether so many more pages can be had within the soft limit, as far as is known. A device that
+  // others had filled is asked again now and then.
   bool may_have_room(uint64_t pages);
-  // Whether the lender can give exactly these: what is pending there is waited for, behind its stream.
+  // Tells whether the lender can give exactly these: what is pending there is waited for, behind its stream.
   bool can_give(Heap& lender, const Heap& heap, const std::vector<PageId>& pages)
       SPW_REQUIRES(kArenaLock, lender.mutex);
   uint32_t borrow_from(Heap& lender, Heap& heap, uint32_t wanted)

@@ -109,7 +109,7 @@ inline std::vector<PageId> pages_of(const CachedRange& range) {
   return pages;
 }
 
-// Whether a byte belongs to both.
+// Tells whether a byte belongs to both.
 inline bool share_a_quantum(const CachedRange& a, const CachedRange& b) {
   bool shared = false;
   for_each_piece(a, [&](PageId page, uint32_t begin, uint32_t end) {

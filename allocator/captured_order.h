@@ -1,6 +1,6 @@
-// What comes before what in a graph that is being captured: whether work that other streams did with a block,
-// all of it captured, is over before whatever one stream is told next. Then the block's memory may be used
-// again in the same graph, where no event can say so.
+// Tells what comes before what in a graph that is being captured: whether work that other streams did with a
+// block, all of it captured, is over before whatever one stream is told next. Then the block's memory may be
+// used again in the same graph, where no event can say so.
 //
 // A stream's tail are the nodes that its next work will come after; work is over before that if all nodes
 // that the other stream's tail had at the free are the tail's or before it. Nodes are compared, never used,
@@ -23,15 +23,15 @@ struct CaptureTail {
   std::vector<CUgraphNode> nodes;
 };
 
-// Of a stream that is being captured now; none of any other, and where the driver does not tell. One driver
-// call, legal at any time.
+// Returns the tail of a stream that is being captured now; nothing for any other, or where the driver does
+// not tell. Makes one driver call, legal at any time.
 std::optional<CaptureTail> capture_tail(const Driver& driver, CUstream stream);
 
 class CapturedOrder {
  public:
   // Notes what the stream's next work will come after. Looks at each node of a graph once.
   void look(const Driver& driver, CUstream stream);
-  // Whether all of this was before that, as of the last look.
+  // Tells whether all of `earlier` comes before the stream's next work, as of the last look.
   bool is_behind(const CaptureTail& earlier) const;
 
  private:

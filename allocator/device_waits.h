@@ -35,8 +35,8 @@ class DeviceWaits {
   // Waits for the other streams that still use what the heap has pending; false where there are none. The
   // heap's stream is not captured.
   bool wait_for_pending_frees(Heap& heap);
-  // Whether waiting for the whole context can disturb no capture, as far as can be known without disturbing
-  // it.
+  // Tells whether waiting for the whole context can disturb no capture, as far as can be known without
+  // disturbing one.
   bool may_wait_for_context() const;
 
  private:

@@ -40,7 +40,7 @@ struct PageEnds {
   uint32_t quanta() const { return head.quanta + tail.quanta; }
 };
 
-// Those with the most quanta together.
+// Returns the end and the beginning with the most quanta together.
 inline PageEnds largest_ends(const LargestTwo& suffixes, const LargestTwo& prefixes) {
   if (suffixes.first.page != prefixes.first.page) return {suffixes.first, prefixes.first};
   const PageEnds other_tail{suffixes.first, prefixes.second};
@@ -102,7 +102,7 @@ class FragmentIndex {
   }
 
   uint32_t size_of(Fragment kind, PageId page) const;
-  // How many pages have a fragment of this kind.
+  // Returns how many pages have a fragment of this kind.
   uint32_t count(Fragment kind) const { return counts_[kind]; }
 
  private:

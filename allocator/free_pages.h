@@ -1,5 +1,5 @@
-// What is free of a heap's pages: those of which no byte is used (a bitmap), and parts of the others (an
-// index of fragments), and until when each free page was used. Takes and gives back the bytes of ranges,
+// Records what is free of a heap's pages: those of which no byte is used (a bitmap), and parts of the others
+// (an index of fragments), and until when each free page was used. Takes and gives back the bytes of ranges,
 // and finds bytes for requests that no range of the past serves.
 //
 // Guarded by the heap's lock; pages come and go under the arena's lock too. Epochs are those of the heap's
@@ -36,7 +36,7 @@ class FreePages {
 
   // ---- Bytes of ranges
 
-  // Whether the range could be taken now.
+  // Tells whether the range could be taken now.
   bool fits(const CachedRange& range) const;
   // Takes the range if it fits. What changed is taken() until the next call.
   bool take(CachedRange& range);
@@ -65,7 +65,7 @@ class FreePages {
   // together, so that the free of a large block stores little, which may name a later epoch than needed,
   // never an earlier.
   uint64_t last_use(PageId page) const { return epochs_[page / kEpochPages]; }
-  // As if everything free had been used until then.
+  // Notes everything free as used until then.
   void stamp_all(uint64_t epoch) { std::fill(epochs_.begin(), epochs_.end(), epoch); }
   // New pages, or pages dropped before their release.
   void add(PageId first, uint32_t count);
@@ -97,7 +97,7 @@ class FreePages {
   // The layout that begins with `head_quanta` at the end of head_page (if any) and goes on from page `first`.
   Layout lay_out_at_home(uint32_t quanta, PageId head_page, uint32_t head_quanta, PageId first) const;
 
-  // What the heap could serve without new memory, the slabs at these ranges given up.
+  // Returns what the heap could serve without new memory, the slabs at these ranges given up.
   FreeSpace space_without(const std::vector<const CachedRange*>& empty_slabs);
 
   uint64_t metadata_bytes() const { return free_.end() / 8; }
@@ -105,7 +105,7 @@ class FreePages {
  private:
   static constexpr uint32_t kEpochPages = 64;
 
-  // Of fits() all but the whole pages.
+  // Checks all that fits() does but the whole pages.
   bool ends_fit(const CachedRange& range) const;
   bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
   // Without VMM: its segment was released, and its pages' ids serve another one.
@@ -134,7 +134,7 @@ class FreePages {
     return store_.page(page).va + quantum * kQuantumBytes;
   }
   bool is_partly_used(PageId id) const { return owns(store_.page(id)) && !free_.test(id); }
-  // Whether the request may begin or end in a page that other blocks lie in.
+  // Tells whether the request may begin or end in a page that other blocks lie in.
   bool may_take_edges(const Request& request) const {
     return request.align_quanta == 1 && (grain_ == BlockGrain::kQuantum || request.quanta < kPageQuanta);
   }
@@ -143,8 +143,8 @@ class FreePages {
   Plan plan_extension(uint32_t quanta) const SPW_REQUIRES(kArenaLock);
   Plan plan_view(const Request& request) const SPW_REQUIRES(kArenaLock);
   void leave_scarcer_end(Plan& plan, uint32_t quanta) const;
-  // Of the kinds of fragments that a broken page leaves, the heap has fewer of this one: pairs need one of
-  // each.
+  // Tells whether, of the kinds of fragments that a broken page leaves, the heap has fewer of this one: pairs
+  // need one of each.
   bool has_few_prefixes() const { return fragments_.count(kPrefix) < fragments_.count(kSuffix); }
 
   PageStore& store_;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kMostPairs = 32;
 constexpr int kMostPrefixes = 4;
-// What a view costs: quanta left over in the middle of a page, where only small requests find them, against
-// driver calls, these against free pages, and all of it against pages to be created.
+// These weigh what a view costs: quanta left over in the middle of a page, where only small requests find
+// them, against driver calls, these against free pages, and all of it against pages to be created.
 constexpr uint64_t kQuantaPerCall = 128;
 constexpr uint64_t kCallsPerFreePage = 8;
 constexpr uint64_t kCallsPerCreatedPage = 10'000;

@@ -21,7 +21,7 @@ uint64_t largest_request_bytes(const FreeSpace& space, uint64_t other_pages, con
 
 namespace {
 
-// What would be free of a page on which slabs without live slots lie.
+// Holds what would be free of a page on which slabs without live slots lie.
 struct EmptiedPage {
   PageId id = kNoPage;
   std::vector<QuantumInterval> free_quanta = {};

@@ -11,7 +11,7 @@
 
 namespace spillway {
 
-// What one heap could serve a request from, slabs without a live slot given up.
+// Holds what one heap could serve a request from, slabs without a live slot given up.
 struct FreeSpace {
   uint32_t free_pages = 0;
   uint32_t end_quanta = 0;    // of two pages, the end of one and the beginning of the other; below two pages
@@ -27,7 +27,7 @@ struct RequestLimits {
   uint64_t small_limit_bytes = 0;  // requests up to this take slots
 };
 
-// With so many free pages of others, which views join.
+// Returns the largest request that is served with so many free pages of others, which views join.
 uint64_t largest_request_bytes(const FreeSpace& space, uint64_t other_pages, const RequestLimits& limits);
 
 }  // namespace spillway

@@ -26,7 +26,7 @@ void* pointer_to(uint64_t va) {
   return reinterpret_cast<void*>(va);
 }
 
-// Whether the calling thread cannot put work behind what `thread` put on the stream.
+// Tells whether the calling thread cannot put work behind what `thread` put on the stream.
 bool is_out_of_reach(CUstream stream, int thread) {
   return stream == CU_STREAM_PER_THREAD && thread != gettid();
 }

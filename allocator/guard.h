@@ -50,7 +50,8 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  // As those of Arena. `caller` is an address in the program's calling function, where traces begin.
+  // These do what those of Arena do. `caller` is an address in the program's calling function, where traces
+  // begin.
   Status allocate(size_t bytes, CUstream stream, const void* caller, void** out);
   Status free(void* pointer, const void* caller);
   Status record_stream(void* pointer, CUstream stream);
@@ -60,8 +61,8 @@ class Guard {
   // Empties the quarantine first.
   Status trim();
 
-  // Whether the address lies in a block that is live or in quarantine here, red zones included; or in one
-  // that was, as far as that is remembered.
+  // The first tells whether the address lies in a block that is live or in quarantine here, red zones
+  // included; the second whether it lies in one that was, as far as that is remembered.
   bool holds(const void* pointer) const;
   bool remembers(const void* pointer) const;
 
@@ -73,7 +74,7 @@ class Guard {
 
  private:
   using State = GuardedBlock::State;
-  // What is read back of a block, and what was found.
+  // Holds what is read back of a block, and what was found.
   struct Inspection {
     uint64_t base = 0;
     uint64_t bytes = 0;
@@ -100,7 +101,7 @@ class Guard {
 
   // guard_check.cpp.
   Status open_readback() SPW_REQUIRES(check_mutex_);
-  // Of these blocks, those whose bytes can be read now, behind what their streams have enqueued.
+  // Returns those of these blocks whose bytes can be read now, behind what their streams have enqueued.
   std::vector<Inspection> ordered(const std::vector<GuardedBlock*>& blocks) SPW_REQUIRES(check_mutex_);
   Status inspect(std::vector<Inspection>& inspections) SPW_REQUIRES(check_mutex_);
   void report_damage(const Inspection& inspection, GuardedBlock::Finding finding, const Damage& damage);

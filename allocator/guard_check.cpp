@@ -1,5 +1,5 @@
-// What a guard does to find damage: bytes are read back behind what may still write them legally, compared,
-// and reported.
+// Finds damage for a guard: bytes are read back behind what may still write them legally, compared, and
+// reported.
 
 #include <algorithm>
 #include <map>

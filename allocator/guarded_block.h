@@ -38,7 +38,7 @@ struct GuardedBlock {
     kQuarantined,  // freed by the program, not given back
     kGone,         // given back: its memory may belong to others
   };
-  // What was already reported about it, as bits.
+  // Names what was already reported about it, as bits.
   enum Finding : uint8_t { kBefore = 1, kAfter = 2, kAfterFree = 4, kDoubleFree = 8, kInside = 16 };
 
   uint64_t base = 0;  // where the red zone before begins

@@ -133,7 +133,7 @@ CachedRange* Heap::take_same_size(const Request& request) {
 
 CachedRange* Heap::take_found(const Request& request, bool frugal) {
   if (grain_ == BlockGrain::kSegment) return take_segment(request);
-  // Of a program that is not known to repeat itself, the remembered range of a small block says nothing: the
+  // For a program that is not known to repeat itself, the remembered range of a small block says nothing: the
   // best fit keeps free bytes together. For large blocks it spares a view.
   const bool small = request.quanta < kPageQuanta;
   if (predictor_.remembers() && (!small || predictor_.repeats())) {

@@ -95,7 +95,7 @@ class Heap {
 
   // ---- Frees
 
-  // Of the block at `va`, which the address map says may lie in `range`.
+  // Both serve the block at `va`, which the address map says may lie in `range`.
   Status free(CachedRange& range, uint64_t va) SPW_REQUIRES(mutex);
   Status record_stream(CachedRange& range, uint64_t va, CUstream stream) SPW_REQUIRES(mutex);
   // A free in two parts, see Arena::quarantine.
@@ -103,11 +103,11 @@ class Heap {
   Status release_quarantined(CachedRange& range, uint64_t va) SPW_REQUIRES(mutex);
   const PendingFrees& pending() const SPW_REQUIRES(mutex) { return pending_; }
   PendingFrees& pending() SPW_REQUIRES(mutex) { return pending_; }
-  // Those whose streams are done; answers how many that was.
+  // Completes those whose streams are done; answers how many that was.
   size_t complete_finished_frees() SPW_REQUIRES(mutex) {
     return pending_.complete_finished(timeline, key.stream);
   }
-  // Whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
+  // Tells whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
   bool events_mark_all_uses() const SPW_REQUIRES(mutex) { return !use.is_replayed && pending_.have_events(); }
   // Slabs without a live slot give their range back; answers how many.
   size_t release_empty_slabs() SPW_REQUIRES(mutex) { return slabs_.release_empty(); }
@@ -115,25 +115,26 @@ class Heap {
   // ---- Pages
 
   const FreePages& pages() const SPW_REQUIRES(mutex) { return pages_; }
-  // Whether no block lives here and nothing that used the memory may still be at work. Gives up empty slabs.
+  // Tells whether no block lives here and nothing that used the memory may still be at work. Gives up empty
+  // slabs.
   bool is_idle() SPW_REQUIRES(mutex);
-  // Whether the uses of a free page are over as of the last wait of the host; and whether it may be given
-  // back therefore.
+  // The first tells whether the uses of a free page are over as of the last wait of the host; the second
+  // whether it may be given back therefore.
   bool is_done_with(PageId page) const SPW_REQUIRES(mutex) {
     return timeline.is_complete(pages_.last_use(page));
   }
   bool may_release(PageId page) const SPW_REQUIRES(mutex) {
     return !use.keeps_pages && pages_.is_free(page) && is_done_with(page);
   }
-  // Those that may leave the heap: all, unless it keeps them; then those that its pool never used, which an
-  // earlier pool that it served left behind.
+  // Lists the pages that may leave the heap: all, unless it keeps them; then those that its pool never used,
+  // which an earlier pool that it served left behind.
   void list_leavable(std::vector<PageId>& out) const SPW_REQUIRES(mutex);
   // Moves free pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages) SPW_REQUIRES(mutex, from.mutex);
   // New pages, or pages taken out before their release.
   void add_free(PageId first, uint32_t count) SPW_REQUIRES(mutex);
   void drop_free(PageId first, uint32_t count) SPW_REQUIRES(mutex);
-  // What it could serve a request from without new memory.
+  // Returns what it could serve a request from without new memory.
   FreeSpace free_space() SPW_REQUIRES(mutex);
 
   // ---- Slow path: see FreePages
@@ -150,8 +151,8 @@ class Heap {
   // ---- heap_state.cpp. For the heaps of a pool that was not released: the blocks in the program's hands
 
   HeapState save() SPW_REQUIRES(mutex);
-  // Whether restore() can be done, which cannot fail then; lists what it will free and allocate. Errors:
-  // invalid_state (another stream still uses memory of the state).
+  // Checks whether restore() can be done, which cannot fail then; lists what it will free and allocate.
+  // Errors: invalid_state (another stream still uses memory of the state).
   Status prepare_restore(const HeapState& state, std::vector<RestoredBlock>& freed,
                          std::vector<RestoredBlock>& allocated) SPW_REQUIRES(mutex);
   // Frees the blocks in the program's hands and allocates those of the state, each at its range. What lies in
@@ -179,7 +180,7 @@ class Heap {
   void give_back(CachedRange& range) SPW_REQUIRES(mutex);  // what was taken and not made live
   void count_in_pool(int64_t bytes) SPW_REQUIRES(mutex);
 
-  // Whether a live block begins at `va`; *slot is kMostSlots where it is no slot of a slab.
+  // Tells whether a live block begins at `va`; *slot is kMostSlots where it is no slot of a slab.
   bool begins_live(const CachedRange& range, uint64_t va, uint32_t* slot) const SPW_REQUIRES(mutex);
   void mark_pending(CachedRange& range, uint32_t slot) SPW_REQUIRES(mutex);
   void free_after_streams(CachedRange& range, uint64_t va, uint32_t slot) SPW_REQUIRES(mutex);

@@ -11,8 +11,8 @@
 namespace spillway {
 namespace {
 
-// What the state has here, if that is divided as the range is now: into nothing, or into the same slots. Null
-// where all that lies here is to go.
+// Returns what the state has here, if that is divided as the range is now: into nothing, or into the same
+// slots; null where all that lies here is to go.
 const SavedRange* kept_of(CachedRange& range, const HeapState& state) {
   const auto found = state.find(&range);
   if (found == state.end()) return nullptr;
@@ -37,7 +37,7 @@ void for_each_block(const CachedRange& range, const Slab* slab, uint64_t request
   }
 }
 
-// Whether something of it stays in use when all its blocks are freed.
+// Tells whether something of it stays in use when all its blocks are freed.
 bool waits_for_streams(const CachedRange& range) {
   if (const Slab* slab = range.slab; slab != nullptr) {
     return (slab->pending_slots[0] | slab->pending_slots[1] | slab->stream_uses[0] | slab->stream_uses[1]) !=
@@ -46,7 +46,7 @@ bool waits_for_streams(const CachedRange& range) {
   return range.state == BlockState::kPendingFree || range.has_stream_uses;
 }
 
-// Whether memory of the state would still be in use here after all other blocks were freed.
+// Tells whether memory of the state would still be in use here after all other blocks were freed.
 bool is_in_the_way(CachedRange& range, const HeapState& state) {
   if (const SavedRange* kept = kept_of(range, state); kept != nullptr) {
     if (range.slab == nullptr) return range.state == BlockState::kPendingFree;

@@ -26,7 +26,7 @@ class HostBlocks {
   // A block of `placement`, counted in `counters`, which must outlive it; null where there is none.
   void* place(const std::shared_ptr<const HostPlacement>& placement, uint64_t bytes, CUstream stream,
               DeviceCounters& counters);
-  // As those of Arena; `unknown` is the answer where no placed block begins.
+  // These do what those of Arena do; `unknown` is the answer where no placed block begins.
   Status free(uint64_t va, Status unknown);
   Status record_stream(uint64_t va, CUstream stream, Status unknown);
   Status quarantine(uint64_t va, Status unknown);

@@ -20,7 +20,7 @@ class KnownStreams {
     uint64_t number = 0;
   };
 
-  // Whether the handle was that of another stream, whose end nobody saw.
+  // Returns whether the handle was that of another stream, whose end nobody saw.
   bool add(CUcontext context, CUstream stream, unsigned flags) {
     const Lock lock(mutex_);
     const auto [row, is_new] = streams_.insert_or_assign(stream, Row{context, flags, ++last_number_});
@@ -47,7 +47,7 @@ class KnownStreams {
     const auto found = streams_.find(listed.stream);
     if (found != streams_.end() && found->second.number == listed.number) found->second.is_gone = true;
   }
-  // Those that the legacy default stream does not wait for.
+  // Returns the streams that the legacy default stream does not wait for.
   std::vector<Listed> non_blocking(CUcontext context) const {
     std::vector<Listed> found;
     const Lock lock(mutex_);

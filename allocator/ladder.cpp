@@ -327,7 +327,7 @@ Result<Ladder::Outcome> Ladder::wait_for_device(Miss& miss) {
   }
   if (!helps) return Outcome::kSkipped;
   const RelaxedCapture relaxed(*parts_.driver);
-  // What the heap itself frees it uses in its stream's order. Of segments the empty ones are looked for.
+  // What the heap itself frees, it uses in its stream's order. Of segments the empty ones are looked for.
   std::vector<Heap*> freeing = all;
   if (has_views) std::erase(freeing, &miss.heap);
   if (!waits_.synchronize_with_frees(all, freeing).ok()) return Outcome::kSkipped;

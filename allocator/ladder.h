@@ -46,8 +46,8 @@ class Ladder {
         borrowing_(borrowing),
         views_(views) {}
 
-  // What served a request: a range taken in the heap, or in one that lends, or that of a slab that has room
-  // by now; or a block in host memory. Neither: device memory has run out.
+  // Holds what served a request: a range taken in the heap, or in one that lends, or that of a slab that has
+  // room by now; or a block in host memory. With neither, device memory has run out.
   struct Served {
     TakenRange taken;
     void* outside = nullptr;
@@ -57,8 +57,8 @@ class Ladder {
   Result<Served> climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried);
 
  private:
-  // What trying a rung came to. A rung that was skipped is not counted; one that helped changed something, so
-  // that the heap is worth another look.
+  // Says what trying a rung came to. A rung that was skipped is not counted; one that helped changed
+  // something, so that the heap is worth another look.
   enum class Outcome : uint8_t { kSkipped, kInVain, kHelped, kServed };
   // One request on its way, and what the rungs that it tried found out for those after them.
   struct Miss {
@@ -75,7 +75,7 @@ class Ladder {
     int gifts_asked = 0;
     std::optional<std::vector<std::shared_ptr<LastRungs::Entry>>> others{};  // that may still give something
 
-    // What is known in this round, under locks.
+    // Holds what is known in this round, under locks.
     struct Round {
       bool wanted_back = false;
       bool is_strained = false;     // see ViewBudget
@@ -95,8 +95,8 @@ class Ladder {
 
   // Whose requests may try it.
   enum class Memory : uint8_t { kAny, kDevice, kSource };
-  // How often one request tries it: once, helpful or not; until it helped, and again after a gift; as often
-  // as it gives.
+  // Says how often one request tries it: once, helpful or not; until it helped, and again after a gift; as
+  // often as it gives.
   enum class Turns : uint8_t { kOnce, kOncePerGift, kWhileItGives };
   struct Row {
     Rung rung;  // as which it is counted; kCount: as none
@@ -112,13 +112,13 @@ class Ladder {
   // Tried with no lock held, where none of those served, until one helps and the next round begins.
   static const Row kWithoutLocks[];
 
-  // With the heap's lock alone: the commonest misses.
+  // Serves the commonest misses, with the heap's lock alone.
   bool serve_from_heap(Miss& miss);
   Result<Outcome> climb_under_locks(Miss& miss);
   Result<Outcome> climb_without_locks(Miss& miss);
   Result<Outcome> attempt(const Row& row, Miss& miss);
 
-  // What rungs apply to.
+  // These tell what rungs apply to.
   bool wants_back(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   bool wanted_back(Miss& miss) { return miss.round.wanted_back; }
   bool has_more_room(Miss& miss);

@@ -72,7 +72,7 @@ class LastRungs {
   // In the order in which they are to be asked.
   std::vector<std::shared_ptr<Entry>> list() const;
   std::shared_ptr<const HostPlacement> placement() const;
-  // Whether the calling thread is inside a call.
+  // Tells whether the calling thread is inside a call.
   static bool is_inside();
 
  private:

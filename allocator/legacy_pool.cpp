@@ -74,7 +74,7 @@ Status LegacyPool::free(void* pointer) {
 
 std::shared_ptr<Event> LegacyPool::mark(CUstream stream, bool* known) {
   *known = true;
-  // Of the legacy stream that answers for its own work alone, not for the streams that it waits for.
+  // For the legacy stream the query answers for its own work alone, not for the streams that it waits for.
   if (stream != CU_STREAM_LEGACY && driver_->cuStreamQuery(stream) == CUDA_SUCCESS) return nullptr;
   *known = false;
   Result<Event> event = Event::create(*driver_);

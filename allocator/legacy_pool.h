@@ -34,7 +34,7 @@ struct LegacyPoolStats {
 
 class LegacyPool {
  public:
-  // What an epoch gathers before it is closed without need.
+  // An epoch gathers so much before it is closed without need.
   static constexpr uint64_t kEpochBytes = uint64_t{32} << 20;
   static constexpr size_t kEpochBlocks = 256;
 
@@ -56,7 +56,7 @@ class LegacyPool {
   // Waits until all that was freed is free; answers how many bytes that was. 0 while a stream captures.
   uint64_t flush();
 
-  // Whether the heap of this stream is the one that blocks come from.
+  // Tells whether the heap of this stream is the one that blocks come from.
   bool has_heap(uint64_t stream) const { return stream == reinterpret_cast<uint64_t>(own_); }
   LegacyPoolStats stats() const;
   uint64_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
@@ -78,7 +78,7 @@ class LegacyPool {
   // Epochs whose events are reached, oldest first.
   std::vector<Epoch> take_complete() SPW_REQUIRES(mutex_);
   uint64_t release(const std::vector<Epoch>& epochs);
-  // Whether what the heap waited for on the device is done; waits for it if not.
+  // Checks whether what the heap waited for on the device is done; waits for it if not.
   Status settle();
 
   const std::shared_ptr<const Driver> driver_;

@@ -1,4 +1,4 @@
-// What a heap holds, block by block: for dumps, and to check its counters.
+// Lists what a heap holds, block by block: for dumps, and to check its counters.
 #pragma once
 
 #include <cstdint>

@@ -45,8 +45,8 @@ const char* name_of(PoolStay stay);
 bool is_legal(PoolStay from, PoolStay to);
 
 struct MovablePool {
-  // Whether a graph was captured over its memory, which may keep something in what the pool counts as free:
-  // until the pool has no claim but its owner's, or for good.
+  // Says whether a graph was captured over its memory, which may keep something in what the pool counts as
+  // free: until the pool has no claim but its owner's, or for good.
   enum class Captured : uint8_t { kNever, kByAnother, kForGood };
 
   GiveUpCopies give_up;

@@ -64,7 +64,7 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
   static constexpr uint32_t kMostTurns = 4096;
   static constexpr size_t kSeats = 8;
 
-  // Of one thread for good: a thread that lost the bias long ago, and finds out only now, must not
+  // Belongs to one thread for good: a thread that lost the bias long ago, and finds out only now, must not
   // write what says whether its successor is inside.
   struct Seat {
     std::atomic<const void*> thread{nullptr};
@@ -85,8 +85,8 @@ class SPW_CAPABILITY("mutex") BiasedMutex {
   Seat seats_[kSeats];
 };
 
-// What an arena's lock is called where pages, views and the memory of more than one heap are declared: the
-// parts of an arena cannot name its member. One name serves all arenas, since no thread holds two of them.
+// Names an arena's lock where pages, views and the memory of more than one heap are declared: the parts of an
+// arena cannot name its member. One name serves all arenas, since no thread holds two of them.
 class SPW_CAPABILITY("lock of an arena") ArenaCapability {
  public:
   void assert_held() const SPW_ASSERT_HELD() {}

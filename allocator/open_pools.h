@@ -29,8 +29,8 @@ struct OpenPool {
   bool by_owner = false;            // of a movable pool
   bool is_last = false;             // behind all others
   std::atomic<uint32_t> askers{0};  // threads that may be calling the filter
-  // What it is open for, as far as its first request told: perhaps a capture, or whatever a thread does, if
-  // the filter accepts a stream that nobody ever used.
+  // Says what it is open for, as far as its first request told: perhaps a capture, or whatever a thread does,
+  // if the filter accepts a stream that nobody ever used.
   enum class Use : uint8_t { kUnknown, kCapture, kOther };
   std::atomic<Use> use{Use::kUnknown};
 };
@@ -40,12 +40,12 @@ class OpenPools {
   explicit OpenPools(const ArenaParts& parts) : parts_(parts) {}
 
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
-  // Whether one may be open for a capture of a stream that the arena need not know.
+  // Tells whether one may be open for a capture of a stream that the arena need not know.
   bool may_capture() const { return for_capture_.load(std::memory_order_acquire) != 0; }
   bool contains(PoolId id) const;
   // The pool that serves a request on the stream; null: the default pool.
   std::shared_ptr<const OpenPool> serving(CUstream stream);
-  // What `is_quiet()` answers while nobody opens a pool; false where one may be open for a capture.
+  // Returns what `is_quiet()` answers while nobody opens a pool; false where one may be open for a capture.
   template <typename IsQuiet>
   bool without_captures(IsQuiet is_quiet) const {
     const Lock lock(mutex_);  // orders the answer before the next open()
@@ -60,7 +60,7 @@ class OpenPools {
   void clear();
 
  private:
-  // By the stream of a request that the pool's filter accepted, on the thread that asked.
+  // Notes the use by the stream of a request that the pool's filter accepted, on the thread that asked.
   void note_use(OpenPool& pool, CUstream stream);
   OpenPool::Use use_of(const OpenPool& pool, CUstream stream) const;
 

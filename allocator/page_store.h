@@ -101,7 +101,7 @@ class PageStore {
     const uint32_t count = page_count();
     return most > count ? most - count : 0;
   }
-  // The same within the soft limit.
+  // Returns the same within the soft limit.
   uint64_t easy_room_pages() const {
     const uint64_t most = soft_most_pages_.load(std::memory_order_relaxed);
     const uint32_t count = page_count();
@@ -127,7 +127,7 @@ class PageStore {
   // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
   Status create_segment(uint32_t count, Heap* owner, PageId* first) SPW_REQUIRES(kArenaLock);
 
-  // The same from memory that was got elsewhere, which must hold them behind its first_byte().
+  // Makes the same from memory that was got elsewhere, which must hold the pages behind its first_byte().
   Status add_segment(const SegmentMemory& memory, uint32_t count, Heap* owner, PageId* first)
       SPW_REQUIRES(kArenaLock);
 
@@ -167,13 +167,13 @@ class PageStore {
   // does not unmap stays mapped, and is used again by put_back(). Throws bad_alloc before anything changed.
   using KeepsSlot = std::function<bool(const View*, uint32_t)>;
   void take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
-  // The same where nothing can be unmapped: all of it is stuck.
+  // Does the same where nothing can be unmapped: all of it is stuck.
   void call_out(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Where each was. On failure they are out as before; throws as take_out().
   Status put_back(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Pages that are out, and that nobody needs any more.
   void forget_out(const std::vector<PageId>& pages) noexcept SPW_REQUIRES(kArenaLock);
-  // Of these that are out, what is still mapped.
+  // Returns what is still mapped of these pages, which are out.
   uint64_t stuck_bytes(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
 
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
@@ -211,7 +211,7 @@ class PageStore {
   // The slot shows nothing any more, and its view ends with the last.
   void lose_slot(View& view, uint32_t slot) SPW_REQUIRES(kArenaLock);
   struct Mapping;
-  // Those of the pages, by address.
+  // Returns the mappings of the pages, by address.
   std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
   void take_out(const std::vector<PageId>& pages, const std::vector<Mapping>& mappings,
                 const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);

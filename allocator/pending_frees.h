@@ -48,8 +48,8 @@ class PendingFrees {
   // The block at `va` is used on this stream, too. With `notes_captures`, where in a capture. Errors:
   // invalid_argument (a stream of another context).
   Status add_use(uint64_t va, const StreamIdentity& user, CUstream stream, bool notes_captures);
-  // Whether a stream by this handle was named for a block, live or not; and what is left to do while it
-  // lives, for what it did with those blocks.
+  // The first tells whether a stream by this handle was named for a block, live or not; the second does what
+  // is left to do while it lives, for what it did with those blocks.
   bool is_used_by(CUstream stream) const;
   void stream_goes(const StreamIdentity& stream);
 
@@ -58,20 +58,20 @@ class PendingFrees {
   bool empty() const { return pending_.empty(); }
   // The block at `va` was freed at `epoch` of its heap's stream, and waits for its other streams.
   void add(CachedRange& range, uint32_t slot, uint64_t va, uint64_t epoch);
-  // Those whose streams are done; answers how many that was.
+  // Completes those whose streams are done; answers how many that was.
   size_t complete_finished(const Timeline& timeline, CUstream stream);
   // The heap's stream waits on the device for them, oldest first, until blocks of `enough_quanta` are
   // complete in its order. Not while it is captured. Errors: driver.
   Result<size_t> complete_behind(CUstream stream, uint32_t enough_quanta);
-  // The same for the free of one range; false if there is none, or it has no event to wait for.
+  // Does the same for the free of one range; false if there is none, or it has no event to wait for.
   bool complete_range_behind(CUstream stream, const CachedRange& range);
-  // The same for all frees of blocks that lie on one of these pages.
+  // Does the same for all frees of blocks that lie on one of these pages.
   void complete_pages_behind(CUstream stream, const std::vector<PageId>& pages);
-  // Whether events mark all that they wait for; and those events.
+  // The first tells whether events mark all that they wait for; the second lists those events.
   bool have_events() const;
   void list_events(std::vector<CUevent>& out) const;
-  // Of a heap whose stream is over, and that another takes over: what the timeline counts as complete is the
-  // old stream's work, not that of the others.
+  // Starts anew for a heap whose stream is over, and that another takes over: what the timeline counts as
+  // complete is the old stream's work, not that of the others.
   void restart(uint64_t epoch);
 
  private:
@@ -94,7 +94,7 @@ class PendingFrees {
   void record_events(StreamUses& uses);
   // Notes where in the graph the streams are done with it, if all that they do is captured.
   void mark_in_capture(Pending& pending);
-  // Whether its streams are done, as far as events tell.
+  // Tells whether its streams are done, as far as events tell.
   bool is_finished(Pending& pending);
   void complete_at(size_t at);
   Status wait_behind(CUstream stream, Pending& pending);

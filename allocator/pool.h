@@ -46,7 +46,7 @@ struct HeapKey : StreamIdentity {
   PoolId pool;
 };
 
-// How a heap's memory is used, which follows from its pool: see PoolTable::set_use_of.
+// Says how a heap's memory is used, which follows from its pool: see PoolTable::set_use_of.
 struct HeapUse {
   // Nothing leaves it: of a private pool that was not released, or of one whose memory moves or is away.
   bool keeps_pages = false;
@@ -55,7 +55,7 @@ struct HeapUse {
   bool may_move = false;  // of a pool whose memory can leave the device
 };
 
-// Of an operation: invalid_state, "pool {1, 2} " and why.
+// Returns the status of an operation that is refused: invalid_state, "pool {1, 2} " and why.
 Status pool_refused(PoolId id, const char* why);
 
 // The bytes of device memory that a pool holds, as a counter.
@@ -89,7 +89,7 @@ struct Pool {
   std::optional<LastRungs::Id> lends_as;  // what is free in it serves others; 0: by take_lent() alone
 };
 
-// What was live at a range: a large block, or those of a slab, which is kept as it was.
+// Holds what was live at a range: a large block, or those of a slab, which is kept as it was.
 struct SavedRange {
   uint64_t requested_bytes = 0;
   std::unique_ptr<const Slab> slab;  // null for a large block

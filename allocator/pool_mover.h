@@ -19,7 +19,7 @@ namespace spillway {
 
 class PoolMover {
  public:
-  // What makes room on the device for a pool that comes back. Called with no lock held.
+  // Makes room on the device for a pool that comes back. Called with no lock held.
   struct Room {
     std::function<Status(uint64_t bytes)> make;  // errors: out_of_memory
     std::function<Status()> trim;
@@ -32,7 +32,7 @@ class PoolMover {
   Status make_movable(PoolId id, GiveUpCopies give_up);
   Status move_out(PoolId id, const CopyOut& copy);
   Status bring_back(PoolId id, const CopyBack& copy);
-  // Of all pools; answers the bytes that were given up.
+  // Covers all pools; answers the bytes that were given up.
   uint64_t give_up_freed();
   std::vector<PageRange> ranges(PoolId id) const;
   uint64_t stuck_bytes(PoolId id) const;
@@ -60,7 +60,7 @@ class PoolMover {
   Status put_back(const std::vector<PageId>& pages);
   // What came back did not arrive whole.
   void send_away_again(const Move& move, bool is_settled) SPW_REQUIRES(kArenaLock);
-  // With no lock held. `by_mover`: of a pool that this thread moves.
+  // Is called with no lock held. `by_mover`: the pool is one that this thread moves.
   uint64_t give_up_freed_of(PoolId id, bool by_mover);
   // Free pages of these heaps become nobody's, their numbers not yet another's.
   std::vector<PageId> disown_free(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);

@@ -24,7 +24,8 @@ class PoolTable {
   MovablePool* movable(PoolId id) const;
   // The source of a pool's memory; null where that is the device.
   SourcedPool* source(PoolId id) const;
-  // Of a source that may have been its pool's before the release; null for the device's store.
+  // Returns the store's source, which may have been its pool's before the release; null for the device's
+  // store.
   SourcedPool* source_of(const PageStore& store) const;
   Pool& find_or_make(PoolId id);
 
@@ -38,7 +39,7 @@ class PoolTable {
   // store. False where the pool has none.
   bool retire_source(Pool& pool);
   bool has_released_sources() const { return !released_sources_.empty(); }
-  // What the stores of all sources hold.
+  // Returns what the stores of all sources hold.
   uint64_t sourced_bytes() const;
   // Drops pools of which nothing is left to be remembered.
   void forget_unneeded();

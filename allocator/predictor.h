@@ -35,7 +35,7 @@ class Predictor {
     ++guesses_;
     return guess(request);
   }
-  // The same with what the last locate() found out.
+  // Returns the same with what the last locate() found out.
   CachedRange* expected(const Request& request) const;
   // Looks for where the program is; null where that says nothing of this request.
   CachedRange* locate(const Request& request);
@@ -56,16 +56,16 @@ class Predictor {
   bool remembers() const {
     return !keeps_together_ || led_by_ != nullptr || sequence_.followed() >= kRequestsToTrust;
   }
-  // Whether the program is known to be where it was before.
+  // Tells whether the program is known to be where it was before.
   bool repeats() const { return sequence_.then() != SequencePredictor::kNever; }
   // Requests noted since the beginning.
   uint64_t now() const { return sequence_.now(); }
   // See SequencePredictor::mark_expected.
   uint64_t mark_expected() { return sequence_.mark_expected(); }
 
-  // Whether the slab at that range is where one would be opened now, or may be so from now on: `may_take`
-  // tells of another range whether it could be had. A program that repeats itself otherwise finds its slabs,
-  // from pass to pass, in each other's ranges.
+  // Tells whether the slab at that range is where one would be opened now, or may be so from now on:
+  // `may_take` tells of another range whether it could be had. A program that repeats itself otherwise finds
+  // its slabs, from pass to pass, in each other's ranges.
   template <typename MayTake>
   bool reopens(uint32_t size_class, CachedRange* range, MayTake may_take) {
     SlabHistory& openings = slab_histories_[size_class];
@@ -76,8 +76,8 @@ class Predictor {
     return true;
   }
 
-  // How often a request that was not served at once was tried in the range that was guessed, and how often
-  // the sequence was searched. For tests.
+  // Counts how often a request that was not served at once was tried in the range that was guessed, and how
+  // often the sequence was searched. For tests.
   struct Looks {
     uint64_t guessed = 0;
     uint64_t searched = 0;
@@ -90,8 +90,8 @@ class Predictor {
   // Where mappings are many, a program repeats itself when so many requests in a row were as remembered.
   static constexpr uint32_t kRequestsToTrust = 64;
 
-  // Whether another heap's sequence should tell this one the time: only while it is much busier. Two busy
-  // threads would else pass its cache line to and fro with every request.
+  // Decides whether another heap's sequence should tell this one the time: only while it is much busier. Two
+  // busy threads would else pass its cache line to and fro with every request.
   void review_leader();
 
   SequencePredictor sequence_;

@@ -102,7 +102,7 @@ class QuantumSet {
     if (first > 0) items[count_++] = {0, static_cast<uint16_t>(first)};
     if (last < kPageQuanta) items[count_++] = {static_cast<uint16_t>(last), kPageQuanta};
   }
-  // Whether the set together with [first, last) is the whole page.
+  // Tells whether the set together with [first, last) is the whole page.
   bool is_all_outside(uint32_t first, uint32_t last) const {
     const QuantumInterval* items = data();
     const uint32_t before = first > 0;

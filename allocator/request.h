@@ -1,4 +1,4 @@
-// What is looked for, and where it could lie.
+// Describes what is looked for, and where it could lie.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace spillway {
 
-// What a block of a page and more consists of: quanta, of which others may have those of its first and last
-// page; pages; or, alone of the three for a block of any size, one whole segment of the heap's source.
+// Says what a block of a page and more consists of: quanta, of which others may have those of its first and
+// last page; pages; or, alone of the three for a block of any size, one whole segment of the heap's source.
 enum class BlockGrain : uint8_t { kQuantum, kPage, kSegment };
 
 // So many quanta in a row, beginning at a multiple of `align_quanta`; for a slab, its size class.
@@ -41,7 +41,7 @@ struct Layout {
   uint16_t tail_end = 0;
 };
 
-// How a request may be served by pages that no range covers yet.
+// Says how a request may be served by pages that no range covers yet.
 struct Plan {
   enum class Kind : uint8_t { kNone, kExtend, kView, kSegment };
   Kind kind = Kind::kNone;

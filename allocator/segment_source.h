@@ -20,7 +20,7 @@ struct SegmentSource {
   std::function<void(const SegmentMemory& segment)> free;
 };
 
-// What one such pool holds, in a store of its own: its pages never serve another.
+// Keeps what one such pool holds, in a store of its own: its pages never serve another.
 struct SourcedPool {
   SegmentSource source;
   bool no_split = false;  // each block has a segment of its own

@@ -74,7 +74,7 @@ uint64_t SequencePredictor::search_by_time(uint32_t key, const SequencePredictor
       high = middle;
     }
   }
-  // Of several at one time, the one after as many as were noted since the leader moved.
+  // Of several at one time, the wanted one comes after as many as were noted since the leader moved.
   const auto moved = static_cast<uint32_t>(leader.now());
   uint64_t since = 0;
   while (since < kMostNear && now() - since > first_ && at(now() - since - 1).when == moved) ++since;

@@ -45,7 +45,7 @@ class SequencePredictor {
   // for each request, and remembers the answer until something is noted here or by the leader. `leader` may
   // be null, or this sequence.
   CachedRange* search(uint32_t key, const SequencePredictor* leader);
-  // How often it had to look.
+  // Returns how often it had to look.
   uint64_t searches() const { return searches_; }
   // The range of the best candidate of the last search(); null if there was none.
   CachedRange* best_candidate() const { return holds(found_) ? at(found_).range : nullptr; }
@@ -57,7 +57,7 @@ class SequencePredictor {
 
   // Requests in a row that asked for the size the guess named.
   uint32_t followed() const { return followed_; }
-  // Whether the last search() found more than a chance likeness.
+  // Tells whether the last search() found more than a chance likeness.
   bool is_sure() const { return found_agreed_ >= kContext; }
 
   // Notes that `key` was served by `range`, and moves the guess on.
@@ -117,8 +117,8 @@ class SequencePredictor {
   static constexpr uint32_t kMostComparisons = 1u << 14;  // of one search: some microseconds
 
   bool holds(uint64_t position) const { return position >= first_ && position < now(); }
-  // How the requests before `position` compare with the latest: how many in a row were for the same sizes,
-  // kMostAgreed at most, and how many of the last kContext of those were served by the same ranges.
+  // Says how the requests before `position` compare with the latest: how many in a row were for the same
+  // sizes, kMostAgreed at most, and how many of the last kContext of those were served by the same ranges.
   struct Agreement {
     uint32_t keys = 0;
     uint32_t ranges = 0;
@@ -144,7 +144,7 @@ class SequencePredictor {
     hash = (hash ^ c) * 0x94D049BB133111EBu;
     return static_cast<size_t>(hash >> 32) & (size_ - 1);
   }
-  // What a search depends on: with the same, it finds the same.
+  // Holds what a search depends on: with the same, it finds the same.
   struct Searched {
     uint64_t at = kNever;  // the sequence's end
     uint32_t key = 0;

@@ -29,7 +29,7 @@ namespace spillway {
 
 class Arena;
 
-// What another process needs to know of an address.
+// Holds what another process needs to know of an address.
 struct Exported {
   int descriptor = -1;  // the caller's
   uint64_t offset = 0;  // of the address in the extent
@@ -70,7 +70,7 @@ class SharedBlocks {
 
   // Memory of another process, mapped in the range, for these devices to use from now on.
   Result<uint64_t> take_in(MappedRange range, const std::vector<int>& devices);
-  // Whether a block that was brought in begins there; its users must be done before it is dropped.
+  // Tells whether a block that was brought in begins there; its users must be done before it is dropped.
   bool is_imported(uint64_t va) const;
   Status drop_imported(uint64_t va);
 
@@ -86,7 +86,7 @@ class SharedBlocks {
   // Frees whose streams are done are completed.
   void complete_finished_frees();
   bool has_idle() const;
-  // Whether a block is live, pending or brought in.
+  // Tells whether a block is live, pending or brought in.
   bool is_in_use() const;
   // What is kept for reuse goes back to the driver.
   Status release_idle();

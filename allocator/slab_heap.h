@@ -26,7 +26,7 @@ class SlabHeap {
 
   // The slab of the class that the next slot comes from; null where none has room.
   Slab* with_room(uint32_t size_class) const { return classes_[size_class].with_room; }
-  // Whether that is one without live slots, which is kept because no other has room.
+  // Tells whether that is one without live slots, which is kept because no other has room.
   bool is_empty(const Slab& slab) const { return classes_[slab.size_class].empty == &slab; }
   // A slot of the slab with room, which there is.
   void* take_slot(uint32_t size_class, uint64_t requested_bytes);

@@ -40,7 +40,7 @@ class SlabHistory {
     return opening.range->generation == opening.generation ? opening.range : nullptr;
   }
 
-  // Whether the last opening noted is this range, and no large request came since.
+  // Tells whether the last opening noted is this range, and no large request came since.
   bool opened_now(const SequencePredictor& sequence, const CachedRange* range) const {
     return end_ > 0 && at(end_ - 1).range == range && at(end_ - 1).when == sequence.now();
   }

@@ -18,7 +18,7 @@ class Sources {
  public:
   Sources(ArenaParts& parts, StreamHeaps& heaps) : parts_(parts), heaps_(heaps) {}
 
-  // Whether this thread is in a call of some source: pools with sources do not serve it.
+  // Tells whether this thread is in a call of some source: pools with sources do not serve it.
   static bool is_inside();
 
   // See Arena::set_pool_source and set_pool_no_split.
@@ -31,7 +31,7 @@ class Sources {
   Result<bool> grow(Heap& heap, const Request& request);
   // Gives back segments of released pools that nothing uses since the last wait.
   void return_segments();
-  // The same of all sources at the end of the arena: nothing uses anything, and nobody else has it.
+  // Does the same for all sources at the end of the arena: nothing uses anything, and nobody else has it.
   void return_all() SPW_REQUIRES(kArenaLock);
 
  private:

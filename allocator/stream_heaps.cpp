@@ -255,7 +255,7 @@ Status StreamHeaps::stream_destroyed(CUstream stream) {
     close(*heap, covered);
   }
   if (used.empty()) return {};
-  // Of another stream by the same handle it is too late to ask.
+  // It is too late to ask about another stream by the same handle.
   const Result<StreamIdentity> identity = identify(*parts_.driver, stream);
   for (Heap* heap : used) {
     const Lock lock(heap->mutex);

@@ -45,10 +45,10 @@ class StreamHeaps {
   std::vector<Heap*> of(PoolId id) const;
   std::vector<CUstream> streams() const;
 
-  // Whether the heap's stream is gone, in which case the heap is closed.
+  // Tells whether the heap's stream is gone, in which case the heap is closed.
   bool has_gone(Heap& heap) SPW_REQUIRES(heap.mutex);
   void close(Heap& heap, bool covered) SPW_REQUIRES(heap.mutex);
-  // Whether the heap's stream is being captured; one that is gone is not.
+  // Tells whether the heap's stream is being captured; a stream that is gone is not.
   bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
   bool any_capturing(const std::vector<Heap*>& heaps);
   // See Arena::stream_destroyed.
@@ -58,7 +58,7 @@ class StreamHeaps {
   void clear();
 
  private:
-  // By its handle, which no two streams have at the same time.
+  // Identifies a stream by its handle, which no two streams have at the same time.
   using StreamKey = std::tuple<CUstream, uint64_t, PoolId>;
   static StreamKey key_of(const HeapKey& key) { return {key.stream, key.thread, key.pool}; }
 

@@ -5,7 +5,7 @@
 namespace spillway {
 namespace {
 
-// What other threads may ask about one that is gone.
+// Holds what other threads may ask about one that is gone.
 struct ThreadLife {
   std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);
   ~ThreadLife() { ended->store(true, std::memory_order_release); }

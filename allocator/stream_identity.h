@@ -31,12 +31,12 @@ std::shared_ptr<const std::atomic<bool>> thread_has_ended();
 // Errors: invalid_argument (the driver does not know the stream).
 Result<StreamIdentity> identify(const Driver& driver, CUstream stream);
 
-// Whether the handle still means this stream. False where the stream is destroyed, whether or not another has
-// its handle now; where the driver cannot say, it is not taken for destroyed.
+// Tells whether the handle still means this stream: false where the stream is destroyed, whether or not
+// another has its handle now; where the driver cannot say, it is not taken for destroyed.
 bool is_alive(const Driver& driver, const StreamIdentity& stream);
 
-// Whether the stream is one of `context`, the one in which `device` is used; a default stream is that of the
-// context current in the calling thread. Errors: invalid_argument, with a text that says what to do.
+// Checks that the stream is one of `context`, the one in which `device` is used; a default stream is that of
+// the context current in the calling thread. Errors: invalid_argument, with a text that says what to do.
 Status check_context(const Driver& driver, CUstream stream, CUcontext context, int device);
 
 }  // namespace spillway

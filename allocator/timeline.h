@@ -65,7 +65,7 @@ class Timeline {
   void end_wait(uint64_t awaited) { complete_ = awaited > complete_ ? awaited : complete_; }
   bool is_complete(uint64_t epoch) const { return epoch < complete_; }
 
-  // Whether this timeline's stream already waits for all of `other` up to and including `epoch`.
+  // Tells whether this timeline's stream already waits for all of `other` up to and including `epoch`.
   bool has_waited(const Timeline* other, uint64_t epoch) const {
     const auto found = waited_.find(other);
     return found != waited_.end() && found->second > epoch;

@@ -1,4 +1,4 @@
-// What goes back to the driver: in trims, and to keep a limit that was lowered.
+// Gives memory back to the driver: in trims, and to keep a limit that was lowered.
 //
 // Thread-safe. The calling thread holds no lock but where a method says otherwise.
 #pragma once
@@ -36,7 +36,7 @@ class Trimming {
 
  private:
   using GivenBack = std::vector<std::pair<Heap*, PageId>>;
-  // How much of what is free goes.
+  // Says how much of what is free goes.
   enum class Extent : uint8_t { kAll, kToLimit };
 
   // `given`, where it is not null: what went.

@@ -61,7 +61,7 @@ Status walk_block(const CachedRange& range, WalkedBlocks& walked) {
   return {};
 }
 
-// Of a page of the heap: what is used of it, and what it calls free.
+// Checks a page of the heap: what is used of it, and what it calls free.
 Status check_page(PageId id, const Page& page, bool is_free, std::vector<UsedQuanta> pieces) {
   std::sort(pieces.begin(), pieces.end(),
             [](const UsedQuanta& a, const UsedQuanta& b) { return a.begin < b.begin; });

@@ -24,7 +24,7 @@ constexpr uint32_t kRetiredDivisor = 8;
 }  // namespace
 
 uint32_t ViewBudget::many_mappings() const {
-  // Of the views only: the home view alone is large on a large device.
+  // Counts the views only: the home view alone is large on a large device.
   const uint32_t home = std::min(parts_.store->page_count(), most_mappings_);
   return home + (most_mappings_ - home) / kManyMappingsDivisor;
 }

@@ -1,6 +1,6 @@
-// How many mappings there may be, and what is done when they become many: pages are bought, so that requests
-// find holes, and views that lie unused are retired. Programs that repeat themselves never come near; the
-// measurements are in docs/decisions/mappings.md.
+// Says how many mappings there may be, and what is done when they become many: pages are bought, so that
+// requests find holes, and views that lie unused are retired. Programs that repeat themselves never come
+// near; the measurements are in docs/decisions/mappings.md.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ class ViewBudget {
   ViewBudget(ArenaParts& parts, StreamHeaps& heaps, DeviceWaits& waits)
       : parts_(parts), heaps_(heaps), waits_(waits), most_mappings_(parts.options.most_mappings) {}
 
-  // Whether views are mapped so often that it matters more to map few than to hold few pages; the pages that
-  // may be created for that now.
+  // The first tells whether views are mapped so often that it matters more to map few than to hold few pages;
+  // the second returns the pages that may be created for that now.
   bool is_strained() const SPW_REQUIRES(kArenaLock) {
     return parts_.store->live_mappings() > many_mappings();
   }
   uint32_t pages_to_spend() const SPW_REQUIRES(kArenaLock);
   void on_spent(uint32_t pages) SPW_REQUIRES(kArenaLock) { spent_pages_ += pages; }
   void on_pages_released() SPW_REQUIRES(kArenaLock) { spent_pages_ = 0; }
-  // Whether so many mappings more may live.
+  // Tells whether so many mappings more may live.
   bool has_room(uint32_t mappings) const SPW_REQUIRES(kArenaLock) {
     return parts_.store->live_mappings() + mappings <= most_mappings_;
   }
@@ -38,7 +38,7 @@ class ViewBudget {
 
  private:
   uint32_t many_mappings() const SPW_REQUIRES(kArenaLock);
-  // Those that are not in use, and which programs that repeat themselves would not want next.
+  // Lists those that are not in use, and which programs that repeat themselves would not want next.
   std::vector<View*> list_unused(const std::vector<Heap*>& all) const SPW_REQUIRES(kArenaLock);
   void retire_longest_runs(std::vector<View*>& unused) SPW_REQUIRES(kArenaLock);
 

@@ -5,8 +5,8 @@
 
 namespace spillway {
 
-// Whether the stream takes no work, event or wait that its capture is not to contain. One driver call, legal
-// at any time.
+// Tells whether the stream takes no work, event or wait that its capture is not to contain. Makes one driver
+// call, legal at any time.
 inline bool is_capturing(const Driver& driver, CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   // The legacy stream answers with an error while another stream captures: then it cannot be ordered either.

@@ -67,8 +67,8 @@ class ScopedContext {
   bool pushed_ = false;
 };
 
-// What a device offers. An attribute that the driver does not know is kUnknown: newer features must then be
-// tried.
+// Holds what a device offers. An attribute that the driver does not know is kUnknown: newer features must
+// then be tried.
 struct DeviceProperties {
   static constexpr int kUnknown = -1;
 
@@ -97,8 +97,8 @@ struct DeviceProperties {
 // "GPU-" and the hexadecimal digits, as nvidia-smi prints it.
 std::string uuid_text(const std::array<unsigned char, 16>& uuid);
 
-// Whether device `device` can be given access to the memory of device `owner`. Errors: invalid_argument (no
-// such device), unsupported (a text that says why not), driver.
+// Checks whether device `device` can be given access to the memory of device `owner`. Errors:
+// invalid_argument (no such device), unsupported (a text that says why not), driver.
 Status check_peer(const Driver& driver, int device, int owner);
 
 // Asks the driver about device `ordinal`; needs no context. Errors: invalid_argument (no such device: the

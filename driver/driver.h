@@ -36,11 +36,11 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  // As cuDriverGetVersion says: 12040 is CUDA 12.4.
+  // Returns what cuDriverGetVersion says: 12040 is CUDA 12.4.
   int version() const { return version_; }
   // The name the library was opened by.
   const std::string& path() const { return path_; }
-  // Whether every function of virtual memory management is there. A device may still lack it:
+  // Tells whether every function of virtual memory management is there. A device may still lack it:
   // DeviceProperties.
   bool has_vmm() const { return has_vmm_; }
 

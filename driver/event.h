@@ -32,7 +32,7 @@ class Event {
 
   // Marks the end of what is enqueued on the stream now. Not allowed on a stream that is being captured.
   Status record(CUstream stream) const;
-  // Whether all work before the last record is done; true where nothing was recorded. Never waits.
+  // Tells whether all work before the last record is done; true where nothing was recorded. Never waits.
   Result<bool> completed() const;
   // Waits on the host for it.
   Status synchronize() const;

@@ -39,7 +39,7 @@ class PhysicalHandle {
   // `bytes` is a multiple of the device's granularity. Errors: unsupported (no VMM), out_of_memory, driver.
   static Result<PhysicalHandle> create(const Driver& driver, int device, size_t bytes,
                                        Sharing sharing = Sharing::kNone);
-  // The same in the host's memory of NUMA node `node`; mapped, the device reaches it over its bus.
+  // Creates the same in the host's memory of NUMA node `node`; mapped, the device reaches it over its bus.
   static Result<PhysicalHandle> create_on_host(const Driver& driver, int node, size_t bytes);
 
   CUmemGenericAllocationHandle get() const { return handle_; }
@@ -143,7 +143,7 @@ class DeviceBlock {
 // Maps the whole handle at `va`. The driver accepts no part of a handle (cuda.h, cuMemMap: offset must be
 // zero), and one handle may be mapped at several addresses. The memory is not accessible before set_access.
 Status map(const Driver& driver, CUdeviceptr va, const PhysicalHandle& handle);
-// The same for a handle held elsewhere; `bytes` is the handle's size.
+// Does the same for a handle held elsewhere; `bytes` is the handle's size.
 Status map(const Driver& driver, CUdeviceptr va, size_t bytes, CUmemGenericAllocationHandle handle);
 
 // Makes every mapping in the range readable and writable by the device, or by each of `count` devices. One

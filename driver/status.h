@@ -102,7 +102,7 @@ inline Status thrown() noexcept {
   }
 }
 
-// What `body` answers, which is a Status, or what it threw.
+// Returns what `body` answers, which is a Status, or what it threw.
 template <typename Body>
 Status caught(Body body) noexcept {
   try {

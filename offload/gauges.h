@@ -1,4 +1,4 @@
-// How the counters of pinned memory move.
+// Says how the counters of pinned memory move.
 #pragma once
 
 #include <algorithm>

@@ -35,7 +35,7 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
   // The arena and the pinned memory must outlive it.
   static std::shared_ptr<HostOverflow> create(const Driver& driver, Arena& arena, PinnedArena& pinned,
                                               const HostOverflowOptions& options);
-  // What the arena's last rung calls; it keeps this object alive.
+  // Returns what the arena's last rung calls; it keeps this object alive.
   std::shared_ptr<const HostPlacement> placement();
 
   // Null where it is refused.

@@ -46,7 +46,7 @@ class PinnedArena {
 
   // `alignment` is a power of two, at most kSlotBytes. A context must be current. Errors: out_of_memory.
   Result<void*> allocate(uint64_t bytes, uint64_t alignment = kQuantumBytes);
-  // The same from what is held: null where nothing fits. Calls no driver.
+  // Does the same from what is held: null where nothing fits. Calls no driver.
   void* take(uint64_t bytes, uint64_t alignment = kQuantumBytes);
   // `bytes` as for allocate().
   void give_back(void* block, uint64_t bytes);
@@ -58,7 +58,7 @@ class PinnedArena {
   // Pins a chunk in which a block of `bytes` fits, in place of free ones if need be. A context must be
   // current. Errors: out_of_memory.
   Status grow(uint64_t bytes);
-  // The same beside those that are free.
+  // Does the same beside those that are free.
   Status grow_ahead(uint64_t bytes);
   // In all chunks, in use or not.
   uint64_t reserved_bytes() const;
@@ -66,7 +66,7 @@ class PinnedArena {
   // was. No work that was enqueued may still use blocks that were given back.
   uint64_t release_free();
 
-  // What may be held at most, as far as is known: a pin that was refused lowers it.
+  // Returns what may be held at most, as far as is known: a pin that was refused lowers it.
   uint64_t most_bytes() const;
   // A limit below what is held takes nothing away.
   void set_most_bytes(uint64_t bytes);

@@ -34,7 +34,7 @@ class PinnedBlocks {
   Status allocate(uint64_t bytes, int device, void** out);
   Status free(void* pointer);
   Status record_stream(const void* pointer, int device, CUstream stream);
-  // Of the arena's other users, too.
+  // Trims for the arena's other users, too.
   void trim();
 
   // For other users of pinned memory, whose blocks are not counted here.

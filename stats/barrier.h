@@ -8,7 +8,8 @@
 
 namespace spillway {
 
-// Whether the frequent side must fence itself. Decided once per process; ask it once and keep the answer.
+// Tells whether the frequent side must fence itself. Decided once per process; ask it once and keep the
+// answer.
 bool light_barrier_needs_fence() noexcept;
 
 inline void light_barrier(bool needs_fence) noexcept {

@@ -58,7 +58,8 @@ Gauges HeapCounters::cumulative() const {
   set_rows(out, Metric::active_bytes, small.cumulative_bytes, large.cumulative_bytes);
   set_rows(out, Metric::requested_bytes, small.cumulative_requested, large.cumulative_requested);
   set_rows(out, Metric::inactive_split, small.cumulative_fragments, large.cumulative_fragments);
-  // What a free makes inactive, and pages that come into use; moves between the pools are not in `all`.
+  // Counts what a free makes inactive, and pages that come into use; moves between the pools are not in
+  // `all`.
   const int64_t small_freed = small.cumulative_bytes - small.bytes;
   const int64_t large_freed = large.cumulative_bytes - large.bytes;
   const int64_t slab_bytes_went = cumulative_slab_bytes_ - slab_bytes_;

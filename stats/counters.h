@@ -112,7 +112,7 @@ class DeviceCounters {
   // Every counter at one moment, the identities included. Not filled here: largest_free_bytes, limit_bytes,
   // live_mappings, metadata_bytes.
   DeviceStats snapshot() const;
-  // How many operations were counted under the mutex, the dear way.
+  // Returns how many operations were counted under the mutex, the dear way.
   uint64_t counted_stopped() const { return counted_stopped_.load(std::memory_order_relaxed); }
   void reset_peaks();        // peaks start again from the current values, means from now
   void reset_accumulated();  // running totals and event counts start again from zero
@@ -164,7 +164,7 @@ class DeviceCounters {
   mutable Gauges peaks_ SPW_GUARDED_BY(mutex_){};  // kept only while stopped; else own_ + ceilings
   mutable int64_t operations_at_run_ SPW_GUARDED_BY(mutex_) = 0;
   mutable uint32_t stopped_operations_left_ SPW_GUARDED_BY(mutex_) = 0;
-  // How many to count under the mutex before the heaps run again.
+  // So many are counted under the mutex before the heaps run again.
   uint32_t stopped_operations_ SPW_GUARDED_BY(mutex_);
   // The device's part of the sums: reserved memory, and heaps that are gone.
   Gauges own_ SPW_GUARDED_BY(mutex_){};
@@ -301,7 +301,8 @@ class HeapCounters {
     int64_t cumulative_fragments = 0;
     int64_t cumulative_requested = 0;
   };
-  // What active may reach before a ceiling is passed. Allocated = active - pending, so one limit serves both.
+  // Holds what active may reach before a ceiling is passed. Allocated = active - pending, so one limit serves
+  // both.
   struct Limits {
     int64_t blocks = 0, bytes = 0, requested = 0;
   };
@@ -366,7 +367,7 @@ class HeapCounters {
            (first_used_page_bytes != 0 && (pool == SizePool::kLarge ? passed_by_inactive(pool) : passed())) ||
            (fragments > 0 && passed_by_fragments(pool));
   }
-  // The same without a call: true for every slab that opens a page, which is rare.
+  // Tells the same without a call: true for every slab that opens a page, which is rare.
   bool may_have_passed(SizePool pool, uint64_t first_used_page_bytes, int64_t fragments) const {
     return passed_by_block(pool) ||
            (first_used_page_bytes != 0 && (pool == SizePool::kSmall || passed_by_inactive(pool))) ||
@@ -385,8 +386,8 @@ class HeapCounters {
     return pools_[index(pool)].cumulative_blocks >= pools_[index(pool)].sample_at;
   }
 
-  // Whether an operation may count by itself, which then ends with finish() or settle(). If not, the heaps
-  // are stopped, or just were.
+  // Tells whether an operation may count by itself, which then ends with finish() or settle(). If not, the
+  // heaps are stopped, or just were.
   bool start() {
     busy_.store(true, std::memory_order_relaxed);
     light_barrier(fence_);
@@ -415,7 +416,7 @@ class HeapCounters {
     finish();
   }
 
-  // What is rare about a hit, as calls at its very end, with its own parameters: so it keeps them in
+  // These do what is rare about a hit, as calls at its very end, with its own parameters: so it keeps them in
   // registers and saves none.
   void allocate_stopped(SizePool pool, uint64_t requested_bytes, uint64_t block_bytes,
                         uint64_t first_used_page_bytes, int64_t fragments, uint64_t address);
@@ -431,7 +432,7 @@ class HeapCounters {
   bool passed() const;        // whether any gauge is above its ceiling
   void raise_ceilings();      // to the gauges, where those are above
   void refresh_limits();      // from ceilings and pending
-  // Of the means: looks now; or halfway through the allocation that is being counted.
+  // Samples for the means: now; or halfway through the allocation that is being counted.
   void sample(int64_t active_bytes, int64_t requested_bytes);
   void sample_now() { sample(pools_[0].bytes + pools_[1].bytes, pools_[0].requested + pools_[1].requested); }
   void sample(PoolCounts& counts, uint64_t requested_bytes, uint64_t block_bytes);
@@ -451,7 +452,7 @@ class HeapCounters {
   int64_t sampled_ns_ = 0, sampled_active_ = 0, sampled_requested_ = 0;
   double active_byte_ns_ = 0, requested_byte_ns_ = 0;
   Gauges ceilings_{};
-  // Of the device, with its mutex held.
+  // These are the device's, with its mutex held.
   Gauges seen_{};     // this heap's part of the device's sums, while stopped
   Gauges reached_{};  // the most of each since the stop
 };

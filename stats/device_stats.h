@@ -17,7 +17,7 @@ struct DeviceStats : spw_stats {
   }
 };
 
-// What one heap holds. owned = active + inactive_split + cached_free; the free part is what its stream
+// Counts what one heap holds. owned = active + inactive_split + cached_free; the free part is what its stream
 // strands.
 struct HeapStats {
   int64_t owned_bytes = 0;

@@ -24,7 +24,7 @@ struct DumpRegion {
   spw_region_stats stats{};
 };
 
-// What left the device by name: docs/spilling.md.
+// Holds what left the device by name: docs/spilling.md.
 struct DumpTiers {
   spw_tier_stats stats{};
   std::vector<DumpRegion> regions;
@@ -38,13 +38,13 @@ struct DumpDevice {
   DeviceStats stats;
   std::map<std::string, uint64_t> annotations;  // what the program said its bytes are for
   std::vector<SegmentRow> segments;
-  // What the driver calls free; none where it does not answer.
+  // The driver calls so many free; none where it does not answer.
   std::optional<uint64_t> free_bytes;
   std::optional<DumpTiers> tiers;  // none where nothing was ever spilled
   std::vector<PoolRow> pools;
   std::vector<SlowPath> climbs;  // oldest first
 
-  // What is neither free nor Spillway's: other processes, contexts, other libraries.
+  // Returns what is neither free nor Spillway's: other processes, contexts, other libraries.
   std::optional<uint64_t> other_bytes() const;
   // Bytes within what Spillway holds that are free.
   uint64_t unused_bytes() const;

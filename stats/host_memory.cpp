@@ -16,7 +16,7 @@ std::optional<uint64_t> number_in(const std::string& path) {
   return number;
 }
 
-// Of a line "name value" or "name: value kB".
+// Reads the value of a line "name value" or "name: value kB".
 uint64_t value_in(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

@@ -1,5 +1,5 @@
-// How much memory the host has left, for those who lock a part of it: what the kernel could give, within the
-// limit of the control group that the process runs in.
+// Tells how much memory the host has left, for those who lock a part of it: what the kernel could give,
+// within the limit of the control group that the process runs in.
 #pragma once
 
 #include <cstdint>

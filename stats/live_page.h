@@ -71,7 +71,7 @@ struct LiveState {
   }
 };
 
-// What is in the file. Everything is a multiple of 8 bytes, which the writer stores word by word.
+// Describes what is in the file. Everything is a multiple of 8 bytes, which the writer stores word by word.
 struct LiveFile {
   struct Slot {
     uint64_t sequence;  // 0: never written; odd: being written

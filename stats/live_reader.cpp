@@ -345,9 +345,9 @@ LiveListing list_live_pages(const std::string& chosen) {
 
 namespace {
 
-// How long ago a page was written whose process has ended. A process of another namespace cannot be asked
-// after: it has ended if it missed many of its turns to write, or is stopped, and then no longer shown at
-// worst.
+// Returns how long ago a page was written whose process has ended. A process of another namespace cannot be
+// asked after: it has ended if it missed many of its turns to write, or is stopped, and then no longer shown
+// at worst.
 std::optional<int64_t> silent_ns(const std::string& path) {
   constexpr int64_t kTurns = 20;
   constexpr int64_t kLeastNs = int64_t{60} * 1'000'000'000;

@@ -74,7 +74,7 @@ Verdict verdict(const OomRequest& request, const DeviceStats& stats) {
   return verdict_on_full_device(request, stats);
 }
 
-// Of what, and of each in it that holds something: its name and how much.
+// Names `what`, and each in it that holds something, with how much it holds.
 std::string largest_line(std::string_view what, std::vector<std::pair<std::string, int64_t>> held) {
   std::erase_if(held, [](const auto& each) { return each.second == 0; });
   if (held.empty()) return {};
@@ -92,7 +92,7 @@ std::string pools_line(const std::vector<PoolRow>& pools) {
   return largest_line("private pools", std::move(held));
 }
 
-// What this request tried, and what all have tried so far with how often that helped.
+// Lists what this request tried, and what all have tried so far with how often that helped.
 std::string rungs_lines(const SlowPath& climb, const DeviceStats& stats) {
   std::string now;
   for (size_t rung = 0; rung < static_cast<size_t>(Rung::kOutOfMemory); ++rung) {

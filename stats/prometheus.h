@@ -55,7 +55,7 @@ struct PrometheusTiers {
   spw_tier_stats stats;
 };
 
-// What left the devices that ever spilled.
+// Adds what left the devices that ever spilled.
 void add_tier_stats(PrometheusText& text, const std::vector<PrometheusTiers>& devices);
 
 struct PrometheusPinned {

@@ -13,7 +13,8 @@
 namespace spillway {
 namespace {
 
-// What separates words of free text. A colon does not: it is part of "file.py:12" and of "https://".
+// Tells whether the letter separates words of free text. A colon does not: it is part of "file.py:12" and of
+// "https://".
 bool separates(char letter) {
   return std::isspace(static_cast<unsigned char>(letter)) != 0 ||
          std::string_view("\"'`()[]{}<>,;=|").find(letter) != std::string_view::npos;

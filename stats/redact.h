@@ -18,8 +18,8 @@ struct PrivateNames {
   std::vector<std::string> users;
 };
 
-// Of this machine, with its name's first part, and of the user the process runs for. Of what others wrote,
-// only paths can be known.
+// Returns the names of this machine, with its name's first part, and of the user the process runs for. Of
+// what others wrote, only paths can be known.
 PrivateNames this_machine();
 
 // The last component: "/home/ann/train.py" becomes "train.py". Text without '/' stays: "<frozen runpy>".

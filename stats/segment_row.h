@@ -1,7 +1,7 @@
-// What dumps show of the device's memory: segments, runs of owned bytes that are contiguous in addresses, and
-// the blocks they are divided into. A page that several views show is counted once: its used bytes at the
-// address where they are used, its free bytes at its own address in the home view. So the sum of total_bytes
-// is the reserved memory.
+// Describes what dumps show of the device's memory: segments, runs of owned bytes that are contiguous in
+// addresses, and the blocks they are divided into. A page that several views show is counted once: its used
+// bytes at the address where they are used, its free bytes at its own address in the home view. So the sum of
+// total_bytes is the reserved memory.
 #pragma once
 
 #include <cstdint>

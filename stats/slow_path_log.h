@@ -1,5 +1,5 @@
-// What the ladder did lately: the last requests that own free memory and new pages did not serve, with the
-// rungs tried for each, for dumps and for the text of an out-of-memory error.
+// Keeps what the ladder did lately: the last requests that own free memory and new pages did not serve, with
+// the rungs tried for each, for dumps and for the text of an out-of-memory error.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct SlowPath {
   Rung outcome = Rung::kCount;  // the last rung that served, or out_of_memory; kCount: none yet
 
   void note(Rung rung, bool served, int64_t time_ns);
-  // Whether more was tried than completed frees, views and new pages, or nothing helped.
+  // Tells whether more was tried than completed frees, views and new pages, or nothing helped.
   bool is_notable() const;
 };
 

@@ -64,7 +64,7 @@ class StackTable {
     return 0;
   }
 
-  // Those added since the last call.
+  // Returns those added since the last call.
   std::vector<Stack> take_added() {
     const Lock lock(mutex_);
     return std::exchange(added_, {});

@@ -13,8 +13,8 @@ struct Symbol {
   uint64_t module_offset = 0;
 };
 
-// By what the dynamic linker knows: functions that are not exported have no name. Takes the linker's lock and
-// allocates; some microseconds.
+// Goes by what the dynamic linker knows: functions that are not exported have no name. Takes the linker's
+// lock and allocates; some microseconds.
 Symbol find_symbol(const void* address);
 
 }  // namespace spillway

@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-// As fast as the disk is: records pack ten times at this level.
+// This is as fast as the disk is: records pack ten times at this level.
 constexpr int kCompressionLevel = 1;
 
 bool defines(TraceKind kind) {

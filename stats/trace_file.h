@@ -39,7 +39,7 @@ class TraceFile {
   TraceFile& operator=(const TraceFile&) = delete;
 
   void add(const TraceRecord& record);
-  // With the payload that the kind has, which is kept for the next file where it defines something.
+  // Adds it with the payload that the kind has, which is kept for the next file where it defines something.
   void add(TraceRecord record, std::string_view payload);
   // Kept for the next file: a frame's record.
   void define(const TraceRecord& record);

@@ -1,4 +1,4 @@
-// What a trace is made of: rows of one size, in memory as in the file.
+// Defines what a trace is made of: rows of one size, in memory as in the file.
 //
 // A trace file is a row of zstd frames, each of which holds whole records; what precedes the first incomplete
 // frame can be read, so a killed process leaves a readable trace. The first record is kHeader. A record whose
@@ -19,13 +19,13 @@
 namespace spillway {
 
 enum class TraceKind : uint8_t {
-  // Of blocks. An allocate's stack says where; a free has none.
+  // These concern blocks. An allocate's stack says where; a free has none.
   kAllocate = 1,
   kFree = 2,           // requested and completed at once
   kFreeRequested = 3,  // other streams still use the block
   kFreeCompleted = 4,
-  // Of the device: physical memory cumulative (requested_bytes) or went (block_bytes); a range was mapped,
-  // unmapped.
+  // These concern the device: physical memory came (requested_bytes) or went (block_bytes); a range was
+  // mapped, unmapped.
   kReserve = 5,
   kMap = 6,
   kUnmap = 7,
@@ -35,14 +35,14 @@ enum class TraceKind : uint8_t {
   kRestore = 9,
   kPlace = 10,
   kUnplace = 11,
-  // Of the ladder: a rung was tried (address: which one, requested_bytes: ns, block_bytes: 1 if it served); a
-  // request was served after a wait of the host; none served a request of requested_bytes.
+  // These concern the ladder: a rung was tried (address: which one, requested_bytes: ns, block_bytes: 1 if it
+  // served); a request was served after a wait of the host; none served a request of requested_bytes.
   kRung = 12,
   kRetry = 13,
   kOutOfMemory = 14,
   kMark = 15,   // payload: its text
   kLimit = 16,  // the most that may be held on the device is requested_bytes from now on
-  // Of the file only.
+  // These concern the file only.
   kHeader = 32,   // payload: JSON
   kText = 33,     // payload: the text that has number `stack`
   kFrame = 34,    // number `stack`; address: the function's text, stream: the file's, block_bytes: the line
@@ -101,7 +101,7 @@ inline uint64_t trace_ticks(bool steady) {
   return clock_ns(CLOCK_MONOTONIC);
 }
 
-// What the records of a thread's next allocations carry. Static TLS: a few bytes, found without a call.
+// Holds what the records of a thread's next allocations carry. Static TLS: a few bytes, found without a call.
 struct TraceThread {
   uint32_t stack = 0;  // of the next allocation only
   uint16_t tag = 0;

@@ -28,7 +28,7 @@ class TraceRing {
         device_(static_cast<int8_t>(device)),
         steady_(has_steady_ticks()) {}
 
-  // Of the heap; part of every record from now on.
+  // Sets the heap's stream, part of every record from now on.
   void set_stream(uint64_t stream) { stream_ = stream; }
 
   [[gnu::noinline]] void write(TraceKind kind, uint64_t address, uint64_t requested_bytes,
@@ -75,7 +75,7 @@ class TraceRing {
     return false;
   }
 
-  // Of the heap.
+  // These are the heap's.
   const std::unique_ptr<TraceRecord[]> records_;
   sem_t& half_full_;
   uint64_t stream_ = 0;
@@ -84,7 +84,7 @@ class TraceRing {
   const int8_t device_;
   const bool steady_;
   std::atomic<uint64_t> head_{0};
-  // Of the reader.
+  // This is the reader's.
   alignas(64) std::atomic<uint64_t> tail_{0};
 };
 

@@ -56,8 +56,8 @@ class Tracer {
   // Waits until a ring is half full, stop_waiting() was called, or so much time has passed.
   void wait(uint64_t milliseconds);
   void stop_waiting();
-  // What was recorded before `until_ticks`, in order of time as far as threads' clocks agree; of each ring in
-  // its order. Notes and new tags come first.
+  // Collects what was recorded before `until_ticks`, in order of time as far as threads' clocks agree; of
+  // each ring in its order. Notes and new tags come first.
   void collect(uint64_t until_ticks, std::vector<Note>& notes, std::vector<TraceRecord>& records);
 
  private:

@@ -77,7 +77,7 @@ void remove_abandoned_once(const std::string& folder) {
   remove_abandoned(folder);
 }
 
-// What could not be done, or null.
+// Returns what could not be done, or null.
 const char* write_beside(const std::string& temporary, const std::string& path, std::string_view text) {
   const Descriptor file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file.get() < 0) return "create a file beside it";

@@ -18,7 +18,7 @@ class Exporter {
 
   // See spw_ipc_get_handle.
   Status show(const void* pointer, spw_ipc_handle* handle, uint64_t* offset);
-  // Whether the handle was made by this process.
+  // Tells whether the handle was made by this process.
   bool is_own(const IpcHandle& handle);
 
  private:

@@ -1,4 +1,4 @@
-// What a spw_ipc_handle holds: where a block's pages are to be had.
+// Defines what a spw_ipc_handle holds: where a block's pages are to be had.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) <= sizeof(spw_ipc_handle));
 
-// What an importer asks its exporter for, and the answer, which comes with the descriptors.
+// These two hold what an importer asks its exporter for, and the answer, which comes with the descriptors.
 struct PageRequest {
   IpcHandle handle;
   uint32_t first = 0;

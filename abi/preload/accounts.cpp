@@ -39,7 +39,7 @@ void Accounts::remove(DriverMemory kind, uint64_t key) noexcept {
     change(kind, found->second, false);
     rows.erase(found);
   } catch (...) {
-    // As above.
+    // Here too the account is wrong, the program is not.
   }
 }
 
@@ -55,7 +55,7 @@ void Accounts::context_ended(const void* context) noexcept {
       });
     }
   } catch (...) {
-    // As above.
+    // Here too the account is wrong, the program is not.
   }
 }
 

@@ -16,7 +16,7 @@
 namespace spillway::preload {
 namespace {
 
-// What an object is here; the loader keeps it for us.
+// Says what an object is here; the loader keeps it for us.
 enum Role : uintptr_t { kOther, kProgram, kSpillway, kDriver };
 
 const link_map* preload_library = nullptr;
@@ -55,7 +55,8 @@ Role role_of(const link_map& object, Lmid_t space) {
   return begins_with(name, "libcuda.so") ? kDriver : kProgram;
 }
 
-// Of the object's dynamic section, whose addresses the loader has made absolute; null where it has none.
+// Finds a table of the object's dynamic section, whose addresses the loader has made absolute; null where it
+// has none.
 template <typename Table>
 const Table* table_of(const link_map& object, ElfW(Sxword) tag) {
   for (const ElfW(Dyn)* entry = object.l_ld; entry->d_tag != DT_NULL; ++entry) {

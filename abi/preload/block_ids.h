@@ -1,7 +1,7 @@
-// What CU_POINTER_ATTRIBUTE_BUFFER_ID answers for a served block: a number of its own for as long as it is in
-// the program's hands, so that whoever remembers blocks by it (communication libraries do) takes no other
-// block, and no later one at the same address, for this one. A number is given when it is first asked for.
-// Thread-safe; a free costs one load until then.
+// Gives what CU_POINTER_ATTRIBUTE_BUFFER_ID answers for a served block: a number of its own for as long as it
+// is in the program's hands, so that whoever remembers blocks by it (communication libraries do) takes no
+// other block, and no later one at the same address, for this one. A number is given when it is first asked
+// for. Thread-safe; a free costs one load until then.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class BlockIds {
  public:
   static BlockIds& instance();
 
-  // Of the block that begins at `address`; 0 where host memory has run out.
+  // Returns the number of the block that begins at `address`; 0 where host memory has run out.
   uint64_t of(uint64_t address, int device) noexcept;
   // To be called before the block is freed. Unknown addresses are ignored.
   void forget(uint64_t address) noexcept {

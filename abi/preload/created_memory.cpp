@@ -39,7 +39,7 @@ void CreatedMemory::mapped(uint64_t address, uint64_t handle) noexcept {
     if (found == handles_.end()) return;
     if (mappings_.emplace(address, handle).second) ++found->second.mappings;
   } catch (...) {
-    // As above.
+    // Here too the account is wrong, the program is not.
   }
 }
 

@@ -45,7 +45,7 @@ Function keep(void* found, std::atomic<Function>& where) {
   return function;
 }
 
-// By its versions on x86-64 and AArch64; a library without versions answers to any.
+// Looks dlsym up by its versions on x86-64 and AArch64; a library without versions answers to any.
 __attribute__((noinline)) LookUp find_next_dlsym() {
   constexpr const char* kVersions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"};
   void* found = nullptr;

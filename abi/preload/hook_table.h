@@ -1,6 +1,6 @@
-// What libspillway_preload.so and libspillway.so agree on: the entry points that are hooked, as one table of
-// functions. The first finds the driver's own, the second answers with what is to be called instead. Both are
-// of one version: the size of the table tells whether they are.
+// Holds what libspillway_preload.so and libspillway.so agree on: the entry points that are hooked, as one
+// table of functions. The first finds the driver's own, the second answers with what is to be called instead.
+// Both are of one version: the size of the table tells whether they are.
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// What the functions of libspillway behind the hooks share. Each has the identical ABI of the entry point
-// that it stands for, throws nothing, and where Spillway does not serve is the driver's own call.
+// Declares what the functions of libspillway behind the hooks share. Each has the identical ABI of the entry
+// point that it stands for, throws nothing, and where Spillway does not serve is the driver's own call.
 #pragma once
 
 #include <utility>
@@ -18,7 +18,7 @@ void fill_answer_hooks(DriverCalls& calls);
 void fill_lifetime_hooks(DriverCalls& calls);
 void fill_accounted_hooks(DriverCalls& calls);
 
-// Whether the stream is being captured. Costs nothing while no stream of the program is.
+// Tells whether the stream is being captured. Costs nothing while no stream of the program is.
 bool is_captured(CUstream stream);
 // Around the program's captures.
 void capture_begins();
@@ -33,7 +33,7 @@ inline ServedContext* served_here() noexcept {
   }
 }
 
-// Of the current context's device, served in this context or in another; or null.
+// Returns what serves the current context's device, in this context or in another; or null.
 inline ServedContext* served_device() noexcept {
   if (ServedContext* served = served_here(); served != nullptr) return served;
   const Driver* driver = ServedContexts::instance().driver();

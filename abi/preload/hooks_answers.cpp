@@ -77,7 +77,7 @@ bool is_of_block(CUpointer_attribute attribute) {
   }
 }
 
-// What cuMemAlloc's own memory would answer; but that cuIpcGetMemHandle does not show it is the truth.
+// Writes what cuMemAlloc's own memory would answer; but that cuIpcGetMemHandle does not show it is the truth.
 // Whoever asks that wants to show it, and goes a slower way without a word: what they ask for next can be
 // shown. Everything else is answered as mapped memory, which it is.
 void write_attribute(const FoundBlock& block, CUpointer_attribute attribute, void* out) {
@@ -145,7 +145,7 @@ CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void
   return result;
 }
 
-// Whether the driver would show the range in memory of its own, which begins with a page.
+// Tells whether the driver would show the range in memory of its own, which begins with a page.
 bool may_be_shown(const FoundBlock& block, CUdeviceptr pointer, size_t bytes) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t offset = pointer - block.row.address;

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<int> captures{0};
 
-// What the program retains, of devices up to the most that are served.
+// Holds what the program retains, of devices up to the most that are served.
 struct Retained {
   int count = 0;
   CUcontext context = nullptr;  // of the last time
@@ -55,7 +55,7 @@ CUresult stream_destroy(CUstream stream) {
     try {
       ServedContexts::instance().stream_destroyed(stream);
     } catch (...) {
-      // As for its creation.
+      // Host memory has run out, as at its creation.
     }
   }
   return real_calls->cuStreamDestroy_v2(stream);
@@ -145,8 +145,8 @@ CUresult primary_ctx_retain(CUcontext* out, CUdevice device) {
   return result;
 }
 
-// Whether somebody has functions of the driver's that no look-up shows: the CUDA runtime retains contexts by
-// one of them.
+// Tells whether somebody has functions of the driver's that no look-up shows: the CUDA runtime retains
+// contexts by one of them.
 std::atomic<bool> has_tables{false};
 
 CUresult get_export_table(const void** table, const CUuuid* id) {

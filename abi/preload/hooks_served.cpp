@@ -17,7 +17,7 @@ void* pointer_of(CUdeviceptr address) {
   return reinterpret_cast<void*>(address);
 }
 
-// What the program is answered; CUDA_ERROR_UNKNOWN: the driver is to be asked.
+// Returns what the program is answered; CUDA_ERROR_UNKNOWN: the driver is to be asked.
 CUresult answer(const Status& status, void* block, CUdeviceptr* out) {
   if (status.ok()) *out = reinterpret_cast<CUdeviceptr>(block);
   if (status.ok()) return CUDA_SUCCESS;
@@ -98,7 +98,7 @@ CUresult mem_free(CUdeviceptr pointer) {
 // ---- In the order of a stream
 
 BlockingMutex pools_mutex;
-// Of device memory that nobody else is to see, by device.
+// These are pools of device memory that nobody else is to see, by device.
 std::unordered_map<CUmemoryPool, int> plain_pools SPW_GUARDED_BY(pools_mutex);
 // The current pools of devices, where they are not plain.
 std::array<std::atomic<CUmemoryPool>, Allocator::kMostDevices> chosen_pools{};
@@ -199,7 +199,8 @@ int device_of_pool(CUmemoryPool pool, CUdevice candidate) {
   return candidate;
 }
 
-// Whether memory of the pool for the stream may come from Spillway, which serves a stream on its own device.
+// Tells whether memory of the pool for the stream may come from Spillway, which serves a stream on its own
+// device.
 bool may_serve(CUmemoryPool pool, CUstream stream) noexcept {
   try {
     const ServedContext* served = ServedContexts::instance().of_stream(stream);

@@ -1,5 +1,5 @@
-// What the program finds instead of the driver's entry points: dlsym, cuGetProcAddress, and the hooked names
-// themselves; and dlopen.
+// Defines what the program finds instead of the driver's entry points: dlsym, cuGetProcAddress, and the
+// hooked names themselves; and dlopen.
 #include "abi/preload/interpose.h"
 
 #include <dlfcn.h>
@@ -80,7 +80,7 @@ struct Resolver {
 Resolver first_resolver{"cuGetProcAddress"};
 Resolver modern_resolver{"cuGetProcAddress_v2"};
 
-// By either of its shapes.
+// Asks cuGetProcAddress by either of its shapes.
 void* ask_driver(const char* name, int version, cuuint64_t flags) {
   void* found = nullptr;
   CUdriverProcAddressQueryResult status{};

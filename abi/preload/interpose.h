@@ -20,7 +20,7 @@ using Open = void* (*)(const char* file, int flags);
 // The next dlsym and dlopen in the process: what this library asks goes by none of its own.
 LookUp real_dlsym();
 Open real_dlopen();
-// What comes after this library; not in tail position, so that the question is this library's.
+// Finds what comes after this library; not in tail position, so that the question is this library's.
 void* find_behind(const char* symbol);
 
 // A hooked entry point, its address in this library and its place in DriverCalls.
@@ -36,13 +36,13 @@ struct Hook {
 };
 std::span<const Hook> hooks();
 
-// What hooked calls go to now: libspillway's functions, or the driver's own where it is not to serve.
+// Returns what hooked calls go to now: libspillway's functions, or the driver's own where it is not to serve.
 const DriverCalls* calls();
 
-// Whether the program goes on without Spillway.
+// Tells whether the program goes on without Spillway.
 bool stands_aside();
 bool is_disabled();
-// Whether `spillway run --preload` found it so, and has said it.
+// Tells whether `spillway run --preload` found it so, and has said it.
 bool is_driver_known_unusable();
 // One line on stderr about that.
 __attribute__((format(printf, 1, 2))) void say(const char* format, ...);
@@ -51,13 +51,13 @@ __attribute__((format(printf, 1, 2))) void say(const char* format, ...);
 void note_opened(const char* file, int flags);
 
 bool is_driver_name(const char* symbol);
-// Whether the address is in the driver's library, which is remembered.
+// Tells whether the address is in the driver's library, which is remembered.
 bool is_in_driver(const void* address);
 bool is_in_this_library(const void* address);
 // The program's driver, if it has one by now.
 void* driver_library();
 
-// What the program is given for `found`, which the driver exports as `symbol`.
+// Returns what the program is given for `found`, which the driver exports as `symbol`.
 void* replace_exported(const char* symbol, void* found);
 
 }  // namespace spillway::preload

@@ -15,8 +15,8 @@ namespace spillway::preload {
 namespace {
 
 std::atomic<pid_t> asker{0};
-// By different names, since one may be there where another is not. Of a program that asks by more, nothing is
-// said: what they would find is not known.
+// A program asks by different names, since one may be there where another is not. Of a program that asks by
+// more, nothing is said: what they would find is not known.
 constexpr int kMostNames = 4;
 struct Name {
   char text[256] = {};

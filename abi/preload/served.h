@@ -1,6 +1,6 @@
-// What of a program's contexts the preload library serves: for each, the arena of its device and the memory
-// without a stream over it. A device is served in the first of its contexts that asks; what another context
-// of the same device asks for is left to the driver.
+// Holds what the preload library serves of a program's contexts: for each, the arena of its device and the
+// memory without a stream over it. A device is served in the first of its contexts that asks; what another
+// context of the same device asks for is left to the driver.
 //
 // Thread-safe. The way to the context that a thread used last takes no lock and, for a stream that the
 // program made, no driver call.
@@ -33,13 +33,15 @@ class ServedContexts {
  public:
   static ServedContexts& instance();
 
-  // Of the context current in this thread, made if need be; null where the driver is to serve.
+  // Returns what serves the context current in this thread, made if need be; null where the driver is to
+  // serve.
   ServedContext* current();
-  // Of the stream's context; null as above. Default streams are those of the current context.
+  // Returns what serves the stream's context; null as above. Default streams are those of the current
+  // context.
   ServedContext* of_stream(CUstream stream);
-  // As far as a block may reach: the most memory of a device that was served so far, 0 before any.
+  // Returns how far a block may reach: the most memory of a device that was served so far, 0 before any.
   uint64_t most_bytes() const { return most_bytes_.load(std::memory_order_acquire); }
-  // Of whichever context; null where there is none (yet).
+  // Returns what serves the device, in whichever context; null where there is none (yet).
   ServedContext* of_device(int device) const {
     return device < 0 || device >= Allocator::kMostDevices
                ? nullptr
@@ -49,7 +51,7 @@ class ServedContexts {
   void stream_created(CUstream stream, unsigned flags);
   // To be called before the stream is destroyed.
   void stream_destroyed(CUstream stream);
-  // Whether the context is one that is served and primary, which cuCtxDestroy refuses.
+  // Tells whether the context is one that is served and primary, which cuCtxDestroy refuses.
   bool is_primary(CUcontext context);
   // To be called before the context is destroyed or reset: its memory goes, with whatever blocks are in it.
   void context_ends(CUcontext context);

@@ -21,7 +21,7 @@ std::atomic<bool> aside{false};
 DriverCalls real;
 std::atomic<bool> real_is_known{false};
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-// Whether this thread is in start(): what the driver calls of its own then goes to itself.
+// Tells whether this thread is in start(): what the driver calls of its own then goes to itself.
 thread_local bool starting __attribute__((tls_model("initial-exec"))) = false;
 
 bool has_value(const char* variable, const char* value) {

@@ -64,7 +64,7 @@ IoEngine::MakeQueue usual_queue(const IoOptions& options) {
 // Operations in a row that did nothing for a reason that should pass.
 constexpr int kMostPassing = 1000;
 
-// What a kernel may say of an operation that would do when tried again.
+// Tells whether a kernel may say this of an operation that would do when tried again.
 bool is_passing(int error) {
   return error == EINTR || error == EAGAIN;
 }
@@ -347,7 +347,7 @@ void IoEngine::complete(IoQueue& queue, const IoCompletion& completion) {
   active->done(active->error);
 }
 
-// Whether the slot's block needs another operation; if not, *error is how it ended.
+// Tells whether the slot's block needs another operation; if not, *error is how it ended.
 bool IoEngine::goes_on(Slot& slot, int64_t result, int* error) {
   const IoRequest& request = slot.active->request;
   if (request.kind == IoKind::kSync && result >= 0) return false;

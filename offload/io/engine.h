@@ -69,7 +69,7 @@ class IoEngine {
   using MakeQueue = std::function<Result<std::unique_ptr<IoQueue>>()>;
 
   explicit IoEngine(const IoOptions& options);
-  // With a queue of the caller's, made on the engine's thread.
+  // Takes a queue of the caller's, made on the engine's thread.
   IoEngine(const IoOptions& options, MakeQueue make_queue);
   // Waits for the requests that were submitted.
   ~IoEngine();
@@ -86,7 +86,7 @@ class IoEngine {
   // False where that fails, and it must stay mapped; so in a child of fork, which has no such thread. Not
   // from a callback.
   bool forget_memory(std::span<std::byte> memory);
-  // The same of a file, which outlives the engine's last request. Errors: as submit().
+  // Does what use_memory() does, for a file, which outlives the engine's last request. Errors: as submit().
   Status use_file(const IoFile& file);
   // Submits and waits. Not from a callback. Errors: out_of_memory, where the disk has no room; io.
   Status run(const IoRequest& request);

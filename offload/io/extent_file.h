@@ -70,7 +70,7 @@ class ExtentFile {
   Status give_back();
 
   IoFile& file() { return *file_; }
-  // What a user should know of the directory; empty where all is well.
+  // Returns what a user should know of the directory; empty where all is well.
   const std::string& warning() const { return warning_; }
 
   struct Usage {

@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-// What happens to one operation.
+// Says what happens to one operation.
 struct IoFault {
   std::optional<int64_t> result;                           // instead of it: -errno, or 0
   size_t most_bytes = std::numeric_limits<size_t>::max();  // it does no more than these

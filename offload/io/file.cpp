@@ -52,7 +52,7 @@ bool is_no_room(int error) {
   return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
-// What Linux makes of errors of block devices (block/blk-core.c, blk_errors) and of file systems
+// Looks for what Linux makes of errors of block devices (block/blk-core.c, blk_errors) and of file systems
 // (EFSCORRUPTED and EFSBADCRC are EUCLEAN and EBADMSG).
 bool is_loss(int error) {
   constexpr std::array kLosses = {EIO, ENODATA, EREMOTEIO, EILSEQ, EUCLEAN, EBADMSG};

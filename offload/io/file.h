@@ -18,10 +18,10 @@
 
 namespace spillway {
 
-// Whether this errno says that the disk, a quota or the process's limit has no room.
+// Tells whether this errno says that the disk, a quota or the process's limit has no room.
 bool is_no_room(int error);
-// Whether this errno of a read says that the bytes are not there any more: the device, or the file system's
-// own checksums, or ENODATA, which is the end of the file too. Anything else may pass.
+// Tells whether this errno of a read says that the bytes are not there any more: the device, or the file
+// system's own checksums, or ENODATA, which is the end of the file too. Anything else may pass.
 bool is_loss(int error);
 
 class IoFile {
@@ -41,13 +41,13 @@ class IoFile {
   bool is_direct() const { return direct_works_.load(std::memory_order_relaxed); }
   // A write went through the page cache, where an error may still be to come.
   void note_buffered_write() { is_unsynced_.store(true); }
-  // Whether one did since the last call: for whoever syncs the file then.
+  // Tells whether one did since the last call: for whoever syncs the file then.
   bool take_unsynced() { return is_unsynced_.exchange(false); }
   // An operation was refused with EINVAL: none is direct from now on.
   void give_up_direct(const std::string& reason);
 
-  // What memory, lengths and offsets of direct operations are multiples of; a power of two, at least 512
-  // bytes.
+  // Returns what memory, lengths and offsets of direct operations are multiples of; a power of two, at least
+  // 512 bytes.
   size_t alignment_bytes() const { return alignment_bytes_; }
   // Why not direct; empty while it is. Not to be called while operations run.
   const std::string& buffered_reason() const { return buffered_reason_; }

@@ -42,9 +42,9 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// As many requests in flight as the engine has operations for. Each that ends starts the next one itself:
-// nobody is woken in between, and no more memory is used than the disk has at hand, which counts where a disk
-// is as fast as memory.
+// Keeps as many requests in flight as the engine has operations for. Each that ends starts the next one
+// itself: nobody is woken in between, and no more memory is used than the disk has at hand, which counts
+// where a disk is as fast as memory.
 class Window {
  public:
   Window(IoEngine& engine, IoFile& file, std::byte* memory, const IoOptions& options)
@@ -126,7 +126,8 @@ Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, con
   if (!extents.ok()) return extents.take_status();
   Memory memory(static_cast<std::byte*>(std::aligned_alloc(kExtentBytes, kWindowBytes)));
   if (memory == nullptr) return Status::out_of_memory("the host has no memory to measure a disk with");
-  // As pinned memory is: of small pages a disk's driver may need two operations where one would do.
+  // It is made as pinned memory is: of small pages a disk's driver may need two operations where one would
+  // do.
   (void)madvise(memory.get(), kWindowBytes, MADV_HUGEPAGE);
   // Not all zero: some file systems and disks do not store that.
   uint64_t value = 1;
@@ -172,7 +173,8 @@ Result<IoOptions> tune_disk(const std::string& directory, const IoOptions& optio
   const bool is_slow = trial_s > kTuningSeconds / 6;
   const uint64_t trial_bytes = is_slow ? kFirstTrialBytes : kTrialBytes;
   if (is_slow) trial_s = seconds_since(begin);
-  // What research and measurement found worth trying, the likeliest first, for as long as there is time.
+  // Tries what research and measurement found worth trying, the likeliest first, for as long as there is
+  // time.
   constexpr std::pair<uint64_t, uint32_t> kSettings[] = {{1, 32}, {4, 8}, {1, 8}, {4, 16}, {1, 16}, {4, 4}};
   for (const auto& [block_mib, depth] : kSettings) {
     if (seconds_since(begin) + trial_s > kTuningSeconds) break;

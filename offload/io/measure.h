@@ -1,5 +1,5 @@
-// How fast a directory's disk is with the engine that spilling uses, and which block size and depth serve it
-// best.
+// Measures how fast a directory's disk is with the engine that spilling uses, and which block size and depth
+// serve it best.
 #pragma once
 
 #include <cstdint>

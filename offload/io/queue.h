@@ -54,7 +54,7 @@ class IoQueue {
   virtual void use_file(int file) = 0;
 
   virtual uint32_t depth() const = 0;
-  // What serves, and why nothing better does: for reports.
+  // Says what serves, and why nothing better does: for reports.
   virtual std::string description() const = 0;
 };
 

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kSchemaVersion = 1;
-// What the options spill_block and spill_depth allow.
+// These are what the options spill_block and spill_depth allow.
 constexpr uint64_t kLeastBlockBytes = 64 << 10;
 constexpr uint64_t kMostBlockBytes = 16 << 20;
 constexpr uint64_t kMostDepth = 4096;

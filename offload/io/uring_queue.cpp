@@ -184,7 +184,7 @@ size_t UringQueue::fail_pushed(std::span<IoCompletion> out) {
 }
 
 size_t UringQueue::wait(std::span<IoCompletion> out) {
-  // What interrupts or hinders it now (EINTR, EAGAIN, EBUSY) need not later.
+  // What interrupts or hinders it now (EINTR, EAGAIN, EBUSY) need not do so later.
   for (int tries = 1; io_uring_submit_and_wait(&ring_, 1) < 0 && io_uring_cq_ready(&ring_) == 0; ++tries) {
     if (tries == kMostTries) return fail_pushed(out);
     nanosleep(&kPause, nullptr);

@@ -14,7 +14,7 @@ IoPriority priority_of(const Urgency& urgency) {
 
 }  // namespace
 
-// What passes through one buffer: pieces of one block that lie side by side.
+// Holds what passes through one buffer: pieces of one block that lie side by side.
 struct BlockMover::Chunk {
   CUdeviceptr va;
   SpillBlock* block;

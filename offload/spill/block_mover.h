@@ -33,17 +33,17 @@ class BlockMover {
 
   // Frees host memory that others can do without; false where there is none. May be null.
   using MakeRoom = std::function<bool()>;
-  // From the first on as many as host memory has room for, or can be made room for, *copied of them; each is
-  // being copied while room for the next is found. Errors: driver, and none are copied.
+  // Copies from the first on as many as host memory has room for, or can be made room for, *copied of them;
+  // each is being copied while room for the next is found. Errors: driver, and none are copied.
   Status copy_to_host(std::span<const DeviceBytes> blocks, const MakeRoom& make_room, size_t* copied);
   // `packer` may be null. Errors: those of DiskTier, driver.
   Status copy_to_disk(std::span<const DeviceBytes> blocks, Packer* packer);
-  // From host memory where a block has bytes there, else from the disk. Errors: data_lost (of pieces that are
-  // marked as lost then), io, driver.
+  // Copies from host memory where a block has bytes there, else from the disk. Errors: data_lost (of pieces
+  // that are marked as lost then), io, driver.
   Status copy_back(std::span<const DeviceBytes> blocks, const Urgency& urgency);
-  // From host memory to the disk; what is in host memory stays.
+  // Writes from host memory to the disk; what is in host memory stays.
   Status write_down(SpillBlock& block, Packer* packer);
-  // From the disk to `host`, of slot_bytes(); what is on the disk stays. Errors: data_lost, io.
+  // Reads from the disk to `host`, of slot_bytes(); what is on the disk stays. Errors: data_lost, io.
   Status read_up(SpillBlock& block, std::byte* host, const Urgency& urgency);
 
   // Gives up the copies of a block.

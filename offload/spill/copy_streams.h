@@ -61,12 +61,12 @@ class CopyStreams {
   Status drain_out() const;
   Status drain_in() const;
 
-  // Of a move that failed: where the driver's error lasts, as after a fault of a kernel, the copy streams are
-  // off from then on. The context must be current. Passes the error on.
+  // Takes note of a move that failed: where the driver's error lasts, as after a fault of a kernel, the copy
+  // streams are off from then on. The context must be current. Passes the error on.
   Status note_failure(Status failed);
   // The first error of that kind, which every move is to answer then; else ok. Calls no driver.
   Status why_off() const;
-  // Of the same, the driver's number; 0 while the copy streams are on.
+  // Returns the driver's number of the same; 0 while the copy streams are on.
   int lasting_error() const { return lasting_error_.load(); }
 
   // Somebody waits for a move, for as long as this lives.

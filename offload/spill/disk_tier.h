@@ -36,7 +36,7 @@ struct DiskTierOptions {
   IoOptions io;
   size_t buffers = 8;  // of Staging::kBufferBytes, between the device and the disk
   bool pins_buffers = true;
-  // What may be written to the directory in any day, by all processes together: flash wears.
+  // So much may be written to the directory in any day, by all processes together: flash wears.
   uint64_t daily_write_bytes = ~uint64_t{0};
   IoEngine::MakeQueue make_queue;  // instead of the kernel's: for faults
   double write_bytes_per_s = 0;    // what packing has to beat; 0: what is measured

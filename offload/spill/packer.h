@@ -17,7 +17,7 @@ namespace spillway {
 
 class Packer {
  public:
-  // What packing must at least make of a piece: 10 % less.
+  // Packing must make at least this of a piece: 10 % less.
   static constexpr double kLeastRatio = 1.1;
   // The most pieces in a row that are not tried.
   static constexpr uint32_t kMostSkips = 64;

@@ -40,7 +40,7 @@ struct RegionUsage {
 class RegionMemory {
  public:
   using Ranges = std::vector<PageRange>;
-  // What is copied as one: a large region is many, so that host memory that is nearly full takes a part.
+  // So much is copied as one: a large region is many, so that host memory that is nearly full takes a part.
   static constexpr uint64_t kMostSegmentBytes = CopyStreams::kPartBytes;
 
   RegionMemory(CopyStreams& copy_streams, PinnedArena& pinned, DiskTier& disk)
@@ -59,8 +59,8 @@ class RegionMemory {
   // For Arena::make_pool_movable.
   void give_up(const PageRange& range);
   void give_up_staging() { mover_.give_up_staging(); }
-  // What is in host memory, from there to the disk. Errors: those of DiskTier; what was not written is in
-  // host memory.
+  // Writes what is in host memory from there to the disk. Errors: those of DiskTier; what was not written is
+  // in host memory.
   Status write_down(const Ranges& ranges, Packer* packer = nullptr);
 
   // Copies bytes that are elsewhere to host memory; they stay there as well. Errors: invalid_argument (not
@@ -85,9 +85,9 @@ class RegionMemory {
                   const BlockMover::MakeRoom& make_room);
   // Makes one of the segments begin at `va`, if any lies on both sides of it.
   void cut(uint64_t va) SPW_REQUIRES(mutex_);
-  // The same for both ends of the range; answers what lies in it.
+  // Does the same for both ends of the range; answers what lies in it.
   std::vector<Segment*> cut_out(const PageRange& range) SPW_REQUIRES(mutex_);
-  // Those of their pieces that were found lost; pages are pieces.
+  // Poisons those of their pieces that were found lost; pages are pieces.
   void poison(const std::vector<Segment*>& segments);
   // Throws bad_alloc, and nothing is given up.
   void remove(const PageRange& range);

@@ -302,7 +302,7 @@ Status Regions::lost(const Region& region, const std::string& why) const {
   for (const PageRange& range : memory_.lost(arena_.pool_ranges(region.id))) {
     const std::vector<BlockRow> blocks = arena_.pool_blocks_in(region.id, range);
     for (const BlockRow& block : blocks) ranges[block.address] = block.address + block.bytes;
-    // Of a graph's, which has no name.
+    // What lies there is a graph's, which has no name.
     if (blocks.empty()) ranges[range.va] = range.end_va();
   }
   std::string blocks;

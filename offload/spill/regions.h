@@ -24,7 +24,7 @@
 
 namespace spillway {
 
-// What is said of one region.
+// Holds what is said of one region.
 struct RegionReport {
   RegionUsage usage;
   uint64_t pins = 0;
@@ -35,7 +35,7 @@ struct RegionReport {
   uint64_t restore_ns = 0;
 };
 
-// What an idle phase gave back.
+// Says what an idle phase gave back.
 struct EvictionResult {
   uint64_t bytes = 0;
   bool is_complete = true;  // false: it was stopped, or passed over a region that somebody had in hand
@@ -74,8 +74,8 @@ class Regions {
   Status unpin(const std::string& tag);
   Status set_priority(const std::string& tag, int priority);
   Status set_codec(const std::string& tag, Codec codec);
-  // How often the program has used a region of any device so far (begun, restored, pinned it), or said that
-  // it may go.
+  // Returns how often the program has used a region of any device so far (begun, restored, pinned it), or
+  // said that it may go.
   static uint64_t uses();
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
   // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
@@ -87,7 +87,8 @@ class Regions {
   Result<RegionReport> report(const std::string& tag);
   // Inside a last rung, without regions that other threads have in hand.
   std::vector<std::pair<std::string, RegionReport>> reports();
-  // What the regions that are out of the device take together, without waiting; nothing while one moves.
+  // Returns what the regions that are out of the device take together, without waiting; nothing while one
+  // moves.
   std::optional<RegionUsage> try_usage();
 
  private:
@@ -109,7 +110,7 @@ class Regions {
     bool is_released SPW_GUARDED_BY(mutex) = false;  // its blocks are the program's alone
     // Valid while nobody has looked how it went.
     std::future<Status> prefetching SPW_GUARDED_BY(mutex);
-    // How it went, until it is said or the region leaves again.
+    // Says how it went, until that is said or the region leaves again.
     std::optional<Status> prefetched SPW_GUARDED_BY(mutex);
     RegionReport report SPW_GUARDED_BY(mutex);
   };

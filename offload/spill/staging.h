@@ -44,9 +44,9 @@ class Staging {
     DiskWork disk;
   };
 
-  // Of as many buffers as `bytes` can use, at most `most`. Unless `wants_pinned` they are plain memory from
-  // the beginning. The context must be current. Errors: out_of_memory, where the host has no memory for one
-  // buffer; driver.
+  // Makes as many buffers as `bytes` can use, at most `most`. Unless `wants_pinned` they are plain memory
+  // from the beginning. The context must be current. Errors: out_of_memory, where the host has no memory for
+  // one buffer; driver.
   static Result<std::unique_ptr<Staging>> create(CopyStreams& copy_streams, PinnedArena& arena,
                                                  uint64_t bytes, size_t most, bool wants_pinned);
   // Waits for what still uses the buffers; where that fails, their memory is never used again.

@@ -56,7 +56,7 @@ class Stashes {
   // Those that were freed give their host memory back, where their copies are done by now.
   void reclaim();
   void give_up_staging() { mover_.give_up_staging(); }
-  // Without those.
+  // Counts without those.
   StashCounters counters();
 
  private:

@@ -1,4 +1,4 @@
-// Whether somebody waits for a move. A move can become urgent while it is under way: its copies and its
+// Tells whether somebody waits for a move. A move can become urgent while it is under way: its copies and its
 // reads of the disk that are still to come go first from then on.
 #pragma once
 

@@ -32,7 +32,7 @@ bool Workers::start() {
     start_own_thread([this] { work(); }).detach();
     ++threads_;
   } catch (const std::exception&) {
-    // Those that there are do it.
+    // The threads that there are do it.
   }
   return threads_ > 0;
 }

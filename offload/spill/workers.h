@@ -29,7 +29,7 @@ class Workers {
   // Waits until there is no thread left.
   void stop();
   void work();
-  // Whether somebody will see to what waits.
+  // Tells whether somebody will see to what waits.
   bool start() SPW_REQUIRES(mutex_);
 
   const unsigned most_threads_;
