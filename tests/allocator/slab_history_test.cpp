@@ -89,22 +89,20 @@ TEST(SlabHistory, TellsWhetherASlabWasOpenedSinceTheLastLargeRequest) {
 }
 
 TEST(SlabHistory, ForgetsAllButTheLastOpenings) {
-  // A pass opens more slabs than the history keeps: those of the second half are guessed, and no others.
   constexpr int kLarge = 64;
-  constexpr int kOpenings = static_cast<int>(SlabHistory::kMost) * 2 / kLarge;
-  Program program(std::vector<int>(kLarge, kOpenings));
-  EXPECT_EQ(program.pass(), kLarge * kOpenings);
+  constexpr int kOpeningsKept = static_cast<int>(SlabHistory::kMost) / kLarge;
+  // A pass opens twice as many slabs as the history keeps, so the one to be opened next is always forgotten.
+  Program program(std::vector<int>(kLarge, 2 * kOpeningsKept));
+  EXPECT_EQ(program.pass(), kLarge * 2 * kOpeningsKept);
   const uint64_t full = program.history.metadata_bytes();
-  // What is appended takes the place of what was to be guessed next: nothing is known at any time.
-  EXPECT_EQ(program.pass(), kLarge * kOpenings);
+  EXPECT_EQ(program.pass(), kLarge * 2 * kOpeningsKept);
   EXPECT_EQ(program.history.metadata_bytes(), full);
 
-  // With room for exactly one pass and a half, a pass is guessed whole.
-  Program smaller(std::vector<int>(kLarge, kOpenings / 4));
+  // Where two passes fit, all of a pass is guessed, once three sizes in a row tell where the program is.
+  Program smaller(std::vector<int>(kLarge, kOpeningsKept / 2));
   smaller.pass();
   for (int pass = 1; pass < 6; ++pass) {
-    // The first two requests of a pass have no three before them that were seen.
-    EXPECT_LE(smaller.pass(), pass == 1 ? 2 * kOpenings / 4 : 0) << pass;
+    EXPECT_LE(smaller.pass(), pass == 1 ? 2 * (kOpeningsKept / 2) : 0) << pass;
   }
 }
 
