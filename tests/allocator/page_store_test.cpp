@@ -210,6 +210,24 @@ TEST(PageStore, NumbersOfSegmentsRunOutAndComeBack) {
   EXPECT_EQ(first, 152u);
 }
 
+TEST(PageStore, NumbersOfNeighboursJoinWhenTheyComeBack) {
+  StoreOf<SourcedSegments> of;
+  PageStore& store = of.store();
+  const ArenaLock lock(of.mutex);
+  const SegmentMemory nowhere{reinterpret_cast<void*>(kLong), 4 * kPageBytes};
+  std::vector<PageId> firsts(4);
+  for (PageId& first : firsts) SPW_EXPECT_OK(store.add_segment(nowhere, 3, nullptr, &first));
+  for (const size_t gone : {0u, 2u, 1u}) {
+    const auto goes = [&](PageId id) { return id >= firsts[gone] && id < firsts[gone] + 3; };
+    EXPECT_EQ(store.take_segments(goes, [](PageId) {}).size(), 1u);
+  }
+  PageId first = kNoPage;
+  SPW_EXPECT_OK(store.add_segment(nowhere, 12, nullptr, &first));
+  EXPECT_EQ(first, firsts[3] + 4) << "a number is missing";
+  SPW_EXPECT_OK(store.add_segment(nowhere, 11, nullptr, &first));
+  EXPECT_EQ(first, firsts[0]);
+}
+
 TEST(PageStore, ASourcesMemoryBeginsWhereSlabsMay) {
   StoreOf<SourcedSegments> of;
   const ArenaLock lock(of.mutex);
