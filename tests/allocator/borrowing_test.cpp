@@ -66,6 +66,12 @@ TEST_F(BorrowingTest, APoolKeepsItsPages) {
   made.finish_all();
   EXPECT_EQ(borrow(heap, 3), 0u);
   EXPECT_EQ(made.owned(pooled), 3u);
+  // So does one that is on its way out of the device, though no graph replays it.
+  made.give(lender, 2);
+  lender.use.keeps_pages = true;
+  EXPECT_EQ(borrow(heap, 2), 0u);
+  lender.use.keeps_pages = false;
+  EXPECT_EQ(borrow(heap, 2), 2u);
 }
 
 TEST_F(BorrowingTest, WhereTheTwoCannotBeOrderedNothingIsLent) {
