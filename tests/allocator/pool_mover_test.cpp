@@ -135,6 +135,24 @@ TEST_F(PoolMoverTest, WhereItHasNoRoomOrItsCopiesDoNotArriveItStaysAway) {
   EXPECT_EQ(stay(), PoolStay::kHere);
 }
 
+TEST_F(PoolMoverTest, WhatCopiesMayStillBeWrittenToStaysMapped) {
+  make_pool();
+  SPW_EXPECT_OK(move_out());
+  const auto fails_under_way = [](const std::vector<PageRange>&, bool* is_settled) {
+    *is_settled = false;
+    return Status::invalid_state("lost");
+  };
+  EXPECT_FALSE(mover.bring_back(kPool, fails_under_way).ok());
+  EXPECT_EQ(stay(), PoolStay::kAway);
+  EXPECT_EQ(mover.stuck_bytes(kPool), 2 * kPageBytes);
+  EXPECT_EQ(reserved(), 0);
+  made.touch(stream, *block);
+  made.finish_all();
+  EXPECT_EQ(made.device.reports(), "");
+  SPW_EXPECT_OK(bring_back());
+  EXPECT_EQ(mover.stuck_bytes(kPool), 0u);
+}
+
 TEST_F(PoolMoverTest, NothingMovesWhileAPoolMayBeOpenForACapture) {
   make_pool();
   made.open_pools.open(std::make_shared<OpenPool>(PoolId{0, 10}, [](CUstream) { return false; }));

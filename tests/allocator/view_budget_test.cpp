@@ -111,6 +111,19 @@ TEST_F(ViewBudgetTest, OnlyViewsThatLieUnusedAreRetired) {
   EXPECT_EQ(used->mapped, 24u);
 }
 
+TEST_F(ViewBudgetTest, AViewThatCannotBeUnmappedServesNobodyAllTheSame) {
+  if (!made.device.simulated()) GTEST_SKIP() << "needs faults";
+  View* const view = map(first, 70);
+  const uint32_t generation = view->generation;
+  made.device.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(made.views.retire_views());
+  EXPECT_EQ(mappings(), 150u);
+  EXPECT_TRUE(view->retired);
+  EXPECT_NE(view->generation, generation) << "its ranges are lost";
+  EXPECT_TRUE(made.views.retire_views());
+  EXPECT_EQ(mappings(), 80u);
+}
+
 TEST_F(ViewBudgetTest, NothingIsRetiredWhileAStreamIsCaptured) {
   const CUstream stream = heap.key.stream;
   map(first, 70);
