@@ -1,0 +1,608 @@
+#include "allocator/page_store.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/allocator/seeded.h"
+#include "tests/allocator/stores.h"
+
+namespace spillway::test {
+namespace {
+
+constexpr uint64_t kLong = uint64_t{1} << 40;
+
+template <typename Kind>
+class PageStoreKinds : public testing::Test {};
+TYPED_TEST_SUITE(PageStoreKinds, StoreKinds, KindName);
+
+TYPED_TEST(PageStoreKinds, PagesAreUsableAtHomeAndGoAgain) {
+  StoreOf<TypeParam> of;
+  PageStore& store = of.store();
+  const auto owner = of.heap();
+  const ArenaLock lock(of.mutex);
+  EXPECT_EQ(store.home_end(), 0u);
+  const PageId first = of.must_give(3, owner.get());
+  std::set<uint64_t> serials;
+  for (PageId id = first; id < first + 3; ++id) {
+    const Page& page = store.page(id);
+    EXPECT_TRUE(store.backed(id));
+    EXPECT_EQ(page.owner.load(), owner.get());
+    EXPECT_EQ(page.va, store.page(first).va + (id - first) * kPageBytes);
+    EXPECT_EQ(page.va % kSlabBytes, 0u);
+    EXPECT_TRUE(page.is_home);
+    EXPECT_FALSE(page.is_out);
+    EXPECT_TRUE(page.free_quanta.empty());
+    EXPECT_EQ(page.aliases, nullptr);
+    EXPECT_TRUE(serials.insert(page.serial).second);
+  }
+  of.device.touch(nullptr, reinterpret_cast<void*>(store.page(first).va), 3 * kPageBytes);
+  EXPECT_EQ(of.device.driver->cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(of.device.reports(), "");
+
+  of.release([](PageId) { return true; });
+  for (PageId id = first; id < first + 3; ++id) {
+    EXPECT_FALSE(store.backed(id));
+    EXPECT_EQ(store.page(id).owner.load(), nullptr);
+  }
+  EXPECT_EQ(store.page_count(), 0u);
+  EXPECT_EQ(store.live_mappings(), 0u);
+  if (of.device.simulated()) {
+    EXPECT_EQ(of.device.live_handles(), 0u);
+    EXPECT_EQ(of.device.live_mappings(), 0u);
+  }
+  // A page that comes anew is another, under the same number or not.
+  const PageId again = of.must_give(3, owner.get());
+  for (PageId id = again; id < again + 3; ++id) EXPECT_TRUE(serials.insert(store.page(id).serial).second);
+}
+
+// Against a plain model: which pages there are, and of which segment.
+TYPED_TEST(PageStoreKinds, CountsAndNumbersAgreeWithWhatIsThere) {
+  StoreOf<TypeParam> of("capacity:1GiB,backing:none,races:off");
+  PageStore& store = of.store();
+  const auto owner = of.heap();
+  const ArenaLock lock(of.mutex);
+  Random random(3);
+  std::map<PageId, uint32_t> given;  // first page and count
+  PageId highest = 0;
+  for (int step = 0; step < 400; ++step) {
+    if (random() % 5 < 3 && store.page_count() < 200) {
+      const uint32_t count = 1 + random() % 12;
+      const PageId first = of.must_give(count, owner.get());
+      for (const auto& [other, others] : given) {
+        // Segments are kept apart by a page that is none.
+        const uint32_t gap = TypeParam::kHasViews ? 0 : 1;
+        ASSERT_TRUE(first + count + gap <= other || other + others + gap <= first) << first;
+      }
+      given[first] = count;
+      highest = std::max(highest, first + count);
+    } else if (!given.empty()) {
+      const auto gone = std::next(given.begin(), static_cast<ptrdiff_t>(random() % given.size()));
+      const auto [first, count] = *gone;
+      given.erase(gone);
+      of.release([first = first, count = count](PageId id) { return id >= first && id < first + count; });
+    }
+    uint32_t pages = 0;
+    std::vector<bool> is_there(highest + 1, false);
+    for (const auto& [first, count] : given) {
+      pages += count;
+      std::fill_n(is_there.begin() + first, count, true);
+    }
+    for (PageId id = 0; id <= highest; ++id) ASSERT_EQ(store.backed(id), is_there[id]) << id;
+    ASSERT_EQ(store.page_count(), pages);
+    ASSERT_EQ(store.reserved_bytes(), pages * kPageBytes);
+    ASSERT_EQ(of.counted_bytes(), static_cast<int64_t>(pages * kPageBytes));
+    ASSERT_EQ(store.live_mappings(), pages);
+    // The lowest run of numbers without memory.
+    const uint32_t wanted = 1 + random() % 8;
+    PageId lowest = 0;
+    for (PageId id = 0; id < lowest + wanted; ++id) {
+      if (id <= highest && is_there[id]) lowest = id + 1;
+    }
+    ASSERT_EQ(store.find_unbacked(wanted), lowest);
+  }
+  // What went is given out again, so that the numbers of many small pages do not run out.
+  EXPECT_LT(highest, 450u);
+}
+
+TYPED_TEST(PageStoreKinds, NumbersRunOutInsteadOfMeetingOthers) {
+  StoreOf<TypeParam> of("capacity:64MiB");
+  if (!of.device.simulated()) GTEST_SKIP() << "needs a small device";
+  const ArenaLock lock(of.mutex);
+  EXPECT_NE(of.store().find_unbacked(of.store().id_capacity()), kNoPage);
+  EXPECT_EQ(of.store().find_unbacked(of.store().id_capacity() + 1), kNoPage);
+  const auto owner = of.heap();
+  of.must_give(1, owner.get());
+  EXPECT_EQ(of.store().find_unbacked(of.store().id_capacity()), kNoPage);
+}
+
+TYPED_TEST(PageStoreKinds, SegmentsGoOnlyWhole) {
+  StoreOf<TypeParam> of;
+  PageStore& store = of.store();
+  const auto owner = of.heap();
+  const ArenaLock lock(of.mutex);
+  const PageId one = of.must_give(4, owner.get());
+  const PageId two = of.must_give(2, owner.get());
+  of.release([&](PageId id) { return id != one + 2; });
+  EXPECT_FALSE(store.backed(two));
+  EXPECT_FALSE(store.backed(two + 1));
+  EXPECT_TRUE(store.backed(one + 2));
+  EXPECT_EQ(store.page_count(), TypeParam::kHasViews ? 1u : 4u);
+  EXPECT_EQ(of.counted_bytes(), static_cast<int64_t>(store.reserved_bytes()));
+  of.release([](PageId) { return true; });
+  EXPECT_EQ(store.page_count(), 0u);
+}
+
+TYPED_TEST(PageStoreKinds, TellsHowManyPagesMoreThereMayBe) {
+  StoreOf<TypeParam> of;
+  PageStore& store = of.store();
+  const auto owner = of.heap();
+  const ArenaLock lock(of.mutex);
+  store.set_most_pages(10);
+  store.set_soft_most_pages(6);
+  of.must_give(4, owner.get());
+  EXPECT_EQ(store.room_pages(), 6u);
+  EXPECT_EQ(store.easy_room_pages(), 2u);
+  EXPECT_TRUE(store.may_have_room(2));
+  EXPECT_FALSE(store.may_have_room(3));
+  of.must_give(3, owner.get());
+  EXPECT_EQ(store.room_pages(), 3u);
+  EXPECT_EQ(store.easy_room_pages(), 0u);
+  // A limit below what is held takes nothing away.
+  store.set_most_pages(5);
+  EXPECT_EQ(store.room_pages(), 0u);
+  EXPECT_EQ(store.page_count(), 7u);
+  // The soft limit allows no more than the other.
+  store.set_soft_most_pages(kLong);
+  store.set_most_pages(9);
+  EXPECT_EQ(store.easy_room_pages(), 2u);
+}
+
+TYPED_TEST(PageStoreKinds, AFullDeviceLeavesTheStoreAsItWas) {
+  StoreOf<TypeParam> of("capacity:64MiB");
+  if (!of.device.simulated()) GTEST_SKIP() << "needs a small device";
+  PageStore& store = of.store();
+  const auto owner = of.heap();
+  const ArenaLock lock(of.mutex);
+  PageId first = kNoPage;
+  const uint32_t held = 20;
+  of.must_give(held, owner.get());
+  const Status status = of.give(40, owner.get(), &first);
+  EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY) << status.text();
+  if (TypeParam::kHasViews) {
+    // Those that could be made are there.
+    EXPECT_EQ(store.page_count(), 32u);
+    EXPECT_TRUE(store.device_is_full());
+    EXPECT_FALSE(store.may_have_room(1));
+    store.note_room();
+    EXPECT_TRUE(store.may_have_room(1));
+  } else {
+    EXPECT_EQ(store.page_count(), held);
+  }
+  EXPECT_EQ(of.counted_bytes(), static_cast<int64_t>(store.reserved_bytes()));
+}
+
+TEST(PageStore, NumbersOfSegmentsRunOutAndComeBack) {
+  StoreOf<SourcedSegments> of("capacity:64MiB");
+  if (!of.device.simulated()) GTEST_SKIP() << "needs a small device";
+  PageStore& store = of.store();
+  const ArenaLock lock(of.mutex);
+  // Nobody touches this memory.
+  const SegmentMemory nowhere{reinterpret_cast<void*>(kLong), 100 * kPageBytes};
+  PageId first = kNoPage;
+  Status status;
+  uint32_t segments = 0;
+  while ((status = store.add_segment(nowhere, 100, nullptr, &first)).ok()) ++segments;
+  EXPECT_EQ(status.code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(segments, store.id_capacity() / 101);
+  EXPECT_EQ(store.page_count(), segments * 100);
+  // The last numbers, too few for a segment of that size, are taken.
+  SPW_EXPECT_OK(store.add_segment(nowhere, store.id_capacity() - segments * 101 - 1, nullptr, &first));
+  const auto of_second = [](PageId id) { return id >= 101 && id < 201; };
+  ASSERT_EQ(store.take_segments(of_second, [](PageId) {}).size(), 1u);
+  // The gap between two segments takes a number of what came back.
+  SPW_EXPECT_OK(store.add_segment(nowhere, 50, nullptr, &first));
+  EXPECT_EQ(first, 101u);
+  EXPECT_FALSE(store.add_segment(nowhere, 50, nullptr, &first).ok());
+  SPW_EXPECT_OK(store.add_segment(nowhere, 49, nullptr, &first));
+  EXPECT_EQ(first, 152u);
+}
+
+TEST(PageStore, NumbersOfNeighboursJoinWhenTheyComeBack) {
+  StoreOf<SourcedSegments> of;
+  PageStore& store = of.store();
+  const ArenaLock lock(of.mutex);
+  const SegmentMemory nowhere{reinterpret_cast<void*>(kLong), 4 * kPageBytes};
+  std::vector<PageId> firsts(4);
+  for (PageId& first : firsts) SPW_EXPECT_OK(store.add_segment(nowhere, 3, nullptr, &first));
+  for (const size_t gone : {0u, 2u, 1u}) {
+    const auto goes = [&](PageId id) { return id >= firsts[gone] && id < firsts[gone] + 3; };
+    EXPECT_EQ(store.take_segments(goes, [](PageId) {}).size(), 1u);
+  }
+  PageId first = kNoPage;
+  SPW_EXPECT_OK(store.add_segment(nowhere, 12, nullptr, &first));
+  EXPECT_EQ(first, firsts[3] + 4) << "a number is missing";
+  SPW_EXPECT_OK(store.add_segment(nowhere, 11, nullptr, &first));
+  EXPECT_EQ(first, firsts[0]);
+}
+
+TEST(PageStore, ASourcesMemoryBeginsWhereSlabsMay) {
+  StoreOf<SourcedSegments> of;
+  const ArenaLock lock(of.mutex);
+  const SegmentMemory nowhere{reinterpret_cast<void*>(kLong + 512), kPageBytes + kSlabBytes};
+  PageId first = kNoPage;
+  SPW_EXPECT_OK(of.store().add_segment(nowhere, 1, nullptr, &first));
+  EXPECT_EQ(of.store().page(first).va, kLong + kSlabBytes);
+  const std::vector<SegmentMemory> taken =
+      of.store().take_segments([](PageId) { return true; }, [](PageId) {});
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].pointer, nowhere.pointer);
+  EXPECT_EQ(taken[0].bytes, nowhere.bytes);
+}
+
+// ---- Failures of the driver
+
+struct Faults {
+  const char* call;
+  uint64_t nth;
+  uint32_t created;  // of four pages
+};
+
+TEST(PageStore, PagesBeforeAFailureAreThereAndThoseBehindItAreNot) {
+  for (const Faults& fault : {Faults{"cuMemCreate", 1, 0}, Faults{"cuMemCreate", 3, 2},
+                              Faults{"cuMemMap", 4, 3}, Faults{"cuMemSetAccess", 1, 0}}) {
+    SCOPED_TRACE(std::string(fault.call) + " " + std::to_string(fault.nth));
+    StoreOf<VirtualMemory> of;
+    if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+    PageStore& store = of.store();
+    const auto owner = of.heap();
+    const ArenaLock lock(of.mutex);
+    of.must_give(2, owner.get());
+    of.device.inject_fault(fault.call, fault.nth, CUDA_ERROR_OUT_OF_MEMORY);
+    uint32_t created = 77;
+    EXPECT_EQ(store.create_pages(2, 4, owner.get(), &created).code(), SPW_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(created, fault.created);
+    for (PageId id = 2; id < 6; ++id) EXPECT_EQ(store.backed(id), id < 2 + fault.created) << id;
+    EXPECT_EQ(store.page_count(), 2 + fault.created);
+    EXPECT_EQ(of.counted_bytes(), static_cast<int64_t>(store.reserved_bytes()));
+    EXPECT_EQ(of.device.live_handles(), store.page_count());
+    EXPECT_EQ(of.device.live_mappings(), store.page_count());
+    // What is there can be used, and what is missing made.
+    SPW_EXPECT_OK(store.create_pages(2 + created, 4 - created, owner.get(), &created));
+    of.device.touch(nullptr, reinterpret_cast<void*>(store.page(0).va), 6 * kPageBytes);
+    of.device.driver->cuCtxSynchronize();
+    EXPECT_EQ(of.device.reports(), "");
+  }
+}
+
+TEST(PageStore, AnotherErrorDoesNotSayThatTheDeviceIsFull) {
+  StoreOf<VirtualMemory> of;
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.device.inject_fault("cuMemCreate", 1, CUDA_ERROR_NOT_PERMITTED);
+  uint32_t created = 0;
+  EXPECT_EQ(of.store().create_pages(0, 1, nullptr, &created).code(), SPW_ERROR_DRIVER);
+  EXPECT_FALSE(of.store().device_is_full());
+}
+
+TEST(PageStore, PagesThatTheDriverHoldsOnToAreNotGivenOut) {
+  StoreOf<VirtualMemory> of;
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  PageStore& store = of.store();
+  const ArenaLock lock(of.mutex);
+  of.device.inject_fault("cuMemSetAccess", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  of.device.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  of.device.inject_fault("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN);
+  uint32_t created = 0;
+  EXPECT_FALSE(store.create_pages(0, 2, nullptr, &created).ok());
+  EXPECT_EQ(created, 0u);
+  EXPECT_EQ(store.page_count(), 0u);
+  EXPECT_EQ(store.find_unbacked(1), 2u);
+}
+
+TEST(PageStore, ASegmentThatTheDriverRefusesChangesNothing) {
+  StoreOf<Segments> of;
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.device.inject_fault("cuMemAlloc", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  PageId first = kNoPage;
+  EXPECT_EQ(of.store().create_segment(3, nullptr, &first).code(), SPW_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(of.store().page_count(), 0u);
+  SPW_EXPECT_OK(of.store().create_segment(3, nullptr, &first));
+  EXPECT_EQ(first, 0u);
+}
+
+// ---- Views
+
+class Views : public testing::Test {
+ protected:
+  Views() : store(of.store()) {}
+
+  View* must_map(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock) {
+    Result<View*> view = store.map_view(pages);
+    EXPECT_TRUE(view.ok()) << view.status().text();
+    return view.value();
+  }
+  uint8_t read(uint64_t va) const {
+    uint8_t byte = 0;
+    EXPECT_EQ(of.device.driver->cuMemcpyDtoH(&byte, va, 1), CUDA_SUCCESS);
+    return byte;
+  }
+  void write(uint64_t va, uint8_t byte) const {
+    EXPECT_EQ(of.device.driver->cuMemcpyHtoD(va, &byte, 1), CUDA_SUCCESS);
+  }
+  uint32_t views() const SPW_REQUIRES(kArenaLock) {
+    uint32_t count = 0;
+    store.for_each_view([&](View&) { ++count; });
+    return count;
+  }
+  // What a range that was made in the view at some time is now.
+  static CachedRange range_in(View& view) {
+    CachedRange range;
+    range.view = &view;
+    range.view_generation = view.generation.load();
+    return range;
+  }
+
+  StoreOf<VirtualMemory> of;
+  PageStore& store;
+};
+
+TEST_F(Views, ShowPagesInARow) {
+  const ArenaLock lock(of.mutex);
+  of.must_give(8, nullptr);
+  const std::vector<PageId> pages = {5, 1, 3};
+  const View* view = must_map(pages);
+  EXPECT_EQ(view->pages, pages);
+  EXPECT_EQ(view->mapped, 3u);
+  EXPECT_EQ(view->end_va(), view->va + 3 * kPageBytes);
+  EXPECT_EQ(store.live_mappings(), 11u);
+  EXPECT_EQ(views(), 1u);
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    write(store.page(pages[slot]).va + 100, static_cast<uint8_t>(slot + 1));
+    EXPECT_EQ(read(view->va + slot * kPageBytes + 100), slot + 1);
+    const Alias* alias = store.page(pages[slot]).aliases;
+    ASSERT_NE(alias, nullptr);
+    EXPECT_EQ(alias->view, view);
+    EXPECT_EQ(alias->slot, slot);
+  }
+  EXPECT_EQ(store.page(0).aliases, nullptr);
+}
+
+TEST_F(Views, AReleasedPageIsUnmappedEverywhereAndItsViewsLoseTheirRanges) {
+  const ArenaLock lock(of.mutex);
+  of.must_give(6, nullptr);
+  View* one = must_map({0, 2, 4});
+  View* two = must_map({2, 3});
+  View* other = must_map({4, 5});
+  const CachedRange in_one = range_in(*one);
+  const CachedRange in_two = range_in(*two);
+  const CachedRange in_other = range_in(*other);
+  EXPECT_FALSE(is_lost(in_one));
+  SPW_EXPECT_OK(store.release_page(2));
+  EXPECT_TRUE(is_lost(in_one));
+  EXPECT_TRUE(is_lost(in_two));
+  EXPECT_FALSE(is_lost(in_other));
+  EXPECT_EQ(one->pages, (std::vector<PageId>{0, kNoPage, 4}));
+  EXPECT_EQ(two->pages, (std::vector<PageId>{kNoPage, 3}));
+  EXPECT_EQ(one->mapped, 2u);
+  EXPECT_EQ(two->mapped, 1u);
+  EXPECT_EQ(store.page(2).aliases, nullptr);
+  EXPECT_FALSE(store.backed(2));
+  EXPECT_EQ(store.live_mappings(), 5u + 2 + 1 + 2);
+  if (of.device.simulated()) {
+    EXPECT_EQ(of.device.live_mappings(), store.live_mappings());
+    EXPECT_EQ(of.device.live_handles(), 5u);
+  }
+}
+
+TEST_F(Views, AViewEndsWithItsLastSlotAndItsAddressesServeAgain) {
+  const ArenaLock lock(of.mutex);
+  of.must_give(6, nullptr);
+  View* view = must_map({0, 1});
+  const uint64_t va = view->va;
+  const CachedRange range = range_in(*view);
+  SPW_EXPECT_OK(store.release_page(0));
+  EXPECT_EQ(views(), 1u);
+  SPW_EXPECT_OK(store.release_page(1));
+  EXPECT_EQ(views(), 0u);
+  const View* next = must_map({3, 5});
+  EXPECT_EQ(next->va, va);
+  // The object serves again, but no range of its earlier life.
+  EXPECT_TRUE(is_lost(range));
+}
+
+TEST_F(Views, AddressesThatAreGivenBackJoin) {
+  const ArenaLock lock(of.mutex);
+  of.must_give(8, nullptr);
+  View* one = must_map({0, 1});
+  View* two = must_map({2, 3});
+  must_map({4, 5});
+  EXPECT_EQ(two->va, one->end_va());
+  const uint64_t va = one->va;
+  for (View* view : {two, one}) {
+    view->retired = true;
+    view->lose_ranges();
+    SPW_EXPECT_OK(store.unmap_retired());
+  }
+  EXPECT_EQ(must_map({0, 1, 2, 3})->va, va);
+}
+
+TEST_F(Views, RetiredOnesAreUnmappedNeighboursInOneCall) {
+  const ArenaLock lock(of.mutex);
+  of.must_give(8, nullptr);
+  std::vector<View*> made;
+  for (PageId id = 0; id < 4; ++id) made.push_back(must_map({id, id + 4}));
+  SPW_EXPECT_OK(store.unmap_retired());
+  EXPECT_EQ(views(), 4u);
+  for (const size_t retired : {0u, 1u, 3u}) made[retired]->retired = true;
+  const uint64_t before = of.device.simulated() ? of.device.calls("cuMemUnmap") : 0;
+  SPW_EXPECT_OK(store.unmap_retired());
+  if (of.device.simulated()) {
+    EXPECT_EQ(of.device.calls("cuMemUnmap") - before, 2u) << "the first two lie in a row";
+    EXPECT_EQ(of.device.live_mappings(), store.live_mappings());
+  }
+  EXPECT_EQ(views(), 1u);
+  EXPECT_EQ(store.live_mappings(), 8u + 2);
+  for (PageId id = 0; id < 8; ++id) {
+    EXPECT_TRUE(store.backed(id));
+    EXPECT_EQ(store.page(id).aliases != nullptr, id % 4 == 2) << id;
+  }
+}
+
+TEST_F(Views, WhatCannotBeUnmappedStaysRetired) {
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.must_give(4, nullptr);
+  View* view = must_map({0, 2});
+  view->retired = true;
+  of.device.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(store.unmap_retired().ok());
+  EXPECT_TRUE(view->retired);
+  EXPECT_EQ(view->mapped, 2u);
+  EXPECT_EQ(store.live_mappings(), 6u);
+  SPW_EXPECT_OK(store.unmap_retired());
+  EXPECT_EQ(store.live_mappings(), 4u);
+}
+
+TEST_F(Views, AFailureLeavesNothingMapped) {
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.must_give(4, nullptr);
+  uint64_t va = 0;
+  for (const auto& [call, nth] : {std::pair{"cuMemMap", 1}, {"cuMemMap", 3}, {"cuMemSetAccess", 1}}) {
+    SCOPED_TRACE(call);
+    of.device.inject_fault(call, static_cast<uint64_t>(nth), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(store.map_view({3, 1, 2}).status().code(), SPW_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(views(), 0u);
+    EXPECT_EQ(store.live_mappings(), 4u);
+    EXPECT_EQ(of.device.live_mappings(), 4u);
+    for (PageId id = 0; id < 4; ++id) EXPECT_EQ(store.page(id).aliases, nullptr);
+    // The addresses are not lost.
+    View* view = must_map({3, 1, 2});
+    if (va == 0) va = view->va;
+    EXPECT_EQ(view->va, va);
+    view->retired = true;
+    SPW_EXPECT_OK(store.unmap_retired());
+  }
+}
+
+TEST_F(Views, WhatAFailureLeavesMappedServesNobodyAndGoesWithItsPages) {
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.must_give(4, nullptr);
+  of.device.inject_fault("cuMemMap", 3, CUDA_ERROR_OUT_OF_MEMORY);
+  of.device.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  of.device.inject_fault("cuMemUnmap", 2, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(store.map_view({3, 1, 2}).ok());
+  uint32_t retired = 0;
+  store.for_each_view([&](const View& view) { retired += view.retired && view.mapped == 2; });
+  EXPECT_EQ(retired, 1u);
+  SPW_EXPECT_OK(store.release_page(3));
+  SPW_EXPECT_OK(store.release_page(1));
+  EXPECT_EQ(views(), 0u);
+  EXPECT_EQ(of.device.live_mappings(), 2u);
+}
+
+// ---- Pages that leave the device
+
+class PagesOut : public Views {};
+
+TEST_F(PagesOut, KeepTheirAddressesAndComeBackToThem) {
+  const ArenaLock lock(of.mutex);
+  const auto owner = of.heap();
+  of.must_give(6, owner.get());
+  View* kept = must_map({1, 4});
+  View* lost = must_map({2, 4});
+  const CachedRange in_kept = range_in(*kept);
+  const CachedRange in_lost = range_in(*lost);
+  const uint64_t home = store.page(4).va;
+  const uint64_t serial = store.page(4).serial;
+  store.count_out({2, 4}, true);
+  EXPECT_EQ(store.page_count(), 4u);
+  EXPECT_EQ(of.counted_bytes(), static_cast<int64_t>(4 * kPageBytes));
+  store.take_out({2, 4}, [&](const View* view, uint32_t) { return view == kept; });
+  for (const PageId id : {2u, 4u}) {
+    EXPECT_TRUE(store.page(id).is_out);
+    EXPECT_TRUE(store.backed(id)) << "its number is not another's";
+    EXPECT_EQ(store.page(id).owner.load(), owner.get());
+    EXPECT_EQ(store.page(id).handle, 0u);
+  }
+  EXPECT_EQ(store.stuck_bytes({2, 4}), 0u);
+  EXPECT_EQ(store.live_mappings(), 4u + 1);
+  if (of.device.simulated()) {
+    EXPECT_EQ(of.device.live_handles(), 4u);
+    EXPECT_EQ(of.device.live_mappings(), 5u);
+  }
+  EXPECT_TRUE(is_lost(in_lost));
+  EXPECT_FALSE(is_lost(in_kept));
+  EXPECT_EQ(kept->pages, (std::vector<PageId>{1, 4}));
+  EXPECT_EQ(views(), 1u);
+
+  SPW_EXPECT_OK(store.put_back({2, 4}));
+  store.count_out({2, 4}, false);
+  EXPECT_EQ(store.page_count(), 6u);
+  EXPECT_EQ(of.counted_bytes(), static_cast<int64_t>(6 * kPageBytes));
+  EXPECT_FALSE(store.page(4).is_out);
+  EXPECT_EQ(store.page(4).va, home);
+  EXPECT_NE(store.page(4).serial, serial) << "other memory";
+  write(home + 7, 42);
+  EXPECT_EQ(read(kept->va + kPageBytes + 7), 42);
+  EXPECT_EQ(store.live_mappings(), 6u + 2);
+}
+
+TEST_F(PagesOut, StayOutWhereTheyCannotComeBack) {
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.must_give(4, nullptr);
+  must_map({3, 1});
+  store.take_out({1, 2}, [](const View*, uint32_t) { return true; });
+  for (const auto& [call, nth] : {std::pair{"cuMemCreate", 2}, {"cuMemMap", 3}, {"cuMemSetAccess", 2}}) {
+    SCOPED_TRACE(call);
+    of.device.inject_fault(call, static_cast<uint64_t>(nth), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(store.put_back({1, 2}).code(), SPW_ERROR_OUT_OF_MEMORY);
+    EXPECT_TRUE(store.page(1).is_out);
+    EXPECT_TRUE(store.page(2).is_out);
+    EXPECT_EQ(of.device.live_handles(), 2u);
+    EXPECT_EQ(of.device.live_mappings(), 3u);
+    EXPECT_EQ(store.live_mappings(), 3u);
+  }
+  SPW_EXPECT_OK(store.put_back({1, 2}));
+  EXPECT_EQ(of.device.live_mappings(), 6u);
+}
+
+TEST_F(PagesOut, WhatTheDriverDoesNotUnmapIsStuckAndComesBackAsItIs) {
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults";
+  const ArenaLock lock(of.mutex);
+  of.must_give(3, nullptr);
+  write(store.page(0).va, 9);
+  of.device.inject_fault("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+  store.take_out({0, 2}, [](const View*, uint32_t) { return true; });
+  EXPECT_TRUE(store.page(0).is_out);
+  EXPECT_EQ(store.stuck_bytes({0, 2}), kPageBytes);
+  SPW_EXPECT_OK(store.put_back({0, 2}));
+  EXPECT_EQ(store.stuck_bytes({0, 2}), 0u);
+  EXPECT_EQ(read(store.page(0).va), 9);
+}
+
+TEST_F(PagesOut, ThatNobodyNeedsGiveTheirNumbersBack) {
+  const ArenaLock lock(of.mutex);
+  of.must_give(4, nullptr);
+  View* view = must_map({0, 2});
+  const CachedRange range = range_in(*view);
+  store.count_out({1, 2}, true);
+  store.take_out({1, 2}, [](const View*, uint32_t) { return true; });
+  store.forget_out({1, 2});
+  EXPECT_FALSE(store.backed(1));
+  EXPECT_FALSE(store.backed(2));
+  EXPECT_TRUE(is_lost(range));
+  EXPECT_EQ(store.find_unbacked(2), 1u);
+  EXPECT_EQ(store.page_count(), 2u);
+  EXPECT_EQ(of.must_give(2, nullptr), 1u);
+  EXPECT_FALSE(store.page(1).is_out);
+}
+
+}  // namespace
+}  // namespace spillway::test
