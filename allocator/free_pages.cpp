@@ -127,6 +127,7 @@ void FreePages::reindex() {
 void FreePages::list_missing(const CachedRange& range, std::vector<PageId>& missing) const {
   missing.clear();
   if (range.state != BlockState::kFree || is_lost(range)) return;
+  if (!store_.uses_vmm() && has_moved(range)) return;
   const auto add = [&](PageId id) {
     if (!free_.test(id)) missing.push_back(id);
   };

@@ -94,8 +94,11 @@ bool Ladder::serve_from_heap(Miss& miss) {
   // A slab kept for later must not displace what is expected now.
   if (range == nullptr && miss.heap.release_empty_slabs() > 0) range = miss.heap.take_located(miss.request);
   // The commonest miss: the heap has room, only not where it was expected.
-  const bool may_settle = miss.heap.is_sourced() || !borrowing_.wants_back(miss.heap, miss.request);
-  if (range == nullptr && may_settle) range = miss.heap.take_found(miss.request, is_frugal(miss.heap));
+  const auto may_settle = [&] {
+    miss.heap.mutex.assert_held();  // by `lock`
+    return miss.heap.is_sourced() || !borrowing_.wants_back(miss.heap, miss.request);
+  };
+  if (range == nullptr && may_settle()) range = miss.heap.take_found(miss.request, is_frugal(miss.heap));
   if (miss.serve(range) != Outcome::kServed) return false;
   miss.served.taken.lock = std::move(lock);
   return true;

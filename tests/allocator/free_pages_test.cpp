@@ -714,5 +714,31 @@ TEST(FreePagesInViews, ThePagesAtTheEndOfTheHomeViewAreExtended) {
   EXPECT_EQ(row.pages.free_count(), 0u);
 }
 
+TEST(FreePagesOfSegments, ARangeOfASegmentThatIsGoneMissesNothing) {
+  StoreOf<SourcedSegments> of;
+  const auto owner = of.heap();
+  const auto other = of.heap();
+  PageStore& store = of.store();
+  FreePages pages(store, *owner, BlockGrain::kQuantum);
+  const ArenaLock lock(of.mutex);
+  const SegmentMemory before{reinterpret_cast<void*>(uint64_t{1} << 40), 2 * kPageBytes};
+  const SegmentMemory after{reinterpret_cast<void*>(uint64_t{2} << 40), 2 * kPageBytes};
+  PageId first = kNoPage;
+  SPW_EXPECT_OK(store.add_segment(before, 2, owner.get(), &first));
+  pages.add(first, 2);
+  CachedRange range;
+  range.va = store.page(first).va;
+  range.quanta = 2 * kPageQuanta;
+  range.runs = RunList(PageRun{first, 2});
+  pages.drop(first, 2);
+  (void)store.take_segments([](PageId) { return true; }, [](PageId) {});
+  // Another heap's segment by the same numbers, at other addresses.
+  SPW_EXPECT_OK(store.add_segment(after, 2, other.get(), &first));
+  EXPECT_FALSE(pages.fits(range));
+  std::vector<PageId> missing;
+  pages.list_missing(range, missing);
+  EXPECT_TRUE(missing.empty()) << "it could not be taken even with those pages";
+}
+
 }  // namespace
 }  // namespace spillway::test
