@@ -1,4 +1,4 @@
-"""Each header with logic in allocator/ and offload/ has a test of its name: allocator/heap.h, tests/allocator/heap_test.cpp.
+"""Each header with logic in allocator/ and offload/ has a test of its name: tests/allocator/heap_test.cpp for heap.h.
 
 A header has logic where a source of its name stands beside it, or where a function has its body in it. Those that have
 none of their own yet are listed here, and leave the list when they have one. With --self-test it checks itself.
