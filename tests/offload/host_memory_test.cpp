@@ -46,7 +46,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 // Places from one failure to the next.
-const auto kStride = static_cast<int64_t>(stride(7, 21));
+const auto kStride = static_cast<int64_t>(stride(7, 21, 84));
 
 // Runs steps of which some meet the failures, if they ask that often.
 class Shortage {
