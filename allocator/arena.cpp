@@ -167,7 +167,7 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
     tried.note(Rung::kOutOfMemory, true, 0);
     status = out_of_memory(requested_bytes, tried);
   }
-  climbs_.add(tried);
+  slow_paths_.add(tried);
   return status;
 }
 

@@ -225,7 +225,7 @@ class Arena {
   // Returns the bytes of the device that the driver calls free; nothing where it does not answer.
   std::optional<uint64_t> device_free_bytes() const;
   // The latest requests that own memory and new pages did not serve, oldest first.
-  std::vector<SlowPath> recent_slow_paths() const { return climbs_.list(); }
+  std::vector<SlowPath> recent_slow_paths() const { return slow_paths_.list(); }
   // Sums over all heaps. For tests.
   Predictor::Looks looks() const;
   // The bytes that each private pool holds. One that was released holds none; it is listed until both resets.
@@ -291,7 +291,7 @@ class Arena {
   Trimming trimming_{parts_, heaps_, waits_, sources_, mover_, views_};
   Borrowing borrowing_{parts_, heaps_};
   Ladder ladder_{parts_, heaps_, waits_, sources_, trimming_, borrowing_, views_};
-  SlowPathLog climbs_;
+  SlowPathLog slow_paths_;
   std::atomic<uint32_t> released_pools_{0};
 };
 

@@ -143,8 +143,8 @@ class FreePages {
   Plan plan_extension(uint32_t quanta) const SPW_REQUIRES(kArenaLock);
   Plan plan_view(const Request& request) const SPW_REQUIRES(kArenaLock);
   void leave_scarcer_end(Plan& plan, uint32_t quanta) const;
-  // Tells whether, of the kinds of fragments that a broken page leaves, the heap has fewer of this one: pairs
-  // need one of each.
+  // Tells whether prefixes are scarcer than suffixes: a broken page leaves the scarcer kind, since pairs need
+  // one of each.
   bool has_few_prefixes() const { return fragments_.count(kPrefix) < fragments_.count(kSuffix); }
 
   PageStore& store_;

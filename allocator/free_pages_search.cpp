@@ -16,7 +16,7 @@ constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostNeighbours = 32;
 // A segment serves, whole, a block of at least this part of its size: 1 of 2.
 constexpr uint32_t kMostOfSegment = 2;
-// Slots of views that one search for a window looks at: tens of microseconds, as a few mappings cost.
+// Slots that one search of the views looks at: tens of microseconds, as a few mappings cost.
 constexpr uint32_t kMostViewLooks = 20'000;
 
 }  // namespace

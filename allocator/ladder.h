@@ -1,6 +1,6 @@
-// The ladder: what happens when a heap cannot serve a request from its own free bytes. The rungs stand in a
-// table in ladder.cpp, cheapest first. The heap is searched again after each that helped; each is counted and
-// timed.
+// The ladder: what happens when a heap cannot serve a request from its own free bytes. The rungs stand in two
+// tables in ladder.cpp, cheapest first. The heap is searched again after each that helped; each is counted
+// and timed.
 //
 //   completed frees -> a view over own free pages -> new pages while the limit leaves room
 //   -> other streams' free pages, and own pending frees, behind a wait on the device
@@ -93,7 +93,7 @@ class Ladder {
     }
   };
 
-  // Whose requests may try it.
+  // Says whose requests may try a rung.
   enum class Memory : uint8_t { kAny, kDevice, kSource };
   // Says how often one request tries it: once, helpful or not; until it helped, and again after a gift; as
   // often as it gives.
@@ -142,10 +142,11 @@ class Ladder {
   Result<Outcome> take_lent(Miss& miss);
   Result<Outcome> place_outside(Miss& miss);
 
-  // Their parts. An own hole or window, a view over own pages, or up to `room` new ones.
+  // Serves from a hole, from free pages in a view that exists, by a new view over own pages, or by up to
+  // `room` new pages.
   Result<Outcome> map(Miss& miss, uint64_t room) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Status enter_context(Miss& miss) SPW_REQUIRES(miss.heap.mutex);
-  // Device memory that must come free for the request, as far as can be told.
+  // Returns the bytes of the device that must come free for the request, as far as can be told.
   uint64_t missing_bytes(Miss& miss);
 
   ArenaParts& parts_;

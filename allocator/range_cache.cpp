@@ -1,5 +1,7 @@
 #include "allocator/range_cache.h"
 
+#include <utility>
+
 #include "allocator/address_map.h"
 #include "allocator/page_store.h"
 #include "allocator/sequence_predictor.h"
@@ -36,14 +38,21 @@ void RangeCache::index_by_size(CachedRange& range) {
 }
 
 void RangeCache::unindex_by_size(CachedRange& range) {
-  if (range.older_same_size != nullptr) range.older_same_size->newer_same_size = range.newer_same_size;
-  if (range.newer_same_size != nullptr) {
-    range.newer_same_size->older_same_size = range.older_same_size;
-  } else if (range.older_same_size != nullptr) {
-    newest_by_size_[range.quanta] = range.older_same_size;
+  CachedRange* const older = std::exchange(range.older_same_size, nullptr);
+  CachedRange* const newer = std::exchange(range.newer_same_size, nullptr);
+  if (newer == nullptr) {
+    const auto newest = newest_by_size_.find(range.quanta);
+    // Host memory had run out when it was to be indexed.
+    if (newest == newest_by_size_.end() || newest->second != &range) return;
+    if (older == nullptr) {
+      newest_by_size_.erase(newest);
+    } else {
+      newest->second = older;
+    }
   } else {
-    newest_by_size_.erase(range.quanta);
+    newer->older_same_size = older;
   }
+  if (older != nullptr) older->newer_same_size = newer;
 }
 
 bool RangeCache::is_expected(const CachedRange& range, uint64_t marked) {

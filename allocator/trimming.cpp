@@ -48,10 +48,10 @@ void Trimming::keep_limit() {
     if (!helps) return;
   }
   // What cannot go now goes before a later request.
-  (void)trim_heaps(all, nullptr, Extent::kToLimit);
+  (void)trim_heaps(all, nullptr, Amount::kToLimit);
 }
 
-Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Extent extent) {
+Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, Amount amount) {
   const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
   const std::vector<Heap*> all = heaps_.all();
@@ -67,7 +67,7 @@ Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, 
     const ArenaLock lock(parts_.mutex);
     if (chosen.size() == all.size()) released = parts_.shared.release_idle();
     parts_.update_most_pages();
-    pages = release_free_pages(chosen, given, extent);
+    pages = release_free_pages(chosen, given, amount);
     parts_.update_most_pages();
   }
   sources_.return_segments();
@@ -75,16 +75,16 @@ Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, 
   return released.ok() ? std::move(pages) : std::move(released);
 }
 
-Status Trimming::release_free_pages(const std::vector<Heap*>& chosen, GivenBack* given, Extent extent) {
+Status Trimming::release_free_pages(const std::vector<Heap*>& chosen, GivenBack* given, Amount amount) {
   views_.on_pages_released();
-  if (!parts_.store->uses_vmm()) return release_free_segments(chosen, extent);
+  if (!parts_.store->uses_vmm()) return release_free_segments(chosen, amount);
   for (Heap* heap : chosen) {
     if (heap->is_sourced()) continue;
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
     heap->list_leavable(pages);
     for (const PageId id : pages) {
-      if (is_enough(extent)) return {};
+      if (is_enough(amount)) return {};
       if (!heap->is_done_with(id)) continue;  // freed since the wait
       heap->drop_free(id, 1);
       if (Status status = parts_.store->release_page(id); !status.ok()) {
@@ -97,7 +97,7 @@ Status Trimming::release_free_pages(const std::vector<Heap*>& chosen, GivenBack*
   return {};
 }
 
-Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Extent extent) {
+Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Amount amount) {
   const AllLocked locked(heaps_.all());
   const auto owner_of = [&](PageId id) -> Heap& { return *parts_.store->page(id).owner.load(); };
   const auto is_chosen = [&](const Heap* heap) {
@@ -109,7 +109,7 @@ Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Extent 
       owner.mutex.assert_held();  // by `locked`
       if (!is_chosen(&owner) || !owner.may_release(id)) return false;
     }
-    return !is_enough(extent);
+    return !is_enough(amount);
   };
   const auto drop = [&](PageId first, uint32_t count) {
     for (PageId id = first; id < first + count; ++id) {

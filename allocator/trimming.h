@@ -31,23 +31,23 @@ class Trimming {
 
   // The free pages of these heaps, as far as nothing uses them since the last wait. Errors: driver.
   Status release_free_pages(const std::vector<Heap*>& chosen) SPW_REQUIRES(kArenaLock) {
-    return release_free_pages(chosen, nullptr, Extent::kAll);
+    return release_free_pages(chosen, nullptr, Amount::kAll);
   }
 
  private:
   using GivenBack = std::vector<std::pair<Heap*, PageId>>;
   // Says how much of what is free goes.
-  enum class Extent : uint8_t { kAll, kToLimit };
+  enum class Amount : uint8_t { kAll, kToLimit };
 
   // `given`, where it is not null: what went.
   Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr,
-                    Extent extent = Extent::kAll);
-  Status release_free_pages(const std::vector<Heap*>& chosen, GivenBack* given, Extent extent)
+                    Amount amount = Amount::kAll);
+  Status release_free_pages(const std::vector<Heap*>& chosen, GivenBack* given, Amount amount)
       SPW_REQUIRES(kArenaLock);
   // Without virtual memory management, where pages go with their whole segment.
-  Status release_free_segments(const std::vector<Heap*>& chosen, Extent extent) SPW_REQUIRES(kArenaLock);
-  bool is_enough(Extent extent) const {
-    return extent == Extent::kToLimit && parts_.store->page_count() <= parts_.store->most_pages();
+  Status release_free_segments(const std::vector<Heap*>& chosen, Amount amount) SPW_REQUIRES(kArenaLock);
+  bool is_enough(Amount amount) const {
+    return amount == Amount::kToLimit && parts_.store->page_count() <= parts_.store->most_pages();
   }
 
   ArenaParts& parts_;

@@ -220,7 +220,7 @@ TEST_F(LastRungsOf, AStreamUnderCaptureAsksNobody) {
   SPW_EXPECT_OK(allocate(16 * kMiB));
 }
 
-TEST_F(LastRungsOf, PlacedBlocksAreUsedRecordedFreedAndCountedApart) {
+TEST_F(LastRungsOf, HostBlocksAreUsedRecordedFreedAndCountedApart) {
   SPW_EXPECT_OK(allocate(60 * kMiB));
   arena_->last_rungs().set_placement(HostTier::placement(device_));
   const DeviceStats before = arena_->stats();
@@ -265,7 +265,7 @@ TEST_F(LastRungsOf, APlacementThatFailsIsOutOfMemory) {
   EXPECT_EQ(allocate(8 * kMiB).code(), SPW_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_F(LastRungsOf, TheEndOfAnArenaGivesPlacedBlocksBack) {
+TEST_F(LastRungsOf, TheEndOfAnArenaGivesHostBlocksBack) {
   SPW_EXPECT_OK(allocate(60 * kMiB));
   arena_->last_rungs().set_placement(HostTier::placement(device_));
   void* block = must_allocate(*arena_, 8 * kMiB, stream_);

@@ -29,7 +29,7 @@ MOVES = "allocator/pool_mover.cpp"
 HEAP = "allocator/heap.cpp"
 PENDING = "allocator/pending_frees.cpp"
 FREE_PAGES = "allocator/free_pages.cpp"
-EXTENTS = "allocator/range_cache.cpp"
+RANGES = "allocator/range_cache.cpp"
 HEAP_STATE = "allocator/heap_state.cpp"
 HEAP_H = "allocator/heap.h"
 STORE = "allocator/page_store.cpp"
@@ -288,7 +288,7 @@ MUTANTS = [
         " && pages_.is_free(page);",
     ),
     Mutant("pages of an open pool go", HEAP, "  if (!use.keeps_pages) return;\n", "  return;\n"),
-    Mutant("what a pool used goes", EXTENTS, "{ pages.insert(page); }", "{ (void)page; }"),
+    Mutant("what a pool used goes", RANGES, "{ pages.insert(page); }", "{ (void)page; }"),
     Mutant("a pool opened again is not protected", POOLS, "    parts_.pools.set_use_of(*heap);\n    if", "    if"),
     Mutant("a heap of an open pool is not protected", STREAMS, "  parts_.pools.set_use_of(*heap);\n  entry", "  entry"),
     Mutant("trim does not ask for captures", TRIMMING, "if (heaps_.any_capturing(all)) {", "if (false) {"),
