@@ -5,18 +5,10 @@
 #include <bitset>
 #include <utility>
 
-namespace spillway {
-namespace {
+#include "tests/allocator/seeded.h"
 
-// Seeded numbers; the high bits of a linear congruential generator.
-struct Random {
-  uint32_t state;
-  explicit Random(uint32_t seed) : state(seed * 2654435761u + 1) {}
-  uint32_t operator()() {
-    state = state * 1664525u + 1013904223u;
-    return state >> 8;
-  }
-};
+namespace spillway::test {
+namespace {
 
 TEST(QuantumSet, JoinsNeighboursAndSplitsInside) {
   QuantumSet set{};
@@ -89,4 +81,4 @@ TEST(QuantumSet, AgreesWithBits) {
 }
 
 }  // namespace
-}  // namespace spillway
+}  // namespace spillway::test
