@@ -89,10 +89,16 @@ Request Heap::large_request(uint64_t bytes) const {
   return {static_cast<uint32_t>(quanta), 1};
 }
 
+inline void* Heap::take_slot(uint32_t size_class, uint64_t requested_bytes) {
+  const uint64_t va = slabs_.take_slot(size_class, requested_bytes);
+  counters.on_allocate(SizePool::kSmall, requested_bytes, kClassBytes[size_class], 0, 0, va);
+  return reinterpret_cast<void*>(va);
+}
+
 void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
   Slab* slab = slabs_.with_room(size_class);
   if (slab == nullptr) return nullptr;
-  if (slabs_.is_empty(*slab)) {
+  if (slabs_.is_empty(size_class, *slab)) {
     const bool reopens = predictor_.reopens(size_class, slab->range, [this](const CachedRange& range) {
       mutex.assert_held();  // by this function
       return pages_.fits(range);
@@ -102,7 +108,7 @@ void* Heap::allocate_small(uint32_t size_class, uint64_t requested_bytes) {
       return nullptr;
     }
   }
-  return slabs_.take_slot(size_class, requested_bytes);
+  return take_slot(size_class, requested_bytes);
 }
 
 CachedRange* Heap::slab_with_room(const Request& request) const {
@@ -217,7 +223,7 @@ bool Heap::make_slot_live(CachedRange& range, uint32_t size_class, uint64_t requ
     give_back(range);
     return false;
   }
-  *out = slabs_.take_slot(size_class, requested_bytes);
+  *out = take_slot(size_class, requested_bytes);
   return true;
 }
 
@@ -237,7 +243,8 @@ Status Heap::free(CachedRange& range, uint64_t va) {
     slot = slab->slot_at(va);
     if (slot == kMostSlots || !slab->is_live(slot)) return no_live_block("free", va);
     if (!Slab::test(slab->stream_uses, slot)) {
-      slabs_.give_slot(*slab, slot, false);
+      counters.on_free(SizePool::kSmall, slab->requested[slot], slab->slot_bytes(), 0, 0, va);
+      slabs_.give_slot(*slab, slot);
       return {};
     }
   } else {
@@ -327,8 +334,11 @@ void Heap::free_after_streams(CachedRange& range, uint64_t va, uint32_t slot) {
 
 void Heap::complete_free(CachedRange& range, uint32_t slot) {
   if (range.slab != nullptr) {
-    Slab::clear(range.slab->pending_slots, slot);
-    slabs_.give_slot(*range.slab, slot, true);
+    Slab& slab = *range.slab;
+    Slab::clear(slab.pending_slots, slot);
+    counters.on_free_completed(SizePool::kSmall, slab.requested[slot], slab.slot_bytes(), 0, 0,
+                               slab.va_of(slot));
+    slabs_.give_slot(slab, slot);
     return;
   }
   const FreePages::Change given = pages_.give(range, timeline.epoch());

@@ -173,6 +173,8 @@ class Heap {
     predictor_.note(request, range);
     return range;
   }
+  // A slot of the slab with room, which there is.
+  void* take_slot(uint32_t size_class, uint64_t requested_bytes) SPW_REQUIRES(mutex);
   // A new range, taken.
   CachedRange* settle(const Request& request, Layout layout) SPW_REQUIRES(mutex);
   CachedRange* take_same_size(const Request& request) SPW_REQUIRES(mutex);

@@ -13,32 +13,24 @@ constexpr uint32_t kSlabGranules = kSlabBytes / kGranuleBytes;
 
 // ---- Slots
 
-void* SlabHeap::take_slot(uint32_t size_class, uint64_t requested_bytes) {
+inline void SlabHeap::slot_taken(Class& state, Slab& slab) {
+  if (&slab == state.empty) state.empty = nullptr;
+  if (!slab.full()) return;
+  unlist(slab);
+  counters_.on_fragments(-1, SizePool::kSmall);
+}
+
+uint64_t SlabHeap::take_slot(uint32_t size_class, uint64_t requested_bytes) {
   Class& state = classes_[size_class];
   Slab& slab = *state.with_room;
   const uint32_t slot = slab.take_slot(requested_bytes);
-  slot_taken(state, slab, slot, requested_bytes);
-  return reinterpret_cast<void*>(slab.va_of(slot));
+  slot_taken(state, slab);
+  return slab.va_of(slot);
 }
 
-void SlabHeap::slot_taken(Class& state, Slab& slab, uint32_t slot, uint64_t requested_bytes) {
-  if (&slab == state.empty) state.empty = nullptr;
-  if (slab.full()) {
-    unlist(slab);
-    counters_.on_fragments(-1, SizePool::kSmall);
-  }
-  counters_.on_allocate(SizePool::kSmall, requested_bytes, slab.slot_bytes(), 0, 0, slab.va_of(slot));
-}
-
-void SlabHeap::give_slot(Slab& slab, uint32_t slot, bool was_pending) {
-  const uint64_t requested = slab.requested[slot];
+void SlabHeap::give_slot(Slab& slab, uint32_t slot) {
   const bool was_full = slab.full();
   slab.give_slot(slot);
-  if (was_pending) {
-    counters_.on_free_completed(SizePool::kSmall, requested, slab.slot_bytes(), 0, 0, slab.va_of(slot));
-  } else {
-    counters_.on_free(SizePool::kSmall, requested, slab.slot_bytes(), 0, 0, slab.va_of(slot));
-  }
   Class& state = classes_[slab.size_class];
   if (was_full) {
     list(slab);
@@ -150,7 +142,8 @@ void SlabHeap::restore(Slab& slab, const Slab& saved) {
       slab.requested[slot] = saved.requested[slot];
     } else {
       slab.take_slot_at(slot, requested);
-      slot_taken(classes_[slab.size_class], slab, slot, requested);
+      slot_taken(classes_[slab.size_class], slab);
+      counters_.on_allocate(SizePool::kSmall, requested, slab.slot_bytes(), 0, 0, slab.va_of(slot));
     }
   }
 }

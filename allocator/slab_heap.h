@@ -27,10 +27,11 @@ class SlabHeap {
   // The slab of the class that the next slot comes from; null where none has room.
   Slab* with_room(uint32_t size_class) const { return classes_[size_class].with_room; }
   // Tells whether that is one without live slots, which is kept because no other has room.
-  bool is_empty(const Slab& slab) const { return classes_[slab.size_class].empty == &slab; }
-  // A slot of the slab with room, which there is.
-  void* take_slot(uint32_t size_class, uint64_t requested_bytes);
-  void give_slot(Slab& slab, uint32_t slot, bool was_pending);
+  bool is_empty(uint32_t size_class, const Slab& slab) const { return classes_[size_class].empty == &slab; }
+  // Both leave it to the heap to count the block. The address of a slot of the slab with room, which there
+  // is.
+  uint64_t take_slot(uint32_t size_class, uint64_t requested_bytes);
+  void give_slot(Slab& slab, uint32_t slot);
 
   // A slab at a range that was taken for it; false, with nothing changed, when host memory has run out.
   bool open(CachedRange& range, uint32_t size_class);
@@ -63,8 +64,8 @@ class SlabHeap {
     Slab* empty = nullptr;
   };
 
-  // Counts a slot that was taken, and notes that its slab is not empty and may be full.
-  void slot_taken(Class& state, Slab& slab, uint32_t slot, uint64_t requested_bytes);
+  // Notes that a slot was taken of the slab: it is not empty, and may be full.
+  void slot_taken(Class& state, Slab& slab);
   void list(Slab& slab);
   void unlist(Slab& slab);
   void add_spare();

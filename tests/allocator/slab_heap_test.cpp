@@ -46,7 +46,10 @@ class Slabs {
   }
   uint64_t take(uint32_t size_class, uint64_t requested_bytes) {
     if (slabs.with_room(size_class) == nullptr) open(size_class);
-    return reinterpret_cast<uint64_t>(slabs.take_slot(size_class, requested_bytes));
+    const uint64_t va = slabs.take_slot(size_class, requested_bytes);
+    // As the heap counts it.
+    counters.on_allocate(SizePool::kSmall, requested_bytes, kClassBytes[size_class], 0, 0, va);
+    return va;
   }
   static Slab& slab_of(uint64_t va) {
     const CachedRange* range = AddressMap::instance().find(va);
@@ -58,7 +61,8 @@ class Slabs {
     Slab& slab = slab_of(va);
     const uint32_t slot = slab.slot_at(va);
     ASSERT_NE(slot, kMostSlots);
-    slabs.give_slot(slab, slot, false);
+    counters.on_free(SizePool::kSmall, slab.requested[slot], slab.slot_bytes(), 0, 0, va);
+    slabs.give_slot(slab, slot);
   }
   // Those of the class that are open, by their number.
   std::map<uint32_t, const Slab*> open_slabs(uint32_t size_class) const {
@@ -102,7 +106,7 @@ void expect_same(const Slabs<Kind>& in, const std::map<uint64_t, Block>& blocks)
       with_room += !slab->full();
       if (slab->used > 0) continue;
       ++empty;
-      ASSERT_TRUE(in.slabs.is_empty(*slab));
+      ASSERT_TRUE(in.slabs.is_empty(slab->size_class, *slab));
     }
     ASSERT_EQ(in.slabs.with_room(size_class), first_with_room) << "slots come from the first with room";
     if (first_with_room != nullptr && first_with_room->used == 0) {
@@ -177,9 +181,9 @@ TYPED_TEST(SlabHeapKinds, ALoneSlotDoesNotOpenAndReleaseItsSlabAgainAndAgain) {
     in.give(va);
     EXPECT_EQ(in.pages.free_count(), 0u);
     ASSERT_NE(in.slabs.with_room(3), nullptr);
-    EXPECT_TRUE(in.slabs.is_empty(*in.slabs.with_room(3)));
+    EXPECT_TRUE(in.slabs.is_empty(3, *in.slabs.with_room(3)));
     EXPECT_EQ(in.take(3, 100), va);
-    EXPECT_FALSE(in.slabs.is_empty(*in.slabs.with_room(3)));
+    EXPECT_FALSE(in.slabs.is_empty(3, *in.slabs.with_room(3)));
   }
   // While another has room it goes at once.
   in.open(3);
@@ -208,7 +212,8 @@ TYPED_TEST(SlabHeapKinds, ASlotThatWaitedForStreamsIsCountedUntilItsEnd) {
   EXPECT_EQ(in.of.counters.snapshot().pending_bytes, 1024);
   EXPECT_FALSE(slab.is_live(slot));
   Slab::clear(slab.pending_slots, slot);
-  in.slabs.give_slot(slab, slot, true);
+  in.counters.on_free_completed(SizePool::kSmall, 700, slab.slot_bytes(), 0, 0, va);
+  in.slabs.give_slot(slab, slot);
   const DeviceStats stats = in.of.counters.snapshot();
   EXPECT_EQ(stats.pending_bytes, 0);
   EXPECT_EQ(stats.pending_blocks, 0);
@@ -248,10 +253,10 @@ TYPED_TEST(SlabHeapKinds, ASavedSlabThatWasFullIsFullAgain) {
   EXPECT_EQ(in.slabs.with_room(size_class), nullptr);
   const Slab saved = slab;
   for (const uint64_t va : blocks) in.give(va);
-  EXPECT_TRUE(in.slabs.is_empty(slab));
+  EXPECT_TRUE(in.slabs.is_empty(slab.size_class, slab));
   in.slabs.restore(slab, saved);
   EXPECT_TRUE(slab.full());
-  EXPECT_FALSE(in.slabs.is_empty(slab));
+  EXPECT_FALSE(in.slabs.is_empty(slab.size_class, slab));
   EXPECT_EQ(in.slabs.with_room(size_class), nullptr);
 }
 
