@@ -324,7 +324,7 @@ uint64_t Arena::largest_free_bytes() const {
   uint64_t lent_pages = 0;  // free, of heaps that let others have them
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
-    if (heap->counters.is_away()) continue;
+    if (heap->use.is_away) continue;
     const Server server{heap->free_space(), !heap->use.keeps_pages,
                         !heap->is_sourced() && parts_.store->uses_vmm()};
     if (server.lends && server.has_views) lent_pages += server.space.free_pages;

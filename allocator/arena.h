@@ -152,8 +152,10 @@ class Arena {
   Status bring_pool_back(PoolId id, const CopyBack& copy) { return mover_.bring_back(id, copy); }
   // Copies of what was freed while it was away; answers their bytes. Part of every trim.
   uint64_t give_up_freed() { return mover_.give_up_freed(); }
-  // These return, for a movable pool: where its pages are; what it holds on the device; what the driver did
-  // not let go of while it is away; the blocks in the program's hands that lie in `range`.
+  // These return, for a movable pool: whether its memory is off the device; where its pages are; what it
+  // holds on the device; what the driver did not let go of while it is away; the blocks in the program's
+  // hands that lie in `range`.
+  bool pool_is_away(PoolId id) const { return mover_.is_away(id); }
   std::vector<PageRange> pool_ranges(PoolId id) const { return mover_.ranges(id); }
   uint64_t pool_held_bytes(PoolId id) const;
   uint64_t pool_stuck_bytes(PoolId id) const { return mover_.stuck_bytes(id); }

@@ -28,7 +28,7 @@ void Arena::claim(PoolId id) {
     if (!parts_.may_serve(*heap, id)) continue;
     const Lock heap_lock(heap->mutex);
     parts_.pools.set_use_of(*heap);
-    if (!heap->counters.is_away()) heap->count_for(&pool.bytes);
+    if (!heap->use.is_away) heap->count_for(&pool.bytes);
   }
 }
 

@@ -361,7 +361,7 @@ void Heap::list_leavable(std::vector<PageId>& out) const {
   pages_.choose_free(pages_.free_count(), out);
   if (!use.keeps_pages) return;
   std::unordered_set<PageId> used;
-  if (use.may_move || counters.is_away() || !ranges_.list_pages_of_pool(used)) return out.clear();
+  if (use.may_move || use.is_away || !ranges_.list_pages_of_pool(used)) return out.clear();
   std::erase_if(out, [&](PageId page) { return used.count(page) != 0; });
 }
 

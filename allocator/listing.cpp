@@ -113,7 +113,7 @@ std::vector<SegmentRow> Arena::segments() const {
   const ArenaLock lock(parts_.mutex);
   std::vector<SegmentRow> segments;
   for (const Heap* heap : heaps_.all()) {
-    if (heap->counters.is_away()) continue;
+    if (heap->use.is_away) continue;
     std::vector<BlockRow> rows;
     {
       const Lock heap_lock(const_cast<Heap*>(heap)->mutex);

@@ -79,7 +79,6 @@ void PageStore::take_out(const std::vector<PageId>& pages, const std::vector<Map
     for (size_t i = first; i < end; ++i) mappings[i].is_mapped() = false;
     live_mappings_ -= static_cast<uint32_t>(end - first);
   });
-  call_out(pages);
   for (const PageId id : pages) {
     Page& page = pages_[id];
     for (Alias** link = &page.aliases; *link != nullptr;) {
@@ -100,10 +99,6 @@ void PageStore::take_out(const std::vector<PageId>& pages, const std::vector<Map
     (void)driver_->cuMemRelease(std::exchange(page.handle, 0));
   }
   note_room();
-}
-
-void PageStore::call_out(const std::vector<PageId>& pages) {
-  for (const PageId id : pages) pages_[id].is_out = true;
 }
 
 Status PageStore::put_back(const std::vector<PageId>& pages) {
@@ -134,12 +129,8 @@ Status PageStore::put_back(const std::vector<PageId>& pages) {
         });
     return granted;
   });
-  if (!status.ok()) {
-    take_out(pages, mappings, [](const View*, uint32_t) { return true; });
-    return status;
-  }
-  for (const PageId id : pages) pages_[id].is_out = false;
-  return {};
+  if (!status.ok()) take_out(pages, mappings, [](const View*, uint32_t) { return true; });
+  return status;
 }
 
 void PageStore::forget_out(const std::vector<PageId>& pages) noexcept {
@@ -153,14 +144,13 @@ void PageStore::forget_out(const std::vector<PageId>& pages) noexcept {
     page.owner.store(nullptr, std::memory_order_relaxed);
     // What the driver holds on to keeps its number, and the end of the store tries once more.
     if (page.handle != 0 || page.aliases != nullptr) continue;
-    page.is_out = false;
     backed_.clear(id);
   }
 }
 
 uint64_t PageStore::stuck_bytes(const std::vector<PageId>& pages) const {
-  const auto stuck = std::count_if(pages.begin(), pages.end(),
-                                   [this](PageId id) { return pages_[id].is_out && pages_[id].handle != 0; });
+  const auto stuck =
+      std::count_if(pages.begin(), pages.end(), [this](PageId id) { return pages_[id].handle != 0; });
   return static_cast<uint64_t>(stuck) * kPageBytes;
 }
 

@@ -5,8 +5,9 @@
 // A partly used page serves only its owner. Guarded by the owner heap's lock; `owner` changes only under the
 // arena lock with both heaps locked. Lives in zeroed memory: all zero is "no page here".
 //
-// A page may be *out* of the device: it keeps its number, its addresses and its owner, while its bytes are
-// somewhere else (moved_pages.cpp).
+// A page may be *out* of the device with its owner's pool (moved_pool.h): it keeps its number, its addresses
+// and its owner, while its bytes are somewhere else. Then it has no handle and is mapped nowhere, unless the
+// driver did not let go of it.
 #pragma once
 
 #include <cuda.h>
@@ -50,7 +51,6 @@ struct Page {
   FragmentLink links[kFragmentKinds];
   bool dirty;    // the fragment index does not reflect free_quanta yet
   bool is_home;  // mapped in the home view
-  bool is_out;   // of the device, where the driver let go of it: then the handle is 0, and nothing is mapped
 };
 
 }  // namespace spillway

@@ -167,8 +167,6 @@ class PageStore {
   // does not unmap stays mapped, and is used again by put_back(). Throws bad_alloc before anything changed.
   using KeepsSlot = std::function<bool(const View*, uint32_t)>;
   void take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
-  // Does the same where nothing can be unmapped: all of it is stuck.
-  void call_out(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Where each was. On failure they are out as before; throws as take_out().
   Status put_back(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Pages that are out, and that nobody needs any more.

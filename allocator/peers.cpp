@@ -12,12 +12,21 @@
 
 namespace spillway {
 
+namespace {
+
+bool is_mapped_in(const View& view, const Page& page, size_t slot) {
+  const Alias* alias = page.aliases;
+  while (alias != nullptr && (alias->view != &view || alias->slot != slot)) alias = alias->next;
+  return alias != nullptr && alias->is_mapped;
+}
+
+}  // namespace
+
 template <typename Visit>
 Status PageStore::for_each_mapped_range(Visit visit) const {
-  const auto is_here = [this](PageId id) { return !pages_[id].is_out; };
   for (PageId first = backed_.next_set(0); first < backed_.end();) {
     PageId last = first;
-    while (last < backed_.end() && backed_.test(last) && is_here(last)) ++last;
+    while (last < backed_.end() && backed_.test(last) && pages_[last].is_home) ++last;
     if (last > first) {
       Status status = visit(home_.base() + first * kPageBytes, (last - first) * kPageBytes);
       if (!status.ok()) return status;
@@ -26,9 +35,12 @@ Status PageStore::for_each_mapped_range(Visit visit) const {
   }
   for (const std::unique_ptr<View>& view : views_) {
     const std::vector<PageId>& pages = view->pages;
+    const auto is_mapped = [&](size_t slot) {
+      return pages[slot] != kNoPage && is_mapped_in(*view, pages_[pages[slot]], slot);
+    };
     for (size_t first = 0; first < pages.size();) {
       size_t last = first;
-      while (last < pages.size() && pages[last] != kNoPage && is_here(pages[last])) ++last;
+      while (last < pages.size() && is_mapped(last)) ++last;
       if (last > first) {
         Status status = visit(view->va + first * kPageBytes, (last - first) * kPageBytes);
         if (!status.ok()) return status;

@@ -53,6 +53,7 @@ struct HeapUse {
   // Graphs that were captured over its memory are replayed on any stream, and stamp nothing.
   bool is_replayed = false;
   bool may_move = false;  // of a pool whose memory can leave the device
+  bool is_away = false;   // the pool's memory is off the device (MovablePool): it counts for nothing there
 };
 
 // Returns the status of an operation that is refused: invalid_state, "pool {1, 2} " and why.

@@ -73,11 +73,14 @@ std::vector<PageRange> PoolMover::ranges(PoolId id) const {
   return ranges_of(pages_of(heaps_.of(id)));
 }
 
+bool PoolMover::is_away(PoolId id) const {
+  const ArenaLock lock(parts_.mutex);
+  return parts_.pools.is_away(id);
+}
+
 uint64_t PoolMover::stuck_bytes(PoolId id) const {
   const ArenaLock lock(parts_.mutex);
-  const MovablePool* pool = parts_.pools.movable(id);
-  const bool is_away = pool != nullptr && pool->is_away();
-  return is_away ? parts_.store->stuck_bytes(pages_of(heaps_.of(id))) : 0;
+  return parts_.pools.is_away(id) ? parts_.store->stuck_bytes(pages_of(heaps_.of(id))) : 0;
 }
 
 std::vector<BlockRow> PoolMover::blocks_in(PoolId id, const PageRange& range) const {
@@ -175,10 +178,13 @@ Status PoolMover::release_free_pages(const std::vector<Heap*>& owners) {
 
 void PoolMover::count_out(const Move& move, bool out) {
   Pool& pool = *move.pool;
+  const bool returns = pool.movable->stay() == PoolStay::kArriving;
+  (void)pool.movable->go(!out ? PoolStay::kArriving : returns ? PoolStay::kReturning : PoolStay::kLeft);
   // First what goes, then what comes: no sum is ever above what is true.
   if (!out) parts_.store->count_out(move.pages, false);
   for (Heap* heap : move.owners) {
     const Lock heap_lock(heap->mutex);
+    parts_.pools.set_use_of(*heap);
     heap->count_for(out || pool.movable->is_released ? nullptr : &pool.bytes);
     if (out) {
       heap->counters.leave();
@@ -187,8 +193,6 @@ void PoolMover::count_out(const Move& move, bool out) {
     }
   }
   if (out) parts_.store->count_out(move.pages, true);
-  const bool returns = pool.movable->stay() == PoolStay::kArriving;
-  (void)pool.movable->go(!out ? PoolStay::kArriving : returns ? PoolStay::kReturning : PoolStay::kLeft);
 }
 
 void PoolMover::take_out(const Move& move) {
@@ -285,15 +289,13 @@ Status PoolMover::bring_back(PoolId id, const CopyBack& copy) {
 void PoolMover::send_away_again(const Move& move, bool is_settled) {
   const RelaxedCapture relaxed(*parts_.driver);
   // Copies that may still be under way write to what is mapped.
-  bool is_gone = false;
   if (is_settled) {
-    is_gone = caught([&] {
-                kArenaLock.assert_held();  // by this function
-                take_out(move);
-                return Status();
-              }).ok();
+    (void)caught([&] {
+      kArenaLock.assert_held();  // by this function
+      take_out(move);
+      return Status();
+    });
   }
-  if (!is_gone) parts_.store->call_out(move.pages);
   count_out(move, true);
 }
 

@@ -35,6 +35,7 @@ class PoolMover {
   // Covers all pools; answers the bytes that were given up.
   uint64_t give_up_freed();
   std::vector<PageRange> ranges(PoolId id) const;
+  bool is_away(PoolId id) const;
   uint64_t stuck_bytes(PoolId id) const;
   std::vector<BlockRow> blocks_in(PoolId id, const PageRange& range) const;
 

@@ -37,6 +37,11 @@ Pool& PoolTable::find_or_make(PoolId id) {
   return *pools_.emplace(id, std::make_unique<Pool>(id)).first->second;
 }
 
+bool PoolTable::is_away(PoolId id) const {
+  const MovablePool* pool = movable(id);
+  return pool != nullptr && pool->is_away();
+}
+
 Status PoolTable::check_present(PoolId id) const {
   const MovablePool* pool = movable(id);
   if (pool == nullptr) return {};
@@ -49,7 +54,8 @@ void PoolTable::set_use_of(Heap& heap) const {
   const PoolId id = heap.key.pool;
   const MovablePool* pool = movable(id);
   const bool follows_streams = pool != nullptr && pool->captured == MovablePool::Captured::kNever;
-  const bool is_moved = pool != nullptr && (pool->is_moving() || pool->is_away());
+  heap.use.is_away = is_away(id);
+  const bool is_moved = heap.use.is_away || (pool != nullptr && pool->is_moving());
   heap.use.may_move = pool != nullptr && !pool->is_released;
   heap.use.is_replayed = id.is_private() && !follows_streams;
   heap.use.keeps_pages = is_moved || (claimed(id) != nullptr && !follows_streams);

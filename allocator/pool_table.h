@@ -29,6 +29,8 @@ class PoolTable {
   SourcedPool* source_of(const PageStore& store) const;
   Pool& find_or_make(PoolId id);
 
+  // Tells whether the pool's memory is off the device.
+  bool is_away(PoolId id) const;
   // Errors: invalid_state (the pool is out of the device, or on its way).
   Status check_present(PoolId id) const;
   // Sets how the heap's memory is used: by its pool, whether somebody has a claim on that or not. With the

@@ -153,7 +153,7 @@ Status Arena::validate() const {
   for (const Heap* heap : all) {
     heap->mutex.assert_held();  // by `locked`
     if (Status status = spillway::validate(*heap); !status.ok()) return status;
-    if (heap->counters.is_away()) continue;
+    if (heap->use.is_away) continue;
     const HeapStats stats = heap->counters.snapshot();
     active += stats.active_bytes;
     owned += stats.owned_bytes;

@@ -304,7 +304,7 @@ void DeviceCounters::settle(HeapCounters& heap) const {
 }
 
 void DeviceCounters::count_stopped(HeapCounters& heap) const {
-  if (heap.away_) return;
+  if (!heap.is_summed_) return;
   settle(heap);
   counted_stopped_.fetch_add(1, std::memory_order_relaxed);
   if (stopped_operations_left_ > 0) --stopped_operations_left_;
@@ -336,7 +336,7 @@ void DeviceCounters::add_heap(HeapCounters& heap) {
 
 void DeviceCounters::remove_heap(HeapCounters& heap) {
   const Lock lock(mutex_);
-  if (heap.away_) return;
+  if (!heap.is_summed_) return;
   stop();
   heap.sample_now();
   gone_active_byte_ns_ += heap.active_byte_ns_;
@@ -349,7 +349,7 @@ void DeviceCounters::remove_heap(HeapCounters& heap) {
 
 void DeviceCounters::leave(HeapCounters& heap) {
   const Lock lock(mutex_);
-  if (heap.away_) return;
+  if (!heap.is_summed_) return;
   stop();
   settle(heap);
   heap.sample_now();
@@ -358,15 +358,15 @@ void DeviceCounters::leave(HeapCounters& heap) {
   for (size_t i = 0; i < kGauges; ++i) sums_[i] -= heap.seen_[i];
   add(own_cumulative_, heap.cumulative());
   heaps_.erase(std::find(heaps_.begin(), heaps_.end(), &heap));
-  heap.away_ = true;
+  heap.is_summed_ = false;
   resume();
 }
 
 void DeviceCounters::rejoin(HeapCounters& heap) {
   const Lock lock(mutex_);
-  if (!heap.away_) return;
+  if (heap.is_summed_) return;
   stop();
-  heap.away_ = false;
+  heap.is_summed_ = true;
   heap.seen_ = heap.reached_ = heap.gauges();
   heap.sampled_ns_ = now_ns();
   heap.sampled_active_ = heap.pools_[0].bytes + heap.pools_[1].bytes;

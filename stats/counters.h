@@ -278,7 +278,6 @@ class HeapCounters {
   // what goes meanwhile is not noticed there. Coming back counts as having come anew.
   void leave() { device_.leave(*this); }
   void rejoin() { device_.rejoin(*this); }
-  bool is_away() const { return away_; }
 
   HeapStats snapshot() const;
 
@@ -442,8 +441,8 @@ class HeapCounters {
   std::atomic<bool> busy_{false};  // an operation is counting without the mutex
   std::atomic<bool> stop_{true};   // count under the device's mutex instead
   const bool fence_;
-  bool alone_ = false;  // the device has no other heap
-  bool away_ = false;   // in no sum of the device; stop_ is set as long
+  bool alone_ = false;     // the device has no other heap
+  bool is_summed_ = true;  // in the sums of the device; stop_ is set as long as it is not
   std::array<PoolCounts, 2> pools_{};
   std::array<Limits, static_cast<size_t>(Row::kCount)> limits_{};
   int64_t slab_bytes_ = 0, cumulative_slab_bytes_ = 0;

@@ -125,7 +125,7 @@ Status Regions::begin(const std::string& tag) {
   Status refused;
   if (!settle(region, &refused)) return refused;
   const Lock lock(region.mutex, kAdoptLock);
-  if (region.is_out) return not_here(region);
+  if (is_away(region)) return not_here(region);
   if (region.opened == 0) {
     const auto is_innermost = [which = &region](CUstream) {
       return !open_regions.empty() && open_regions.back() == which;
@@ -168,7 +168,7 @@ Status Regions::open_as_default(Region& region) {
   Status refused;
   if (!settle(region, &refused)) return refused;
   const Lock lock(region.mutex, kAdoptLock);
-  if (region.is_out) return not_here(region);
+  if (is_away(region)) return not_here(region);
   if (region.opened > 0) {
     return Status::invalid_state(
         fmt::format("region '{}' is open: end it before it is made the default", region.tag));
@@ -243,10 +243,14 @@ bool Regions::is_coming(const Region& region) {
          region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
+bool Regions::is_away(const Region& region) const {
+  return arena_.pool_is_away(region.id);
+}
+
 bool Regions::may_go(Region& region) {
   if (is_coming(region)) return false;
   finish_prefetch(region);
-  return !region.is_out && region.pins == 0 && region.opened == 0;
+  return !is_away(region) && region.pins == 0 && region.opened == 0;
 }
 
 bool Regions::write_down_colder(const Region& leaving) {
@@ -263,7 +267,7 @@ bool Regions::write_down_colder(const Region& leaving) {
     const Lock lock(region->mutex, kAdoptLock);
     if (is_coming(*region)) continue;
     finish_prefetch(*region);
-    if (!region->is_out || region->is_released) continue;
+    if (!is_away(*region) || region->is_released) continue;
     const RegionMemory::Ranges ranges = arena_.pool_ranges(region->id);
     const uint64_t before = memory_.usage(ranges).host_bytes;
     if (before == 0) continue;
@@ -290,7 +294,6 @@ Status Regions::move_out(Region& region, SpillTo to) {
     return memory_.copy_out(ranges, to, packer, make_room);
   });
   if (!status.ok()) return note_failure(std::move(status));
-  region.is_out = true;
   region.prefetched.reset();
   ++region.report.evictions;
   region.report.evict_ns += ns_since(begin);
@@ -328,7 +331,6 @@ Status Regions::bring_back(Region& region) {
   moving_region = outer;
   if (status.code() == SPW_ERROR_DATA_LOST) status = lost(region, status.text());
   if (!status.ok()) return note_failure(std::move(status));
-  region.is_out = false;
   region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
   ++region.report.restores;
   region.report.restore_ns += ns_since(begin);
@@ -337,7 +339,7 @@ Status Regions::bring_back(Region& region) {
 
 Status Regions::evict(const std::string& tag, SpillTo to) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (region.is_out) {
+    if (is_away(region)) {
       return Status::invalid_state(fmt::format("region '{}' is not on the device already", tag));
     }
     if (region.pins > 0) {
@@ -355,7 +357,7 @@ Status Regions::restore(const std::string& tag) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt))
       return std::move(*prefetched);
-    if (!region.is_out)
+    if (!is_away(region))
       return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
     const CopyStreams::Demand demand(memory_.copy_streams(), region.urgency);
     return bring_back(region);
@@ -372,7 +374,8 @@ Status Regions::prefetch(const std::string& tag) {
   const Lock lock(region.mutex, kAdoptLock);
   if (region.prefetching.valid()) return {};
   if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
-  if (!region.is_out) return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
+  if (!is_away(region))
+    return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
   region.prefetched.reset();
   // Everyone else waits for the thread before looking at the region, so it needs no lock. Nobody joins it: it
   // ends when it has said how it went.
@@ -398,7 +401,7 @@ Status Regions::prefetch(const std::string& tag) {
 
 Status Regions::pin(const std::string& tag) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (region.is_out) return not_here(region);
+    if (is_away(region)) return not_here(region);
     ++region.pins;
     region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
     return {};
@@ -516,7 +519,7 @@ Status Regions::release(const std::string& tag) {
 
 RegionUsage Regions::usage_of(const Region& region) const {
   RegionUsage usage;
-  if (region.is_out) {
+  if (is_away(region)) {
     usage = memory_.usage(arena_.pool_ranges(region.id));
     usage.stuck_bytes = arena_.pool_stuck_bytes(region.id);
   } else {
@@ -546,7 +549,7 @@ Result<RegionReport> Regions::look_at(Region& region) {
 
 Status Regions::read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (!region.is_out) {
+    if (!is_away(region)) {
       return Status::invalid_state(
           fmt::format("region '{}' is on the device: its bytes are to be copied from there", tag));
     }
@@ -591,7 +594,7 @@ std::optional<RegionUsage> Regions::try_usage() {
     if (!region->mutex.try_lock()) return std::nullopt;
     const Lock lock(region->mutex, kAdoptLock);
     if (is_coming(*region)) return std::nullopt;
-    if (!region->is_out) continue;
+    if (!is_away(*region)) continue;
     sum += usage_of(*region);
   }
   return sum;

@@ -106,7 +106,6 @@ class Regions {
     uint32_t opened SPW_GUARDED_BY(mutex) = 0;
     uint64_t pins SPW_GUARDED_BY(mutex) = 0;
     std::unique_ptr<Packer> packer SPW_GUARDED_BY(mutex);
-    bool is_out SPW_GUARDED_BY(mutex) = false;
     bool is_released SPW_GUARDED_BY(mutex) = false;  // its blocks are the program's alone
     // Valid while nobody has looked how it went.
     std::future<Status> prefetching SPW_GUARDED_BY(mutex);
@@ -134,11 +133,13 @@ class Regions {
   template <typename Body>
   Status with_settled(const std::string& tag, Body body);
   static void finish_prefetch(Region& region) SPW_REQUIRES(region.mutex);
+  // Its memory is off the device: the allocator knows (moved_pool.h).
+  bool is_away(const Region& region) const SPW_REQUIRES(region.mutex);
   // Why a region that is elsewhere cannot be used: what its prefetch met, if it had one.
   static Status not_here(Region& region) SPW_REQUIRES(region.mutex);
   // A prefetch is under way.
   static bool is_coming(const Region& region) SPW_REQUIRES(region.mutex);
-  static bool may_go(Region& region) SPW_REQUIRES(region.mutex);
+  bool may_go(Region& region) SPW_REQUIRES(region.mutex);
   // Writes the region that was used longest ago of those in host memory, and before `leaving`, on to the
   // disk. False where there is none, or none can be written. Never waits for a region that somebody has in
   // hand.

@@ -120,6 +120,30 @@ TEST_F(Devices, APeerReachesWhatIsThereAndWhatComes) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST_F(Devices, APeerThatComesWhileAPoolIsAwayReachesItOnceItIsBack) {
+  constexpr PoolId kPool{0, 7};
+  const auto arena = arena_of(0);
+  SPW_EXPECT_OK(arena->retain_pool(kPool));
+  SPW_EXPECT_OK(arena->make_pool_movable(kPool, [](const PageRange&) {}));
+  SPW_EXPECT_OK(arena->begin_pool(kPool, nullptr));
+  std::vector<void*> pages;
+  for (int i = 0; i < 8; ++i) pages.push_back(must_allocate(*arena, 2 * kMiB, nullptr));
+  for (size_t i = 0; i < pages.size(); i += 2) SPW_EXPECT_OK(Arena::free(pages[i]));
+  void* viewed = must_allocate(*arena, 8 * kMiB, nullptr);
+  SPW_EXPECT_OK(arena->end_pool(kPool));
+  void* own = must_allocate(*arena, 4 * kMiB, nullptr);
+  SPW_EXPECT_OK(arena->move_pool_out(kPool, [](const std::vector<PageRange>&) { return Status(); }));
+  EXPECT_TRUE(arena->pool_is_away(kPool));
+  SPW_EXPECT_OK(arena->enable_peer(1));
+  EXPECT_TRUE(peer_has_access(own));
+  SPW_EXPECT_OK(arena->bring_pool_back(kPool, [](const std::vector<PageRange>&, bool*) { return Status(); }));
+  EXPECT_FALSE(arena->pool_is_away(kPool));
+  touch_from_peer(pages[1], 2 * kMiB);
+  touch_from_peer(viewed, 8 * kMiB);
+  EXPECT_EQ(device_.reports(), "");
+  SPW_EXPECT_OK(arena->validate());
+}
+
 TEST_F(Devices, APeerThatIsRefusedHalfwayHasNoAccess) {
   const auto arena = arena_of(0);
   std::vector<void*> pages;

@@ -33,7 +33,6 @@ TYPED_TEST(PageStoreKinds, PagesAreUsableAtHomeAndGoAgain) {
     EXPECT_EQ(page.va, store.page(first).va + (id - first) * kPageBytes);
     EXPECT_EQ(page.va % kSlabBytes, 0u);
     EXPECT_TRUE(page.is_home);
-    EXPECT_FALSE(page.is_out);
     EXPECT_TRUE(page.free_quanta.empty());
     EXPECT_EQ(page.aliases, nullptr);
     EXPECT_TRUE(serials.insert(page.serial).second);
