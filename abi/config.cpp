@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -16,6 +18,55 @@
 
 namespace spillway {
 namespace {
+
+template <typename Type>
+struct Word {
+  std::string_view text;
+  Type value;
+};
+
+// The words of each type that is one of a few. What is read, printed and called allowed comes from here.
+template <typename Type>
+constexpr std::nullptr_t kWords = nullptr;
+template <>
+constexpr auto kWords<Flag> = std::to_array<Word<Flag>>({{"on", true}, {"off", false}});
+template <>
+constexpr auto kWords<Backend> = std::to_array<Word<Backend>>({{"vmm", Backend::kVmm},
+                                                               {"malloc", Backend::kMalloc}});
+template <>
+constexpr auto kWords<Debug> = std::to_array<Word<Debug>>({{"off", Debug::kOff}, {"guard", Debug::kGuard}});
+template <>
+constexpr auto kWords<Overflow> = std::to_array<Word<Overflow>>({{"off", Overflow::kOff},
+                                                                 {"host", Overflow::kHost}});
+template <>
+constexpr auto kWords<TraceStacks> = std::to_array<Word<TraceStacks>>({{"off", TraceStacks::kOff},
+                                                                       {"python", TraceStacks::kPython},
+                                                                       {"cpp", TraceStacks::kCpp},
+                                                                       {"all", TraceStacks::kAll}});
+template <>
+constexpr auto kWords<IpcPolicy> = std::to_array<Word<IpcPolicy>>({{"auto", IpcPolicy::kAuto},
+                                                                   {"plain", IpcPolicy::kPlain},
+                                                                   {"refuse", IpcPolicy::kRefuse}});
+template <>
+constexpr auto kWords<IoEngineKind> =
+    std::to_array<Word<IoEngineKind>>({{"auto", IoEngineKind::kAuto}, {"threads", IoEngineKind::kThreads}});
+template <>
+constexpr auto kWords<DiskPriority> = std::to_array<Word<DiskPriority>>({{"normal", DiskPriority::kNormal},
+                                                                         {"idle", DiskPriority::kIdle}});
+template <>
+constexpr auto kWords<Tuning> =
+    std::to_array<Word<Tuning>>({{"off", Tuning::kOff}, {"kept", Tuning::kKept}, {"auto", Tuning::kAuto}});
+template <>
+constexpr auto kWords<Codec> =
+    std::to_array<Word<Codec>>({{"none", Codec::kNone}, {"lz4", Codec::kLz4}, {"zstd", Codec::kZstd}});
+template <>
+constexpr auto kWords<SignalName> =
+    std::to_array<Word<SignalName>>({{"SIGUSR1", {SIGUSR1}}, {"SIGUSR2", {SIGUSR2}}, {"off", {0}}});
+
+template <typename Type>
+concept OneOfWords = requires {
+  kWords<Type>.size();
+};
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
@@ -53,8 +104,6 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   return static_cast<uint64_t>(bytes);
 }
 
-std::string print(const TraceStacks& value);
-
 bool parse(std::string_view text, MemorySize& out) {
   std::string_view rest;
   const std::optional<double> number = leading_number(text, rest);
@@ -90,33 +139,19 @@ bool parse(std::string_view text, BlockSize& out) {
   return parse_within(text, out);
 }
 
-bool parse(std::string_view text, Backend& out) {
-  if (text != "vmm" && text != "malloc") return false;
-  out = text == "vmm" ? Backend::kVmm : Backend::kMalloc;
-  return true;
-}
-
-bool parse(std::string_view text, Debug& out) {
-  if (text != "off" && text != "guard") return false;
-  out = text == "off" ? Debug::kOff : Debug::kGuard;
-  return true;
-}
-
-constexpr std::pair<std::string_view, TraceStacks> kTraceStacks[] = {{"off", TraceStacks::kOff},
-                                                                     {"python", TraceStacks::kPython},
-                                                                     {"cpp", TraceStacks::kCpp},
-                                                                     {"all", TraceStacks::kAll}};
-
-bool parse(std::string_view text, TraceStacks& out) {
-  for (const auto& [name, value] : kTraceStacks) {
-    if (text == name) out = value;
+template <OneOfWords Type>
+bool parse(std::string_view text, Type& out) {
+  for (const Word<Type>& word : kWords<Type>) {
+    if (text != word.text) continue;
+    out = word.value;
+    return true;
   }
-  return print(out) == text;
+  return false;
 }
 
 bool parse(std::string_view text, Flag& out) {
-  const bool on = text == "on" || text == "true" || text == "1";
-  if (!on && text != "off" && text != "false" && text != "0") return false;
+  const bool on = text == "true" || text == "1";
+  if (!on && text != "false" && text != "0") return parse<Flag>(text, out);
   out = on;
   return true;
 }
@@ -132,42 +167,6 @@ bool parse(std::string_view text, Count& out) {
   if (error != std::errc() || stop != text.data() + text.size() || value == 0 || value > Count::kMost)
     return false;
   out.value = value;
-  return true;
-}
-
-bool parse(std::string_view text, Overflow& out) {
-  if (text != "off" && text != "host") return false;
-  out = text == "off" ? Overflow::kOff : Overflow::kHost;
-  return true;
-}
-
-bool parse(std::string_view text, IoEngineKind& out) {
-  if (text != "auto" && text != "threads") return false;
-  out = text == "auto" ? IoEngineKind::kAuto : IoEngineKind::kThreads;
-  return true;
-}
-
-bool parse(std::string_view text, DiskPriority& out) {
-  if (text != "normal" && text != "idle") return false;
-  out = text == "normal" ? DiskPriority::kNormal : DiskPriority::kIdle;
-  return true;
-}
-
-bool parse(std::string_view text, Tuning& out) {
-  if (text != "off" && text != "kept" && text != "auto") return false;
-  out = text == "off" ? Tuning::kOff : text == "kept" ? Tuning::kKept : Tuning::kAuto;
-  return true;
-}
-
-bool parse(std::string_view text, Codec& out) {
-  if (text != "none" && text != "lz4" && text != "zstd") return false;
-  out = text == "none" ? Codec::kNone : text == "lz4" ? Codec::kLz4 : Codec::kZstd;
-  return true;
-}
-
-bool parse(std::string_view text, SignalName& out) {
-  if (text != "off" && text != "SIGUSR1" && text != "SIGUSR2") return false;
-  out.number = text == "off" ? 0 : text == "SIGUSR1" ? SIGUSR1 : SIGUSR2;
   return true;
 }
 
@@ -200,12 +199,6 @@ bool parse(std::string_view text, Interval& out) {
   return false;
 }
 
-bool parse(std::string_view text, IpcPolicy& out) {
-  if (text != "auto" && text != "plain" && text != "refuse") return false;
-  out = text == "auto" ? IpcPolicy::kAuto : text == "plain" ? IpcPolicy::kPlain : IpcPolicy::kRefuse;
-  return true;
-}
-
 std::string print_bytes(uint64_t bytes) {
   if (bytes == 0) return "0";
   const char* const units[] = {"", "KiB", "MiB", "GiB"};
@@ -230,39 +223,11 @@ std::string print(const SmallSize& value) {
 std::string print(const BlockSize& value) {
   return print_bytes(value.bytes);
 }
-std::string print(const Backend& value) {
-  return value == Backend::kVmm ? "vmm" : "malloc";
-}
-std::string print(const Debug& value) {
-  return value == Debug::kOff ? "off" : "guard";
-}
 std::string print(const Path& value) {
   return value;
 }
 std::string print(const Count& value) {
   return fmt::format("{}", value.value);
-}
-std::string print(const Overflow& value) {
-  return value == Overflow::kOff ? "off" : "host";
-}
-std::string print(const IpcPolicy& value) {
-  return value == IpcPolicy::kAuto ? "auto" : value == IpcPolicy::kPlain ? "plain" : "refuse";
-}
-std::string print(const IoEngineKind& value) {
-  return value == IoEngineKind::kAuto ? "auto" : "threads";
-}
-std::string print(const DiskPriority& value) {
-  return value == DiskPriority::kNormal ? "normal" : "idle";
-}
-std::string print(const Tuning& value) {
-  return value == Tuning::kOff ? "off" : value == Tuning::kKept ? "kept" : "auto";
-}
-std::string print(const Codec& value) {
-  return value == Codec::kNone ? "none" : value == Codec::kLz4 ? "lz4" : "zstd";
-}
-std::string print(const SignalName& value) {
-  if (value.number == 0) return "off";
-  return value.number == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
 }
 std::string print(const Interval& value) {
   if (value.time.count() == 0) return "off";
@@ -273,12 +238,35 @@ std::string print(const Interval& value) {
   }
   return "off";
 }
-std::string print(const TraceStacks& value) {
-  return std::string(kTraceStacks[static_cast<size_t>(value)].first);
+
+template <OneOfWords Type>
+std::string print(const Type& value) {
+  for (const Word<Type>& word : kWords<Type>) {
+    if (value == word.value) return std::string(word.text);
+  }
+  return "";
 }
-std::string print(const Flag& value) {
-  return value ? "on" : "off";
+
+// Returns what a row of options.inc allows: its own text, or the words of its type.
+template <typename Type>
+std::string allowed_of(std::string_view text) {
+  return std::string(text);
 }
+template <OneOfWords Type>
+std::string allowed_of(std::string_view) {
+  std::string out;
+  for (const Word<Type>& word : kWords<Type>) {
+    const bool is_last = &word == &kWords<Type>.back();
+    if (!out.empty()) out += is_last ? " or " : ", ";
+    out += word.text;
+  }
+  return out;
+}
+
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) \
+  static_assert(OneOfWords<Type> == std::string_view(allowed).empty(), #name);
+#include "abi/options.inc"
+#undef SPW_OPTION
 
 std::string names() {
   std::string out;
@@ -297,11 +285,11 @@ std::optional<std::string> apply_entry(Config& config, std::string_view entry) {
   }
   const std::string_view name = trim(entry.substr(0, colon));
   const std::string_view value = trim(entry.substr(colon + 1));
-#define SPW_OPTION(option, Type, fallback, allowed, since, run_time, help)                        \
-  if (name == #option) {                                                                          \
-    if (parse(value, config.option)) return std::nullopt;                                         \
-    return fmt::format("{}: '{}' is not allowed; allowed: {}; it stays {}", name, value, allowed, \
-                       print(config.option));                                                     \
+#define SPW_OPTION(option, Type, fallback, allowed, since, run_time, help)               \
+  if (name == #option) {                                                                 \
+    if (parse(value, config.option)) return std::nullopt;                                \
+    return fmt::format("{}: '{}' is not allowed; allowed: {}; it stays {}", name, value, \
+                       allowed_of<Type>(allowed), print(config.option));                 \
   }
 #include "abi/options.inc"
 #undef SPW_OPTION
@@ -391,9 +379,9 @@ const std::string& configuration_page() {
         "larger than the machine is one.\n\n"
         "| option | allowed | default | since | changeable later | what it does |\n"
         "|---|---|---|---|---|---|\n";
-#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help)                        \
-  page += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", #name, allowed, fallback, since, \
-                      (run_time) ? "yes" : "no", help);
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help)                                   \
+  page += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", #name, allowed_of<Type>(allowed), fallback, \
+                      since, (run_time) ? "yes" : "no", help);
 #include "abi/options.inc"
 #undef SPW_OPTION
     page +=

@@ -57,6 +57,7 @@ struct Count {
 using Flag = bool;
 struct SignalName {
   int number = 0;  // 0: none
+  bool operator==(const SignalName&) const = default;
 };
 struct Interval {
   static constexpr std::chrono::milliseconds kShortest{100};

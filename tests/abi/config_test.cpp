@@ -110,6 +110,44 @@ TEST(ConfigText, PrintedValuesReadBackTheSame) {
   }
 }
 
+TEST(ConfigText, EveryWordThatIsAllowedReadsAndPrintsAsItself) {
+  struct Option {
+    std::string name;
+    std::string allowed;
+    std::vector<std::string> words;
+  };
+  const Option options[] = {
+      {"share_edges", "on or off", {"on", "off"}},
+      {"backend", "vmm or malloc", {"vmm", "malloc"}},
+      {"debug", "off or guard", {"off", "guard"}},
+      {"overflow", "off or host", {"off", "host"}},
+      {"trace_stacks", "off, python, cpp or all", {"off", "python", "cpp", "all"}},
+      {"preload_ipc", "auto, plain or refuse", {"auto", "plain", "refuse"}},
+      {"spill_engine", "auto or threads", {"auto", "threads"}},
+      {"spill_priority", "normal or idle", {"normal", "idle"}},
+      {"spill_tuning", "off, kept or auto", {"off", "kept", "auto"}},
+      {"spill_codec", "none, lz4 or zstd", {"none", "lz4", "zstd"}},
+      {"dump_signal", "SIGUSR1, SIGUSR2 or off", {"SIGUSR1", "SIGUSR2", "off"}},
+  };
+  for (const Option& option : options) {
+    Config config;
+    for (const std::string& word : option.words) {
+      EXPECT_THAT(config.apply(option.name + ":" + word, "t"), IsEmpty());
+      EXPECT_EQ(config.value(option.name).value(), word);
+    }
+    const std::string said = "; allowed: " + option.allowed + "; it stays " + option.words.back();
+    EXPECT_THAT(config.apply(option.name + ":nonsense", "t"), ElementsAre(HasSubstr(said)));
+  }
+}
+
+TEST(ConfigText, AFlagHasOtherSpellings) {
+  Config config;
+  for (const auto& [text, printed] : {std::pair{"true", "on"}, {"0", "off"}, {"1", "on"}, {"false", "off"}}) {
+    EXPECT_THAT(config.apply(std::string("strict:") + text, "t"), IsEmpty());
+    EXPECT_EQ(config.value("strict").value(), printed);
+  }
+}
+
 TEST(ConfigText, RandomTextIsRefusedNotFollowed) {
   std::mt19937 random(3);
   const std::string alphabet = "limtresv:,.%0123456789GiBK#\n\t\\ \x01\xff";
