@@ -15,7 +15,6 @@
 #include "allocator/size_classes.h"
 #include "driver/context.h"
 #include "include/spillway/spillway.h"
-#include "stats/host_memory.h"
 
 namespace spillway {
 namespace {
@@ -284,49 +283,6 @@ Config Process::config() {
   const Lock lock(mutex_);
   load_config();
   return config_;
-}
-
-Status Process::configure(const char* text) {
-  const Lock lock(mutex_);
-  load_config();
-  Config changed = config_;
-  const std::vector<std::string> complaints = changed.apply(text, "spw_conf_set");
-  if (!complaints.empty()) return Status::config(complaints.front());
-
-  bool in_use = false;
-  if (owned_allocator_ != nullptr) owned_allocator_->for_each([&](Arena&) { in_use = true; });
-  const std::vector<std::string> fixed = fixed_differences(config_, changed);
-  if (in_use && !fixed.empty()) {
-    return Status::invalid_state(
-        fmt::format("option '{}' can be set until a device is first used", fixed.front()));
-  }
-
-  const auto differs = [&](const char* option) SPW_REQUIRES(mutex_) {
-    return config_.value(option).value() != changed.value(option).value();
-  };
-  Status status;
-  if (in_use) {
-    const std::optional<std::string> mistake =
-        beyond_devices(config_, changed, [this]() SPW_REQUIRES(mutex_) { return largest_device_bytes(); });
-    if (mistake.has_value()) return Status::config("spw_conf_set: " + *mistake);
-    owned_allocator_->for_each([&](Arena& arena) {
-      mutex_.assert_held();  // for_each() calls this at once
-      Result<uint64_t> total = total_bytes(arena.device());
-      Status set = total.ok() ? Status() : total.take_status();
-      if (set.ok() && differs("limit")) set = arena.set_limit(changed.limit.of(total.value()));
-      if (set.ok() && differs("soft_limit")) set = arena.set_soft_limit(changed.soft_limit.of(total.value()));
-      if (set.ok() && differs("reserve")) set = arena.set_reserve(changed.reserve.of(total.value()));
-      if (!set.ok() && status.ok()) status = std::move(set);
-    });
-  }
-  if (PinnedBlocks* blocks = existing_pinned(); blocks != nullptr && status.ok()) {
-    blocks->arena().set_most_bytes(changed.pinned_limit.of(read_host_memory().total_bytes));
-    blocks->arena().forget_refusals();
-  }
-  if (!status.ok()) return status;
-  const bool grows = differs("pinned_ahead") && !tiers_.empty();
-  config_ = changed;
-  return grows ? pin_ahead(*owned_allocator_->existing(tiers_.begin()->first)) : Status();
 }
 
 namespace {

@@ -19,7 +19,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -142,6 +144,25 @@ class Process {
   void place_in_host_memory(Arena& arena) SPW_REQUIRES(mutex_);
   // Watches as Config::idle_after asks.
   void watch_for_idleness(Arena& arena) SPW_REQUIRES(mutex_);
+
+  // process_options.cpp. An option that may change at run time, and what its change does beyond being there
+  // for whoever reads it next.
+  struct RunTimeOption {
+    std::string_view name;
+    // To a device in use, before the change is kept.
+    Status (*set_on_device)(Arena&, const Config&, uint64_t device_bytes) = nullptr;
+    // To pinned memory, before the change is kept.
+    void (*set_on_pinned)(PinnedArena&, const Config&, uint64_t host_bytes) = nullptr;
+    // In the process, once it is kept.
+    Status (Process::*follow)() = nullptr;
+  };
+  static std::span<const RunTimeOption> run_time_options();
+  // What may be set before a device is in use alone, and what is more than a device has. Errors:
+  // invalid_state, config.
+  Status check_in_use(const Config& changed) SPW_REQUIRES(mutex_);
+  // Errors: the first of any device.
+  Status set_on_devices(const Config& changed) SPW_REQUIRES(mutex_);
+  Status follow_pinned_ahead() SPW_REQUIRES(mutex_);
 
   struct OomMoment {
     int device = -1;

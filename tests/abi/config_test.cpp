@@ -12,6 +12,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -363,6 +364,66 @@ TEST(Conf, LimitsAndTheReserveTakeEffectAtOnce) {
       SPW_CHECK(spw_conf_set("reserve:0,limit:unlimited") == SPW_OK);
       SPW_CHECK(spw_alloc(4 * kMiB, 0, nullptr, &block) == SPW_OK && spw_free(block) == SPW_OK);
       SPW_CHECK(spw_trim(0) == SPW_OK && spw_validate(0) == SPW_OK);
+    }
+  });
+}
+
+TEST(Conf, ASoftLimitTakesEffectAtOnce) {
+  for (const auto& [limit, reserved] : {std::pair{"soft_limit:40MiB", 40}, {"soft_limit:unlimited", 80}}) {
+    in_child({}, [&, bytes = reserved * static_cast<int64_t>(kMiB)] {
+      const auto driver = start_device();
+      // A real device may be done with the stream's work.
+      if (driver->find("spwSimConfigure") == nullptr) return;
+      CUstream streams[2] = {};
+      for (CUstream& stream : streams)
+        SPW_CHECK(driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+      void* block = nullptr;
+      SPW_CHECK(spw_alloc(40 * kMiB, 0, streams[0], &block) == SPW_OK && spw_conf_set(limit) == SPW_OK);
+      // The other stream has it after a wait of the device, or memory of its own.
+      const auto address = reinterpret_cast<CUdeviceptr>(block);
+      SPW_CHECK(driver->cuMemsetD8Async(address, 1, 40 * kMiB, streams[0]) == CUDA_SUCCESS);
+      SPW_CHECK(spw_free(block) == SPW_OK);
+      SPW_CHECK(spw_alloc(40 * kMiB, 0, streams[1], &block) == SPW_OK);
+      SPW_CHECK(stats_of(0).reserved_bytes.all.current == bytes);
+    });
+  }
+}
+
+// The page's rows: "| `name` | allowed | `default` | since | changeable later | ...".
+std::vector<std::pair<std::string, bool>> options_and_whether_they_change() {
+  std::vector<std::pair<std::string, bool>> out;
+  std::istringstream page(spw_conf_describe());
+  for (std::string line; std::getline(page, line);) {
+    std::istringstream cells(line);
+    std::vector<std::string> row;
+    for (std::string cell; std::getline(cells, cell, '|');) row.push_back(cell);
+    if (row.size() < 7 || row[1].find('`') == std::string::npos) continue;
+    out.emplace_back(row[1].substr(2, row[1].size() - 4), row[5] == " yes ");
+  }
+  return out;
+}
+
+TEST(Conf, OnlyWhatMayChangeDoesSoOnceADeviceIsUsed) {
+  const auto options = options_and_whether_they_change();
+  ASSERT_EQ(options.size(), Config().values().size());
+  in_child({}, [&] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(4096, 0, nullptr, &block) == SPW_OK);
+    const char* const values[] = {"1%",     "4KiB", "64KiB", "7",  "all",  "malloc", "guard",   "host",
+                                  "refuse", "on",   "off",   "1s", "idle", "lz4",    "SIGUSR1", "threads"};
+    for (const auto& [name, may_change] : options) {
+      const std::string before = value_of(name.c_str());
+      spw_status status = SPW_ERROR_CONFIG;
+      std::string tried;
+      for (const char* const value : values) {
+        if (status != SPW_ERROR_CONFIG || value == before) continue;
+        tried = value;
+        status = spw_conf_set((name + ":" + value).c_str());
+      }
+      std::fprintf(stderr, "%s:%s\n", name.c_str(), tried.c_str());
+      SPW_CHECK(status == (may_change ? SPW_OK : SPW_ERROR_INVALID_STATE));
+      SPW_CHECK(value_of(name.c_str()) == (may_change ? tried : before));
     }
   });
 }
