@@ -21,7 +21,7 @@ namespace spillway::bench {
 
 constexpr int kMaxThreads = 4;
 
-// What every run needs besides a contender. Outlives all runs.
+// Holds what every run needs besides a contender. Outlives all runs.
 struct Device {
   const Driver* driver = nullptr;
   CUcontext context = nullptr;

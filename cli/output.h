@@ -1,4 +1,4 @@
-// Where a command's answer goes: all of it or an error, never half of it without one.
+// Says where a command's answer goes: all of it or an error, never half of it without one.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ Status write_stdout(std::string_view text);
 // regular file.
 Status write_file(const std::string& path, std::string_view text);
 
-// What is wrong, in one line on stderr. Returns the exit code of an error, 1.
+// Says what is wrong, in one line on stderr. Returns the exit code of an error, 1.
 int complain(const Status& status);
 // The same, with the command's name.
 int complain(std::string_view command, const Status& status);

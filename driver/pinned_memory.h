@@ -11,7 +11,7 @@ namespace spillway {
 
 class PinnedMemory {
  public:
-  // Where memory begins: the size of a huge page, so that the kernel may use those.
+  // Memory begins at a multiple of this, the size of a huge page, so that the kernel may use those.
   static constexpr size_t kAlignment = size_t{2} << 20;
 
   PinnedMemory() = default;

@@ -18,7 +18,7 @@ struct Phase {
   double bytes;
 };
 
-// Of one step. Exposed is what compute does not hide: max(0, transfer - overlap).
+// Holds the times of one step. Exposed is what compute does not hide: max(0, transfer - overlap).
 struct StepTime {
   double transfer_seconds = 0;  // hops are pipelined: the slowest counts
   double exposed_seconds = 0;

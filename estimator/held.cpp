@@ -111,7 +111,7 @@ Buckets activation_buckets(const SavedBytes& saved, double inputs) {
   return out;
 }
 
-// Of the last layer, whose backward pass comes first.
+// Returns those of the last layer, whose backward pass comes first.
 double score_gradients(const TrainingRun& run, const Stage& stage) {
   const Chunk& chunk = stage.chunks.back();
   const Tower& tower = run.model.towers.back();

@@ -1,5 +1,5 @@
-// What is held at the end of the forward pass, where activations are most: what layers keep, and the largest
-// of what the turn to the backward pass needs beside it.
+// Adds up what is held at the end of the forward pass, where activations are most: what layers keep, and the
+// largest of what the turn to the backward pass needs beside it.
 #pragma once
 
 #include <vector>

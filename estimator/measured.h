@@ -26,7 +26,7 @@ constexpr Measured kContextBytes{400 * kMiB, "CUDA context and loaded kernels of
 constexpr Measured kCommunicatorBytes{600 * kMiB, "NCCL's buffers of a process in one group",
                                       "544 to 688 MB on four GPUs, NCCL issue 964"};
 
-// Where a run file does not say how fast its tiers are.
+// These count where a run file does not say how fast its tiers are.
 constexpr Measured kHostBandwidth{25e9, "bytes a second between device and pinned host memory",
                                   "A100 hosts on PCIe 4.0 x16: 24 to 25 GB/s, nvbandwidth issues 11 and 53"};
 constexpr Measured kNvmeBandwidth{3.2e9, "bytes a second between host and NVMe",

@@ -1,5 +1,5 @@
-// What is trained: towers of layers of blocks. Sizes are whole-model sizes, before any sharding; lengths are
-// in tokens and elements, never bytes. Plain data: a reader in inputs/ fills it, the rest of the library
+// Says what is trained: towers of layers of blocks. Sizes are whole-model sizes, before any sharding; lengths
+// are in tokens and elements, never bytes. Plain data: a reader in inputs/ fills it, the rest of the library
 // reads it.
 #pragma once
 
@@ -69,8 +69,8 @@ struct Mamba {
   int64_t norm_parameters = 0;
 };
 
-// What stands before a multi-token prediction layer (DeepSeek-V3, section 2.2): norms of the hidden state and
-// of the next token's embedding, and the projection of both to one width.
+// Holds what stands before a multi-token prediction layer (DeepSeek-V3, section 2.2): norms of the hidden
+// state and of the next token's embedding, and the projection of both to one width.
 struct PredictionInput {
   int64_t norm_parameters = 0;  // of these two and of the layer's final norm
 };

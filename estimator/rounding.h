@@ -1,5 +1,5 @@
-// What the allocator adds to a run's tensors, found by playing its allocations through the allocator's rules:
-// states, one step, the optimizer's states, a second step.
+// Tells what the allocator adds to a run's tensors, found by playing its allocations through the allocator's
+// rules: states, one step, the optimizer's states, a second step.
 #pragma once
 
 #include "estimator/buckets/states.h"

@@ -1,5 +1,5 @@
-// How a model is trained: precision, batch, sharding, kernels, machine. Plain data, filled by a reader in
-// inputs/.
+// Says how a model is trained: precision, batch, sharding, kernels, machine. Plain data, filled by a reader
+// in inputs/.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ enum class Precision { kFp32, kFp16, kBf16 };
 
 enum class OptimizerKind { kAdam, kAdam8bit, kAdamMini, kAdafactor, kLion, kSgdMomentum, kSgd, kMuon };
 
-// What of the model states is divided over the data-parallel ranks: ZeRO's stages.
+// Says what of the model states is divided over the data-parallel ranks: ZeRO's stages.
 enum class DataSharding { kNone, kOptimizer, kGradients, kParameters };
 
-// How attention scores are kept for the backward pass.
+// Says how attention scores are kept for the backward pass.
 enum class AttentionKernel {
   kFlash,         // not kept
   kMaterialised,  // kept, by fused softmax kernels
@@ -35,7 +35,7 @@ enum class Recompute {
   kFull,
 };
 
-// What selective recomputation drops.
+// Says what selective recomputation drops.
 struct RecomputeModules {
   bool attention_core = false;
   bool layer_norm = false;
@@ -138,7 +138,7 @@ struct Communication {
 
 enum class Tier { kDevice, kHost, kNvme };
 
-// What waits below the device and comes back for use.
+// Says what waits below the device and comes back for use.
 struct Offload {
   Tier optimizer = Tier::kDevice;   // fp32 copies, states and gradients; the host updates
   Tier parameters = Tier::kDevice;  // of layers that are not in use
@@ -155,9 +155,8 @@ struct Offload {
   }
 };
 
-// What differs between versions of a framework and the libraries under it. A reader decides it from the
-// machine and the date of the run; each field's history is in
-// inputs/megatron_versions.cpp.
+// Holds what differs between versions of a framework and the libraries under it. A reader decides it from the
+// machine and the date of the run; each field's history is in inputs/megatron_versions.cpp.
 struct Behaviour {
   bool flash_saves_output_twice = false;
   double fused_loss_bytes_per_logit = 10;

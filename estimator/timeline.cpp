@@ -45,7 +45,7 @@ bool gradients_stay(const TrainingRun& run) {
   return run.framework == Framework::kMegatron || gradients_live_in_buckets(run) || run.training.step_graph;
 }
 
-// Of one unit where each weight is updated as soon as its gradient is there, else of all.
+// Returns those of one unit where each weight is updated as soon as its gradient is there, else of all.
 double waiting_gradient_bytes(const TrainingRun& run, const StateBytes& states) {
   if (!run.training.step_in_backward) return states.gradients;
   const double unit = std::max(gathered_root_bytes(run), gathered_layer_bytes(run)) /
@@ -63,7 +63,7 @@ void add_rounding(const TrainingRun& run, const std::vector<RankWeight>& weights
   out.peak.push_back({"allocator rounding", rounding.peak - rounding.steady, kPlayed, kSource});
 }
 
-// What is there while a microbatch is under way, beside its activations.
+// Adds what is there while a microbatch is under way, beside its activations.
 void add_transient(const TrainingRun& run, const Stage& stage, const StateBytes& states,
                    const RankParameters& parameters, Buckets& out) {
   append(transient_overhead(run, stage), out);

@@ -1,4 +1,4 @@
-// How much of what can be gone through tests go through.
+// Says how much of what can be gone through tests go through.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace spillway::test {
 
-// Where scripts/test --long asks for everything, by SPILLWAY_TEST_THOROUGH.
+// Tells whether scripts/test --long asks for everything, by SPILLWAY_TEST_THOROUGH.
 inline bool is_thorough() {
   const char* const asked = std::getenv("SPILLWAY_TEST_THOROUGH");
   return asked != nullptr && *asked != 0;

@@ -21,17 +21,17 @@ Json measure_ranges(const Session& session);
 // The same calls while a stream is busy: their time, and whether the work was still running when they
 // returned.
 Json measure_behind_work(Session& session);
-// Whether bytes written through one view are read through another: in one stream, across streams, with a
-// shared edge.
+// Tells whether bytes written through one view are read through another: in one stream, across streams, with
+// a shared edge.
 Json check_aliasing(const Session& session);
 // Device memory replaced by host memory at one address: whether bytes survive, and how fast the device reads
 // them.
 Json check_remap(const Session& session);
-// What pointer attributes and cuMemGetInfo say of each kind of memory; what cuMemMap says to an offset.
+// Tells what pointer attributes and cuMemGetInfo say of each kind of memory; what cuMemMap says to an offset.
 Json check_answers(const Session& session);
 // Pinned copies in both directions, GB/s.
 Json measure_copies(const Session& session);
-// How many mappings may live at once.
+// Finds how many mappings may live at once.
 Json find_mapping_limit(const Session& session);
 
 }  // namespace spillway::probe

@@ -1,4 +1,4 @@
-// What every measurement of the probe works with: a device, two streams, and work to put on them.
+// Holds what every measurement of the probe works with: a device, two streams, and work to put on them.
 //
 // Failures are exceptions here, unlike in the library: a measurement is given up as a whole, its section of
 // the report says why, and the next one goes on. Used by one thread.
@@ -69,7 +69,7 @@ class Session {
   // Enqueued; sizes are multiples of 16.
   void copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) const;
   void wait() const { check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); }
-  // How many of the range's words differ from `value`; waits for the device.
+  // Counts how many of the range's words differ from `value`; waits for the device.
   size_t mismatches(CUdeviceptr src, size_t bytes, uint32_t value) const;
 
  private:

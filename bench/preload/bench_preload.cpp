@@ -15,7 +15,7 @@
 namespace spillway::bench {
 namespace {
 
-// Of the hooks, as a program finds them; and of the device, to count what they call.
+// Holds the functions of the hooks, as a program finds them, and of the device, to count what they call.
 struct Calls {
   PFN_cuMemAllocAsync_v11020 alloc_async = nullptr;
   PFN_cuMemFreeAsync_v11020 free_async = nullptr;

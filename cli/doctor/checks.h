@@ -1,4 +1,5 @@
-// What `spillway doctor` looks at: each thing probed where it can be, with the reason where it is absent.
+// Lists what `spillway doctor` looks at: each thing probed where it can be, with the reason where it is
+// absent.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ const char* word_of(CheckAnswer answer) {
   return "unknown";
 }
 
-// Where memory is spilled, or could be.
+// Returns where memory is spilled, or could be.
 std::string spill_directory() {
   std::vector<char> text(4096);
   const bool is_set =

@@ -92,7 +92,7 @@ Check process_service() {
                is_there ? folder : fmt::format("no control daemon at {}", folder));
 }
 
-// What the interpreter that programs would use finds; nothing is imported.
+// Tells what the interpreter that programs would use finds; nothing is imported.
 Check pytorch() {
   constexpr const char* kAsk =
       "python3 -c \"import importlib.metadata as m, importlib.util as u\n"

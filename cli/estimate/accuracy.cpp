@@ -126,8 +126,8 @@ std::string family_of(const Comparison& row) {
   return row.recorded.name.substr(0, row.recorded.name.find('/'));
 }
 
-// How the interval would do on one family had its widths been set on the others: the widths are scaled so
-// that nine in ten of the other families' runs are held.
+// Says how the interval would do on one family had its widths been set on the others: the widths are scaled
+// so that nine in ten of the other families' runs are held.
 struct LeftOut {
   double scale = 1;
   double holds = 0;  // percent of the family's runs

@@ -1,4 +1,4 @@
-// How far estimates of recorded runs are from what was measured, in tables.
+// Shows how far estimates of recorded runs are from what was measured, in tables.
 #pragma once
 
 #include <optional>

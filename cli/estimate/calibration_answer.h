@@ -1,4 +1,4 @@
-// What a catalog changed in an estimate, group by group.
+// Says what a catalog changed in an estimate, group by group.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -159,7 +159,7 @@ int answer_dumps(const EstimateChoices& choices) {
   return written.ok() ? 0 : complain("estimate", written);
 }
 
-// What cannot be asked together, in one line; empty where all is well.
+// Says what cannot be asked together, in one line; empty where all is well.
 std::string conflict(const EstimateChoices& choices) {
   if (choices.accuracy && choices.lines.empty()) return "--accuracy goes with --jsonl";
   if (!choices.hardware.empty() && choices.catalog.empty() && choices.dumps.empty())

@@ -1,4 +1,4 @@
-// What is asked of `spillway estimate`, ready to be answered.
+// Holds what is asked of `spillway estimate`, ready to be answered.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// What lies below the device, and what moving it costs a step, in both shapes of the answer.
+// Says what lies below the device, and what moving it costs a step, in both shapes of the answer.
 #pragma once
 
 #include <nlohmann/json.hpp>

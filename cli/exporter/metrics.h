@@ -1,4 +1,4 @@
-// What the exporter says of the live pages of a machine, in Prometheus' text format.
+// Writes what the exporter says of the live pages of a machine, in Prometheus' text format.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ namespace {
 
 using Parsed = nlohmann::json;
 
-// What can be simulated.
+// A device of these sizes can be simulated.
 constexpr uint64_t kLeastGpuBytes = uint64_t{2} << 20;
 constexpr uint64_t kMostGpuBytes = uint64_t{16} << 40;
 
@@ -102,7 +102,7 @@ int run(const LaunchChoices& choices) {
 
 // ---- dryrun
 
-// What the program's processes left in the folder, one file each.
+// Holds what the program's processes left in the folder, one file each.
 struct Results {
   bool watched = false;       // some process had PyTorch and said so
   bool complete = true;       // each that used CUDA said what it used
@@ -145,7 +145,7 @@ const char* name_of(Verdict verdict) {
   return "";
 }
 
-// Of a program that ended with the code.
+// Judges a program that ended with the code.
 Verdict judge(const Results& results, int code) {
   const auto is_out_of_memory = [](const Parsed& result) { return result.contains("oom"); };
   if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {

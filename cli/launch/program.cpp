@@ -122,7 +122,7 @@ Result<std::string> preload_library() {
   const fs::path lib = own_folder().parent_path() / "lib";
   std::vector<fs::path> folders{named_folder("SPILLWAY_PRELOAD"), lib};
   std::error_code error;
-  // Where Debian and its kin install: lib/x86_64-linux-gnu.
+  // Debian and its kin install there: lib/x86_64-linux-gnu.
   for (const auto& entry : fs::directory_iterator(lib, error)) {
     if (entry.is_directory(error)) folders.push_back(entry.path());
   }
@@ -244,7 +244,7 @@ Status execute(const std::vector<std::string>& program) {
 }
 
 Result<int> execute_and_wait(const std::vector<std::string>& program) {
-  // What the program ends with, or, through this pipe, why it could not be started.
+  // The child says through this pipe why the program could not be started.
   int failure[2];
   if (::pipe2(failure, O_CLOEXEC) != 0) return not_started(program, errno);
   const pid_t child = ::fork();

@@ -43,7 +43,7 @@ int complain(const char* command, const Status& status) {
   return 1;
 }
 
-// What of a file was not there to read: said, and not an error of the rest.
+// Says what of a file was not there to read, which is no error of the rest.
 void warn_of_gaps(const char* command, const Recording& recording) {
   if (!recording.missing.empty())
     std::fprintf(stderr, "spillway %s: %s: %s; what is before is shown\n", command, recording.path.c_str(),

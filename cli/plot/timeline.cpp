@@ -177,7 +177,7 @@ class TimelineMaker {
     }
   }
 
-  // Whether the event is a block's.
+  // Tells whether the event is a block's.
   bool take(const TraceRecord& event) {
     switch (event.kind) {
       case TraceKind::kLive:

@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-// What the blocks on the device are told apart by.
+// Says what the blocks on the device are told apart by.
 enum class PlotBy : uint8_t { kSize, kTag, kStream };
 
 struct PlotMark {

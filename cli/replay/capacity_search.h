@@ -35,7 +35,7 @@ struct CapacityGrid {
   uint64_t first_from(uint64_t bytes) const;
 };
 
-// Whether the trace runs at each of these capacities.
+// Tells whether the trace runs at each of these capacities.
 using CapacityProbe = std::function<Result<std::vector<bool>>(const std::vector<uint64_t>& capacities)>;
 
 // The smallest capacity of the grid from which every larger one succeeds. `unlimited_bytes` is what a

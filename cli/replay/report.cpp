@@ -97,7 +97,7 @@ std::string short_name(const std::string& path) {
   return name;
 }
 
-// What a row says beyond its columns.
+// Returns what a row says beyond its columns.
 std::string notes_of(const ReplayRow& row) {
   std::string notes;
   if (row.devices_with_events > 1) {

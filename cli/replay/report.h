@@ -1,5 +1,5 @@
-// What a replay found out about one trace, and how it is written: JSON by the contract, a table for people,
-// Markdown for comparisons.
+// Holds what a replay found out about one trace, and how it is written: JSON by the contract, a table for
+// people, Markdown for comparisons.
 #pragma once
 
 #include <cstdint>

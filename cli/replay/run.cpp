@@ -177,7 +177,7 @@ uint64_t driver_calls(const SimDevice& sim) {
   return sum;
 }
 
-// Of this thread, which other work on the machine cannot stretch.
+// Returns this thread's time, which other work on the machine cannot stretch.
 double processor_ns() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -45,7 +45,7 @@ struct SimDevice {
   int (*stream_create_)(Stream*, unsigned) = nullptr;
 };
 
-// Where the build put the simulated driver: ../lib/sim beside the running program's folder.
+// Returns where the build put the simulated driver: ../lib/sim beside the running program's folder.
 std::string default_sim_path();
 
 }  // namespace spillway

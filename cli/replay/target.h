@@ -1,5 +1,5 @@
-// What a trace is replayed against: one caching allocator, seen only through what every caching allocator
-// offers.
+// Declares what a trace is replayed against: one caching allocator, seen only through what every caching
+// allocator offers.
 //
 // A target lives in a worker process of its own. Before it is made, the worker has opened the simulated
 // libcuda.so.1 (its path is in SPILLWAY_LIBCUDA), called cuInit, and made device 0's primary context current;

@@ -28,7 +28,7 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<RunResult>);
 
-// What a worker sends back: this, then `text_bytes` of text.
+// A worker sends back this, then `text_bytes` of text.
 struct Message {
   spw_status code = SPW_OK;
   uint32_t text_bytes = 0;
@@ -181,7 +181,7 @@ class Worker {
     return Status::internal(fmt::format("the replay worker {}{}{}", how, line.empty() ? "" : ": ", line));
   }
 
-  // Of what the worker wrote to stderr, the first line that speaks of an error, or the last one.
+  // Returns, of what the worker wrote to stderr, the first line that speaks of an error, or the last one.
   std::string telling_line() const {
     std::string text(4096, '\0');
     const ssize_t got = error_fd_ < 0 ? -1 : pread(error_fd_, text.data(), text.size(), 0);

@@ -30,7 +30,7 @@ struct Diff {
 
 Diff diff_of(const RankReport& before, const RankReport& after);
 
-// What a change of a program may cost, for continuous integration.
+// Says what a change of a program may cost, for continuous integration.
 struct DiffGate {
   std::optional<uint64_t> max_peak_bytes;
   std::optional<double> max_ratio;  // of the second file's peak to the first one's

@@ -12,7 +12,7 @@ std::optional<uint64_t> device_free(const MemoryView& view) {
   return *view.device_bytes - std::min(*view.device_bytes, held);
 }
 
-// What can be reserved when `given_back` of what is reserved now has gone.
+// Returns what can be reserved when `given_back` of what is reserved now has gone.
 uint64_t new_memory(const MemoryView& view, uint64_t free, uint64_t given_back) {
   const uint64_t room = free + given_back;
   if (!view.limit_bytes) return room;

@@ -1,4 +1,4 @@
-// What grows with every step of a program that repeats itself: leaks, and caches without a bound.
+// Finds what grows with every step of a program that repeats itself: leaks, and caches without a bound.
 #pragma once
 
 #include <cstdint>

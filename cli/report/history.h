@@ -80,7 +80,7 @@ class History {
   // Takes the range out of what is there.
   void carve(uint64_t address, uint64_t bytes);
   Segment described(const MemoryEvent& event) const;
-  // What a block at the address can have at most; UINT64_MAX outside of segments.
+  // Returns what a block at the address can have at most; UINT64_MAX outside of segments.
   uint64_t room(uint64_t address) const;
   uint64_t block_bytes(uint64_t address, uint64_t requested) const;
   const Segment* segment_of(uint64_t address, uint64_t* begin) const;

@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-// What the page holds: report_json, and the picture's own members `timelines` and `maps` beside it.
+// Returns what the page holds: report_json, and the picture's own members `timelines` and `maps` beside it.
 nlohmann::ordered_json page_json(const JobReport& job, const std::optional<uint64_t>& fits);
 
 std::string page_html(const nlohmann::ordered_json& page);

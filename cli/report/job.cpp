@@ -19,7 +19,7 @@ constexpr size_t kSitesKept = 100;        // of each file
 constexpr double kOutlierDeviations = 5;  // in robust standard deviations
 constexpr double kOutlierShare = 0.01;    // of the median, at least
 
-// What is kept of a file.
+// Holds what is kept of a file.
 struct Kept {
   RankRow row;
   int64_t process_id = 0;

@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-// Of the rank that the report shows in full. Times are microseconds; events without times get one each.
+// Writes the rank that the report shows in full. Times are microseconds; events without times get one each.
 nlohmann::ordered_json perfetto_json(const RankReport& report);
 
 }  // namespace spillway

@@ -38,7 +38,7 @@ struct RankReport {
   std::vector<std::string> verdict;  // sentences: what is the case, and what to do
 
   const Moment& main() const { return moments.front(); }
-  // Where the program held the most: the live peak, or now.
+  // Returns where the program held the most: the live peak, or now.
   const Moment& live() const { return moments.size() > 1 ? moments[1] : moments.front(); }
 };
 

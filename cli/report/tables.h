@@ -24,7 +24,7 @@ struct SiteRow {
   uint64_t live_bytes = 0;  // as requested, pending blocks included
 };
 
-// What a pool or stream holds. What is free here serves no other one without a wait or a release.
+// Says what a pool or stream holds. What is free here serves no other one without a wait or a release.
 struct HolderRow {
   std::string name;
   uint64_t segments = 0;

@@ -30,7 +30,7 @@ inline constexpr size_t kMostTimelinePoints = 2000;
 std::vector<Timeline> timelines_of(const MemoryView& view, History& history,
                                    const std::vector<std::string>& largest_sites);
 
-// Of several dumps of one process, in order of time: device memory by what it is, and the tiers beside it.
+// Draws several dumps of one process, in order of time: device memory by what it is, and the tiers beside it.
 Timeline timeline_of_dumps(const std::vector<const MemoryView*>& dumps);
 
 }  // namespace spillway

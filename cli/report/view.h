@@ -1,5 +1,5 @@
-// What is known of one process's memory on one device, whoever wrote the file: a Spillway dump or a PyTorch
-// memory snapshot. Plain data; sizes are bytes, times microseconds since 1970.
+// Holds what is known of one process's memory on one device, whoever wrote the file: a Spillway dump or a
+// PyTorch memory snapshot. Plain data; sizes are bytes, times microseconds since 1970.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ struct MemoryEvent {
   int64_t time_us = 0;  // 0: the file has no times
 };
 
-// What the program said about its own time.
+// Holds what the program said about its own time.
 struct Mark {
   std::string name;
   bool begins = true;
@@ -142,7 +142,7 @@ struct MemoryView {
   std::string label() const;  // "rank 3, device 0"
 };
 
-// What the blocks say. Segments hold their blocks without gaps.
+// Adds up what the blocks say. Segments hold their blocks without gaps.
 Parts parts_of(const std::vector<SegmentView>& segments);
 
 // The largest free range in one segment.

@@ -119,7 +119,8 @@ Status measure_moves(int device, uint64_t bytes, const char* name, spw_tier tier
   return {};
 }
 
-// What programs use that leave it to the driver: memory that moves, asked for ahead, to the host and back.
+// Measures what programs use that leave it to the driver: memory that moves, asked for ahead, to the host and
+// back.
 Status measure_managed(const Context& context, uint64_t bytes, Json& figures) {
   const Driver& driver = context.driver();
   if (driver.cuMemAllocManaged == nullptr || driver.cuMemPrefetchAsync == nullptr)

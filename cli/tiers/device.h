@@ -1,4 +1,4 @@
-// What `tiers` says of devices and of the host, and what `bench-tiers` measures on a device.
+// Holds what `tiers` says of devices and of the host, and what `bench-tiers` measures on a device.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ struct ScreenSize {
   size_t rows = 24;
 };
 
-// What the terminal says; where it says nothing, COLUMNS, or 80.
+// Returns what the terminal says; where it says nothing, COLUMNS, or 80.
 ScreenSize screen_size() {
   ScreenSize size;
   winsize found{};

@@ -18,7 +18,8 @@ struct TopStyle {
   bool has_unicode = true;  // bars of blocks rather than letters
 };
 
-// What is shared by the text and the JSON. Rates are over the writer's last interval; 0 where there is none.
+// Holds what is shared by the text and the JSON. Rates are over the writer's last interval; 0 where there is
+// none.
 struct TopRates {
   double allocations_per_s = 0;
   double frees_per_s = 0;

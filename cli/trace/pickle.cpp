@@ -12,7 +12,7 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-// What a document may occupy while it is read; a snapshot of a million events needs a quarter of it.
+// This is what a document may occupy while it is read; a snapshot of a million events needs a quarter of it.
 constexpr uint64_t kMaxElements = 64u << 20;
 
 // Opcodes that name or call code, or that no snapshot contains: known only to be refused by name.

@@ -38,7 +38,7 @@ struct Recording {
   std::string missing;                               // in words, what of the file could not be read
 };
 
-// Whether the bytes begin as a trace file does.
+// Tells whether the bytes begin as a trace file does.
 bool is_trace_file(std::string_view data);
 
 // Either kind of file; of a bounded trace, both of its files. An error is one line that begins with the path.
@@ -47,8 +47,9 @@ Result<Recording> read_recording(const std::string& path, const SnapshotOptions&
 // A trace file's bytes, as far as they are whole: what follows is `missing`. Errors do not name a file.
 Result<Recording> parse_trace_file(std::string_view data);
 
-// What replay runs, of one device. Where records were dropped, a block whose free is missing ends when its
-// address is allocated again, and a free without an allocation is left out. Errors: invalid_argument.
+// Returns what replay runs, of one device. Where records were dropped, a block whose free is missing ends
+// when its address is allocated again, and a free without an allocation is left out. Errors:
+// invalid_argument.
 Result<Trace> to_trace(const Recording& recording, int device = -1);
 
 // For replay, which is not interested in the rest of a file.

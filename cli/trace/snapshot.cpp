@@ -20,7 +20,7 @@ using Kind = PickleValue::Kind;
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 48;
 constexpr size_t kMaxStreams = 1024;
 
-// What TraceRecord::device can name.
+// TraceRecord::device can name so many.
 constexpr size_t kMaxDevices = 128;
 
 enum class Action : uint8_t { kAllocate, kFreeRequested, kFreeCompleted, kOther };
@@ -240,7 +240,7 @@ class SnapshotReader {
     }
   }
 
-  // What is live before the first event: the end, taken back event by event.
+  // Returns what is live before the first event: the end, taken back event by event.
   std::vector<LiveBlock> live_at_start() {
     std::unordered_map<uint64_t, LiveBlock> live;
     std::vector<uint64_t> order;

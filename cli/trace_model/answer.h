@@ -1,4 +1,4 @@
-// What a traced model needs, for people and as docs/schema/trace-model.schema.json says.
+// Says what a traced model needs, for people and as docs/schema/trace-model.schema.json says.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What an allocator's counters say about where the memory went: rules that name evidence, cause and cure.
+// Tells what an allocator's counters say about where the memory went: rules that name evidence, cause and
+// cure.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ class Search {
   Search(const TrainingRun& run, const GpuMemory& gpu, const Estimator& estimator, Change change)
       : run_(run), gpu_(gpu), estimator_(estimator), change_(std::move(change)) {}
 
-  // Whether the setting fits; false as well where the run contradicts itself there.
+  // Tells whether the setting fits; false as well where the run contradicts itself there.
   bool fits(int64_t step) {
     Setting setting{{}, run_, {}};
     setting.text = change_(setting.run, step);

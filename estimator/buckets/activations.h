@@ -1,4 +1,5 @@
-// What the forward pass saves for the backward pass: each tensor of a layer, for one microbatch on one rank.
+// Adds up what the forward pass saves for the backward pass: each tensor of a layer, for one microbatch on
+// one rank.
 #pragma once
 
 #include <array>
@@ -38,9 +39,10 @@ struct SavedBytes {
 void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
                           int64_t source_sequence, std::vector<SavedTensor>& out);
 
-// What the backward pass of a layer's attention scores makes where softmax is no single kernel, less what the
-// layer has let go of by then: the gradient of the fp32 probabilities, its product with them and the gradient
-// of the scores stand beside each other (PyTorch, SoftMax.cu), and the 16-bit probabilities are gone.
+// Returns what the backward pass of a layer's attention scores makes where softmax is no single kernel, less
+// what the layer has let go of by then: the gradient of the fp32 probabilities, its product with them and the
+// gradient of the scores stand beside each other (PyTorch, SoftMax.cu), and the 16-bit probabilities are
+// gone.
 double score_gradient_bytes(const TrainingRun& run, const Tower& tower, const Layer& layer);
 
 // The same under recomputation of operators: outputs of attention and of every second matrix product, from
@@ -56,7 +58,7 @@ double checkpoint_bytes(const TrainingRun& run, const Tower& tower);
 // Tokens of one microbatch on one rank.
 double rank_tokens(const TrainingRun& run, const Tower& tower);
 
-// Of a saved tensor.
+// Returns what an element of a saved tensor takes.
 double activation_element_bytes(const TrainingRun& run);
 
 }  // namespace spillway::estimator

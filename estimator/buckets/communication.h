@@ -1,4 +1,4 @@
-// What data parallelism holds beside the model states: gradient buckets, gathered weights.
+// Adds up what data parallelism holds beside the model states: gradient buckets, gathered weights.
 #pragma once
 
 #include "estimator/buckets/bucket.h"
@@ -20,7 +20,7 @@ Buckets transient_communication(const TrainingRun& run, const RankParameters& pa
 // 16-bit gradients and the input of their reduction.
 double layer_reduction_bytes(const TrainingRun& run);
 
-// What the optimizer step makes beside the states.
+// Returns what the optimizer step makes beside the states.
 double step_temporary_bytes(const TrainingRun& run, const StateBytes& states);
 
 }  // namespace spillway::estimator

@@ -1,4 +1,4 @@
-// What neither the model nor its activations explain: workspaces, buffers of communication, masks.
+// Adds up what neither the model nor its activations explain: workspaces, buffers of communication, masks.
 #pragma once
 
 #include "estimator/buckets/bucket.h"

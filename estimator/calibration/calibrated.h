@@ -41,7 +41,7 @@ class CalibratedEstimator {
   // where model and parallel settings are the same; else not at all.
   Result<Estimate> operator()(const TrainingRun& run) const;
 
-  // How the answer for one run comes about. Errors: as estimate().
+  // Tells how the answer for one run comes about. Errors: as estimate().
   Result<Calibration> explain(const TrainingRun& run) const;
 
  private:

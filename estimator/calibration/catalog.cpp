@@ -102,7 +102,7 @@ Result<CatalogLine> parse_line(const std::string& text) {
   return out;
 }
 
-// Whether the file's last line lacks its end.
+// Tells whether the file's last line lacks its end.
 bool cut_off(int fd, off_t size) {
   char last = '\n';
   return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';

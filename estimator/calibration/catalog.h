@@ -31,7 +31,7 @@ struct Catalog {
 
   // The hardware that lines of this run were measured on, each once.
   std::vector<std::string> hardware_for(const TrainingRun& run) const;
-  // Of one key.
+  // Returns those of one key.
   std::vector<Observation> observations(const std::string& key) const;
 };
 

@@ -1,4 +1,4 @@
-// What measurements say about an estimate, group by group: how many times as much a group takes as was
+// Tells what measurements say about an estimate, group by group: how many times as much a group takes as was
 // predicted, and how sure that is.
 //
 // A peak is model states and a rest. The program says what its states are (Measurement::annotations); what
@@ -30,13 +30,13 @@ const char* group_name(Group group);
 // Bytes of each group; none where nothing is known.
 using GroupBytes = std::array<std::optional<double>, kGroups>;
 
-// What an estimate of one rank class says.
+// Returns what an estimate of one rank class says.
 GroupBytes predicted_groups(const RankClass& rank);
 // The phase that is the peak.
 const char* peak_phase(const RankClass& rank);
 
-// Whether the phase that peaks stands out: it has at least twice what any other has above the bytes between
-// steps. Else a measured peak may be of another phase, and says nothing about this one.
+// Tells whether the phase that peaks stands out: it has at least twice what any other has above the bytes
+// between steps. Else a measured peak may be of another phase, and says nothing about this one.
 bool peak_stands_out(const RankClass& rank);
 
 // The groups of a measured peak; transient bytes only where the predicted peak stands out. With
@@ -65,8 +65,8 @@ struct Factor {
   size_t observations = 0;
   double observed_at = 0;  // the prediction that a single observation was of
 
-  // How far a single observation may mislead at another size: what it differs by may be in proportion or may
-  // be fixed.
+  // Says how far a single observation may mislead at another size: what it differs by may be in proportion or
+  // may be fixed.
   double doubt(double predicted) const;
 
   double of(double predicted) const { return fixed_bytes + value * predicted; }
@@ -80,7 +80,7 @@ class Factors {
   Factors(const std::vector<Observation>& observations, const std::string& kernels);
 
   const Factor& of(Group group) const { return states_[static_cast<size_t>(group)]; }
-  // Of the bytes that one phase has above those between steps.
+  // Returns the factor of the bytes that one phase has above those between steps.
   const Factor& of_phase(const std::string& phase) const;
 
   // The estimate with each group times its factor: buckets, phases, peaks, interval.

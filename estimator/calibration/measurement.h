@@ -1,4 +1,4 @@
-// What an allocator counted in one process on one device, whoever the allocator was.
+// Holds what an allocator counted in one process on one device, whoever the allocator was.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct Measurement {
   double cached_free_bytes = 0;  // of whole segments, now
   int64_t retries = 0;           // flushes before an allocation succeeded
   int64_t ooms = 0;
-  // What the program said its bytes are: parameter_bytes, gradient_bytes, buffer_bytes, optimizer_bytes,
-  // outside_bytes (spillway.annotate).
+  // Holds what the program said its bytes are: parameter_bytes, gradient_bytes, buffer_bytes,
+  // optimizer_bytes, outside_bytes (spillway.annotate).
   std::map<std::string, double> annotations = {};
   std::vector<double> blocks = {};  // requested bytes of the blocks that were live
   bool blocks_at_peak = false;      // when requests peaked; else when the file was written

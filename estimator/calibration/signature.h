@@ -1,4 +1,5 @@
-// What two runs must share for the measurements of one to speak for the other, as text that people can read.
+// Says what two runs must share for the measurements of one to speak for the other, as text that people can
+// read.
 #pragma once
 
 #include <string>

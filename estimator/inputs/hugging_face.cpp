@@ -41,7 +41,7 @@ class Reader {
     }
     return values_.whole(key, otherwise, least, most);
   }
-  // What a type has without saying so.
+  // Returns what the file says, or what the type has without saying so.
   bool flag(const char* key, bool otherwise) {
     return key == nullptr || is_null(key) ? otherwise : values_.flag(prefix_ + key, otherwise);
   }

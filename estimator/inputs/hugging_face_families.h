@@ -1,4 +1,4 @@
-// What sets the types of Hugging Face's models apart from Llama, and apart from what their `config.json`
+// Says what sets the types of Hugging Face's models apart from Llama, and apart from what their `config.json`
 // says. Sources: transformers 4.57, models/<type>/modeling_<type>.py and configuration_<type>.py.
 #pragma once
 
@@ -20,8 +20,8 @@ enum class SharedNorms {
   kParallelAttention,  // `parallel_attn`, or by `new_decoder_architecture` their count
 };
 
-// What a type has where its file does not say; 0 where the file must. A composite model's file leaves out of
-// its parts whatever is as the type has it, so these count only there.
+// Holds what a type has where its file does not say; 0 where the file must. A composite model's file leaves
+// out of its parts whatever is as the type has it, so these count only there.
 struct Widths {
   int64_t hidden = 0;
   int64_t layers = 0;

@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 
 constexpr int kDeepest = 64;
 
-// What stands where parsing ended, as far as it can be printed.
+// Returns what stands where parsing ended, as far as it can be printed.
 std::string place_of(const std::string& text, size_t byte) {
   constexpr size_t kShown = 20;
   const size_t at = std::min(text.size(), byte == 0 ? 0 : byte - 1);

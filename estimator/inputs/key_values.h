@@ -45,7 +45,7 @@ class KeyValues {
 
   // Past this no width of a model means anything, and products of three widths still fit 64 bits.
   static constexpr int64_t kMost = int64_t{1} << 20;
-  // Of lengths and tables.
+  // Lengths and tables have at most so many.
   static constexpr int64_t kMostEntries = int64_t{1} << 24;
 
  private:

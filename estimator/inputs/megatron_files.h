@@ -10,7 +10,7 @@
 
 namespace spillway::estimator {
 
-// What the last rank's allocator counted.
+// Holds what the last rank's allocator counted.
 struct MeasuredBytes {
   double steady = 0;
   double peak = 0;

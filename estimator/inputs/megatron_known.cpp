@@ -6,7 +6,7 @@
 namespace spillway::estimator {
 namespace {
 
-// How names begin that say nothing about memory: data, learning rates, logging, checkpoints, process groups,
+// Names that begin so say nothing about memory: data, learning rates, logging, checkpoints, process groups,
 // and numbers that only change values.
 constexpr std::array<std::string_view, 63> kWithoutEffect = {"adam-",
                                                              "async-",

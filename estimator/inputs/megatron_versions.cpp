@@ -1,5 +1,5 @@
-// What the machine, the environment and the date of a run say about the software under it. Dates are those of
-// Megatron-LM's public history: its containers (docker/), and the commits named beside each rule.
+// Tells what the machine, the environment and the date of a run say about the software under it. Dates are
+// those of Megatron-LM's public history: its containers (docker/), and the commits named beside each rule.
 #include <algorithm>
 #include <array>
 

@@ -29,7 +29,7 @@ bool take(std::string_view& rest, char wanted) {
   return true;
 }
 
-// What follows one item, written as often as a "*n" behind it says.
+// Reads what follows one item, written as often as a "*n" behind it says.
 std::string repeated(std::string item, std::string_view& rest, bool& ok) {
   if (!take(rest, '*')) return item;
   const int64_t times = take_number(rest);

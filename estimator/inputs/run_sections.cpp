@@ -60,7 +60,7 @@ void read_communication(KeyValues& values, TrainingRun& run) {
   out.engine = deepspeed ? DataParallelEngine::kDeepspeed : DataParallelEngine::kTorch;
   if (!deepspeed) {
     out.gradients_are_views = values.truth("communication.gradient_as_bucket_view");
-    // How much is reduced at a time: the buckets hold all gradients whatever their size.
+    // It says how much is reduced at a time: the buckets hold all gradients whatever their size.
     values.number("communication.bucket_cap_mb", 25, 1, 1e6);
     return;
   }

@@ -62,7 +62,7 @@ std::string first_of(KeyValues& values, std::initializer_list<const char*> keys,
   return otherwise;
 }
 
-// How the optimizer steps, and whether it and the weights lie in host memory (FSDP's CPU offload).
+// Says how the optimizer steps, and whether it and the weights lie in host memory (FSDP's CPU offload).
 void add_step(KeyValues& values, RunKeys& out) {
   const std::string implementation =
       values.choice("optimizer.implementation", "fused", {"for-loop", "foreach", "fused"});

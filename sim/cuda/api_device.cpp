@@ -24,7 +24,7 @@ struct AttributeValue {
   int value;
 };
 
-// What an H200 answers, where a program under test may ask.
+// An H200 answers this, where a program under test may ask.
 constexpr AttributeValue kAttributes[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

@@ -1,4 +1,4 @@
-// What a device keeps for its graphs.
+// Answers what a device keeps for its graphs.
 #include "sim/cuda/call.h"
 
 using namespace spillway::sim;

@@ -5,7 +5,7 @@
 
 using namespace spillway::sim;
 
-// What cuda.h may declare under another name, or not at all.
+// Declares what cuda.h may declare under another name, or not at all.
 #define SPWSIM_DECLARE(symbol) extern "C" CUresult spwsim_proc_##symbol() __asm__(#symbol);
 #define SPWSIM_ENTRY(name, version, symbol) SPWSIM_DECLARE(symbol)
 #define SPWSIM_ALSO(name, version, symbol) SPWSIM_DECLARE(symbol)

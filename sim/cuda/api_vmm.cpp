@@ -13,7 +13,7 @@ namespace {
 constexpr int kLocationHost = 2;  // CU_MEM_LOCATION_TYPE_HOST, newer than the oldest header
 constexpr int kLocationHostNuma = 3;
 
-// Whether memory can be created there; its device, or kHostDevice.
+// Tells whether memory can be created there; its device, or kHostDevice.
 bool resolve_location(const State& state, const CUmemAllocationProp& prop, int* device) {
   const int type = static_cast<int>(prop.location.type);
   *device = type == CU_MEM_LOCATION_TYPE_DEVICE ? prop.location.id : kHostDevice;

@@ -1,6 +1,6 @@
-// What is known about calls of entry points: how often each was called, which call is to fail, and how long
-// it would have taken on a device. Kept by base name, so that all ABIs of a function share one row. Guarded
-// by State's lock.
+// Keeps what is known about calls of entry points: how often each was called, which call is to fail, and how
+// long it would have taken on a device. Kept by base name, so that all ABIs of a function share one row.
+// Guarded by State's lock.
 #pragma once
 
 #include <array>

@@ -18,7 +18,7 @@ void add_unique(std::vector<size_t>* to, const std::vector<size_t>& from) {
   }
 }
 
-// Whether this capture forbids unsafe calls to the calling thread.
+// Tells whether this capture forbids unsafe calls to the calling thread.
 bool forbids(const Capture& capture) {
   const ThreadState& thread = this_thread();
   if (thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;

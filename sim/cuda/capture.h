@@ -22,7 +22,7 @@ namespace spillway::sim {
 
 struct Graph;
 
-// What reports call nodes of memory.
+// Reports call nodes of memory so.
 constexpr const char* kAllocationNode = "allocation node";
 constexpr const char* kFreeNode = "free node";
 

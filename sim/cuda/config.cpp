@@ -219,7 +219,7 @@ std::array<char, 16> uuid_of(int machine_device) {
 
 namespace {
 
-// What follows "GPU" or "MIG".
+// Returns what follows "GPU" or "MIG".
 std::string uuid_text(int machine_device) {
   std::string text = "-";
   int at = 0;

@@ -14,7 +14,7 @@ bool device_visible(State& state, uint64_t address) {
   return state.memory.find(address) != nullptr;
 }
 
-// Where the bytes at an address are; ordinary host memory is where it is.
+// Finds where the bytes at an address are; ordinary host memory is where it is.
 char* locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous) {
   if (pageable) {
     *contiguous = UINT64_MAX;

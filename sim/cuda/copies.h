@@ -14,7 +14,7 @@ struct Copy {
   uint64_t bytes;
   CopySide to_side;
   CopySide from_side;
-  // Of the peer form: each side is reached from the device of its own context.
+  // The peer form has these: each side is reached from the device of its own context.
   CUcontext to_context = nullptr;
   CUcontext from_context = nullptr;
 };

@@ -1,4 +1,4 @@
-// What processes know of each other's events: a table in shared memory, one row for each event that its
+// Holds what processes know of each other's events: a table in shared memory, one row for each event that its
 // process has exported. Every process that has the event counts its records there.
 #pragma once
 
@@ -34,7 +34,7 @@ class EventTable {
   // A row for an event of this number; kRows when there is none left.
   uint32_t take(uint64_t id);
   void give_back(uint32_t index) { rows_[index].id.store(0); }
-  // Whether it is another process's, and that has ended: nothing of it is enqueued any more.
+  // Tells whether it is another process's, and that has ended: nothing of it is enqueued any more.
   bool is_abandoned() const;
 
  private:

@@ -1,5 +1,5 @@
-// Where a piece of device memory is found by another process: what an exported file descriptor holds, and a
-// handle of cuIpcGetMemHandle.
+// Says where a piece of device memory is found by another process: what an exported file descriptor holds,
+// and a handle of cuIpcGetMemHandle.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ struct State;
 struct Stream;
 
 struct GraphBlock {
-  // Where the block's free node is, if it has one.
+  // Says where the block's free node is, if it has one.
   enum class FreeNode : uint8_t { kNone, kInOwnGraph, kInAnother };
 
   int device = 0;
@@ -59,7 +59,7 @@ struct GraphBlocks {
 CUresult add_graph_block(Call& call, GraphBlocks& blocks, CUdeviceptr* out, uint64_t bytes, int device);
 // A free node; errors as those of cuGraphAddMemFreeNode.
 CUresult add_graph_free(State& state, GraphBlocks& blocks, CUdeviceptr start);
-// What an allocation or a free node does, for the race detector.
+// Returns what an allocation or a free node does, for the race detector.
 RangeAccess whole_graph_block(State& state, CUdeviceptr start);
 
 // Another graph has the same nodes, or has them no more.

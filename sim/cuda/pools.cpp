@@ -11,7 +11,7 @@ bool host_knows(const State& state, const MemoryPool::Free& block) {
   return state.scheduler.host_knows(block.freed);
 }
 
-// Whether what the stream does next comes after the free as it is.
+// Tells whether what the stream does next comes after the free as it is.
 bool comes_after(const State& state, const MemoryPool& pool, const Stream& stream,
                  const MemoryPool::Free& block) {
   const WorkPoint& freed = block.freed;

@@ -12,7 +12,7 @@ constexpr uint64_t kPollingLoop = 64;
 // In Completion::kLate, one query in so many finds that the work has just completed.
 constexpr uint64_t kLateOdds = 3;
 
-// Whether this query, of work that is not complete, finds it complete.
+// Tells whether this query, of work that is not complete, finds it complete.
 template <typename Asked>
 bool completes_now(State& state, Asked* asked) {
   if (asked->fruitless_since != state.enqueues) asked->fruitless_queries = 0;

@@ -68,14 +68,14 @@ class Scheduler {
   bool host_knows(const WorkPoint& point) const {
     return point.timeline == kNoTimeline || host_.reached(point.timeline, point.position);
   }
-  // Whether anything on the timeline has bytes to move or another timeline to wait for.
+  // Tells whether anything on the timeline has bytes to move or another timeline to wait for.
   bool waits(TimelineId id) const { return !timelines_[id].pending.empty(); }
   void force(TimelineId id, uint64_t position, Lock& lock);
   void force(const WorkPoint& point, Lock& lock) {
     if (point.timeline != kNoTimeline) force(point.timeline, point.position, lock);
   }
 
-  // What came before the timeline's next work, the host's knowledge at the last enqueue included.
+  // Returns what came before the timeline's next work, the host's knowledge at the last enqueue included.
   const VectorClock& clock(TimelineId id) const { return timelines_[id].clock; }
   const VectorClock& host() const { return host_; }
   void host_learns(const VectorClock& clock) { host_version_ += host_.join(clock) ? 1 : 0; }

@@ -23,7 +23,7 @@ struct Access {
   bool same(const Access& other) const { return same_grid(other) && view == other.view; }
 };
 
-// What is wrong with an access, and the earlier one it conflicts with.
+// Says what is wrong with an access, and the earlier one it conflicts with.
 struct Conflict {
   enum class Kind { kNone, kRace, kAlias } kind = Kind::kNone;
   bool earlier_wrote = false;

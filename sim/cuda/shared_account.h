@@ -1,6 +1,6 @@
-// How many bytes of each simulated device other processes hold, where several share it: a file in which every
-// process has a slot with its own figures. A slot is its owner's by a lock on one byte of the open file, so
-// that what a process held is free again when it ends, however it ends. Guarded by State's lock; the
+// Keeps how many bytes of each simulated device other processes hold, where several share it: a file in which
+// every process has a slot with its own figures. A slot is its owner's by a lock on one byte of the open
+// file, so that what a process held is free again when it ends, however it ends. Guarded by State's lock; the
 // functions lock out other processes.
 #pragma once
 

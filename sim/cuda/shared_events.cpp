@@ -14,7 +14,7 @@ namespace {
 constexpr auto kPollingInterval = std::chrono::microseconds(200);
 constexpr uint64_t kMagic = 0x746e657665;
 
-// What a CUipcEventHandle holds.
+// Defines what a CUipcEventHandle holds.
 struct Exported {
   uint64_t magic;
   int32_t pid;

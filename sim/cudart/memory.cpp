@@ -14,7 +14,7 @@ CUdeviceptr device_pointer(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
-// Where the driver stores an address for the caller: both are one 64-bit word.
+// Returns where the driver stores an address for the caller: both are one 64-bit word.
 CUdeviceptr* address_of(void** pointer) {
   static_assert(sizeof(CUdeviceptr) == sizeof(void*));
   return reinterpret_cast<CUdeviceptr*>(pointer);

@@ -1,5 +1,5 @@
-// What PyTorch's libraries import and this device does not have. Each answers cudaErrorNotSupported, as CUDA
-// does on a device that lacks a feature, and hands nothing out.
+// Defines what PyTorch's libraries import and this device does not have. Each answers cudaErrorNotSupported,
+// as CUDA does on a device that lacks a feature, and hands nothing out.
 #include "sim/cudart/runtime.h"
 
 namespace {

@@ -1,5 +1,5 @@
-// What every function of the stand-in runtime shares: the thread's last error, its current device, and the
-// primary context that the runtime makes current on first use.
+// Holds what every function of the stand-in runtime shares: the thread's last error, its current device, and
+// the primary context that the runtime makes current on first use.
 //
 // Per-thread state only, besides one retained primary context per device (kept until the process ends, as
 // NVIDIA's runtime does).

@@ -1,4 +1,4 @@
-// What programs get wrong, at the C ABI: each mistake is one line of text, and changes nothing.
+// Shows what programs get wrong, at the C ABI: each mistake is one line of text, and changes nothing.
 #include <cstring>
 #include <string>
 #include <vector>

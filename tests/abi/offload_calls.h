@@ -1,4 +1,4 @@
-// What tests of regions and stashes say in one line: bytes of a region, and what its tiers hold.
+// Holds what tests of regions and stashes say in one line: bytes of a region, and what its tiers hold.
 #pragma once
 
 #include <cstring>

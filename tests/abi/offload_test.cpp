@@ -97,7 +97,7 @@ TEST(AbiOffload, AnAllocationThatWouldFailEvictsWhatMayGo) {
   });
 }
 
-// What a callback does while a region comes back, and how often it was called.
+// Holds what a callback does while a region comes back, and how often it was called.
 struct MakingRoom {
   int calls = 0;
   bool evicts = true;
@@ -406,7 +406,7 @@ TEST(AbiOffload, ARegionHasACodecOfItsOwn) {
   });
 }
 
-// Of the files in `folder` that this process has open: the spill file has no name there.
+// Adds up the files in `folder` that this process has open: the spill file has no name there.
 uint64_t bytes_on_disk(const std::string& folder) {
   uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

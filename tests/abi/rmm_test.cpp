@@ -127,7 +127,7 @@ struct Block {
   size_t bytes;
 };
 
-// How a program takes memory: with the order of a stream, or without one.
+// Says how a program takes memory: with the order of a stream, or without one.
 struct Use {
   CUstream stream;
   bool synchronous;

@@ -324,7 +324,7 @@ TEST(Arena, ThreadsOnOneStreamAndOnTheirOwn) {
   EXPECT_EQ(arena->stats().active_bytes.all.current, 0);
 }
 
-// What "idle" and "busy" do to a program that repeats itself: what its passes find is as it was.
+// A program that repeats itself may be "idle" and "busy" in turn: what its passes find is as it was.
 TEST(Arena, WhatWentForAWhileIsTakenBackSoThatAPassNeedsNoDriver) {
   Device device;
   if (!device.simulated()) GTEST_SKIP() << "counts the simulated driver's calls";

@@ -88,7 +88,7 @@ class Device {
     EXPECT_EQ(driver->cuStreamWaitEvent(later, edge, 0), CUDA_SUCCESS);
     EXPECT_EQ(driver->cuEventDestroy(edge), CUDA_SUCCESS);
   }
-  // What the race detector has to say; empty is good.
+  // Returns what the race detector has to say; empty is good.
   std::string reports() const {
     std::string all;
     for (size_t i = 0; simulated() && i < report_count() && i < 5; ++i) all += std::string(report(i)) + "\n";

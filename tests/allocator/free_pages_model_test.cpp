@@ -45,7 +45,7 @@ class ByteMap {
     return static_cast<uint32_t>(
         std::count_if(used_.begin(), used_.end(), [](const auto& entry) { return entry.second.none(); }));
   }
-  // Whether the range is where its bytes are now, and nobody uses them.
+  // Tells whether the range is where its bytes are now, and nobody uses them.
   bool fits(const CachedRange& range) const {
     if (is_lost(range)) return false;
     bool fits = true;

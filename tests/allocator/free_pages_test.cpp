@@ -112,7 +112,7 @@ TYPED_TEST(FreePagesKinds, ASmallBlockIsCutFromTheSmallestPieceThatHoldsIt) {
   EXPECT_EQ(begin_of(150), (std::pair{PageId{1}, kPageQuanta - 200}));
   EXPECT_EQ(begin_of(250), (std::pair{PageId{0}, 50u})) << "what remains stays a prefix";
   EXPECT_EQ(begin_of(301).first, kNoPage);
-  // Where slabs may begin: at multiples of 32 quanta.
+  // Slabs may begin at multiples of 32 quanta.
   const std::optional<Layout> slab = row.pages.find_fragment(Request::for_slab(0));
   ASSERT_TRUE(slab.has_value());
   EXPECT_EQ(slab->va % kGranuleBytes, 0u);

@@ -78,7 +78,7 @@ class AskingProgram {
     live_.add({va, bytes, stream, stream});
   }
 
-  // Whether some stream is served without new memory.
+  // Tells whether some stream is served without new memory.
   bool serves(uint64_t bytes) {
     const int64_t allocs = arena_->stats().num_device_alloc;
     for (CUstream stream : streams_) {

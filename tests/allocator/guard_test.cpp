@@ -46,7 +46,7 @@ class Guarded {
   }
   Status free(void* pointer) { return guard.free(pointer, __builtin_return_address(0)); }
 
-  // What a kernel of the program that runs on `stream` would write.
+  // Writes what a kernel of the program that runs on `stream` would write.
   void write(uint64_t va, const std::vector<uint8_t>& bytes, CUstream stream) const {
     ASSERT_EQ(device.driver->cuMemcpyHtoDAsync(va, bytes.data(), bytes.size(), stream), CUDA_SUCCESS);
   }

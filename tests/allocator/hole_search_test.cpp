@@ -35,7 +35,8 @@ uint32_t fewest_pages(const Hole& hole, uint32_t quanta) {
   return fewest;
 }
 
-// Where the fit begins, counted from the hole's first quantum; negative where that is before the hole.
+// Returns where the fit begins, counted from the hole's first quantum; negative where that is before the
+// hole.
 int64_t begin_of(const Hole& hole, const Fit& fit) {
   return (int64_t{fit.first} - int64_t{hole.first}) * kPageQuanta + hole.head_quanta - fit.head_quanta;
 }

@@ -23,7 +23,7 @@ bool is_of_this_program(const void* caller) {
   return dladdr(caller, &info) != 0 && info.dli_fbase == kBase;
 }
 
-// Of the tables that are mapped.
+// The tables that are mapped take so much.
 int64_t mapped_bytes = 0;
 
 bool fails_now() {
@@ -44,7 +44,7 @@ bool fails_now() {
   std::free(memory);
 }
 
-// What the linker puts in place of mmap() and munmap() in this program (--wrap): large tables are mapped.
+// The linker puts these in place of mmap() and munmap() in this program (--wrap): large tables are mapped.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" void* __real_mmap(void* at, size_t bytes, int protection, int flags, int file, off_t offset);
 extern "C" void* __wrap_mmap(void* at, size_t bytes, int protection, int flags, int file, off_t offset) {

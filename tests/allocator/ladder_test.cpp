@@ -1,4 +1,4 @@
-// What a miss costs before a rung serves it: the program is looked for once, whatever the rungs are.
+// Shows what a miss costs before a rung serves it: the program is looked for once, whatever the rungs are.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What was looked for while `request` ran.
+// Returns what was looked for while `request` ran.
 template <typename Work>
 Predictor::Looks looks_of(const Arena& arena, Work request) {
   const Predictor::Looks before = arena.looks();

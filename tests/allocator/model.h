@@ -1,5 +1,5 @@
-// What random programs share: dice, the model of what is live, the driver calls that may fail, and how long
-// they run (SPILLWAY_TEST_SEEDS, SPILLWAY_TEST_STEPS).
+// Holds what random programs share: dice, the model of what is live, the driver calls that may fail, and how
+// long they run (SPILLWAY_TEST_SEEDS, SPILLWAY_TEST_STEPS).
 #pragma once
 
 #include <cstdlib>
@@ -27,7 +27,7 @@ class Dice {
   Item& pick(std::vector<Item>& items) {
     return items[pick(static_cast<uint32_t>(items.size()))];
   }
-  // Of a request: slots, parts of pages, whole pages, and blocks of several pages and a part.
+  // Picks the size of a request: slots, parts of pages, whole pages, and blocks of several pages and a part.
   size_t pick_size() {
     switch (pick(6)) {
       case 0:

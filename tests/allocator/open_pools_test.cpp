@@ -16,7 +16,7 @@ namespace {
 constexpr PoolId kFirst{0, 1};
 constexpr PoolId kSecond{0, 2};
 constexpr PoolId kThird{0, 3};
-// How long something that must not happen is waited for.
+// This is how long something that must not happen is waited for.
 constexpr std::chrono::milliseconds kAWhile{50};
 
 class OpenPoolsTest : public testing::Test {

@@ -1,5 +1,5 @@
-// What the parts of an arena have in common, put together by hand, so that each part can be tested without
-// those above it.
+// Holds what the parts of an arena have in common, put together by hand, so that each part can be tested
+// without those above it.
 #pragma once
 
 #include <functional>

@@ -133,7 +133,7 @@ TEST_F(PoolStates, AnotherClassMayHaveTakenASlab) {
   const PoolState state = checkpoint();
   const Sizes before = live();
   for (void* block : blocks) SPW_EXPECT_OK(Arena::free(block));
-  // Of another class, and of the same with other slots and sizes.
+  // These are of another class, and of the same with other slots and sizes.
   for (int i = 0; i < 40; ++i) in_pool(4000, stream_);
   for (int i = 0; i < 90; ++i) in_pool(900, stream_);
   restore(state);

@@ -20,7 +20,7 @@ class Program {
  public:
   explicit Program(std::atomic<const SequencePredictor*>& leader) : predictor(leader) {}
 
-  // What is expected for the request, as the heap asks: the guess, then a search.
+  // Returns what is expected for the request, as the heap asks: the guess, then a search.
   CachedRange* expected(const Request& request) {
     CachedRange* range = predictor.guess(request);
     return range != nullptr ? range : predictor.locate(request);

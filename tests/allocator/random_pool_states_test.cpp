@@ -9,7 +9,7 @@ namespace spillway::test {
 namespace {
 
 constexpr size_t kMostStates = 6;
-// What a restoration may not call.
+// A restoration may call none of these.
 const char* const kDear[] = {"cuMemCreate", "cuMemRelease",     "cuMemMap",           "cuMemUnmap",
                              "cuMemAlloc",  "cuCtxSynchronize", "cuEventSynchronize", "cuStreamWaitEvent"};
 

@@ -25,7 +25,7 @@ struct Profile {
   uint64_t capacity_bytes = 64 * kMiB;
   ArenaOptions options;
   bool faults = true;
-  // Of 1000 steps, besides those that allocate and free.
+  // These are of 1000 steps, besides those that allocate and free.
   uint32_t passes = 60;  // a block is used on another stream, and perhaps freed there
   uint32_t trims = 2;
   uint32_t graphs = 20;
@@ -42,7 +42,7 @@ struct GraphPool {
   std::vector<CUgraphExec> graphs;
 };
 
-// What all programs of a test did together, which shows that they came to what they are for.
+// Counts what all programs of a test did together, which shows that they came to what they are for.
 struct Reached {
   int64_t stream_waits = 0;
   int64_t host_waits = 0;

@@ -16,7 +16,7 @@ namespace {
 
 // Nothing here is ever used: addresses and numbers of pages are made up.
 constexpr uint64_t kBase = uint64_t{121} << 33;
-// How many ranges a heap remembers.
+// A heap remembers so many ranges.
 constexpr uint32_t kMostRanges = 1u << 15;
 constexpr uint32_t kFirstQuanta = 99;
 

@@ -32,7 +32,7 @@ class Views : public testing::Test {
     store.for_each_view([&](View&) { ++count; });
     return count;
   }
-  // What a range that was made in the view at some time is now.
+  // Returns what a range that was made in the view at some time is now.
   static CachedRange range_in(View& view) {
     CachedRange range;
     range.view = &view;

@@ -14,7 +14,7 @@ inline std::string packed(const std::string& content) {
   return out;
 }
 
-// Of all frames, a MiB at most.
+// Unpacks all frames, a MiB at most.
 inline std::string unpacked(const std::string& data) {
   std::string out(1 << 20, '\0');
   const size_t bytes = ZSTD_decompress(out.data(), out.size(), data.data(), data.size());

@@ -82,7 +82,7 @@ std::string tag_of(const Recording& recording, const TraceRecord& event) {
   return found == recording.tags.end() ? "" : found->second;
 }
 
-// What both formats have; a live block's own time is in neither.
+// Compares what both formats have; a live block's own time is in neither.
 void expect_same(const Recording& a, const Recording& b) {
   const auto shown = [](const Recording& recording) {
     std::vector<TraceRecord> events;

@@ -1,4 +1,4 @@
-// What a replay does to its target, on the simulated driver: targets small enough to see through.
+// Shows what a replay does to its target, on the simulated driver: targets small enough to see through.
 #include "cli/replay/run.h"
 
 #include <dlfcn.h>

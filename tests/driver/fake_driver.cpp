@@ -29,7 +29,7 @@ int oldest_memcpy_calls = 0;
 
 }  // namespace
 
-// What tests ask the fake itself.
+// Tests ask these of the fake itself.
 FAKE_EXPORT void fake_go_away() {
   gone = true;
 }

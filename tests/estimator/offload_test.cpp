@@ -1,4 +1,4 @@
-// Where offloaded bytes lie, what stays on the device, and how long a step moves them.
+// Shows where offloaded bytes lie, what stays on the device, and how long a step moves them.
 #include <gtest/gtest.h>
 
 #include "tests/estimator/runs.h"

@@ -37,7 +37,7 @@ using test::Folder;
 using test::packed;
 
 constexpr int kRounds = 1500;  // of each seed
-// Where the address sanitizer looks on: a minute where everything is gone through.
+// It takes longer where the address sanitizer looks on: a minute where everything is gone through.
 #if defined(__SANITIZE_ADDRESS__)
 const std::chrono::seconds kLeastTime{test::is_thorough() ? 60 : 12};
 #else
@@ -176,7 +176,7 @@ TEST(ReadersFuzz, DamagedTraces) {
   });
 }
 
-// What a trace file with every kind of record holds once it is unpacked.
+// Returns what a trace file with every kind of record holds once it is unpacked.
 std::string trace_records(const Folder& folder) {
   Recording recording = parse_snapshot_recording(snapshots().front()).value();
   recording.tags = {{1, "weights"}, {2, "activations"}};

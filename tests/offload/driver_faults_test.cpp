@@ -27,7 +27,7 @@ class Program {
   // With no fault any more: that everything is as it should be.
   virtual void check() = 0;
 
-  // Whether an error that lasts came, and was told: nothing more is to be tried then.
+  // Tells whether an error that lasts came, and was told: nothing more is to be tried then.
   bool is_over() const { return lasts && has_failed; }
 
   Device device;
@@ -231,7 +231,7 @@ const Script kScripts[] = {
     {"mapped_placement", [] { return std::make_unique<PlacementProgram>(false); }},
 };
 
-// How often a run calls what.
+// Counts how often a run calls what.
 std::vector<std::pair<std::string, uint64_t>> calls_of(const Script& script) {
   const std::unique_ptr<Program> program = script.make();
   Device& device = program->device;

@@ -1,4 +1,4 @@
-// What an operation of a disk, or a call for the spill file, may do instead of what was asked.
+// Says what an operation of a disk, or a call for the spill file, may do instead of what was asked.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,8 @@
 #include "tests/offload/spilling.h"
 #include "tests/thorough.h"
 
-// Of this program, and so not of the simulated driver or the C++ library, whose requests do not fail.
+// These bounds are of this program, and so not of the simulated driver or the C++ library, whose requests do
+// not fail.
 extern "C" const char __executable_start;
 extern "C" const char etext;
 

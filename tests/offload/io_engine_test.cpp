@@ -140,7 +140,7 @@ TEST_P(OnEachQueue, ManyRequestsAtATime) {
   EXPECT_TRUE(copy == memory);
 }
 
-// Of pages that the kernel holds for somebody: io_uring's prepared ones among them.
+// Counts pages that the kernel holds for somebody: io_uring's prepared ones among them.
 size_t pinned_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)

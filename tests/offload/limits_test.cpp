@@ -23,7 +23,7 @@ constexpr int kRight = 0;
 constexpr int kWrong = 1;
 constexpr int kNotPossible = 2;  // the machine does not let a test set the limit
 
-// What `body` answers in a process of its own, so that the limit ends with it.
+// Returns what `body` answers in a process of its own, so that the limit ends with it.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {

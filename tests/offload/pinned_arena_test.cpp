@@ -92,8 +92,8 @@ TEST(PinnedArena, SlotsCanBeAskedFor) {
   SPW_EXPECT_OK(arena.validate());
 }
 
-// What a training program pins: batches of a loader, of sizes that vary with the samples, and offloaded
-// tensors. Rounded up to powers of two in pytorch#95823, pytorch#150517, cupy#7742 and sglang#36562.
+// A training program pins batches of a loader, of sizes that vary with the samples, and offloaded tensors.
+// Rounded up to powers of two in pytorch#95823, pytorch#150517, cupy#7742 and sglang#36562.
 TEST(PinnedArena, HoldsHardlyMoreThanWasAskedFor) {
   Device device;
   PinnedArena arena(*device.driver, {});

@@ -20,7 +20,7 @@ namespace spillway::test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-// Whether a child of fork, in which `body` runs, answers yes.
+// Tells whether a child of fork, in which `body` runs, answers yes.
 bool in_child(const std::function<bool()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body() ? 0 : 1);

@@ -17,9 +17,9 @@ namespace {
 constexpr uint32_t kMostBlocks = 24;
 constexpr size_t kMostBytes = 6 * kMiB;
 
-// What blocks hold: stretches of it, from offsets that no two blocks are likely to share, so that bytes in
-// another block's place, or in another place of their own block, are seen. A third is zero, a third noise, a
-// third of it can be packed.
+// Blocks hold stretches of it, from offsets that no two blocks are likely to share, so that bytes in another
+// block's place, or in another place of their own block, are seen. A third is zero, a third noise, a third of
+// it can be packed.
 class Content {
  public:
   static constexpr uint32_t kOffsets = 64 << 10;
@@ -30,7 +30,7 @@ class Content {
       bytes_.insert(bytes_.end(), third.begin(), third.end());
     }
   }
-  // Of at most kMostBytes.
+  // Picks at most kMostBytes.
   const char* pick(Dice& dice) const { return bytes_.data() + dice.pick(3) * kThird + dice.pick(kOffsets); }
 
  private:
@@ -38,7 +38,7 @@ class Content {
   std::vector<char> bytes_;
 };
 
-// What the disk does wrong: now and then, and never so often in a row that a retry cannot help.
+// Says what the disk does wrong: now and then, and never so often in a row that a retry cannot help.
 IoFault passing_fault(uint32_t number) {
   IoFault fault;
   switch (number % 97) {

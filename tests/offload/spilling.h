@@ -1,5 +1,5 @@
-// What tests of the spill tiers share: a device, an arena, the tiers below it, and regions whose bytes are
-// written and compared by copies.
+// Holds what tests of the spill tiers share: a device, an arena, the tiers below it, and regions whose bytes
+// are written and compared by copies.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ class TestRegion {
         CUDA_SUCCESS);
     (void)stream;
   }
-  // Whether the device has what was written last.
+  // Tells whether the device has what was written last.
   bool is_intact(void* block) const {
     const std::vector<char>& expected = patterns_.at(block);
     std::vector<char> bytes(expected.size());

@@ -100,7 +100,8 @@ class StashesTest : public testing::Test {
     while (stashes_.counters().stashes > 0) std::this_thread::yield();
   }
 
-  // Where one of several stashes of as many operations each was written, or which was read, in that order.
+  // Returns where one of several stashes of as many operations each was written, or which was read, in that
+  // order.
   std::set<uint64_t> places(IoKind kind, size_t which, size_t operations) {
     const std::lock_guard lock(mutex_);
     const auto begin = places_[kind].begin() + static_cast<ptrdiff_t>(which * operations);

@@ -1,4 +1,4 @@
-// What the host has left, from the files of hosts of several kinds.
+// Reads what the host has left, from the files of hosts of several kinds.
 #include "stats/host_memory.h"
 
 #include <gtest/gtest.h>

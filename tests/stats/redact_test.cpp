@@ -1,4 +1,4 @@
-// What is taken out of texts, and what must stay.
+// Shows what is taken out of texts, and what must stay.
 #include "stats/redact.h"
 
 #include <gtest/gtest.h>

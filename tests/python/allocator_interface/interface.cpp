@@ -1,4 +1,4 @@
-// What libraries in PyTorch's process ask of its allocator, for a test in Python to call.
+// Asks what libraries in PyTorch's process ask of its allocator, for a test in Python to call.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
@@ -15,14 +15,14 @@ std::atomic<int> allocations{0};
 std::atomic<int> frees{0};
 }  // namespace
 
-// What cuDNN takes for the largest workspace that it may try.
+// Returns what cuDNN takes for the largest workspace that it may try.
 EXPORTED size_t largest_block(int device) {
   size_t largest = 0;
   allocator::cacheInfo(static_cast<c10::DeviceIndex>(device), &largest);
   return largest;
 }
 
-// What NCCL registers: bytes of segments, and on how many streams they are.
+// Returns what NCCL registers: bytes of segments, and on how many streams they are.
 EXPORTED size_t segment_bytes(int device, int* streams) {
   size_t bytes = 0;
   std::set<cudaStream_t> seen;
