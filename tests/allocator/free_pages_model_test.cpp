@@ -348,7 +348,5 @@ TYPED_TEST(FreePagesModel, AgreeWithAByteMap) {
   EXPECT_EQ(taken_in_views > 50, TypeParam::kHasViews);
 }
 
-// Free pages of one heap, all of them in a row.
-
 }  // namespace
 }  // namespace spillway::test
