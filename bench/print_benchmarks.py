@@ -28,7 +28,7 @@ HEAD = page(
     "are shown.",
 )
 
-# What runs for longer than this page should take, or on a machine that must be quiet, and where its figures are.
+# These run for longer than this page should take, or on a machine that must be quiet; and where their figures are.
 ELSEWHERE = page(
     "## Elsewhere",
     table(

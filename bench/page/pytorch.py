@@ -6,7 +6,7 @@ from page.commands import Commands, Row
 from page.markdown import gib, listed, page, ratio, span, table
 
 SIZED = ("full", "native", "expandable")
-# What an allocation with its free may cost, as a share of native.
+# An allocation with its free may cost so much, as a share of native.
 BARS = {"raw_alloc and raw_delete": 0.6, "torch.empty and its end": 0.9}
 
 

@@ -26,7 +26,7 @@ from simulated import ROOT, enter, run
 LAYERS, TOKENS = 24, 512
 WIDTHS = (4096, 6144, 8192, 12288)
 LINKS = (0.5, 1.0, 2.0)
-# What a program learns from, and then those that count.
+# A program learns from the first steps; then come those that count.
 LEARNING_STEPS, STEPS = 3, 6
 MIN_BYTES = 1 << 20
 STASHED = 5

@@ -21,7 +21,7 @@ from simulated import ROOT, enter
 WIDTH, LAYERS, LENGTH, BATCH = 64, 3, 64, 8
 STEPS, SEEDS, EVERY = 300, 2, 50
 LEAST_BYTES = 1024
-# What is kept at eight bits, by pattern of module names as for offload_activations().
+# These are kept at eight bits, by pattern of module names as for offload_activations().
 CHOICES: dict[str, Sequence[str]] = {
     "none": (),
     "mlp": ("*.mlp",),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 LISTS = {False: ("scripts/packages.txt",), True: ("scripts/packages.txt", "scripts/packages-test.txt")}  # for tests?
 FOR_TESTS = ("tests/", "bench/")  # how an output begins that is built for them
-# What scripts/lib.sh and pyproject.toml pin, in whatever environment it lies.
+# scripts/lib.sh and pyproject.toml pin these, in whatever environment it lies.
 PINNED = re.compile(r"/((cuda|cccl)-headers/nvidia/cu13|site-packages/(nvidia/cu13|torch))/")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# What each folder may include besides itself. The tree of the public headers is above all.
+# Each folder may include these besides itself. The tree of the public headers is above all.
 LAW: dict[str, set[str]] = {
     "include/spillway": set(),
     "driver": {"include/spillway"},

@@ -23,7 +23,7 @@ int cuMemAlloc_v2(unsigned long long* out, unsigned long bytes) { *out = bytes; 
 """
 
 
-# Of days to come: a function has another signature.
+# A library of days to come: a function has another signature.
 NEWER = """
 #include <string.h>
 int cuMemAlloc_v3(unsigned long long* out, unsigned long bytes, int kind) { *out = bytes + kind; return 0; }

@@ -19,9 +19,9 @@ from under import AUDITOR, COMMAND, DRIVER, PRELOAD, PROGRAMS, SANITIZER, SIM, R
 # auditor has room for.
 refused_by_sanitizers = unittest.skipIf(SANITIZER is not None, "sanitizers refuse RTLD_DEEPBIND")
 
-# What pairs.c asks for: four blocks a round, 200 rounds.
+# pairs.c asks for four blocks a round, 200 rounds.
 PAIRS = 800
-# What runtime.c asks for: three blocks a round, 100 rounds; four by functions that the runtime hands out; one.
+# runtime.c asks for three blocks a round, 100 rounds; four by functions that the runtime hands out; one.
 RUNTIME = 305
 
 
@@ -276,7 +276,7 @@ class WithoutCuda(unittest.TestCase):
         log = self.folder / "calls"
         self.run_under("strace", "-f", "-o", str(log), preload=preload)
         lines = log.read_text().splitlines()
-        # Of the program, which env becomes: after the second execve.
+        # The program, which env becomes, starts after the second execve.
         starts = [i for i, line in enumerate(lines) if " execve(" in line and line.endswith("= 0")]
         calls = [match[1] for line in lines[starts[-1] :] if (match := re.match(r"\d+ +(\w+)\(", line))]
         self.assertTrue(any(str(preload) in line for line in lines), "it was not loaded")

@@ -22,7 +22,7 @@ except OSError as problem:
     sys.exit(f"without: {problem}")
 """
 SHOW = "import os; print(os.environ.get('SPILLWAY_DRIVER'))"
-# Of a parent that asks before, and of one that does not.
+# A child is forked by a parent that asks before, or by one that does not.
 FORK = """
 import ctypes, os, sys
 def ask():
@@ -38,7 +38,7 @@ if child == 0:
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
-# Of what no driver is needed for: other names, and whether it is there already.
+# This asks for what no driver is needed for: other names, and whether it is there already.
 OTHERS = """
 import ctypes, os
 for name, flags in (("libcuda.so.1", os.RTLD_NOLOAD), ("libcudart.so.7", 0), ("libcuda_other.so", 0)):

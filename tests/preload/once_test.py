@@ -43,7 +43,7 @@ files = {line.split()[-1] for line in open("/proc/self/maps") if "libspillway.so
 print(*files)
 """
 
-# Of a series to come.
+# A library of a series to come.
 OTHER = 'const char* spw_version(void) { return "0.9.0"; }'
 
 

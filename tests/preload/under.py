@@ -21,7 +21,7 @@ AUDITOR = BUILD / "lib" / "libspillway_audit.so"
 SIM = BUILD / "lib" / "sim"
 DRIVER = SIM / "libcuda.so.1"
 ON_GPU = "SPILLWAY_TEST_GPU" in os.environ
-# What a library that is built for a sanitizer wants to come before everything else, in programs that are not.
+# A library that is built for a sanitizer wants this to come before everything else, in programs that are not.
 SANITIZER = os.environ.get("SPILLWAY_SANITIZER")
 
 

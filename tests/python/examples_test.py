@@ -17,7 +17,7 @@ from spillway._releases import use_nccl_without_hook  # noqa: E402
 
 from examples import EXAMPLES, FOLDER, Example  # noqa: E402
 
-# What the examples import, once for all children.
+# The examples import these, once for all children.
 for name in ("torch._dynamo", "torch.distributed.fsdp", "transformers"):
     importlib.import_module(name)
 

@@ -371,7 +371,7 @@ class Life:
         }
 
 
-# How often each step is taken.
+# Says how often each step is taken.
 WEIGHTS = {
     "build": 6,
     "train": 12,

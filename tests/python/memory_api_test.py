@@ -228,7 +228,7 @@ class Pools(Memory):
         self.lend(())
 
     def test_a_pool_with_its_own_allocator_lends_too(self) -> None:
-        # Of the runtime itself, which the process has loaded.
+        # The library is the runtime's, which the process has loaded.
         runtime = next(
             line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcudart" in line
         )

@@ -19,7 +19,7 @@ from spillway import sim
 from spillway._library import check, get_limit, library
 
 torch: Any = importlib.import_module("torch")
-# What optimizers and checkpointing import when they are first used, once for all children.
+# Optimizers and checkpointing import this when they are first used, once for all children.
 importlib.import_module("torch._dynamo")
 
 ON_GPU = "SPILLWAY_TEST_GPU" in os.environ

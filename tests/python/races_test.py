@@ -87,7 +87,7 @@ def tokens(step: int = 0) -> Any:
     return torch.zeros(2, 16 + 8 * (step % 3), dtype=torch.int64, device="cuda")
 
 
-# What makes an optimizer of a model's parameters.
+# Makes an optimizer of a model's parameters.
 Optimizer = Callable[..., Any]
 OPTIMIZERS: dict[str, Optimizer] = {
     "foreach": functools.partial(torch.optim.AdamW, foreach=True),
