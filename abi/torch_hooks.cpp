@@ -1,12 +1,10 @@
 // The hooks of PyTorch's pluggable allocator: bodies over the C ABI. Knows neither PyTorch's headers nor its
 // libraries.
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -15,9 +13,9 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
-#include <typeinfo>
 #include <utility>
 
+#include "abi/torch_error.h"
 #include "include/spillway/spillway.h"
 #include "include/spillway/torch.h"
 #include "stats/lock.h"
@@ -31,34 +29,10 @@ void complain(const char* hook) noexcept {
   std::fprintf(stderr, "spillway: %s: %s\n", hook, spw_last_error());
 }
 
-// ---- What the alloc hook throws
-
-using Construct = void (*)(void* self, std::string* text, std::shared_ptr<const void>* backtrace,
-                           const void* caller);
-
-std::atomic<const void* const*> oom_vtable{nullptr};
-std::atomic<Construct> oom_construct{nullptr};
-
-// An exception of a class that derives from `construct`'s and adds nothing to it, made as a compiler makes
-// it: a vtable holds the offset to the top, the type, and then the functions that an object points to.
-[[noreturn]] void throw_as(const void* const* vtable, Construct construct, std::string text) {
-  constexpr size_t kMostBytes = 1024;  // what c10::Error takes is not known here; it was 128
-  void* error = abi::__cxa_allocate_exception(kMostBytes);
-  std::shared_ptr<const void> backtrace;
-  construct(error, &text, &backtrace, nullptr);
-  const void* const* functions = vtable + 2;
-  std::memcpy(error, &functions, sizeof functions);
-  auto* type = static_cast<std::type_info*>(const_cast<void*>(vtable[1]));
-  abi::__cxa_throw(error, type, [](void* self) { static_cast<std::exception*>(self)->~exception(); });
-}
-
 [[noreturn]] void throw_error(spw_status status) {
-  std::string text = spw_last_error();
+  const std::string text = spw_last_error();
   if (status != SPW_ERROR_OUT_OF_MEMORY) throw std::runtime_error("spillway: " + text);
-  const void* const* vtable = oom_vtable.load(std::memory_order_relaxed);
-  const Construct construct = oom_construct.load(std::memory_order_relaxed);
-  if (vtable != nullptr && construct != nullptr) throw_as(vtable, construct, std::move(text));
-  throw std::runtime_error(text);
+  throw_out_of_memory(text);
 }
 
 // ---- Peers
@@ -220,8 +194,7 @@ void spw_torch_release_pool(int device, spw_pool_id id) {
 }
 
 void spw_torch_throw_as(const void* vtable, void* construct) {
-  spillway::oom_vtable.store(static_cast<const void* const*>(vtable));
-  spillway::oom_construct.store(reinterpret_cast<spillway::Construct>(construct));
+  spillway::throw_torch_error_as(vtable, construct);
 }
 
 }  // extern "C"

@@ -42,8 +42,9 @@ SPW_API void spw_torch_release_pool(int device, spw_pool_id id);
 
 /* Makes spw_torch_alloc throw PyTorch's own error for want of memory, c10::OutOfMemoryError, which this
  * library is not compiled against: `vtable` is the address of its vtable, `construct` that of the constructor
- * of its base, c10::Error(std::string text, std::shared_ptr<> backtrace, const void* caller). Either NULL
- * undoes it. To be called before the allocator is in use. */
+ * of its base, c10::Error(std::string text, std::shared_ptr<> backtrace, const void* caller). They are
+ * looked at, and the constructor is tried: where they are of something else, and where either is NULL, a
+ * std::runtime_error is thrown. To be called before the allocator is in use. */
 SPW_API void spw_torch_throw_as(const void* vtable, void* construct);
 
 #ifdef __cplusplus

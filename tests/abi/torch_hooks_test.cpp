@@ -1,5 +1,4 @@
 // The hooks of PyTorch's pluggable allocator, called as PyTorch calls them.
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -16,7 +15,7 @@ namespace {
 constexpr size_t kMiB = 1 << 20;
 constexpr size_t kTooMuch = size_t{1} << 50;
 
-// What an allocation throws; "" if it does not.
+// Returns what an allocation throws; "" if it does not.
 std::string error_of(size_t bytes, int device) {
   try {
     SPW_CHECK(spw_torch_alloc(bytes, device, nullptr) != nullptr);
@@ -148,51 +147,6 @@ TEST(TorchHooks, AMistakeWithPoolsCostsOneLine) {
         spw_torch_release_pool(0, {7, 0});
       },
       "spillway: release_pool: ");
-}
-
-// As c10::Error and c10::OutOfMemoryError are made.
-class Base : public std::exception {
- public:
-  explicit Base(std::string text, std::shared_ptr<const void> backtrace = nullptr,
-                const void* caller = nullptr)
-      : text_(std::move(text)), backtrace_(std::move(backtrace)), caller_(caller) {}
-  ~Base() override { ++destroyed; }
-  const char* what() const noexcept override { return text_.c_str(); }
-  const void* caller() const { return caller_; }
-  static inline int destroyed = 0;
-
- private:
-  std::string text_;
-  std::shared_ptr<const void> backtrace_;
-  const void* caller_;
-};
-
-class OutOfMemory : public Base {
-  using Base::Base;
-};
-
-TEST(TorchHooks, OutOfMemoryIsOfTheTypeAskedFor) {
-  in_child({}, [] {
-    const auto driver = start_device();
-    const OutOfMemory sample("");
-    const void* functions = nullptr;
-    std::memcpy(&functions, static_cast<const void*>(&sample), sizeof functions);
-    const auto construct = [](void* self, std::string* text, std::shared_ptr<const void>* backtrace,
-                              const void* caller) {
-      new (self) Base(std::move(*text), std::move(*backtrace), caller);
-    };
-    void (*const function)(void*, std::string*, std::shared_ptr<const void>*, const void*) = construct;
-    spw_torch_throw_as(static_cast<const void* const*>(functions) - 2, reinterpret_cast<void*>(function));
-    std::string text;
-    try {
-      spw_torch_alloc(kTooMuch, 0, nullptr);
-    } catch (const OutOfMemory& error) {
-      text = error.what();
-      SPW_CHECK(error.caller() == nullptr);
-    }
-    SPW_CHECK(text.find("CUDA out of memory") == 0 && Base::destroyed == 1);
-    SPW_CHECK(error_of(kMiB, 63).find("spillway: ") == 0);
-  });
 }
 
 TEST(TorchHooks, DevicesInUseArePeers) {

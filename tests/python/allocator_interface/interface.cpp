@@ -1,5 +1,6 @@
 // Asks what libraries in PyTorch's process ask of its allocator, for a test in Python to call.
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <cstddef>
@@ -9,6 +10,9 @@
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 using Action = allocator::TraceEntry::Action;
+
+// abi/torch_error.cpp makes the one of the other's parts, in so many bytes.
+static_assert(sizeof(c10::OutOfMemoryError) == sizeof(c10::Error) && sizeof(c10::Error) <= 1024);
 
 namespace {
 std::atomic<int> allocations{0};
