@@ -416,10 +416,7 @@ Gauges DeviceCounters::cumulative() const {
   return out;
 }
 
-DeviceStats DeviceCounters::snapshot() const {
-  DeviceStats out;
-  const Lock lock(mutex_);
-  stop();
+void DeviceCounters::fill_gauges(DeviceStats& out) const {
   const Gauges cumulative_now = cumulative();
   const auto stat = [&](Metric metric, Row row) SPW_REQUIRES(mutex_) {
     const size_t i = gauge(metric, row);
@@ -436,7 +433,9 @@ DeviceStats DeviceCounters::snapshot() const {
   out.pending_blocks = out.active.all.current - out.allocation.all.current;
   out.pending_bytes = out.active_bytes.all.current - out.allocated_bytes.all.current;
   out.heaps = static_cast<int64_t>(heaps_.size());
+}
 
+void DeviceCounters::fill_means(DeviceStats& out) const {
   double active_byte_ns = gone_active_byte_ns_;
   double requested_byte_ns = gone_requested_byte_ns_;
   for (HeapCounters* heap : heaps_) {
@@ -450,8 +449,9 @@ DeviceStats DeviceCounters::snapshot() const {
   out.mean_active_bytes = static_cast<int64_t>(active_byte_ns / elapsed);
   out.mean_requested_bytes = static_cast<int64_t>(requested_byte_ns / elapsed);
   out.mean_reserved_bytes = static_cast<int64_t>(reserved_byte_ns_ / elapsed);
-  resume();
+}
 
+void DeviceCounters::fill_events(DeviceStats& out) const {
   const auto read = [](const std::atomic<int64_t>& value) { return value.load(std::memory_order_relaxed); };
 #define SPW_STATS_MEMBER(name, Name)                                      \
   out.rungs.name = {read(rung_hits_[static_cast<size_t>(Rung::k##Name)]), \
@@ -471,6 +471,16 @@ DeviceStats DeviceCounters::snapshot() const {
   out.host_waits = read(host_waits_);
   out.host_placed_blocks = read(host_placed_blocks_);
   out.host_placed_bytes = read(host_placed_bytes_);
+}
+
+DeviceStats DeviceCounters::snapshot() const {
+  DeviceStats out;
+  const Lock lock(mutex_);
+  stop();
+  fill_gauges(out);
+  fill_means(out);
+  resume();
+  fill_events(out);
   return out;
 }
 

@@ -141,6 +141,10 @@ class DeviceCounters {
   int64_t operations() const SPW_REQUIRES(mutex_);
   Gauges cumulative() const SPW_REQUIRES(mutex_);
   void integrate_reserved(int64_t now_ns) const SPW_REQUIRES(mutex_);
+  // The parts of a snapshot. Gauges and means are of stopped heaps.
+  void fill_gauges(DeviceStats& out) const SPW_REQUIRES(mutex_);
+  void fill_means(DeviceStats& out) const SPW_REQUIRES(mutex_);
+  void fill_events(DeviceStats& out) const;
 
   Tracer* const tracer_;
   const int device_;

@@ -100,18 +100,56 @@ Result<void*> Stashes::find_slot(const SpillBlock& block) {
   }
 }
 
-Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to) {
+Status Stashes::check_put(uint64_t bytes, CUstream stream, To to) const {
   if (bytes == 0) return Status::invalid_argument("a stash of 0 bytes");
   if (Status off = copies_.why_off(); !off.ok()) return off;
   if (is_capturing(copies_.driver(), stream)) {
     return Status::invalid_state("the stream is being captured: what a graph saves must stay on the device");
   }
+  if (to == To::kDisk && !disk_.exists()) {
+    return Status::unsupported("no directory for spilled memory is set: see spill_dir");
+  }
+  return {};
+}
+
+Status Stashes::copy_out(Stash& stash, CUdeviceptr va, CUstream stream) {
+  Result<Event> made = mark(stream);
+  Status status = made.ok() ? made->make_wait(copies_.out()) : made.take_status();
+  if (made.ok()) copies_.events().give_back(std::move(made.value()));
+  if (status.ok()) status = stash.block.go(SpillState::kEvicting);
+  if (status.ok()) status = copies_.copy_out(stash.block.spilled.host, va, stash.block.bytes);
+  if (!status.ok()) {
+    mover_.drop(stash.block);
+    return status;
+  }
+  Result<Event> copied = mark(copies_.out());
+  // Without an event there is the stream's end to wait for.
+  if (copied.ok()) {
+    stash.copied_out = std::move(copied.value());
+  } else if (Status drained = copies_.drain_out(); !drained.ok()) {
+    stash.block.spilled.host = nullptr;  // may still be written to: never used again
+    return drained;
+  }
+  stash.is_copied_out = !stash.copied_out;
+  (void)stash.block.go(SpillState::kHost);
+  return {};
+}
+
+void Stashes::queue_write(Stash& stash) {
+  if (!start_thread().ok()) return;
+  const Status queued = caught([&]() -> Status {
+    mutex_.assert_held();  // caught() calls this here and now
+    writes_.push_back(&stash);
+    return {};
+  });
+  stash.is_queued = queued.ok();
+}
+
+Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream stream, To to) {
+  if (Status status = check_put(bytes, stream, to); !status.ok()) return status;
   auto stash = std::make_unique<Stash>(bytes);
   stash->in_freed.push_back(stash.get());
   stash->wants_disk = to == To::kDisk;
-  if (stash->wants_disk && !disk_.exists()) {
-    return Status::unsupported("no directory for spilled memory is set: see spill_dir");
-  }
   // Pinning would end another stream's capture.
   const RelaxedCapture relaxed(copies_.driver());
   Result<void*> slot = find_slot(stash->block);
@@ -121,38 +159,13 @@ Result<Stashes::Stash*> Stashes::put(CUdeviceptr va, uint64_t bytes, CUstream st
     return slot.take_status();
   }
   stash->block.spilled.host = static_cast<std::byte*>(slot.value());
-  Result<Event> made = mark(stream);
-  Status status = made.ok() ? made->make_wait(copies_.out()) : made.take_status();
-  if (made.ok()) copies_.events().give_back(std::move(made.value()));
-  if (status.ok()) status = stash->block.go(SpillState::kEvicting);
-  if (status.ok()) status = copies_.copy_out(stash->block.spilled.host, va, bytes);
-  if (!status.ok()) {
-    mover_.drop(stash->block);
+  if (Status status = copy_out(*stash, va, stream); !status.ok())
     return copies_.note_failure(std::move(status));
-  }
-  Result<Event> copied = mark(copies_.out());
-  // Without an event there is the stream's end to wait for.
-  if (copied.ok()) {
-    stash->copied_out = std::move(copied.value());
-  } else if (Status drained = copies_.drain_out(); !drained.ok()) {
-    stash->block.spilled.host = nullptr;  // may still be written to: never used again
-    return copies_.note_failure(std::move(drained));
-  }
-  stash->is_copied_out = !stash->copied_out;
-  (void)stash->block.go(SpillState::kHost);
   ++counters_.stashes;
   ++counters_.puts;
   counters_.host_bytes += bytes;
   counters_.out_bytes += bytes;
-  if (stash->wants_disk && start_thread().ok()) {
-    // Where the list has no room it stays in host memory.
-    const Status queued = caught([&]() -> Status {
-      mutex_.assert_held();  // caught() calls this here and now
-      writes_.push_back(stash.get());
-      return {};
-    });
-    stash->is_queued = queued.ok();
-  }
+  if (stash->wants_disk) queue_write(*stash);
   return stash.release();
 }
 

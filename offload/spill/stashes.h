@@ -62,6 +62,12 @@ class Stashes {
  private:
   Status start_thread() SPW_REQUIRES(mutex_);
   void destroy_finished() SPW_REQUIRES(mutex_);
+  // Errors of put() that nothing was done for.
+  Status check_put(uint64_t bytes, CUstream stream, To to) const;
+  // Enqueues the copy to host memory. Where that fails, the host memory is no longer the stash's.
+  Status copy_out(Stash& stash, CUdeviceptr va, CUstream stream) SPW_REQUIRES(mutex_);
+  // Where that cannot be, it stays in host memory.
+  void queue_write(Stash& stash) SPW_REQUIRES(mutex_);
   Status copy_back(Stash& stash) SPW_REQUIRES(mutex_);
   void on_copied_in(Stash& stash, Event copied) SPW_REQUIRES(mutex_);
   Result<Event> mark(CUstream stream) SPW_REQUIRES(mutex_);
