@@ -138,7 +138,7 @@ class OwnStream:
 
 def follow_stashes(time: Any) -> None:
     """The copies of Spillway, which are no operators, take their time of the model."""
-    stashes: Any = importlib.import_module("spillway._stash")
+    stashes: Any = importlib.import_module("spillway._offload.stashes")
     put, begin, finish = stashes.put, stashes.Stash.begin_get, stashes.Stash.finish_get
     wait = stashes.Stash.wait_until_copied
 

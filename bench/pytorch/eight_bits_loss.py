@@ -53,8 +53,8 @@ class EightBits:
     """Hooks around the forward pass of chosen modules."""
 
     def __init__(self, torch: Any, model: Any, patterns: Sequence[str]) -> None:
-        activations: Any = importlib.import_module("spillway._activations")
-        self._codec: Any = importlib.import_module("spillway._eight_bits")
+        activations: Any = importlib.import_module("spillway._offload.activations")
+        self._codec: Any = importlib.import_module("spillway._offload.eight_bits")
         self._torch = torch
         self._own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         self.packed = 0

@@ -39,7 +39,7 @@ Measures = dict[tuple[str, str], Callable[[], float]]  # processor time in ns pe
 
 @functools.cache
 def pairs() -> ctypes.CDLL:
-    build: Any = importlib.import_module("spillway._build")
+    build: Any = importlib.import_module("spillway._pytorch.build")
     torch: Any = importlib.import_module("torch")
     folder = Path(__file__).resolve().parent / "pairs"
     loaded = ctypes.CDLL(str(build.compiled(torch, "spillway_pairs", folder, folder, [])))

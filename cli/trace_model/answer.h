@@ -13,7 +13,7 @@
 namespace spillway {
 
 struct TracedModel {
-  nlohmann::ordered_json summary;  // as python/spillway/_trace_model.py writes it
+  nlohmann::ordered_json summary;  // as python/spillway/_trace_model/__main__.py writes it
   RunResult unlimited;             // the replay on a device that is large enough
   std::optional<uint64_t> capacity_bytes;
   RunResult at_capacity;   // where there is one

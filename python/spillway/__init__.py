@@ -6,15 +6,11 @@
 or, without a change to the script, ``spillway run -- python train.py``.
 """
 
-from . import _first_use
-from ._activations import ActivationOffload, offload_activations
-from ._annotate import annotate
 from ._errors import SpillwayError, SpillwayWarning
-from ._install import Installed, install, installed, mempool_allocator
-from ._materialize import Materialized, materialize
-from ._optimizer import OptimizerOffload, offload_optimizer
-from ._parameters import ParameterOffload, offload_parameters
-from ._regions import (
+from ._offload.activations import ActivationOffload, offload_activations
+from ._offload.optimizer import OptimizerOffload, offload_optimizer
+from ._offload.parameters import ParameterOffload, offload_parameters
+from ._offload.regions import (
     evict,
     phase,
     pin,
@@ -27,10 +23,14 @@ from ._regions import (
     restore,
     unpin,
 )
-from ._tiers import empty_host_cache, tier_stats
-from ._trace import mark, tag
+from ._offload.tiers import empty_host_cache, tier_stats
+from ._pytorch.annotate import annotate
+from ._pytorch.first_use import watch_imports as _watch_imports
+from ._pytorch.install import Installed, install, installed, mempool_allocator
+from ._pytorch.materialize import Materialized, materialize
+from ._pytorch.trace import mark, tag
 
-_first_use.watch_imports()
+_watch_imports()
 
 __version__ = "0.1.0"
 __all__ = [

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ._errors import SpillwayError
-from ._install import install
+from ._pytorch.install import install
 
 
 def serve(torch: Any, mode: str, results: str | None) -> None:

@@ -14,9 +14,9 @@ import ctypes
 import functools
 from pathlib import Path
 
-from . import _build
 from ._errors import SpillwayError
 from ._library import HERE, part
+from ._pytorch import build
 
 
 def touch_operands() -> None:
@@ -80,4 +80,4 @@ def _compiled() -> Path:
 
     name = "sim/cuda/sim_control.h"
     header = part(f"include/{name}", name)
-    return _build.compiled(torch, "spillway_operands", HERE / "_operands", header.parents[2], [header])
+    return build.compiled(torch, "spillway_operands", HERE / "_operands", header.parents[2], [header])

@@ -16,8 +16,8 @@ from unittest import mock
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
 from spilling import configure, every_seed, on_disk, refused
-from spillway import _stash
-from spillway._schedule import Schedule
+from spillway._offload import stashes
+from spillway._offload.schedule import Schedule
 
 checkpoint: Any = torch.utils.checkpoint.checkpoint
 MIB = 1 << 20
@@ -99,7 +99,7 @@ def train(outcome: Outcome, model: Model, steps: int = 4, wanted: int = 12) -> N
 def nothing_is_left() -> None:
     """But perhaps for one small stash, whose making gives up those that the device is done with."""
     torch.cuda.synchronize()
-    _stash.put(torch.zeros(64, device="cuda"), 1)
+    stashes.put(torch.zeros(64, device="cuda"), 1)
     stats = spillway.tier_stats()
     assert stats["stashes"] <= 1 and stats["stash_host_bytes"] <= 4096 and stats["stash_disk_bytes"] == 0, stats
 
@@ -474,7 +474,7 @@ def a_storage_that_the_program_gave_up(outcome: Outcome) -> None:
     model = Saving()
     handle = spillway.offload_activations(model)
     for stays, size, is_lost in ((False, 0, False), (True, 0, True), (True, 8 * WIDTH, False)):
-        with mock.patch.object(_stash, "put", return_value=None) if stays else contextlib.nullcontext():
+        with mock.patch.object(stashes, "put", return_value=None) if stays else contextlib.nullcontext():
             output = model(batch())
         made[0].untyped_storage().resize_(size)
         others = [torch.full((WIDTH,), 99.0, device="cuda") for _ in range(4)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import spillway
-from spillway import _build
+from spillway._pytorch import build
 
 spillway.install("full")
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def load() -> Any:
     folder = Path(__file__).resolve().parent / "allocator_interface"
-    loaded = ctypes.CDLL(str(_build.compiled(torch, "allocator_interface", folder, folder, [])))
+    loaded = ctypes.CDLL(str(build.compiled(torch, "allocator_interface", folder, folder, [])))
     loaded.largest_block.restype = loaded.segment_bytes.restype = ctypes.c_size_t
     return loaded
 

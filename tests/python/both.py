@@ -14,7 +14,7 @@ from typing import Any
 import spillway
 from spillway._counters import pool_bytes
 from spillway._library import check, library
-from spillway._releases import later_stats
+from spillway._pytorch.releases import later_stats
 
 torch: Any = importlib.import_module("torch")
 

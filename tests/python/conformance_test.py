@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT / "tests" / "python" / "conformance"), str(ROOT / "bench" / "pytorch"), str(ROOT / "bench")]
 from cases import NOT_APPLICABLE, REFUSES, WORKS, WRONG, Case, NotApplicableError, find, torch  # noqa: E402
 from findings import SET, Findings, every_case, find_all, functions_without_case, worse  # noqa: E402
-from spillway._releases import release_of  # noqa: E402
+from spillway._pytorch.releases import release_of  # noqa: E402
 
 # cudaIpcGetMemHandle takes no mapped memory; PyTorch's own expandable segments have the same trouble.
 LACKING = {"vllm#42609, #9774, aiter#4174"}

@@ -6,18 +6,19 @@ import os
 import unittest
 from typing import Any
 
-from spillway import _eight_bits, _install
+from spillway._offload import eight_bits
+from spillway._pytorch.install import import_torch
 
-torch: Any = _install.import_torch()
+torch: Any = import_torch()
 DEVICE = "cuda" if os.environ.get("SPILLWAY_TEST_GPU") else "cpu"
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
-GROUP = _eight_bits.GROUP
+GROUP = eight_bits.GROUP
 
 
 def there_and_back(numbers: Any) -> Any:
-    packed = _eight_bits.pack(numbers)
+    packed = eight_bits.pack(numbers)
     assert packed.nbytes == numbers.numel() + 4 * -(-numbers.numel() // GROUP), packed.nbytes
-    return _eight_bits.unpack(packed, numbers.numel(), numbers.dtype)
+    return eight_bits.unpack(packed, numbers.numel(), numbers.dtype)
 
 
 def excess(numbers: Any, back: Any) -> float:
@@ -91,12 +92,12 @@ class EightBits(unittest.TestCase):
             return out
 
         def pack(tensor: Any) -> Any:
-            return (_eight_bits.pack(tensor.flatten()), tensor.shape) if tensor.is_floating_point() else tensor
+            return (eight_bits.pack(tensor.flatten()), tensor.shape) if tensor.is_floating_point() else tensor
 
         def unpack(packed: Any) -> Any:
             if not isinstance(packed, tuple):
                 return packed
-            return _eight_bits.unpack(packed[0], packed[1].numel(), torch.float32).view(packed[1])
+            return eight_bits.unpack(packed[0], packed[1].numel(), torch.float32).view(packed[1])
 
         exact = gradient()
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
@@ -104,17 +105,17 @@ class EightBits(unittest.TestCase):
 
     def test_pieces_join(self) -> None:
         """More than is packed at a time."""
-        count = _eight_bits.CHUNK + 3 * GROUP + 5
+        count = eight_bits.CHUNK + 3 * GROUP + 5
         numbers = torch.arange(count, device=DEVICE).remainder(251).float() - 125
         back = there_and_back(numbers)
         self.assertLessEqual((back - numbers).abs().max().item(), 125 / 252 * 1.00001)
 
     def test_numbers_of_a_whole_storage(self) -> None:
         whole = torch.arange(64, dtype=torch.bfloat16, device=DEVICE)
-        self.assertTrue(torch.equal(_eight_bits.numbers_of(whole[8:24].view(4, 4).t()), whole))
-        self.assertTrue(_eight_bits.serves(whole[1:]))
+        self.assertTrue(torch.equal(eight_bits.numbers_of(whole[8:24].view(4, 4).t()), whole))
+        self.assertTrue(eight_bits.serves(whole[1:]))
         for other in (torch.int8, torch.int64, torch.float64, torch.bool, torch.complex64):
-            self.assertFalse(_eight_bits.serves(torch.zeros(64, dtype=other, device=DEVICE)), other)
+            self.assertFalse(eight_bits.serves(torch.zeros(64, dtype=other, device=DEVICE)), other)
 
 
 if __name__ == "__main__":

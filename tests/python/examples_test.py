@@ -13,7 +13,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "pytorch"))
 from simulated import Outcome  # noqa: E402
-from spillway._releases import use_nccl_without_hook  # noqa: E402
+from spillway._pytorch.releases import use_nccl_without_hook  # noqa: E402
 
 from examples import EXAMPLES, FOLDER, Example  # noqa: E402
 

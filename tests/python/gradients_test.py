@@ -17,7 +17,9 @@ import spillway
 from moving_test import COUNT, WIDTH, Model, backward, batch
 from on_seeds import Outcome, Program, check_counters, run, torch
 from spilling import DEVICE, configure, every_seed, on_disk
-from spillway import _gradients, _parameters, _stash
+from spillway._offload import gradients as _gradients
+from spillway._offload import parameters as _parameters
+from spillway._offload import stashes
 
 WEIGHT_BYTES = 4 * WIDTH * WIDTH
 KEPT = 2  # of the layers, with keep=0.3
@@ -334,7 +336,7 @@ def on_the_host() -> Iterator[None]:
         mock.patch.object(_parameters, "MovingTensors", Still),
         mock.patch.object(_parameters, "refuse_capture", lambda *_: None),
         mock.patch.object(_gradients, "LEAST_BYTES", 1),
-        mock.patch.object(_stash, "put", lambda tensor, to: Copy(tensor)),
+        mock.patch.object(stashes, "put", lambda tensor, to: Copy(tensor)),
     ):
         yield
 
@@ -378,7 +380,7 @@ def same_bits(outcome: Outcome) -> None:
 def whoever_looks_has_it(outcome: Outcome) -> None:
     def fresh() -> Any:
         gradient = torch.full((4, 4), 7.0)
-        return _gradients.stand_in()(gradient, _stash.put(gradient, 0))
+        return _gradients.stand_in()(gradient, stashes.put(gradient, 0))
 
     with on_the_host():
         for look in (copy.deepcopy, torch.from_dlpack, lambda each: each.data, lambda each: each.numpy()):

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import warm
-from spillway import _settings
+from spillway._pytorch import settings
 
 
 def torch_folder() -> Path:
@@ -21,7 +21,7 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-EXTENSION = "import torch, spillway; from spillway import _build; print(_build.extension(torch))"
+EXTENSION = "import torch, spillway; from spillway._pytorch import build; print(build.extension(torch))"
 
 
 def quick_compiler(folder: Path) -> str:
@@ -269,8 +269,8 @@ fcntl.flock = refuse
     def test_another_pluggable_allocator_is_a_contradiction(self) -> None:
         code = """
 import spillway, torch
-from spillway import _hooks
-torch.cuda.memory.change_current_allocator(torch.cuda.memory._CUDAAllocator(_hooks.pluggable(torch, _hooks.ALL)))
+from spillway._pytorch import hooks
+torch.cuda.memory.change_current_allocator(torch.cuda.memory._CUDAAllocator(hooks.pluggable(torch, hooks.ALL)))
 spillway.install()
 """
         self.refuses(code, "'pluggable' was chosen already", "remove one")
@@ -279,9 +279,9 @@ spillway.install()
         for mode in ("full", "plain"):
             code = f"""
 import spillway, torch
-from spillway import _hooks
+from spillway._pytorch import hooks
 spillway.install({mode!r})
-other = torch.cuda.memory._CUDAAllocator(_hooks.pluggable(torch, _hooks.ALL))
+other = torch.cuda.memory._CUDAAllocator(hooks.pluggable(torch, hooks.ALL))
 torch.cuda.memory.change_current_allocator(other)
 """
             self.refuses(code, "another allocator", "remove one")
@@ -319,7 +319,7 @@ class Settings(Case):
 
     def test_what_has_nothing_to_do_is_in_the_guide(self) -> None:
         guide = (Path(__file__).parents[2] / "docs/pytorch.md").read_text()
-        for key, why in _settings.UNNEEDED.items():
+        for key, why in settings.UNNEEDED.items():
             self.assertRegex(guide, rf"\n\| [^|]*`{key}`[^|]* \| {re.escape(why)} \|")
 
     def test_wrong_values_are_refused(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from spillway import _kernel_memory
+from spillway._trace_model import kernel_memory
 
 aten = torch.ops.aten
 # Results are smaller, workspaces are not.
@@ -109,9 +109,9 @@ class Workspaces(unittest.TestCase):
         for name, func, args, kwargs in all_products:
             with self.subTest(name):
                 sizes, kept = taken(lambda func=func, args=args, kwargs=kwargs: func(*args, **kwargs))  # type: ignore[misc]
-                said = _kernel_memory.workspaces(func, args, kwargs)
+                said = kernel_memory.workspaces(func, args, kwargs)
                 self.assertEqual(sorted({size for _, _, size in said}), sizes)
-                self.assertEqual(kept, bool(sizes) and _kernel_memory.blas().are_kept)
+                self.assertEqual(kept, bool(sizes) and kernel_memory.blas().are_kept)
 
     def test_of_sums(self) -> None:
         self.compare(sums())
@@ -140,7 +140,7 @@ class Seeds(unittest.TestCase):
                 with self.subTest(f"{func} {dropout}"):
                     results = enumerate(func(*args))
                     there = tuple(at for at, each in results if isinstance(each, torch.Tensor) and each.is_cpu)
-                    self.assertEqual(_kernel_memory.on_host(func, args, {}), there)
+                    self.assertEqual(kernel_memory.on_host(func, args, {}), there)
 
 
 @unittest.skipIf("SPILLWAY_TEST_ONE_SETTING" in os.environ, "started by this test")

@@ -448,7 +448,7 @@ if __name__ == "__main__":
         # A pass is found whose context PyTorch's thread still holds, and which it cannot drop while this one runs.
         code = """
 import contextvars, sys, weakref, torch
-from spillway._releases import release_of
+from spillway._pytorch.releases import release_of
 from spillway._run import finish_backward_passes
 
 class Mark:

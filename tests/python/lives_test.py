@@ -23,7 +23,7 @@ import spillway
 from on_seeds import Outcome, check_counters, run, torch
 from spilling import SEEDS, on_disk
 from spillway._library import check, library
-from spillway._tiers import free_bytes
+from spillway._offload.tiers import free_bytes
 
 STEPS = int(os.environ.get("SPILLWAY_TEST_LIFE", "300"))
 STEPS_TO_REST = 40

@@ -14,8 +14,8 @@ from typing import Any
 
 import spillway
 import warm
-from spillway import _hooks
-from spillway._releases import release_of
+from spillway._pytorch import hooks
+from spillway._pytorch.releases import release_of
 
 assert spillway.install("full")
 
@@ -400,7 +400,7 @@ class PoolStates(Memory):
         state = self.save()
         with self.assertRaisesRegex(RuntimeError, "of a pool of device 0, not 1"):
             torch._C._cuda_setCheckpointPoolState(1, state, [], [])
-        malloc, free = [_hooks.address(getattr(ctypes.CDLL(None), name)) for name in ("malloc", "free")]
+        malloc, free = [hooks.address(getattr(ctypes.CDLL(None), name)) for name in ("malloc", "free")]
         other = torch.cuda.MemPool(torch._C._cuda_customAllocator(malloc, free))
         with self.assertRaisesRegex(RuntimeError, "an allocator of its own"):
             torch._C._cuda_getCheckpointState(0, other.id)

@@ -16,7 +16,7 @@ from typing import Any
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
 from spilling import configure, every_seed, on_disk, refused
-from spillway._annotate import tensors
+from spillway._pytorch.annotate import tensors
 
 checkpoint: Any = torch.utils.checkpoint.checkpoint
 WIDTH = 512

@@ -18,7 +18,7 @@ import activations_test
 import spillway
 from on_seeds import Outcome, Program, check_counters, torch
 from spilling import configure, every_seed, on_disk, pinned_bytes, refused
-from spillway._tiers import tiers
+from spillway._offload.tiers import tiers
 from spillway.compat.torch_memory_saver import torch_memory_saver as saver
 from spillway.compat.vllm_sleep import SleepingAllocator
 

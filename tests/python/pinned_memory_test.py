@@ -12,7 +12,7 @@ from typing import Any
 
 import spillway
 import warm
-from spillway._releases import release_of
+from spillway._pytorch.releases import release_of
 
 assert spillway.install("full", pinned_memory=True)
 

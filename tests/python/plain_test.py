@@ -57,7 +57,7 @@ class Install(unittest.TestCase):
     def test_after_another_allocator(self) -> None:
         code = """
 import ctypes, spillway, torch
-from spillway._hooks import address
+from spillway._pytorch.hooks import address
 allocate, free = [address(getattr(ctypes.CDLL(None), name)) for name in ("malloc", "free")]
 torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(allocate, free))
 spillway.install("plain")
@@ -116,7 +116,7 @@ print(len(caught))
         for name in ("OOM_VTABLE", "ERROR_CONSTRUCTOR"):
             done = run(f"""
 import spillway, torch
-spillway._install._releases.{name} = "nowhere"
+spillway._pytorch.releases.{name} = "nowhere"
 spillway.install("plain")
 try:
     torch.empty(1 << 45, dtype=torch.uint8, device="cuda")

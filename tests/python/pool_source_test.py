@@ -16,8 +16,9 @@ from typing import Any
 os.environ.setdefault("SPILLWAY_SIM", "capacity:1GiB,completion:late")
 
 import spillway  # noqa: E402
-from spillway import _hooks, sim  # noqa: E402
+from spillway import sim  # noqa: E402
 from spillway._library import check, library  # noqa: E402
+from spillway._pytorch import hooks  # noqa: E402
 
 torch: Any = importlib.import_module("torch")
 
@@ -56,7 +57,7 @@ class Mapper:
         self.asked: list[int] = []
         # PyTorch keeps their addresses.
         self.functions = self.alloc_type(self.alloc), self.free_type(self.free)
-        self.allocator = torch._C._cuda_customAllocator(*map(_hooks.address, self.functions))
+        self.allocator = torch._C._cuda_customAllocator(*map(hooks.address, self.functions))
 
     def call(self, name: str, *arguments: object) -> None:
         answer = getattr(self.driver, name)(*arguments)
@@ -196,7 +197,7 @@ class PoolSources(unittest.TestCase):
 
     def test_spillway_is_no_source_of_itself(self) -> None:
         self.assertIsNone(spillway.mempool_allocator())
-        pool = torch.cuda.MemPool(_hooks.pluggable(torch, _hooks.SEGMENTS))
+        pool = torch.cuda.MemPool(hooks.pluggable(torch, hooks.SEGMENTS))
         with (
             torch.cuda.use_mem_pool(pool),
             self.assertRaisesRegex(RuntimeError, "gives memory that Spillway manages already"),
@@ -218,7 +219,7 @@ class FromTheRuntime(unittest.TestCase):
             runtime.cudaFree(ctypes.c_void_p(pointer))
 
         functions = Mapper.alloc_type(alloc), Mapper.free_type(free)
-        pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*map(_hooks.address, functions)))
+        pool = torch.cuda.MemPool(torch._C._cuda_customAllocator(*map(hooks.address, functions)))
         outside = numbers(MIB).cuda()
         with torch.cuda.use_mem_pool(pool):
             inside = [numbers(MIB).cuda() for _ in range(2)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import unittest
 
-from spillway._holding import NO_BOUND, Holding, Save, plan, waits
-from spillway._schedule import FIRST_DEPTH, LATE_NS, MOST_DEPTH, Schedule, Use
+from spillway._offload.holding import NO_BOUND, Holding, Save, plan, waits
+from spillway._offload.schedule import FIRST_DEPTH, LATE_NS, MOST_DEPTH, Schedule, Use
 
 MIB = 1 << 20
 COUNT = 24

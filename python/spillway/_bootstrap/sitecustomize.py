@@ -23,7 +23,8 @@ def _serve_imports(mode: str, results: str | None) -> None:
     if importlib.util.find_spec("spillway") is None:
         sys.path.append(os.path.dirname(_package))
     # From its file: an import would bring the whole package.
-    spec = importlib.util.spec_from_file_location("spillway_after_import", os.path.join(_package, "_after_import.py"))
+    file = os.path.join(_package, "_pytorch", "after_import.py")
+    spec = importlib.util.spec_from_file_location("spillway_after_import", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import _counters, _install
+from .. import _counters
 from .._counters import Block, PoolId
 from .._library import check, library
-from .._regions import encoded
-from .._tiers import OK, tiers
+from .._offload.regions import encoded
+from .._offload.tiers import OK, tiers
+from .._pytorch.install import import_torch
 
 Place = tuple[str, int]  # a region's tag, and its device
 
@@ -51,7 +52,7 @@ class Backups:
         if (place, address) not in self._fresh:
             copy = copies.get(address)
             if copy is None or copy.numel() != size:
-                copy = _install.import_torch().empty(size, dtype=_install.import_torch().uint8)
+                copy = import_torch().empty(size, dtype=import_torch().uint8)
             read(place, address, size, copy.data_ptr())
             copies[address] = copy
             self._fresh.add((place, address))

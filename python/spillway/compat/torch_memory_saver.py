@@ -20,11 +20,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .. import _counters, _install, _regions
+from .. import _counters
 from .._counters import PoolId
 from .._errors import SpillwayError
 from .._library import HERE, check, library
-from .._tiers import empty_host_cache, index_of, serves, tiers
+from .._offload import regions
+from .._offload.tiers import empty_host_cache, index_of, serves, tiers
+from .._pytorch.install import import_torch, installed
 from ._saver_backups import Backups, Place, pool_at, read, size_at
 from ._saver_settings import DEFAULT_TAG, Settings, chosen, flag, from_environment
 from ._saver_symbols import Implementation
@@ -34,7 +36,7 @@ from ._saver_symbols import Implementation
 def configure_subprocess() -> Iterator[None]:
     """Python processes that are started inside have Spillway installed as this one, as soon as they import PyTorch."""
     path = os.pathsep.join(filter(None, [str(HERE / "_bootstrap"), os.environ.get("PYTHONPATH")]))
-    mode = _install.installed().mode
+    mode = installed().mode
     given = {"PYTHONPATH": path, "SPILLWAY_RUN": "plain" if mode == "plain" else "full"}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -103,7 +105,7 @@ class TorchMemorySaver:
         Graphs of one tag and one pool share memory, as those of one pool do elsewhere; what else is in that pool is not
         paused. Errors: SpillwayError.
         """
-        torch = _install.import_torch()
+        torch = import_torch()
         settings = chosen(tag, enable_cpu_backup, False, cpu_backup_backend, self.settings().backend)
         own = self._graph_pool(settings, pool) if serves("cuda_graph()") else pool
         with torch.cuda.graph(cuda_graph, pool=own, stream=stream, capture_error_mode=capture_error_mode):
@@ -150,7 +152,7 @@ class TorchMemorySaver:
                 if place not in self._paused:
                     continue
                 self._backups.before_resume(place, self._retains and settings.keeps_on_host)
-                _regions.restore(*place)
+                regions.restore(*place)
                 self._paused.discard(place)
                 if settings.kind == "mmap":
                     empty_host_cache()
@@ -173,7 +175,7 @@ class TorchMemorySaver:
         elif zero_copy:
             copy = self._backups.of(place, address, size_at(address))
         else:
-            torch = _install.import_torch()
+            torch = import_torch()
             copy = torch.empty(size_at(address), dtype=torch.uint8)
             read(place, address, copy.numel(), copy.data_ptr())
         if copy is None:
@@ -211,7 +213,7 @@ class TorchMemorySaver:
 
     @property
     def enabled(self) -> bool:
-        return bool(_install.installed())
+        return bool(installed())
 
     def settings(self) -> Settings:
         """What this thread allocates into."""
@@ -251,7 +253,7 @@ class TorchMemorySaver:
         thread, settings = self._thread, self._thread.settings
         if settings.is_on and settings != self._first:
             place = self._live_place(settings.checked(), thread.index)
-            check(tiers().spw_region_begin(place[1], _regions.encoded(place[0])))
+            check(tiers().spw_region_begin(place[1], regions.encoded(place[0])))
             thread.opened = place
         elif self._first.is_on and not settings.is_on:
             check(library().spw_region_begin_none())
@@ -260,7 +262,7 @@ class TorchMemorySaver:
     def _close(self) -> None:
         thread = self._thread
         if thread.opened is not None:
-            check(tiers().spw_region_end(thread.opened[1], _regions.encoded(thread.opened[0])))
+            check(tiers().spw_region_end(thread.opened[1], regions.encoded(thread.opened[0])))
             thread.opened = None
         if thread.is_out:
             check(library().spw_region_end_none())
@@ -287,24 +289,24 @@ class TorchMemorySaver:
         """What no thread has a region for goes into one that is neither paused nor about to be."""
         gone = {tag for tag, _ in self._paused.union(leaving)}
         tag = next(tag for tag in names(self._first, "/all") if tag not in gone)
-        check(tiers().spw_region_set_default(_regions.encoded(tag)))
+        check(tiers().spw_region_set_default(regions.encoded(tag)))
 
     def _note_default(self) -> None:
         """On devices that were used by now, the regions that serve all threads."""
         if not self._first.is_on:
             return
-        for index in range(_install.import_torch().cuda.device_count()):
+        for index in range(import_torch().cuda.device_count()):
             if not _counters.pool_bytes(index):
                 continue
             first = next(names(self._first, "/all"))
-            for tag in _regions.regions(index):
+            for tag in regions.regions(index):
                 if tag == first or tag.startswith(f"{first}:"):
                     self._note((tag, index), self._first)
 
     def _note(self, place: Place, settings: Settings) -> Place:
         self._regions.setdefault(settings.tag, {})[place] = settings
         if place not in self._pools.values():
-            self._pools[(place[1], *_regions.region_pool(*place))] = place
+            self._pools[(place[1], *regions.region_pool(*place))] = place
         return place
 
     def _live_place(self, settings: Settings, index: int, suffix: str = "") -> Place:
@@ -315,14 +317,14 @@ class TorchMemorySaver:
     def _graph_pool(self, settings: Settings, pool: Any) -> tuple[int, int]:
         index = index_of(None)
         if pool is None:
-            return _regions.region_pool(*self._live_place(settings, index))
+            return regions.region_pool(*self._live_place(settings, index))
         # What a graph's pool() answers is the region's own.
         place = self._pools.get((index, *pool))
         known = self._regions.get(settings.tag, {}).get(place) if place is not None else None
         if place is None or known is None or known.kind != settings.kind or place in self._paused:
             suffix = "/" + ".".join(str(number) for number in pool)
             place = self._live_place(settings, index, suffix)
-        return _regions.region_pool(*place)
+        return regions.region_pool(*place)
 
     def _chosen(self, tag: str | None) -> list[tuple[Place, Settings]]:
         """Those whose bytes are kept first: their memory must be there before others take it."""
@@ -332,8 +334,8 @@ class TorchMemorySaver:
 
     def _leave(self, place: Place, settings: Settings) -> None:
         if settings.keeps_on_host:
-            self._backups.before_pause(place, _regions.region_pool(*place))
-        _regions.evict(place[0], settings.to, place[1])
+            self._backups.before_pause(place, regions.region_pool(*place))
+        regions.evict(place[0], settings.to, place[1])
         self._paused.add(place)
 
 

@@ -13,10 +13,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from .. import _regions
 from .._errors import SpillwayError
-from .._install import installed
-from .._tiers import index_of
+from .._offload import regions
+from .._offload.tiers import index_of
+from .._pytorch.install import installed
 
 DEFAULT_TAG = "default"
 # Woken in this order: the weights must have their memory before a cache that could be smaller takes it.
@@ -66,10 +66,10 @@ class SleepingAllocator:
         before, self.current_tag = self.current_tag, tag or DEFAULT_TAG
         try:
             place = self._live_place(self.current_tag)
-            with _regions.region(*place):
+            with regions.region(*place):
                 self._tags.setdefault(place, self.current_tag)
                 yield
-            _regions.trim(*place)
+            regions.trim(*place)
         finally:
             self.current_tag = before
 
@@ -107,7 +107,7 @@ class SleepingAllocator:
             if tags is not None and self._tags[place] not in tags:
                 continue
             try:
-                _regions.restore(*place)
+                regions.restore(*place)
             except SpillwayError as problem:
                 failures[place] = problem
             else:
@@ -122,7 +122,7 @@ class SleepingAllocator:
     def get_current_usage(self) -> int:
         """Bytes of tagged memory, whole pages, whether it sleeps or not. Errors: SpillwayError."""
         kinds = ("device_bytes", "host_bytes", "disk_bytes", "discarded_bytes", "lost_bytes")
-        reports = {index: _regions.regions(index) for _, index in self._tags}
+        reports = {index: regions.regions(index) for _, index in self._tags}
         return sum(reports[index].get(tag, {}).get(kind, 0) for tag, index in self._tags for kind in kinds)
 
     def _live_place(self, tag: str) -> Place:
@@ -133,7 +133,7 @@ class SleepingAllocator:
         return next(each for each in places if each not in self._asleep and self._tags.get(each, tag) == tag)
 
     def _put_to_sleep(self, place: Place, keeps: bool) -> None:
-        _regions.evict(place[0], "host" if keeps else "nowhere", place[1])
+        regions.evict(place[0], "host" if keeps else "nowhere", place[1])
         self._asleep[place] = keeps
 
     def _order(self, place: Place) -> tuple[bool, bool, Place]:
