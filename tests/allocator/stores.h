@@ -41,7 +41,7 @@ using StoreKinds = testing::Types<VirtualMemory, Segments, SourcedSegments>;
 
 struct KindName {
   template <typename Kind>
-  static std::string GetName(int) {
+  static std::string GetName(int) {  // NOLINT(readability-identifier-naming): the name is GoogleTest's
     return Kind::kName;
   }
 };
