@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <new>
 
+#include "allocator/host_blocks.h"
 #include "tests/allocator/device.h"
+#include "tests/allocator/placement.h"
 
 namespace {
 
@@ -129,6 +131,30 @@ TEST(HostMemory, EveryAllocationOfACreationMayFailOnce) {
     SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 3 * kMiB, nullptr)));
   }
   EXPECT_GE(failed, 4u);  // the arena, its store, the store's two tables
+}
+
+TEST(HostMemory, EveryAllocationOfAPlacedBlockMayFailOnce) {
+  uint64_t nth = 1;
+  for (bool reached = true; reached && nth < 100; ++nth) {
+    Placement placement;
+    const std::shared_ptr<const HostPlacement> functions = placement.functions();
+    DeviceCounters counters;
+    HostBlocks blocks;
+    void* block = nullptr;
+    countdown = nth;
+    try {
+      block = blocks.place(functions, 1000, nullptr, counters);
+      SPW_EXPECT_OK(blocks.record_stream(reinterpret_cast<uint64_t>(block), CU_STREAM_PER_THREAD, {}));
+    } catch (const std::bad_alloc&) {
+    }
+    reached = std::exchange(countdown, 0) == 0;
+    EXPECT_EQ(placement.held(), block == nullptr ? 0u : 1u) << "allocation " << nth;
+    EXPECT_EQ(counters.snapshot().host_placed_blocks, block == nullptr ? 0 : 1);
+    blocks.release_all(counters);
+    EXPECT_EQ(placement.held(), 0u);
+    EXPECT_EQ(counters.snapshot().host_placed_bytes, 0);
+  }
+  EXPECT_GT(nth, 4u);
 }
 
 }  // namespace

@@ -18,14 +18,9 @@ COMMENT = re.compile(r"//[^\n]*")
 WITHOUT_OWN = frozenset(
     {
         "allocator/allocator.h",
-        "allocator/arena_parts.h",
-        "allocator/captured_order.h",
         "allocator/heap.h",
         "allocator/heap_lock.h",
-        "allocator/host_blocks.h",
         "allocator/listing.h",
-        "allocator/mapped_range.h",
-        "allocator/readback.h",
         "allocator/request.h",
         "offload/gauges.h",
         "offload/host_overflow.h",
