@@ -18,10 +18,6 @@ COMMENT = re.compile(r"//[^\n]*")
 WITHOUT_OWN = frozenset(
     {
         "allocator/allocator.h",
-        "allocator/heap.h",
-        "allocator/heap_lock.h",
-        "allocator/listing.h",
-        "allocator/request.h",
         "offload/gauges.h",
         "offload/host_overflow.h",
         "offload/io/engine.h",
