@@ -17,7 +17,6 @@ COMMENT = re.compile(r"//[^\n]*")
 # Tested through those that use them.
 WITHOUT_OWN = frozenset(
     {
-        "allocator/allocator.h",
         "offload/gauges.h",
         "offload/host_overflow.h",
         "offload/io/engine.h",
