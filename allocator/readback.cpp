@@ -23,6 +23,7 @@ Result<std::unique_ptr<Readback>> Readback::create(const Driver& driver) {
 }
 
 Readback::~Readback() {
+  const RelaxedCapture relaxed(driver_);
   if (buffer_ != nullptr) driver_.cuMemFreeHost(buffer_);
   if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
 }
