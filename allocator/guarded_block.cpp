@@ -30,8 +30,10 @@ std::string plural(uint64_t count, const char* what) {
 }  // namespace
 
 void Damage::compare(uint64_t start, const uint8_t* found, uint64_t bytes, uint8_t expected) {
+  if (bytes == 0) return;
+  const bool is_sampled = count > 0 && start - first < sample.size();
   // All equal to the first, and that right: the comparison that costs least.
-  if (bytes == 0 || (found[0] == expected && std::memcmp(found, found + 1, bytes - 1) == 0)) return;
+  if (!is_sampled && found[0] == expected && std::memcmp(found, found + 1, bytes - 1) == 0) return;
   for (uint64_t i = 0; i < bytes; ++i) {
     const uint64_t at = start + i;
     if (count > 0 && at - first < sample.size()) {
