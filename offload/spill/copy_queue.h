@@ -5,16 +5,31 @@
 // Thread-safe; no lock is held during a call of the driver.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <list>
 
 #include "driver/event.h"
-#include "offload/spill/urgency.h"
 #include "stats/lock.h"
 
 namespace spillway {
+
+// Tells whether somebody waits for a move. A move can become urgent while it is under way: its copies and its
+// reads of the disk that are still to come go first from then on.
+class Urgency {
+ public:
+  Urgency() = default;
+  Urgency(const Urgency&) = delete;
+  Urgency& operator=(const Urgency&) = delete;
+
+  bool is_waited_for() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  friend class CopyStreams;  // which reorders what waits when this changes
+  std::atomic<int> waiting_{0};
+};
 
 class CopyQueue {
  public:

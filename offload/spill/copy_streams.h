@@ -19,7 +19,6 @@
 #include "driver/driver.h"
 #include "driver/event.h"
 #include "offload/spill/copy_queue.h"
-#include "offload/spill/urgency.h"
 #include "stats/lock.h"
 
 namespace spillway {

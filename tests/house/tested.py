@@ -32,7 +32,6 @@ WITHOUT_OWN = frozenset(
         "offload/spill/packer.h",
         "offload/spill/region_memory.h",
         "offload/spill/staging.h",
-        "offload/spill/urgency.h",
         "offload/spill/workers.h",
     }
 )
