@@ -1,6 +1,11 @@
-// Says what an operation of a disk, or a call for the spill file, may do instead of what was asked.
+// Says what an operation of a disk, or a call for the spill file, may do instead of what was asked, and
+// damages what was written.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -72,5 +77,25 @@ class FaultyFileCalls final : public FileCalls {
   mutable std::mutex mutex_;
   uint64_t count_ = 0;
 };
+
+// Finds the spill file in this directory, among what the process has open.
+inline int spill_file(const std::string& directory) {
+  for (int descriptor = 3; descriptor < 1024; ++descriptor) {
+    std::array<char, 4096> target{};
+    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+    if (readlink(link.c_str(), target.data(), target.size() - 1) <= 0) continue;
+    if (std::string(target.data()).rfind(directory, 0) == 0) return descriptor;
+  }
+  return -1;
+}
+// Writes other bytes than were written there, of one sector.
+inline void damage(const std::string& directory, uint64_t offset) {
+  const int file = spill_file(directory);
+  ASSERT_GE(file, 0);
+  // O_DIRECT may be set: a whole aligned sector.
+  alignas(4096) std::array<char, 4096> wrong{};
+  wrong.fill('x');
+  ASSERT_EQ(pwrite(file, wrong.data(), wrong.size(), static_cast<off_t>(offset)), 4096);
+}
 
 }  // namespace spillway::test

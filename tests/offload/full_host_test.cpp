@@ -114,15 +114,9 @@ class FullHostAndBrokenDiskTest : public FullHostTest {
  protected:
   FullHostAndBrokenDiskTest() : FullHostTest(broken()) {}
   static DiskTierOptions broken() {
-    DiskTierOptions options;
-    options.make_queue = []() -> Result<std::unique_ptr<IoQueue>> {
-      Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "for faults");
-      if (!queue.ok()) return queue;
-      return make_faulty_queue(std::move(queue.value()), [](const IoOperation& operation, uint64_t) {
-        return operation.kind == IoKind::kWrite ? fails(-EIO) : IoFault{};
-      });
-    };
-    return options;
+    return with_faults({}, [](const IoOperation& operation, uint64_t) {
+      return operation.kind == IoKind::kWrite ? fails(-EIO) : IoFault{};
+    });
   }
 };
 

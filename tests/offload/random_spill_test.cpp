@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <set>
 
-#include "offload/io/faulty_queue.h"
 #include "offload/spill/device_tiers.h"
 #include "tests/allocator/model.h"
 #include "tests/offload/spilling.h"
@@ -67,18 +66,12 @@ IoFault passing_fault(uint32_t number) {
 }
 
 DiskTierOptions faulty_disk(const std::string& directory) {
-  DiskTierOptions options = disk_options(directory, false);
-  options.make_queue = []() -> Result<std::unique_ptr<IoQueue>> {
-    Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "for faults");
-    if (!queue.ok()) return queue;
-    return make_faulty_queue(std::move(queue.value()), [](const IoOperation& operation, uint64_t index) {
-      IoFault fault = passing_fault(static_cast<uint32_t>(index));
-      // Wrong memory under a write would be a wrong file that nobody can tell.
-      if (operation.kind == IoKind::kWrite) fault.flipped_byte.reset();
-      return fault;
-    });
-  };
-  return options;
+  return with_faults(disk_options(directory, false), [](const IoOperation& operation, uint64_t index) {
+    IoFault fault = passing_fault(static_cast<uint32_t>(index));
+    // Wrong memory under a write would be a wrong file that nobody can tell.
+    if (operation.kind == IoKind::kWrite) fault.flipped_byte.reset();
+    return fault;
+  });
 }
 
 class RandomSpills {

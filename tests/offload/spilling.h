@@ -8,8 +8,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "offload/io/faulty_queue.h"
 #include "offload/spill/region_memory.h"
 #include "tests/allocator/device.h"
 #include "tests/folder.h"
@@ -23,6 +25,16 @@ inline DiskTierOptions disk_options(const std::string& directory, bool use_uring
   options.file.allow_ram_backed = true;
   options.io.use_uring = use_uring;
   options.io.threads = 2;
+  return options;
+}
+
+// Returns the options with a queue whose operations fail as `choose` says.
+inline DiskTierOptions with_faults(DiskTierOptions options, ChooseFault choose) {
+  options.make_queue = [choose = std::move(choose)]() -> Result<std::unique_ptr<IoQueue>> {
+    Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "for faults");
+    if (!queue.ok()) return queue;
+    return make_faulty_queue(std::move(queue.value()), choose);
+  };
   return options;
 }
 

@@ -6,7 +6,6 @@
 #include <set>
 #include <thread>
 
-#include "offload/io/faulty_queue.h"
 #include "offload/spill/stashes.h"
 #include "tests/offload/spilling.h"
 
@@ -53,18 +52,13 @@ class StashesTest : public testing::Test {
       : tiers_("capacity:128MiB,completion:late", gated_disk(), pinned_bytes) {}
 
   DiskTierOptions gated_disk() {
-    DiskTierOptions options = disk_options(directory_.path(), false);
-    options.make_queue = [this]() -> Result<std::unique_ptr<IoQueue>> {
-      Result<std::unique_ptr<IoQueue>> queue = make_thread_queue(8, 2, "behind a gate");
-      if (!queue.ok()) return queue;
-      return make_faulty_queue(std::move(queue.value()), [this](const IoOperation& operation, uint64_t) {
-        gate_.pass(operation.kind);
-        const std::lock_guard lock(mutex_);
-        places_[operation.kind].push_back(operation.offset);
-        return IoFault();
-      });
-    };
-    return options;
+    return with_faults(disk_options(directory_.path(), false),
+                       [this](const IoOperation& operation, uint64_t) {
+                         gate_.pass(operation.kind);
+                         const std::lock_guard lock(mutex_);
+                         places_[operation.kind].push_back(operation.offset);
+                         return IoFault();
+                       });
   }
 
   void* filled(size_t bytes, unsigned char value) {

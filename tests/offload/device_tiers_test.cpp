@@ -1,8 +1,8 @@
-// An error of the driver that lasts turns a device's tiers off, once: what is where stays there, and every
-// later move says at once what the error was.
-#include <cerrno>
-
+// All that lies below one device, as a whole: it gives up host memory that nothing is in, and an error of the
+// driver that lasts turns it off, once: what is where stays there, and every later move says at once what the
+// error was.
 #include "offload/spill/device_tiers.h"
+
 #include "tests/offload/spilling.h"
 
 namespace spillway::test {
@@ -124,6 +124,62 @@ TEST_F(LastingErrorTest, AnErrorThatPassesIsNone) {
   EXPECT_EQ(tiers_->copy_streams().lasting_error(), 0);
   SPW_EXPECT_OK(regions().evict("here", SpillTo::kHost));
   for (const char* tag : {"here", "in-host", "on-disk"}) SPW_EXPECT_OK(regions().restore(tag));
+}
+
+class DeviceTiersTest : public testing::Test {
+ protected:
+  Result<std::unique_ptr<DeviceTiers>> make() {
+    DiskTierOptions options = disk_options(directory_.path(), false);
+    options.buffers = 2;  // all are used, and kept
+    return DeviceTiers::create(*device_.driver, *arena_, pinned_, options, Codec::kNone);
+  }
+
+  const Folder directory_;
+  Device device_{"capacity:128MiB,completion:late"};
+  PinnedArena pinned_{*device_.driver, {}};
+  std::unique_ptr<Arena> arena_ = device_.arena();
+};
+
+TEST_F(DeviceTiersTest, WithoutItsStreamsThereAreNone) {
+  for (const uint64_t nth : {1, 2}) {
+    device_.inject_fault("cuStreamCreate", nth, CUDA_ERROR_UNKNOWN);
+    const uint64_t destroyed = device_.calls("cuStreamDestroy");
+    const Status status = make().take_status();
+    EXPECT_EQ(status.code(), SPW_ERROR_DRIVER);
+    EXPECT_NE(status.text().find("cuStreamCreate"), std::string::npos) << status.text();
+    EXPECT_EQ(device_.calls("cuStreamDestroy"), destroyed + nth - 1) << "of those that were made";
+  }
+  SPW_EXPECT_OK(make().take_status());
+}
+
+TEST_F(DeviceTiersTest, HostMemoryThatNothingIsInAnyMoreIsGivenUp) {
+  Result<std::unique_ptr<DeviceTiers>> made = make();
+  ASSERT_TRUE(made.ok()) << made.status().text();
+  DeviceTiers& tiers = *made.value();
+  SPW_EXPECT_OK(tiers.regions().begin("a"));
+  void* block = must_allocate(*arena_, 2 * kBytes, nullptr);
+  SPW_EXPECT_OK(tiers.regions().end("a"));
+  const auto va = reinterpret_cast<CUdeviceptr>(block);
+  Result<Stashes::Stash*> over = tiers.stashes().put(va, kMiB, nullptr, Stashes::To::kHost);
+  Result<Stashes::Stash*> kept = tiers.stashes().put(va, 3 * kMiB, nullptr, Stashes::To::kHost);
+  ASSERT_TRUE(over.ok() && kept.ok());
+  tiers.stashes().free(over.value());
+  SPW_EXPECT_OK(tiers.regions().evict("a", SpillTo::kDisk));  // by buffers, which waits for the copies too
+  EXPECT_EQ(tiers.regions().report("a").value().usage.disk_bytes, 2 * kBytes);
+  (void)pinned_.release_free();
+  EXPECT_GT(pinned_.reserved_bytes(), 2 * Staging::kBufferBytes);
+  // Any thread may call it, without a context.
+  EXPECT_EQ(device_.driver->cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+  tiers.give_up_host_memory();
+  EXPECT_EQ(device_.driver->cuCtxSetCurrent(device_.context), CUDA_SUCCESS);
+  (void)pinned_.release_free();
+  EXPECT_LE(pinned_.reserved_bytes(), 4 * kMiB) << "of what is still in use";
+  EXPECT_GE(pinned_.reserved_bytes(), 3 * kMiB);
+  SPW_EXPECT_OK(tiers.regions().restore("a"));
+  tiers.stashes().free(kept.value());
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(tiers.regions().release("a"));
+  SPW_EXPECT_OK(arena_->trim());
 }
 
 }  // namespace

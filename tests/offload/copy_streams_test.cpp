@@ -1,5 +1,7 @@
 // Who copies first on a device's two streams: what somebody waits for overtakes what was begun ahead, few
 // copies are in flight, and moving out makes way for what is waited for.
+#include "offload/spill/copy_streams.h"
+
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -252,6 +254,62 @@ TEST_F(CopyDepthTest, MovingOutMakesWayForWhatIsWaitedFor) {
   waits.join();
   SPW_EXPECT_OK(regions_->restore("cold"));
   EXPECT_TRUE(is_intact("wanted") && is_intact("cold"));
+}
+
+class CopyStreamsTest : public testing::Test {
+ protected:
+  static constexpr size_t kBytes = 2 * kPart + kMiB;
+
+  CopyStreamsTest() {
+    EXPECT_EQ(device_.driver->cuMemAlloc(&memory_, kBytes), CUDA_SUCCESS);
+    Result<std::unique_ptr<CopyStreams>> made = CopyStreams::create(*device_.driver);
+    if (!made.ok()) throw std::runtime_error(made.status().text());
+    copies_ = std::move(made.value());
+  }
+  ~CopyStreamsTest() override { device_.driver->cuMemFree(memory_); }
+
+  Device device_;
+  CUdeviceptr memory_ = 0;
+  std::unique_ptr<CopyStreams> copies_;
+  const Urgency urgency_;
+};
+
+TEST_F(CopyStreamsTest, MovesAreDividedAndEachByteIsCopiedOnce) {
+  std::vector<char> host = TestRegion::pattern(kBytes, 3);
+  auto* const bytes = reinterpret_cast<std::byte*>(host.data());
+  const CopyStreams::Copy whole[] = {{bytes, memory_, kMiB}, {bytes + kMiB, memory_ + kMiB, kBytes - kMiB}};
+  SPW_EXPECT_OK(copies_->move_in(whole, urgency_));
+  SPW_EXPECT_OK(copies_->drain_in());
+  EXPECT_EQ(device_.calls("cuMemcpyHtoDAsync"), 3u);
+  EXPECT_EQ(copies_->in_bytes(), kBytes);
+  host.assign(kBytes, 0);
+  SPW_EXPECT_OK(copies_->move_out(whole));
+  SPW_EXPECT_OK(copies_->drain_out());
+  EXPECT_EQ(device_.calls("cuMemcpyDtoHAsync"), 3u);
+  EXPECT_EQ(copies_->out_bytes(), kBytes);
+  EXPECT_TRUE(host == TestRegion::pattern(kBytes, 3));
+  // Whole, for those who may not wait.
+  SPW_EXPECT_OK(copies_->copy_out(bytes, memory_, kBytes));
+  EXPECT_EQ(device_.calls("cuMemcpyDtoHAsync"), 4u);
+  EXPECT_EQ(copies_->out_bytes(), 2 * kBytes);
+  SPW_EXPECT_OK(copies_->drain_out());
+  // Nothing is nothing.
+  SPW_EXPECT_OK(copies_->move_out({}));
+  SPW_EXPECT_OK(copies_->move_in({}, urgency_));
+}
+
+TEST_F(CopyStreamsTest, OnlyAnErrorThatLastsTurnsThemOffWithWhatWasMetFirst) {
+  SPW_EXPECT_OK(copies_->note_failure({}));
+  EXPECT_EQ(copies_->note_failure(Status::driver("passes")).text(), "passes");
+  SPW_EXPECT_OK(copies_->why_off());
+  device_.inject_fault("cuStreamQuery", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(copies_->note_failure(Status::io("of the disk")).text(), "of the disk");
+  EXPECT_EQ(copies_->lasting_error(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  const std::string why = copies_->why_off().text();
+  EXPECT_NE(why.find("cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS"), std::string::npos) << why;
+  EXPECT_EQ(copies_->note_failure(Status::driver("later")).text(), "later");
+  EXPECT_EQ(copies_->why_off().text(), why) << "the first";
+  device_.clear_faults();
 }
 
 }  // namespace

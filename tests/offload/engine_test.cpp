@@ -1,95 +1,32 @@
 // Whatever single operations do, a request ends once: with all its bytes, or with an error that says why not.
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/mman.h>
+#include "offload/io/engine.h"
+
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <random>
+#include <future>
 #include <string>
 #include <vector>
 
-#include "offload/io/engine.h"
 #include "tests/offload/faults.h"
-#include "tests/offload/forbid_io_uring.h"
+#include "tests/offload/io.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kKiB = 1024;
-
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-
-// Page-aligned memory of a known content.
-class Bytes {
- public:
-  explicit Bytes(size_t size, uint32_t seed = 0)
-      : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096))), size_(size) {
-    std::minstd_rand random(seed + 1);
-    for (size_t i = 0; i < size; ++i) memory_.get()[i] = static_cast<std::byte>(random());
-  }
-  std::span<std::byte> span() const { return {memory_.get(), size_}; }
-  bool operator==(const Bytes& other) const {
-    return size_ == other.size_ && std::memcmp(memory_.get(), other.memory_.get(), size_) == 0;
-  }
-
- private:
-  std::unique_ptr<std::byte, Free> memory_;
-  size_t size_;
-};
-
-int temporary_file() {
-  const int descriptor = open(::testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  EXPECT_GE(descriptor, 0) << std::strerror(errno);
-  return descriptor;
-}
-
-IoRequest request_of(IoKind kind, IoFile& file, const Bytes& bytes, uint64_t offset = 0) {
-  IoRequest request;
-  request.kind = kind;
-  request.file = &file;
-  request.memory = bytes.span();
-  request.offset = offset;
-  return request;
-}
-
-IoOptions small_blocks(bool use_uring) {
-  IoOptions options;
-  options.block_bytes = 64 * kKiB;
-  options.depth = 4;
-  options.use_uring = use_uring;
-  return options;
-}
-
-Result<std::unique_ptr<IoQueue>> queue_of(const IoOptions& options) {
-  return options.use_uring ? make_uring_queue(options.depth)
-                           : make_thread_queue(options.depth, options.threads, "as the test wants");
-}
-
-class OnEachQueue : public ::testing::TestWithParam<bool> {
- protected:
-  IoOptions options() const { return small_blocks(GetParam()); }
-};
-INSTANTIATE_TEST_SUITE_P(IoEngine, OnEachQueue, ::testing::Bool(),
+class IoEngineTest : public OnEachQueue {};
+INSTANTIATE_TEST_SUITE_P(Queues, IoEngineTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "uring" : "threads"; });
 
 // DeepSpeed#1070, #1627, #2006 and #3376, transformers#25816: of what was no multiple of a sector the end was
 // not written, nobody looked at how much was, and it was found out when the file was read.
-TEST_P(OnEachQueue, WhatWasWrittenIsRead) {
+TEST_P(IoEngineTest, WhatWasWrittenIsRead) {
   for (const bool is_direct : {true, false}) {
     IoFile file(temporary_file(), is_direct);
     IoEngine engine(options());
@@ -109,7 +46,7 @@ TEST_P(OnEachQueue, WhatWasWrittenIsRead) {
   }
 }
 
-TEST_P(OnEachQueue, ManyRequestsAtATime) {
+TEST_P(IoEngineTest, ManyRequestsAtATime) {
   IoFile file(temporary_file());
   const Bytes memory(32 * 1024 * kKiB, 3);
   const Bytes copy(32 * 1024 * kKiB, 4);
@@ -140,46 +77,7 @@ TEST_P(OnEachQueue, ManyRequestsAtATime) {
   EXPECT_TRUE(copy == memory);
 }
 
-// Counts pages that the kernel holds for somebody: io_uring's prepared ones among them.
-size_t pinned_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmPin:", 0) == 0) return std::stoul(line.substr(6));
-  return 0;
-}
-
-// A queue that went on using the pages which it prepared would write what they had, not what the address
-// shows.
-TEST_P(OnEachQueue, MemoryThatIsForgottenMayBeMappedAnew) {
-  constexpr size_t kBytes = 256 * kKiB;
-  const size_t pinned_before = pinned_kib();
-  IoFile file(temporary_file());
-  IoEngine engine(options());
-  const auto map = [](void* at) {
-    const int fixed = at == nullptr ? 0 : MAP_FIXED;
-    return mmap(at, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
-  };
-  const std::span<std::byte> range(static_cast<std::byte*>(map(nullptr)), kBytes);
-  EXPECT_TRUE(engine.forget_memory(range));  // of an engine that has not begun
-  for (int round = 0; round < 40; ++round) {
-    if (round % 2 == 0) {
-      ASSERT_TRUE(engine.use_memory(range).ok());
-    }
-    std::memset(range.data(), round, kBytes);
-    ASSERT_TRUE(engine.run({.kind = IoKind::kWrite, .file = &file, .memory = range}).ok());
-    const Bytes read(kBytes, 1000);
-    ASSERT_TRUE(engine.run(request_of(IoKind::kRead, file, read)).ok());
-    ASSERT_EQ(std::memcmp(read.span().data(), range.data(), kBytes), 0) << round;
-    ASSERT_TRUE(engine.forget_memory(range.subspan(0, kBytes / 2)));  // a part: all of what was prepared
-    ASSERT_EQ(map(range.data()), range.data());
-  }
-  // Some kernels let go a moment later.
-  for (int wait = 0; pinned_kib() > pinned_before && wait < 2000; ++wait) usleep(1000);
-  EXPECT_LE(pinned_kib(), pinned_before);
-  munmap(range.data(), kBytes);
-}
-
-TEST_P(OnEachQueue, AnUrgentRequestOvertakes) {
+TEST_P(IoEngineTest, AnUrgentRequestOvertakes) {
   IoFile file(temporary_file());
   const Bytes large(16 * 1024 * kKiB);
   const Bytes small(4 * kKiB);
@@ -198,7 +96,37 @@ TEST_P(OnEachQueue, AnUrgentRequestOvertakes) {
   EXPECT_EQ(order.front(), "urgent");
 }
 
-TEST_P(OnEachQueue, AFileThatEndsEarlyIsAnError) {
+TEST_P(IoEngineTest, AnUrgentRequestIsNextBehindWhatIsInFlight) {
+  IoFile file(temporary_file());
+  const Bytes large(20 * options().block_bytes);
+  const Bytes small(4 * kKiB);
+  ASSERT_TRUE(IoEngine(options()).run(request_of(IoKind::kWrite, file, small)).ok());
+  std::promise<void> begun;
+  std::promise<void> goes_on;
+  std::vector<IoKind> order;
+  {
+    IoEngine engine(options(), [&]() -> Result<std::unique_ptr<IoQueue>> {
+      auto queue = queue_of(options());
+      if (!queue.ok()) return queue;
+      return make_faulty_queue(std::move(queue.value()), [&](const IoOperation& operation, uint64_t index) {
+        order.push_back(operation.kind);
+        if (index == 0) begun.set_value();
+        if (index == 0) goes_on.get_future().wait();
+        return IoFault();
+      });
+    });
+    IoRequest slow = request_of(IoKind::kWrite, file, large);
+    slow.priority = IoPriority::kEvict;
+    ASSERT_TRUE(engine.submit(slow, [](int) {}).ok());
+    begun.get_future().wait();
+    ASSERT_TRUE(engine.submit(request_of(IoKind::kRead, file, small), [](int) {}).ok());
+    goes_on.set_value();
+  }
+  const auto read = std::find(order.begin(), order.end(), IoKind::kRead);
+  EXPECT_EQ(read - order.begin(), static_cast<ptrdiff_t>(options().depth));
+}
+
+TEST_P(IoEngineTest, AFileThatEndsEarlyIsAnError) {
   IoFile file(temporary_file());
   IoEngine engine(options());
   const Bytes bytes(100 * kKiB);
@@ -209,7 +137,7 @@ TEST_P(OnEachQueue, AFileThatEndsEarlyIsAnError) {
   EXPECT_NE(status.text().find("read of 204800 bytes at 0"), std::string::npos) << status.text();
 }
 
-TEST_P(OnEachQueue, AFullDiskIsAnError) {
+TEST_P(IoEngineTest, AFullDiskIsAnError) {
   IoFile file(open("/dev/full", O_RDWR | O_CLOEXEC), false);
   IoEngine engine(options());
   const Bytes bytes(300 * kKiB);
@@ -219,7 +147,7 @@ TEST_P(OnEachQueue, AFullDiskIsAnError) {
 }
 
 // RLIMIT_FSIZE makes the kernel itself stop in the middle of a write.
-TEST_P(OnEachQueue, AShortWriteOfTheKernelGoesOnToItsError) {
+TEST_P(IoEngineTest, AShortWriteOfTheKernelGoesOnToItsError) {
   const pid_t child = fork();
   if (child == 0) {
     std::signal(SIGXFSZ, SIG_DFL);
@@ -248,7 +176,7 @@ struct Fault {
 };
 
 // At every operation of a request, every kind of fault, once: the engine gets over it or reports it.
-TEST_P(OnEachQueue, EveryFaultAtEveryOperation) {
+TEST_P(IoEngineTest, EveryFaultAtEveryOperation) {
   const std::vector<Fault> faults = {
       {"interrupted", fails(-EINTR), false, false},
       {"again", fails(-EAGAIN), false, false},
@@ -297,7 +225,7 @@ TEST_P(OnEachQueue, EveryFaultAtEveryOperation) {
   }
 }
 
-TEST_P(OnEachQueue, AReadThatKeepsFailingEndsThroughThePageCache) {
+TEST_P(IoEngineTest, AReadThatKeepsFailingEndsThroughThePageCache) {
   IoFile file(temporary_file());
   if (!file.is_direct()) GTEST_SKIP() << "the file system has no direct I/O: " << file.buffered_reason();
   const Bytes written(64 * kKiB, 1);
@@ -315,7 +243,7 @@ TEST_P(OnEachQueue, AReadThatKeepsFailingEndsThroughThePageCache) {
   EXPECT_EQ(engine.counters().repeated_operations, 3U);
 }
 
-TEST_P(OnEachQueue, WhatShouldPassAndDoesNotIsAnError) {
+TEST_P(IoEngineTest, WhatShouldPassAndDoesNotIsAnError) {
   for (const IoKind kind : {IoKind::kWrite, IoKind::kRead, IoKind::kSync}) {
     IoFile file(temporary_file());
     IoOptions once = options();
@@ -331,33 +259,6 @@ TEST_P(OnEachQueue, WhatShouldPassAndDoesNotIsAnError) {
     EXPECT_EQ(status.code(), SPW_ERROR_IO);
     EXPECT_NE(status.text().find("Resource temporarily unavailable"), std::string::npos) << status.text();
   }
-}
-
-// The kernel has no memory for new operations, say, and will not have any.
-TEST(IoEngine, ARingThatTakesNothingIsAnError) {
-  if (!make_uring_queue(2).ok()) GTEST_SKIP() << "no io_uring here";
-  const pid_t child = fork();
-  if (child == 0) {
-    bool is_right = true;
-    {
-      IoFile file(temporary_file());
-      IoEngine engine(small_blocks(true), []() -> Result<std::unique_ptr<IoQueue>> {
-        auto queue = make_uring_queue(4);
-        if (!forbid(__NR_io_uring_enter, EAGAIN)) return Status::io("no seccomp");
-        return queue;
-      });
-      const Bytes bytes(300 * kKiB);
-      for (int i = 0; i < 2 && is_right; ++i) {
-        const Status status = engine.run(request_of(IoKind::kWrite, file, bytes));
-        is_right = status.text().find("resource busy") != std::string::npos;
-        if (!is_right) std::fprintf(stderr, "%s\n", status.text().c_str());
-      }
-    }
-    _exit(is_right ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 TEST(IoEngine, IsNotStartedBeforeItIsUsed) {
@@ -383,69 +284,6 @@ TEST(IoEngine, AQueueThatCannotBeMadeIsAnErrorAndMayBeTriedAgain) {
   EXPECT_EQ(engine.run(request_of(IoKind::kWrite, file, bytes)).text(), "no queue today");
   refuses = false;
   EXPECT_TRUE(engine.run(request_of(IoKind::kWrite, file, bytes)).ok());
-}
-
-TEST(IoEngine, AFileThatIsRegisteredIsReachedWithoutItsDescriptor) {
-  auto queue = make_uring_queue(2);
-  if (!queue.ok()) GTEST_SKIP() << queue.status().text();
-  const int descriptor = temporary_file();
-  queue.value()->use_file(descriptor);
-  close(descriptor);
-  const Bytes written(4 * kKiB, 1);
-  queue.value()->push({IoKind::kWrite, descriptor, written.span().data(), written.span().size(), 0, 7});
-  std::array<IoCompletion, 2> completions;
-  ASSERT_EQ(queue.value()->wait(completions), 1U);
-  EXPECT_EQ(completions[0].result, 4 * kKiB);
-}
-
-TEST_P(OnEachQueue, KnownFilesAndIdlePriority) {
-  const auto idle_threads = [] {
-    int found = 0;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-      const int thread = std::stoi(task.path().filename().string());
-      // ioprio_get(2): 1 names a thread, and the class stands above 13 bits of level; 3 is idle.
-      const long priority = syscall(SYS_ioprio_get, 1, thread);
-      found += priority >> 13 == 3 ? 1 : 0;
-    }
-    return found;
-  };
-  IoFile file(temporary_file());
-  for (const bool is_idle : {false, true}) {
-    IoOptions idle = options();
-    idle.is_idle = is_idle;
-    IoEngine engine(idle);
-    EXPECT_TRUE(engine.use_file(file).ok());
-    const Bytes written(300 * kKiB, 1);
-    const Bytes read(300 * kKiB, 2);
-    EXPECT_TRUE(engine.run(request_of(IoKind::kWrite, file, written)).ok());
-    EXPECT_TRUE(engine.run(request_of(IoKind::kRead, file, read)).ok());
-    EXPECT_TRUE(read == written);
-    EXPECT_EQ(idle_threads() > 0, is_idle);
-  }
-}
-
-TEST(IoEngine, WithoutIoUringThreadsServe) {
-  const pid_t child = fork();
-  if (child == 0) {
-    if (!forbid_io_uring()) _exit(2);
-    bool is_right = false;
-    {
-      IoFile file(temporary_file());
-      IoEngine engine{IoOptions()};
-      const Bytes written(500 * kKiB, 1);
-      const Bytes read(500 * kKiB, 2);
-      is_right =
-          engine.run(request_of(IoKind::kWrite, file, written)).ok() &&
-          engine.run(request_of(IoKind::kRead, file, read)).ok() && read == written &&
-          engine.description() ==
-              "4 threads of pread and pwrite (io_uring: io_uring_queue_init_params: Operation not permitted)";
-      if (!is_right) std::fprintf(stderr, "%s\n", engine.description().c_str());
-    }
-    _exit(is_right ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

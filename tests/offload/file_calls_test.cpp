@@ -1,6 +1,15 @@
-// Each of the kernel's calls that make the spill file and change its size fails in every way, at every place
-// of a scenario: what was not spilled is where it was, what was spilled comes back, and no room is lost.
+// The kernel's calls make the spill file and change its size. Each fails in every way, at every place of
+// a scenario: what was not spilled is where it was, what was spilled comes back, and no room is lost.
+#include "offload/io/file_calls.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include "tests/offload/faults.h"
 #include "tests/offload/spilling.h"
@@ -10,6 +19,73 @@ namespace spillway::test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
+
+class FileCallsTest : public testing::Test {
+ protected:
+  ~FileCallsTest() override {
+    if (file_ >= 0) close(file_);
+  }
+  struct stat about() const {
+    struct stat found {};
+    EXPECT_EQ(fstat(file_, &found), 0);
+    return found;
+  }
+
+  const Folder folder_;
+  FileCalls& calls_ = FileCalls::of_kernel();
+  int file_ = calls_.open_unlinked(folder_.file("spill-XXXXXX"), O_CLOEXEC);
+};
+
+TEST_F(FileCallsTest, AnUnlinkedFileIsTheCallersAlone) {
+  ASSERT_GE(file_, 0);
+  EXPECT_TRUE(folder_.names().empty());
+  EXPECT_EQ(about().st_nlink, 0u);
+  EXPECT_EQ(about().st_mode & 0777, 0600u);
+  EXPECT_NE(fcntl(file_, F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_EQ(calls_.open_unlinked(folder_.file("none/spill-XXXXXX"), 0), -ENOENT);
+}
+
+TEST_F(FileCallsTest, OpensWhatIsThere) {
+  EXPECT_EQ(calls_.open(folder_.file("none"), O_RDWR), -ENOENT);
+  const int found = calls_.open(folder_.write("some", "text"), O_RDONLY);
+  ASSERT_GE(found, 0);
+  char letter = 0;
+  EXPECT_EQ(read(found, &letter, 1), 1);
+  EXPECT_EQ(letter, 't');
+  close(found);
+}
+
+TEST_F(FileCallsTest, RoomIsReservedPunchedAndCutOff) {
+  EXPECT_EQ(calls_.reserve(file_, kMiB, 3 * kMiB), 0);
+  EXPECT_EQ(about().st_size, static_cast<off_t>(4 * kMiB)) << "to the end of the range";
+  EXPECT_GE(about().st_blocks * 512, static_cast<off_t>(3 * kMiB));
+  const char letter = 'x';
+  for (const size_t at : {size_t{0}, 2 * kMiB, 4 * kMiB - 1})
+    EXPECT_EQ(pwrite(file_, &letter, 1, static_cast<off_t>(at)), 1);
+  const int punched = calls_.punch_hole(file_, kMiB, 3 * kMiB);
+  if (punched == EOPNOTSUPP) GTEST_SKIP() << "the file system has no holes";
+  EXPECT_EQ(punched, 0);
+  EXPECT_EQ(about().st_size, static_cast<off_t>(4 * kMiB)) << "it stays as long";
+  EXPECT_LT(about().st_blocks * 512, static_cast<off_t>(kMiB));
+  char found = 0;
+  EXPECT_EQ(pread(file_, &found, 1, 0), 1);
+  EXPECT_EQ(found, 'x') << "before the hole";
+  EXPECT_EQ(pread(file_, &found, 1, static_cast<off_t>(2 * kMiB)), 1);
+  EXPECT_EQ(found, 0) << "in it";
+  EXPECT_EQ(calls_.resize(file_, kMiB), 0);
+  EXPECT_EQ(about().st_size, static_cast<off_t>(kMiB));
+}
+
+TEST_F(FileCallsTest, EachAnswersTheErrno) {
+  EXPECT_EQ(calls_.reserve(-1, 0, kMiB), EBADF);
+  EXPECT_EQ(calls_.punch_hole(-1, 0, kMiB), EBADF);
+  EXPECT_EQ(calls_.resize(-1, 0), EBADF);
+  EXPECT_EQ(calls_.file_system(-1), -EBADF);
+  EXPECT_EQ(calls_.reserve(file_, 0, 0), EINVAL);
+  struct statfs about {};
+  ASSERT_EQ(statfs(folder_.path().c_str(), &about), 0);
+  EXPECT_EQ(calls_.file_system(file_), static_cast<int64_t>(about.f_type));
+}
 
 struct Kind {
   const char* name;
