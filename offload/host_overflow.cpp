@@ -22,6 +22,21 @@ std::shared_ptr<HostOverflow> HostOverflow::create(const Driver& driver, Arena& 
   return std::shared_ptr<HostOverflow>(new HostOverflow(driver, arena, pinned, options));
 }
 
+// What is still used and cannot be waited for stays mapped.
+HostOverflow::~HostOverflow() {
+  const RelaxedCapture relaxed(driver_);
+  const Lock lock(mutex_);
+  for (Freed& freed : freed_) {
+    const bool is_done = std::all_of(freed.marks.begin(), freed.marks.end(),
+                                     [](const Event& mark) { return mark.synchronize().ok(); });
+    if (is_done) {
+      give_back(std::move(freed.block));
+    } else {
+      freed.block.range.leave_to_driver();
+    }
+  }
+}
+
 std::shared_ptr<const HostPlacement> HostOverflow::placement() {
   auto made = std::make_shared<HostPlacement>();
   made->place = [self = shared_from_this()](uint64_t bytes, CUstream) { return self->place(bytes); };

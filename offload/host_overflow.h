@@ -35,6 +35,10 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
   // The arena and the pinned memory must outlive it.
   static std::shared_ptr<HostOverflow> create(const Driver& driver, Arena& arena, PinnedArena& pinned,
                                               const HostOverflowOptions& options);
+  // Waits for the work of the blocks that were freed. None is in use any more.
+  ~HostOverflow();
+  HostOverflow(const HostOverflow&) = delete;
+  HostOverflow& operator=(const HostOverflow&) = delete;
   // Returns what the arena's last rung calls; it keeps this object alive.
   std::shared_ptr<const HostPlacement> placement();
 

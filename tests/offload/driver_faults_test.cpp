@@ -18,7 +18,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 class Program {
  public:
   explicit Program(const std::string& configuration)
-      : device(configuration), arena(device.arena()), pinned(*device.driver, {}) {}
+      : device(configuration), pinned(*device.driver, {}), arena(device.arena()) {}
   virtual ~Program() = default;
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -31,8 +31,8 @@ class Program {
   bool is_over() const { return lasts && has_failed; }
 
   Device device;
-  std::unique_ptr<Arena> arena;
   PinnedArena pinned;
+  std::unique_ptr<Arena> arena;
   bool lasts = false;
   bool has_failed = false;
 

@@ -184,9 +184,27 @@ TEST_F(HostOverflowTest, TheArenasLastRungKeepsIt) {
   SPW_EXPECT_OK(Arena::free(placed));
   EXPECT_EQ(watched.lock()->held_bytes(), 12 * kMiB) << "its stream is at work";
   SPW_EXPECT_OK(Arena::free(on_device));
-  EXPECT_EQ(device_.driver->cuCtxSynchronize(), CUDA_SUCCESS);
   arena_->last_rungs().set_placement(nullptr);
   EXPECT_TRUE(watched.expired());
+}
+
+// The last who had it may go while the device is at work.
+TEST_F(HostOverflowTest, ItEndsWhenTheWorkOfFreedBlocksIsDone) {
+  void* block = must_place(12 * kMiB);
+  const uint64_t done = use(block, 12 * kMiB, stream_);
+  overflow_->release(block, {stream_});
+  overflow_.reset();
+  EXPECT_TRUE(is_complete(done));
+  EXPECT_EQ(device_.live_mappings(), 0u);
+}
+
+TEST_F(HostOverflowTest, WhatCannotBeWaitedForAtItsEndStaysMapped) {
+  void* block = must_place(12 * kMiB);
+  (void)use(block, 12 * kMiB, stream_);
+  overflow_->release(block, {stream_});
+  device_.inject_fault("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  overflow_.reset();
+  EXPECT_EQ(device_.live_mappings(), 1u);
 }
 
 class HostOverflowInPinnedMemoryTest : public HostOverflowTest {
@@ -207,6 +225,8 @@ TEST_F(HostOverflowInPinnedMemoryTest, WhatIsRefusedHoldsNothing) {
   (void)use(block, 4 * kMiB, stream_);
   overflow_->release(block, {stream_});
   EXPECT_EQ(pinned_.release_free(), 0u) << "its stream is at work";
+  overflow_.reset();
+  EXPECT_EQ(pinned_.release_free(), 4 * kMiB) << "and was waited for";
 }
 
 }  // namespace
