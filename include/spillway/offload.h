@@ -231,11 +231,12 @@ typedef struct spw_disk_speed {
 
 #define SPW_TUNE_UNKNOWN 2
 
-/* Writes `bytes` to a nameless file in the directory and reads them again, with the options of spilling in
- * force there; with `tune` not 0, with the block size and the depth that serve it best, for which up to 5 s
- * more are spent, and which are kept for later programs (option spill_tuning). SPW_TUNE_UNKNOWN: only where
- * nothing is kept of that disk, and the options leave it open. Needs no device. Errors:
- * SPW_ERROR_IO, SPW_ERROR_OUT_OF_MEMORY (no room), SPW_ERROR_INVALID_ARGUMENT (NULL, 0 bytes). */
+/* Writes `bytes`, rounded up to a multiple of 2 MiB, to a nameless file in the directory and reads them
+ * again, with the options of spilling in force there; with `tune` not 0, with the block size and the depth
+ * that serve it best, for which up to 5 s more are spent, and which are kept for later programs (option
+ * spill_tuning). SPW_TUNE_UNKNOWN: only where nothing is kept of that disk, and the options leave it open.
+ * Needs no device. Errors: SPW_ERROR_IO, SPW_ERROR_OUT_OF_MEMORY (no room), SPW_ERROR_INVALID_ARGUMENT (NULL,
+ * 0 bytes). */
 SPW_API spw_status spw_disk_measure(const char* directory, uint64_t bytes, int tune, spw_disk_speed* speed);
 
 #ifdef __cplusplus

@@ -140,7 +140,7 @@ Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, con
   if (Status status = engine.use_file(file.value()->file()); !status.ok()) return status;
   Window window(engine, file.value()->file(), memory.get(), options);
   DiskSpeed speed;
-  speed.bytes = bytes;
+  for (const Extent& extent : extents.value()) speed.bytes += extent.bytes;
   speed.block_bytes = options.block_bytes;
   speed.depth = options.depth;
   for (const IoKind kind : {IoKind::kWrite, IoKind::kRead}) {
@@ -151,7 +151,7 @@ Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, con
     if (Status status = window.run(kind, extents.value()); !status.ok()) {
       return Status::io(directory + ": " + status.text());
     }
-    const double per_s = static_cast<double>(bytes) / seconds_since(begin);
+    const double per_s = static_cast<double>(speed.bytes) / seconds_since(begin);
     (kind == IoKind::kWrite ? speed.write_bytes_per_s : speed.read_bytes_per_s) = per_s;
     (kind == IoKind::kWrite ? speed.write_cpu_s : speed.read_cpu_s) = cpu_seconds() - cpu;
   }

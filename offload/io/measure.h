@@ -23,8 +23,9 @@ struct DiskSpeed {
   std::string warning;  // of the directory; empty where all is well
 };
 
-// Writes `bytes` to a nameless file in the directory, and reads them again; they go through 64 MiB of memory.
-// Errors: io (the directory, or the disk), out_of_memory (no room there, or in the host's memory).
+// Writes `bytes`, rounded up to whole extents of 2 MiB, to a nameless file in the directory, and reads them
+// again; they go through 64 MiB of memory. Errors: io (the directory, or the disk), out_of_memory (no room
+// there, or in the host's memory).
 Result<DiskSpeed> measure_disk(const std::string& directory, uint64_t bytes, const IoOptions& options,
                                bool want_direct);
 // The settings of `options` with the block size and the depth that served best. Takes at most 5 seconds on a
