@@ -89,7 +89,7 @@ void IdleWatch::look(Watched& watched) {
 void IdleWatch::stop() {
   if (is_inherited()) return;
   {
-    const Lock lock(mutex_);
+    const Lock lock(mutex_);  // orders the change before what the thread waits for next
     is_stopping_ = true;
   }
   changed_.notify_all();

@@ -29,7 +29,7 @@ Result<Arena*> Allocator::create_arena(int device) {
   if (device < 0 || device >= kMostDevices) {
     return Status::invalid_argument(fmt::format("device {}: allowed are 0 to {}", device, kMostDevices - 1));
   }
-  const Lock lock(create_mutex_);
+  const Lock lock(create_mutex_);  // orders creations: a device has one arena
   std::atomic<Arena*>& slot = arenas_[static_cast<size_t>(device)];
   if (Arena* found = slot.load(std::memory_order_acquire); found != nullptr) return found;
   Result<ArenaOptions> options = options_of_(device);

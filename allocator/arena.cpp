@@ -104,7 +104,7 @@ Status Arena::set_reserve(uint64_t bytes) {
 }
 
 Status Arena::set_soft_limit(uint64_t bytes) {
-  const ArenaLock lock(parts_.mutex);
+  const ArenaLock lock(parts_.mutex);  // orders the change between requests that climb the ladder
   parts_.store->set_soft_most_pages(bytes / kPageBytes);
   return {};
 }
@@ -156,7 +156,7 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
   tried.requested_bytes = requested_bytes;
   {
     const Lock lock(heap.mutex);  // under which another stream may take the heap over
-    tried.stream = reinterpret_cast<uint64_t>(heap.key.stream);
+    tried.stream = reinterpret_cast<uint64_t>(heap.stream());
   }
   Result<Ladder::Served> served = ladder_.climb(heap, request, bytes, tried);
   if (!served.ok()) return served.take_status();

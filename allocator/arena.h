@@ -278,7 +278,8 @@ class Arena {
 
   // arena_shared.cpp.
   Status check_shareable() const;
-  Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages);
+  Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages)
+      SPW_REQUIRES(kArenaLock);
   Status free_shared(uint64_t va);
   Status record_stream_shared(uint64_t va, CUstream stream);
   Status close_own_import(uint64_t va);

@@ -147,10 +147,7 @@ Result<std::optional<Arena::Released>> Arena::release_claim(PoolId id) {
 
 // What the device has may be in the hands of heaps, of colder pools, or of the program.
 Status Arena::make_room(uint64_t bytes) {
-  const auto has_room = [&] {
-    const ArenaLock lock(parts_.mutex);
-    return parts_.store->room_pages() * kPageBytes >= bytes;
-  };
+  const auto has_room = [&] { return parts_.store->room_pages() * kPageBytes >= bytes; };
   if (has_room()) return {};
   (void)trim();
   if (has_room()) return {};

@@ -258,7 +258,11 @@ void Guard::stream_destroyed(CUstream stream) {
                       readback_->order_after(stream).ok();
   if (behind) return;
   const Lock lock(mutex_);
-  for (GuardedBlock* block : filled) block->has_zones = false;
+  forget_zones(filled);
+}
+
+void Guard::forget_zones(const std::vector<GuardedBlock*>& blocks) {
+  for (GuardedBlock* block : blocks) block->has_zones = false;
 }
 
 Status Guard::trim() {

@@ -98,6 +98,7 @@ class Guard {
   Status refuse(uint64_t va, const void* caller);
   GuardedBlock* find(uint64_t va) SPW_REQUIRES(mutex_);
   GuardedBlock* find_gone(uint64_t va) SPW_REQUIRES(mutex_);
+  void forget_zones(const std::vector<GuardedBlock*>& blocks) SPW_REQUIRES(mutex_);
 
   // guard_check.cpp.
   Status open_readback() SPW_REQUIRES(check_mutex_);

@@ -56,6 +56,7 @@ class Heap {
   // Its stream is gone: it lends and takes frees back, but serves nobody.
   bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
 
+  CUstream stream() const SPW_REQUIRES(mutex) { return key.stream; }
   void close(bool covered) SPW_REQUIRES(mutex);
   // Serves another stream from now on; the old one is over. Frees that wait for others go on waiting.
   void take_over(const HeapKey& by) SPW_REQUIRES(mutex);

@@ -114,13 +114,17 @@ Result<Ladder::Outcome> Ladder::attempt(const Row& row, Miss& miss) {
   return outcome;
 }
 
+void Ladder::begin_round(Miss& miss) {
+  miss.round = {};
+}
+
 Result<Ladder::Outcome> Ladder::climb_under_locks(Miss& miss) {
   const Memory memory = miss.heap.is_sourced() ? Memory::kSource : Memory::kDevice;
   const ArenaLock arena_lock(parts_.mutex);
   HeapLock lock(miss.heap.mutex);
   // Queries of events, too, would end another stream's capture.
   const RelaxedCapture relaxed(*parts_.driver);
-  miss.round = {};
+  begin_round(miss);
   std::optional<bool> captured;
   const auto is_captured = [&] {
     miss.heap.mutex.assert_held();  // by `lock`

@@ -114,6 +114,8 @@ class Ladder {
 
   // Serves the commonest misses, with the heap's lock alone.
   bool serve_from_heap(Miss& miss);
+  // What a round finds out is true while the arena's lock is held.
+  static void begin_round(Miss& miss) SPW_REQUIRES(kArenaLock);
   Result<Outcome> climb_under_locks(Miss& miss);
   Result<Outcome> climb_without_locks(Miss& miss);
   Result<Outcome> attempt(const Row& row, Miss& miss);

@@ -90,13 +90,21 @@ Result<FoundBlock> Arena::find_block(const void* pointer) {
   return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
 }
 
+namespace {
+
+bool is_used_before(const Heap& heap, const CachedRange& range, uint64_t va) SPW_REQUIRES(heap.mutex) {
+  return range.heap == &heap && range.state != BlockState::kFree && range.va <= va;
+}
+
+}  // namespace
+
 Result<FoundBlock> Arena::find_block_around(const void* pointer, uint64_t most_bytes) {
   const auto va = reinterpret_cast<uint64_t>(pointer);
   const void* begin = nullptr;
   AddressMap::instance().find_before(va, most_bytes, [&](CachedRange& range) {
     Heap& heap = *range.heap;
     const Lock lock(heap.mutex);
-    if (range.heap != &heap || range.state == BlockState::kFree || range.va > va) return false;
+    if (!is_used_before(heap, range, va)) return false;
     // Blocks do not overlap: the nearest that is not free, or none.
     if (va - range.va >= range.bytes()) return true;
     const Slab* slab = range.slab;

@@ -83,19 +83,27 @@ uint64_t PoolMover::stuck_bytes(PoolId id) const {
   return parts_.pools.is_away(id) ? parts_.store->stuck_bytes(pages_of(heaps_.of(id))) : 0;
 }
 
+bool PoolMover::lies_in(const CachedRange& cached, const PageRange& range) const {
+  bool lies_there = false;
+  for_each_piece(cached, [&](PageId page, uint32_t, uint32_t) {
+    lies_there = lies_there || range.contains(parts_.store->page(page).va);
+  });
+  return lies_there;
+}
+
 std::vector<BlockRow> PoolMover::blocks_in(PoolId id, const PageRange& range) const {
   std::vector<BlockRow> blocks;
   const ArenaLock lock(parts_.mutex);
   for (Heap* heap : heaps_.of(id)) {
     const Lock heap_lock(heap->mutex);
+    std::vector<const CachedRange*> used;
     heap->for_each_range([&](const CachedRange& cached) {
-      if (cached.state == BlockState::kFree) return;
-      bool lies_there = false;
-      for_each_piece(cached, [&](PageId page, uint32_t, uint32_t) {
-        lies_there = lies_there || range.contains(parts_.store->page(page).va);
-      });
-      if (lies_there) blocks.push_back({cached.va, cached.bytes(), cached.requested_bytes, {}});
+      if (cached.state != BlockState::kFree) used.push_back(&cached);
     });
+    for (const CachedRange* cached : used) {
+      if (lies_in(*cached, range))
+        blocks.push_back({cached->va, cached->bytes(), cached->requested_bytes, {}});
+    }
   }
   return blocks;
 }

@@ -68,6 +68,7 @@ class PoolMover {
   void set_use_of(const std::vector<Heap*>& owners) SPW_REQUIRES(kArenaLock);
   static void forget_captures(Pool& pool) SPW_REQUIRES(kArenaLock);
   std::vector<PageId> pages_of(const std::vector<Heap*>& owners) const SPW_REQUIRES(kArenaLock);
+  bool lies_in(const CachedRange& cached, const PageRange& range) const SPW_REQUIRES(kArenaLock);
   std::vector<PageRange> ranges_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
 
   ArenaParts& parts_;

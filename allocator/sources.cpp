@@ -100,7 +100,7 @@ Result<bool> Sources::grow(Heap& heap, const Request& request) {
     pool = parts_.pools.source_of(heap.store());
     room = parts_.store->room_pages();
     const Lock heap_lock(heap.mutex);
-    stream = heap.key.stream;
+    stream = heap.stream();
   }
   const uint64_t bytes = uint64_t{request.quanta} * kQuantumBytes;
   const uint64_t needed = bytes_to_pages(bytes);

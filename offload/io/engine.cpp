@@ -271,6 +271,10 @@ void IoEngine::forget_memory(IoQueue& queue, Forgetting* first) {
     });
   }
   const Lock lock(mutex_);
+  end_all(first);
+}
+
+void IoEngine::end_all(Forgetting* first) {
   for (Forgetting* each = first; each != nullptr; each = each->next) each->is_over = true;
   forgotten_.notify_all();
 }

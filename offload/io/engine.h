@@ -116,6 +116,7 @@ class IoEngine {
   bool take_submitted(IoQueue& queue);
   void prepare_memory(IoQueue& queue, const std::vector<Preparation>& preparations);
   void forget_memory(IoQueue& queue, Forgetting* first);
+  void end_all(Forgetting* first) SPW_REQUIRES(mutex_);
   void fill(IoQueue& queue);
   ActivePointer next_active();
   void push(IoQueue& queue, uint32_t index);
