@@ -27,11 +27,15 @@ Contender spillway_contender() {
 Result<Contender> native_contender() {
   Result<const TorchPeer*> peer = load_torch_peer(false, 1);
   if (!peer.ok()) return peer.take_status();
-  return Contender{.name = "native",
-                   .allocate = peer.value()->allocate,
-                   .free = peer.value()->free,
-                   .empty_cache = peer.value()->empty_cache,
-                   .last_error = peer.value()->last_error};
+  return native_contender(*peer.value(), false);
+}
+
+Contender native_contender(const TorchPeer& peer, bool expandable) {
+  return {.name = expandable ? "expandable" : "native",
+          .allocate = peer.allocate,
+          .free = peer.free,
+          .empty_cache = peer.empty_cache,
+          .last_error = peer.last_error};
 }
 
 }  // namespace spillway::bench

@@ -9,6 +9,10 @@
 
 struct CUstream_st;
 
+namespace spillway {
+struct TorchPeer;
+}
+
 namespace spillway::bench {
 
 struct Contender {
@@ -24,5 +28,7 @@ Contender spillway_contender();
 
 // PyTorch's own allocator, without expandable segments. SPW_ERROR_UNSUPPORTED where it is not built.
 Result<Contender> native_contender();
+// The same of a peer that is loaded already; `expandable` says how.
+Contender native_contender(const TorchPeer& peer, bool expandable);
 
 }  // namespace spillway::bench

@@ -79,6 +79,10 @@ spw_status empty_cache() {
   return guarded([] { torch_cuda::emptyCache(); });
 }
 
+spw_status set_device(int device) {
+  return guarded([&] { c10::cuda::set_device(static_cast<c10::DeviceIndex>(device)); });
+}
+
 using c10::CachingAllocator::StatType;
 
 uint64_t reserved(int device, bool peak) {
@@ -96,6 +100,9 @@ uint64_t peak_reserved_bytes(int device) {
 }
 uint64_t reserved_bytes(int device) {
   return reserved(device, false);
+}
+spw_status reset_peaks(int device) {
+  return guarded([&] { torch_cuda::resetPeakStats(static_cast<c10::DeviceIndex>(device)); });
 }
 
 spw_status watch_segments(void (*on_segment)(void*, uint64_t), void* context) {
@@ -123,7 +130,9 @@ extern "C" __attribute__((visibility("default"))) const spillway::TorchPeer* spw
       .free = spillway::free_block,
       .record_stream = spillway::record_stream,
       .empty_cache = spillway::empty_cache,
+      .set_device = spillway::set_device,
       .peak_reserved_bytes = spillway::peak_reserved_bytes,
+      .reset_peaks = spillway::reset_peaks,
       .reserved_bytes = spillway::reserved_bytes,
       .watch_segments = spillway::watch_segments,
       .last_error = spillway::last_error,

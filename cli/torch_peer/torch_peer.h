@@ -27,7 +27,12 @@ struct TorchPeer {
   spw_status (*record_stream)(void* block, CUstream_st* stream);
   spw_status (*empty_cache)();
 
+  // The calling thread's current device from now on.
+  spw_status (*set_device)(int device);
+
+  // Since the beginning, or since reset_peaks().
   uint64_t (*peak_reserved_bytes)(int device);
+  spw_status (*reset_peaks)(int device);
   uint64_t (*reserved_bytes)(int device);
 
   // Calls on_segment for each segment taken from the driver from now on, in order, with its size: what a
