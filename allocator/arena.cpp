@@ -58,7 +58,7 @@ Arena::~Arena() {
   // Without its context nothing uses the memory any more.
   bool idle = !context.status().ok();
   try {
-    idle = idle || waits_.wait_if_nothing_captures();
+    idle = idle || waits_.wait_if_nothing_captures();  // mutant: wait-at-end
   } catch (const std::bad_alloc&) {
     idle = false;
   }

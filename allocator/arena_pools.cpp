@@ -27,7 +27,7 @@ void Arena::claim(PoolId id) {
   for (Heap* heap : heaps_.of(id)) {
     if (!parts_.may_serve(*heap, id)) continue;
     const Lock heap_lock(heap->mutex);
-    parts_.pools.set_use_of(*heap);
+    parts_.pools.set_use_of(*heap);  // mutant: use-opened
     if (!heap->use.is_away) heap->count_for(&pool.bytes);
   }
 }
@@ -73,7 +73,7 @@ Status Arena::release_pool(PoolId id) {
   // Without a lock: a call in progress, which is waited for, may need one.
   if (released.lent_as.has_value()) parts_.last_rungs.remove(*released.lent_as);
   if (released.was_sourced) {
-    (void)waits_.wait_if_nothing_captures();
+    (void)waits_.wait_if_nothing_captures();  // mutant: source-waits
     sources_.return_segments();
     return {};
   }

@@ -32,7 +32,7 @@ bool Borrowing::may_have_room(uint64_t pages) {
 bool Borrowing::wants_back(const Heap& heap, const Request& request) {
   const CachedRange* expected = heap.predictor().expected(request);
   if (expected == nullptr || may_have_room(bytes_to_pages(expected->bytes()))) return false;
-  if (expected->state == BlockState::kPendingFree) return !heap.use.is_replayed;
+  if (expected->state == BlockState::kPendingFree) return !heap.use.is_replayed;  // mutant: pool-range-behind
   std::vector<PageId> missing;
   heap.pages().list_missing(*expected, missing);
   return !missing.empty() && std::all_of(missing.begin(), missing.end(), [&](PageId id) {
@@ -70,7 +70,7 @@ CachedRange* Borrowing::take_expected(Heap& heap, const Request& request) {
 }
 
 bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageId>& pages) {
-  if (lender.use.keeps_pages) return false;
+  if (lender.use.keeps_pages) return false;  // mutant: open-pool-gives
   const auto are_free = [&] {
     lender.mutex.assert_held();  // by this function
     return std::all_of(pages.begin(), pages.end(), [&](PageId id) {
@@ -84,6 +84,7 @@ bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageI
     lender.complete_finished_frees();
     // Another thread's default stream cannot be told from here to wait.
     const bool reachable = lender.key.thread == 0 || lender.key.thread == heap.key.thread;
+    // mutant: lender-waits
     if (reachable && !heaps_.is_capturing(lender) && !lender.is_closed())
       lender.pending().complete_pages_behind(lender.key.stream, pages);
   }
@@ -96,7 +97,7 @@ uint32_t Borrowing::borrow(Heap& heap, uint32_t wanted) {
   uint32_t borrowed = 0;
   for (Heap* lender : heaps_.all()) {
     if (borrowed >= wanted) break;
-    if (lender == &heap || lender->is_sourced()) continue;
+    if (lender == &heap || lender->is_sourced()) continue;  // mutant: source-lends
     const Lock lock(lender->mutex);
     borrowed += borrow_from(*lender, heap, wanted - borrowed);
   }
@@ -105,7 +106,7 @@ uint32_t Borrowing::borrow(Heap& heap, uint32_t wanted) {
 
 uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
   std::vector<PageId> pages;
-  if (lender.use.keeps_pages) {
+  if (lender.use.keeps_pages) {  // mutant: open-pool-lends
     lender.list_leavable(pages);
     pages.resize(std::min<size_t>(pages.size(), wanted));
   } else {
@@ -114,7 +115,7 @@ uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
     lender.pages().choose_free(wanted, pages);
   }
   const uint32_t lent = lend(lender, heap, pages);
-  if (lent > 0 || pages.empty()) return lent;
+  if (lent > 0 || pages.empty()) return lent;  // mutant: lend-done
   // Where the two cannot be ordered, what the host has waited for needs no order.
   pages.clear();
   lender.list_leavable(pages);
@@ -137,22 +138,23 @@ uint32_t Borrowing::lend(Heap& lender, Heap& heap, const std::vector<PageId>& pa
 bool Borrowing::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   Timeline& timeline = earlier.timeline;
   // What a pool's graphs do when they are replayed, they do after their stream too.
-  const bool is_over = !earlier.use.is_replayed && timeline.is_over();
-  if (timeline.is_complete(epoch) || is_over) return true;
+  const bool is_over = !earlier.use.is_replayed && timeline.is_over();  // mutant: lender-over
+  if (timeline.is_complete(epoch) || is_over) return true;              // mutant: lender-complete
   // A graph captured over the waiter's memory may be replayed on streams that wait for nothing.
-  if (waiter.use.is_replayed) return false;
-  if (waiter.timeline.has_waited(&timeline, epoch)) return true;
+  if (waiter.use.is_replayed) return false;                       // mutant: pool-borrows
+  if (waiter.timeline.has_waited(&timeline, epoch)) return true;  // mutant: borrower-waited
   // What a pool's memory was used by (replays on any stream) and another thread's default stream cannot be
   // reached by an event from here: only a wait for the whole device orders them.
-  if (earlier.use.is_replayed) return false;
+  if (earlier.use.is_replayed) return false;  // mutant: pool-lends
+  // mutant: thread-lends
   if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
-  if (heaps_.is_capturing(earlier)) return false;
+  if (heaps_.is_capturing(earlier)) return false;  // mutant: captured-lends
   bool recorded = false;
   Status closed = timeline.close(*parts_.driver, earlier.key.stream, epoch, &recorded);
   if (recorded) parts_.counters.on_driver_call(DriverCall::kEventRecord);
   if (!closed.ok()) return false;
   parts_.counters.on_driver_call(DriverCall::kStreamWait);
-  if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;
+  if (!timeline.event().make_wait(waiter.key.stream).ok()) return false;  // mutant: borrower-waits
   parts_.counters.on_stream_waited();
   waiter.timeline.note_wait(&timeline, timeline.recorded());
   return true;

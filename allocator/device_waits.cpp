@@ -24,6 +24,7 @@ Status DeviceWaits::synchronize_context(const std::vector<Heap*>& all) {
     shared_awaited = parts_.shared.begin_wait();
   }
   parts_.counters.on_driver_call(DriverCall::kSynchronize);
+  // mutant: wait-device
   if (Status status = parts_.driver->check(parts_.driver->cuCtxSynchronize(), "cuCtxSynchronize");
       !status.ok())
     return status;
@@ -44,8 +45,8 @@ bool DeviceWaits::mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<C
   if (heaps_.has_gone(heap)) {
     // No other event can be recorded than that of its end.
     if (heap.timeline.is_over()) return true;
-    if (!heap.timeline.is_covered()) return false;
-    events.push_back(heap.timeline.event().get());
+    if (!heap.timeline.is_covered()) return false;  // mutant: wait-uncovered
+    events.push_back(heap.timeline.event().get());  // mutant: wait-for-end
     return true;
   }
   if (heap.key.thread != 0 && heap.key.thread != thread_number()) return false;
@@ -87,6 +88,7 @@ Status DeviceWaits::synchronize(const std::vector<Heap*>& all, bool* everything)
     if (everything != nullptr) *everything = reached.size() == all.size();
     for (size_t i = 0; i < events.size() && status.ok(); ++i) {
       parts_.counters.on_driver_call(DriverCall::kSynchronize);
+      // mutant: wait-streams
       status = parts_.driver->check(parts_.driver->cuEventSynchronize(events[i]), "cuEventSynchronize");
     }
     for (const auto& [heap, awaited] : reached) {
@@ -112,7 +114,7 @@ Status DeviceWaits::synchronize_with_frees(const std::vector<Heap*>& all, const 
     const Lock heap_lock(heap->mutex);
     completed += heap->complete_finished_frees() + heap->release_empty_slabs();
   }
-  return completed > 0 ? synchronize(all) : Status();
+  return completed > 0 ? synchronize(all) : Status();  // mutant: wait-again
 }
 
 bool DeviceWaits::wait_if_nothing_captures() {
@@ -139,7 +141,7 @@ bool DeviceWaits::wait_for_pending_frees(Heap& heap) {
   }
   if (events.empty()) return false;
   // Waiting, too, would end another stream's capture.
-  const RelaxedCapture relaxed(*parts_.driver);
+  const RelaxedCapture relaxed(*parts_.driver);  // mutant: relaxed-wait
   for (const CUevent event : events) {
     parts_.counters.on_driver_call(DriverCall::kSynchronize);
     parts_.counters.on_host_wait();

@@ -28,8 +28,8 @@ bool FreePages::has_moved(const CachedRange& range) const {
 
 bool FreePages::ends_fit(const CachedRange& range) const {
   if (range.state != BlockState::kFree) return false;
-  if (is_lost(range)) return false;
-  if (!store_.uses_vmm() && has_moved(range)) return false;
+  if (is_lost(range)) return false;                          // mutant: range-lost
+  if (!store_.uses_vmm() && has_moved(range)) return false;  // mutant: range-moved
   if (range.head_page != kNoPage && !piece_is_free(range.head_page, range.head_begin, range.head_end))
     return false;
   return range.tail_page == kNoPage || piece_is_free(range.tail_page, 0, range.tail_end);
@@ -64,7 +64,7 @@ void FreePages::give_piece(PageId id, uint32_t begin, uint32_t end, uint64_t epo
     page.free_quanta.clear();
     free_.set(id);
     ++change.pages;
-    stamp(id, 1, epoch);
+    stamp(id, 1, epoch);  // mutant: stamp-edge
   } else {
     page.free_quanta.give(begin, end);
   }
@@ -99,7 +99,7 @@ FreePages::Change FreePages::give(CachedRange& range, uint64_t epoch) {
   for (const PageRun& run : range.runs) {
     free_.set(run.first, run.count);
     change.pages += run.count;
-    stamp(run.first, run.count, epoch);
+    stamp(run.first, run.count, epoch);  // mutant: stamp-runs
   }
   if (range.head_page != kNoPage)
     give_piece(range.head_page, range.head_begin, range.head_end, epoch, change);
@@ -184,7 +184,7 @@ void FreePages::receive(FreePages& from, const std::vector<PageId>& pages, uint6
   for (const PageId id : pages) {
     from.free_.clear(id);
     free_.set(id);
-    stamp(id, 1, epoch);
+    stamp(id, 1, epoch);  // mutant: stamp-received
   }
   const auto count = static_cast<uint32_t>(pages.size());
   from.free_count_ -= count;

@@ -63,7 +63,7 @@ void Heap::pool_released() {
   release_empty_slabs();
   ranges_.for_each([](CachedRange& range) { range.is_saved = false; });
   // Replays of a graph stamp nothing: only a wait from now on says that they are over.
-  pages_.stamp_all(timeline.epoch());
+  pages_.stamp_all(timeline.epoch());  // mutant: stamp-released
 }
 
 void Heap::count_for(spw_stat* pool_bytes) {
@@ -242,7 +242,7 @@ Status Heap::free(CachedRange& range, uint64_t va) {
   if (Slab* slab = range.slab; slab != nullptr) {
     slot = slab->slot_at(va);
     if (slot == kMostSlots || !slab->is_live(slot)) return no_live_block("free", va);
-    if (!Slab::test(slab->stream_uses, slot)) {
+    if (!Slab::test(slab->stream_uses, slot)) {  // mutant: free-small
       counters.on_free(SizePool::kSmall, slab->requested[slot], slab->slot_bytes(), 0, 0, va);
       slabs_.give_slot(*slab, slot);
       return {};
@@ -252,7 +252,7 @@ Status Heap::free(CachedRange& range, uint64_t va) {
       return Status::invalid_pointer(
           fmt::format("free of {:#x}: it lies inside the block that begins at {:#x}", va, range.va));
     }
-    if (!range.has_stream_uses) {
+    if (!range.has_stream_uses) {  // mutant: free-large
       const FreePages::Change given = pages_.give(range, timeline.epoch());
       counters.on_free(SizePool::kLarge, range.requested_bytes, range.bytes(), given.page_bytes(),
                        given.fragments, range.va);
@@ -277,7 +277,7 @@ Status Heap::record_stream(CachedRange& range, uint64_t va, CUstream stream) {
   if (!begins_live(range, va, &slot)) return no_live_block("record_stream", va);
   Result<StreamIdentity> user = pending_.identify_user(stream);
   if (!user.ok()) return user.take_status();
-  if (user.value() == static_cast<const StreamIdentity&>(key)) return {};
+  if (user.value() == static_cast<const StreamIdentity&>(key)) return {};  // mutant: owner-uses
   if (Status status = pending_.add_use(va, user.value(), stream, use.keeps_pages); !status.ok())
     return status;
   if (range.slab != nullptr) {
@@ -353,13 +353,14 @@ bool Heap::is_idle() {
   if (pages_.owned() != pages_.free_count() || !pending_.empty()) return false;
   return pages_.are_all_free([this](PageId page) {
     mutex.assert_held();  // by this function
+    // mutant: idle-pages
     return is_done_with(page);
   });
 }
 
 void Heap::list_leavable(std::vector<PageId>& out) const {
   pages_.choose_free(pages_.free_count(), out);
-  if (!use.keeps_pages) return;
+  if (!use.keeps_pages) return;  // mutant: pool-pages-leave
   std::unordered_set<PageId> used;
   if (use.may_move || use.is_away || !ranges_.list_pages_of_pool(used)) return out.clear();
   std::erase_if(out, [&](PageId page) { return used.count(page) != 0; });

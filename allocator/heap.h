@@ -125,7 +125,7 @@ class Heap {
     return timeline.is_complete(pages_.last_use(page));
   }
   bool may_release(PageId page) const SPW_REQUIRES(mutex) {
-    return !use.keeps_pages && pages_.is_free(page) && is_done_with(page);
+    return !use.keeps_pages && pages_.is_free(page) && is_done_with(page);  // mutant: page-leaves
   }
   // Lists the pages that may leave the heap: all, unless it keeps them; then those that its pool never used,
   // which an earlier pool that it served left behind.

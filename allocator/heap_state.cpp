@@ -85,7 +85,7 @@ Status Heap::prepare_restore(const HeapState& state, std::vector<RestoredBlock>&
   };
   const CachedRange* in_the_way = nullptr;
   ranges_.for_each([&](CachedRange& range) {
-    if (is_in_the_way(range, state)) in_the_way = &range;
+    if (is_in_the_way(range, state)) in_the_way = &range;  // mutant: state-takes
     if (range.state == BlockState::kLive)
       for_each_block(range, range.slab, range.requested_bytes, list(freed));
   });

@@ -46,9 +46,11 @@ const Ladder::Row Ladder::kUnderLocks[] = {
     {Rung::kCount, Memory::kAny, Turns::kOnce, true, nullptr, &Ladder::complete_frees},
     // A program that repeats itself gets back what other streams took of its range meanwhile, before the
     // request settles elsewhere, displaces others, and nothing ever repeats.
+    // mutant: captured-takes-back
     {Rung::kDeviceWait, Memory::kDevice, Turns::kOnce, false, &Ladder::wants_back, &Ladder::take_back},
     {Rung::kCount, Memory::kDevice, Turns::kOnce, true, &Ladder::wanted_back, &Ladder::settle_elsewhere},
     {Rung::kNewPages, Memory::kDevice, Turns::kOnce, true, nullptr, &Ladder::map_within_soft_limit},
+    // mutant: captured-borrows
     {Rung::kDeviceWait, Memory::kDevice, Turns::kOnce, false, nullptr, &Ladder::wait_on_device},
     {Rung::kNewPages, Memory::kDevice, Turns::kOnce, true, &Ladder::has_more_room, &Ladder::map_within_limit},
     {Rung::kCount, Memory::kSource, Turns::kOnce, true, nullptr, &Ladder::search_segments},
@@ -258,7 +260,7 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
 
 Result<Ladder::Outcome> Ladder::wait_on_device(Miss& miss) {
   bool found = borrowing_.borrow(miss.heap, static_cast<uint32_t>(miss.round.missing_pages)) > 0;
-  if (!miss.heap.pending().empty() && !miss.heap.use.is_replayed) {
+  if (!miss.heap.pending().empty() && !miss.heap.use.is_replayed) {  // mutant: pool-behind
     const Result<size_t> completed =
         miss.heap.pending().complete_behind(miss.heap.key.stream, miss.request.quanta);
     found = found || (completed.ok() && completed.value() > 0);
@@ -329,7 +331,7 @@ Result<Ladder::Outcome> Ladder::wait_for_device(Miss& miss) {
   }
   for (Heap* each : all) {
     const Lock lock(each->mutex);
-    if (heaps_.is_capturing(*each)) return Outcome::kSkipped;
+    if (heaps_.is_capturing(*each)) return Outcome::kSkipped;  // mutant: rung-captures
     helps = helps || !each->pending().empty() || (all.size() > 1 && each->pages().free_count() > 0);
   }
   if (!helps) return Outcome::kSkipped;
@@ -337,7 +339,7 @@ Result<Ladder::Outcome> Ladder::wait_for_device(Miss& miss) {
   // What the heap itself frees, it uses in its stream's order. Of segments the empty ones are looked for.
   std::vector<Heap*> freeing = all;
   if (has_views) std::erase(freeing, &miss.heap);
-  if (!waits_.synchronize_with_frees(all, freeing).ok()) return Outcome::kSkipped;
+  if (!waits_.synchronize_with_frees(all, freeing).ok()) return Outcome::kSkipped;  // mutant: rung-waits
   {
     const ArenaLock lock(parts_.mutex);
     (void)parts_.shared.release_idle();

@@ -39,7 +39,7 @@ Status LegacyPool::allocate(size_t bytes, void** out) {
     release(complete);
   }
   if (Status status = arena_.allocate(bytes, own_, out); !status.ok()) return status;
-  return settle();
+  return settle();  // mutant: borrowed-settles
 }
 
 Status LegacyPool::settle() {
@@ -88,7 +88,7 @@ bool LegacyPool::close_epoch() {
   if (open_.blocks.empty()) return true;
   const RelaxedCapture relaxed(*driver_);
   // The legacy stream answers for all streams that it waits for.
-  std::vector<CUstream> all{CU_STREAM_LEGACY};
+  std::vector<CUstream> all{CU_STREAM_LEGACY};  // mutant: ask-legacy
   if (is_capturing(*driver_, CU_STREAM_LEGACY)) return false;
   for (const KnownStreams::Listed& listed : streams_.non_blocking(arena_.context())) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -97,10 +97,11 @@ bool LegacyPool::close_epoch() {
       streams_.gone(listed);  // by a call that nobody saw
       continue;
     }
+    // mutant: epoch-captures
     if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return false;
-    all.push_back(listed.stream);
+    all.push_back(listed.stream);  // mutant: ask-streams
   }
-  std::vector<std::shared_ptr<Event>> events = orphans_;
+  std::vector<std::shared_ptr<Event>> events = orphans_;  // mutant: ask-gone
   for (CUstream stream : all) {
     bool known = false;
     std::shared_ptr<Event> event = mark(stream, &known);
@@ -125,8 +126,8 @@ std::vector<LegacyPool::Epoch> LegacyPool::take_complete() {
   };
   while (!closed_.empty()) {
     std::vector<std::shared_ptr<Event>>& events = closed_.front().events;
-    while (!events.empty() && is_reached(events.back())) events.pop_back();
-    if (!events.empty()) break;
+    while (!events.empty() && is_reached(events.back())) events.pop_back();  // mutant: all-reached
+    if (!events.empty()) break;                                              // mutant: epoch-open
     complete.push_back(std::move(closed_.front()));
     closed_.pop_front();
   }
@@ -153,7 +154,7 @@ void LegacyPool::stream_destroyed(CUstream stream) {
   if (!context.status().ok() || is_capturing(*driver_, stream)) return;
   bool known = false;
   if (std::shared_ptr<Event> event = mark(stream, &known); event != nullptr) {
-    orphans_.push_back(std::move(event));
+    orphans_.push_back(std::move(event));  // mutant: gone-event
   }
 }
 
@@ -171,7 +172,7 @@ uint64_t LegacyPool::flush() {
   for (size_t i = 0; i < all.size(); ++i) {
     for (const std::shared_ptr<Event>& event : all[i].events) {
       host_waits_.fetch_add(1, std::memory_order_relaxed);
-      if (event->synchronize().ok()) continue;
+      if (event->synchronize().ok()) continue;  // mutant: frees-wait
       // Not known to be over: these wait on.
       const Lock lock(mutex_);
       closed_.insert(closed_.begin(), std::make_move_iterator(all.begin() + static_cast<ptrdiff_t>(i)),

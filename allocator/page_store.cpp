@@ -401,7 +401,7 @@ Status PageStore::unmap_alias(const Alias& alias) {
 void PageStore::lose_slot(View& view, uint32_t slot) {
   view.pages[slot] = kNoPage;
   --view.mapped;
-  view.lose_ranges();
+  view.lose_ranges();  // mutant: view-loses
   if (view.mapped == 0) drop(view);
 }
 

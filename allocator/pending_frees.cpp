@@ -24,7 +24,7 @@ Status PendingFrees::add_use(uint64_t va, const StreamIdentity& user, CUstream s
     uses.capture = uses.capture.value_or(capture) == capture ? capture : 0;
   }
   std::vector<StreamIdentity>& users = uses.streams;
-  if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);
+  if (std::find(users.begin(), users.end(), user) == users.end()) users.push_back(user);  // mutant: add-user
   return {};
 }
 
@@ -51,7 +51,7 @@ void PendingFrees::stream_goes(const StreamIdentity& stream) {
 }
 
 void PendingFrees::add(CachedRange& range, uint32_t slot, uint64_t va, uint64_t epoch) {
-  Pending pending{std::move(uses_[va]), &range, slot, epoch};
+  Pending pending{std::move(uses_[va]), &range, slot, epoch};  // mutant: pending-epoch
   uses_.erase(va);
   record_events(pending);
   try {
@@ -74,11 +74,12 @@ void PendingFrees::record_events(StreamUses& uses) {
     // for the device.
     const bool is_of_another_thread =
         stream == CU_STREAM_PER_THREAD && uses.streams[i].thread != thread_number();
-    if (is_of_another_thread || !is_alive(driver_, uses.streams[i])) {
+    if (is_of_another_thread || !is_alive(driver_, uses.streams[i])) {  // mutant: user-event
       ++i;
       continue;
     }
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    // mutant: user-captured
     if (driver_.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE) {
       ++i;
@@ -87,7 +88,7 @@ void PendingFrees::record_events(StreamUses& uses) {
     Result<Event> event = events_.acquire();
     if (!event.ok()) return;
     counters_.on_driver_call(DriverCall::kEventRecord);
-    if (!event->record(stream).ok()) {
+    if (!event->record(stream).ok()) {  // mutant: user-recorded
       ++i;
       continue;
     }
@@ -121,7 +122,7 @@ size_t PendingFrees::complete_finished(const Timeline& timeline, CUstream stream
   for (size_t i = 0; i < pending_.size();) {
     Pending& pending = pending_[i];
     // The host has waited for the whole device since: also for streams that take no event, or are gone.
-    if (timeline.is_complete(pending.epoch)) {
+    if (timeline.is_complete(pending.epoch)) {  // mutant: pending-complete
       for (Event& event : pending.events) events_.give_back(std::move(event));
     } else if (!captured_order_.is_behind(pending.captured) && !is_finished(pending)) {
       ++i;
@@ -138,11 +139,11 @@ bool PendingFrees::is_finished(Pending& pending) {
   while (!pending.events.empty()) {
     counters_.on_driver_call(DriverCall::kEventQuery);
     const Result<bool> done = pending.events.back().completed();
-    if (!done.ok() || !done.value()) return false;
+    if (!done.ok() || !done.value()) return false;  // mutant: event-reached
     events_.give_back(std::move(pending.events.back()));
     pending.events.pop_back();
   }
-  return pending.streams.empty();
+  return pending.streams.empty();  // mutant: events-reached
 }
 
 void PendingFrees::complete_at(size_t at) {
@@ -164,7 +165,7 @@ void PendingFrees::list_events(std::vector<CUevent>& out) const {
 }
 
 void PendingFrees::restart(uint64_t epoch) {
-  for (Pending& pending : pending_) pending.epoch = epoch;
+  for (Pending& pending : pending_) pending.epoch = epoch;  // mutant: restart
 }
 
 // ---- Waits on the device
@@ -172,7 +173,7 @@ void PendingFrees::restart(uint64_t epoch) {
 Status PendingFrees::wait_behind(CUstream stream, Pending& pending) {
   for (const Event& event : pending.events) {
     counters_.on_driver_call(DriverCall::kStreamWait);
-    if (Status status = event.make_wait(stream); !status.ok()) return status;
+    if (Status status = event.make_wait(stream); !status.ok()) return status;  // mutant: owner-waits
     counters_.on_stream_waited();
   }
   for (Event& event : pending.events) events_.give_back(std::move(event));
@@ -184,7 +185,7 @@ Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_qu
   uint64_t quanta = 0;
   for (size_t i = 0; i < pending_.size() && quanta < enough_quanta;) {
     Pending& pending = pending_[i];
-    if (!pending.streams.empty()) {
+    if (!pending.streams.empty()) {  // mutant: behind-any
       ++i;
       continue;
     }
@@ -199,6 +200,7 @@ Result<size_t> PendingFrees::complete_behind(CUstream stream, uint32_t enough_qu
 bool PendingFrees::complete_range_behind(CUstream stream, const CachedRange& range) {
   for (size_t i = 0; i < pending_.size(); ++i) {
     if (pending_[i].range != &range || pending_[i].slot != kMostSlots) continue;
+    // mutant: behind-range
     if (!pending_[i].streams.empty() || !wait_behind(stream, pending_[i]).ok()) return false;
     complete_at(i);
     return true;
@@ -216,6 +218,7 @@ void PendingFrees::complete_pages_behind(CUstream stream, const std::vector<Page
                  return id >= run.first && id < run.first + run.count;
                });
     }
+    // mutant: behind-pages
     if (covers && pending_[i].streams.empty() && wait_behind(stream, pending_[i]).ok()) {
       complete_at(i);
     } else {

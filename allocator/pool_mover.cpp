@@ -140,15 +140,16 @@ void PoolMover::end(const Move& move) {
 
 Status PoolMover::wait_before_move() {
   const std::vector<Heap*> all = heaps_.all();
+  // mutant: move-captures
   if (heaps_.any_capturing(all))
     return Status::invalid_state("a stream is being captured: nothing can be moved now");
-  if (!waits_.may_wait_for_context()) {
+  if (!waits_.may_wait_for_context()) {  // mutant: move-open-pool
     return Status::invalid_state(
         "a pool is open, whose stream may be captured: nothing can be moved before it is closed");
   }
   parts_.counters.on_host_wait();
   parts_.counters.on_sync_all_streams();
-  return waits_.synchronize_context(all);
+  return waits_.synchronize_context(all);  // mutant: move-waits
 }
 
 Status PoolMover::list_what_moves(Move& move) {
@@ -158,7 +159,7 @@ Status PoolMover::list_what_moves(Move& move) {
     heap->complete_finished_frees();
     heap->release_empty_slabs();
   }
-  if (move.pool->movable->captured == MovablePool::Captured::kNever) {
+  if (move.pool->movable->captured == MovablePool::Captured::kNever) {  // mutant: move-frees
     if (Status released = release_free_pages(move.owners); !released.ok()) return released;
   }
   move.pages = pages_of(move.owners);
@@ -217,7 +218,7 @@ void PoolMover::take_out(const Move& move) {
   // Graphs know addresses that no block has now.
   const bool keeps_all = move.pool->movable->captured != MovablePool::Captured::kNever;
   parts_.store->take_out(move.pages, [&](const View* view, uint32_t slot) {
-    return keeps_all || slots.count({view, slot}) != 0;
+    return keeps_all || slots.count({view, slot}) != 0;  // mutant: views-return
   });
 }
 
@@ -370,7 +371,7 @@ uint64_t PoolMover::give_up_freed_of(PoolId id, bool by_mover) {
       end(move);
     }
   }
-  for (const PageRange& range : ranges) give_up(range);
+  for (const PageRange& range : ranges) give_up(range);  // mutant: freed-copies
   const ArenaLock lock(parts_.mutex);
   parts_.store->forget_out(pages);
   return pages.size() * kPageBytes;

@@ -53,6 +53,7 @@ Status PoolTable::check_present(PoolId id) const {
 void PoolTable::set_use_of(Heap& heap) const {
   const PoolId id = heap.key.pool;
   const MovablePool* pool = movable(id);
+  // mutant: pool-follows
   const bool follows_streams = pool != nullptr && pool->captured == MovablePool::Captured::kNever;
   heap.use.is_away = is_away(id);
   const bool is_moved = heap.use.is_away || (pool != nullptr && pool->is_moving());

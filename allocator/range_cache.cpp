@@ -102,6 +102,7 @@ bool RangeCache::list_pages_of_pool(std::unordered_set<PageId>& pages) const {
   if (pool_since_ == 0) return false;
   for (const std::unique_ptr<CachedRange>& range : ranges_) {
     if (range->last_use < pool_since_) continue;
+    // mutant: pool-pages
     for_each_piece(*range, [&](PageId page, uint32_t, uint32_t) { pages.insert(page); });
   }
   return true;

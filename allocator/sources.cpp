@@ -86,7 +86,7 @@ bool Sources::retire(Pool& pool) {
   for (Heap* heap : heaps_.all()) {
     if (&heap->store() != pool.source->store.get()) continue;
     const Lock heap_lock(heap->mutex);
-    if (!heap->is_closed()) heaps_.close(*heap, false);
+    if (!heap->is_closed()) heaps_.close(*heap, false);  // mutant: source-released
   }
   return parts_.pools.retire_source(pool);
 }

@@ -102,7 +102,7 @@ Result<Heap*> StreamHeaps::open(const HeapKey& wanted) {
   const Lock lock(mutex_);
   Pool* pool = parts_.pools.claimed(key.pool);
   heap->count_for(pool == nullptr ? nullptr : &pool->bytes);
-  parts_.pools.set_use_of(*heap);
+  parts_.pools.set_use_of(*heap);  // mutant: use-new-heap
   entry.begin()->second = heap;
   serving_.merge(entry);
   return heap;
@@ -143,11 +143,11 @@ Heap* StreamHeaps::take_over_closed(const HeapKey& key) {
 }
 
 bool StreamHeaps::may_take_over(Heap& heap, PoolId pool) {
-  if (!parts_.may_serve(heap, pool)) return false;
+  if (!parts_.may_serve(heap, pool)) return false;  // mutant: source-serves
   // A pool's graphs may be replayed after its stream.
-  if (heap.key.pool.is_private()) return !heap.use.keeps_pages && heap.is_idle();
+  if (heap.key.pool.is_private()) return !heap.use.keeps_pages && heap.is_idle();  // mutant: take-over-pool
   if (pool.is_private()) return false;
-  if (heap.timeline.is_over()) return true;
+  if (heap.timeline.is_over()) return true;  // mutant: take-over-closed
   if (!heap.timeline.is_covered()) return false;
   parts_.counters.on_driver_call(DriverCall::kEventQuery);
   const Result<bool> done = heap.timeline.event().completed();
@@ -182,7 +182,7 @@ void StreamHeaps::note_capture(const OpenPool& open, CUstream stream) {
 
 bool StreamHeaps::has_gone(Heap& heap) {
   if (heap.is_closed()) return true;
-  if (is_alive(*parts_.driver, heap.key)) return false;
+  if (is_alive(*parts_.driver, heap.key)) return false;  // mutant: has-gone
   close(heap, false);
   return true;
 }
@@ -200,7 +200,7 @@ bool StreamHeaps::any_capturing(const std::vector<Heap*>& heaps) {
 
 void StreamHeaps::close(Heap& heap, bool covered) {
   heap.close(covered);
-  stamp_.store(next_stamp(), std::memory_order_relaxed);
+  stamp_.store(next_stamp(), std::memory_order_relaxed);  // mutant: close-forgets
   const Lock lock(mutex_);
   const auto found = serving_.find(key_of(heap.key));
   if (found != serving_.end() && found->second == &heap) serving_.erase(found);
@@ -248,9 +248,10 @@ Status StreamHeaps::stream_destroyed(CUstream stream) {
     bool covered = false;
     // What a capture holds of it runs when a graph is launched, wherever that is.
     if (!is_capturing(*heap)) {
+      // mutant: announced-close
       const Status closed = heap->timeline.close(*parts_.driver, stream, heap->timeline.epoch(), &covered);
       if (covered) parts_.counters.on_driver_call(DriverCall::kEventRecord);
-      covered = covered && closed.ok();
+      covered = covered && closed.ok();  // mutant: announced-covered
     }
     close(*heap, covered);
   }

@@ -55,11 +55,12 @@ Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, 
   const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
   const std::vector<Heap*> all = heaps_.all();
-  if (heaps_.any_capturing(all)) {
+  if (heaps_.any_capturing(all)) {  // mutant: trim-captures
     return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
   }
   // Questions about events and unmapping, too, would end a capture that the arena does not know of.
   const RelaxedCapture relaxed(*parts_.driver);
+  // mutant: trim-waits
   if (Status status = waits_.synchronize_with_frees(all, chosen); !status.ok()) return status;
   Status released;
   Status pages;

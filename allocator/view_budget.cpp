@@ -54,8 +54,8 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
     heap->for_each_range([&](const CachedRange& range) {
       if (range.view == nullptr) return;
       // A block outlives the loss of another slot of its view.
-      const bool in_use = range.state != BlockState::kFree || heap->use.keeps_pages;
-      if (is_lost(range) && !in_use) return;
+      const bool in_use = range.state != BlockState::kFree || heap->use.keeps_pages;  // mutant: view-in-use
+      if (is_lost(range) && !in_use) return;                                          // mutant: view-lost
       const uint64_t age = in_use ? 0 : now - range.last_use;
       const auto [found, is_new] = ages.emplace(range.view, age);
       if (!is_new) found->second = std::min(found->second, age);
@@ -65,7 +65,7 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
   parts_.store->for_each_view([&](View& view) {
     const auto found = ages.find(&view);
     const uint64_t age = found == ages.end() ? UINT64_MAX : found->second;
-    if (age > 0) by_age.emplace_back(age, &view);
+    if (age > 0) by_age.emplace_back(age, &view);  // mutant: view-age
   });
   std::sort(by_age.begin(), by_age.end(), std::greater<>());
   // Those used last are wanted again by a program that repeats itself.
@@ -111,14 +111,14 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused) {
 
 bool ViewBudget::retire_views() {
   const std::vector<Heap*> all = heaps_.all();
-  if (heaps_.any_capturing(all)) return false;
+  if (heaps_.any_capturing(all)) return false;  // mutant: views-captures
   {
     const ArenaLock lock(parts_.mutex);
     std::vector<View*> unused = list_unused(all);
     retire_longest_runs(unused);
   }
   bool everything = false;
-  if (!waits_.synchronize(all, &everything).ok() || !everything) return false;
+  if (!waits_.synchronize(all, &everything).ok() || !everything) return false;  // mutant: views-wait
   const RelaxedCapture relaxed(*parts_.driver);
   const ArenaLock lock(parts_.mutex);
   return parts_.store->unmap_retired().ok();

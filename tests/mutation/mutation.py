@@ -1,10 +1,10 @@
 """Demands of the allocator's tests that they notice each missing wait.
 
 Each mutant of mutants.py is built in a copy of the sources, and the tests of streams run on it. A mutant that no
-test fails on is an error, and so is one whose text is not in the sources any more.
+test fails on is an error, and so is one that does not fit the statements it marks.
 
 usage: mutation.py SOURCE WORK LIBCUDA CUDA_HEADERS [NAME_PART]
-       mutation.py SOURCE     looks for the texts alone
+       mutation.py SOURCE     asks only that markers and mutants fit each other
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import markers
 from mutants import MUTANTS, Mutant
+from statements import NotUnderstoodError
 
 COPIED = (
     "CMakeLists.txt",
@@ -64,13 +66,6 @@ def copy_sources(source: Path, to: Path) -> None:
     for file in to.rglob("*"):
         if file.is_file() and file not in wanted:
             file.unlink()
-
-
-def problem_of(mutant: Mutant, source: Path) -> str | None:
-    count = (source / mutant.file).read_text().count(mutant.old)
-    if count == 1:
-        return None
-    return f"{mutant.name}: its text occurs {count} times in {mutant.file}; once is needed"
 
 
 class Workshop:
@@ -127,32 +122,60 @@ class Workshop:
 
     def result(self, mutant: Mutant) -> tuple[bool, str]:
         """Whether it died, and of what."""
-        file = self.copy / mutant.file
-        original = file.read_text()
-        age = file.stat()
-        # Only the allocator is built again, not the tests that include its headers: no mutant changes a layout.
-        affected = file.name + ".o" if file.suffix == ".cpp" else "*.o"
-        objects = set(self.objects.glob(affected))
-        if not objects | self.stale:  # those of a mutant that does not build are not there
-            sys.exit(f"error: {self.objects} has no {affected}: the mutant would not be built")
-        for stale in self.stale | objects:
-            stale.unlink(missing_ok=True)
-        self.stale = objects
+        mutated = markers.mutated_files(mutant.edits, markers.find(self.copy))
+        originals = {file: file.read_text() for file in mutated}
+        ages = {file: file.stat() for file in mutated}
+        self.remove_objects_of(mutated)
         try:
-            file.write_text(original.replace(mutant.old, mutant.new))
-            os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
+            for file, text in mutated.items():
+                write_as_old(file, text, ages[file])
             complaint = self.build()
             if complaint is not None:
                 return False, f"does not build\n{complaint[-2000:]}"
             killer = self.killer()
             return killer is not None, killer or "SURVIVED"
         finally:
-            file.write_text(original)
-            os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
+            for file, text in originals.items():
+                write_as_old(file, text, ages[file])
+
+    def remove_objects_of(self, files: Iterable[Path]) -> None:
+        """Only the allocator is built again, not the tests that include its headers: no mutant changes a layout."""
+        objects: set[Path] = set()
+        for file in files:
+            affected = file.name + ".o" if file.suffix == ".cpp" else "*.o"
+            found = set(self.objects.glob(affected))
+            if not found | self.stale:  # those of a mutant that does not build are not there
+                sys.exit(f"error: {self.objects} has no {affected}: the mutant would not be built")
+            objects |= found
+        for stale in self.stale | objects:
+            stale.unlink(missing_ok=True)
+        self.stale = objects
+
+
+def write_as_old(file: Path, text: str, age: os.stat_result) -> None:
+    file.write_text(text)
+    os.utime(file, ns=(age.st_atime_ns, age.st_mtime_ns))
+
+
+def problems_of(mutants: Sequence[Mutant], source: Path) -> list[str]:
+    places = markers.find(source)
+    problems = [f"marker {name} occurs {len(files)} times" for name, files in places.items() if len(files) != 1]
+    named = {marker for mutant in MUTANTS for marker in mutant.edits}
+    problems += [f"marker {name} is named by no mutant" for name in sorted(set(places) - named)]
+    for mutant in mutants:
+        absent = [name for name in mutant.edits if name not in places]
+        problems += [f"{mutant.name}: marker {name} is not in allocator/" for name in absent]
+        if absent or any(len(places[name]) != 1 for name in mutant.edits):
+            continue
+        try:
+            markers.mutated_files(mutant.edits, places)
+        except NotUnderstoodError as error:
+            problems.append(f"{mutant.name}: {error}")
+    return problems
 
 
 def has_problems(chosen: Sequence[Mutant], source: Path) -> bool:
-    problems = [problem for mutant in chosen if (problem := problem_of(mutant, source)) is not None]
+    problems = problems_of(chosen, source)
     for problem in problems:
         print(f"error: {problem}")
     return bool(problems)
