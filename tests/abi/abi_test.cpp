@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

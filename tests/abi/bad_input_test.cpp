@@ -5,7 +5,7 @@
 
 #include "include/spillway/spillway.h"
 #include "sim/cuda/sim_control.h"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <thrust/device_vector.h>
 
 #include "include/spillway/memory_resource.hpp"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

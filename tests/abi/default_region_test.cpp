@@ -4,8 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/abi/offload_calls.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
+#include "tests/support/offload_calls.h"
 
 namespace spillway::test {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "abi/dump_path.h"
-#include "tests/abi/child.h"
-#include "tests/folder.h"
+#include "tests/support/child.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

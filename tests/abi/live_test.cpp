@@ -17,8 +17,8 @@
 
 #include "include/spillway/spillway.h"
 #include "stats/live_reader.h"
-#include "tests/abi/child.h"
-#include "tests/folder.h"
+#include "tests/support/child.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tests/abi/late_device.h"
+#include "tests/support/late_device.h"
 
 namespace spillway::test {
 namespace {

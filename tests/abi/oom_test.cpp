@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "include/spillway/spillway.h"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "include/spillway/pinned.h"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

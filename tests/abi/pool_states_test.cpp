@@ -3,7 +3,7 @@
 #include <map>
 #include <vector>
 
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "include/spillway/spillway.h"
-#include "tests/abi/child.h"
-#include "tests/folder.h"
+#include "tests/support/child.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "include/spillway/memory_resource.hpp"
-#include "tests/abi/late_device.h"
 #include "tests/abi/without_rmm.h"
+#include "tests/support/late_device.h"
 
 namespace spillway::test {
 namespace {

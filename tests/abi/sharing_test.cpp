@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

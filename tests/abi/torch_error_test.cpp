@@ -13,7 +13,7 @@
 
 #include "include/spillway/spillway.h"
 #include "include/spillway/torch.h"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 // As PyTorch has them.
 namespace c10 {

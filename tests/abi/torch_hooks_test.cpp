@@ -7,7 +7,7 @@
 
 #include "include/spillway/spillway.h"
 #include "include/spillway/torch.h"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 namespace {

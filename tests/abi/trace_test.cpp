@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "cli/trace/recording.h"
-#include "tests/abi/child.h"
-#include "tests/folder.h"
+#include "tests/support/child.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

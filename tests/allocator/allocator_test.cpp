@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "stats/tracer.h"
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

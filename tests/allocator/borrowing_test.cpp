@@ -1,6 +1,6 @@
 #include "allocator/borrowing.h"
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

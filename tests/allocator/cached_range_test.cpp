@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/seeded.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

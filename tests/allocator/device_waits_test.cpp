@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

@@ -2,7 +2,7 @@
 // race detector reports work of a device on memory that it was given no access to.
 
 #include "allocator/allocator.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

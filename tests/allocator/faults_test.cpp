@@ -1,7 +1,7 @@
 // Every driver call that an allocation or an arena's creation makes fails once, at each of its places: an
 // error is reported or another way found, nothing is lost, nothing leaks, and the next request is served.
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

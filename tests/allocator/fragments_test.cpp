@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/allocator/seeded.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

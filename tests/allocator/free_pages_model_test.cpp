@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "allocator/free_pages.h"
-#include "tests/allocator/free_ranges.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/free_ranges.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "allocator/free_pages.h"
-#include "tests/allocator/free_ranges.h"
+#include "tests/support/free_ranges.h"
 
 namespace spillway::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/free_ranges.h"
+#include "tests/support/free_ranges.h"
 
 namespace spillway::test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "allocator/free_space.h"
 
-#include "tests/allocator/model.h"
+#include "tests/support/random_program.h"
 
 namespace spillway::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/allocator/seeded.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
 
 namespace spillway::test {
 namespace {

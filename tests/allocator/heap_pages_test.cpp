@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "allocator/heap.h"
-#include "tests/allocator/heaps.h"
+#include "tests/support/heaps.h"
 
 namespace spillway::test {
 namespace {

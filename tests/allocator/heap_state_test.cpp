@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "allocator/heap.h"
-#include "tests/allocator/heaps.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/heaps.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -4,8 +4,8 @@
 #include <map>
 #include <vector>
 
-#include "tests/allocator/heaps.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/heaps.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

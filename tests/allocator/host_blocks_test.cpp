@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "allocator/address_map.h"
-#include "tests/allocator/device.h"
-#include "tests/allocator/placement.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/device.h"
+#include "tests/support/placement.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -7,8 +7,8 @@
 #include <new>
 
 #include "allocator/host_blocks.h"
-#include "tests/allocator/device.h"
-#include "tests/allocator/placement.h"
+#include "tests/support/device.h"
+#include "tests/support/placement.h"
 
 namespace {
 

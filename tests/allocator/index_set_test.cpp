@@ -3,7 +3,7 @@
 #include <set>
 
 #include "allocator/index_set.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

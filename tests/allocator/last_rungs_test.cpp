@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway {
 namespace {

@@ -3,7 +3,7 @@
 #include <thread>
 #include <utility>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

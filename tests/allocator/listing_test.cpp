@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "stats/tracer.h"
-#include "tests/allocator/heaps.h"
-#include "tests/allocator/parts.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/arena_parts.h"
+#include "tests/support/heaps.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "allocator/units.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

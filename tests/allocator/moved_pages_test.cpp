@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/views.h"
+#include "tests/support/views.h"
 
 namespace spillway::test {
 namespace {

@@ -3,7 +3,7 @@
 // for everything.
 #include <algorithm>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

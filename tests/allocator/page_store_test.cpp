@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/seeded.h"
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/seeded.h"
-#include "tests/allocator/views.h"
+#include "tests/support/seeded.h"
+#include "tests/support/views.h"
 
 namespace spillway::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "driver/memory.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

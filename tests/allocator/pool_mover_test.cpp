@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

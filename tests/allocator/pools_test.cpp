@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

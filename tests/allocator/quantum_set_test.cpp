@@ -5,7 +5,7 @@
 #include <bitset>
 #include <utility>
 
-#include "tests/allocator/seeded.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tests/allocator/model.h"
+#include "tests/support/random_program.h"
 
 namespace spillway::test {
 namespace {

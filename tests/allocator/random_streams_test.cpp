@@ -11,7 +11,7 @@
 #include <array>
 #include <set>
 
-#include "tests/allocator/model.h"
+#include "tests/support/random_program.h"
 
 namespace spillway::test {
 namespace {

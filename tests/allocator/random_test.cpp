@@ -2,7 +2,7 @@
 // re-derives its counters. SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS make it long; a failure names the
 // seed.
 
-#include "tests/allocator/model.h"
+#include "tests/support/random_program.h"
 
 namespace spillway::test {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "allocator/address_map.h"
 #include "allocator/sequence_predictor.h"
-#include "tests/allocator/seeded.h"
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "driver/memory.h"
-#include "tests/allocator/device.h"
-#include "tests/allocator/seeded.h"
+#include "tests/support/device.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "allocator/free_pages.h"
-#include "tests/allocator/free_ranges.h"
+#include "tests/support/free_ranges.h"
 
 namespace spillway::test {
 namespace {

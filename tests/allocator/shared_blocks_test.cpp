@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

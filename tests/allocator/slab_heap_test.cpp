@@ -9,8 +9,8 @@
 
 #include "allocator/address_map.h"
 #include "allocator/range_cache.h"
-#include "tests/allocator/seeded.h"
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <random>
 
-#include "tests/allocator/source.h"
+#include "tests/support/segment_source.h"
 
 namespace spillway::test {
 namespace {

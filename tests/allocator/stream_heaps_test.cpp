@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tests/allocator/seeded.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {

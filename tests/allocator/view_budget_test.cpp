@@ -3,7 +3,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/allocator/parts.h"
+#include "tests/support/arena_parts.h"
 
 namespace spillway::test {
 namespace {

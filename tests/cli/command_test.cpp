@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/cli/command_folder.h"
-#include "tests/cli/snapshot_writer.h"
+#include "tests/support/command_folder.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway {
 namespace {

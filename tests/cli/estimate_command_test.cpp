@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/cli/command_folder.h"
-#include "tests/estimator/small_gpt.h"
+#include "tests/support/command_folder.h"
+#include "tests/support/small_gpt.h"
 
 namespace spillway {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tests/cli/run_command.h"
+#include "tests/support/run_command.h"
 
 namespace spillway {
 namespace {

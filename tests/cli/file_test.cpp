@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace spillway {
 namespace {

@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "tests/cli/snapshot_writer.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/trace/snapshot.h"
-#include "tests/cli/snapshot_writer.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway {
 namespace {

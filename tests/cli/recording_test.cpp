@@ -8,9 +8,9 @@
 #include "cli/plot/timeline.h"
 #include "cli/trace/file.h"
 #include "stats/trace_file.h"
-#include "tests/cli/frames.h"
-#include "tests/cli/snapshot_writer.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
+#include "tests/support/frames.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway {
 namespace {

@@ -13,7 +13,7 @@
 #include "cli/replay/sim_device.h"
 #include "cli/trace/snapshot.h"
 #include "sim/cuda/sim_control.h"
-#include "tests/cli/snapshot_writer.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/cli/snapshot_writer.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/cli/command_folder.h"
+#include "tests/support/command_folder.h"
 
 namespace spillway::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tests/cli/command_folder.h"
+#include "tests/support/command_folder.h"
 
 namespace spillway::test {
 namespace {

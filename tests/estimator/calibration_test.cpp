@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator {
 namespace {

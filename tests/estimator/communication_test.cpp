@@ -2,7 +2,7 @@
 // source says it changes.
 #include <gtest/gtest.h>
 
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator {
 namespace {

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "estimator/inputs/megatron_files.h"
-#include "tests/estimator/runs.h"
-#include "tests/estimator/small_gpt.h"
+#include "tests/support/small_gpt.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator::test {
 namespace {

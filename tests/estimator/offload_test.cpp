@@ -1,7 +1,7 @@
 // Shows where offloaded bytes lie, what stays on the device, and how long a step moves them.
 #include <gtest/gtest.h>
 
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "estimator/buckets/activations.h"
 #include "estimator/buckets/states.h"
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator::test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tests/estimator/runs.h"
+#include "tests/support/training_runs.h"
 
 namespace spillway::estimator::test {
 namespace {

@@ -24,11 +24,11 @@
 #include "stats/live_page.h"
 #include "stats/live_reader.h"
 #include "stats/snapshot.h"
-#include "tests/cli/frames.h"
-#include "tests/cli/snapshot_writer.h"
-#include "tests/folder.h"
-#include "tests/stats/sample_dump.h"
-#include "tests/thorough.h"
+#include "tests/support/folder.h"
+#include "tests/support/frames.h"
+#include "tests/support/sample_dump.h"
+#include "tests/support/snapshot_writer.h"
+#include "tests/support/thorough.h"
 
 namespace spillway {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "offload/spill/copy_streams.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

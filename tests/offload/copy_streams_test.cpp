@@ -10,7 +10,7 @@
 
 #include "driver/context.h"
 #include "offload/spill/regions.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

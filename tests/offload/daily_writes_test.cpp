@@ -8,7 +8,7 @@
 
 #include <filesystem>
 
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "offload/spill/disk_tier.h"
-#include "tests/offload/faults.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/io_faults.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

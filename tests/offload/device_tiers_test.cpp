@@ -3,7 +3,7 @@
 // error was.
 #include "offload/spill/device_tiers.h"
 
-#include "tests/offload/spilling.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cerrno>
 
-#include "tests/offload/faults.h"
-#include "tests/offload/spilling.h"
-#include "tests/thorough.h"
+#include "tests/support/io_faults.h"
+#include "tests/support/spilling.h"
+#include "tests/support/thorough.h"
 
 namespace spillway::test {
 namespace {

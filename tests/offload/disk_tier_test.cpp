@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/offload/faults.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/io_faults.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "offload/host_overflow.h"
 #include "offload/spill/device_tiers.h"
-#include "tests/offload/spilling.h"
-#include "tests/thorough.h"
+#include "tests/support/spilling.h"
+#include "tests/support/thorough.h"
 
 namespace spillway::test {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/offload/faults.h"
+#include "tests/support/io_faults.h"
 #include "tests/offload/io.h"
 
 namespace spillway::test {

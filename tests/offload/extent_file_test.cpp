@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace {
 

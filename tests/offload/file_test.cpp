@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <string>
 
-#include "tests/offload/faults.h"
+#include "tests/support/io_faults.h"
 #include "tests/offload/io.h"
 
 namespace spillway::test {

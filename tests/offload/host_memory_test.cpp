@@ -6,8 +6,8 @@
 
 #include "offload/pinned_growth.h"
 #include "offload/spill/stashes.h"
-#include "tests/offload/spilling.h"
-#include "tests/thorough.h"
+#include "tests/support/spilling.h"
+#include "tests/support/thorough.h"
 
 // These bounds are of this program, and so not of the simulated driver or the C++ library, whose requests do
 // not fail.

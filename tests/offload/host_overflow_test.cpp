@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -12,8 +12,8 @@
 #include <fstream>
 #include <functional>
 
-#include "tests/offload/forbid_io_uring.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/forbid_io_uring.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

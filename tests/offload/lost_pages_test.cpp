@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "offload/spill/regions.h"
-#include "tests/offload/faults.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/io_faults.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "offload/io/extent_file.h"
-#include "tests/folder.h"
-#include "tests/offload/forbid_io_uring.h"
+#include "tests/support/folder.h"
+#include "tests/support/forbid_io_uring.h"
 #include "tests/offload/io.h"
 
 namespace spillway::test {

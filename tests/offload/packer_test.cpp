@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/offload/spilling.h"
+#include "tests/support/spilling.h"
 #include "tests/offload/weights.h"
 
 namespace spillway::test {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "driver/first_touch.h"
 #include "driver/pinned_memory.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {

@@ -14,7 +14,7 @@
 #include <fstream>
 #include <string>
 
-#include "tests/offload/forbid_io_uring.h"
+#include "tests/support/forbid_io_uring.h"
 #include "tests/offload/io.h"
 
 namespace spillway::test {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "offload/spill/device_tiers.h"
-#include "tests/allocator/model.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/random_program.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/offload/spilling.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

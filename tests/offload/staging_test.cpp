@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "tests/offload/spilling.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

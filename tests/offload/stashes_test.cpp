@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "offload/spill/stashes.h"
-#include "tests/offload/spilling.h"
+#include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

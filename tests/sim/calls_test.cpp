@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "tests/sim/device.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <thread>
 
-#include "tests/sim/device.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
-#include "tests/folder.h"
-#include "tests/sim/device.h"
+#include "tests/support/folder.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

@@ -1,7 +1,7 @@
 // Each kind of error is planted and seen; each legal pattern beside it is not.
 #include <gmock/gmock.h>
 
-#include "tests/sim/device.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

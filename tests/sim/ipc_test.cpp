@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "tests/sim/device.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

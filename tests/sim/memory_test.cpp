@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "tests/sim/device.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

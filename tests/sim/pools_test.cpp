@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "tests/sim/device.h"
+#include "tests/support/sim_device.h"
 
 namespace spillway::sim_test {
 namespace {

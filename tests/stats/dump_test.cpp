@@ -14,7 +14,7 @@
 #include "stats/counters.h"
 #include "stats/dump_prometheus.h"
 #include "stats/oom_report.h"
-#include "tests/stats/sample_dump.h"
+#include "tests/support/sample_dump.h"
 
 namespace spillway {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 namespace {

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "stats/live_reader.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace spillway {
 namespace {

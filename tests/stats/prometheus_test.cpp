@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-#include "tests/stats/sample_dump.h"
+#include "tests/support/sample_dump.h"
 
 namespace spillway {
 namespace {

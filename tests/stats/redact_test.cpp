@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "tests/stats/sample_dump.h"
+#include "tests/support/sample_dump.h"
 
 namespace spillway {
 namespace {

@@ -1,5 +1,5 @@
 // Prints a dump, for the test of the schema.
-#include "tests/stats/sample_dump.h"
+#include "tests/support/sample_dump.h"
 
 #include <cstdio>
 

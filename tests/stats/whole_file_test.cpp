@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tests/folder.h"
+#include "tests/support/folder.h"
 
 namespace spillway {
 namespace {

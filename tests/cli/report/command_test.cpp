@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "stats/dump.h"
-#include "tests/cli/command_folder.h"
-#include "tests/cli/snapshot_writer.h"
+#include "tests/support/command_folder.h"
+#include "tests/support/snapshot_writer.h"
 
 namespace spillway::test {
 namespace {

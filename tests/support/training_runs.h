@@ -1,4 +1,4 @@
-// Runs that several tests start from.
+// Training runs that several tests of the estimator start from.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <functional>
 #include <map>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allocator/free_pages.h"
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
 
 namespace spillway::test {
 

@@ -13,8 +13,8 @@
 
 #include "offload/io/faulty_queue.h"
 #include "offload/spill/region_memory.h"
-#include "tests/allocator/device.h"
-#include "tests/folder.h"
+#include "tests/support/device.h"
+#include "tests/support/folder.h"
 
 namespace spillway::test {
 

@@ -18,7 +18,7 @@
 #include "allocator/stream_heaps.h"
 #include "allocator/trimming.h"
 #include "allocator/view_budget.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 

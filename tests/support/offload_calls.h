@@ -6,7 +6,7 @@
 
 #include "include/spillway/offload.h"
 #include "include/spillway/pinned.h"
-#include "tests/abi/child.h"
+#include "tests/support/child.h"
 
 namespace spillway::test {
 

@@ -18,7 +18,7 @@
 #include "driver/event.h"
 #include "driver/memory.h"
 #include "stats/counters.h"
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 

@@ -1,4 +1,4 @@
-// A page store with views, for tests of them.
+// Pieces for tests of page stores: a store with views, the bytes behind them, and ranges in them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "allocator/page_store.h"
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
 
 namespace spillway::test {
 

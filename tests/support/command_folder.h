@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/cli/run_command.h"
-#include "tests/folder.h"
+#include "tests/support/folder.h"
+#include "tests/support/run_command.h"
 
 namespace spillway::test {
 

@@ -11,7 +11,7 @@
 #include "allocator/heap.h"
 #include "allocator/listing.h"
 #include "allocator/size_classes.h"
-#include "tests/allocator/stores.h"
+#include "tests/support/page_stores.h"
 
 namespace spillway::test {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "tests/allocator/device.h"
+#include "tests/support/device.h"
 
 namespace spillway::test {
 
