@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
 constexpr int kNoSuchDevice = 5;
 
 void* at_address(uintptr_t address) {

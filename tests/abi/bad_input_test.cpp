@@ -6,11 +6,10 @@
 #include "include/spillway/spillway.h"
 #include "sim/cuda/sim_control.h"
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = 1 << 20;
 
 // A mistake costs `expected` with one line, and every counter of bytes and blocks stays.
 void expect_refused(spw_status expected, const char* text, const std::function<spw_status()>& mistake) {

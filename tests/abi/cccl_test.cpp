@@ -4,11 +4,10 @@
 
 #include "include/spillway/memory_resource.hpp"
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 using DeviceResource = cuda::mr::any_resource<cuda::mr::device_accessible>;
 using DeviceResourceRef = cuda::mr::resource_ref<cuda::mr::device_accessible>;

@@ -19,6 +19,7 @@
 #include "abi/machine_limits.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
@@ -27,9 +28,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
-
-constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 std::string value_of(const char* name) {
   char buffer[1024];

@@ -16,13 +16,12 @@
 #include "abi/dump_path.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
 using testing::ElementsAre;
-
-constexpr size_t kMiB = 1 << 20;
 
 nlohmann::json read_json(const Folder& folder, const std::string& name) {
   std::ifstream stream(folder.file(name));

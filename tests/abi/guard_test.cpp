@@ -5,11 +5,10 @@
 #include <vector>
 
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = 1 << 20;
 
 const Environment kGuard = {{"SPILLWAY_CONF", "debug:guard"}};
 

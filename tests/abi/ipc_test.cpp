@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 struct Shown {
   spw_ipc_handle handle;

@@ -19,6 +19,7 @@
 #include "stats/live_reader.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
@@ -26,8 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-constexpr size_t kMiB = 1 << 20;
 
 Environment environment(const Folder& folder, const std::string& more = "") {
   return {{"SPILLWAY_CONF", "live_interval:2,live_dir:" + folder.path() + more}};

@@ -5,11 +5,10 @@
 #include <cstdint>
 
 #include "tests/support/late_device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // A driver's stream, as a library may hold one.
 struct GetStream {

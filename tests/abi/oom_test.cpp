@@ -6,11 +6,10 @@
 
 #include "include/spillway/spillway.h"
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = 1 << 20;
 
 struct Cache {
   std::vector<void*> blocks;

@@ -5,11 +5,10 @@
 
 #include "include/spillway/pinned.h"
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = 1 << 20;
 
 spw_stats stats() {
   spw_stats all{};

@@ -5,11 +5,10 @@
 #include <string>
 
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = 1 << 20;
 
 spw_pinned_stats pinned_stats() {
   spw_pinned_stats stats{};

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
 constexpr spw_pool_id kPool{7, 8};
 
 void* in_pool(size_t bytes) {

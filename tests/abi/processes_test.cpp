@@ -10,11 +10,10 @@
 #include "include/spillway/spillway.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = 1 << 20;
 
 // A process that does one thing after another when it is told to: 'a' allocates 96 MiB, 'f' frees and trims.
 // It answers 'y' or, where there is no memory, 'n'.

@@ -16,13 +16,11 @@
 #include "include/spillway/memory_resource.hpp"
 #include "tests/abi/without_rmm.h"
 #include "tests/support/late_device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kKiB = size_t{1} << 10;
-constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kGiB = size_t{1} << 30;
 constexpr size_t kTooMuch = size_t{1} << 50;
 constexpr size_t kAlignment = 256;  // RMM's own
 constexpr size_t kThreads = 4;

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kShown = 3 * kMiB;
 
 struct Message {

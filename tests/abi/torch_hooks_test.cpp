@@ -8,11 +8,11 @@
 #include "include/spillway/spillway.h"
 #include "include/spillway/torch.h"
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
 constexpr size_t kTooMuch = size_t{1} << 50;
 
 // Returns what an allocation throws; "" if it does not.

@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 class AllocatorTest : public testing::Test {
  protected:

@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kBytes = 30 * kMiB;
 constexpr PoolId kPool{1, 0};
 

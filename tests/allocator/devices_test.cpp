@@ -3,11 +3,11 @@
 
 #include "allocator/allocator.h"
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 const char* const kTwo = "capacity:64MiB,completion:run-ahead,devices:2";
 
 class Devices : public testing::Test {

@@ -2,11 +2,10 @@
 // error is reported or another way found, nothing is lost, nothing leaks, and the next request is served.
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // Growth, a view over scattered pages, and a trim: all kinds of driver calls.
 void run_program(Device& device, Arena& arena, std::vector<void*>& live) {

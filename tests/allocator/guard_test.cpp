@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
@@ -20,7 +21,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr uint64_t kQuarantineBytes = 8 * kMiB;
 
 uint64_t va_of(const void* pointer) {

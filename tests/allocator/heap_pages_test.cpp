@@ -4,11 +4,10 @@
 
 #include "allocator/heap.h"
 #include "tests/support/heaps.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 template <typename Kind>
 class HeapPages : public testing::Test {};

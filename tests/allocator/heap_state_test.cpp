@@ -5,11 +5,11 @@
 #include "allocator/heap.h"
 #include "tests/support/heaps.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 using Sizes = std::map<uint64_t, uint64_t>;  // requested bytes by address
 
 template <typename Kind>

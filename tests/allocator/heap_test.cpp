@@ -6,11 +6,10 @@
 
 #include "tests/support/heaps.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 template <typename Kind>
 class HeapKinds : public testing::Test {};

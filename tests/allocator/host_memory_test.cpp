@@ -9,6 +9,7 @@
 #include "allocator/host_blocks.h"
 #include "tests/support/device.h"
 #include "tests/support/placement.h"
+#include "tests/support/sizes.h"
 
 namespace {
 
@@ -63,8 +64,6 @@ extern "C" int __wrap_munmap(void* memory, size_t bytes) {
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // Blocks of all kinds in the home view, on two streams, so that every table grows.
 void run_program(Arena& arena, const CUstream (&streams)[2], std::vector<void*>& live) {

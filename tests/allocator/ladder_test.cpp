@@ -4,11 +4,10 @@
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // Returns what was looked for while `request` ran.
 template <typename Work>

@@ -7,11 +7,10 @@
 #include <thread>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // Holds blocks of one stream and frees them when asked: a tier that keeps what it could drop.
 class Hoard {

@@ -8,14 +8,13 @@
 #include <thread>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway {
 namespace {
 
 using testing::IsEmpty;
 using namespace test;
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 class LegacyPoolTest : public testing::Test {
  protected:

@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 int64_t reserved(const Arena& arena) {
   return arena.stats().reserved_bytes.all.current;

@@ -10,11 +10,10 @@
 #include "tests/support/arena_parts.h"
 #include "tests/support/heaps.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 template <typename Kind>
 class ListingKinds : public testing::Test {

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
 // Only addresses: nothing here reads the memory.
 constexpr const char* kNoBytes = "capacity:8GiB,backing:none,races:off";
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLiveBytes = 1024 * kMiB;
 
 // Blocks of exponential sizes around a mean, the lives of which end at random.

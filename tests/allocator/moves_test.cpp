@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kPool{0, 7};
 
 class MovesTest : public testing::Test {

@@ -5,11 +5,11 @@
 #include <map>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kPool{1, 0};
 
 class PoolStates : public testing::Test {

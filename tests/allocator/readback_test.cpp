@@ -7,11 +7,10 @@
 #include "driver/memory.h"
 #include "tests/support/device.h"
 #include "tests/support/seeded.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class ReadbackTest : public testing::Test {
  protected:

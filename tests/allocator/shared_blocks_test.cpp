@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr int64_t kExtent = 32 * kMiB;
 
 class SharedBlocksTest : public testing::Test {

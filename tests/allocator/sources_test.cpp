@@ -4,11 +4,11 @@
 #include <random>
 
 #include "tests/support/segment_source.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kPool{0, 7};
 
 class SourcesTest : public testing::Test {

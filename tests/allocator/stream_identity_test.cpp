@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 const char* const kRunAhead = "capacity:64MiB,completion:run-ahead,devices:2";
 
 class StreamIdentity : public testing::Test {

@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 const char* const kLate = "capacity:64MiB,completion:late";
 
 TEST(Streams, MemoryFreedOnAStreamIsReusedOnItAtOnce) {

@@ -10,12 +10,12 @@
 
 #include "driver/context.h"
 #include "offload/spill/regions.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kPart = CopyStreams::kPartBytes;
 
 // Sees each copy before the driver does; the driver's table is the test's own.

@@ -8,7 +8,6 @@
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kBytes = 20 * kMiB;  // a segment
 
 class LastingErrorTest : public testing::Test {

@@ -5,13 +5,13 @@
 #include <cerrno>
 
 #include "tests/support/io_faults.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 #include "tests/support/thorough.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kWeights{9, 1};
 constexpr PoolId kOther{9, 2};
 constexpr const char* kDevice = "capacity:128MiB,completion:late";

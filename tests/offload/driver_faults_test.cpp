@@ -5,13 +5,12 @@
 
 #include "offload/host_overflow.h"
 #include "offload/spill/device_tiers.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 #include "tests/support/thorough.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // A program on a device of its own. run() is what faults may come in; what it does is tried again, once,
 // where it failed, with the device's faults cleared.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tests/support/folder.h"
+#include "tests/support/sizes.h"
 
 namespace {
 
@@ -39,8 +40,6 @@ extern "C" int fallocate(int descriptor, int mode, off_t offset, off_t bytes) {
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::unique_ptr<ExtentFile> file_of(uint64_t most_bytes = ~uint64_t{0}, uint64_t growth_bytes = 64 * kMiB) {
   ExtentFileOptions options;

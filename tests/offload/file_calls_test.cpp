@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tests/support/io_faults.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 #include "tests/support/thorough.h"
 

@@ -4,12 +4,11 @@
 
 #include "offload/spill/regions.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // Two regions, of which the host has room for one.
 class FullHostTest : public testing::Test {

@@ -6,6 +6,7 @@
 
 #include "offload/pinned_growth.h"
 #include "offload/spill/stashes.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 #include "tests/support/thorough.h"
 
@@ -45,7 +46,6 @@ bool fails_now(const void* caller) {
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 // Places from one failure to the next.
 const auto kStride = static_cast<int64_t>(stride(7, 21, 84));
 

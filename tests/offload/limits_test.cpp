@@ -13,12 +13,12 @@
 #include <functional>
 
 #include "tests/support/forbid_io_uring.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr int kRight = 0;
 constexpr int kWrong = 1;
 constexpr int kNotPossible = 2;  // the machine does not let a test set the limit

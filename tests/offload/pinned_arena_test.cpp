@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kSlot = PinnedArena::kSlotBytes;
 
 spw_pinned_stats stats_of(const PinnedArena& arena) {

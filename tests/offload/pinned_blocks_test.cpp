@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 // Tells whether a child of fork, in which `body` runs, answers yes.
 bool in_child(const std::function<bool()>& body) {
   const pid_t child = fork();

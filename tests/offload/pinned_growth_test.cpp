@@ -10,11 +10,10 @@
 #include "driver/first_touch.h"
 #include "driver/pinned_memory.h"
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class PinnedGrowthTest : public testing::Test {
  protected:

@@ -6,11 +6,10 @@
 #include <string>
 
 #include "tests/support/folder.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 class HostMemoryTest : public ::testing::Test {
  protected:

@@ -7,10 +7,9 @@
 #include "include/spillway/offload.h"
 #include "include/spillway/pinned.h"
 #include "tests/support/child.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
-
-constexpr size_t kMiB = 1 << 20;
 
 inline bool last_error_has(const char* text) {
   return std::strstr(spw_last_error(), text) != nullptr;

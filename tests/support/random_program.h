@@ -1,21 +1,15 @@
-// Holds what random programs share: dice, the model of what is live, the driver calls that may fail, and how
-// long they run (SPILLWAY_TEST_SEEDS, SPILLWAY_TEST_STEPS).
+// Holds what random programs share: dice, the model of what is live, and the driver calls that may fail. How
+// long they run is said by SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS.
 #pragma once
 
-#include <cstdlib>
 #include <map>
 #include <random>
 
 #include "tests/support/device.h"
+#include "tests/support/thorough.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
-
-constexpr size_t kMiB = size_t{1} << 20;
-
-inline uint64_t from_environment(const char* name, uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr || *text == 0 ? fallback : std::strtoull(text, nullptr, 10);
-}
 
 class Dice {
  public:

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "sim/cuda/sim_control.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::sim_test {
 
-constexpr size_t kMiB = size_t{1} << 20;
+using test::kMiB;
 constexpr size_t kPage = 2 * kMiB;
 
 #define SIM_OK(call) ASSERT_EQ(call, CUDA_SUCCESS)

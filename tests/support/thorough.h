@@ -1,4 +1,4 @@
-// Says how much of what can be gone through tests go through.
+// Says how much of what can be gone through tests go through: all of it, or so many seeds and steps.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,12 @@ namespace spillway::test {
 inline bool is_thorough() {
   const char* const asked = std::getenv("SPILLWAY_TEST_THOROUGH");
   return asked != nullptr && *asked != 0;
+}
+
+// A number that whoever runs the tests may set, such as SPILLWAY_TEST_SEEDS.
+inline uint64_t from_environment(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr || *text == 0 ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 // From one place of a scenario to the next one that a test makes fail: one, where it is thorough; else

@@ -1,4 +1,4 @@
-// Pieces for tests of page stores: a store with views, the bytes behind them, and ranges in them.
+// A page store with views, for tests of them.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -6,13 +6,14 @@
 
 #include "cli/report/fits.h"
 #include "cli/report/rank_report.h"
+#include "tests/support/sizes.h"
 
 namespace spillway {
 namespace {
 
 using Kind = MemoryEvent::Kind;
+using test::kMiB;
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint32_t kLeak = 1;
 constexpr uint32_t kLayer = 2;
 

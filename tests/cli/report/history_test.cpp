@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "cli/report/rank_report.h"
+#include "tests/support/sizes.h"
 
 namespace spillway {
 namespace {
 
 using Kind = MemoryEvent::Kind;
+using test::kMiB;
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kSegmentBytes = 20 * kMiB;
 
 bool operator==(const Parts& a, const Parts& b) {
