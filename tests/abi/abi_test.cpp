@@ -21,10 +21,6 @@ void* at_address(uintptr_t address) {
   return pointer;
 }
 
-bool last_error_has(const char* text) {
-  return std::strstr(spw_last_error(), text) != nullptr;
-}
-
 TEST(Abi, AllocatesCountsAndFrees) {
   in_child({}, [] {
     const auto driver = start_device();

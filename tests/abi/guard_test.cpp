@@ -1,6 +1,5 @@
 // debug:guard as programs see it: through the shared library, with reports on stderr.
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -33,7 +32,7 @@ TEST(Guard, IsOffByDefault) {
   in_child({}, [] {
     const auto driver = start_device();
     SPW_CHECK(spw_guard_check(0, nullptr) == SPW_ERROR_INVALID_STATE);
-    SPW_CHECK(std::strstr(spw_last_error(), "debug:guard") != nullptr);
+    SPW_CHECK(last_error_has("debug:guard"));
     void* block = allocate(512);
     SPW_CHECK(stats_of(0).allocated_bytes.all.current == 512);
     SPW_CHECK(spw_free(block) == SPW_OK && stats_of(0).pending_blocks == 0);
@@ -119,7 +118,7 @@ TEST(Guard, FreesThatAreWrongAreErrorsWithHistory) {
         SPW_CHECK(spw_record_stream(nullptr, nullptr) == SPW_OK);
         SPW_CHECK(spw_free(block) == SPW_OK);
         SPW_CHECK(spw_free(block) == SPW_ERROR_INVALID_POINTER);
-        SPW_CHECK(std::strstr(spw_last_error(), "was freed before, at step") != nullptr);
+        SPW_CHECK(last_error_has("was freed before, at step"));
         SPW_CHECK(findings() == 2);
       },
       "spillway: guard: second free of block 0x");

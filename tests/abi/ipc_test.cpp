@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/support/child.h"
+#include "tests/support/filled.h"
 #include "tests/support/sizes.h"
 
 namespace spillway::test {
@@ -58,19 +58,8 @@ void* allocate(size_t bytes) {
   return block;
 }
 
-CUdeviceptr address(void* pointer, uint64_t offset = 0) {
-  return reinterpret_cast<CUdeviceptr>(pointer) + offset;
-}
-
-void fill(const Driver& driver, CUdeviceptr at, unsigned char value, size_t bytes) {
-  SPW_CHECK(driver.cuMemsetD8Async(at, value, bytes, nullptr) == CUDA_SUCCESS);
-  SPW_CHECK(driver.cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
-}
-
-bool is_filled(const Driver& driver, CUdeviceptr at, unsigned char value, size_t bytes) {
-  std::vector<unsigned char> found(bytes);
-  SPW_CHECK(driver.cuMemcpyDtoH(found.data(), at, bytes) == CUDA_SUCCESS);
-  return found == std::vector<unsigned char>(bytes, value);
+void* inside(void* pages, uint64_t offset) {
+  return static_cast<char*>(pages) + offset;
 }
 
 Shown shown(void* block, size_t bytes) {
@@ -87,17 +76,17 @@ void* open_handle(const Shown& block) {
 
 // Shows a filled block, and waits until the other process has filled it anew.
 void show_and_compare(const Driver& driver, int socket, void* block, size_t bytes) {
-  fill(driver, address(block), 0x5a, bytes);
+  fill(driver, block, 0x5a, bytes);
   send(socket, shown(block, bytes));
   (void)receive<char>(socket);
-  SPW_CHECK(is_filled(driver, address(block), 0xa5, bytes));
+  SPW_CHECK(is_filled(driver, block, 0xa5, bytes));
 }
 
 void look_and_fill(const Driver& driver, int socket) {
   const auto block = receive<Shown>(socket);
   void* pages = open_handle(block);
-  SPW_CHECK(is_filled(driver, address(pages, block.offset), 0x5a, block.bytes));
-  fill(driver, address(pages, block.offset), 0xa5, block.bytes);
+  SPW_CHECK(is_filled(driver, inside(pages, block.offset), 0x5a, block.bytes));
+  fill(driver, inside(pages, block.offset), 0xa5, block.bytes);
   SPW_CHECK(stats_of(0).reserved_bytes.all.current == 0);
   SPW_CHECK(spw_ipc_close_handle(pages) == SPW_OK);
   SPW_CHECK(stats_of(0).live_mappings == 0);
@@ -110,9 +99,9 @@ TEST(Ipc, ABlockThatSharesItsEdges) {
         void* before = allocate(kMiB + 512);
         void* block = allocate(5 * kMiB + 700);
         void* after = allocate(kMiB);
-        for (void* neighbour : {before, after}) fill(driver, address(neighbour), 0x11, kMiB);
+        for (void* neighbour : {before, after}) fill(driver, neighbour, 0x11, kMiB);
         show_and_compare(driver, socket, block, 5 * kMiB + 700);
-        for (void* neighbour : {before, after}) SPW_CHECK(is_filled(driver, address(neighbour), 0x11, kMiB));
+        for (void* neighbour : {before, after}) SPW_CHECK(is_filled(driver, neighbour, 0x11, kMiB));
       },
       look_and_fill);
 }
@@ -145,8 +134,8 @@ TEST(Ipc, PagesThatAreOpenAreMappedOnce) {
       [](const Driver& driver, int socket) {
         void* first = allocate(1000);
         void* second = allocate(1000);
-        fill(driver, address(first), 1, 1000);
-        fill(driver, address(second), 2, 1000);
+        fill(driver, first, 1, 1000);
+        fill(driver, second, 2, 1000);
         const Shown one = shown(first, 1000);
         const Shown same = shown(first, 1000);
         SPW_CHECK(std::memcmp(&one, &same, sizeof one) == 0);
@@ -161,8 +150,8 @@ TEST(Ipc, PagesThatAreOpenAreMappedOnce) {
         SPW_CHECK(open_handle(first) == pages && open_handle(second) == pages);
         SPW_CHECK(stats_of(0).live_mappings == 1);
         SPW_CHECK(spw_ipc_close_handle(pages) == SPW_OK && spw_ipc_close_handle(pages) == SPW_OK);
-        SPW_CHECK(is_filled(driver, address(pages, first.offset), 1, 1000));
-        SPW_CHECK(is_filled(driver, address(pages, second.offset), 2, 1000));
+        SPW_CHECK(is_filled(driver, inside(pages, first.offset), 1, 1000));
+        SPW_CHECK(is_filled(driver, inside(pages, second.offset), 2, 1000));
         SPW_CHECK(spw_ipc_close_handle(pages) == SPW_OK);
         SPW_CHECK(stats_of(0).live_mappings == 0);
         SPW_CHECK(spw_ipc_close_handle(pages) == SPW_ERROR_INVALID_POINTER);
@@ -182,7 +171,7 @@ TEST(Ipc, AHandleIsOfOneBlockWhateverComesAfterIt) {
         (void)receive<char>(socket);
         SPW_CHECK(spw_trim(0) == SPW_OK);
         SPW_CHECK(allocate(4 * kMiB) == block);
-        fill(driver, address(block), 7, 4 * kMiB);
+        fill(driver, block, 7, 4 * kMiB);
         const Shown second = shown(block, 4 * kMiB);
         SPW_CHECK(std::memcmp(&first.handle, &second.handle, sizeof first.handle) != 0);
         send(socket, second);
@@ -197,13 +186,13 @@ TEST(Ipc, AHandleIsOfOneBlockWhateverComesAfterIt) {
         SPW_CHECK(spw_ipc_close_handle(pages) == SPW_OK && spw_ipc_close_handle(pages) == SPW_OK);
         SPW_CHECK(spw_ipc_open_handle(&first.handle, 0, &pages) == SPW_ERROR_INVALID_POINTER &&
                   pages == nullptr);
-        SPW_CHECK(std::strstr(spw_last_error(), "no block begins there, or it was freed") != nullptr);
+        SPW_CHECK(last_error_has("no block begins there, or it was freed"));
         send(socket, 'c');
         const auto second = receive<Shown>(socket);
         SPW_CHECK(spw_ipc_open_handle(&first.handle, 0, &pages) == SPW_ERROR_INVALID_STATE);
-        SPW_CHECK(std::strstr(spw_last_error(), "was freed, and another is there") != nullptr);
+        SPW_CHECK(last_error_has("was freed, and another is there"));
         pages = open_handle(second);
-        SPW_CHECK(is_filled(driver, address(pages, second.offset), 7, 4 * kMiB));
+        SPW_CHECK(is_filled(driver, inside(pages, second.offset), 7, 4 * kMiB));
         SPW_CHECK(spw_ipc_close_handle(pages) == SPW_OK);
         send(socket, 'd');
       });
@@ -251,7 +240,7 @@ TEST(Ipc, Mistakes) {
     made = shown(block, kMiB);
     SPW_CHECK(spw_ipc_open_handle(&made.handle, 0, nullptr) == SPW_ERROR_INVALID_ARGUMENT);
     SPW_CHECK(spw_ipc_open_handle(&made.handle, 0, &pages) == SPW_ERROR_INVALID_ARGUMENT);
-    SPW_CHECK(std::strstr(spw_last_error(), "of this process itself") != nullptr);
+    SPW_CHECK(last_error_has("of this process itself"));
     SPW_CHECK(spw_ipc_close_handle(nullptr) == SPW_OK);
     SPW_CHECK(spw_ipc_close_handle(block) == SPW_ERROR_INVALID_POINTER);
     SPW_CHECK(spw_free(block) == SPW_OK);

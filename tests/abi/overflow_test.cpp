@@ -1,28 +1,12 @@
 // Allocations that the device has no room for, placed in host memory where the program allows it.
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "include/spillway/pinned.h"
-#include "tests/support/child.h"
+#include "tests/support/offload_calls.h"
 #include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-spw_stats stats() {
-  spw_stats all{};
-  all.size = sizeof all;
-  SPW_CHECK(spw_stats_get(0, &all) == SPW_OK);
-  return all;
-}
-
-int64_t pinned_bytes() {
-  spw_pinned_stats all{};
-  all.size = sizeof all;
-  SPW_CHECK(spw_pinned_stats_get(&all) == SPW_OK);
-  return all.reserved_bytes.current;
-}
 
 // `drivers_own`: in host memory that the driver makes, else in pinned memory that it maps.
 void place_and_use(bool drivers_own) {
@@ -31,8 +15,8 @@ void place_and_use(bool drivers_own) {
   void* placed = nullptr;
   SPW_CHECK(spw_alloc(60 * kMiB, 0, nullptr, &on_device) == SPW_OK);
   SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &placed) == SPW_OK && placed != nullptr);
-  SPW_CHECK(stats().host_placed_blocks == 1 && stats().host_placed_bytes == 40 * kMiB);
-  SPW_CHECK(stats().allocated_bytes.all.current == 60 * kMiB);
+  SPW_CHECK(stats_of(0).host_placed_blocks == 1 && stats_of(0).host_placed_bytes == 40 * kMiB);
+  SPW_CHECK(stats_of(0).allocated_bytes.all.current == 60 * kMiB);
   SPW_CHECK((pinned_bytes() > 0) != drivers_own);
   // The device uses it as its own.
   const auto va = reinterpret_cast<CUdeviceptr>(placed);
@@ -49,8 +33,8 @@ void place_and_use(bool drivers_own) {
   SPW_CHECK(spw_alloc(70 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
   // With room on the device, the next is there.
   SPW_CHECK(spw_free(on_device) == SPW_OK);
-  SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &on_device) == SPW_OK && stats().host_placed_blocks == 1);
-  SPW_CHECK(spw_free(placed) == SPW_OK && stats().host_placed_bytes == 0);
+  SPW_CHECK(spw_alloc(40 * kMiB, 0, nullptr, &on_device) == SPW_OK && stats_of(0).host_placed_blocks == 1);
+  SPW_CHECK(spw_free(placed) == SPW_OK && stats_of(0).host_placed_bytes == 0);
   SPW_CHECK(spw_free(on_device) == SPW_OK);
 }
 
@@ -94,7 +78,7 @@ TEST(AbiOverflow, ACaptureOnAnotherStreamGoesOn) {
     }
     void* placed = nullptr;
     SPW_CHECK(driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
-    SPW_CHECK(spw_alloc(32 * kMiB, 0, stream, &placed) == SPW_OK && stats().host_placed_blocks == 1);
+    SPW_CHECK(spw_alloc(32 * kMiB, 0, stream, &placed) == SPW_OK && stats_of(0).host_placed_blocks == 1);
     CUgraph graph = nullptr;
     SPW_CHECK(driver->cuStreamEndCapture(captured, &graph) == CUDA_SUCCESS);
     SPW_CHECK(driver->cuGraphDestroy(graph) == CUDA_SUCCESS && spw_free(placed) == SPW_OK);
@@ -106,7 +90,7 @@ TEST(AbiOverflow, NothingIsPlacedUnlessAskedFor) {
     const auto driver = start_device();
     void* none = nullptr;
     SPW_CHECK(spw_alloc(32 * kMiB, 0, nullptr, &none) == SPW_ERROR_OUT_OF_MEMORY);
-    SPW_CHECK(stats().host_placed_blocks == 0);
+    SPW_CHECK(stats_of(0).host_placed_blocks == 0);
   });
 }
 

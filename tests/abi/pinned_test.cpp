@@ -17,10 +17,6 @@ spw_pinned_stats pinned_stats() {
   return stats;
 }
 
-bool last_error_has(const char* text) {
-  return std::strstr(spw_last_error(), text) != nullptr;
-}
-
 TEST(AbiPinned, AllocatesCountsAndFrees) {
   in_child({}, [] {
     const auto driver = start_device();

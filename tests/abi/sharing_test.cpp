@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <vector>
 
-#include "tests/support/child.h"
+#include "tests/support/filled.h"
 #include "tests/support/sizes.h"
 
 namespace spillway::test {
@@ -50,21 +49,6 @@ int receive_descriptor(int socket, Message* message) {
   return descriptor;
 }
 
-CUdeviceptr address(void* pointer, uint64_t offset = 0) {
-  return reinterpret_cast<CUdeviceptr>(pointer) + offset;
-}
-
-void fill(const Driver& driver, CUdeviceptr at, unsigned char value) {
-  SPW_CHECK(driver.cuMemsetD8Async(at, value, kShown, nullptr) == CUDA_SUCCESS);
-  SPW_CHECK(driver.cuStreamSynchronize(nullptr) == CUDA_SUCCESS);
-}
-
-bool is_filled(const Driver& driver, CUdeviceptr at, unsigned char value) {
-  std::vector<unsigned char> bytes(kShown);
-  SPW_CHECK(driver.cuMemcpyDtoH(bytes.data(), at, kShown) == CUDA_SUCCESS);
-  return bytes == std::vector<unsigned char>(kShown, value);
-}
-
 // The second process: it has never seen the first one's driver.
 [[noreturn]] void look_from_outside(int socket) {
   Message message{};
@@ -73,8 +57,9 @@ bool is_filled(const Driver& driver, CUdeviceptr at, unsigned char value) {
   void* extent = nullptr;
   SPW_CHECK(spw_import_fd(descriptor, message.bytes, 0, &extent) == SPW_OK);
   close(descriptor);
-  SPW_CHECK(is_filled(*driver, address(extent, message.offset), 0x5a));
-  fill(*driver, address(extent, message.offset), 0xa5);
+  void* const seen = static_cast<char*>(extent) + message.offset;
+  SPW_CHECK(is_filled(*driver, seen, 0x5a, kShown));
+  fill(*driver, seen, 0xa5, kShown);
   SPW_CHECK(stats_of(0).reserved_bytes.all.current == 0);
   SPW_CHECK(spw_free(extent) == SPW_ERROR_INVALID_POINTER);
   SPW_CHECK(spw_import_close(extent) == SPW_OK && spw_import_close(nullptr) == SPW_OK);
@@ -93,18 +78,17 @@ TEST(Sharing, TwoProcessesSeeOneBlock) {
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc_shareable(40 * kMiB, 0, nullptr, &block) == SPW_OK);
-    CUdeviceptr shown = address(block, kMiB);
-    fill(*driver, shown, 0x5a);
+    void* const shown = static_cast<char*>(block) + kMiB;
+    fill(*driver, shown, 0x5a, kShown);
     int descriptor = -1;
     Message message{};
-    SPW_CHECK(spw_export_fd(static_cast<char*>(block) + kMiB, &descriptor, &message.offset, &message.bytes) ==
-              SPW_OK);
+    SPW_CHECK(spw_export_fd(shown, &descriptor, &message.offset, &message.bytes) == SPW_OK);
     SPW_CHECK(message.offset == kMiB && message.bytes == 40 * kMiB);
     send_descriptor(sockets[0], descriptor, message);
     close(descriptor);
     int status = 0;
     SPW_CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    SPW_CHECK(is_filled(*driver, shown, 0xa5));
+    SPW_CHECK(is_filled(*driver, shown, 0xa5, kShown));
     SPW_CHECK(stats_of(0).reserved_bytes.all.current == static_cast<int64_t>(40 * kMiB));
     SPW_CHECK(spw_validate(0) == SPW_OK);
     SPW_CHECK(spw_free(block) == SPW_OK && spw_trim(0) == SPW_OK);
@@ -121,7 +105,7 @@ TEST(Sharing, MistakesAreErrors) {
     Message message{};
     SPW_CHECK(spw_export_fd(plain, &descriptor, &message.offset, &message.bytes) ==
               SPW_ERROR_INVALID_POINTER);
-    SPW_CHECK(std::strstr(spw_last_error(), "spw_alloc_shareable") != nullptr && descriptor == -1);
+    SPW_CHECK(last_error_has("spw_alloc_shareable") && descriptor == -1);
     SPW_CHECK(spw_export_fd(plain, nullptr, &message.offset, &message.bytes) == SPW_ERROR_INVALID_ARGUMENT);
     SPW_CHECK(spw_export_fd(nullptr, &descriptor, &message.offset, &message.bytes) ==
               SPW_ERROR_INVALID_POINTER);

@@ -9,10 +9,6 @@
 namespace spillway::test {
 namespace {
 
-int64_t reserved(const Arena& arena) {
-  return arena.stats().reserved_bytes.all.current;
-}
-
 TEST(Arena, SizeZeroIsNullAndFreeOfNullIsFine) {
   Device device;
   const auto arena = device.arena();
@@ -69,9 +65,7 @@ TEST(Arena, NeighboursShareTheirEdgePages) {
 
 TEST(Arena, WithoutSharedEdgesEveryLargeBlockHasItsOwnPages) {
   Device device;
-  ArenaOptions options;
-  options.share_edges = false;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.share_edges = false});
   for (int i = 0; i < 10; ++i) must_allocate(*arena, 5 * kMiB, nullptr);
   EXPECT_EQ(reserved(*arena), static_cast<int64_t>(60 * kMiB));
   SPW_EXPECT_OK(arena->validate());
@@ -167,9 +161,7 @@ TEST(Arena, ADeviceThatDoesNotExistIsNamed) {
 
 TEST(Arena, TheLimitHoldsAndCanBeMoved) {
   Device device;
-  ArenaOptions options;
-  options.limit_bytes = 16 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 16 * kMiB});
   void* first = must_allocate(*arena, 16 * kMiB, nullptr);
   void* second = nullptr;
   EXPECT_EQ(arena->allocate(2 * kMiB, nullptr, &second).code(), SPW_ERROR_OUT_OF_MEMORY);
@@ -222,9 +214,7 @@ TEST(Arena, EverythingGoesBackWithTheArena) {
 TEST(Arena, WithoutVmmSegmentsServe) {
   for (const char* configuration : {"capacity:256MiB,vmm:off", "capacity:256MiB"}) {
     Device device(configuration);
-    ArenaOptions options;
-    options.use_vmm = false;
-    const auto arena = device.arena(options);
+    const auto arena = device.arena({.use_vmm = false});
     std::vector<void*> blocks;
     for (int i = 0; i < 30; ++i) blocks.push_back(must_allocate(*arena, 5 * kMiB, nullptr));
     for (void* block : blocks) {
@@ -246,9 +236,7 @@ TEST(Arena, WithoutVmmSegmentsServe) {
 // A program without VMM may run for months: what a segment took of the tables must serve the next one.
 TEST(Arena, WithoutVmmSegmentsMayComeAndGoForever) {
   Device device("capacity:64MiB,vmm:off,backing:none");
-  ArenaOptions options;
-  options.use_vmm = false;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.use_vmm = false});
   for (int i = 0; i < 300; ++i) {
     const size_t bytes = static_cast<size_t>(i % 7 + 1) * 4 * kMiB + 512;
     void* first = must_allocate(*arena, bytes, nullptr);

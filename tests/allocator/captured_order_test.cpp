@@ -25,15 +25,13 @@ class CapturedOrderTest : public testing::Test {
   // All of them, with one operation before what they do from now on.
   void begin() {
     before.assign(kStreams, {});
-    ASSERT_EQ(device.driver->cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    device.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED);
     work(0);
     for (size_t i = 1; i < kStreams; ++i) order(0, i);
   }
   void end() {
     for (size_t i = 1; i < kStreams; ++i) order(i, 0);
-    CUgraph graph = nullptr;
-    ASSERT_EQ(device.driver->cuStreamEndCapture(streams[0], &graph), CUDA_SUCCESS);
-    EXPECT_EQ(device.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+    device.discard_capture(streams[0]);
   }
   void work(size_t on) {
     EXPECT_EQ(device.driver->cuMemsetD8Async(memory, 1, 16, streams[on]), CUDA_SUCCESS);
@@ -177,13 +175,11 @@ TEST_F(CapturedOrderTest, NoCaptureIsTakenForAnother) {
 }
 
 TEST_F(CapturedOrderTest, ATailIsOfWorkThatWasSeen) {
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  device.begin_capture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED);
   const CaptureTail nothing = tail(0);
   EXPECT_TRUE(nothing.nodes.empty());
   EXPECT_FALSE(is_behind(0, nothing)) << "nothing is known to be before it yet";
-  CUgraph graph = nullptr;
-  ASSERT_EQ(device.driver->cuStreamEndCapture(streams[0], &graph), CUDA_SUCCESS);
-  device.driver->cuGraphDestroy(graph);
+  device.discard_capture(streams[0]);
 }
 
 TEST_F(CapturedOrderTest, WhereTheDriverDoesNotTellNothingIsBehind) {

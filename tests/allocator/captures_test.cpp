@@ -44,14 +44,8 @@ class Captures : public testing::Test {
   void open_pool() {
     SPW_EXPECT_OK(arena_->begin_pool(kPool, [this](CUstream on) { return on == captured_; }));
   }
-  void begin() {
-    EXPECT_EQ(device_.driver->cuStreamBeginCapture(captured_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  }
-  CUgraph end() {
-    CUgraph graph = nullptr;
-    EXPECT_EQ(device_.driver->cuStreamEndCapture(captured_, &graph), CUDA_SUCCESS);
-    return graph;
-  }
+  void begin() { device_.begin_capture(captured_); }
+  CUgraph end() { return device_.end_capture(captured_); }
   // Memory is fetched and given back, and captured over.
   CUgraphExec fetch_and_capture() {
     SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, kBytes, captured_)));
@@ -363,11 +357,9 @@ TEST_F(Captures, ABlockingStreamsCaptureGoesOn) {
   CUstream blocking = nullptr;
   EXPECT_EQ(device_.driver->cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
   pass_on_and_free(use(other_), other_, CU_STREAM_PER_THREAD);  // which no event marks
-  EXPECT_EQ(device_.driver->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(blocking);
   SPW_EXPECT_OK(arena_->trim());
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device_.driver->cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
-  device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(blocking);
   SPW_EXPECT_OK(arena_->trim());
   EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
   EXPECT_EQ(device_.reports(), "");

@@ -119,13 +119,10 @@ TEST_F(DeviceWaitsTest, FreesThatWaitForOtherStreamsAreWaitedFor) {
 TEST_F(DeviceWaitsTest, NothingIsWaitedForWhileAStreamIsCaptured) {
   const uint64_t epoch = use(made.heap(two));
   use(made.heap(one));
-  ASSERT_EQ(made.device.driver->cuStreamBeginCapture(one, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  made.device.begin_capture(one, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(waits.wait_if_nothing_captures());
   EXPECT_FALSE(is_complete(made.heap(two), epoch));
-  CUgraph graph = nullptr;
-  ASSERT_EQ(made.device.driver->cuStreamEndCapture(one, &graph), CUDA_SUCCESS)
-      << "the capture is not disturbed";
-  made.device.driver->cuGraphDestroy(graph);
+  made.device.discard_capture(one);
   EXPECT_TRUE(waits.wait_if_nothing_captures());
   EXPECT_TRUE(is_complete(made.heap(two), epoch));
 }

@@ -40,15 +40,14 @@ class AskingProgram {
   AskingProgram(uint32_t seed, const ArenaOptions& options, int streams)
       : device_("capacity:256MiB,backing:none,seed:" + std::to_string(seed)),
         whole_pages_(options.use_vmm && !options.share_edges),
-        dice_(seed),
-        seed_(seed) {
+        dice_(seed) {
     arena_ = device_.arena(options);
     for (int i = 0; i < streams; ++i) streams_.push_back(device_.stream());
   }
 
   void run(uint64_t steps) {
     for (uint64_t step = 0; step < steps && !testing::Test::HasFailure(); ++step) {
-      SCOPED_TRACE("seed " + std::to_string(seed_) + " step " + std::to_string(step));
+      SCOPED_TRACE("step " + std::to_string(step));
       if (live_.empty() || dice_.one_in(2)) {
         allocate();
       } else {
@@ -103,17 +102,14 @@ class AskingProgram {
   std::vector<CUstream> streams_;
   const bool whole_pages_;  // of blocks of a page and more
   Dice dice_;
-  const uint32_t seed_;
   LiveBlocks live_;
 };
 
 void ask_at_random(const ArenaOptions& options, int streams) {
-  const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 5);
-  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 2000);
-  for (uint32_t seed = 1; seed <= seeds && !testing::Test::HasFailure(); ++seed) {
+  for_each_seed(5, 2000, [&](uint32_t seed, uint64_t steps) {
     AskingProgram program(seed, options, streams);
     program.run(steps);
-  }
+  });
 }
 
 TEST(LargestFreeBytes, AreServedAndNoMore) {
@@ -125,28 +121,19 @@ TEST(LargestFreeBytes, AreServedAndNoMoreWithPagesOfOtherStreams) {
 }
 
 TEST(LargestFreeBytes, AreServedAndNoMoreWithoutSharedEdges) {
-  ArenaOptions options;
-  options.share_edges = false;
-  ask_at_random(options, 2);
+  ask_at_random({.share_edges = false}, 2);
 }
 
 TEST(LargestFreeBytes, AreServedAndNoMoreWithNeither) {
-  ArenaOptions options;
-  options.use_vmm = false;
-  options.share_edges = false;
-  ask_at_random(options, 1);
+  ask_at_random({.use_vmm = false, .share_edges = false}, 1);
 }
 
 TEST(LargestFreeBytes, AreServedAndNoMoreWithFewSlots) {
-  ArenaOptions options;
-  options.small_limit_bytes = 2000;
-  ask_at_random(options, 1);
+  ask_at_random({.small_limit_bytes = 2000}, 1);
 }
 
 TEST(LargestFreeBytes, AreServedAndNoMoreWithoutVmm) {
-  ArenaOptions options;
-  options.use_vmm = false;
-  ask_at_random(options, 1);
+  ask_at_random({.use_vmm = false}, 1);
 }
 
 TEST(LargestFreeBytes, CountAnEndThatHoldsLessThanAPage) {

@@ -370,8 +370,7 @@ TEST(Guard, UnderCaptureNothingIsFilledAndNoCaptureIsDisturbed) {
   void* before = guarded.allocate(1000, capturing);
   SPW_EXPECT_OK(guarded.free(guarded.allocate(kMiB, capturing)));
   SPW_EXPECT_OK(guarded.arena->begin_pool({1, 1}, [=](CUstream stream) { return stream == capturing; }));
-  ASSERT_EQ(guarded.device.driver->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL),
-            CUDA_SUCCESS);
+  guarded.device.begin_capture(capturing);
   void* inside = guarded.allocate(kMiB, capturing);
   void* left = guarded.allocate(3000, capturing);
   guarded.device.touch(capturing, inside, kMiB);
@@ -382,9 +381,7 @@ TEST(Guard, UnderCaptureNothingIsFilledAndNoCaptureIsDisturbed) {
   for (int i = 0; i < 20; ++i) SPW_EXPECT_OK(guarded.free(guarded.allocate(kMiB, other)));
   EXPECT_LE(guarded.guard.quarantined_bytes(), kQuarantineBytes);
   EXPECT_EQ(guarded.guard.check().code(), SPW_ERROR_INVALID_STATE);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(guarded.device.driver->cuStreamEndCapture(capturing, &graph), CUDA_SUCCESS);
-  guarded.device.driver->cuGraphDestroy(graph);
+  guarded.device.discard_capture(capturing);
   SPW_EXPECT_OK(guarded.arena->end_pool({1, 1}));
   // As a replay would.
   guarded.device.touch(capturing, inside, kMiB);

@@ -209,12 +209,10 @@ TEST_F(LastRungsOf, AStreamUnderCaptureAsksNobody) {
   cache.fill(7, 8 * kMiB);
   add(Rung::kCallback, cache);
   arena_->last_rungs().set_placement(HostTier::placement(device_));
-  EXPECT_EQ(device_.driver->cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(stream_);
   void* block = nullptr;
   EXPECT_EQ(arena_->allocate(16 * kMiB, stream_, &block).code(), SPW_ERROR_OUT_OF_MEMORY);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device_.driver->cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
-  device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(stream_);
   EXPECT_TRUE(cache.asked.empty());
   SPW_EXPECT_OK(allocate(16 * kMiB));
 }

@@ -196,12 +196,11 @@ TEST_F(LegacyPoolTest, NothingIsHandedOutWhileAStreamCaptures) {
   CUstream capturing = stream();
   void* first = allocate(64 * kMiB);
   device.touch(capturing, first, 64 * kMiB);
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(capturing);
   SPW_EXPECT_OK(legacy_pool->free(first));
   void* second = allocate(64 * kMiB);
   EXPECT_NE(second, first);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(capturing, &graph), CUDA_SUCCESS);
+  device.discard_capture(capturing);
   device.touch(busy, second, 64 * kMiB);
   EXPECT_THAT(device.reports(), IsEmpty());
 }

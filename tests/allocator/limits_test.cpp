@@ -9,10 +9,6 @@
 namespace spillway::test {
 namespace {
 
-int64_t reserved(const Arena& arena) {
-  return arena.stats().reserved_bytes.all.current;
-}
-
 // Threads that each allocate and free on a stream of their own blocks of 7 MiB on average.
 class Load {
  public:
@@ -166,15 +162,14 @@ TEST(Limits, LoweredUnderCaptureAreKeptAfterIt) {
   CUstream stream = device.stream();
   void* cached = must_allocate(*arena, 100 * kMiB, nullptr);
   SPW_EXPECT_OK(Arena::free(cached));
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(stream);
   SPW_EXPECT_OK(arena->begin_pool({1, 0}, [=](CUstream asked) { return asked == stream; }));
   void* captured = must_allocate(*arena, 20 * kMiB, stream);
   SPW_EXPECT_OK(arena->set_limit(40 * kMiB));
   arena->keep_limit();
   EXPECT_EQ(reserved(*arena), static_cast<int64_t>(120 * kMiB));
-  CUgraph graph = nullptr;
   SPW_EXPECT_OK(arena->end_pool({1, 0}));
-  ASSERT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  const CUgraph graph = device.end_capture(stream);
   void* block = must_allocate(*arena, 10 * kMiB, nullptr);
   EXPECT_EQ(reserved(*arena), static_cast<int64_t>(40 * kMiB));
   SPW_EXPECT_OK(Arena::free(block));

@@ -55,9 +55,7 @@ class RandomSizes {
 
 TEST(Mappings, RandomSizesHoldMorePagesBeforeTheyMapWithoutEnd) {
   Device device(kNoBytes);
-  ArenaOptions options;
-  options.most_mappings = 8000;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.most_mappings = 8000});
   RandomSizes(*arena, 1).run(20'000, 20 * kMiB);
   const DeviceStats stats = arena->stats();
   EXPECT_LT(stats.host_waits, 30);
@@ -78,9 +76,7 @@ TEST(Mappings, SizesAroundHalfAPageLoseLittleInsidePages) {
 
 TEST(Mappings, TheHomeViewAloneIsNotMany) {
   Device device(kNoBytes);
-  ArenaOptions options;
-  options.most_mappings = 20;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.most_mappings = 20});
   void* first = must_allocate(*arena, 4 * kMiB, nullptr);
   must_allocate(*arena, 2 * kMiB, nullptr);
   void* second = must_allocate(*arena, 4 * kMiB, nullptr);
@@ -135,10 +131,7 @@ TEST_F(PagesForMappings, AreNotNeededWhereOthersFillTheDevice) {
 
 TEST(Mappings, AtTheLimitRandomSizesAreStillServed) {
   Device device(kNoBytes);
-  ArenaOptions options;
-  options.most_mappings = 2000;
-  options.limit_bytes = kLiveBytes / 100 * 103;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = kLiveBytes / 100 * 103, .most_mappings = 2000});
   RandomSizes(*arena, 2).run(5000, 20 * kMiB);
   EXPECT_LE(arena->stats().live_mappings, 2000);
   SPW_EXPECT_OK(arena->validate());
@@ -146,10 +139,7 @@ TEST(Mappings, AtTheLimitRandomSizesAreStillServed) {
 
 TEST(Mappings, AProgramThatRepeatsItselfIsRememberedWhereMappingsAreMany) {
   Device device(kNoBytes);
-  ArenaOptions options;
-  options.most_mappings = 40'000;
-  options.limit_bytes = kLiveBytes / 100 * 112;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = kLiveBytes / 100 * 112, .most_mappings = 40'000});
   const auto pass = [&] {
     RandomSizes program(*arena, 3);
     program.run(2500, 12 * kMiB);

@@ -129,18 +129,15 @@ TEST_F(MovesTest, ACaptureGoesOn) {
   void* block = allocate(4 * kMiB, nullptr);
   const CUstream stream = device_.stream();
   void* used = must_allocate(*arena_, 512, stream);
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(stream);
   EXPECT_EQ(out().code(), SPW_ERROR_INVALID_STATE);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device_.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(stream);
   // One that the arena does not know of: whoever captures opens a pool first.
   const CUstream unknown = device_.stream();
   SPW_EXPECT_OK(arena_->begin_pool({0, 8}, nullptr));
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(unknown, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(unknown);
   EXPECT_EQ(out().code(), SPW_ERROR_INVALID_STATE);
-  EXPECT_EQ(device_.driver->cuStreamEndCapture(unknown, &graph), CUDA_SUCCESS);
-  device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(unknown);
   SPW_EXPECT_OK(arena_->end_pool({0, 8}));
   SPW_EXPECT_OK(arena_->release_pool({0, 8}));
   SPW_EXPECT_OK(out());
@@ -298,14 +295,13 @@ TEST_F(MovesTest, OneThatWasReleasedComesBackWithNothingLeftOfIt) {
 TEST_F(MovesTest, AGraphKeepsWhatThePoolCallsFree) {
   const CUstream stream = device_.stream();
   void* kept = allocate(2 * kMiB, stream);
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(stream);
   SPW_EXPECT_OK(arena_->begin_pool(kPool, nullptr));
   void* temporary = must_allocate(*arena_, 8 * kMiB, stream);
   device_.touch(stream, temporary, 8 * kMiB);
   SPW_EXPECT_OK(Arena::free(temporary));
   SPW_EXPECT_OK(arena_->end_pool(kPool));
-  CUgraph graph = nullptr;
-  ASSERT_EQ(device_.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  const CUgraph graph = device_.end_capture(stream);
   CUgraphExec exec = nullptr;
   ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
   SPW_EXPECT_OK(arena_->trim());

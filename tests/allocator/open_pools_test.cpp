@@ -126,12 +126,10 @@ TEST_F(OpenPoolsTest, APoolWithoutAFilterMayBeForACapture) {
 
 TEST_F(OpenPoolsTest, APoolThatServesACapturedStreamIsForACapture) {
   const auto pool = open(kFirst, [](CUstream) { return true; });
-  ASSERT_EQ(made.device.driver->cuStreamBeginCapture(one, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  made.device.begin_capture(one, CU_STREAM_CAPTURE_MODE_RELAXED);
   serving(one);
   EXPECT_EQ(pool->use, OpenPool::Use::kCapture);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(made.device.driver->cuStreamEndCapture(one, &graph), CUDA_SUCCESS);
-  made.device.driver->cuGraphDestroy(graph);
+  made.device.discard_capture(one);
   serving(one);
   EXPECT_TRUE(pools.may_capture()) << "the first request has told";
 }

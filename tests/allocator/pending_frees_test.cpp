@@ -66,14 +66,8 @@ class PendingFreesTest : public testing::Test {
     pending.list_events(listed);
     return listed;
   }
-  void begin_capture(CUstream stream) const {
-    EXPECT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
-  }
-  void end_capture(CUstream stream) const {
-    CUgraph graph = nullptr;
-    EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    EXPECT_EQ(device.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
-  }
+  void begin_capture(CUstream stream) const { device.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED); }
+  void end_capture(CUstream stream) const { device.discard_capture(stream); }
 
   Device device{"capacity:256MiB,completion:run-ahead"};
   DeviceCounters counters;

@@ -208,15 +208,13 @@ TEST_F(PoolStates, BlocksOutsideOfThePoolStay) {
 
 TEST_F(PoolStates, ACaptureGoesOn) {
   SPW_EXPECT_OK(arena_->begin_pool(kPool, nullptr));
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(stream_);
   void* const block = must_allocate(*arena_, 5 * kMiB, stream_);
   const PoolState state = checkpoint();
   SPW_EXPECT_OK(Arena::free(block));
   restore(state);
   EXPECT_EQ(live(), (Sizes{{block, 5 * kMiB}}));
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device_.driver->cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(stream_);
   SPW_EXPECT_OK(arena_->end_pool(kPool));
 }
 

@@ -15,9 +15,7 @@ const char* const kLate = "capacity:64MiB,completion:late";
 
 TEST(Pools, APoolThatLendsSavesARequestFromFailing) {
   Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   const CUstream pooled = device.stream();
   const CUstream other = device.stream();
   EXPECT_EQ(arena->set_pool_lends({1, 0}, true).code(), SPW_ERROR_INVALID_STATE);
@@ -49,9 +47,7 @@ TEST(Pools, APoolThatLendsSavesARequestFromFailing) {
 
 TEST(Pools, NothingLeavesAPoolBeforeItsRelease) {
   Device device;
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   const CUstream stream = device.stream();
   SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
   void* in_pool = must_allocate(*arena, 30 * kMiB, stream);
@@ -117,15 +113,13 @@ TEST(Pools, APoolIsServedWithWhatAnotherHeapHasNotUsedSinceAWait) {
   EXPECT_GT(waits, 0);
   device.touch(stream, small, 8 * kMiB);
   SPW_EXPECT_OK(Arena::free(small));
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  device.begin_capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
   SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
   void* pooled = must_allocate(*arena, 12 * kMiB, stream);
   EXPECT_EQ(arena->stats().host_waits, waits);
   device.touch(stream, pooled, 12 * kMiB);
   SPW_EXPECT_OK(arena->end_pool({1, 0}));
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  device.discard_capture(captured);
   SPW_EXPECT_OK(arena->validate());
   for (void* block : {between, last, of_other, pooled}) SPW_EXPECT_OK(Arena::free(block));
   EXPECT_EQ(device.reports(), "");
@@ -290,7 +284,7 @@ TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
   const auto arena = device.arena();
   const CUstream stream = device.stream();
   SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == stream; }));
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(stream);
   void* block = must_allocate(*arena, 20 * kMiB, stream);
   SPW_EXPECT_OK(Arena::free(block));
   void* same = must_allocate(*arena, 20 * kMiB, stream);
@@ -299,9 +293,7 @@ TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
   SPW_EXPECT_OK(Arena::record_stream(with_user, nullptr));
   SPW_EXPECT_OK(Arena::free(with_user));
   EXPECT_EQ(arena->trim().code(), SPW_ERROR_INVALID_STATE);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  EXPECT_NE(graph, nullptr);
+  const CUgraph graph = device.end_capture(stream);
   SPW_EXPECT_OK(arena->end_pool({1, 0}));
   SPW_EXPECT_OK(Arena::free(same));
   SPW_EXPECT_OK(arena->release_pool({1, 0}));
@@ -313,9 +305,7 @@ TEST(Pools, ACapturedStreamGetsNewPagesAndTheCaptureGoesOn) {
 
 TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
   Device device("capacity:64MiB,completion:run-ahead");
-  ArenaOptions options;
-  options.limit_bytes = 64 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 64 * kMiB});
   const CUstream owner = device.stream();
   const CUstream user = device.stream();
   const CUstream captured = device.stream();
@@ -325,21 +315,17 @@ TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
   device.touch(user, block, 60 * kMiB);
   SPW_EXPECT_OK(Arena::record_stream(block, user));
   SPW_EXPECT_OK(Arena::free(block));
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(captured);
   block = must_allocate(*arena, 60 * kMiB, owner);
   EXPECT_EQ(arena->stats().host_waits, 1);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  device.discard_capture(captured);
   device.touch(owner, block, 60 * kMiB);
   EXPECT_EQ(device.reports(), "");
 }
 
 TEST(Pools, ACapturedStreamTakesNothingFromOthersNorTheyFromIt) {
   Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   const CUstream captured = device.stream();
   const CUstream other = device.stream();
   for (const CUstream stream : {captured, other}) {
@@ -347,14 +333,12 @@ TEST(Pools, ACapturedStreamTakesNothingFromOthersNorTheyFromIt) {
     device.touch(stream, block, 20 * kMiB);
     SPW_EXPECT_OK(Arena::free(block));
   }
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(captured);
   for (const CUstream stream : {captured, other}) {
     void* block = nullptr;
     EXPECT_EQ(arena->allocate(30 * kMiB, stream, &block).code(), SPW_ERROR_OUT_OF_MEMORY);
   }
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) device.driver->cuGraphDestroy(graph);
+  device.discard_capture(captured);
   void* block = must_allocate(*arena, 30 * kMiB, other);
   device.touch(other, block, 30 * kMiB);
   SPW_EXPECT_OK(arena->validate());

@@ -203,12 +203,7 @@ class RandomPoolStates {
 };
 
 void run_seeds(const ArenaOptions& options) {
-  const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 4);
-  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 2500);
-  for (uint32_t seed = 1; seed <= seeds && !testing::Test::HasFailure(); ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    RandomPoolStates(seed, options).run(steps);
-  }
+  for_each_seed(4, 2500, [&](uint32_t seed, uint64_t steps) { RandomPoolStates(seed, options).run(steps); });
 }
 
 TEST(RandomPoolStates, AgreeWithTheModel) {
@@ -216,15 +211,11 @@ TEST(RandomPoolStates, AgreeWithTheModel) {
 }
 
 TEST(RandomPoolStates, AgreeWithTheModelWithoutSharedEdges) {
-  ArenaOptions options;
-  options.share_edges = false;
-  run_seeds(options);
+  run_seeds({.share_edges = false});
 }
 
 TEST(RandomPoolStates, AgreeWithTheModelWithoutVmm) {
-  ArenaOptions options;
-  options.use_vmm = false;
-  run_seeds(options);
+  run_seeds({.use_vmm = false});
 }
 
 }  // namespace

@@ -60,8 +60,7 @@ class StreamsProgram {
         device_(profile.device + ",backing:none,capacity:" + std::to_string(profile.capacity_bytes / kMiB) +
                 "MiB,seed:" + std::to_string(seed)),
         arena_(device_.arena(profile.options)),
-        dice_(seed),
-        seed_(seed) {
+        dice_(seed) {
     for (int i = 0; i < 12; ++i) usual_sizes_.push_back(dice_.pick_size());
     for (int i = 0; i < 4; ++i) streams_.push_back(device_.stream());
     streams_.push_back(nullptr);
@@ -82,7 +81,7 @@ class StreamsProgram {
       // Walking everything costs more than the step: each of the first, then every tenth.
       if (step < 500 || step % 10 == 0) SPW_EXPECT_OK(arena_->validate());
       if (device_.report_count() != 0 || testing::Test::HasFailure()) {
-        FAIL() << "seed " << seed_ << " step " << step << ": " << device_.reports();
+        FAIL() << "step " << step << ": " << device_.reports();
       }
     }
     finish();
@@ -95,9 +94,9 @@ class StreamsProgram {
     reached.replays += replays_;
     reached.retirements += retirements_;
     arena_.reset();
-    EXPECT_EQ(device_.live_handles(), 0u) << "seed " << seed_;
-    EXPECT_EQ(device_.live_mappings(), 0u) << "seed " << seed_;
-    EXPECT_EQ(device_.reports(), "") << "seed " << seed_;
+    EXPECT_EQ(device_.live_handles(), 0u);
+    EXPECT_EQ(device_.live_mappings(), 0u);
+    EXPECT_EQ(device_.reports(), "");
   }
 
  private:
@@ -254,7 +253,7 @@ class StreamsProgram {
                                          CU_STREAM_CAPTURE_MODE_RELAXED};
     const CUstream origin = graph_pool(number).origin;
     device_.clear_faults();
-    ASSERT_EQ(device_.driver->cuStreamBeginCapture(origin, modes[dice_.pick(3)]), CUDA_SUCCESS);
+    device_.begin_capture(origin, modes[dice_.pick(3)]);
     members_ = {origin};
     capturing_ = number;
     captured_uses_ = 0;
@@ -278,8 +277,7 @@ class StreamsProgram {
     }
     members_.clear();
     capturing_ = 0;
-    CUgraph graph = nullptr;
-    ASSERT_EQ(device_.driver->cuStreamEndCapture(pool.origin, &graph), CUDA_SUCCESS);
+    const CUgraph graph = device_.end_capture(pool.origin);
     CUgraphExec exec = nullptr;
     ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
     EXPECT_EQ(device_.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
@@ -318,8 +316,8 @@ class StreamsProgram {
     SPW_EXPECT_OK(arena_->validate());
     SPW_EXPECT_OK(arena_->trim());
     SPW_EXPECT_OK(arena_->validate());
-    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0) << "seed " << seed_;
-    EXPECT_EQ(arena_->stats().requested_bytes.all.current, 0) << "seed " << seed_;
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+    EXPECT_EQ(arena_->stats().requested_bytes.all.current, 0);
   }
 
   // ---- What a correct program does for it
@@ -375,7 +373,6 @@ class StreamsProgram {
   Device device_;
   std::unique_ptr<Arena> arena_;
   Dice dice_;
-  const uint32_t seed_;
   std::vector<CUstream> streams_;
   std::vector<size_t> usual_sizes_;  // which places are remembered for
   LiveBlocks live_;
@@ -391,13 +388,11 @@ class StreamsProgram {
 
 // What the profiles have in common is how the test scales; the seed also chooses how late the device is.
 Reached run_seeds(Profile profile) {
-  const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 4);
-  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 5000);
   Reached reached;
-  for (uint32_t seed = 1; seed <= seeds && !testing::Test::HasFailure(); ++seed) {
+  for_each_seed(4, 5000, [&](uint32_t seed, uint64_t steps) {
     profile.device = seed % 2 == 0 ? "completion:run-ahead" : "completion:late";
     StreamsProgram(seed, profile).run(steps, reached);
-  }
+  });
   return reached;
 }
 

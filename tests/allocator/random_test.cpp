@@ -10,9 +10,7 @@ namespace {
 class RandomProgram {
  public:
   RandomProgram(uint32_t seed, const ArenaOptions& options)
-      : device_("capacity:96MiB,backing:none,completion:late,seed:" + std::to_string(seed)),
-        dice_(seed),
-        seed_(seed) {
+      : device_("capacity:96MiB,backing:none,completion:late,seed:" + std::to_string(seed)), dice_(seed) {
     arena_ = device_.arena(options);
     for (int i = 0; i < 3; ++i) streams_.push_back(device_.stream());
     streams_.push_back(nullptr);
@@ -24,10 +22,10 @@ class RandomProgram {
       // Walking everything costs more than the step: each of the first, then every tenth.
       if (step < 1000 || step % 10 == 0) {
         const Status valid = arena_->validate();
-        ASSERT_TRUE(valid.ok()) << "seed " << seed_ << " step " << step << ": " << valid.text();
+        ASSERT_TRUE(valid.ok()) << "step " << step << ": " << valid.text();
       }
       if (device_.report_count() != 0 || testing::Test::HasFailure()) {
-        FAIL() << "seed " << seed_ << " step " << step << ": " << device_.reports();
+        FAIL() << "step " << step << ": " << device_.reports();
       }
     }
     device_.clear_faults();
@@ -35,10 +33,10 @@ class RandomProgram {
     live_.clear();
     SPW_EXPECT_OK(arena_->validate());
     SPW_EXPECT_OK(arena_->trim());
-    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0) << "seed " << seed_;
-    EXPECT_EQ(arena_->stats().requested_bytes.all.current, 0) << "seed " << seed_;
+    EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
+    EXPECT_EQ(arena_->stats().requested_bytes.all.current, 0);
     arena_.reset();
-    EXPECT_EQ(device_.live_handles(), 0u) << "seed " << seed_;
+    EXPECT_EQ(device_.live_handles(), 0u);
   }
 
  private:
@@ -108,18 +106,11 @@ class RandomProgram {
   std::unique_ptr<Arena> arena_;
   std::vector<CUstream> streams_;
   Dice dice_;
-  const uint32_t seed_;
   LiveBlocks live_;
 };
 
 void run_seeds(const ArenaOptions& options) {
-  const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", 3);
-  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", 4000);
-  for (uint32_t seed = 1; seed <= seeds; ++seed) {
-    RandomProgram program(seed, options);
-    program.run(steps);
-    if (testing::Test::HasFailure()) return;
-  }
+  for_each_seed(3, 4000, [&](uint32_t seed, uint64_t steps) { RandomProgram(seed, options).run(steps); });
 }
 
 TEST(RandomPrograms, AgreeWithTheModel) {
@@ -127,15 +118,11 @@ TEST(RandomPrograms, AgreeWithTheModel) {
 }
 
 TEST(RandomPrograms, AgreeWithTheModelWithoutSharedEdges) {
-  ArenaOptions options;
-  options.share_edges = false;
-  run_seeds(options);
+  run_seeds({.share_edges = false});
 }
 
 TEST(RandomPrograms, AgreeWithTheModelWithoutVmm) {
-  ArenaOptions options;
-  options.use_vmm = false;
-  run_seeds(options);
+  run_seeds({.use_vmm = false});
 }
 
 }  // namespace

@@ -136,13 +136,11 @@ TEST_F(ReadbackTest, SeesWhatAnEventMarks) {
 TEST_F(ReadbackTest, ComesAndGoesWhileAnotherStreamIsCaptured) {
   const std::vector<uint8_t> bytes = fill(2);
   const CUstream captured = device.stream();
-  ASSERT_EQ(device.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(captured);
   auto readback = create();
   EXPECT_EQ(read_first(*readback, 100), std::vector<uint8_t>(bytes.begin(), bytes.begin() + 100));
   readback.reset();
-  CUgraph graph = nullptr;
-  ASSERT_EQ(device.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS) << "it must go on";
-  EXPECT_EQ(device.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+  device.discard_capture(captured);
 }
 
 // ---- Faults

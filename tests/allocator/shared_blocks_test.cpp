@@ -215,14 +215,12 @@ TEST_F(SharedBlocksTest, EndNoCapture) {
   // The arena was never asked for memory on the stream that captures.
   const PoolId pool{1, 0};
   SPW_EXPECT_OK(arena_->begin_pool(pool, [=](CUstream on) { return on == captured; }));
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(captured);
   SPW_EXPECT_OK(Arena::free(block));
   SPW_EXPECT_OK(arena_->trim());
   EXPECT_EQ(arena_->stats().reserved_bytes.all.current, held - kExtent);
   EXPECT_EQ(Arena::close_import(seen).code(), SPW_ERROR_INVALID_STATE);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(device_.driver->cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(captured);
   SPW_EXPECT_OK(arena_->end_pool(pool));
   device_.touch(captured, seen, kExtent);
   SPW_EXPECT_OK(Arena::close_import(seen));
@@ -243,11 +241,10 @@ TEST_F(SharedBlocksTest, StayMappedAtTheEndOfAnArenaWhileSomethingCaptures) {
   void* block = must_share(*arena_, kMiB, nullptr);
   CUstream blocking = nullptr;
   ASSERT_EQ(device_.driver->cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(blocking);
   device_.touch(blocking, block, kExtent);
   arena_.reset();
-  CUgraph graph = nullptr;
-  ASSERT_EQ(device_.driver->cuStreamEndCapture(blocking, &graph), CUDA_SUCCESS);
+  const CUgraph graph = device_.end_capture(blocking);
   CUgraphExec exec = nullptr;
   ASSERT_EQ(device_.graph_instantiate(&exec, graph, 0), CUDA_SUCCESS);
   device_.driver->cuGraphDestroy(graph);

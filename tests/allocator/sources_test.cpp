@@ -277,12 +277,11 @@ TEST_F(SourcesTest, UnderCapture) {
   open(source_);
   void* before = must_allocate(*arena_, 4 * kMiB, stream);
   SPW_EXPECT_OK(Arena::free(before));
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(stream);
   void* block = must_allocate(*arena_, 30 * kMiB, stream);
   device_.touch(stream, block, 30 * kMiB);
   SPW_EXPECT_OK(Arena::free(block));
-  CUgraph graph = nullptr;
-  ASSERT_EQ(device_.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  const CUgraph graph = device_.end_capture(stream);
   SPW_EXPECT_OK(arena_->end_pool(kPool));
   SPW_EXPECT_OK(arena_->trim());
   EXPECT_EQ(source_.held(), 2u);

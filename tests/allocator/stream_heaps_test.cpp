@@ -120,16 +120,14 @@ TEST_F(StreamHeapsTest, TellsWhetherAStreamIsCaptured) {
   Heap& first = made.heap(one);
   Heap& second = made.heap(two);
   EXPECT_FALSE(heaps.any_capturing(heaps.all()));
-  ASSERT_EQ(made.device.driver->cuStreamBeginCapture(two, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  made.device.begin_capture(two, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_TRUE(heaps.any_capturing(heaps.all()));
   EXPECT_FALSE(heaps.any_capturing({&first}));
   {
     const Lock lock(second.mutex);
     EXPECT_TRUE(heaps.is_capturing(second));
   }
-  CUgraph graph = nullptr;
-  ASSERT_EQ(made.device.driver->cuStreamEndCapture(two, &graph), CUDA_SUCCESS);
-  made.device.driver->cuGraphDestroy(graph);
+  made.device.discard_capture(two);
   EXPECT_FALSE(heaps.any_capturing(heaps.all()));
 }
 

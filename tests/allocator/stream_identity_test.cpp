@@ -36,9 +36,7 @@ class StreamIdentity : public testing::Test {
 };
 
 TEST_F(StreamIdentity, AnAnnouncedStreamLendsBehindAWaitOnTheDevice) {
-  ArenaOptions options;
-  options.limit_bytes = 60 * kMiB;
-  const auto arena = device_.arena(options);
+  const auto arena = device_.arena({.limit_bytes = 60 * kMiB});
   const CUstream first = make();
   use(*arena, 60 * kMiB, first);
   announce_and_destroy(*arena, first);
@@ -72,9 +70,7 @@ TEST_F(StreamIdentity, ABlockFreedAfterItsStreamHasGoneIsOrderedToo) {
 }
 
 TEST_F(StreamIdentity, AnAnnouncedUserOfABlockThatLivesOnIsWaitedForOnTheDevice) {
-  ArenaOptions options;
-  options.limit_bytes = 60 * kMiB;
-  const auto arena = device_.arena(options);
+  const auto arena = device_.arena({.limit_bytes = 60 * kMiB});
   const CUstream owner = make();
   const CUstream other = make();
   const CUstream user = make();
@@ -141,9 +137,7 @@ TEST_F(StreamIdentity, AHeapTakenOverKeepsWaitingForOthersUses) {
 }
 
 TEST_F(StreamIdentity, AHandleThatComesAgainUnannouncedIsFoundOutWhenItIsAskedFor) {
-  ArenaOptions options;
-  options.check_streams = true;
-  const auto arena = device_.arena(options);
+  const auto arena = device_.arena({.check_streams = true});
   for (int round = 0; round < 4; ++round) {
     const CUstream stream = make();
     use(*arena, 40 * kMiB, stream);

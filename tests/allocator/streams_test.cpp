@@ -27,9 +27,7 @@ TEST(Streams, MemoryFreedOnAStreamIsReusedOnItAtOnce) {
 
 TEST(Streams, AnotherStreamTakesFreePagesBehindADeviceWait) {
   Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   const CUstream first = device.stream();
   const CUstream second = device.stream();
   for (int i = 0; i < 6; ++i) {
@@ -47,9 +45,7 @@ TEST(Streams, AnotherStreamTakesFreePagesBehindADeviceWait) {
 
 TEST(Streams, AboveTheSoftLimitOtherStreamsMemoryComesBeforeNewPages) {
   Device device(kLate);
-  ArenaOptions options;
-  options.soft_limit_bytes = 20 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.soft_limit_bytes = 20 * kMiB});
   const CUstream first = device.stream();
   const CUstream second = device.stream();
   for (const CUstream stream : {first, second, first, second}) {
@@ -105,11 +101,9 @@ TEST(Streams, AreQuietOnceTheirWorkIsDone) {
   SPW_EXPECT_OK(arena->begin_pool({0, 7}, [](CUstream) { return false; }));
   EXPECT_FALSE(arena->is_quiet());
   SPW_EXPECT_OK(arena->end_pool({0, 7}));
-  EXPECT_EQ(device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device.begin_capture(stream);
   EXPECT_FALSE(arena->is_quiet());
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  EXPECT_EQ(device.driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+  device.discard_capture(stream);
   SPW_EXPECT_OK(arena->release_pool({0, 7}));
   // A stream that is gone has none.
   device.destroy(stream);
@@ -147,9 +141,7 @@ TEST(Streams, ARecordedStreamDelaysReuse) {
 
 TEST(Streams, AFreeWaitsForEachStreamThatUsesTheBlock) {
   Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 20 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 20 * kMiB});
   const CUstream owner = device.stream();
   char* block = static_cast<char*>(must_allocate(*arena, 20 * kMiB, owner));
   for (size_t part = 0; part < 4; ++part) {
@@ -165,9 +157,7 @@ TEST(Streams, AFreeWaitsForEachStreamThatUsesTheBlock) {
 TEST(Streams, AFreeWhoseEventFailsIsNotForgotten) {
   Device device(kLate);
   if (!device.simulated()) GTEST_SKIP() << "the failure is injected into the simulated driver";
-  ArenaOptions options;
-  options.limit_bytes = 20 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 20 * kMiB});
   const CUstream owner = device.stream();
   const CUstream user = device.stream();
   void* block = must_allocate(*arena, 20 * kMiB, owner);
@@ -201,9 +191,7 @@ TEST(Streams, SmallBlocksHaveStreamUsesToo) {
 // All memory lies in full slabs: what a free gives back then is a slot, and never room for another slab.
 TEST(Streams, ASlotThatOthersStillUseServesTheNextRequestBehindThem) {
   Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 2 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 2 * kMiB});
   const CUstream owner = device.stream();
   const CUstream user = device.stream();
   constexpr size_t kBytes = size_t{16} << 10;
@@ -308,9 +296,7 @@ TEST(Streams, ManyStreamsNearTheLimitStayOrdered) {
 TEST(Streams, PagesThatWereNeverUsedPassOnWithoutAWait) {
   Device device;
   if (!device.simulated()) GTEST_SKIP() << "the failure is injected into the simulated driver";
-  ArenaOptions options;
-  options.limit_bytes = 4 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 4 * kMiB});
   const CUstream first = device.stream();
   const CUstream second = device.stream();
   // One of two pages comes to be, and stays with the heap that asked.
@@ -327,9 +313,7 @@ TEST(Streams, PagesThatWereNeverUsedPassOnWithoutAWait) {
 TEST(Streams, PagesBorrowedInVainStillComeAfterTheirLastUse) {
   Device device(kLate);
   if (!device.simulated()) GTEST_SKIP() << "the failure is injected into the simulated driver";
-  ArenaOptions options;
-  options.limit_bytes = 12 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 12 * kMiB});
   const CUstream user = device.stream();
   const CUstream between = device.stream();
   const CUstream last = device.stream();
@@ -381,10 +365,7 @@ TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsPages) {
 
 TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
   Device device;
-  ArenaOptions options;
-  options.limit_bytes = 16 * kMiB;
-  options.most_mappings = 19;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 16 * kMiB, .most_mappings = 19});
   const auto every_second_of_four = [&] {
     void* blocks[4];
     for (void*& block : blocks) block = must_allocate(*arena, 4 * kMiB, nullptr);
@@ -419,10 +400,7 @@ TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
 
 TEST(Streams, APlaceIsNotTakenAgainOnceItsViewLostASlot) {
   Device device;
-  ArenaOptions options;
-  options.limit_bytes = 16 * kMiB;
-  options.most_mappings = 20;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 16 * kMiB, .most_mappings = 20});
   void* blocks[4];
   for (void*& block : blocks) block = must_allocate(*arena, 4 * kMiB, nullptr);
   SPW_EXPECT_OK(Arena::free(blocks[0]));
@@ -445,9 +423,7 @@ TEST(Streams, APlaceIsNotTakenAgainOnceItsViewLostASlot) {
 
 TEST(Streams, AnotherThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
   Device device(kLate);
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   std::thread([&] {
     device.driver->cuCtxSetCurrent(device.context);
     void* block = must_allocate(*arena, 30 * kMiB, CU_STREAM_PER_THREAD);
@@ -466,9 +442,7 @@ TEST(Streams, AnotherThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
 // An event that this thread records on its own default stream says nothing of the other's.
 TEST(Streams, ALivingThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
   Device device("capacity:64MiB,completion:run-ahead");
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   std::promise<void> used;
   std::promise<void> ends;
   std::thread other([&] {
@@ -493,9 +467,7 @@ TEST(Streams, ALivingThreadsDefaultStreamIsReachedByAWaitForTheDeviceOnly) {
 
 TEST(Streams, AnotherThreadDoesNotWaitInPlaceOfADefaultStream) {
   Device device("capacity:64MiB,completion:run-ahead");
-  ArenaOptions options;
-  options.limit_bytes = 40 * kMiB;
-  const auto arena = device.arena(options);
+  const auto arena = device.arena({.limit_bytes = 40 * kMiB});
   const CUstream user = device.stream();
   const CUstream wants_back = device.stream();
   const CUstream lender = device.stream();

@@ -44,12 +44,10 @@ TEST_F(TrimmingTest, WhatIsFreeGoesOnceItsWorkIsDone) {
 
 TEST_F(TrimmingTest, NothingGoesWhileAStreamIsCaptured) {
   made.give(made.heap(one), 2);
-  ASSERT_EQ(made.device.driver->cuStreamBeginCapture(one, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  made.device.begin_capture(one, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_EQ(trimming.trim().code(), SPW_ERROR_INVALID_STATE);
   EXPECT_EQ(held(), 2u);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(made.device.driver->cuStreamEndCapture(one, &graph), CUDA_SUCCESS);
-  made.device.driver->cuGraphDestroy(graph);
+  made.device.discard_capture(one);
   SPW_EXPECT_OK(trimming.trim());
   EXPECT_EQ(held(), 0u);
 }

@@ -127,12 +127,10 @@ TEST_F(ViewBudgetTest, AViewThatCannotBeUnmappedServesNobodyAllTheSame) {
 TEST_F(ViewBudgetTest, NothingIsRetiredWhileAStreamIsCaptured) {
   const CUstream stream = heap.key.stream;
   map(first, 70);
-  ASSERT_EQ(made.device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  made.device.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_FALSE(made.views.retire_views());
   EXPECT_EQ(mappings(), 150u);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(made.device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  made.device.driver->cuGraphDestroy(graph);
+  made.device.discard_capture(stream);
   EXPECT_TRUE(made.views.retire_views());
   EXPECT_EQ(mappings(), 80u);
 }

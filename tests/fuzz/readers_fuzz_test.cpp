@@ -44,9 +44,8 @@ const std::chrono::seconds kLeastTime{test::is_thorough() ? 60 : 12};
 constexpr std::chrono::seconds kLeastTime{0};
 #endif
 
-unsigned seeds() {
-  const char* text = std::getenv("SPILLWAY_TEST_SEEDS");
-  return text != nullptr ? static_cast<unsigned>(std::max(1, std::atoi(text))) : 1;
+uint64_t seeds() {
+  return std::max(uint64_t{1}, test::from_environment("SPILLWAY_TEST_SEEDS", 1));
 }
 
 // Bits flipped, bytes overwritten with edges of ranges, pieces cut out, doubled or moved, numbers replaced.

@@ -102,16 +102,12 @@ TEST(PinnedBlocks, AtTheLimitFreedBlocksAreWaitedFor) {
 TEST(PinnedBlocks, ABlockFreedUnderCaptureBelongsToTheGraph) {
   Pinned pinned;
   const CUstream stream = pinned.device.stream();
-  const Driver& driver = *pinned.device.driver;
   char* block = pinned.must_allocate(4 * kMiB);
-  ASSERT_EQ(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  pinned.device.begin_capture(stream);
   pinned.copy(block, 4 * kMiB, stream);
   SPW_EXPECT_OK(pinned.blocks.free(block));
   char* meanwhile = pinned.must_allocate(4 * kMiB);  // pins, and ends no capture
-  CUgraph graph = nullptr;
-  ASSERT_EQ(driver.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  ASSERT_NE(graph, nullptr);
-  EXPECT_EQ(driver.cuGraphDestroy(graph), CUDA_SUCCESS);
+  pinned.device.discard_capture(stream);
   SPW_EXPECT_OK(pinned.blocks.free(meanwhile));
   pinned.blocks.trim();
   EXPECT_EQ(pinned.blocks.stats().reserved_bytes.current, static_cast<int64_t>(4 * kMiB));

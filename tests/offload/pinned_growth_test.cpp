@@ -93,12 +93,10 @@ TEST_F(PinnedGrowthTest, OthersAllocateMeanwhile) {
 // A capture in the program must not notice that memory is pinned.
 TEST_F(PinnedGrowthTest, ACaptureGoesOn) {
   const CUstream stream = device_.stream();
-  ASSERT_EQ(device_.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  device_.begin_capture(stream);
   SPW_EXPECT_OK(growth_.reach(32 * kMiB));
   SPW_EXPECT_OK(growth_.wait());
-  CUgraph graph = nullptr;
-  EXPECT_EQ(device_.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-  device_.driver->cuGraphDestroy(graph);
+  device_.discard_capture(stream);
 }
 
 TEST(FirstTouch, EveryPageIsThereAndKeepsWhatWasWritten) {

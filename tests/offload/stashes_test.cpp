@@ -213,15 +213,11 @@ TEST_F(StashesTest, ACaptureGoesOnWhileStashesAreMadeAndWritten) {
   std::vector<Stashes::Stash*> stashes{put(block, kBytes)};
   gate_.wait_until_someone_waits();
   stashes.push_back(put(block, kBytes));
-  ASSERT_EQ(driver.cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  tiers_.device.begin_capture(captured);
   stashes.push_back(put(block, kBytes, Stashes::To::kHost, stream));
   gate_.open();
   wait_until_on_disk(2 * kBytes);
-  CUgraph graph = nullptr;
-  EXPECT_EQ(driver.cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
-  if (graph != nullptr) {
-    EXPECT_EQ(driver.cuGraphDestroy(graph), CUDA_SUCCESS);
-  }
+  tiers_.device.discard_capture(captured);
   for (Stashes::Stash* stash : stashes) stashes_.free(stash);
   ASSERT_EQ(driver.cuCtxSynchronize(), CUDA_SUCCESS);
   SPW_EXPECT_OK(Arena::free(block));

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
@@ -56,6 +57,10 @@ inline void in_child(const Environment& environment, const std::function<void()>
         std::exit(0);
       },
       testing::ExitedWithCode(0), testing::HasSubstr(errors));
+}
+
+inline bool last_error_has(const char* text) {
+  return std::strstr(spw_last_error(), text) != nullptr;
 }
 
 inline spw_stats stats_of(int device) {

@@ -1,5 +1,6 @@
-// The device that allocator tests run on: the simulated driver, freshly configured, with its controls and
-// race detector; or a real one, where the controls are absent and only what needs none of them is checked.
+// The device that tests of the allocator and of spilling run on: the simulated driver, freshly configured,
+// with its controls and race detector; or a real one, where the controls are absent and only what needs none
+// of them is checked.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -88,6 +89,23 @@ class Device {
     EXPECT_EQ(driver->cuStreamWaitEvent(later, edge, 0), CUDA_SUCCESS);
     EXPECT_EQ(driver->cuEventDestroy(edge), CUDA_SUCCESS);
   }
+  void begin_capture(CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) const {
+    EXPECT_EQ(driver->cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
+  }
+  // Returns the graph, which is the caller's. That there is one shows that nothing had ended the capture
+  // before.
+  CUgraph end_capture(CUstream stream) const {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    EXPECT_NE(graph, nullptr);
+    return graph;
+  }
+  void discard_capture(CUstream stream) const {
+    const CUgraph graph = end_capture(stream);
+    if (graph != nullptr) {
+      EXPECT_EQ(driver->cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+  }
   // Returns what the race detector has to say; empty is good.
   std::string reports() const {
     std::string all;
@@ -125,6 +143,9 @@ class Device {
   std::vector<CUstream> streams_;
 };
 
+inline int64_t reserved(const Arena& arena) {
+  return arena.stats().reserved_bytes.all.current;
+}
 inline void* must_allocate(Arena& arena, size_t bytes, CUstream stream) {
   void* pointer = nullptr;
   const Status status = arena.allocate(bytes, stream, &pointer);

@@ -1,19 +1,13 @@
 // Holds what tests of regions and stashes say in one line: bytes of a region, and what its tiers hold.
 #pragma once
 
-#include <cstring>
-#include <vector>
-
 #include "include/spillway/offload.h"
 #include "include/spillway/pinned.h"
 #include "tests/support/child.h"
+#include "tests/support/filled.h"
 #include "tests/support/sizes.h"
 
 namespace spillway::test {
-
-inline bool last_error_has(const char* text) {
-  return std::strstr(spw_last_error(), text) != nullptr;
-}
 
 inline spw_region_stats region_stats(const char* tag) {
   spw_region_stats stats{};
@@ -50,21 +44,10 @@ inline void* allocate_in(const char* tag, size_t bytes) {
   return block;
 }
 
-inline void fill(const Driver& driver, void* block, unsigned char value, size_t bytes) {
-  const std::vector<unsigned char> pattern(bytes, value);
-  SPW_CHECK(driver.cuMemcpyHtoD(reinterpret_cast<CUdeviceptr>(block), pattern.data(), bytes) == CUDA_SUCCESS);
-}
-
 inline void* filled_in(const Driver& driver, const char* tag, unsigned char value, size_t bytes) {
   void* block = allocate_in(tag, bytes);
   fill(driver, block, value, bytes);
   return block;
-}
-
-inline bool is_filled(const Driver& driver, const void* block, unsigned char value, size_t bytes) {
-  std::vector<unsigned char> found(bytes);
-  SPW_CHECK(driver.cuMemcpyDtoH(found.data(), reinterpret_cast<CUdeviceptr>(block), bytes) == CUDA_SUCCESS);
-  return found == std::vector<unsigned char>(bytes, value);
 }
 
 }  // namespace spillway::test

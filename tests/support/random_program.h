@@ -1,13 +1,13 @@
-// Holds what random programs share: dice, the model of what is live, and the driver calls that may fail. How
-// long they run is said by SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS.
+// Holds what random programs share: dice, the model of what is live, the driver calls that may fail, and how
+// often and how long they run.
 #pragma once
 
 #include <map>
 #include <random>
 
 #include "tests/support/device.h"
-#include "tests/support/thorough.h"
 #include "tests/support/sizes.h"
+#include "tests/support/thorough.h"
 
 namespace spillway::test {
 
@@ -106,5 +106,18 @@ class LiveBlocks {
   std::map<uint64_t, Block> blocks_;
   std::vector<uint64_t> addresses_;
 };
+
+// Runs `run(seed, steps)` for so many seeds, or as SPILLWAY_TEST_SEEDS, _STEPS and _FIRST_SEED say. The first
+// failure is the last, and names its seed.
+template <typename Run>
+void for_each_seed(uint64_t usual_seeds, uint64_t usual_steps, Run run) {
+  const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", usual_seeds);
+  const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", usual_steps);
+  const uint64_t first = from_environment("SPILLWAY_TEST_FIRST_SEED", 1);
+  for (uint64_t seed = first; seed < first + seeds && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    run(static_cast<uint32_t>(seed), steps);
+  }
+}
 
 }  // namespace spillway::test
