@@ -231,6 +231,8 @@ TEST_F(PendingFreesTest, AnEventThatCannotBeRecordedIsTriedAgain) {
   EXPECT_TRUE(events().empty());
   EXPECT_EQ(complete_behind(1), 0u);
   EXPECT_FALSE(pending.complete_range_behind(owner, range));
+  pending.complete_pages_behind(owner, {range.runs.begin()->first});
+  EXPECT_TRUE(completed.empty());
   EXPECT_EQ(complete_finished(), 0u);
   EXPECT_TRUE(pending.have_events());
   finish(first);

@@ -1,7 +1,7 @@
 """Demands of the allocator's tests that they notice each missing wait.
 
-Each mutant of mutants.py is built in a copy of the sources, and the tests of streams run on it. A mutant that no
-test fails on is an error, and so is one that does not fit the statements it marks.
+Each mutant of mutants.py is built in a copy of the sources, and the tests of streams and waits run on it. A mutant that
+no test fails on is an error, and so is one that does not fit the statements it marks.
 
 usage: mutation.py SOURCE WORK LIBCUDA CUDA_HEADERS [NAME_PART]
        mutation.py SOURCE     asks only that markers and mutants fit each other
@@ -44,6 +44,7 @@ PROGRAMS = (
         "Streams.*:StreamIdentity.*:Pools.*:PoolStates.*:Captures.*:SourcesTest.*:MovesTest.*:Arena.WithoutVmm*",
     ),
     ("allocator_legacy_pool_test", "LegacyPoolTest.*"),
+    ("allocator_parts_test", "PendingFrees*:Borrowing*:DeviceWaits*:StreamHeaps*:Trimming*:ViewBudget*:PoolMover*"),
     ("allocator_random_test", "RandomStreams.*:RandomPoolStates.*"),
 )
 TEST_TIMEOUT_S = 300
