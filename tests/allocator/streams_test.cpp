@@ -333,10 +333,10 @@ TEST(Streams, PagesBorrowedInVainStillComeAfterTheirLastUse) {
   EXPECT_EQ(device.reports(), "");
 }
 
-TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsPages) {
+void free_during_the_wait_of_a_trim(const ArenaOptions& options) {
   Device device(kLate);
   if (!device.simulated()) GTEST_SKIP() << "on a real device a host function may enqueue nothing";
-  const auto arena = device.arena();
+  const auto arena = device.arena(options);
   struct Free {
     Device* device;
     CUstream stream;
@@ -361,6 +361,14 @@ TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsPages) {
   SPW_EXPECT_OK(arena->trim());
   EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
   EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsPages) {
+  free_during_the_wait_of_a_trim({});
+}
+
+TEST(Streams, AFreeDuringTheWaitOfATrimKeepsItsSegment) {
+  free_during_the_wait_of_a_trim({.use_vmm = false});
 }
 
 TEST(Streams, ABlockOutlivesTheLossOfAnotherSlotOfItsView) {
