@@ -16,12 +16,12 @@
 
 #include "driver/context.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kWeights{9, 1};
 constexpr PoolId kOther{9, 2};
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "offload/spill/block.h"
-#include "tests/offload/weights.h"
+#include "tests/support/weights.h"
 
 namespace spillway::test {
 namespace {

@@ -3,6 +3,7 @@
 // error was.
 #include "offload/spill/device_tiers.h"
 
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {

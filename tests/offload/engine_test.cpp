@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "tests/support/io_faults.h"
-#include "tests/offload/io.h"
+#include "tests/support/io_requests.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/io_faults.h"
-#include "tests/offload/io.h"
+#include "tests/support/io_requests.h"
 
 namespace spillway::test {
 namespace {

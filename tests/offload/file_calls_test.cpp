@@ -19,8 +19,6 @@
 namespace spillway::test {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 class FileCallsTest : public testing::Test {
  protected:
   ~FileCallsTest() override {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "tests/support/io_faults.h"
-#include "tests/offload/io.h"
+#include "tests/support/io_requests.h"
 
 namespace spillway::test {
 namespace {

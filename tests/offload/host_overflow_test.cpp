@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class HostOverflowTest : public testing::Test {
  protected:

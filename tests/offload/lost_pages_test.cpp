@@ -6,12 +6,11 @@
 
 #include "offload/spill/regions.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // A region of two blocks on pages of their own, of which the disk loses the first, of so many bytes.
 class LostPagesTest : public testing::TestWithParam<size_t> {

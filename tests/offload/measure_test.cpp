@@ -14,12 +14,11 @@
 #include "offload/io/extent_file.h"
 #include "tests/support/folder.h"
 #include "tests/support/forbid_io_uring.h"
-#include "tests/offload/io.h"
+#include "tests/support/io_requests.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Tells whether a child of fork, in which `body` runs, answers yes.
 bool in_child(const std::function<bool()>& body) {

@@ -6,15 +6,15 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
-#include "tests/offload/weights.h"
+#include "tests/support/weights.h"
 
 namespace spillway::test {
 namespace {
 
 constexpr double kSlowDisk = 1e-9;  // bytes per ns
 constexpr double kFastDisk = 1e9;
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr PoolId kWeights{9, 1};
 
 // Numbers of 4 bytes that say little: tokens, say.

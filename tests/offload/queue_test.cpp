@@ -15,7 +15,8 @@
 #include <string>
 
 #include "tests/support/forbid_io_uring.h"
-#include "tests/offload/io.h"
+#include "tests/support/io_requests.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "offload/spill/device_tiers.h"
 #include "tests/support/random_program.h"
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {

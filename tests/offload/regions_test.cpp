@@ -7,12 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/sizes.h"
 #include "tests/support/spilling.h"
 
 namespace spillway::test {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 class RegionsTest : public testing::Test {
  protected:

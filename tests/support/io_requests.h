@@ -11,10 +11,9 @@
 #include <random>
 
 #include "offload/io/engine.h"
+#include "tests/support/sizes.h"
 
 namespace spillway::test {
-
-inline constexpr size_t kKiB = 1024;
 
 struct Free {
   void operator()(std::byte* memory) const { std::free(memory); }
