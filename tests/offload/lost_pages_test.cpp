@@ -37,14 +37,11 @@ class LostPagesTest : public testing::TestWithParam<size_t> {
   void capture() {
     const PoolId pool = regions_.pool("a").value();
     const CUstream stream = tiers_.device.stream();
-    EXPECT_EQ(tiers_.device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
-              CUDA_SUCCESS);
+    tiers_.device.begin_capture(stream);
     SPW_EXPECT_OK(arena_->begin_pool(pool, nullptr));
     SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, 512, stream)));
     SPW_EXPECT_OK(arena_->end_pool(pool));
-    CUgraph graph = nullptr;
-    EXPECT_EQ(tiers_.device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    tiers_.device.driver->cuGraphDestroy(graph);
+    tiers_.device.discard_capture(stream);
   }
   void write(void* block, size_t bytes) {
     EXPECT_EQ(

@@ -146,13 +146,11 @@ TEST_F(RegionMemoryTest, WhatCannotBeDoneNowIsRefusedAndChangesNothing) {
   SPW_EXPECT_OK(arena_->end_pool(kWeights));
   SPW_EXPECT_OK(arena_->release_pool(kWeights));
   const CUstream stream = tiers_.device.stream();
-  ASSERT_EQ(tiers_.device.driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  tiers_.device.begin_capture(stream);
   SPW_EXPECT_OK(arena_->begin_pool(kOther, nullptr));
   EXPECT_EQ(weights_.evict(SpillTo::kHost).code(), SPW_ERROR_INVALID_STATE) << "a capture";
   SPW_EXPECT_OK(arena_->end_pool(kOther));
-  CUgraph graph = nullptr;
-  EXPECT_EQ(tiers_.device.driver->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS) << "it goes on";
-  tiers_.device.driver->cuGraphDestroy(graph);
+  tiers_.device.discard_capture(stream);
   SPW_EXPECT_OK(weights_.evict(SpillTo::kHost));
   EXPECT_EQ(weights_.evict(SpillTo::kHost).code(), SPW_ERROR_INVALID_STATE) << "twice";
   EXPECT_EQ(arena_->begin_pool(kWeights, nullptr).code(), SPW_ERROR_INVALID_STATE) << "not on the device";
@@ -164,14 +162,11 @@ TEST_F(RegionMemoryTest, WhatCannotBeDoneNowIsRefusedAndChangesNothing) {
 
 TEST_F(RegionMemoryTest, ACaptureThatBeginsDuringAMoveGoesOn) {
   weights_.write(weights_.allocate(8 * kMiB), 5);
-  const Driver& driver = *tiers_.device.driver;
   const CUstream stream = tiers_.device.stream();
   const auto in_capture = [&](const std::function<Status()>& move) {
-    EXPECT_EQ(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    tiers_.device.begin_capture(stream);
     Status status = move();
-    CUgraph graph = nullptr;
-    EXPECT_EQ(driver.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    driver.cuGraphDestroy(graph);
+    tiers_.device.discard_capture(stream);
     return status;
   };
   SPW_EXPECT_OK(arena_->move_pool_out(kWeights, [&](const RegionMemory::Ranges& ranges) {
