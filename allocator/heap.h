@@ -39,8 +39,7 @@ class Heap {
   BiasedMutex mutex;
   HeapCounters counters;
   Timeline timeline SPW_GUARDED_BY(mutex);
-  // Another when the heap of a stream that is gone is taken over; its pool also when the heap is idle.
-  // Changes under the arena's lock too.
+  // Changes under the arena's lock too: take_over(), serve_pool().
   HeapKey key;
   std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
   HeapUse use;
@@ -64,8 +63,7 @@ class Heap {
   void serve_pool(PoolId pool) SPW_REQUIRES(mutex);
   // What is free of it may leave from now on.
   void pool_released() SPW_REQUIRES(mutex);
-  // Its pages are the pool's from now on, which counts them here; null where no pool claims them. Under the
-  // arena's lock, under which pages come and go.
+  // Its pages are counted here from now on; null where no pool claims them. Under the arena's lock too.
   void count_for(spw_stat* pool_bytes) SPW_REQUIRES(mutex);
   const spw_stat* pool_bytes() const SPW_REQUIRES(mutex) { return pool_bytes_; }
 
@@ -80,13 +78,11 @@ class Heap {
       SPW_REQUIRES(mutex);
 
   const Predictor& predictor() const SPW_REQUIRES(mutex) { return predictor_; }
-  // The next answer ranges that were taken, or null. That of a slab that has room by now, which serves a
-  // slab's request as well.
+  // These answer a range that was taken, or null. This one, that of a slab with room, for a slab's request.
   CachedRange* slab_with_room(const Request& request) const SPW_REQUIRES(mutex);
   // The predictor's first guess, if it is free.
   CachedRange* take_predicted(const Request& request) SPW_REQUIRES(mutex);
-  // Looks for where the program is, so that the predictor's is the best guess, and takes that range if it is
-  // free.
+  // The predictor's best guess, for which it looks where the program is, if that is free.
   CachedRange* take_located(const Request& request) SPW_REQUIRES(mutex);
   // Any other range that needs no driver call; take_located() has answered null. With `frugal`, holes that
   // break a page that a view would spare are passed over.
@@ -116,8 +112,7 @@ class Heap {
   // ---- Pages
 
   const FreePages& pages() const SPW_REQUIRES(mutex) { return pages_; }
-  // Tells whether no block lives here and nothing that used the memory may still be at work. Gives up empty
-  // slabs.
+  // Tells whether no block lives here and nothing may still use the memory. Gives up empty slabs.
   bool is_idle() SPW_REQUIRES(mutex);
   // The first tells whether the uses of a free page are over as of the last wait of the host; the second
   // whether it may be given back therefore.
@@ -169,14 +164,12 @@ class Heap {
   uint64_t metadata_bytes() const SPW_REQUIRES(mutex);
 
  private:
-  // The range was taken for the request.
   CachedRange* serve(const Request& request, CachedRange* range) SPW_REQUIRES(mutex) {
     predictor_.note(request, range);
     return range;
   }
   // A slot of the slab with room, which there is.
   void* take_slot(uint32_t size_class, uint64_t requested_bytes) SPW_REQUIRES(mutex);
-  // A new range, taken.
   CachedRange* settle(const Request& request, Layout layout) SPW_REQUIRES(mutex);
   CachedRange* take_same_size(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_segment(const Request& request) SPW_REQUIRES(mutex);
