@@ -28,9 +28,10 @@ CachedRange* Predictor::locate(const Request& request) {
 }
 
 void Predictor::review_leader() {
-  const SequencePredictor* leader = leader_.load(std::memory_order_relaxed);
+  // Acquired and released: another thread may have made the leader a moment ago.
+  const SequencePredictor* leader = leader_.load(std::memory_order_acquire);
   if (leader == nullptr || sequence_.now() > 2 * leader->now() + kLeastLead) {
-    leader_.store(leader = &sequence_, std::memory_order_relaxed);
+    leader_.store(leader = &sequence_, std::memory_order_release);
   }
   const uint64_t own = sequence_.now() - reviewed_own_;
   const uint64_t others = leader->now() - reviewed_leader_;
