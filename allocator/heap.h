@@ -78,11 +78,11 @@ class Heap {
       SPW_REQUIRES(mutex);
 
   const Predictor& predictor() const SPW_REQUIRES(mutex) { return predictor_; }
-  // These answer a range that was taken, or null. This one, that of a slab with room, for a slab's request.
+  // These answer a range that was taken, or null; this one that of a slab which has room already.
   CachedRange* slab_with_room(const Request& request) const SPW_REQUIRES(mutex);
   // The predictor's first guess, if it is free.
   CachedRange* take_predicted(const Request& request) SPW_REQUIRES(mutex);
-  // The predictor's best guess, for which it looks where the program is, if that is free.
+  // Looks for where the program is, and takes the range that the predictor then names, if it is free.
   CachedRange* take_located(const Request& request) SPW_REQUIRES(mutex);
   // Any other range that needs no driver call; take_located() has answered null. With `frugal`, holes that
   // break a page that a view would spare are passed over.

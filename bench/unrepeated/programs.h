@@ -20,8 +20,8 @@
 
 namespace spillway::bench {
 
-// Serves a program: nullptr ends it. Blocks are told by where the program keeps them, so that what it does
-// can be counted without any memory.
+// Serves a program, which ends where it is given null. What a program asks for depends on no address, so that
+// it can be counted without any memory.
 struct Server {
   std::function<void*(uint64_t bytes)> allocate;
   std::function<void(void* block, uint64_t bytes)> free;

@@ -4,30 +4,20 @@
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include <csignal>
 #include <fstream>
-#include <functional>
 #include <string>
 
 #include "offload/io/extent_file.h"
 #include "tests/support/folder.h"
 #include "tests/support/forbid_io_uring.h"
+#include "tests/support/forked.h"
 #include "tests/support/io_requests.h"
 #include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-// Tells whether a child of fork, in which `body` runs, answers yes.
-bool in_child(const std::function<bool()>& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 // Says how much calls of this process have read and written so far.
 struct CallBytes {
@@ -78,7 +68,7 @@ TEST_P(MeasureTest, ADirectoryThatIsNoneIsNamed) {
 }
 
 TEST_P(MeasureTest, WithoutRoomNothingIsMeasured) {
-  EXPECT_TRUE(in_child([&] {
+  EXPECT_TRUE(holds_in_child([&] {
     std::signal(SIGXFSZ, SIG_DFL);
     const rlimit limit{3 * kMiB, 3 * kMiB};
     return setrlimit(RLIMIT_FSIZE, &limit) == 0 &&
@@ -113,7 +103,7 @@ TEST(Measure, EveryByteIsWrittenAndRead) {
 TEST(Measure, ADiskThatRefusesEndsIt) {
   const Folder folder;
   for (const uint32_t call : {__NR_pwrite64, __NR_pread64}) {
-    EXPECT_TRUE(in_child([&] {
+    EXPECT_TRUE(holds_in_child([&] {
       if (!forbid(call, EIO)) return false;
       const Status status = measure_disk(folder.path(), 8 * kMiB, small_blocks(false), false).take_status();
       return status.code() == SPW_ERROR_IO && status.text() == folder.path() + ": Input/output error";

@@ -3,31 +3,21 @@
 #include "offload/pinned_blocks.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "tests/support/device.h"
+#include "tests/support/forked.h"
 #include "tests/support/sizes.h"
 
 namespace spillway::test {
 namespace {
-
-// Tells whether a child of fork, in which `body` runs, answers yes.
-bool in_child(const std::function<bool()>& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 const char* const kRunAhead = "capacity:256MiB,completion:run-ahead";
 
@@ -277,10 +267,11 @@ TEST(PinnedBlocks, AForkCopiesTheProgramsAndNotTheTiers) {
   std::memset(of_tiers.value(), 1, 4 * kMiB);
   char* of_program = pinned.must_allocate(kMiB);
   std::memset(of_program, 2, kMiB);
+  EXPECT_TRUE(holds_in_child(
+      [&] { return std::all_of(of_program, of_program + kMiB, [](char c) { return c == 2; }); }));
   EXPECT_TRUE(
-      in_child([&] { return std::all_of(of_program, of_program + kMiB, [](char c) { return c == 2; }); }));
-  EXPECT_TRUE(in_child([&] { return msync(of_tiers.value(), 4 * kMiB, MS_ASYNC) != 0 && errno == ENOMEM; }));
-  EXPECT_TRUE(in_child([&] {
+      holds_in_child([&] { return msync(of_tiers.value(), 4 * kMiB, MS_ASYNC) != 0 && errno == ENOMEM; }));
+  EXPECT_TRUE(holds_in_child([&] {
     void* block = nullptr;
     return pinned.blocks.allocate(kMiB, 0, &block).code() == SPW_ERROR_UNSUPPORTED;
   }));
@@ -289,7 +280,8 @@ TEST(PinnedBlocks, AForkCopiesTheProgramsAndNotTheTiers) {
   char* again = pinned.must_allocate(4 * kMiB);
   EXPECT_EQ(again, of_tiers.value());
   std::memset(again, 3, 4 * kMiB);
-  EXPECT_TRUE(in_child([&] { return std::all_of(again, again + 4 * kMiB, [](char c) { return c == 3; }); }));
+  EXPECT_TRUE(
+      holds_in_child([&] { return std::all_of(again, again + 4 * kMiB, [](char c) { return c == 3; }); }));
   SPW_EXPECT_OK(pinned.blocks.free(of_program));
   SPW_EXPECT_OK(pinned.blocks.free(again));
 }
