@@ -25,7 +25,6 @@ std::shared_ptr<HostOverflow> HostOverflow::create(const Driver& driver, Arena& 
 // What is still used and cannot be waited for stays mapped.
 HostOverflow::~HostOverflow() {
   const RelaxedCapture relaxed(driver_);
-  const Lock lock(mutex_);
   for (Freed& freed : freed_) {
     const bool is_done = std::all_of(freed.marks.begin(), freed.marks.end(),
                                      [](const Event& mark) { return mark.synchronize().ok(); });
