@@ -7,9 +7,9 @@
 // process.
 //
 // Beside its entries a table has bits that tell which of them are set, in three levels of 64: what lies
-// before an address far inside of a large block is found by a few words for each 4 GiB. They are written with
-// the table's lock held, which comes after the heaps' locks; entries change seldom, since freed ranges keep
-// theirs.
+// before an address far inside of a large block is found by a few words for each 4 GiB. A bit of the lowest
+// level is set where its entry is, as soon as whoever entered it goes on; those above stay set where there
+// has been one.
 #pragma once
 
 #include <array>
@@ -47,7 +47,7 @@ class AddressMap {
       // Looks in the table that the last granule is in, whose first granule is `first`.
       const uint64_t top = (end - 1) / kLeafGranules;
       const uint64_t first = top * kLeafGranules;
-      Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
+      const Leaf* leaf = leaves_[top].load(std::memory_order_acquire);
       const uint32_t granule =
           leaf == nullptr ? kNone : leaf->last_before(static_cast<uint32_t>(end - first));
       end = granule == kNone ? first : first + granule;
@@ -94,36 +94,28 @@ class AddressMap {
    public:
     CachedRange* at(uint32_t granule) const { return entries_[granule].load(std::memory_order_acquire); }
     void set(uint32_t granule, CachedRange* range) {
-      const Lock lock(mutex_);
       entries_[granule].store(range, std::memory_order_release);
-      granules_[granule / 64] |= bit(granule);
-      groups_[granule / 4096] |= bit(granule / 64);
-      all_ |= bit(granule / 4096);
+      granules_[granule / 64].fetch_or(bit(granule));
+      set_once(groups_[granule / 4096], bit(granule / 64));
+      set_once(all_, bit(granule / 4096));
     }
     void clear_if(uint32_t granule, const CachedRange* range) {
-      const Lock lock(mutex_);
-      if (entries_[granule].load(std::memory_order_relaxed) != range) return;
-      entries_[granule].store(nullptr, std::memory_order_release);
-      if ((granules_[granule / 64] &= ~bit(granule)) != 0) return;
-      if ((groups_[granule / 4096] &= ~bit(granule / 64)) != 0) return;
-      all_ &= ~bit(granule / 4096);
+      auto* expected = const_cast<CachedRange*>(range);
+      if (!entries_[granule].compare_exchange_strong(expected, nullptr)) return;
+      granules_[granule / 64].fetch_and(~bit(granule));
+      // Another heap may have entered a block of its own meanwhile, and set the bit before it was cleared.
+      if (entries_[granule].load() != nullptr) granules_[granule / 64].fetch_or(bit(granule));
     }
     // The last granule that is set and before `end`, 1 to kLeafGranules; or kNone.
-    uint32_t last_before(uint32_t end) {
-      const Lock lock(mutex_);
-      const uint32_t from = end - 1;
-      if (const uint64_t here = granules_[from / 64] & up_to(from); here != 0)
-        return from / 64 * 64 + last_bit(here);
-      const uint32_t word = from / 64;
-      if (const uint64_t here = groups_[word / 64] & below(word); here != 0) {
-        const uint32_t found = word / 64 * 64 + last_bit(here);
-        return found * 64 + last_bit(granules_[found]);
+    uint32_t last_before(uint32_t end) const {
+      for (uint32_t from = end - 1;;) {
+        const uint32_t word = from / 64;
+        if (const uint64_t here = granules_[word].load() & up_to(from); here != 0)
+          return word * 64 + last_bit(here);
+        const uint32_t before = word_before(word);
+        if (before == kNone) return kNone;
+        from = before * 64 + 63;
       }
-      const uint64_t here = all_ & below(word / 64);
-      if (here == 0) return kNone;
-      const uint32_t group = last_bit(here);
-      const uint32_t found = group * 64 + last_bit(groups_[group]);
-      return found * 64 + last_bit(granules_[found]);
     }
 
    private:
@@ -132,11 +124,23 @@ class AddressMap {
     static uint64_t up_to(uint32_t index) { return below(index) | bit(index); }
     static uint32_t last_bit(uint64_t bits) { return 63 - static_cast<uint32_t>(std::countl_zero(bits)); }
 
+    static void set_once(std::atomic<uint64_t>& word, uint64_t bits) {
+      if ((word.load() & bits) == 0) word.fetch_or(bits);
+    }
+    // The last word of granules_ before this one that has had a bit; or kNone.
+    uint32_t word_before(uint32_t word) const {
+      if (const uint64_t here = groups_[word / 64].load() & below(word); here != 0)
+        return word / 64 * 64 + last_bit(here);
+      const uint64_t here = all_.load() & below(word / 64);
+      if (here == 0) return kNone;
+      const uint32_t group = last_bit(here);
+      return group * 64 + last_bit(groups_[group].load());
+    }
+
     std::array<std::atomic<CachedRange*>, kLeafGranules> entries_;
-    Mutex mutex_;
-    std::array<uint64_t, kLeafGranules / 64> granules_ SPW_GUARDED_BY(mutex_);  // that are set
-    std::array<uint64_t, 64> groups_ SPW_GUARDED_BY(mutex_);  // of 64 words of granules_: those with a bit
-    uint64_t all_ SPW_GUARDED_BY(mutex_);                     // of groups_
+    std::array<std::atomic<uint64_t>, kLeafGranules / 64> granules_;  // that are set
+    std::array<std::atomic<uint64_t>, 64> groups_;  // of 64 words of granules_: those that have had a bit
+    std::atomic<uint64_t> all_;                     // the same of groups_
   };
 
   Leaf* add_leaf(uint64_t top);
