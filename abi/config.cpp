@@ -118,6 +118,14 @@ bool parse(std::string_view text, MemorySize& out) {
   return true;
 }
 
+bool parse(std::string_view text, Share& out) {
+  std::string_view rest;
+  const std::optional<double> number = leading_number(text, rest);
+  if (!number || rest != "%" || *number > 100) return false;
+  out.percent = *number;
+  return true;
+}
+
 bool parse(std::string_view text, LimitSize& out) {
   if (text != "unlimited") return parse(text, static_cast<MemorySize&>(out));
   out.bytes = LimitSize::kUnlimited;
@@ -216,6 +224,9 @@ std::string print(const MemorySize& value) {
 std::string print(const LimitSize& value) {
   const bool unlimited = value.percent < 0 && value.bytes == LimitSize::kUnlimited;
   return unlimited ? "unlimited" : print(static_cast<const MemorySize&>(value));
+}
+std::string print(const Share& value) {
+  return fmt::format("{}%", value.percent);
 }
 std::string print(const SmallSize& value) {
   return print_bytes(value.bytes);

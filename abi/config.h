@@ -29,6 +29,9 @@ struct MemorySize {
 struct LimitSize : MemorySize {
   static constexpr uint64_t kUnlimited = UINT64_MAX;
 };
+struct Share {
+  double percent = 0;  // 0 to 100
+};
 struct SmallSize {
   static constexpr uint64_t kSmallest = 512;
   static constexpr uint64_t kLargest = 16 << 10;

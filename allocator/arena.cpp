@@ -46,6 +46,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   parts.store = std::move(store.value());
   parts.update_most_pages();
   (void)arena->set_soft_limit(options.soft_limit_bytes);
+  (void)arena->set_slack(options.slack_percent);
   return arena;
 }
 
@@ -109,6 +110,11 @@ Status Arena::set_soft_limit(uint64_t bytes) {
   return {};
 }
 
+Status Arena::set_slack(double percent) {
+  parts_.store->set_slack_percent(percent);
+  return {};
+}
+
 // ---- Allocate and free
 
 inline __attribute__((always_inline)) Status Arena::serve(uint64_t bytes, uint64_t requested_bytes,
@@ -150,14 +156,16 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
   return serve(bytes + padding, bytes, stream, out);
 }
 
-Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
+CachedRange* Arena::take_from_heap(Heap& heap, const Request& request, uint64_t requested_bytes,
+                                   std::optional<SlowPath>& tried) {
+  tried.emplace();
+  tried->requested_bytes = requested_bytes;
+  tried->stream = reinterpret_cast<uint64_t>(heap.stream());
+  return ladder_.take_from_heap(heap, request, *tried);
+}
+
+Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried,
                          TakenRange* taken, void** out) {
-  SlowPath tried;
-  tried.requested_bytes = requested_bytes;
-  {
-    const Lock lock(heap.mutex);  // under which another stream may take the heap over
-    tried.stream = reinterpret_cast<uint64_t>(heap.stream());
-  }
   Result<Ladder::Served> served = ladder_.climb(heap, request, bytes, tried);
   if (!served.ok()) return served.take_status();
   *taken = std::move(served->taken);
@@ -165,7 +173,7 @@ Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uin
   Status status;
   if (taken->range == nullptr && *out == nullptr) {
     tried.note(Rung::kOutOfMemory, true, 0);
-    status = out_of_memory(requested_bytes, tried);
+    status = out_of_memory(tried.requested_bytes, tried);
   }
   slow_paths_.add(tried);
   return status;
@@ -179,14 +187,18 @@ Status Arena::out_of_memory(uint64_t requested_bytes, const SlowPath& tried) {
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   Request request;
+  std::optional<SlowPath> tried;
   {
     const Lock lock(heap.mutex);
     request = heap.large_request(bytes);
-    if (CachedRange* range = heap.take_predicted(request); range != nullptr) [[likely]]
+    CachedRange* range = heap.take_predicted(request);
+    if (range == nullptr) [[unlikely]]
+      range = take_from_heap(heap, request, requested_bytes, tried);
+    if (range != nullptr) [[likely]]
       return heap.make_live(*range, requested_bytes, out) ? Status() : no_host_memory();
   }
   TakenRange taken;
-  Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
+  Status status = serve_miss(heap, request, bytes, *tried, &taken, out);
   if (!status.ok() || taken.range == nullptr) return status;
   Heap& serving = *taken.range->heap;
   serving.mutex.assert_held();  // by `taken`
@@ -196,19 +208,22 @@ Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_byte
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   const uint32_t size_class = kClassOfQuanta[bytes_to_quanta(bytes)];
   Request request;
+  std::optional<SlowPath> tried;
   {
     const Lock lock(heap.mutex);
     *out = heap.allocate_small(size_class, requested_bytes);
     if (*out != nullptr) return {};
     if (!heap.has_no_slabs()) {
       request = Request::for_slab(size_class);
-      if (CachedRange* range = heap.take_predicted(request); range != nullptr)
+      CachedRange* range = heap.take_predicted(request);
+      if (range == nullptr) range = take_from_heap(heap, request, requested_bytes, tried);
+      if (range != nullptr)
         return heap.make_slot_live(*range, size_class, requested_bytes, out) ? Status() : no_host_memory();
     }
   }
   if (heap.has_no_slabs()) return allocate_large(heap, bytes, requested_bytes, out);
   TakenRange taken;
-  Status status = serve_miss(heap, request, bytes, requested_bytes, &taken, out);
+  Status status = serve_miss(heap, request, bytes, *tried, &taken, out);
   if (!status.ok() || taken.range == nullptr) return status;
   Heap& serving = *taken.range->heap;
   serving.mutex.assert_held();  // by `taken`

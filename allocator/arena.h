@@ -204,6 +204,8 @@ class Arena {
   // Below it memory is taken from the driver freely; above, only for what the arena's own memory does not
   // serve behind waits on the device.
   Status set_soft_limit(uint64_t bytes);
+  // What was bought beyond a lower one goes in the next trim.
+  Status set_slack(double percent);
   // Sets the reserve, as ArenaOptions::reserve_bytes does, with the same effect as a lower or higher limit.
   Status set_reserve(uint64_t bytes);
   // Where more is held than may be: gives back what need not be, behind a wait for the device.
@@ -250,10 +252,14 @@ class Arena {
 
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
-  // Climbs the ladder for `bytes` of which the program asked for `requested_bytes`, with no lock held. Where
-  // no range was found, *out is a block in host memory.
-  Status serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
-                    TakenRange* taken, void** out);
+  // For a request that the heap's first guess did not serve: see Ladder. Begins the account of what was
+  // tried.
+  CachedRange* take_from_heap(Heap& heap, const Request& request, uint64_t requested_bytes,
+                              std::optional<SlowPath>& tried) SPW_REQUIRES(heap.mutex);
+  // Climbs the ladder for `bytes`, with no lock held. Where no range was found, *out is a block in host
+  // memory.
+  Status serve_miss(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried, TakenRange* taken,
+                    void** out);
   Status allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out);
   Status out_of_memory(uint64_t requested_bytes, const SlowPath& tried = {});

@@ -98,6 +98,17 @@ class Bitmap {
     }
     return end_;
   }
+  // The first clear bit at or after `from`, at most end(); `from` itself where that is beyond the end.
+  PageId next_clear_within(PageId from) const { return from < end_ ? next_clear(from) : from; }
+  // The first of the set bits in a row of which `bit` is one.
+  PageId run_begin(PageId bit) const {
+    uint32_t word = bit / 64;
+    uint64_t clear = ~words_[word] & (~uint64_t{0} >> (63 - bit % 64));
+    while (clear == 0 && word > 0) clear = ~words_[--word];
+    return clear == 0 ? 0 : word * 64 + 64 - static_cast<uint32_t>(std::countl_zero(clear));
+  }
+  // 64 bits, the lowest of which is bit 64 * `index`.
+  uint64_t word(uint32_t index) const { return words_[index]; }
   // One past the highest bit ever set.
   PageId end() const { return end_; }
 

@@ -61,7 +61,8 @@ class RunList {
 
 enum class BlockState : uint8_t { kFree, kLive, kPendingFree };
 
-struct CachedRange {
+// What searches through many ranges read lies in the first 64 bytes.
+struct alignas(64) CachedRange {
   uint64_t va = 0;
   uint32_t quanta = 0;
   uint32_t generation = 0;       // counts reuses of this object for another range
@@ -69,24 +70,23 @@ struct CachedRange {
 
   BlockState state = BlockState::kFree;
   bool has_stream_uses = false;
-  bool is_saved = false;    // named by a saved state of its heap's pool: not recycled before the release
-  uint16_t head_begin = 0;  // quanta [head_begin, head_end) of head_page
-  uint16_t head_end = 0;
-  uint16_t tail_end = 0;  // quanta [0, tail_end) of tail_page
-  PageId head_page = kNoPage;
-  PageId tail_page = kNoPage;
-  RunList runs;
-
-  Heap* heap = nullptr;
-  View* view = nullptr;                 // the aliasing view the range lies in; null for the home view
-  Slab* slab = nullptr;                 // set while the block is a slab
-  uint32_t slab_number = ~uint32_t{0};  // among the ranges of its heap that have been slabs
-  uint64_t requested_bytes = 0;
+  bool is_indexed = false;   // by its size, in the cache of its heap
+  bool is_saved = false;     // named by a saved state of its heap's pool: not recycled before the release
+  View* view = nullptr;      // the aliasing view the range lies in; null for the home view
   uint64_t last_use = 0;     // position in its heap's sequence
   uint64_t expected_at = 0;  // position in the sequence at which it was last expected again, see
                              // SequencePredictor::mark_expected
-  CachedRange* newer_same_size = nullptr;
-  CachedRange* older_same_size = nullptr;
+  PageId head_page = kNoPage;
+  PageId tail_page = kNoPage;
+  uint16_t head_begin = 0;  // quanta [head_begin, head_end) of head_page
+  uint16_t head_end = 0;
+  uint16_t tail_end = 0;  // quanta [0, tail_end) of tail_page
+
+  RunList runs;
+  Heap* heap = nullptr;
+  Slab* slab = nullptr;                 // set while the block is a slab
+  uint32_t slab_number = ~uint32_t{0};  // among the ranges of its heap that have been slabs
+  uint64_t requested_bytes = 0;
 
   uint64_t bytes() const { return uint64_t{quanta} * kQuantumBytes; }
 };

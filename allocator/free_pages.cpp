@@ -10,7 +10,8 @@ FreePages::FreePages(PageStore& store, const Heap& owner, BlockGrain grain)
       grain_(grain),
       free_(store.id_capacity()),
       epochs_(store.id_capacity() / kEpochPages + 1, 0),
-      fragments_(store.pages()) {}
+      fragments_(store.pages()),
+      holes_(store.pages(), free_, owner, grain == BlockGrain::kQuantum) {}
 
 // ---- Bytes of ranges
 
@@ -110,16 +111,42 @@ FreePages::Change FreePages::give(CachedRange& range, uint64_t epoch) {
 }
 
 void FreePages::reindex() {
+  if (holes_.is_built()) [[unlikely]]
+    reindex_holes();
+  const auto update = [this](PageId id) {
+    Page& page = store_.page(id);
+    page.dirty = page.is_unfragmented = false;
+    fragments_.update(id);
+  };
   if (std::exchange(dirty_is_short_, false)) [[unlikely]] {
     for (PageId id = 0; id < store_.home_end(); ++id) {
-      Page& page = store_.page(id);
-      if (owns(page) && std::exchange(page.dirty, false)) fragments_.update(id);
+      const Page& page = store_.page(id);
+      if (owns(page) && (page.dirty || page.is_unfragmented)) update(id);
     }
   }
+  for (std::vector<PageId>* list : {&unfragmented_, &dirty_}) {
+    for (const PageId id : *list) update(id);
+    list->clear();
+  }
+}
+
+void FreePages::reindex_holes() {
+  if (dirty_is_short_ || !holes_.is_built()) {
+    holes_.forget();
+    reindex();
+    return holes_.build();
+  }
+  holes_.update(dirty_);
   for (const PageId id : dirty_) {
     Page& page = store_.page(id);
     page.dirty = false;
-    fragments_.update(id);
+    if (page.is_unfragmented) continue;
+    page.is_unfragmented = true;
+    try {
+      unfragmented_.push_back(id);
+    } catch (const std::bad_alloc&) {
+      dirty_is_short_ = true;
+    }
   }
   dirty_.clear();
 }

@@ -1,6 +1,7 @@
 // Records what is free of a heap's pages: those of which no byte is used (a bitmap), and parts of the others
 // (an index of fragments), and until when each free page was used. Takes and gives back the bytes of ranges,
-// and finds bytes for requests that no range of the past serves.
+// and finds bytes for requests that no range of the past serves; for programs that do not repeat themselves
+// by an index of holes, which is there only while it is asked.
 //
 // Guarded by the heap's lock; pages come and go under the arena's lock too. Epochs are those of the heap's
 // timeline.
@@ -16,6 +17,7 @@
 #include "allocator/cached_range.h"
 #include "allocator/fragments.h"
 #include "allocator/free_space.h"
+#include "allocator/hole_index.h"
 #include "allocator/mutex.h"
 #include "allocator/page_store.h"
 #include "allocator/request.h"
@@ -80,6 +82,14 @@ class FreePages {
   // A run of the home view, the one that consumes the fewest whole pages. With `frugal`, holes that break a
   // page that a view would spare are passed over.
   std::optional<Layout> find_hole(const Request& request, bool frugal);
+  // About the closest fit in the home view: the smallest hole or piece. For small requests a piece of the
+  // lowest page that has one, else the lowest free page, so that they stay together. Large ones begin
+  // anywhere.
+  std::optional<Layout> find_close_fit(const Request& request);
+  // Nobody will ask for close fits for a while.
+  void forget_holes() {
+    if (holes_.is_built()) holes_.forget();
+  }
   // The smallest free segment in which the request fits; none where all are much larger.
   std::optional<PageRun> find_segment(const Request& request) const;
   // At most `most_pages` free pages in a row inside an aliasing view that exists already. Blocks below 32
@@ -100,7 +110,7 @@ class FreePages {
   // Returns what the heap could serve without new memory, the slabs at these ranges given up.
   FreeSpace space_without(const std::vector<const CachedRange*>& empty_slabs);
 
-  uint64_t metadata_bytes() const { return free_.end() / 8; }
+  uint64_t metadata_bytes() const { return free_.end() / 8 + holes_.metadata_bytes(); }
 
  private:
   static constexpr uint32_t kEpochPages = 64;
@@ -127,8 +137,9 @@ class FreePages {
       }
     }
   }
-  // Brings the fragment index up to date with the pages touched since the last search.
+  // Bring the fragment index, or that of the holes, up to date with the pages touched since the last search.
   void reindex();
+  void reindex_holes();
 
   uint64_t va_of(PageId page, uint32_t quantum) const {
     return store_.page(page).va + quantum * kQuantumBytes;
@@ -138,6 +149,9 @@ class FreePages {
   bool may_take_edges(const Request& request) const {
     return request.align_quanta == 1 && (grain_ == BlockGrain::kQuantum || request.quanta < kPageQuanta);
   }
+  std::optional<Layout> find_low_fit(const Request& request) const;
+  // The layout that begins at this quantum of the page in the home view.
+  Layout lay_out_from(PageId page, uint32_t quantum, uint32_t quanta) const;
   // free_pages_plan.cpp. The same for slots of a view: slots[0] is the head page if there is one.
   static Layout lay_out_in_view(uint32_t quanta, View& view, uint32_t head_quanta, uint32_t first_slot);
   Plan plan_extension(uint32_t quanta) const SPW_REQUIRES(kArenaLock);
@@ -157,8 +171,10 @@ class FreePages {
   Change taken_;
   std::vector<uint64_t> epochs_;  // zero pages until used
   FragmentIndex fragments_;
+  HoleIndex holes_;
   std::vector<PageId> dirty_;
-  bool dirty_is_short_ = false;  // host memory ran out: every page is to be looked at
+  std::vector<PageId> unfragmented_;  // those of before, which the index of holes knows already
+  bool dirty_is_short_ = false;       // host memory ran out: every page is to be looked at
 };
 
 }  // namespace spillway

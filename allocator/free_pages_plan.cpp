@@ -197,6 +197,19 @@ Layout FreePages::lay_out_at_home(uint32_t quanta, PageId head_page, uint32_t he
   return layout;
 }
 
+Layout FreePages::lay_out_from(PageId page, uint32_t quantum, uint32_t quanta) const {
+  if (quantum + quanta >= kPageQuanta) {
+    const uint32_t head = quantum == 0 ? 0 : kPageQuanta - quantum;
+    return lay_out_at_home(quanta, head == 0 ? kNoPage : page, head, head == 0 ? page : page + 1);
+  }
+  Layout layout;
+  layout.va = va_of(page, quantum);
+  layout.head_page = page;
+  layout.head_begin = static_cast<uint16_t>(quantum);
+  layout.head_end = static_cast<uint16_t>(quantum + quanta);
+  return layout;
+}
+
 Layout FreePages::lay_out_in_view(uint32_t quanta, View& view, uint32_t head_quanta, uint32_t first_slot) {
   Layout layout;
   layout.view = &view;

@@ -14,6 +14,9 @@ constexpr uint32_t kMostFrugalPages = 16;
 constexpr uint32_t kScarceFreeDivisor = 5;
 constexpr uint32_t kScarceWhereMappingsAreMany = 64;
 constexpr int kMostNeighbours = 32;
+// Of close fits those below 256 KiB are at the lowest address: where they are spread, no long runs come
+// about; of the larger ones more are lost inside pages so (docs/decisions/unrepeated.md).
+constexpr uint32_t kLowQuanta = kPageQuanta / 8;
 // A segment serves, whole, a block of at least this part of its size: 1 of 2.
 constexpr uint32_t kMostOfSegment = 2;
 // Slots that one search of the views looks at: tens of microseconds, as a few mappings cost.
@@ -100,6 +103,37 @@ std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) 
     return std::nullopt;
   }
   return lay_out_at_home(quanta, fit.head_page, fit.head_quanta, fit.first);
+}
+
+std::optional<Layout> FreePages::find_close_fit(const Request& request) {
+  reindex_holes();
+  if (!holes_.is_built()) return std::nullopt;
+  const bool is_low =
+      request.quanta < kLowQuanta || (request.quanta < kPageQuanta && grain_ != BlockGrain::kQuantum);
+  if (is_low) return find_low_fit(request);
+  if (request.align_quanta > 1) return std::nullopt;
+  const std::optional<HoleIndex::Place> place = holes_.find_closest(request.quanta);
+  if (!place.has_value()) return std::nullopt;
+  return lay_out_from(place->page, place->quantum, request.quanta);
+}
+
+std::optional<Layout> FreePages::find_low_fit(const Request& request) const {
+  const uint32_t align = request.align_quanta;
+  // Both ends of a page lie at multiples of any alignment.
+  const uint32_t wanted = std::min(request.quanta + align - 1, kPageQuanta - 1);
+  const PageId page = holes_.find_piece(wanted);
+  if (page == kNoPage) {
+    const PageId free = free_.next_set(0);
+    return free == free_.end() ? std::nullopt : std::optional(lay_out_from(free, 0, request.quanta));
+  }
+  uint32_t begin = 0;
+  for (const QuantumInterval& piece : store_.page(page).free_quanta) {
+    if (piece.quanta() < wanted) continue;
+    // What remains of a beginning goes on being one.
+    begin = (piece.begin == 0 ? piece.end - request.quanta : piece.begin + align - 1) / align * align;
+    break;
+  }
+  return lay_out_from(page, begin, request.quanta);
 }
 
 std::optional<PageRun> FreePages::find_segment(const Request& request) const {

@@ -12,6 +12,10 @@
 namespace spillway {
 namespace {
 
+// Pages are spent while so large a part of what is held could still be added: a program that needs them all
+// is served frugally in time.
+constexpr uint32_t kPlentyDivisor = 64;
+
 Status no_live_block(const char* what, uint64_t va) {
   return Status::invalid_pointer(fmt::format("{} of {:#x}: no live block begins there", what, va));
 }
@@ -123,22 +127,47 @@ CachedRange* Heap::take_predicted(const Request& request) {
 
 CachedRange* Heap::take_located(const Request& request) {
   CachedRange* range = predictor_.guess_again(request);
-  if (range != nullptr && pages_.take(*range)) return serve(request, range);
-  range = predictor_.locate(request);
+  return range != nullptr && pages_.take(*range) ? serve(request, range) : take_searched(request);
+}
+
+CachedRange* Heap::take_searched(const Request& request) {
+  CachedRange* range = predictor_.locate(request);
   return range != nullptr && pages_.take(*range) ? serve(request, range) : nullptr;
 }
 
+bool Heap::spends_pages() const {
+  if (!predictor_.is_asleep() || store_.slack_percent() == 0) return false;
+  return grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages &&
+         store_.may_have_room(store_.page_count() / kPlentyDivisor);
+}
+
+CachedRange* Heap::take_close_fit(const Request& request) {
+  if (!spends_pages() || predictor_.is_time_to_look()) return nullptr;
+  purchase_.note_need(counters.active_bytes() + uint64_t{request.quanta} * kQuantumBytes);
+  std::optional<Layout> found = pages_.find_close_fit(request);
+  return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+}
+
 CachedRange* Heap::take_same_size(const Request& request) {
-  CachedRange* range =
-      ranges_.best_of_size(request.quanta, predictor_.mark_expected(), [&](const CachedRange& candidate) {
-        mutex.assert_held();  // by this function
-        return candidate.va % (request.align_quanta * kQuantumBytes) == 0 && pages_.fits(candidate);
-      });
+  const auto mark_expected = [&] {
+    mutex.assert_held();  // by this function
+    return predictor_.mark_expected();
+  };
+  CachedRange* range = ranges_.best_of_size(request.quanta, mark_expected, [&](const CachedRange& candidate) {
+    mutex.assert_held();  // by this function
+    return candidate.va % (request.align_quanta * kQuantumBytes) == 0 && pages_.fits(candidate);
+  });
   return range != nullptr && pages_.take(*range) ? serve(request, range) : nullptr;
 }
 
 CachedRange* Heap::take_found(const Request& request, bool frugal) {
   if (grain_ == BlockGrain::kSegment) return take_segment(request);
+  if (!spends_pages()) {
+    pages_.forget_holes();
+  } else if (request.is_for_slab() || request.align_quanta == 1) {
+    std::optional<Layout> found = pages_.find_close_fit(request);
+    return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+  }
   // For a program that is not known to repeat itself, the remembered range of a small block says nothing: the
   // best fit keeps free bytes together. For large blocks it spares a view.
   const bool small = request.quanta < kPageQuanta;
@@ -159,7 +188,7 @@ CachedRange* Heap::take_segment(const Request& request) {
   Layout layout = pages_.lay_out_at_home(quanta, kNoPage, 0, segment->first);
   CachedRange* range = AddressMap::instance().find(layout.va);
   if (range == nullptr || range->heap != this || range->quanta != quanta || !pages_.fits(*range))
-    range = &ranges_.make(*this, quanta, std::move(layout), use.keeps_pages);
+    range = &ranges_.make(*this, quanta, std::move(layout), {.keeps_views = use.keeps_pages});
   pages_.take(*range);
   return range;
 }
@@ -171,7 +200,9 @@ CachedRange* Heap::take_again(const Request& request, bool frugal) {
 }
 
 CachedRange* Heap::settle(const Request& request, Layout layout) {
-  CachedRange& range = ranges_.make(*this, request.quanta, std::move(layout), use.keeps_pages);
+  const RangeCache::Terms terms{
+      .keeps_views = use.keeps_pages, .is_short = spends_pages(), .now = predictor_.now()};
+  CachedRange& range = ranges_.make(*this, request.quanta, std::move(layout), terms);
   pages_.take(range);
   return serve(request, &range);
 }
@@ -179,6 +210,10 @@ CachedRange* Heap::settle(const Request& request, Layout layout) {
 CachedRange* Heap::reuse_view(const Request& request, uint32_t most_pages, bool spare_mappings) {
   std::optional<Layout> found = pages_.find_in_view(request, most_pages, spare_mappings);
   return found.has_value() ? settle(request, std::move(*found)) : nullptr;
+}
+
+Plan Heap::plan(const Request& request, uint32_t spare_pages) {
+  return pages_.plan(request, spare_pages);
 }
 
 Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan) {
@@ -332,6 +367,10 @@ void Heap::free_after_streams(CachedRange& range, uint64_t va, uint32_t slot) {
   pending_.add(range, slot, va, timeline.epoch());
 }
 
+size_t Heap::complete_finished_frees() {
+  return pending_.complete_finished(timeline, key.stream);
+}
+
 void Heap::complete_free(CachedRange& range, uint32_t slot) {
   if (range.slab != nullptr) {
     Slab& slab = *range.slab;
@@ -347,6 +386,10 @@ void Heap::complete_free(CachedRange& range, uint32_t slot) {
 }
 
 // ---- Pages that come and go
+
+bool Heap::is_done_with(PageId page) const {
+  return timeline.is_complete(pages_.last_use(page));
+}
 
 bool Heap::is_idle() {
   release_empty_slabs();
@@ -384,6 +427,7 @@ void Heap::add_free(PageId first, uint32_t count) {
 }
 
 void Heap::drop_free(PageId first, uint32_t count) {
+  purchase_.forget_need();
   pages_.drop(first, count);
   count_in_pool(-static_cast<int64_t>(count * kPageBytes));
   counters.on_pages(-static_cast<int64_t>(count * kPageBytes));

@@ -3,12 +3,12 @@
 // (slab_heap.h), and the frees that wait for other streams (pending_frees.h).
 //
 // A request is served, cheapest first: by the predictor; by a range of the same size; by a hole of the home
-// view (a run of free pages with what is free at its two ends), the hole that consumes the fewest whole
-// pages first; and, when the ladder calls plan() for it, by an aliasing view over scattered pages or by new
-// pages. Everything but the last makes no driver call.
+// view, the one that consumes the fewest whole pages, or for programs that do not repeat themselves the
+// closest fit; and, when the ladder calls plan() for it, by an aliasing view over scattered pages or by new
+// pages.
 //
-// Every method needs the heap's `mutex` unless it says otherwise; those under "slow path" need the arena's
-// lock as well.
+// Every method needs the heap's `mutex` unless it says otherwise; the slow path needs the arena's lock as
+// well.
 #pragma once
 
 #include <cuda.h>
@@ -23,6 +23,7 @@
 #include "allocator/pending_frees.h"
 #include "allocator/pool.h"
 #include "allocator/predictor.h"
+#include "allocator/purchase.h"
 #include "allocator/range_cache.h"
 #include "allocator/request.h"
 #include "allocator/slab_heap.h"
@@ -80,12 +81,13 @@ class Heap {
   const Predictor& predictor() const SPW_REQUIRES(mutex) { return predictor_; }
   // These answer a range that was taken, or null; this one that of a slab which has room already.
   CachedRange* slab_with_room(const Request& request) const SPW_REQUIRES(mutex);
-  // The predictor's first guess, if it is free.
+  // The range that the predictor names, if it is free: at once; after a look for the program; or both.
   CachedRange* take_predicted(const Request& request) SPW_REQUIRES(mutex);
-  // Looks for where the program is, and takes the range that the predictor then names, if it is free.
+  CachedRange* take_searched(const Request& request) SPW_REQUIRES(mutex);
   CachedRange* take_located(const Request& request) SPW_REQUIRES(mutex);
-  // Any other range that needs no driver call; take_located() has answered null. With `frugal`, holes that
-  // break a page that a view would spare are passed over.
+  // For a program that does not repeat itself: see FreePages::find_close_fit. Null too where it might.
+  CachedRange* take_close_fit(const Request& request) SPW_REQUIRES(mutex);
+  // Any other range that needs no driver call. `frugal`: no hole that breaks a page which a view would spare.
   CachedRange* take_found(const Request& request, bool frugal) SPW_REQUIRES(mutex);
   // All of these in turn: for what came free since they were tried.
   CachedRange* take_again(const Request& request, bool frugal) SPW_REQUIRES(mutex);
@@ -101,10 +103,8 @@ class Heap {
   const PendingFrees& pending() const SPW_REQUIRES(mutex) { return pending_; }
   PendingFrees& pending() SPW_REQUIRES(mutex) { return pending_; }
   // Completes those whose streams are done; answers how many that was.
-  size_t complete_finished_frees() SPW_REQUIRES(mutex) {
-    return pending_.complete_finished(timeline, key.stream);
-  }
-  // Tells whether an event on the heap's stream and those of its pending frees mark all that uses its memory.
+  size_t complete_finished_frees() SPW_REQUIRES(mutex);
+  // Tells whether events on the heap's stream and of its pending frees mark all that uses its memory.
   bool events_mark_all_uses() const SPW_REQUIRES(mutex) { return !use.is_replayed && pending_.have_events(); }
   // Slabs without a live slot give their range back; answers how many.
   size_t release_empty_slabs() SPW_REQUIRES(mutex) { return slabs_.release_empty(); }
@@ -116,14 +116,11 @@ class Heap {
   bool is_idle() SPW_REQUIRES(mutex);
   // The first tells whether the uses of a free page are over as of the last wait of the host; the second
   // whether it may be given back therefore.
-  bool is_done_with(PageId page) const SPW_REQUIRES(mutex) {
-    return timeline.is_complete(pages_.last_use(page));
-  }
+  bool is_done_with(PageId page) const SPW_REQUIRES(mutex);
   bool may_release(PageId page) const SPW_REQUIRES(mutex) {
     return !use.keeps_pages && pages_.is_free(page) && is_done_with(page);  // mutant: page-leaves
   }
-  // Lists the pages that may leave the heap: all, unless it keeps them; then those that its pool never used,
-  // which an earlier pool that it served left behind.
+  // Lists the pages that may leave the heap: all, or, where it keeps them, those that its pool never used.
   void list_leavable(std::vector<PageId>& out) const SPW_REQUIRES(mutex);
   // Moves free pages of `from` here; the caller has ordered the streams.
   void receive(Heap& from, const std::vector<PageId>& pages) SPW_REQUIRES(mutex, from.mutex);
@@ -135,11 +132,12 @@ class Heap {
 
   // ---- Slow path: see FreePages
 
+  // Tells whether pages are spent to spare driver calls: the program never repeats itself, and there is room.
+  bool spends_pages() const SPW_REQUIRES(mutex);
+  const Purchase& purchase() const SPW_REQUIRES(mutex) { return purchase_; }
   CachedRange* reuse_view(const Request& request, uint32_t most_pages, bool spare_mappings)
       SPW_REQUIRES(mutex, kArenaLock);
-  Plan plan(const Request& request, uint32_t spare_pages = 0) SPW_REQUIRES(mutex, kArenaLock) {
-    return pages_.plan(request, spare_pages);
-  }
+  Plan plan(const Request& request, uint32_t spare_pages = 0) SPW_REQUIRES(mutex, kArenaLock);
   Result<CachedRange*> take_planned(const Request& request, const Plan& plan) SPW_REQUIRES(mutex, kArenaLock);
   // Where mappings are many: see Predictor::keep_together and FreePages::break_pages.
   void keep_together(bool together, bool breaks_pages) SPW_REQUIRES(mutex);
@@ -193,6 +191,7 @@ class Heap {
   FreePages pages_ SPW_GUARDED_BY(mutex);
   RangeCache ranges_ SPW_GUARDED_BY(mutex);
   Predictor predictor_ SPW_GUARDED_BY(mutex);
+  Purchase purchase_ SPW_GUARDED_BY(mutex);
   SlabHeap slabs_ SPW_GUARDED_BY(mutex);
   PendingFrees pending_ SPW_GUARDED_BY(mutex);
 };

@@ -74,7 +74,6 @@ const Ladder::Row Ladder::kWithoutLocks[] = {
 
 Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried) {
   Miss miss{heap, request, bytes, tried};
-  if (serve_from_heap(miss)) return std::move(miss.served);
   for (;;) {
     Result<Outcome> outcome = climb_under_locks(miss);
     if (outcome.ok() && outcome.value() != Outcome::kServed) outcome = climb_without_locks(miss);
@@ -83,27 +82,25 @@ Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_
   }
 }
 
-bool Ladder::serve_from_heap(Miss& miss) {
-  HeapLock lock(miss.heap.mutex);
-  if (!miss.heap.pending().empty()) {
+CachedRange* Ladder::take_from_heap(Heap& heap, const Request& request, SlowPath& tried) {
+  CachedRange* range = nullptr;
+  if (heap.pending().empty()) [[likely]] {
+    range = heap.take_close_fit(request);
+    if (range == nullptr) range = heap.take_searched(request);
+  } else {
     const RelaxedCapture relaxed(*parts_.driver);
-    const RungTimer timer(parts_.counters, miss.tried);
-    timer.finish(Rung::kCompletedFrees, miss.heap.complete_finished_frees() > 0);
+    const RungTimer timer(parts_.counters, tried);
+    timer.finish(Rung::kCompletedFrees, heap.complete_finished_frees() > 0);
+    // A slot that came free just now needs no new slab.
+    range = heap.slab_with_room(request);
+    if (range == nullptr) range = heap.take_located(request);
   }
-  // A slot that came free meanwhile, or just now, needs no new slab.
-  CachedRange* range = miss.heap.slab_with_room(miss.request);
-  if (range == nullptr) range = miss.heap.take_located(miss.request);
   // A slab kept for later must not displace what is expected now.
-  if (range == nullptr && miss.heap.release_empty_slabs() > 0) range = miss.heap.take_located(miss.request);
+  if (range == nullptr && heap.release_empty_slabs() > 0) range = heap.take_located(request);
   // The commonest miss: the heap has room, only not where it was expected.
-  const auto may_settle = [&] {
-    miss.heap.mutex.assert_held();  // by `lock`
-    return miss.heap.is_sourced() || !borrowing_.wants_back(miss.heap, miss.request);
-  };
-  if (range == nullptr && may_settle()) range = miss.heap.take_found(miss.request, is_frugal(miss.heap));
-  if (miss.serve(range) != Outcome::kServed) return false;
-  miss.served.taken.lock = std::move(lock);
-  return true;
+  if (range == nullptr && (heap.is_sourced() || !borrowing_.wants_back(heap, request)))
+    range = heap.take_found(request, is_frugal(heap));
+  return range;
 }
 
 Result<Ladder::Outcome> Ladder::attempt(const Row& row, Miss& miss) {
@@ -211,6 +208,10 @@ Result<Ladder::Outcome> Ladder::map_within_soft_limit(Miss& miss) {
   miss.round.is_strained = views_.is_strained();
   miss.round.pages_to_spend = miss.round.is_strained ? views_.pages_to_spend() : 0;
   miss.heap.keep_together(miss.round.is_strained, miss.round.pages_to_spend > 0);
+  if (miss.heap.spends_pages()) {
+    miss.round.is_strained = true;
+    miss.round.pages_to_spend = std::max(miss.round.pages_to_spend, views_.pages_to_buy(miss.heap));
+  }
   return map(miss, parts_.store->easy_room_pages());
 }
 

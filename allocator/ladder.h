@@ -52,8 +52,11 @@ class Ladder {
     TakenRange taken;
     void* outside = nullptr;
   };
-  // For a request of `bytes` that the heap's own prediction did not serve, with no lock held. What was tried
-  // is noted. Errors: invalid_state (the stream is gone), driver, those of a source.
+  // A range of the heap's own for a request that its first guess did not serve, with its lock held: the
+  // commonest misses end here. Null without one. What was tried is noted.
+  CachedRange* take_from_heap(Heap& heap, const Request& request, SlowPath& tried) SPW_REQUIRES(heap.mutex);
+  // For a request of `bytes` that was not served so, with no lock held. What was tried is noted. Errors:
+  // invalid_state (the stream is gone), driver, those of a source.
   Result<Served> climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried);
 
  private:
@@ -112,8 +115,6 @@ class Ladder {
   // Tried with no lock held, where none of those served, until one helps and the next round begins.
   static const Row kWithoutLocks[];
 
-  // Serves the commonest misses, with the heap's lock alone.
-  bool serve_from_heap(Miss& miss);
   // What a round finds out is true while the arena's lock is held.
   static void begin_round(Miss& miss) SPW_REQUIRES(kArenaLock);
   Result<Outcome> climb_under_locks(Miss& miss);

@@ -49,8 +49,9 @@ struct Page {
   Alias* aliases;
   QuantumSet free_quanta;
   FragmentLink links[kFragmentKinds];
-  bool dirty;    // the fragment index does not reflect free_quanta yet
-  bool is_home;  // mapped in the home view
+  bool dirty;            // no index of its heap reflects free_quanta yet
+  bool is_unfragmented;  // that of holes does, that of fragments does not
+  bool is_home;          // mapped in the home view
 };
 
 }  // namespace spillway

@@ -95,6 +95,9 @@ class PageStore {
   void set_most_pages(uint64_t pages) { most_pages_ = pages; }
   // Above so many pages more are created only for what nothing else serves without a host wait.
   void set_soft_most_pages(uint64_t pages) { soft_most_pages_ = pages; }
+  // See Purchase; 0: nothing is bought. Need no lock.
+  void set_slack_percent(double percent) { slack_percent_.store(percent, std::memory_order_relaxed); }
+  double slack_percent() const { return slack_percent_.load(std::memory_order_relaxed); }
   uint64_t most_pages() const { return most_pages_.load(std::memory_order_relaxed); }
   uint64_t room_pages() const {
     const uint64_t most = most_pages();
@@ -253,6 +256,7 @@ class PageStore {
   std::atomic<uint32_t> page_count_{0};  // changed under the lock
   std::atomic<bool> device_is_full_{false};
   std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};
+  std::atomic<double> slack_percent_{0};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
   uint32_t live_mappings_ SPW_GUARDED_BY(kArenaLock) = 0;
   uint64_t view_slots_ SPW_GUARDED_BY(kArenaLock) = 0;

@@ -1,5 +1,6 @@
 #include "allocator/range_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "allocator/address_map.h"
@@ -11,8 +12,12 @@ namespace {
 
 // Dead ranges that a heap remembers before it recycles the least recently used.
 constexpr size_t kMostRanges = 1u << 15;
+// One that was last used so many requests ago is as good.
+constexpr uint64_t kLongAgo = kMostRanges / 2;
 // Ranges that one search for that looks at: one turn of a clock over all of them is good enough.
 constexpr int kMostLooks = 64;
+// The same where any dead one will do.
+constexpr int kMostShortLooks = 8;
 
 // Entries of blocks that are gone stay until others replace them, so those of a range that goes are cleared.
 void leave_address_map(const CachedRange& range) {
@@ -30,53 +35,58 @@ RangeCache::~RangeCache() {
 }
 
 void RangeCache::index_by_size(CachedRange& range) {
-  CachedRange*& newest = newest_by_size_[range.quanta];
-  range.older_same_size = newest;
-  range.newer_same_size = nullptr;
-  if (newest != nullptr) newest->newer_same_size = &range;
-  newest = &range;
+  by_size_[range.quanta].push_back(&range);
+  range.is_indexed = true;
 }
 
 void RangeCache::unindex_by_size(CachedRange& range) {
-  CachedRange* const older = std::exchange(range.older_same_size, nullptr);
-  CachedRange* const newer = std::exchange(range.newer_same_size, nullptr);
-  if (newer == nullptr) {
-    const auto newest = newest_by_size_.find(range.quanta);
-    // Host memory had run out when it was to be indexed.
-    if (newest == newest_by_size_.end() || newest->second != &range) return;
-    if (older == nullptr) {
-      newest_by_size_.erase(newest);
-    } else {
-      newest->second = older;
-    }
-  } else {
-    newer->older_same_size = older;
-  }
-  if (older != nullptr) older->newer_same_size = newer;
+  // Not so either where host memory had run out when it was to be indexed.
+  if (!std::exchange(range.is_indexed, false)) return;
+  const auto found = by_size_.find(range.quanta);
+  std::vector<CachedRange*>& ranges = found->second;
+  ranges.erase(std::find(ranges.begin(), ranges.end(), &range));
+  if (ranges.empty()) by_size_.erase(found);
 }
 
 bool RangeCache::is_expected(const CachedRange& range, uint64_t marked) {
   return range.expected_at >= marked && range.expected_at - marked < SequencePredictor::kHorizon;
 }
 
-CachedRange* RangeCache::oldest_dead(bool keeps_views) {
+bool RangeCache::may_recycle(const CachedRange& range, bool keeps_views) {
+  if (range.state != BlockState::kFree) return false;
+  return !keeps_views || (range.view == nullptr && !range.is_saved);
+}
+
+CachedRange* RangeCache::next_dead(bool keeps_views) {
+  for (;;) {
+    const size_t count = std::min(short_ranges_, ranges_.size());
+    for (int looks = 0; looks < kMostShortLooks && count > 0; ++looks) {
+      if (++short_hand_ >= count) short_hand_ = 0;
+      if (may_recycle(*ranges_[short_hand_], keeps_views)) return ranges_[short_hand_].get();
+    }
+    if (count < short_ranges_) return nullptr;
+    short_ranges_ *= 2;
+  }
+}
+
+CachedRange* RangeCache::oldest_dead(const Terms& terms) {
   CachedRange* oldest = nullptr;
   for (int looks = 0; looks < kMostLooks; ++looks) {
     CachedRange& range = *ranges_[recycle_hand_++ % ranges_.size()];
-    if (range.state != BlockState::kFree) continue;
-    if (keeps_views && (range.view != nullptr || range.is_saved)) continue;
-    if (is_lost(range)) return &range;
+    if (!may_recycle(range, terms.keeps_views)) continue;
+    if (is_lost(range) || terms.now > range.last_use + kLongAgo) return &range;
     if (oldest == nullptr || range.last_use < oldest->last_use) oldest = &range;
   }
   return oldest;
 }
 
-CachedRange& RangeCache::make(Heap& heap, uint32_t quanta, Layout layout, bool keeps_views) {
-  CachedRange* range = ranges_.size() < kMostRanges ? nullptr : oldest_dead(keeps_views);
+CachedRange& RangeCache::make(Heap& heap, uint32_t quanta, Layout layout, const Terms& terms) {
+  CachedRange* range = terms.is_short ? next_dead(terms.keeps_views) : nullptr;
+  if (range == nullptr && ranges_.size() >= kMostRanges) range = oldest_dead(terms);
   if (range != nullptr) {
     leave_address_map(*range);
     unindex_by_size(*range);
-    if (keeps_views) pool_since_ = 0;  // what the range was used for is not known any more
+    if (terms.keeps_views) pool_since_ = 0;  // what the range was used for is not known any more
     ++range->generation;
   } else {
     ranges_.push_back(std::make_unique<CachedRange>());
@@ -94,7 +104,7 @@ CachedRange& RangeCache::make(Heap& heap, uint32_t quanta, Layout layout, bool k
   range->runs = std::move(layout.runs);
   range->tail_page = layout.tail_page;
   range->tail_end = layout.tail_end;
-  index_by_size(*range);
+  if (!terms.is_short) index_by_size(*range);
   return *range;
 }
 

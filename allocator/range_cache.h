@@ -4,6 +4,7 @@
 // Guarded by the heap's lock.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,16 +22,23 @@ class RangeCache {
  public:
   ~RangeCache();
 
-  // A range in the heap for `quanta` at the layout, free. With `keeps_views`, those that lie in views, or
-  // that are saved, are not recycled for it: graphs of an open pool may use the views, and saved states name
-  // them.
-  CachedRange& make(Heap& heap, uint32_t quanta, Layout layout, bool keeps_views);
+  struct Terms {
+    // Ranges that lie in views, or that are saved, are not recycled: graphs of an open pool may use the
+    // views, and saved states name them.
+    bool keeps_views = false;
+    // The range is not found by its size, and is recycled as soon as it is dead: for a program that does not
+    // repeat itself. Else it is remembered until it is one of those used longest ago.
+    bool is_short = false;
+    uint64_t now = 0;  // the position in the heap's sequence
+  };
+  // A range in the heap for `quanta` at the layout, free. Another is recycled for it where there are many.
+  CachedRange& make(Heap& heap, uint32_t quanta, Layout layout, const Terms& terms);
   // Best is a range of the size that nobody expects to take soon, of these the one used last: in a program
   // that repeats itself it is wanted again last. Else the one expected last, so that few others are displaced
-  // in turn. Of those that `serves(range)`; null if there is none. What was marked as expected at a position
-  // from `marked` on is expected now.
-  template <typename Serves>
-  CachedRange* best_of_size(uint32_t quanta, uint64_t marked, Serves serves) const;
+  // in turn. Of those that `serves(range)`; null if there is none. `mark` marks what is expected, and answers
+  // the position from which on marks are of now; it is asked where there is a choice.
+  template <typename Mark, typename Serves>
+  CachedRange* best_of_size(uint32_t quanta, Mark mark, Serves serves) const;
 
   template <typename Visit>
   void for_each(Visit visit) const {
@@ -45,27 +53,45 @@ class RangeCache {
 
   uint64_t metadata_bytes() const {
     return ranges_.size() * (sizeof(CachedRange) + sizeof(std::unique_ptr<CachedRange>)) +
-           newest_by_size_.size() * 32;
+           by_size_.size() * (32 + sizeof(std::vector<void*>)) + ranges_.size() * sizeof(void*);
   }
 
  private:
-  static constexpr int kMostTries = 512;
+  static constexpr size_t kMostTries = 512;
 
-  CachedRange* oldest_dead(bool keeps_views);
+  static bool may_recycle(const CachedRange& range, bool keeps_views);
+  CachedRange* oldest_dead(const Terms& terms);
+  CachedRange* next_dead(bool keeps_views);
   void index_by_size(CachedRange& range);
   void unindex_by_size(CachedRange& range);
   static bool is_expected(const CachedRange& range, uint64_t marked);
 
   std::vector<std::unique_ptr<CachedRange>> ranges_;
-  std::unordered_map<uint32_t, CachedRange*> newest_by_size_;
+  std::unordered_map<uint32_t, std::vector<CachedRange*>> by_size_;  // the newest last
   size_t recycle_hand_ = 0;
+  // Those that are not remembered are the first so many of all: about twice as many as are in use, so that
+  // one of the next few is dead.
+  size_t short_hand_ = 0;
+  size_t short_ranges_ = 64;
   uint64_t pool_since_ = 0;  // 0: not known
 };
 
-template <typename Serves>
-CachedRange* RangeCache::best_of_size(uint32_t quanta, uint64_t marked, Serves serves) const {
-  const auto found = newest_by_size_.find(quanta);
-  if (found == newest_by_size_.end()) return nullptr;
+template <typename Mark, typename Serves>
+CachedRange* RangeCache::best_of_size(uint32_t quanta, Mark mark, Serves serves) const {
+  const auto found = by_size_.find(quanta);
+  if (found == by_size_.end()) return nullptr;
+  const std::vector<CachedRange*>& ranges = found->second;
+  const size_t end = ranges.size() - std::min(ranges.size(), kMostTries);
+  CachedRange* only = nullptr;
+  size_t i = ranges.size();
+  while (i > end && only == nullptr) {
+    if (ranges[--i]->state == BlockState::kFree) only = ranges[i];
+  }
+  if (only == nullptr) return nullptr;
+  while (i > end && ranges[i - 1]->state != BlockState::kFree) --i;
+  if (i == end) return serves(*only) ? only : nullptr;
+
+  const uint64_t marked = mark();
   const auto rank = [&](const CachedRange& range) {
     const bool expected = is_expected(range, marked);
     return std::pair<bool, uint64_t>(!expected, expected ? range.expected_at : range.last_use);
@@ -74,13 +100,12 @@ CachedRange* RangeCache::best_of_size(uint32_t quanta, uint64_t marked, Serves s
   const auto best_where = [&](const auto& may) {
     CachedRange* best = nullptr;
     std::pair<bool, uint64_t> highest;
-    int tries = 0;
-    for (CachedRange* range = found->second; range != nullptr && tries < kMostTries;
-         range = range->older_same_size, ++tries) {
-      if (range->state != BlockState::kFree) continue;
-      const std::pair<bool, uint64_t> here = rank(*range);
-      if ((best != nullptr && here <= highest) || !may(*range)) continue;
-      best = range;
+    for (size_t at = ranges.size(); at-- > end;) {
+      CachedRange& range = *ranges[at];
+      if (range.state != BlockState::kFree) continue;
+      const std::pair<bool, uint64_t> here = rank(range);
+      if ((best != nullptr && here <= highest) || !may(range)) continue;
+      best = &range;
       highest = here;
     }
     return best;

@@ -14,7 +14,7 @@
 // the leader's guess is now.
 //
 // A ring of the last entries, a power of two of them, which grows up to kMostEntries while requests keep
-// coming. Guarded by the heap's lock.
+// coming and the program repeats itself now and then. Guarded by the heap's lock.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,8 @@ class SequencePredictor {
  public:
   static constexpr uint32_t kFewestEntries = 1u << 10;
   static constexpr uint32_t kMostEntries = 1u << 18;
+  // Of a program that has not repeated itself for so long no more are kept, so that they stay in the cache.
+  static constexpr uint32_t kFewEntries = 1u << 13;
   static constexpr uint64_t kNever = ~uint64_t{0};
 
   // The range that followed last time, if it served this size; null otherwise.
@@ -57,6 +59,8 @@ class SequencePredictor {
 
   // Requests in a row that asked for the size the guess named.
   uint32_t followed() const { return followed_; }
+  // Requests since as many in a row were as guessed as it takes to tell a repetition from chance.
+  uint64_t unrepeated() const { return followed_ >= kContext ? 0 : now() - repeated_until_; }
   // Tells whether the last search() found more than a chance likeness.
   bool is_sure() const { return found_agreed_ >= kContext; }
 
@@ -66,13 +70,14 @@ class SequencePredictor {
     range->last_use = end;
     uint64_t next = then();
     if (end - first_ >= size_) [[unlikely]] {
-      if (size_ >= kMostEntries || !grow()) {
+      if (size_ >= (unrepeated() < kFewEntries ? kMostEntries : kFewEntries) || !grow()) {
         if (size_ == 0) return;
         ++first_;
       }
     }
     if (found_ != kNever) {
       next = found_ + 1;
+      note_break(end);
       followed_ = found_agreed_ + 1;
       found_ = kNever;
     } else if (holds(next) && at(next).key == key) {
@@ -80,6 +85,7 @@ class SequencePredictor {
       ++followed_;
     } else {
       next = kNever;
+      note_break(end);
       followed_ = 0;
     }
     next_.store(next, std::memory_order_relaxed);
@@ -116,6 +122,9 @@ class SequencePredictor {
   static constexpr uint64_t kMostNear = 64;
   static constexpr uint32_t kMostComparisons = 1u << 14;  // of one search: some microseconds
 
+  void note_break(uint64_t end) {
+    if (followed_ >= kContext) repeated_until_ = end;
+  }
   bool holds(uint64_t position) const { return position >= first_ && position < now(); }
   // Says how the requests before `position` compare with the latest: how many in a row were for the same
   // sizes, kMostAgreed at most, and how many of the last kContext of those were served by the same ranges.
@@ -166,6 +175,7 @@ class SequencePredictor {
   std::atomic<uint64_t> end_{0};
   std::atomic<uint64_t> next_{kNever};  // the guess
   uint32_t followed_ = 0;               // requests in a row that were as the guess said
+  uint64_t repeated_until_ = 0;         // the last position with kContext of them before it
   uint64_t found_ = kNever;             // the best candidate of a search since the last append
   uint32_t found_agreed_ = 0;
   Searched searched_;  // the last time

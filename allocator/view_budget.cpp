@@ -43,6 +43,16 @@ uint32_t ViewBudget::pages_to_spend() const {
   return static_cast<uint32_t>(std::min(left, store.easy_room_pages()));
 }
 
+uint32_t ViewBudget::pages_to_buy(const Heap& heap) const {
+  // Where views go on being mapped the share grows with them, up to twice the option.
+  const uint32_t mappings = std::min(parts_.store->live_mappings(), most_mappings_);
+  const uint32_t home = std::min(parts_.store->page_count(), mappings);
+  const double of_views = static_cast<double>(mappings - home) / std::max(most_mappings_ - home, 1u);
+  const uint64_t most = heap.purchase().most_pages(parts_.store->slack_percent() * (1 + of_views));
+  const uint64_t left = most - std::min<uint64_t>(most, heap.pages().owned());
+  return static_cast<uint32_t>(std::min(left, parts_.store->easy_room_pages()));
+}
+
 std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const {
   // Requests since a range in the view was taken last; 0 for one that is in use, or may be by a graph that is
   // replayed.

@@ -276,7 +276,8 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(value_of("reserve") == "4MiB");
     SPW_CHECK(
         value_of(nullptr) ==
-        "limit:1GiB,soft_limit:unlimited,reserve:4MiB,backend:vmm,share_edges:off,ipc:on,preload_ipc:auto,"
+        "limit:1GiB,soft_limit:unlimited,reserve:4MiB,slack:13%,backend:vmm,share_edges:off,ipc:on,preload_"
+        "ipc:auto,"
         "check_streams:off,"
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,pinned_ahead:0,pinned_threads:8,"
         "overflow:off,overflow_limit:32GiB,"

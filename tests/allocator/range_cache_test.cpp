@@ -31,7 +31,7 @@ class RangeCacheTest : public testing::Test {
     layout.va = kBase + page * kPageBytes;
     layout.view = view;
     layout.runs = RunList(PageRun{page, 1});
-    return cache->make(*heap, quanta, std::move(layout), keeps_views);
+    return cache->make(*heap, quanta, std::move(layout), {.keeps_views = keeps_views});
   }
   // With live ranges, of which the first to be looked at have a size of their own.
   void fill() {
@@ -42,7 +42,8 @@ class RangeCacheTest : public testing::Test {
     }
   }
   const CachedRange* any_of_size(uint32_t quanta) const {
-    return cache->best_of_size(quanta, SequencePredictor::kNever, [](const CachedRange&) { return true; });
+    return cache->best_of_size(
+        quanta, [] { return SequencePredictor::kNever; }, [](const CachedRange&) { return true; });
   }
 
   StoreOf<VirtualMemory> of;
@@ -64,7 +65,7 @@ TEST_F(RangeCacheTest, ARangeIsAsItsLayoutSays) {
   layout.tail_page = 12;
   layout.tail_end = 5;
   const uint32_t quanta = 4 * kPageQuanta + 4;
-  const CachedRange& range = cache->make(*heap, quanta, std::move(layout), false);
+  const CachedRange& range = cache->make(*heap, quanta, std::move(layout), {});
   EXPECT_EQ(range.va, kBase + 512);
   EXPECT_EQ(range.quanta, quanta);
   EXPECT_EQ(range.heap, heap.get());
@@ -103,7 +104,8 @@ TEST_F(RangeCacheTest, TheBestOfASizeIsTheBestOfAllThatServe) {
       if (!any || rank > highest) highest = rank;
       any = true;
     }
-    const CachedRange* best = cache->best_of_size(quanta, kMarked, serves);
+    const CachedRange* best = cache->best_of_size(
+        quanta, [] { return kMarked; }, serves);
     ASSERT_EQ(best != nullptr, any);
     if (!any) continue;
     ASSERT_EQ(best->quanta, quanta);

@@ -33,12 +33,13 @@ class Slabs {
   CachedRange& open(uint32_t size_class) {
     const Request request = Request::for_slab(size_class);
     CachedRange* range = ranges.best_of_size(
-        kSlabQuanta, 0, [&](const CachedRange& candidate) { return pages.fits(candidate); });
+        kSlabQuanta, [] { return uint64_t{0}; },
+        [&](const CachedRange& candidate) { return pages.fits(candidate); });
     if (range == nullptr) {
       std::optional<Layout> layout = pages.find_fragment(request);
       if (!layout.has_value()) layout = pages.find_hole(request, false);
       EXPECT_TRUE(layout.has_value());
-      range = &ranges.make(*owner, kSlabQuanta, std::move(*layout), false);
+      range = &ranges.make(*owner, kSlabQuanta, std::move(*layout), {});
     }
     EXPECT_TRUE(pages.take(*range));
     EXPECT_TRUE(slabs.open(*range, size_class));

@@ -1,0 +1,110 @@
+// The free memory of a heap's home view by size and by address, for programs that do not repeat themselves:
+// what a search costs does not grow with the number of holes.
+//
+// A *hole* is what is free in a row in the home view across or up to the boundary of a page: free pages, what
+// is free of the partly used page before them, and of the one behind. A *piece* is what is free in a row
+// inside one partly used page.
+//
+// The index learns of changes when it is asked: it compares the bitmap of free pages with the one of last
+// time, and is told which pages had parts of them taken or given back. Programs that repeat themselves never
+// ask. Guarded by the heap's lock.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "allocator/bitmap.h"
+#include "allocator/max_tree.h"
+#include "allocator/page.h"
+
+namespace spillway {
+
+class HoleIndex {
+ public:
+  // Of the heap `owner`, whose free pages are `free`. Without `joins_ends`, no block begins or ends in a page
+  // that others lie in, unless it is smaller than a page: holes are free pages alone.
+  HoleIndex(const Page* pages, const Bitmap& free, const Heap& owner, bool joins_ends)
+      : pages_(pages), free_(free), owner_(owner), joins_ends_(joins_ends) {}
+
+  bool is_built() const { return !links_.empty(); }
+  // Looks at every page.
+  void build() noexcept;
+  // Gives its memory back, until it is built again.
+  void forget();
+  // Brings what is built up to date. `touched`: the pages of which parts were taken or given back since the
+  // last time. As after build(), nothing is built any more where host memory has run out.
+  void update(const std::vector<PageId>& touched) noexcept;
+
+  // Where a hole, or a piece that touches no boundary, begins.
+  struct Place {
+    PageId page = kNoPage;
+    uint32_t quantum = 0;
+  };
+  // About the smallest of those of at least so many quanta; of some that are as large the one that came last.
+  std::optional<Place> find_closest(uint32_t quanta) const;
+  // The lowest partly used page with a piece of at least so many quanta, 1 to kPageQuanta; kNoPage without
+  // one.
+  PageId find_piece(uint32_t quanta) const {
+    const uint32_t page = pieces_.find_lowest(static_cast<uint16_t>(quanta));
+    return page == MaxTree::kNone ? kNoPage : page;
+  }
+
+  uint64_t metadata_bytes() const {
+    return links_.capacity() * sizeof(Link) + seen_.capacity() * sizeof(uint64_t) + pieces_.metadata_bytes();
+  }
+
+ private:
+  // Bins of a sixteenth of their size; a search looks at so many entries of each.
+  static constexpr uint32_t kBins = 32 * 16;
+  static constexpr int kMostTries = 16;
+
+  // A hole, or the largest piece of a page that touches no boundary, in the list of its bin. The hole goes by
+  // its first free page, or else by the page whose beginning its boundary is.
+  struct Link {
+    uint32_t next = 0;  // an index of links_ + 1, 0 for none
+    uint32_t previous = 0;
+    uint32_t quanta = 0;  // 0 where there is none
+  };
+  static constexpr uint32_t hole_at(PageId page) { return 2 * page; }
+  static constexpr uint32_t piece_of(PageId page) { return 2 * page + 1; }
+
+  static constexpr uint32_t bin_of(uint32_t quanta) {
+    if (quanta < 16) return quanta;
+    const auto power = static_cast<uint32_t>(std::bit_width(quanta)) - 1;
+    return power * 16 + ((quanta >> (power - 4)) & 15);
+  }
+
+  bool is_partly_used(PageId page) const;
+  uint32_t free_end_before(PageId page) const;  // of the page before this one
+  uint32_t free_beginning_of(PageId page) const;
+  void grow();
+  void compare_bitmaps();
+  void note_changed_bits(uint32_t word);
+  // Lists the hole at the boundary before `page` anew: something changed on one of its sides.
+  void refresh(PageId page);
+  void refresh_piece(PageId page);
+  void measure(PageId page);  // the hole that goes by this page, if there is one
+  void set(uint32_t link, uint32_t quanta);
+  uint32_t next_bin(uint32_t from) const;
+
+  const Page* pages_;
+  const Bitmap& free_;
+  const Heap& owner_;
+  const bool joins_ends_;
+  std::vector<Link> links_;
+  std::vector<uint64_t> seen_;           // words of the bitmap, as of last time
+  MaxTree pieces_;                       // of each page the largest
+  std::array<uint32_t, kBins> heads_{};  // as Link::next
+  std::array<uint64_t, kBins / 64> used_bins_{};
+  struct ChangedRun {
+    PageId begin;
+    PageId end;
+    bool came_free;
+  };
+  std::vector<ChangedRun> changed_;  // runs of bits that changed alike
+};
+
+}  // namespace spillway
