@@ -155,18 +155,26 @@ uint32_t HoleIndex::next_bin(uint32_t from) const {
   return kBins;
 }
 
-std::optional<HoleIndex::Place> HoleIndex::find_closest(uint32_t quanta) const {
-  uint32_t best = 0;  // as Link::next
+uint32_t HoleIndex::smallest_of(uint32_t bin, uint32_t quanta, uint32_t most_tries) const {
+  uint32_t best = 0;
   uint32_t smallest = ~uint32_t{0};
-  for (uint32_t bin = next_bin(bin_of(quanta)); bin < kBins && best == 0; bin = next_bin(bin + 1)) {
-    int tries = 0;
-    for (uint32_t at = heads_[bin]; at != 0 && tries < kMostTries; at = links_[at - 1].next, ++tries) {
-      const uint32_t here = links_[at - 1].quanta;
-      if (here < quanta || here >= smallest) continue;
-      best = at;
-      smallest = here;
-    }
+  uint32_t tries = 0;
+  for (uint32_t at = heads_[bin]; at != 0 && tries < most_tries; at = links_[at - 1].next, ++tries) {
+    const uint32_t here = links_[at - 1].quanta;
+    if (here < quanta || here >= smallest) continue;
+    best = at;
+    smallest = here;
   }
+  return best;
+}
+
+std::optional<HoleIndex::Place> HoleIndex::find_closest(uint32_t quanta) const {
+  const uint32_t first = bin_of(quanta);
+  uint32_t best = 0;
+  for (uint32_t bin = next_bin(first); bin < kBins && best == 0; bin = next_bin(bin + 1))
+    best = smallest_of(bin, quanta, kMostTries);
+  // Entries of the first bin alone may be too small.
+  if (best == 0) best = smallest_of(first, quanta, ~uint32_t{0});
   if (best == 0) return std::nullopt;
   const PageId page = (best - 1) / 2;
   if (best - 1 == piece_of(page)) return Place{page, pages_[page].free_quanta.largest_middle().begin};

@@ -59,7 +59,7 @@ class HoleIndex {
  private:
   // Bins of a sixteenth of their size; a search looks at so many entries of each.
   static constexpr uint32_t kBins = 32 * 16;
-  static constexpr int kMostTries = 16;
+  static constexpr uint32_t kMostTries = 16;
 
   // A hole, or the largest piece of a page that touches no boundary, in the list of its bin. The hole goes by
   // its first free page, or else by the page whose beginning its boundary is.
@@ -89,6 +89,8 @@ class HoleIndex {
   void measure(PageId page);  // the hole that goes by this page, if there is one
   void set(uint32_t link, uint32_t quanta);
   uint32_t next_bin(uint32_t from) const;
+  // As Link::next, the smallest entry of the bin with at least so many quanta, of so many; 0 without one.
+  uint32_t smallest_of(uint32_t bin, uint32_t quanta, uint32_t most_tries) const;
 
   const Page* pages_;
   const Bitmap& free_;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "allocator/cached_range.h"
@@ -98,6 +99,25 @@ TEST(AddressMap, FindsWhatLiesFarBefore) {
                     [&](CachedRange& at) { return found += &at == &range, true; });
   EXPECT_EQ(found, 10000);
   map.clear_if(va, &range);
+}
+
+// A heap that recycles a range clears its entry while another enters a block of its own at the same address.
+TEST(AddressMap, AnEntryThatIsClearedByAnotherWhileItIsEnteredStays) {
+  AddressMap& map = AddressMap::instance();
+  const uint64_t va = (uint64_t{111} << 33) + 5 * kGranuleBytes;
+  CachedRange old;
+  CachedRange fresh;
+  for (int round = 0; round < 2000; ++round) {
+    ASSERT_TRUE(map.set(va, 1, &old));
+    std::thread clearing([&] { map.clear_if(va, &old); });
+    ASSERT_TRUE(map.set(va, 1, &fresh));
+    clearing.join();
+    const CachedRange* found = nullptr;
+    map.find_before(va + kPageBytes, uint64_t{1} << 30,
+                    [&](CachedRange& range) { return found = &range, true; });
+    ASSERT_EQ(found, &fresh) << round;
+    map.clear_if(va, &fresh);
+  }
 }
 
 }  // namespace

@@ -76,5 +76,22 @@ TEST(Bitmap, EndsBehindTheHighestBitThatEverWasSet) {
   EXPECT_EQ(bitmap.next_set(71), bitmap.end());
 }
 
+TEST(Bitmap, FindsWhereARunBegins) {
+  Random random(9);
+  Bitmap bitmap(1000);
+  EXPECT_EQ(bitmap.next_clear_within(5), 5u) << "beyond what was ever set";
+  for (int round = 0; round < 2000; ++round) {
+    const PageId first = random() % 900;
+    const uint32_t count = 1 + random() % 100;
+    random() % 2 == 0 ? bitmap.set(first, count) : bitmap.clear(first, count);
+    const PageId bit = random() % 1000;
+    ASSERT_EQ(bitmap.word(bit / 64) >> (bit % 64) & 1, bitmap.test(bit) ? 1u : 0u);
+    if (!bitmap.test(bit)) continue;
+    PageId begin = bit;
+    while (begin > 0 && bitmap.test(begin - 1)) --begin;
+    ASSERT_EQ(bitmap.run_begin(bit), begin);
+  }
+}
+
 }  // namespace
 }  // namespace spillway::test

@@ -123,7 +123,7 @@ class Modelled {
   void step() SPW_REQUIRES(kArenaLock) {
     const uint32_t what = random() % 20;
     if (what < 8) {
-      take_any(random_request());
+      random() % 3 == 0 ? take_closely(random_request()) : take_any(random_request());
     } else if (what < 15) {
       give_any();
     } else if (what < 17) {
@@ -171,6 +171,19 @@ class Modelled {
     if (request.quanta < kPageQuanta) layout = pages.find_fragment(request);
     if (!layout.has_value()) layout = pages.find_hole(request, false);
     if (request.align_quanta == 1) {
+      ASSERT_EQ(layout.has_value(), model.longest_run() >= request.quanta) << request.quanta;
+    }
+    if (!layout.has_value()) return;
+    ++found;
+    ASSERT_EQ(layout->view, nullptr);
+    take_layout(request, *layout);
+  }
+
+  // A close fit is found wherever a request fits in a row, and lies where bytes are free: take_layout()
+  // checks.
+  void take_closely(const Request& request) {
+    const std::optional<Layout> layout = pages.find_close_fit(request);
+    if (request.align_quanta == 1 && request.quanta >= kPageQuanta) {
       ASSERT_EQ(layout.has_value(), model.longest_run() >= request.quanta) << request.quanta;
     }
     if (!layout.has_value()) return;

@@ -246,5 +246,33 @@ TEST(FreePagesOfSegments, ARangeOfASegmentThatIsGoneMissesNothing) {
   EXPECT_TRUE(missing.empty()) << "it could not be taken even with those pages";
 }
 
+// Small blocks lie low, larger ones where least is left over.
+TEST(FreePagesClosely, SmallOnesLieLowAndLargeOnesWhereLeastIsLeft) {
+  Row<VirtualMemory> row(40);
+  row.use(0, 4);
+  row.use(6, 1);   // behind a hole of two pages
+  row.use(12, 1);  // of five
+  row.use_piece(20, 1000, kPageQuanta);
+  row.use_piece(21, 0, 3000);
+  const auto place_of = [&](const Request& request) {
+    const std::optional<Layout> layout = row.pages.find_close_fit(request);
+    return layout.has_value() ? (layout->va - row.store.page(row.first).va) / kQuantumBytes : ~uint64_t{0};
+  };
+  EXPECT_EQ(place_of({2 * kPageQuanta, 1}), 4 * kPageQuanta);
+  EXPECT_EQ(place_of({2 * kPageQuanta + 1, 1}), 7 * kPageQuanta);
+  EXPECT_EQ(place_of({7 * kPageQuanta + 900, 1}), 13 * kPageQuanta) << "seven pages and the beginning of one";
+  EXPECT_EQ(place_of({18 * kPageQuanta + 1000, 1}), 21 * kPageQuanta + 3000) << "from the end of a page on";
+  EXPECT_EQ(place_of({19 * kPageQuanta, 1}), ~uint64_t{0}) << "in a row there is less";
+  // Below 256 KiB: what remains of a beginning goes on being one; for a slab at a multiple of 16 KiB.
+  EXPECT_EQ(place_of({100, 1}), 20 * kPageQuanta + 900);
+  EXPECT_EQ(place_of(Request::for_slab(0)), 20 * kPageQuanta + 864);
+  row.use_piece(20, 0, 1000);
+  EXPECT_EQ(place_of({100, 1}), 21 * kPageQuanta + 3000);
+  row.use_piece(21, 3000, kPageQuanta);
+  EXPECT_EQ(place_of({100, 1}), 4 * kPageQuanta) << "the lowest free page";
+  row.pages.forget_holes();
+  EXPECT_EQ(place_of({2 * kPageQuanta, 1}), 4 * kPageQuanta) << "after a look at all";
+}
+
 }  // namespace
 }  // namespace spillway::test

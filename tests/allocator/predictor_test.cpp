@@ -7,6 +7,7 @@
 
 #include "allocator/cached_range.h"
 #include "allocator/request.h"
+#include "tests/support/seeded.h"
 
 namespace spillway::test {
 namespace {
@@ -233,6 +234,50 @@ TEST(Predictor, OnlyAHeapThatIsFarAheadBecomesTheLeader) {
   for (int pass = 0; pass < 2; ++pass) two.pass(others);
   EXPECT_NE(leader.load(), first);
   EXPECT_EQ(leader.load()->now(), two.predictor.now());
+}
+
+TEST(Predictor, SleepsWhileNothingRepeatsAndWakesWhenSomethingDoes) {
+  std::atomic<const SequencePredictor*> leader{nullptr};
+  Program program(leader);
+  CachedRange range;
+  for (uint32_t i = 0; i < 1024; ++i) {
+    EXPECT_FALSE(program.predictor.is_asleep()) << i;
+    program.predictor.note({kLarge + 5000 + i, 1}, &range);
+  }
+  EXPECT_TRUE(program.predictor.is_asleep());
+  // It is not looked at with every request.
+  int looks = 0;
+  for (int i = 0; i < 640; ++i) looks += program.predictor.is_time_to_look();
+  EXPECT_EQ(looks, 10);
+  std::vector<CachedRange> ranges(100);
+  program.pass(ranges);
+  EXPECT_TRUE(program.predictor.is_asleep());
+  program.pass(ranges);
+  EXPECT_FALSE(program.predictor.is_asleep());
+  // Sizes that follow each other by chance are no repetition.
+  Random random(17);
+  for (int i = 0; i < 3000; ++i) {
+    const Request request{kLarge + random() % 40, 1};
+    program.expected(request);
+    program.predictor.note(request, &range);
+  }
+  EXPECT_TRUE(program.predictor.is_asleep());
+}
+
+TEST(Predictor, StaysAwakeWhileItsLeaderRepeatsItself) {
+  std::atomic<const SequencePredictor*> leader{nullptr};
+  Program busy(leader);
+  Program led(leader);
+  std::vector<CachedRange> ranges(100);
+  CachedRange range;
+  for (int pass = 0; pass < 20; ++pass) busy.pass(ranges);
+  for (uint32_t i = 0; i < 1200; ++i) {
+    if (i % 20 == 0) busy.pass(ranges);
+    const Request request{kLarge + i, 1};
+    led.expected(request);
+    led.predictor.note(request, &range);
+  }
+  EXPECT_FALSE(led.predictor.is_asleep());
 }
 
 }  // namespace

@@ -219,5 +219,34 @@ TEST_F(RangeCacheTest, LeavesNoAddressBehind) {
   map.clear_if(kept, &other);
 }
 
+TEST_F(RangeCacheTest, AShortOneIsRecycledAsSoonAsItIsDead) {
+  const auto make_short = [&](PageId page) {
+    Layout layout;
+    layout.va = kBase + page * kPageBytes;
+    layout.runs = RunList(PageRun{page, 1});
+    CachedRange& range = cache->make(*heap, kPageQuanta, std::move(layout), {.is_short = true});
+    range.state = BlockState::kLive;
+    return &range;
+  };
+  std::unordered_set<CachedRange*> all;
+  std::vector<CachedRange*> live;
+  for (PageId page = 0; page < 3000; ++page) {
+    live.push_back(make_short(page));
+    all.insert(live.back());
+    ASSERT_EQ(live.back()->va, kBase + page * kPageBytes);
+    if (live.size() <= 100) continue;
+    std::swap(live[page % 100], live.back());
+    live.back()->state = BlockState::kFree;
+    live.pop_back();
+  }
+  EXPECT_LE(all.size(), 256u) << "about twice as many as were ever live";
+  EXPECT_EQ(any_of_size(kPageQuanta), nullptr) << "it is not looked for by its size";
+  // Those that are remembered are recycled too, and then are not found any more.
+  CachedRange& remembered = make(5000);
+  EXPECT_EQ(any_of_size(kPageQuanta), &remembered);
+  for (PageId page = 0; page < 600; ++page) make_short(6000 + page);
+  EXPECT_EQ(any_of_size(kPageQuanta), nullptr);
+}
+
 }  // namespace
 }  // namespace spillway::test

@@ -57,7 +57,7 @@ TEST(Unrepeated, IsServedFromHolesAfterAWhile) {
   const auto arena = device.arena();
   {
     Replacing program(device, *arena, 256, 32 * kMiB);
-    program.run(20'000);
+    program.run(50'000);
     if (device.simulated()) {
       const uint64_t calls = device.total_calls();
       program.run(20'000);
