@@ -136,12 +136,13 @@ CachedRange* Heap::take_searched(const Request& request) {
 }
 
 bool Heap::spends_pages() const {
-  if (!predictor_.is_asleep() || store_.slack_percent() == 0) return false;
-  return grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages &&
+  if (!predictor_.is_asleep() || !purchase_.spares_mappings(predictor_.now())) return false;
+  return store_.slack_percent() > 0 && grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages &&
          store_.may_have_room(store_.page_count() / kPlentyDivisor);
 }
 
 CachedRange* Heap::take_close_fit(const Request& request) {
+  purchase_.note_request(request.quanta, predictor_.now());
   if (!spends_pages() || predictor_.is_time_to_look()) return nullptr;
   purchase_.note_need(counters.active_bytes() + uint64_t{request.quanta} * kQuantumBytes);
   std::optional<Layout> found = pages_.find_close_fit(request);

@@ -15,6 +15,12 @@ namespace spillway {
 
 class Purchase {
  public:
+  // A request at this position of the heap's sequence. Views cost little where all are small.
+  void note_request(uint32_t quanta, uint64_t position) {
+    if (quanta >= kManyMappings * kPageQuanta) spares_until_ = position + kRequests;
+  }
+  // Tells whether views of many mappings were asked for lately.
+  bool spares_mappings(uint64_t position) const { return position < spares_until_; }
   // So many bytes are needed at once, a request among them that is to be served.
   void note_need(uint64_t bytes) { most_needed_bytes_ = std::max(most_needed_bytes_, bytes); }
   // Pages have left: what was needed before is no measure any more.
@@ -27,7 +33,11 @@ class Purchase {
   }
 
  private:
+  static constexpr uint32_t kManyMappings = 4;
+  static constexpr uint64_t kRequests = 1024;
+
   uint64_t most_needed_bytes_ = 0;
+  uint64_t spares_until_ = 0;
 };
 
 }  // namespace spillway

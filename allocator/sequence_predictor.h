@@ -14,7 +14,7 @@
 // the leader's guess is now.
 //
 // A ring of the last entries, a power of two of them, which grows up to kMostEntries while requests keep
-// coming and the program repeats itself now and then. Guarded by the heap's lock.
+// coming. Guarded by the heap's lock.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,6 @@ class SequencePredictor {
  public:
   static constexpr uint32_t kFewestEntries = 1u << 10;
   static constexpr uint32_t kMostEntries = 1u << 18;
-  // Of a program that has not repeated itself for so long no more are kept, so that they stay in the cache.
-  static constexpr uint32_t kFewEntries = 1u << 13;
   static constexpr uint64_t kNever = ~uint64_t{0};
 
   // The range that followed last time, if it served this size; null otherwise.
@@ -70,7 +68,7 @@ class SequencePredictor {
     range->last_use = end;
     uint64_t next = then();
     if (end - first_ >= size_) [[unlikely]] {
-      if (size_ >= (unrepeated() < kFewEntries ? kMostEntries : kFewEntries) || !grow()) {
+      if (size_ >= kMostEntries || !grow()) {
         if (size_ == 0) return;
         ++first_;
       }

@@ -15,6 +15,18 @@ TEST(Purchase, AllowsAShareMoreThanWasEverNeededAtOnce) {
   EXPECT_EQ(purchase.most_pages(25.5), 126u) << "a page that is begun is one";
 }
 
+TEST(Purchase, IsMadeWhereViewsOfManyPagesWereAskedForLately) {
+  Purchase purchase;
+  EXPECT_FALSE(purchase.spares_mappings(0));
+  purchase.note_request(4 * kPageQuanta - 1, 10);
+  EXPECT_FALSE(purchase.spares_mappings(10));
+  purchase.note_request(4 * kPageQuanta, 20);
+  purchase.note_request(1, 30);
+  EXPECT_TRUE(purchase.spares_mappings(20));
+  EXPECT_TRUE(purchase.spares_mappings(20 + 1023));
+  EXPECT_FALSE(purchase.spares_mappings(20 + 1024));
+}
+
 TEST(Purchase, BeginsAnewWhenPagesHaveLeft) {
   Purchase purchase;
   purchase.note_need(100 * kPageBytes);
