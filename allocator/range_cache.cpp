@@ -13,7 +13,7 @@ namespace {
 // Dead ranges that a heap remembers before it recycles the least recently used.
 constexpr size_t kMostRanges = 1u << 15;
 // One that was last used so many requests ago is as good.
-constexpr uint64_t kLongAgo = kMostRanges / 2;
+constexpr uint64_t kLongAgo = 2 * kMostRanges;
 // Ranges that one search for that looks at: one turn of a clock over all of them is good enough.
 constexpr int kMostLooks = 64;
 // The same where any dead one will do.
