@@ -115,16 +115,16 @@ void FreePages::reindex() {
     reindex_holes();
   const auto update = [this](PageId id) {
     Page& page = store_.page(id);
-    page.dirty = page.is_unfragmented = false;
+    page.dirty = page.lacks_fragments = false;
     fragments_.update(id);
   };
   if (std::exchange(dirty_is_short_, false)) [[unlikely]] {
     for (PageId id = 0; id < store_.home_end(); ++id) {
       const Page& page = store_.page(id);
-      if (owns(page) && (page.dirty || page.is_unfragmented)) update(id);
+      if (owns(page) && (page.dirty || page.lacks_fragments)) update(id);
     }
   }
-  for (std::vector<PageId>* list : {&unfragmented_, &dirty_}) {
+  for (std::vector<PageId>* list : {&lacking_fragments_, &dirty_}) {
     for (const PageId id : *list) update(id);
     list->clear();
   }
@@ -140,10 +140,10 @@ void FreePages::reindex_holes() {
   for (const PageId id : dirty_) {
     Page& page = store_.page(id);
     page.dirty = false;
-    if (page.is_unfragmented) continue;
-    page.is_unfragmented = true;
+    if (page.lacks_fragments) continue;
+    page.lacks_fragments = true;
     try {
-      unfragmented_.push_back(id);
+      lacking_fragments_.push_back(id);
     } catch (const std::bad_alloc&) {
       dirty_is_short_ = true;
     }

@@ -173,8 +173,8 @@ class FreePages {
   FragmentIndex fragments_;
   HoleIndex holes_;
   std::vector<PageId> dirty_;
-  std::vector<PageId> unfragmented_;  // those of before, which the index of holes knows already
-  bool dirty_is_short_ = false;       // host memory ran out: every page is to be looked at
+  std::vector<PageId> lacking_fragments_;  // those of before, which the index of holes knows already
+  bool dirty_is_short_ = false;            // host memory ran out: every page is to be looked at
 };
 
 }  // namespace spillway

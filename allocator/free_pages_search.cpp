@@ -58,12 +58,7 @@ std::optional<Layout> FreePages::find_fragment(const Request& request) {
       begin = (free_quanta.largest_middle().begin + align - 1) / align * align;
       break;
   }
-  Layout layout;
-  layout.va = va_of(best, begin);
-  layout.head_page = best;
-  layout.head_begin = static_cast<uint16_t>(begin);
-  layout.head_end = static_cast<uint16_t>(begin + quanta);
-  return layout;
+  return lay_out_from(best, begin, quanta);
 }
 
 std::optional<Layout> FreePages::find_hole(const Request& request, bool frugal) {
@@ -120,7 +115,7 @@ std::optional<Layout> FreePages::find_close_fit(const Request& request) {
 std::optional<Layout> FreePages::find_low_fit(const Request& request) const {
   const uint32_t align = request.align_quanta;
   // Both ends of a page lie at multiples of any alignment.
-  const uint32_t wanted = std::min(request.quanta + align - 1, kPageQuanta - 1);
+  const uint32_t wanted = request.quanta + align - 1;
   const PageId page = holes_.find_piece(wanted);
   if (page == kNoPage) {
     const PageId free = free_.next_set(0);

@@ -45,8 +45,7 @@ class HoleIndex {
   };
   // About the smallest of those of at least so many quanta; of some that are as large the one that came last.
   std::optional<Place> find_closest(uint32_t quanta) const;
-  // The lowest partly used page with a piece of at least so many quanta, 1 to kPageQuanta; kNoPage without
-  // one.
+  // The lowest partly used page with a piece of at least so many quanta, 1 or more; kNoPage without one.
   PageId find_piece(uint32_t quanta) const {
     const uint32_t page = pieces_.find_lowest(static_cast<uint16_t>(quanta));
     return page == MaxTree::kNone ? kNoPage : page;

@@ -50,7 +50,7 @@ struct Page {
   QuantumSet free_quanta;
   FragmentLink links[kFragmentKinds];
   bool dirty;            // no index of its heap reflects free_quanta yet
-  bool is_unfragmented;  // that of holes does, that of fragments does not
+  bool lacks_fragments;  // the index of fragments does not, that of holes may
   bool is_home;          // mapped in the home view
 };
 

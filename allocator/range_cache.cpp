@@ -35,7 +35,14 @@ RangeCache::~RangeCache() {
 }
 
 void RangeCache::index_by_size(CachedRange& range) {
-  by_size_[range.quanta].push_back(&range);
+  std::vector<CachedRange*>& ranges = by_size_[range.quanta];
+  if (ranges.size() == 2 * kMostTries) {
+    // Nobody looks at them any more; what is erased later has few behind it.
+    const auto looked_at = ranges.begin() + kMostTries;
+    std::for_each(ranges.begin(), looked_at, [](CachedRange* old) { old->is_indexed = false; });
+    ranges.erase(ranges.begin(), looked_at);
+  }
+  ranges.push_back(&range);
   range.is_indexed = true;
 }
 

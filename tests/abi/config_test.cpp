@@ -68,6 +68,10 @@ TEST(ConfigText, EveryMistakeIsOneLineThatSaysWhatIsAllowed) {
                                           "share_edges:maybe",
                                           "max_small_size:100",
                                           "max_small_size:1MiB",
+                                          "slack:101%",
+                                          "slack:-1%",
+                                          "slack:13",
+                                          "slack:1MiB",
                                           "strict:2",
                                           "debug:on",
                                           "debug:guards",
@@ -96,8 +100,8 @@ TEST(ConfigText, WhatIsRightNextToAMistakeCounts) {
 }
 
 TEST(ConfigText, PrintedValuesReadBackTheSame) {
-  for (const char* text :
-       {"", "limit:3MiB,reserve:10%", "limit:12345,backend:malloc,strict:on", "limit:33.3%"}) {
+  for (const char* text : {"", "limit:3MiB,reserve:10%", "limit:12345,backend:malloc,strict:on",
+                           "limit:33.3%", "slack:0%,strict:off", "slack:7.5%"}) {
     Config config;
     ASSERT_THAT(config.apply(text, "t"), IsEmpty());
     std::string printed;
@@ -364,6 +368,17 @@ TEST(Conf, LimitsAndTheReserveTakeEffectAtOnce) {
       SPW_CHECK(spw_alloc(4 * kMiB, 0, nullptr, &block) == SPW_OK && spw_free(block) == SPW_OK);
       SPW_CHECK(spw_trim(0) == SPW_OK && spw_validate(0) == SPW_OK);
     }
+  });
+}
+
+TEST(Conf, SlackCanBeSetWhileMemoryIsInUse) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(spw_conf_set("slack:40%") == SPW_OK && value_of("slack") == "40%");
+    SPW_CHECK(spw_conf_set("slack:140%") == SPW_ERROR_CONFIG && value_of("slack") == "40%");
+    SPW_CHECK(spw_free(block) == SPW_OK);
   });
 }
 

@@ -14,12 +14,12 @@
 namespace spillway::test {
 namespace {
 
-// Some pages of a home view, a few of them another heap's.
+// Some pages of a home view, of which every so many-th is another heap's.
 class Home {
  public:
-  Home(uint32_t count, const Heap* owner, const Heap* other)
-      : pages(std::make_unique<Page[]>(count + 1)), free(count), count_(count) {
-    for (PageId id = 0; id < count; ++id) pages[id].owner = const_cast<Heap*>(id % 17 == 16 ? other : owner);
+  Home(uint32_t count, const Heap* owner, const Heap* other, uint32_t others_every = 17)
+      : pages(std::make_unique<Page[]>(count + 1)), free(count), count_(count), others_every_(others_every) {
+    for (PageId id = 0; id < count; ++id) pages[id].owner = const_cast<Heap*>(is_own(id) ? owner : other);
     // The end of what there is.
     free.set(0, count);
     free.clear(0, count);
@@ -28,7 +28,7 @@ class Home {
     for (PageId id = 0; id < count_; ++id) pages[id].free_quanta.reset();
   }
 
-  bool is_own(PageId id) const { return id < count_ && id % 17 != 16; }
+  bool is_own(PageId id) const { return id < count_ && id % others_every_ != others_every_ - 1; }
   // From now on of the page these quanta are used; none, where both are the same.
   void use(PageId id, uint32_t begin, uint32_t end) {
     pages[id].free_quanta.clear();
@@ -86,6 +86,7 @@ class Home {
 
  private:
   const uint32_t count_;
+  const uint32_t others_every_;
 };
 
 uint64_t quanta_of(const Hole& hole) {
@@ -169,19 +170,24 @@ TEST(HoleIndex, KnowsRunsAcrossWordsOfTheBitmap) {
   StoreOf<VirtualMemory> of;
   const auto owner = of.heap();
   const auto other = of.heap();
-  // Seventeen pages belong together here.
-  Home home(16, owner.get(), other.get());
+  constexpr uint32_t kPages = 300;
+  Home home(kPages, owner.get(), other.get(), kPages + 1);
   HoleIndex index(home.pages.get(), home.free, *owner, true);
   index.build();
   EXPECT_FALSE(index.find_closest(1).has_value());
-  home.use_whole(0, 16, false);
+  home.use_whole(0, kPages, false);
   index.update({});
-  ASSERT_TRUE(index.find_closest(16 * kPageQuanta).has_value());
-  EXPECT_FALSE(index.find_closest(16 * kPageQuanta + 1).has_value());
-  home.use_whole(4, 4, true);
+  ASSERT_TRUE(index.find_closest(kPages * kPageQuanta).has_value());
+  EXPECT_FALSE(index.find_closest(kPages * kPageQuanta + 1).has_value());
+  // From the middle of a word to the middle of one three words on.
+  home.use_whole(40, 200, true);
   index.update({});
   EXPECT_EQ(index.find_closest(1)->page, 0u);
-  EXPECT_EQ(index.find_closest(5 * kPageQuanta)->page, 8u);
+  EXPECT_EQ(index.find_closest(41 * kPageQuanta)->page, 240u);
+  EXPECT_FALSE(index.find_closest(61 * kPageQuanta).has_value());
+  home.use_whole(40, 200, false);
+  index.update({});
+  EXPECT_EQ(index.find_closest(kPages * kPageQuanta)->page, 0u);
 }
 
 }  // namespace

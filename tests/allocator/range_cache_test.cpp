@@ -219,6 +219,17 @@ TEST_F(RangeCacheTest, LeavesNoAddressBehind) {
   map.clear_if(kept, &other);
 }
 
+TEST_F(RangeCacheTest, OfASizeThatIsAskedForOftenTheNewestAreFound) {
+  for (PageId page = 0; page < 3000; ++page) {
+    made.push_back(&make(page));
+    made.back()->state = BlockState::kLive;
+  }
+  made[3000 - 513]->state = BlockState::kFree;
+  EXPECT_EQ(any_of_size(kPageQuanta), nullptr) << "so many are not looked at";
+  made[3000 - 512]->state = BlockState::kFree;
+  EXPECT_EQ(any_of_size(kPageQuanta), made[3000 - 512]);
+}
+
 TEST_F(RangeCacheTest, AShortOneIsRecycledAsSoonAsItIsDead) {
   const auto make_short = [&](PageId page) {
     Layout layout;
