@@ -156,27 +156,37 @@ Status Arena::allocate_padded(size_t bytes, size_t padding, CUstream stream, voi
   return serve(bytes + padding, bytes, stream, out);
 }
 
-CachedRange* Arena::take_from_heap(Heap& heap, const Request& request, uint64_t requested_bytes,
-                                   std::optional<SlowPath>& tried) {
-  tried.emplace();
-  tried->requested_bytes = requested_bytes;
-  tried->stream = reinterpret_cast<uint64_t>(heap.stream());
-  return ladder_.take_from_heap(heap, request, *tried);
+Status Arena::make_live(Heap& heap, CachedRange& range, const Request& request, uint64_t requested_bytes,
+                        void** out) {
+  const bool made = request.is_for_slab()
+                        ? heap.make_slot_live(range, request.size_class, requested_bytes, out)
+                        : heap.make_live(range, requested_bytes, out);
+  return made ? Status() : no_host_memory();
 }
 
-Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried,
-                         TakenRange* taken, void** out) {
+Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
+                         void** out) {
+  SlowPath tried;
+  tried.requested_bytes = requested_bytes;
+  {
+    const Lock lock(heap.mutex);  // under which another stream may take the heap over
+    tried.stream = reinterpret_cast<uint64_t>(heap.stream());
+    if (CachedRange* range = ladder_.take_from_heap(heap, request, tried); range != nullptr)
+      return make_live(heap, *range, request, requested_bytes, out);
+  }
   Result<Ladder::Served> served = ladder_.climb(heap, request, bytes, tried);
   if (!served.ok()) return served.take_status();
-  *taken = std::move(served->taken);
   *out = served->outside;
+  CachedRange* range = served->taken.range;
   Status status;
-  if (taken->range == nullptr && *out == nullptr) {
+  if (range == nullptr && *out == nullptr) {
     tried.note(Rung::kOutOfMemory, true, 0);
-    status = out_of_memory(tried.requested_bytes, tried);
+    status = out_of_memory(requested_bytes, tried);
   }
   slow_paths_.add(tried);
-  return status;
+  if (range == nullptr) return status;
+  range->heap->mutex.assert_held();  // by what was served
+  return make_live(*range->heap, *range, request, requested_bytes, out);
 }
 
 Status Arena::out_of_memory(uint64_t requested_bytes, const SlowPath& tried) {
@@ -187,47 +197,30 @@ Status Arena::out_of_memory(uint64_t requested_bytes, const SlowPath& tried) {
 
 Status Arena::allocate_large(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   Request request;
-  std::optional<SlowPath> tried;
   {
     const Lock lock(heap.mutex);
     request = heap.large_request(bytes);
-    CachedRange* range = heap.take_predicted(request);
-    if (range == nullptr) [[unlikely]]
-      range = take_from_heap(heap, request, requested_bytes, tried);
-    if (range != nullptr) [[likely]]
+    if (CachedRange* range = heap.take_predicted(request); range != nullptr) [[likely]]
       return heap.make_live(*range, requested_bytes, out) ? Status() : no_host_memory();
   }
-  TakenRange taken;
-  Status status = serve_miss(heap, request, bytes, *tried, &taken, out);
-  if (!status.ok() || taken.range == nullptr) return status;
-  Heap& serving = *taken.range->heap;
-  serving.mutex.assert_held();  // by `taken`
-  return serving.make_live(*taken.range, requested_bytes, out) ? Status() : no_host_memory();
+  return serve_miss(heap, request, bytes, requested_bytes, out);
 }
 
 Status Arena::allocate_small(Heap& heap, uint64_t bytes, uint64_t requested_bytes, void** out) {
   const uint32_t size_class = kClassOfQuanta[bytes_to_quanta(bytes)];
   Request request;
-  std::optional<SlowPath> tried;
   {
     const Lock lock(heap.mutex);
     *out = heap.allocate_small(size_class, requested_bytes);
     if (*out != nullptr) return {};
     if (!heap.has_no_slabs()) {
       request = Request::for_slab(size_class);
-      CachedRange* range = heap.take_predicted(request);
-      if (range == nullptr) range = take_from_heap(heap, request, requested_bytes, tried);
-      if (range != nullptr)
+      if (CachedRange* range = heap.take_predicted(request); range != nullptr)
         return heap.make_slot_live(*range, size_class, requested_bytes, out) ? Status() : no_host_memory();
     }
   }
   if (heap.has_no_slabs()) return allocate_large(heap, bytes, requested_bytes, out);
-  TakenRange taken;
-  Status status = serve_miss(heap, request, bytes, *tried, &taken, out);
-  if (!status.ok() || taken.range == nullptr) return status;
-  Heap& serving = *taken.range->heap;
-  serving.mutex.assert_held();  // by `taken`
-  return serving.make_slot_live(*taken.range, size_class, requested_bytes, out) ? Status() : no_host_memory();
+  return serve_miss(heap, request, bytes, requested_bytes, out);
 }
 
 Status Arena::free_unknown(uint64_t va) {

@@ -83,18 +83,16 @@ Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_
 }
 
 CachedRange* Ladder::take_from_heap(Heap& heap, const Request& request, SlowPath& tried) {
-  CachedRange* range = nullptr;
-  if (heap.pending().empty()) [[likely]] {
-    range = heap.take_close_fit(request);
-    if (range == nullptr) range = heap.take_searched(request);
-  } else {
+  const bool may_complete = !heap.pending().empty();
+  if (may_complete) {
     const RelaxedCapture relaxed(*parts_.driver);
     const RungTimer timer(parts_.counters, tried);
     timer.finish(Rung::kCompletedFrees, heap.complete_finished_frees() > 0);
-    // A slot that came free just now needs no new slab.
-    range = heap.slab_with_room(request);
-    if (range == nullptr) range = heap.take_located(request);
   }
+  // A slot that came free meanwhile, or just now, needs no new slab.
+  CachedRange* range = heap.slab_with_room(request);
+  if (range == nullptr && !may_complete) range = heap.take_close_fit(request);
+  if (range == nullptr) range = may_complete ? heap.take_located(request) : heap.take_searched(request);
   // A slab kept for later must not displace what is expected now.
   if (range == nullptr && heap.release_empty_slabs() > 0) range = heap.take_located(request);
   // The commonest miss: the heap has room, only not where it was expected.
