@@ -188,7 +188,10 @@ bool StreamHeaps::has_gone(Heap& heap) {
 }
 
 bool StreamHeaps::is_capturing(Heap& heap) {
-  return !heap.is_closed() && !has_gone(heap) && spillway::is_capturing(*parts_.driver, heap.key.stream);
+  if (heap.is_closed() || has_gone(heap)) return false;
+  // Without a context the default streams mean nothing, and a thread that is new has none.
+  const ScopedContext context(*parts_.driver, parts_.context.get());
+  return !context.status().ok() || spillway::is_capturing(*parts_.driver, heap.key.stream);
 }
 
 bool StreamHeaps::any_capturing(const std::vector<Heap*>& heaps) {

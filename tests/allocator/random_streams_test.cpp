@@ -25,6 +25,7 @@ struct Profile {
   uint64_t capacity_bytes = 64 * kMiB;
   ArenaOptions options;
   bool faults = true;
+  bool without_context = false;  // the allocator is called with none current, as by a thread that is new
   // These are of 1000 steps, besides those that allocate and free.
   uint32_t passes = 60;  // a block is used on another stream, and perhaps freed there
   uint32_t trims = 2;
@@ -50,7 +51,33 @@ struct Reached {
   int64_t ooms = 0;
   uint64_t captures = 0;
   uint64_t replays = 0;
-  uint64_t retirements = 0;  // requests that left fewer mappings
+  uint64_t retirements = 0;    // requests that left fewer mappings
+  std::vector<bool> served{};  // request by request; false for one that was refused
+
+  bool operator==(const Reached&) const = default;
+};
+
+// No context is current while it lives, if it is told so.
+class Detached {
+ public:
+  Detached(const Device& device, bool detaches) : driver_(*device.driver) {
+    if (!detaches) return;
+    EXPECT_EQ(driver_.cuCtxGetCurrent(&context_), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+  }
+  ~Detached() {
+    if (context_ == nullptr) return;
+    CUcontext left = nullptr;
+    EXPECT_EQ(driver_.cuCtxGetCurrent(&left), CUDA_SUCCESS);
+    EXPECT_EQ(left, nullptr) << "a call of the allocator left a context current";
+    EXPECT_EQ(driver_.cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  }
+  Detached(const Detached&) = delete;
+  Detached& operator=(const Detached&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUcontext context_ = nullptr;
 };
 
 class StreamsProgram {
@@ -71,7 +98,7 @@ class StreamsProgram {
     }
     // The allocator asks the streams that it knows whether they are captured.
     for (const CUstream stream : streams_) {
-      SPW_EXPECT_OK(Arena::free(must_allocate(*arena_, 1, stream)));
+      SPW_EXPECT_OK(call([&] { return Arena::free(must_allocate(*arena_, 1, stream)); }));
     }
   }
 
@@ -93,6 +120,7 @@ class StreamsProgram {
     reached.captures += captures_;
     reached.replays += replays_;
     reached.retirements += retirements_;
+    reached.served.insert(reached.served.end(), served_.begin(), served_.end());
     arena_.reset();
     EXPECT_EQ(device_.live_handles(), 0u);
     EXPECT_EQ(device_.live_mappings(), 0u);
@@ -100,6 +128,12 @@ class StreamsProgram {
   }
 
  private:
+  template <typename Call>
+  Status call(Call call) {
+    const Detached detached(device_, profile_.without_context);
+    return call();
+  }
+
   // ---- What the program does
 
   void one_step() {
@@ -132,7 +166,8 @@ class StreamsProgram {
     const size_t bytes = dice_.one_in(2) ? dice_.pick(usual_sizes_) : dice_.pick_size();
     void* pointer = nullptr;
     const uint64_t mapped = device_.live_mappings();
-    const Status status = arena_->allocate(bytes, stream, &pointer);
+    const Status status = call([&] { return arena_->allocate(bytes, stream, &pointer); });
+    served_.push_back(status.ok());
     retirements_ += device_.live_mappings() < mapped ? 1 : 0;
     if (!status.ok()) {
       EXPECT_EQ(pointer, nullptr);
@@ -177,7 +212,7 @@ class StreamsProgram {
       if (reader != block.used_on) device_.order(block.used_on, reader);
       const SpwSimRange range{block.va, block.bytes, 0, 0};
       EXPECT_EQ(device_.touch_ranges(reader, &range, 1, SPW_SIM_READ), CUDA_SUCCESS);
-      SPW_EXPECT_OK(Arena::record_stream(block.pointer(), reader));
+      SPW_EXPECT_OK(call([&] { return Arena::record_stream(block.pointer(), reader); }));
     }
     free(picked);
   }
@@ -201,7 +236,7 @@ class StreamsProgram {
   }
 
   void trim() {
-    const Status status = arena_->trim();
+    const Status status = call([&] { return arena_->trim(); });
     EXPECT_TRUE(status.ok() || status.code() == SPW_ERROR_INVALID_STATE ||
                 status.code() == SPW_ERROR_DRIVER || status.code() == SPW_ERROR_OUT_OF_MEMORY)
         << status.text();
@@ -212,20 +247,22 @@ class StreamsProgram {
 
   void set_limit() {
     const uint64_t bytes = profile_.capacity_bytes * (25 + dice_.pick(100)) / 100;
-    SPW_EXPECT_OK(dice_.one_in(2) ? arena_->set_limit(bytes) : arena_->set_soft_limit(bytes));
+    const bool is_soft = dice_.one_in(2);
+    SPW_EXPECT_OK(call([&] { return is_soft ? arena_->set_soft_limit(bytes) : arena_->set_limit(bytes); }));
   }
 
   // A pool without graphs: like the default pool, only that nothing leaves it.
   void eager_pool_step() {
     const PoolId id{kEagerPool, 0};
     if (!eager_open_) {
-      SPW_EXPECT_OK(
-          arena_->begin_pool(id, [this](CUstream stream) { return pool_of(stream) == kEagerPool; }));
+      SPW_EXPECT_OK(call([&] {
+        return arena_->begin_pool(id, [this](CUstream stream) { return pool_of(stream) == kEagerPool; });
+      }));
       eager_open_ = true;
       return;
     }
-    SPW_EXPECT_OK(arena_->end_pool(id));
-    SPW_EXPECT_OK(arena_->release_pool(id));
+    SPW_EXPECT_OK(call([&] { return arena_->end_pool(id); }));
+    SPW_EXPECT_OK(call([&] { return arena_->release_pool(id); }));
     eager_open_ = false;
   }
 
@@ -236,13 +273,15 @@ class StreamsProgram {
     if (capturing_ == number) return dice_.one_in(3) ? end_capture() : fork();
     if (pool.open) {
       if (capturing_ == 0 && !dice_.one_in(4)) return begin_capture(number);
-      SPW_EXPECT_OK(arena_->end_pool({number, 0}));
+      SPW_EXPECT_OK(call([&] { return arena_->end_pool({number, 0}); }));
       pool.open = false;
     } else if (pool.uses > 0 && dice_.one_in(2)) {
       release(number);
     } else {
-      SPW_EXPECT_OK(arena_->begin_pool(
-          {number, 0}, [this, number](CUstream stream) { return pool_of(stream) == number; }));
+      SPW_EXPECT_OK(call([&] {
+        return arena_->begin_pool({number, 0},
+                                  [this, number](CUstream stream) { return pool_of(stream) == number; });
+      }));
       pool.open = true;
       ++pool.uses;
     }
@@ -300,7 +339,7 @@ class StreamsProgram {
     GraphPool& pool = graph_pool(number);
     for (CUgraphExec graph : pool.graphs) EXPECT_EQ(device_.graph_exec_destroy(graph), CUDA_SUCCESS);
     pool.graphs.clear();
-    for (; pool.uses > 0; --pool.uses) SPW_EXPECT_OK(arena_->release_pool({number, 0}));
+    for (; pool.uses > 0; --pool.uses) SPW_EXPECT_OK(call([&] { return arena_->release_pool({number, 0}); }));
   }
 
   void finish() {
@@ -308,13 +347,13 @@ class StreamsProgram {
     if (capturing_ != 0) end_capture();
     while (!live_.empty()) free(live_.begin());
     for (uint32_t number = 1; number <= kGraphPools; ++number) {
-      if (graph_pool(number).open) SPW_EXPECT_OK(arena_->end_pool({number, 0}));
+      if (graph_pool(number).open) SPW_EXPECT_OK(call([&] { return arena_->end_pool({number, 0}); }));
       release(number);
       EXPECT_EQ(device_.driver->cuEventDestroy(graph_pool(number).last_use), CUDA_SUCCESS);
     }
     if (eager_open_) eager_pool_step();
     SPW_EXPECT_OK(arena_->validate());
-    SPW_EXPECT_OK(arena_->trim());
+    SPW_EXPECT_OK(call([&] { return arena_->trim(); }));
     SPW_EXPECT_OK(arena_->validate());
     EXPECT_EQ(arena_->stats().reserved_bytes.all.current, 0);
     EXPECT_EQ(arena_->stats().requested_bytes.all.current, 0);
@@ -359,12 +398,12 @@ class StreamsProgram {
       EXPECT_EQ(driver.cuEventRecord(last_use, on), CUDA_SUCCESS);
     }
     block.used_on = on;
-    if (on != block.stream) SPW_EXPECT_OK(Arena::record_stream(block.pointer(), on));
+    if (on != block.stream) SPW_EXPECT_OK(call([&] { return Arena::record_stream(block.pointer(), on); }));
     return true;
   }
 
   void free(LiveBlocks::Iterator block) {
-    SPW_EXPECT_OK(Arena::free(block->second.pointer()));
+    SPW_EXPECT_OK(call([&] { return Arena::free(block->second.pointer()); }));
     live_.remove(block);
     EXPECT_EQ(arena_->stats().allocation.all.current, static_cast<int64_t>(live_.size()));
   }
@@ -384,6 +423,7 @@ class StreamsProgram {
   uint64_t captured_uses_ = 0;
   uint64_t replays_ = 0;
   uint64_t retirements_ = 0;
+  std::vector<bool> served_;
 };
 
 // What the profiles have in common is how the test scales; the seed also chooses how late the device is.
@@ -413,6 +453,16 @@ TEST(RandomStreams, BlocksStayOnTheirStreams) {
   profile.trims = 1;
   profile.faults = false;
   EXPECT_GT(run_seeds(profile).stream_waits, 0);
+}
+
+// A thread that is new has no context, and is served as any other.
+TEST(RandomStreams, ThreadsAreServedAlikeWithoutAContext) {
+  Profile profile;
+  profile.capacity_bytes = 32 * kMiB;
+  profile.faults = false;  // they would strike elsewhere: changing contexts takes calls
+  const Reached within = run_seeds(profile);
+  profile.without_context = true;
+  EXPECT_EQ(run_seeds(profile), within);
 }
 
 TEST(RandomStreams, MemoryIsAmple) {
