@@ -65,13 +65,18 @@ void HoleIndex::update(const std::vector<PageId>& touched) noexcept {
   } catch (const std::bad_alloc&) {
     return forget();
   }
+  // Each touched page is `dirty`, and has both its boundaries listed anew.
+  const auto is_touched = [this](PageId page) {
+    const bool is_own = page < free_.end() && pages_[page].owner.load(std::memory_order_relaxed) == &owner_;
+    return is_own && pages_[page].dirty;
+  };
   for (const ChangedRun& run : changed_) {
-    refresh(run.begin);
-    refresh(run.end);
+    if (!is_touched(run.begin) && (run.begin == 0 || !is_touched(run.begin - 1))) refresh(run.begin);
+    if (!is_touched(run.end) && !is_touched(run.end - 1)) refresh(run.end);
   }
   for (const PageId page : touched) {
     refresh(page);
-    refresh(page + 1);
+    if (!is_touched(page + 1)) refresh(page + 1);
     refresh_piece(page);
   }
 }

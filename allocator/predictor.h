@@ -39,6 +39,10 @@ class Predictor {
   CachedRange* expected(const Request& request) const;
   // Looks for where the program is; null where that says nothing of this request.
   CachedRange* locate(const Request& request);
+  // For a request that is not served at once: what note() needs may come from memory meanwhile.
+  [[gnu::always_inline]] void prefetch(const Request& request) const {
+    if (!request.is_for_slab()) sequence_.prefetch(request.quanta);
+  }
   // Notes that the range serves the request.
   void note(const Request& request, CachedRange* range) {
     if (!request.is_for_slab()) [[likely]] {

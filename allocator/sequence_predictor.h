@@ -62,6 +62,11 @@ class SequencePredictor {
   // Tells whether the last search() found more than a chance likeness.
   bool is_sure() const { return found_agreed_ >= kContext; }
 
+  // Begins to fetch what append() of this key will write: it lies far from what was written last. Worth it
+  // where something else is done meanwhile. (Always inlined: GCC drops calls of what only prefetches.)
+  [[gnu::always_inline]] void prefetch(uint32_t key) const {
+    if (size_ != 0) __builtin_prefetch(&seen_[slot(key, previous_, before_previous_)], 1);
+  }
   // Notes that `key` was served by `range`, and moves the guess on.
   void append(uint32_t key, CachedRange* range, const SequencePredictor* leader) {
     const uint64_t end = now();
