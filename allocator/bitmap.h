@@ -81,23 +81,9 @@ class Bitmap {
   }
 
   // The first set bit at or after `from`, or end().
-  PageId next_set(PageId from) const {
-    for (uint32_t word = from / 64; word * 64 < end_; ++word) {
-      uint64_t bits = words_[word];
-      if (word == from / 64) bits &= ~uint64_t{0} << (from % 64);
-      if (bits != 0) return word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-    }
-    return end_;
-  }
+  PageId next_set(PageId from) const { return next(from, 0); }
   // The first clear bit at or after `from`; at most end().
-  PageId next_clear(PageId from) const {
-    for (uint32_t word = from / 64; word * 64 < end_; ++word) {
-      uint64_t bits = ~words_[word];
-      if (word == from / 64) bits &= ~uint64_t{0} << (from % 64);
-      if (bits != 0) return std::min(end_, word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
-    }
-    return end_;
-  }
+  PageId next_clear(PageId from) const { return next(from, ~uint64_t{0}); }
   // The first clear bit at or after `from`, at most end(); `from` itself where that is beyond the end.
   PageId next_clear_within(PageId from) const { return from < end_ ? next_clear(from) : from; }
   // The first of the set bits in a row of which `bit` is one.
@@ -113,6 +99,19 @@ class Bitmap {
   PageId end() const { return end_; }
 
  private:
+  // The first bit at or after `from` that is set where the words are flipped by `flip`; at most end().
+  PageId next(PageId from, uint64_t flip) const {
+    if (from >= end_) return end_;
+    uint32_t word = from / 64;
+    const uint32_t last = (end_ - 1) / 64;
+    uint64_t bits = (words_[word] ^ flip) & (~uint64_t{0} << (from % 64));
+    while (bits == 0) {
+      if (word == last) return end_;
+      bits = words_[++word] ^ flip;
+    }
+    return std::min(end_, word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+  }
+
   // The words of [first, first + count), count > 0, and which bits of the first and the last belong to it.
   struct Span {
     Span(PageId first, uint32_t count)

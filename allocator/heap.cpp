@@ -201,8 +201,10 @@ CachedRange* Heap::take_again(const Request& request, bool frugal) {
 }
 
 CachedRange* Heap::settle(const Request& request, Layout layout) {
-  const RangeCache::Terms terms{
-      .keeps_views = use.keeps_pages, .is_short = spends_pages(), .now = predictor_.now()};
+  const RangeCache::Terms terms{.keeps_views = use.keeps_pages,
+                                .is_short = spends_pages(),
+                                .is_asleep = predictor_.is_asleep(),
+                                .now = predictor_.now()};
   CachedRange& range = ranges_.make(*this, request.quanta, std::move(layout), terms);
   pages_.take(range);
   return serve(request, &range);

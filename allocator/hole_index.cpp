@@ -40,9 +40,17 @@ void HoleIndex::forget() {
 }
 
 void HoleIndex::compare_bitmaps() {
+  constexpr uint32_t kAtOnce = 8;  // most words are as they were
   changed_.clear();
-  for (uint32_t word = 0; word * 64 < free_.end(); ++word) {
-    if (free_.word(word) != seen_[word]) note_changed_bits(word);
+  const uint32_t words = (free_.end() + 63) / 64;
+  for (uint32_t begin = 0; begin < words; begin += kAtOnce) {
+    const uint32_t end = std::min(begin + kAtOnce, words);
+    uint64_t differences = 0;
+    for (uint32_t word = begin; word < end; ++word) differences |= free_.word(word) ^ seen_[word];
+    if (differences == 0) continue;
+    for (uint32_t word = begin; word < end; ++word) {
+      if (free_.word(word) != seen_[word]) note_changed_bits(word);
+    }
   }
 }
 

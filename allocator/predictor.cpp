@@ -20,7 +20,7 @@ CachedRange* Predictor::expected(const Request& request) const {
 }
 
 CachedRange* Predictor::locate(const Request& request) {
-  if (request.is_for_slab()) return nullptr;
+  if (request.is_for_slab() || (is_asleep() && !is_time_to_look())) return nullptr;
   review_leader();
   CachedRange* range = sequence_.search(request.quanta, led_by_);
   if (!remembers()) return nullptr;

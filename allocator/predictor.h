@@ -67,7 +67,7 @@ class Predictor {
     return sequence_.unrepeated() >= kRequestsToSleep &&
            (led_by_ == nullptr || led_by_->then() == SequencePredictor::kNever);
   }
-  bool is_time_to_look() { return ++asleep_ % kRequestsToLook == 0; }
+  bool is_time_to_look() const { return sequence_.now() % kRequestsToLook == 0; }
   // Tells whether the program is known to be where it was before.
   bool repeats() const { return sequence_.then() != SequencePredictor::kNever; }
   // Requests noted since the beginning.
@@ -113,7 +113,6 @@ class Predictor {
   SequencePredictor sequence_;
   std::array<SlabHistory, kClassCount> slab_histories_;
   uint64_t guesses_ = 0;
-  uint32_t asleep_ = 0;  // requests since it fell asleep, roughly
   bool keeps_together_ = false;
   std::atomic<const SequencePredictor*>& leader_;
   const SequencePredictor* led_by_ = nullptr;

@@ -16,7 +16,8 @@ constexpr size_t kMostRanges = 1u << 15;
 constexpr uint64_t kLongAgo = 2 * kMostRanges;
 // Ranges that one search for that looks at: one turn of a clock over all of them is good enough.
 constexpr int kMostLooks = 64;
-// The same where any dead one will do.
+// The same while the predictor is asleep, and where any dead one will do.
+constexpr int kMostLooksAsleep = 8;
 constexpr int kMostShortLooks = 8;
 
 // Entries of blocks that are gone stay until others replace them, so those of a range that goes are cleared.
@@ -78,7 +79,8 @@ CachedRange* RangeCache::next_dead(bool keeps_views) {
 
 CachedRange* RangeCache::oldest_dead(const Terms& terms) {
   CachedRange* oldest = nullptr;
-  for (int looks = 0; looks < kMostLooks; ++looks) {
+  const int most_looks = terms.is_asleep ? kMostLooksAsleep : kMostLooks;
+  for (int looks = 0; looks < most_looks || (oldest == nullptr && looks < kMostLooks); ++looks) {
     CachedRange& range = *ranges_[recycle_hand_++ % ranges_.size()];
     if (!may_recycle(range, terms.keeps_views)) continue;
     if (is_lost(range) || terms.now > range.last_use + kLongAgo) return &range;

@@ -29,6 +29,8 @@ class RangeCache {
     // The range is not found by its size, and is recycled as soon as it is dead: for a program that does not
     // repeat itself. Else it is remembered until it is one of those used longest ago.
     bool is_short = false;
+    // What was used when says little: the program is not known to repeat itself.
+    bool is_asleep = false;
     uint64_t now = 0;  // the position in the heap's sequence
   };
   // A range in the heap for `quanta` at the layout, free. Another is recycled for it where there are many.

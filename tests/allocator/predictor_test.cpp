@@ -246,9 +246,13 @@ TEST(Predictor, SleepsWhileNothingRepeatsAndWakesWhenSomethingDoes) {
   }
   EXPECT_TRUE(program.predictor.is_asleep());
   // It is not looked at with every request.
-  int looks = 0;
-  for (int i = 0; i < 640; ++i) looks += program.predictor.is_time_to_look();
-  EXPECT_EQ(looks, 10);
+  const uint64_t searched = program.predictor.looks().searched;
+  for (uint32_t i = 0; i < 640; ++i) {
+    const Request request{kLarge + 10'000 + i, 1};
+    program.expected(request);
+    program.predictor.note(request, &range);
+  }
+  EXPECT_EQ(program.predictor.looks().searched, searched + 10);
   std::vector<CachedRange> ranges(100);
   program.pass(ranges);
   EXPECT_TRUE(program.predictor.is_asleep());
