@@ -1,7 +1,8 @@
 #include "allocator/borrowing.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
+#include <vector>
 
 #include "driver/capture.h"
 
@@ -46,11 +47,14 @@ CachedRange* Borrowing::take_expected(Heap& heap, const Request& request) {
   const CachedRange* expected = heap.predictor().expected(request);
   if (expected != nullptr) heap.pages().list_missing(*expected, missing);
   if (missing.empty()) return nullptr;
-  std::map<Heap*, std::vector<PageId>> by_owner;
+  std::vector<std::pair<Heap*, std::vector<PageId>>> by_owner;  // not in the order of their addresses
   for (const PageId id : missing) {
     Heap* owner = parts_.store->page(id).owner.load(std::memory_order_relaxed);
     if (owner == nullptr || owner == &heap) return nullptr;
-    by_owner[owner].push_back(id);
+    const auto found = std::find_if(by_owner.begin(), by_owner.end(),
+                                    [owner](const auto& each) { return each.first == owner; });
+    auto& pages = found != by_owner.end() ? found->second : by_owner.emplace_back(owner, 0).second;
+    pages.push_back(id);
   }
   for (const auto& [owner, pages] : by_owner) {
     const Lock lock(owner->mutex);

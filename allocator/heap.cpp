@@ -138,7 +138,7 @@ CachedRange* Heap::take_searched(const Request& request) {
 bool Heap::spends_pages() const {
   if (!predictor_.is_asleep() || !purchase_.spares_mappings(predictor_.now())) return false;
   return store_.slack_percent() > 0 && grain_ != BlockGrain::kSegment && !is_sourced() && !use.keeps_pages &&
-         store_.may_have_room(store_.page_count() / kPlentyDivisor);
+         store_.may_have_room(1 + store_.page_count() / kPlentyDivisor);
 }
 
 CachedRange* Heap::take_close_fit(const Request& request) {
