@@ -10,8 +10,10 @@
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -108,6 +110,10 @@ class Runner {
   }
   const Contender& contender() const { return contender_; }
   uint64_t peak_live_bytes() const { return peak_live_; }
+  std::string refusal() {
+    const std::lock_guard lock(refusal_mutex_);
+    return refusal_;
+  }
   uint64_t calls() const {
     uint64_t sum = 0;
     for (const auto& program : programs_) sum += program->calls();
@@ -118,7 +124,12 @@ class Runner {
   void work(Program& program, CUstream stream) {
     Server server{[this, stream](uint64_t bytes) -> void* {
                     void* out = nullptr;
-                    if (contender_.allocate(bytes, stream, &out) != SPW_OK) return nullptr;
+                    if (contender_.allocate(bytes, stream, &out) != SPW_OK) {
+                      const std::string text = contender_.last_error();
+                      const std::lock_guard lock(refusal_mutex_);
+                      refusal_ = text.substr(0, text.find('\n'));
+                      return nullptr;
+                    }
                     const uint64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
                     if (live > peak_live_.load(std::memory_order_relaxed)) peak_live_ = live;
                     return out;
@@ -150,6 +161,8 @@ class Runner {
   std::atomic<uint64_t> live_{0};
   std::atomic<uint64_t> peak_live_{0};
   std::atomic<bool> refused_{false};
+  std::mutex refusal_mutex_;
+  std::string refusal_;  // what the allocator said of it, to the thread that asked
 };
 
 // The most that the program has in its hands at once, which no allocator is needed to know. Of several
@@ -250,7 +263,7 @@ Status measure(const std::string& program, const Options& options, const TorchPe
       const size_t which = (i + turn) % runners.size();
       if (runners[which]->run_to(calls, counters.value(), quarters[which][turn / kTurns])) continue;
       fmt::print("{:<10} {:<10} was refused after {} calls: {}\n", program, runners[which]->contender().name,
-                 runners[which]->calls(), runners[which]->contender().last_error());
+                 runners[which]->calls(), runners[which]->refusal());
       return {};
     }
   }
