@@ -3,26 +3,21 @@
 // thread-safe.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <new>
 
 #include "allocator/units.h"
+#include "allocator/zeroed_array.h"
 
 namespace spillway {
 
 class Bitmap {
  public:
-  explicit Bitmap(uint32_t bits) : words_count_((bits + 63) / 64 + 1) {
-    void* memory = mmap(nullptr, words_count_ * sizeof(uint64_t), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    words_ = static_cast<uint64_t*>(memory);
+  explicit Bitmap(uint32_t bits) : words_((bits + 63) / 64 + 1) {
+    if (words_.empty()) throw std::bad_alloc();
   }
-  ~Bitmap() { munmap(words_, words_count_ * sizeof(uint64_t)); }
   Bitmap(const Bitmap&) = delete;
   Bitmap& operator=(const Bitmap&) = delete;
 
@@ -127,8 +122,7 @@ class Bitmap {
     uint64_t last_mask;
   };
 
-  uint64_t* words_ = nullptr;
-  size_t words_count_;
+  ZeroedArray<uint64_t> words_;
   PageId end_ = 0;
 };
 

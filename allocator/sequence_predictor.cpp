@@ -1,9 +1,15 @@
 #include "allocator/sequence_predictor.h"
 
 #include <algorithm>
-#include <new>
+#include <utility>
 
 namespace spillway {
+namespace {
+
+// A ring of more entries is given room for all that there may be: it takes memory as they come.
+constexpr size_t kMostCopied = 1u << 13;
+
+}  // namespace
 
 CachedRange* SequencePredictor::search(uint32_t key, const SequencePredictor* leader) {
   if (leader == this) leader = nullptr;
@@ -32,7 +38,8 @@ void SequencePredictor::look_for(uint32_t key, const SequencePredictor* leader) 
   }
   Agreement best = found_ == kNever ? Agreement() : agreement(found_);
   uint32_t comparisons = best.keys;
-  uint64_t position = seen_[slot(key, previous_, before_previous_)];
+  const uint32_t seen = seen_[slot(key, previous_, before_previous_)];
+  uint64_t position = seen == kUnseen ? kNever : now() - (mark_of(now()) - seen);
   for (int tries = 0; tries < kMostCandidates && comparisons < kMostComparisons && holds(position); ++tries) {
     const Entry& entry = at(position);
     if (entry.key == key) {
@@ -95,27 +102,26 @@ uint64_t SequencePredictor::search_by_time(uint32_t key, const SequencePredictor
 
 bool SequencePredictor::grow() noexcept {
   const size_t bigger = std::max<size_t>(kFewestEntries, 2 * size_);
-  std::vector<Entry> entries;
-  std::vector<uint64_t> seen;
-  try {
-    entries.resize(bigger);
-    seen.resize(bigger, kNever);
-  } catch (const std::bad_alloc&) {
-    return false;
+  ZeroedArray<uint32_t> seen(bigger);
+  if (seen.empty()) return false;
+  // While the ring has not gone around, every entry stays where it is in a bigger one.
+  if (entries_.size() < bigger || first_ > 0) {
+    ZeroedArray<Entry> entries(bigger <= kMostCopied ? bigger : kMostEntries);
+    if (entries.empty()) return false;
+    for (uint64_t position = first_; position < now(); ++position)
+      entries[position & (bigger - 1)] = at(position);
+    entries_ = std::move(entries);
   }
-  for (uint64_t position = first_; position < now(); ++position) {
-    entries[position & (bigger - 1)] = at(position);
-  }
-  entries_.swap(entries);
-  seen_.swap(seen);
+  seen_ = std::move(seen);
   size_ = bigger;
   uint32_t a = 0;
   uint32_t b = 0;
   for (uint64_t position = first_; position < now(); ++position) {
     Entry& entry = entries_[position & (bigger - 1)];
-    uint64_t& last = seen_[slot(entry.key, b, a)];
-    entry.back = last == kNever ? 0 : static_cast<uint32_t>(position - last);
-    last = position;
+    uint32_t& last = seen_[slot(entry.key, b, a)];
+    const uint32_t mark = mark_of(position);
+    entry.back = last == kUnseen ? 0 : mark - last;
+    last = mark;
     a = b;
     b = entry.key;
   }

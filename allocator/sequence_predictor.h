@@ -17,12 +17,13 @@
 // coming. Guarded by the heap's lock.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "allocator/cached_range.h"
+#include "allocator/zeroed_array.h"
 
 namespace spillway {
 
@@ -92,12 +93,12 @@ class SequencePredictor {
       followed_ = 0;
     }
     next_.store(next, std::memory_order_relaxed);
-    uint64_t& seen = seen_[slot(key, previous_, before_previous_)];
-    const uint64_t back = seen == kNever ? 0 : end - seen;
-    seen = end;
+    uint32_t& seen = seen_[slot(key, previous_, before_previous_)];
+    const uint32_t mark = mark_of(end);
     entries_[end & (size_ - 1)] = {
-        range, key, range->generation, back > UINT32_MAX ? 0 : static_cast<uint32_t>(back),
+        range, key, range->generation, seen == kUnseen ? 0 : mark - seen,
         leader == nullptr || leader == this ? 0 : static_cast<uint32_t>(leader->now())};
+    seen = mark;
     end_.store(end + 1, std::memory_order_relaxed);
     before_previous_ = previous_;
     previous_ = key;
@@ -108,7 +109,12 @@ class SequencePredictor {
   uint64_t now() const { return end_.load(std::memory_order_relaxed); }
   uint64_t then() const { return next_.load(std::memory_order_relaxed); }
 
-  uint64_t metadata_bytes() const { return entries_.capacity() * sizeof(Entry) + seen_.capacity() * 8; }
+  // Of the host's pages that were written to.
+  uint64_t metadata_bytes() const {
+    constexpr uint64_t kHostPage = 4096;
+    const uint64_t entries = std::min<uint64_t>(now() - first_, size_) * sizeof(Entry);
+    return (entries + kHostPage - 1) / kHostPage * kHostPage + size_ * sizeof(uint32_t);
+  }
 
  private:
   struct Entry {
@@ -149,6 +155,10 @@ class SequencePredictor {
     }
     return agreed;
   }
+  // A position in 32 bits, which it outgrows after some billion requests: what was seen so long ago is taken
+  // for another then, of which the sizes are compared like any other's.
+  static constexpr uint32_t kUnseen = 0;
+  static constexpr uint32_t mark_of(uint64_t position) { return static_cast<uint32_t>(position) + 1; }
   const Entry& at(uint64_t position) const { return entries_[position & (size_ - 1)]; }
   size_t slot(uint32_t a, uint32_t b, uint32_t c) const {
     uint64_t hash = a * 0x9E3779B97F4A7C15u;
@@ -171,9 +181,9 @@ class SequencePredictor {
   // False without host memory: what is old is forgotten earlier then.
   bool grow() noexcept;
 
-  std::vector<Entry> entries_;
-  std::vector<uint64_t> seen_;  // hash of three sizes in a row -> position of the last of them
-  size_t size_ = 0;             // of both: zero, or a power of two
+  ZeroedArray<Entry> entries_;
+  ZeroedArray<uint32_t> seen_;  // hash of three sizes in a row -> mark of the position of the last of them
+  size_t size_ = 0;             // of both, as far as they are in use: zero, or a power of two
   uint64_t first_ = 0;          // oldest position kept
   std::atomic<uint64_t> end_{0};
   std::atomic<uint64_t> next_{kNever};  // the guess
