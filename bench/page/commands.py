@@ -1,4 +1,5 @@
-"""Runs the programs that measure: spillway replay, bench_allocator, make_traces.py, those of bench/pytorch.
+"""Runs the programs that measure: spillway replay, bench_allocator, bench_unrepeated, make_traces.py, and those of
+bench/pytorch.
 
 What a command answered is kept, so that sections may ask for the same thing. A command that fails raises CommandError,
 whose one line names it.
@@ -38,6 +39,17 @@ class Case(NamedTuple):
     threads: int
     spillway: float
     native: float
+
+
+class Unrepeated(NamedTuple):
+    """A program of bench_unrepeated on one allocator, by quarter of the run where there are four figures."""
+
+    program: str
+    allocator: str
+    call_ns: tuple[float, ...]  # of processor time
+    driver_calls: tuple[int, ...]
+    host_waits: int
+    reserved: float  # the most, over the most that was live
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,24 @@ class Commands:
             return [Case(name, int(threads), float(ours), float(native)) for name, threads, ours, native, _ in lines]
         except ValueError as error:
             raise CommandError(f"{shown(command)}: no answer of the form expected: {error}") from None
+
+    def unrepeated(self, options: str) -> list[Unrepeated]:
+        command: Command = [self.build / "bin" / "bench_unrepeated", *options.split()]
+        rows = []
+        try:
+            for line in self._answer(command).splitlines()[1:]:
+                program, allocator, *figures = line.split()
+                if allocator == "ratio":
+                    continue
+                calls = tuple(map(int, figures[4:8]))
+                rows.append(
+                    Unrepeated(
+                        program, allocator, tuple(map(float, figures[:4])), calls, int(figures[8]), float(figures[9])
+                    )
+                )
+        except (ValueError, IndexError) as error:
+            raise CommandError(f"{shown(command)}: no answer of the form expected: {error}") from None
+        return rows
 
     def pytorch(self, script: str, *options: str) -> list[Row]:
         command: Command = [PYTHON, PYTORCH / script, f"--build={self.build}", *options]

@@ -42,6 +42,11 @@ def listed(parts: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def not_good(findings: Iterable[str]) -> str:
+    text = "; ".join(findings)
+    return f"Not good: {text}." if text else ""
+
+
 def span(values: Iterable[float], form: str) -> str:
     """The smallest and the largest, or the one figure that both read as."""
     ordered = sorted(values)

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
-from page import pytorch
+from page import pytorch, unrepeated
 from page.commands import Case, Commands, Row
-from page.markdown import GIB, gib, listed, page, ratio, span, table
+from page.markdown import GIB, gib, listed, not_good, page, ratio, span, table
 
 RECORDED = "../shared/snapshots/*.pickle ../shared/traces/*.gz"
 SEED = 1
@@ -251,6 +251,7 @@ SECTIONS: dict[str, Callable[[Commands], str]] = {
     "side-streams": side_streams,
     "drifting": drifting,
     "long": long_runs,
+    "unrepeated": unrepeated.programs,
     "driver-time": driver_time,
     "metadata": metadata,
     "hit-path": hit_path,
@@ -313,11 +314,6 @@ def verdict(rows: list[Row]) -> str:
             findings.append(f"{name} makes {steady} driver calls in the tenth pass")
         first_passes.append(ours["unlimited_driver_calls"] / native["unlimited_driver_calls"])
     return not_good([*findings, f"the first pass makes {span(first_passes, '.0f')} times the driver calls of native"])
-
-
-def not_good(findings: Iterable[str]) -> str:
-    text = "; ".join(findings)
-    return f"Not good: {text}." if text else ""
 
 
 def unless_out_of_memory(row: Row, text: object) -> object:

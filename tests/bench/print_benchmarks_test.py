@@ -52,6 +52,16 @@ case "$*" in
   *) echo "threads/mixed 1 20.0 40.0 0.5"; echo "threads/mixed 2 80.0 20.0 4.0" ;;
 esac
 """
+FAKE_UNREPEATED = """\
+#!/bin/sh
+echo "program                    ns a call, by quarter           driver calls, by quarter        waits reserved"
+echo "serving    spillway        50      40      30      20       17        4        3        0      2   1.1047"
+echo "serving    expandable     100      80      40      50        5        0        0        0      0   1.1265"
+echo "serving    ratio         0.50    0.50    0.75    0.40"
+echo "drift      spillway       120      40      30      20       17        4        3        0      0   1.3000"
+echo "drift      expandable     100      80      40      50        5        0        0        0      0   1.1000"
+echo "drift      ratio         1.20    0.50    0.75    0.40"
+"""
 FAKE_MAKE_TRACES = """\
 import sys
 if "--list" in sys.argv:
@@ -103,6 +113,7 @@ class Fakes(unittest.TestCase):
         (self.folder / "shared/traces/recorded.pickle.gz").touch()
         program(self.folder / "build/bin/spillway", FAKE_SPILLWAY.format(python=sys.executable))
         program(self.folder / "build/bin/bench_allocator", FAKE_BENCH)
+        program(self.folder / "build/bin/bench_unrepeated", FAKE_UNREPEATED)
         program(self.folder / "make_traces.py", FAKE_MAKE_TRACES)
         program(self.folder / "smallest_devices.py", FAKE_SMALLEST)
         program(self.folder / "speed.py", FAKE_SPEED)
@@ -149,13 +160,15 @@ class Fakes(unittest.TestCase):
             "| spillway / native | 0.20 |",
             "| mixed | 2 | 4.00 | 0.25 | 2.00 |",
             "threads/mixed on 2 threads takes 4.0 times the time of native",
+            "| serving | over native | 0.50 0.50 0.75 0.40 | 17 4 3 0 | 2 | 1.105 | 1.127 |",
+            "Not good: drift, over expandable segments: 1.20 of the peer's time in one quarter; drift, over expandable",
             "| `first.py` | 1.000 GiB | 1.002 GiB (1.0020) | 2.000 GiB (2.0000) | 1.100 GiB (1.1000) |",
             "Not good: a peer needs less for second.py.",
             "| raw_alloc and raw_delete | 512 B | 0.30 | 0.6 | 300 | 900 |",
             "Not good: torch.empty and its end, 1 MiB miss the bar.",
         ):
             self.assertIn(line, text)
-        self.assertEqual(text.count("Not good"), 5, text)
+        self.assertEqual(text.count("Not good"), 6, text)
         self.assertLessEqual(max(len(line) for line in text.splitlines() if line[:1] not in "| #"), 120)
 
     def test_what_is_not_good_is_said(self) -> None:
