@@ -39,6 +39,9 @@ template <>
 constexpr auto kWords<Overflow> = std::to_array<Word<Overflow>>({{"off", Overflow::kOff},
                                                                  {"host", Overflow::kHost}});
 template <>
+constexpr auto kWords<OverflowMemory> = std::to_array<Word<OverflowMemory>>(
+    {{"auto", OverflowMemory::kAuto}, {"vmm", OverflowMemory::kVmm}, {"pinned", OverflowMemory::kPinned}});
+template <>
 constexpr auto kWords<TraceStacks> = std::to_array<Word<TraceStacks>>({{"off", TraceStacks::kOff},
                                                                        {"python", TraceStacks::kPython},
                                                                        {"cpp", TraceStacks::kCpp},

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "driver/status.h"
+#include "offload/overflow_memory.h"
 #include "offload/spill/codec.h"
 
 namespace spillway {

@@ -24,6 +24,7 @@ void Process::place_in_host_memory(Arena& arena) {
   HostOverflowOptions options;
   options.most_bytes = config_.overflow_limit.of(read_host_memory().total_bytes);
   options.least_block_bytes = config_.overflow_min.bytes;
+  options.memory = config_.overflow_memory;
   arena.last_rungs().set_placement(
       HostOverflow::create(*driver_, arena, make_pinned().arena(), options)->placement());
 }

@@ -7,6 +7,8 @@
 namespace spillway {
 namespace {
 
+constexpr int kLocationHost = 2;  // CU_MEM_LOCATION_TYPE_HOST, newer than the oldest header
+
 constexpr size_t kStackDevices = 16;
 
 Status require_vmm(const Driver& driver, const char* call) {
@@ -55,7 +57,14 @@ Result<PhysicalHandle> PhysicalHandle::create(const Driver& driver, int device, 
   return create(driver, properties, bytes);
 }
 
-Result<PhysicalHandle> PhysicalHandle::create_on_host(const Driver& driver, int node, size_t bytes) {
+Result<PhysicalHandle> PhysicalHandle::create_on_host(const Driver& driver, size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = static_cast<CUmemLocationType>(kLocationHost);
+  return create(driver, properties, bytes);
+}
+
+Result<PhysicalHandle> PhysicalHandle::create_on_node(const Driver& driver, int node, size_t bytes) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;

@@ -39,8 +39,12 @@ class PhysicalHandle {
   // `bytes` is a multiple of the device's granularity. Errors: unsupported (no VMM), out_of_memory, driver.
   static Result<PhysicalHandle> create(const Driver& driver, int device, size_t bytes,
                                        Sharing sharing = Sharing::kNone);
-  // Creates the same in the host's memory of NUMA node `node`; mapped, the device reaches it over its bus.
-  static Result<PhysicalHandle> create_on_host(const Driver& driver, int node, size_t bytes);
+  // Creates the same in the host's memory; mapped, the device reaches it over its bus. For drivers that
+  // answer attribute 145.
+  static Result<PhysicalHandle> create_on_host(const Driver& driver, size_t bytes);
+  // The same of NUMA node `node`. For drivers that answer attribute 141; even so, those before 595 may fault
+  // (https://github.com/NVIDIA/nccl/issues/2106), and nodes without processors are refused.
+  static Result<PhysicalHandle> create_on_node(const Driver& driver, int node, size_t bytes);
 
   CUmemGenericAllocationHandle get() const { return handle_; }
   size_t bytes() const { return bytes_; }

@@ -34,7 +34,9 @@ Result<PinnedMemory> PinnedMemory::create(const Driver& driver, size_t bytes, un
   (void)::madvise(base, bytes, MADV_HUGEPAGE);
   (void)::madvise(base, bytes, MADV_DONTFORK);
   touch_first(base, bytes, threads, nearest_host_node(driver));
-  const CUresult pinned = driver.cuMemHostRegister(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  // Of every context, and with an address on the device.
+  constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  const CUresult pinned = driver.cuMemHostRegister(base, bytes, kFlags);
   if (Status status = driver.check(pinned, "cuMemHostRegister"); !status.ok()) {
     ::munmap(base, bytes);
     return status;

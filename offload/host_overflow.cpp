@@ -14,7 +14,11 @@ HostOverflow::HostOverflow(const Driver& driver, Arena& arena, PinnedArena& pinn
                            const HostOverflowOptions& options)
     : driver_(driver), arena_(arena), pinned_(pinned), options_(options), events_(driver) {
   Result<DeviceProperties> properties = query_device(driver, arena.device());
-  if (properties.ok() && properties->host_numa_id >= 0) node_ = properties->host_numa_id;
+  if (!properties.ok() || options.memory == OverflowMemory::kPinned) return;
+  has_host_ = properties->host_vmm > 0;
+  // Drivers before 595 may end the process there, so only who asks for it gets it.
+  if (!has_host_ && options.memory == OverflowMemory::kVmm && properties->host_numa_vmm > 0)
+    node_ = properties->host_numa_id;
 }
 
 std::shared_ptr<HostOverflow> HostOverflow::create(const Driver& driver, Arena& arena, PinnedArena& pinned,
@@ -47,9 +51,15 @@ std::shared_ptr<const HostPlacement> HostOverflow::placement() {
 
 // ---- Place
 
+Result<PhysicalHandle> HostOverflow::create(uint64_t bytes) const {
+  if (has_host_) return PhysicalHandle::create_on_host(driver_, bytes);
+  if (node_ >= 0) return PhysicalHandle::create_on_node(driver_, node_, bytes);
+  return Status::unsupported("the driver makes no memory of the host");
+}
+
 Result<HostOverflow::Block> HostOverflow::map_host_memory(uint64_t bytes, uint64_t* va) {
   const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  Result<PhysicalHandle> handle = PhysicalHandle::create_on_host(driver_, node_, rounded);
+  Result<PhysicalHandle> handle = create(rounded);
   if (!handle.ok()) return handle.take_status();
   Result<MappedRange> range = MappedRange::reserve(driver_, rounded);
   if (!range.ok()) return range.take_status();
@@ -66,7 +76,13 @@ Result<HostOverflow::Block> HostOverflow::map_host_memory(uint64_t bytes, uint64
 
 Result<HostOverflow::Block> HostOverflow::make(uint64_t bytes, uint64_t* va) {
   Result<Block> mapped = map_host_memory(bytes, va);
-  if (mapped.ok() || driver_.cuMemHostGetDevicePointer == nullptr) return mapped;
+  // A container may forbid what the attributes promise.
+  const bool may_pin =
+      options_.memory != OverflowMemory::kVmm && driver_.cuMemHostGetDevicePointer != nullptr;
+  return mapped.ok() || !may_pin ? std::move(mapped) : pin_host_memory(bytes, va);
+}
+
+Result<HostOverflow::Block> HostOverflow::pin_host_memory(uint64_t bytes, uint64_t* va) {
   Result<void*> pinned = pinned_.allocate(bytes);
   if (!pinned.ok()) return pinned.take_status();
   CUdeviceptr pointer = 0;

@@ -20,6 +20,7 @@
 #include "allocator/last_rungs.h"
 #include "allocator/mapped_range.h"
 #include "driver/event.h"
+#include "offload/overflow_memory.h"
 #include "offload/pinned_arena.h"
 #include "stats/lock.h"
 
@@ -28,6 +29,7 @@ namespace spillway {
 struct HostOverflowOptions {
   uint64_t most_bytes = uint64_t{32} << 30;
   uint64_t least_block_bytes = uint64_t{16} << 20;  // smaller requests are not placed
+  OverflowMemory memory = OverflowMemory::kAuto;
 };
 
 class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
@@ -60,7 +62,9 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
 
   HostOverflow(const Driver& driver, Arena& arena, PinnedArena& pinned, const HostOverflowOptions& options);
   Result<Block> make(uint64_t bytes, uint64_t* va);
+  Result<PhysicalHandle> create(uint64_t bytes) const;
   Result<Block> map_host_memory(uint64_t bytes, uint64_t* va);
+  Result<Block> pin_host_memory(uint64_t bytes, uint64_t* va);
   void give_back(Block block);
   // Counts so many bytes as held, where they may be.
   bool claim(uint64_t bytes);
@@ -73,7 +77,8 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
   Arena& arena_;
   PinnedArena& pinned_;
   const HostOverflowOptions options_;
-  int node_ = 0;  // of the host's memory that is nearest to the device
+  bool has_host_ = false;  // the driver makes memory of the host
+  int node_ = -1;          // or of this NUMA node, the nearest to the device; none below 0
   EventPool events_;
   mutable BlockingMutex mutex_;
   std::map<uint64_t, Block> blocks_ SPW_GUARDED_BY(mutex_);  // in use, by address on the device

@@ -76,8 +76,7 @@ size_t free_bytes(const Session& session) {
 }
 
 PhysicalHandle host_handle(const Session& session, size_t bytes) {
-  const int node = std::max(session.properties().host_numa_id, 0);
-  return require(PhysicalHandle::create_on_host(session.driver(), node, bytes));
+  return require(PhysicalHandle::create_on_host(session.driver(), bytes));
 }
 
 double gigabytes_per_second(size_t bytes, uint64_t ns) {

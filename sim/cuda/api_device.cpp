@@ -87,6 +87,7 @@ int attribute_value(const State& state, int attribute, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       return vmm;
     case 141:  // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+      return offers_host_numa(state.config) ? vmm : 0;
     case 145:  // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
       return state.config.host_vmm ? vmm : 0;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:

@@ -93,7 +93,12 @@ CUresult cuMemHostUnregister(void* host) {
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* dptr, void* host, unsigned flags) {
   Call call(EntryPoint::k_cuMemHostGetDevicePointer, kNeedsContext);
   if (call.refused()) return call.result();
-  if (dptr == nullptr || flags != 0 || find_pinned(call.state(), host) == nullptr)
+  const Mapping* mapping = find_pinned(call.state(), host);
+  if (dptr == nullptr || flags != 0 || mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // What was registered without DEVICEMAP has none, as cuda.h has it; a driver with unified addresses may be
+  // kinder.
+  const bool is_registered = (mapping->host_flags & kRegistered) != 0;
+  if (is_registered && (mapping->host_flags & CU_MEMHOSTREGISTER_DEVICEMAP) == 0)
     return CUDA_ERROR_INVALID_VALUE;
   *dptr = reinterpret_cast<CUdeviceptr>(host);
   return CUDA_SUCCESS;

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <csignal>
+
 #include "sim/cuda/call.h"
 #include "sim/cuda/foreign_memory.h"
 
@@ -18,9 +20,11 @@ bool resolve_location(const State& state, const CUmemAllocationProp& prop, int* 
   const int type = static_cast<int>(prop.location.type);
   *device = type == CU_MEM_LOCATION_TYPE_DEVICE ? prop.location.id : kHostDevice;
   if (type == CU_MEM_LOCATION_TYPE_DEVICE) return *device >= 0 && *device < state.config.devices;
-  if (!state.config.host_vmm) return false;
-  if (type == kLocationHost) return prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE;
-  return type == kLocationHostNuma && prop.location.id == 0;
+  if (type == kLocationHost)
+    return state.config.host_vmm && prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE;
+  if (type != kLocationHostNuma || !offers_host_numa(state.config)) return false;
+  if (state.config.host_numa == HostNuma::kFault) std::raise(SIGSEGV);
+  return prop.location.id == 0;
 }
 
 CUresult check_properties(const State& state, const CUmemAllocationProp* prop, int* device) {

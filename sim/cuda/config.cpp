@@ -103,6 +103,11 @@ bool set_host_vmm(Parsed in) {
   in.config->host_vmm = choice == 1;
   return choice >= 0;
 }
+bool set_host_numa(Parsed in) {
+  const int choice = parse_choice(in.value, "off|on|fault");
+  in.config->host_numa = choice == 0 ? HostNuma::kOff : choice == 1 ? HostNuma::kOn : HostNuma::kFault;
+  return choice >= 0;
+}
 bool set_mig(Parsed in) {
   uint64_t on = 0;
   if (!parse_number(in.value, 0, 1, &on)) return false;
@@ -167,6 +172,7 @@ constexpr Key kKeys[] = {
     {"shared", "the name of a file", set_shared},
     {"vmm", "on or off", set_vmm},
     {"host_vmm", "on or off", set_host_vmm},
+    {"host_numa", "on, off or fault", set_host_numa},
     {"mig", "0 or 1", set_mig},
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},

@@ -12,6 +12,9 @@ constexpr int kMaxDevices = 16;
 
 enum class Completion { kInstant, kLate, kRunAhead };
 
+// Says what comes of memory at a NUMA node of the host; kAsHost: what Config::host_vmm says.
+enum class HostNuma { kAsHost, kOff, kOn, kFault };
+
 struct FaultRule {
   std::string name;
   uint64_t nth = 0;
@@ -31,6 +34,7 @@ struct Config {
   std::string shared_file;
   bool vmm = true;
   bool host_vmm = true;
+  HostNuma host_numa = HostNuma::kAsHost;
   bool mig = false;
   bool vmm_in_capture = false;
   int version = 13000;
@@ -39,6 +43,12 @@ struct Config {
   uint64_t max_mappings = 520000;
   std::vector<FaultRule> faults;
 };
+
+// Tells whether the driver says that it makes memory at a NUMA node of the host.
+inline bool offers_host_numa(const Config& config) {
+  if (config.host_numa == HostNuma::kAsHost) return config.host_vmm;
+  return config.host_numa != HostNuma::kOff;
+}
 
 // Fills *config and returns "", or returns one line that names the key, the value and what is allowed.
 std::string parse_config(const char* text, Config* config);

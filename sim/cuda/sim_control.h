@@ -24,6 +24,8 @@
  *                            until it ends, the others lack
  *   vmm:on|off               whether the device has virtual memory management, on
  *   host_vmm:on|off          whether that makes host memory too (drivers before CUDA 12.2), on
+ *   host_numa:on|off|fault   whether it does so at a NUMA node; fault: it says that it does, and faults when it is
+ *                            asked to, as driver 580 may; what host_vmm says
  *   mig:0|1                  whether the devices are MIG instances: named so, without peers, 0
  *   vmm_in_capture:refuse|allow
  *                            whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls

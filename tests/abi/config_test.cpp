@@ -124,6 +124,7 @@ TEST(ConfigText, EveryWordThatIsAllowedReadsAndPrintsAsItself) {
       {"backend", "vmm or malloc", {"vmm", "malloc"}},
       {"debug", "off or guard", {"off", "guard"}},
       {"overflow", "off or host", {"off", "host"}},
+      {"overflow_memory", "auto, vmm or pinned", {"auto", "vmm", "pinned"}},
       {"trace_stacks", "off, python, cpp or all", {"off", "python", "cpp", "all"}},
       {"preload_ipc", "auto, plain or refuse", {"auto", "plain", "refuse"}},
       {"spill_engine", "auto or threads", {"auto", "threads"}},
@@ -284,7 +285,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "ipc:auto,"
         "check_streams:off,"
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,pinned_ahead:0,pinned_threads:8,"
-        "overflow:off,overflow_limit:32GiB,"
+        "overflow:off,overflow_memory:auto,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"
         "spill_ram_backed:off,spill_block:1MiB,spill_depth:32,spill_threads:4,spill_engine:auto,"
         "spill_direct:on,spill_buffers:8,spill_pinned:on,spill_priority:normal,spill_tuning:kept,spill_codec:"

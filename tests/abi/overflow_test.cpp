@@ -50,6 +50,31 @@ TEST(AbiOverflow, WhereTheDriverMakesNoHostMemoryItIsMappedPinnedMemory) {
   in_child(environment, [] { place_and_use(false); });
 }
 
+// A driver may end the process that asks for memory at a NUMA node: nobody does unasked.
+TEST(AbiOverflow, MemoryAtANumaNodeIsNotAskedFor) {
+  Environment environment = kPlaces;
+  environment["SPILLWAY_SIM"] = "host_numa:fault";
+  in_child(environment, [] { place_and_use(true); });
+  environment["SPILLWAY_SIM"] = "host_vmm:off,host_numa:fault";
+  in_child(environment, [] { place_and_use(false); });
+}
+
+TEST(AbiOverflow, ItsMemoryIsThatOfTheOption) {
+  Environment environment = kPlaces;
+  environment["SPILLWAY_CONF"] += ",overflow_memory:pinned";
+  in_child(environment, [] { place_and_use(false); });
+  environment = kPlaces;
+  environment["SPILLWAY_CONF"] += ",overflow_memory:vmm";
+  environment["SPILLWAY_SIM"] = "host_vmm:off,host_numa:on";
+  in_child(environment, [] { place_and_use(true); });
+  environment["SPILLWAY_SIM"] = "host_vmm:off";
+  in_child(environment, [] {
+    (void)start_device();
+    void* refused = nullptr;
+    SPW_CHECK(spw_alloc(80 * kMiB, 0, nullptr, &refused) == SPW_ERROR_OUT_OF_MEMORY);
+  });
+}
+
 TEST(AbiOverflow, AFreedBlockWaitsForItsStreams) {
   in_child(
       {{"SPILLWAY_CONF", "limit:20MiB,overflow:host,overflow_limit:70MiB"},

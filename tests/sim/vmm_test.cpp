@@ -166,6 +166,27 @@ TEST_F(VmmTest, ADriverMayMakeNoHostMemory) {
   }
 }
 
+TEST_F(VmmTest, ADriverMayMakeMemoryAtANumaNodeAloneOrFaultThere) {
+  CUmemAllocationProp prop = device_memory();
+  CUmemGenericAllocationHandle handle = 0;
+  const auto answers = [](int attribute) {
+    int answer = -1;
+    EXPECT_EQ(cuDeviceGetAttribute(&answer, static_cast<CUdevice_attribute>(attribute), 0), CUDA_SUCCESS);
+    return answer;
+  };
+  start("host_vmm:off,host_numa:on");
+  EXPECT_EQ(answers(141), 1);
+  EXPECT_EQ(answers(145), 0);
+  prop.location = {static_cast<CUmemLocationType>(2), 0};  // the host
+  EXPECT_EQ(cuMemCreate(&handle, kPage, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
+  prop.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  SIM_OK(cuMemCreate(&handle, kPage, &prop, 0));
+  start("host_numa:fault");
+  EXPECT_EQ(answers(141), 1);
+  EXPECT_EQ(answers(145), 1);
+  EXPECT_DEATH(cuMemCreate(&handle, kPage, &prop, 0), "");
+}
+
 TEST_F(VmmTest, ExportedHandlesComeBackAsTheSameMemory) {
   CUmemAllocationProp prop = device_memory();
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
