@@ -47,7 +47,8 @@ CachedRange* Borrowing::take_expected(Heap& heap, const Request& request) {
   const CachedRange* expected = heap.predictor().expected(request);
   if (expected != nullptr) heap.pages().list_missing(*expected, missing);
   if (missing.empty()) return nullptr;
-  std::vector<std::pair<Heap*, std::vector<PageId>>> by_owner;  // not in the order of their addresses
+  std::vector<std::pair<Heap*, std::vector<PageId>>>
+      by_owner;  // in the order of the pages: the same in every run
   for (const PageId id : missing) {
     Heap* owner = parts_.store->page(id).owner.load(std::memory_order_relaxed);
     if (owner == nullptr || owner == &heap) return nullptr;

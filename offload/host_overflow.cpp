@@ -51,7 +51,7 @@ std::shared_ptr<const HostPlacement> HostOverflow::placement() {
 
 // ---- Place
 
-Result<PhysicalHandle> HostOverflow::create(uint64_t bytes) const {
+Result<PhysicalHandle> HostOverflow::create_handle(uint64_t bytes) const {
   if (has_host_) return PhysicalHandle::create_on_host(driver_, bytes);
   if (node_ >= 0) return PhysicalHandle::create_on_node(driver_, node_, bytes);
   return Status::unsupported("the driver makes no memory of the host");
@@ -59,7 +59,7 @@ Result<PhysicalHandle> HostOverflow::create(uint64_t bytes) const {
 
 Result<HostOverflow::Block> HostOverflow::map_host_memory(uint64_t bytes, uint64_t* va) {
   const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  Result<PhysicalHandle> handle = create(rounded);
+  Result<PhysicalHandle> handle = create_handle(rounded);
   if (!handle.ok()) return handle.take_status();
   Result<MappedRange> range = MappedRange::reserve(driver_, rounded);
   if (!range.ok()) return range.take_status();

@@ -62,7 +62,7 @@ class HostOverflow : public std::enable_shared_from_this<HostOverflow> {
 
   HostOverflow(const Driver& driver, Arena& arena, PinnedArena& pinned, const HostOverflowOptions& options);
   Result<Block> make(uint64_t bytes, uint64_t* va);
-  Result<PhysicalHandle> create(uint64_t bytes) const;
+  Result<PhysicalHandle> create_handle(uint64_t bytes) const;
   Result<Block> map_host_memory(uint64_t bytes, uint64_t* va);
   Result<Block> pin_host_memory(uint64_t bytes, uint64_t* va);
   void give_back(Block block);

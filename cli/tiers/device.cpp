@@ -185,7 +185,7 @@ Result<Json> device_facts(int device, uint64_t bytes) {
              {"driver", driver.value()->version()},
              {"total_bytes", properties->total_bytes},
              {"vmm", properties->vmm_supported},
-             {"host_memory_mapped", answer_of(std::max(properties->host_vmm, properties->host_numa_vmm))},
+             {"host_memory_mapped", answer_of(properties->host_vmm)},
              {"numa_node", properties->host_numa_id},
              {"copy_out_bytes_per_s", nullptr},
              {"copy_in_bytes_per_s", nullptr},
