@@ -16,10 +16,11 @@ set(environment PYTHONPATH=${CMAKE_SOURCE_DIR}/python:${helpers}
   ${on_gpu})
 set(on_device ${SPILLWAY_PYTHON} ${helpers}/on_device.py ${CMAKE_BINARY_DIR}/lib/sim)
 
-# spillway_python_test(NAME [SIMULATED]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
-# SIMULATED: of the simulated device alone.
+# spillway_python_test(NAME [SIMULATED] [COMPUTES]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
+# SIMULATED: of the simulated device alone. COMPUTES: on a GPU it looks at what kernels have computed, so that it does not run on the
+# simulated driver without controls; the others do, in one mode, or in each where asked for (ctest -C long).
 function(spillway_python_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;COMPUTES" "" "")
   if(arg_SIMULATED AND SPILLWAY_TEST_GPU)
     return()
   endif()
@@ -30,7 +31,23 @@ function(spillway_python_test name)
     FIXTURES_REQUIRED torch_extension)
   if(NOT arg_SIMULATED)
     set_tests_properties(${test} PROPERTIES LABELS gpu)
+    if(NOT arg_COMPUTES AND NOT SPILLWAY_TEST_GPU)
+      spillway_uncontrolled_python_tests(${test} ${name})
+    endif()
   endif()
+endfunction()
+
+function(spillway_uncontrolled_python_tests test name)
+  foreach(completion IN LISTS SPILLWAY_COMPLETIONS)
+    set(uncontrolled uncontrolled.${completion}.${test})
+    set(configurations CONFIGURATIONS long)
+    if(completion STREQUAL "late")
+      set(configurations "")
+    endif()
+    add_test(NAME ${uncontrolled} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py ${configurations})
+    set_tests_properties(${uncontrolled} PROPERTIES TIMEOUT 1800 LABELS uncontrolled FIXTURES_REQUIRED torch_extension
+      ENVIRONMENT "${environment};SPILLWAY_TEST_GPU=1;SPILLWAY_UNCONTROLLED=completion:${completion}")
+  endforeach()
 endfunction()
 
 # spillway_native_python_test(NAME): the same program on PyTorch's own allocator, simulated, as FOLDER.NAME_native. It judges the

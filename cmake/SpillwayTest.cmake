@@ -1,6 +1,9 @@
 # spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS one]): a GoogleTest program whose cases are ctest's tests.
 # Tests run on the simulated driver, named by SPILLWAY_LIBCUDA. With SPILLWAY_TEST_GPU=ON they are told so by a variable of that
 # name instead, and the same programs run on the machine's own driver: configure so, then `ctest -L gpu`.
+#
+# What is labelled gpu runs on a simulated driver without controls besides, of 80 GiB, as uncontrolled.MODE.NAME, in each mode in
+# which enqueued work may complete: what passes there asks for nothing that a real driver lacks.
 enable_testing()
 include(GoogleTest)
 option(SPILLWAY_TEST_GPU "Run the tests on this machine's own CUDA driver" OFF)
@@ -11,6 +14,11 @@ if(SPILLWAY_TEST_GPU)
 else()
   set(SPILLWAY_TEST_DRIVER "SPILLWAY_LIBCUDA=${CMAKE_BINARY_DIR}/lib/sim/libcuda.so.1")
 endif()
+
+set(SPILLWAY_COMPLETIONS instant late run-ahead)
+# Of what stands for a GPU, by the mode; the simulated libcuda.so.1 is in lib/uncontrolled.
+set(SPILLWAY_UNCONTROLLED_DRIVER
+  "SPILLWAY_TEST_GPU=1;SPILLWAY_LIBCUDA=${CMAKE_BINARY_DIR}/lib/uncontrolled/libcuda.so.1;SPILLWAY_UNCONTROLLED=completion:")
 
 function(spillway_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
@@ -24,6 +32,15 @@ function(spillway_test name)
   # A property without a value would take the next one's name for it.
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")
+  endif()
+  if("gpu" IN_LIST arg_LABELS AND NOT SPILLWAY_TEST_GPU AND NOT SPILLWAY_SANITIZE AND NOT SPILLWAY_COVERAGE)
+    add_dependencies(${name} spillway_sim_uncontrolled)
+    foreach(completion IN LISTS SPILLWAY_COMPLETIONS)
+      set(uncontrolled uncontrolled.${completion}.${name})
+      add_test(NAME ${uncontrolled} COMMAND ${name} --gtest_brief=1)
+      set_tests_properties(${uncontrolled} PROPERTIES TIMEOUT 600 LABELS uncontrolled
+        ENVIRONMENT "${SPILLWAY_UNCONTROLLED_DRIVER}${completion};SPILLWAY_TEST_STEPS=500")
+    endforeach()
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()

@@ -168,3 +168,13 @@ SPWSIM_EXPORT cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address,
                                            unsigned flags) {
   return cuStreamWriteValue32(per_thread(stream), address, value, flags);
 }
+SPWSIM_EXPORT cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return wait_value_on(address, value, flags, stream);
+}
+SPWSIM_EXPORT cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return wait_value_on(address, value, flags, stream);
+}
+SPWSIM_EXPORT cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                          unsigned flags) {
+  return wait_value_on(address, value, flags, per_thread(stream));
+}

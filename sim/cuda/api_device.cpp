@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "sim/cuda/call.h"
+#include "sim/cuda/flavour.h"
 
 using namespace spillway::sim;
 
@@ -110,10 +111,11 @@ CUresult cuInit(unsigned flags) {
   State& state = call.state();
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!state.initialized && !state.ended) {
-    const std::string problem =
-        state.configure(std::getenv("SPILLWAY_SIM"), std::getenv("CUDA_VISIBLE_DEVICES"));
+    const char* chosen = std::getenv(kFlavour.variable);
+    const std::string text = kFlavour.defaults + std::string(chosen != nullptr ? chosen : "");
+    const std::string problem = state.configure(text.c_str(), std::getenv("CUDA_VISIBLE_DEVICES"));
     if (!problem.empty()) {
-      const std::string line = "SPILLWAY_SIM: " + problem;
+      const std::string line = kFlavour.variable + (": " + problem);
       std::fprintf(stderr, "%s\n", line.c_str());
       return fail(CUDA_ERROR_INVALID_VALUE, line);
     }

@@ -1,5 +1,6 @@
 #include "sim/cuda/copies.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "sim/cuda/addresses.h"
@@ -87,6 +88,25 @@ bool context_device(CUcontext handle, int* device) {
 
 }  // namespace
 
+bool is_ready(const Work& work) {
+  if (work.kind != Work::Kind::kWaitValue) return true;
+  uint64_t left = 0;
+  char* bytes = State::get().memory.bytes_at(work.to, &left);
+  if (bytes == nullptr) return true;  // unmapped by now
+  // The program writes it when it likes.
+  const uint32_t value = std::atomic_ref(*reinterpret_cast<uint32_t*>(bytes)).load(std::memory_order_acquire);
+  switch (work.comparison) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+      return static_cast<int32_t>(value - work.awaited) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return value == work.awaited;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (value & work.awaited) != 0;
+    default:  // CU_STREAM_WAIT_VALUE_NOR
+      return (value | work.awaited) != UINT32_MAX;
+  }
+}
+
 void run_work(Work& work, Lock& lock) {
   State& state = State::get();
   switch (work.kind) {
@@ -107,6 +127,8 @@ void run_work(Work& work, Lock& lock) {
       break;
     case Work::Kind::kWait:
       wait_for_record(*work.event, work.record, lock);
+      break;
+    case Work::Kind::kWaitValue:
       break;
   }
 }
@@ -179,6 +201,26 @@ CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, 
   }
   return enqueue(state, stream, std::move(work), {{to, count * width, true, false}}, entry_point_name(entry),
                  call.lock());
+}
+
+CUresult wait_value_on(CUdeviceptr address, uint32_t value, unsigned comparison, CUstream handle) {
+  Call call(EntryPoint::k_cuStreamWaitValue32, kNeedsContext);
+  if (call.refused()) return call.result();
+  State& state = call.state();
+  Stream* stream = find_stream(state, handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  uint64_t left = 0;
+  const bool is_flag = comparison <= CU_STREAM_WAIT_VALUE_NOR && address % sizeof(uint32_t) == 0;
+  if (!is_flag || !device_visible(state, address)) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture != nullptr || state.memory.bytes_at(address, &left) == nullptr) {
+    return fail(CUDA_ERROR_NOT_SUPPORTED, "cuStreamWaitValue32 in a capture, or of memory without bytes");
+  }
+  WorkPtr work(new Work);
+  work->kind = Work::Kind::kWaitValue;
+  work->to = address;
+  work->awaited = value;
+  work->comparison = comparison;
+  return enqueue(state, stream, std::move(work), {}, "cuStreamWaitValue32", call.lock());
 }
 
 }  // namespace spillway::sim

@@ -24,4 +24,8 @@ CUresult copy_on(const Copy& copy, CUstream stream, bool synchronous);
 CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, uint64_t count,
                  CUstream stream);
 
+// What the stream does next waits for the 4 bytes at the address, of pinned memory or of the device's: flush
+// flags are refused, captures too.
+CUresult wait_value_on(CUdeviceptr address, uint32_t value, unsigned comparison, CUstream stream);
+
 }  // namespace spillway::sim

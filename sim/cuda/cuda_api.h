@@ -8,6 +8,7 @@
 #undef cuCtxCreate
 #undef cuEventElapsedTime
 #undef cuStreamGetCaptureInfo
+#undef cuStreamWaitValue32
 #undef cuStreamWriteValue32
 #undef cuGetProcAddress
 #undef cuDeviceGetUuid

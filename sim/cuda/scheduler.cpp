@@ -1,6 +1,7 @@
 #include "sim/cuda/scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "sim/cuda/work.h"
 
@@ -10,8 +11,9 @@ void WorkDeleter::operator()(Work* work) const {
   delete work;
 }
 
-void Scheduler::reset(Completion completion, uint64_t seed, Run run) {
+void Scheduler::reset(Completion completion, uint64_t seed, IsReady is_ready, Run run) {
   completion_ = completion;
+  is_ready_ = is_ready;
   run_ = run;
   random_.seed(seed);
   timelines_.clear();
@@ -48,7 +50,7 @@ uint64_t Scheduler::enqueue(TimelineId id, WorkPtr work, Lock& lock) {
   const uint64_t position = ++timeline.enqueued;
   timeline.clock.raise(id, position);
   if (work != nullptr) timeline.pending.push_back({position, kNoTimeline, 0, std::move(work), false});
-  if (completion_ == Completion::kInstant) force(id, position, lock);
+  if (completion_ == Completion::kInstant) advance(id, position, lock);
   return position;
 }
 
@@ -80,8 +82,8 @@ std::vector<uint64_t> Scheduler::closure(TimelineId id, uint64_t position) const
   return until;
 }
 
-// Moves the timeline one item on towards `until`; false if it must wait for another timeline or a running
-// function.
+// Moves the timeline one item on towards `until`; false if it must wait for another timeline, a running
+// function or a word of memory.
 bool Scheduler::step(TimelineId id, uint64_t until, Lock& lock) {
   Timeline& timeline = timelines_[id];
   if (timeline.pending.empty() || timeline.pending.front().position > until) {
@@ -93,6 +95,7 @@ bool Scheduler::step(TimelineId id, uint64_t until, Lock& lock) {
   const bool moved = timeline.completed < item.position - 1;
   timeline.completed = std::max(timeline.completed, item.position - 1);
   if (item.running) return moved;
+  if (item.work != nullptr && !is_ready_(*item.work)) return moved;
   if (item.after != kNoTimeline) {
     if (timelines_[item.after].completed < item.after_position) return moved;
     timeline.pending.pop_front();
@@ -106,12 +109,12 @@ bool Scheduler::step(TimelineId id, uint64_t until, Lock& lock) {
   return true;
 }
 
-void Scheduler::force(TimelineId id, uint64_t position, Lock& lock) {
+bool Scheduler::advance(TimelineId id, uint64_t position, Lock& lock) {
   Timeline& timeline = timelines_[id];
-  if (timeline.completed >= position) return;
+  if (timeline.completed >= position) return true;
   if (timeline.pending.empty() || timeline.pending.front().position > position) {
     timeline.completed = position;
-    return;
+    return true;
   }
   const std::vector<uint64_t> until = closure(id, position);
   std::vector<TimelineId> active;
@@ -131,9 +134,16 @@ void Scheduler::force(TimelineId id, uint64_t position, Lock& lock) {
         active.pop_back();
       }
     }
-    // Only a host function that another thread runs can hold everything up: dependencies have no cycles.
-    if (!moved) ran_.wait(lock);
+    if (!moved) return false;
   }
+  return true;
+}
+
+void Scheduler::force(TimelineId id, uint64_t position, Lock& lock) {
+  // Dependencies have no cycles: what holds everything up is a host function that another thread runs, or a
+  // word of memory, which nobody announces.
+  constexpr std::chrono::milliseconds kLook{1};
+  while (!advance(id, position, lock)) ran_.wait_for(lock, kLook);
 }
 
 }  // namespace spillway::sim

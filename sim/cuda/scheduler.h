@@ -4,6 +4,9 @@
 // nothing else does. So work runs as late as the program permits. In Completion::kInstant it runs when it is
 // enqueued.
 //
+// A stream that waits for a word of memory (cuStreamWaitValue32) stands still until the word is there, in
+// every mode; whoever asks about it or waits for it looks.
+//
 // A position without bytes to move costs a counter; only copies, fills, host functions and waits for other
 // timelines that are not complete are stored, so millions of positions take no memory.
 //
@@ -42,10 +45,12 @@ struct WorkPoint {
 
 class Scheduler {
  public:
+  // Tells whether the work may run now, as far as memory says.
+  using IsReady = bool (*)(const Work& work);
   // Runs the work. If it must be run without the lock, gives it up and takes it again.
   using Run = void (*)(Work& work, Lock& lock);
 
-  void reset(Completion completion, uint64_t seed, Run run);
+  void reset(Completion completion, uint64_t seed, IsReady is_ready, Run run);
 
   TimelineId open();
   void close(TimelineId id);
@@ -70,6 +75,9 @@ class Scheduler {
   }
   // Tells whether anything on the timeline has bytes to move or another timeline to wait for.
   bool waits(TimelineId id) const { return !timelines_[id].pending.empty(); }
+  // Runs what can run of this position and all that it depends on; false if something holds it up.
+  bool advance(TimelineId id, uint64_t position, Lock& lock);
+  // The same, and waits for what holds it up.
   void force(TimelineId id, uint64_t position, Lock& lock);
   void force(const WorkPoint& point, Lock& lock) {
     if (point.timeline != kNoTimeline) force(point.timeline, point.position, lock);
@@ -104,6 +112,7 @@ class Scheduler {
   std::vector<uint64_t> closure(TimelineId id, uint64_t position) const;
 
   Completion completion_ = Completion::kInstant;
+  IsReady is_ready_ = nullptr;
   Run run_ = nullptr;
   std::mt19937_64 random_;
   std::deque<Timeline> timelines_;

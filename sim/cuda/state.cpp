@@ -69,7 +69,7 @@ std::string State::configure(const char* text, const char* visible) {
   abandoned.clear();
   opened_memory.clear();
   shared_records.clear();
-  scheduler.reset(config.completion, config.seed, run_work);
+  scheduler.reset(config.completion, config.seed, is_ready, run_work);
   detector.reset(config.races, &scheduler.host());
   enqueues = host_waits = stream_waits = dead_streams = 0;
   if (!memory.reset(config, std::move(account)))

@@ -175,6 +175,8 @@ void wait_stream(State& state, Stream* stream, Lock& lock);
 void wait_context(State& state, Context* context, Lock& lock);
 // Frees a block of cuMemAlloc, of a pool or of a graph, and its addresses.
 void free_allocation(State& state, Mapping* mapping);
+// What the scheduler asks of a piece of work, and does with it.
+bool is_ready(const Work& work);
 void run_work(Work& work, Lock& lock);
 
 }  // namespace spillway::sim

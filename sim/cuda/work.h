@@ -16,7 +16,7 @@ namespace spillway::sim {
 struct SharedEvent;
 
 struct Work {
-  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback, kWait };
+  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback, kWait, kWaitValue };
   Kind kind = Kind::kCopy;
   uint64_t to = 0;
   uint64_t from = 0;
@@ -25,6 +25,8 @@ struct Work {
   bool from_pageable = false;
   std::array<char, 16> value{};     // kFill, kTouch
   uint32_t width = 1;               // kFill, kTouch: bytes of the value
+  uint32_t awaited = 0;             // kWaitValue, of the word at `to`
+  unsigned comparison = 0;          // CUstreamWaitValue_flags
   std::vector<char> staged;         // kCopy: the source, taken at the call from pageable memory
   std::vector<SpwSimRange> ranges;  // kTouch: what is written
   CUhostFn function = nullptr;      // kHostFunction

@@ -30,6 +30,7 @@ TEST(AbiPinned, AllocatesCountsAndFrees) {
     SPW_CHECK(stats.requested_bytes.current == kMiB + 1 && stats.active_bytes.current == kMiB + 512);
     SPW_CHECK(stats.reserved_bytes.current == 2 * kMiB && stats.chunks.current == 1);
     SPW_CHECK(spw_pinned_free(block) == SPW_OK);
+    SPW_CHECK(driver->cuCtxSynchronize() == CUDA_SUCCESS);
     SPW_CHECK(spw_pinned_trim() == SPW_OK);
     SPW_CHECK(pinned_stats().reserved_bytes.current == 0 && pinned_stats().blocks.peak == 1);
     SPW_CHECK(spw_pinned_stats_reset_peaks() == SPW_OK && pinned_stats().blocks.peak == 0);

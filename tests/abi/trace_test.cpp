@@ -289,7 +289,8 @@ TEST_F(TraceTest, WithoutAFileTheProgramRuns) {
 
 TEST_F(TraceTest, WithoutRoomItEndsWithAWholeFrameAndTheProgramRuns) {
   Environment environment = with();
-  environment["SPILLWAY_SIM"] = "backing:none";  // the limit is for the memory of a simulated device too
+  // The limit is for the memory of a simulated device too.
+  environment["SPILLWAY_SIM"] = environment["SPILLWAY_UNCONTROLLED"] = "backing:none";
   in_child(
       environment,
       [] {

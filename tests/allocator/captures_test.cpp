@@ -87,6 +87,7 @@ TEST_F(Captures, ACapturedStreamDoesNotGetItsPlaceBack) {
 
 TEST_F(Captures, ACapturedStreamDoesNotWaitForItsPendingFrees) {
   use_and_free(captured_);
+  const Gate gate = device_.hold(other_);
   pass_on_and_free(use(captured_), captured_, other_);
   begin();
   expect_out_of_memory(captured_);
@@ -372,7 +373,9 @@ TEST_F(Captures, TheEndOfAnArenaWaitsForWhatIsEnqueued) {
   arena_.reset();
   device_.driver->cuCtxSynchronize();
   EXPECT_EQ(device_.reports(), "");
-  EXPECT_EQ(device_.live_mappings(), 0u);
+  if (device_.simulated()) {
+    EXPECT_EQ(device_.live_mappings(), 0u);
+  }
 }
 
 TEST_F(Captures, TheEndOfAnArenaEndsNoCapture) {

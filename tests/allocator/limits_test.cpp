@@ -68,7 +68,7 @@ TEST(Limits, ALowerLimitStopsGrowthAtOnceAndAHigherOneLetsItGoOn) {
   for (int round = 0; round < 3; ++round) {
     for (const bool by_reserve : {false, true}) {
       const auto restrict_to = [&](uint64_t bytes) {
-        return by_reserve ? arena->set_reserve(512 * kMiB - bytes) : arena->set_limit(bytes);
+        return by_reserve ? arena->set_reserve(device.reserve_but(bytes)) : arena->set_limit(bytes);
       };
       load.blocks = 1;
       load.run();
@@ -121,7 +121,7 @@ TEST_P(LoweredLimits, WhatIsCachedBeyondThemGoesBackAtOnce) {
   void* more = must_allocate(*arena, 20 * kMiB, nullptr);
   SPW_EXPECT_OK(Arena::free(more));
   EXPECT_EQ(arena->allocate(60 * kMiB, nullptr, &more).code(), SPW_ERROR_OUT_OF_MEMORY);
-  SPW_EXPECT_OK(arena->set_reserve(492 * kMiB));
+  SPW_EXPECT_OK(arena->set_reserve(device.reserve_but(20 * kMiB)));
   arena->keep_limit();
   EXPECT_EQ(reserved(*arena), static_cast<int64_t>(20 * kMiB));
   SPW_EXPECT_OK(arena->set_reserve(0));

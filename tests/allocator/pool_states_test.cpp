@@ -144,8 +144,9 @@ TEST_F(PoolStates, ABlockOfBothKeepsItsStreams) {
   void* const kept = in_pool(4 * kMiB, stream_);
   void* const small = in_pool(600, stream_);
   const PoolState state = checkpoint();
+  device_.order(stream_, other_);
+  const Gate gate = device_.hold(other_);
   for (void* block : {kept, small}) {
-    device_.order(stream_, other_);
     device_.touch(other_, block, 600);
     SPW_EXPECT_OK(Arena::record_stream(block, other_));
   }
@@ -166,12 +167,14 @@ TEST_F(PoolStates, MemoryThatAnotherStreamUsesIsNotGivenAgainBeforeThat) {
     void* const user = in_pool(bytes == 900 ? 900 : 4 * kMiB, stream_);
     EXPECT_TRUE(user == block);
     device_.order(stream_, other_);
+    const Gate gate = device_.hold(other_);
     device_.touch(other_, user, 900);
     SPW_EXPECT_OK(Arena::record_stream(user, other_));
     // Live, and to be freed by the restoration: its place is wanted for the larger block.
     if (bytes != 900) expect_refused(state, "another stream still uses it");
     SPW_EXPECT_OK(Arena::free(user));
     expect_refused(state, "another stream still uses it");
+    gate.open();
     EXPECT_EQ(device_.driver->cuCtxSynchronize(), CUDA_SUCCESS);
     restore(state);
     EXPECT_EQ(live()[block], bytes);

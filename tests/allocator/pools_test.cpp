@@ -317,7 +317,9 @@ TEST(Pools, AWaitForPendingFreesLeavesTheCaptureOfAnotherStreamAlone) {
   SPW_EXPECT_OK(Arena::free(block));
   device.begin_capture(captured);
   block = must_allocate(*arena, 60 * kMiB, owner);
-  EXPECT_EQ(arena->stats().host_waits, 1);
+  if (device.simulated()) {
+    EXPECT_EQ(arena->stats().host_waits, 1);
+  }
   device.discard_capture(captured);
   device.touch(owner, block, 60 * kMiB);
   EXPECT_EQ(device.reports(), "");

@@ -59,6 +59,7 @@ TEST_F(SharedBlocksTest, AreReusedForTheSameSizeBehindAllTheirStreams) {
   void* block = must_share(*arena_, kMiB, owner);
   device_.touch(owner, block, kExtent);
   device_.order(owner, user);
+  const Gate gate = device_.hold(user);
   device_.touch(user, block, kExtent);
   SPW_EXPECT_OK(Arena::record_stream(block, user));
   SPW_EXPECT_OK(Arena::free(block));
@@ -90,11 +91,13 @@ TEST_F(SharedBlocksTest, OfStreamsThatAreGoneWaitForTheDevice) {
 TEST_F(SharedBlocksTest, OnceExportedGoBackToTheDriver) {
   void* block = must_share(*arena_, kMiB, nullptr);
   must_export(static_cast<char*>(block) + 4096);
+  const Gate gate = device_.hold(nullptr);
   device_.touch(nullptr, block, kExtent);
   SPW_EXPECT_OK(Arena::free(block));
   EXPECT_EQ(Arena::export_block(block).status().code(), SPW_ERROR_INVALID_POINTER);
   void* other = must_share(*arena_, kMiB, nullptr);
   EXPECT_NE(other, block) << "another process may still look at it";
+  gate.open();
   device_.driver->cuCtxSynchronize();
   SPW_EXPECT_OK(Arena::free(other));
   EXPECT_EQ(arena_->stats().reserved_bytes.all.current, kExtent) << "the exported one is gone";
@@ -234,7 +237,9 @@ TEST_F(SharedBlocksTest, TheEndOfAnArenaWaitsForThem) {
   arena_.reset();
   device_.driver->cuCtxSynchronize();
   EXPECT_EQ(device_.reports(), "");
-  EXPECT_EQ(device_.live_mappings(), 0u);
+  if (device_.simulated()) {
+    EXPECT_EQ(device_.live_mappings(), 0u);
+  }
 }
 
 TEST_F(SharedBlocksTest, StayMappedAtTheEndOfAnArenaWhileSomethingCaptures) {

@@ -121,6 +121,7 @@ TEST_F(StreamIdentity, AHeapTakenOverKeepsWaitingForOthersUses) {
   const CUstream first = make();
   void* block = must_allocate(*arena, 40 * kMiB, first);
   device_.order(first, user);
+  const Gate gate = device_.hold(user);
   device_.touch(user, block, 40 * kMiB);
   SPW_EXPECT_OK(Arena::record_stream(block, user));
   SPW_EXPECT_OK(Arena::free(block));
@@ -130,6 +131,7 @@ TEST_F(StreamIdentity, AHeapTakenOverKeepsWaitingForOthersUses) {
   const CUstream second = make();
   use(*arena, 10 * kMiB, second);
   EXPECT_EQ(arena->stats().pending_bytes, static_cast<int64_t>(40 * kMiB));
+  gate.open();
   use(*arena, 50 * kMiB, second);
   EXPECT_EQ(device_.reports(), "");
   SPW_EXPECT_OK(arena->validate());

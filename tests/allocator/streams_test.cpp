@@ -91,7 +91,8 @@ TEST(Streams, AreQuietOnceTheirWorkIsDone) {
   const CUstream stream = device.stream();
   void* block = must_allocate(*arena, 20 * kMiB, stream);
   EXPECT_TRUE(arena->is_quiet());
-  if (device.simulated()) {
+  {
+    const Gate gate = device.hold(stream);
     device.touch(stream, block, 20 * kMiB);
     EXPECT_FALSE(arena->is_quiet());
   }
@@ -119,6 +120,7 @@ TEST(Streams, ARecordedStreamDelaysReuse) {
   void* block = must_allocate(*arena, 20 * kMiB, owner);
   device.touch(owner, block, 20 * kMiB);
   device.order(owner, user);
+  const Gate gate = device.hold(user);
   device.touch(user, block, 20 * kMiB);
   SPW_EXPECT_OK(Arena::record_stream(block, user));
   SPW_EXPECT_OK(Arena::free(block));

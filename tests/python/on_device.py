@@ -1,4 +1,5 @@
-"""Runs Python on the device that tests use: a GPU where SPILLWAY_TEST_GPU is set, else the simulated one.
+"""Runs Python on the device that tests use: a GPU where SPILLWAY_TEST_GPU is set, else the simulated one. Where
+SPILLWAY_UNCONTROLLED is set too, what is tested for a GPU runs on a simulated driver that has no controls.
 
 usage: on_device.py STAND_INS PYTHON_ARGUMENT...
 """
@@ -13,9 +14,12 @@ from pathlib import Path
 def environment(stand_ins: Path) -> dict[str, str]:
     """The simulated device goes before the libraries of NVIDIA, wherever PyTorch looks for them."""
     values = dict(os.environ)
-    if not values.get("SPILLWAY_TEST_GPU"):
-        values["LD_PRELOAD"] = ":".join(str(path) for path in sorted(stand_ins.glob("*.so.*")))
-        values.setdefault("SPILLWAY_LIBCUDA", str(stand_ins / "libcuda.so.1"))
+    uncontrolled = "SPILLWAY_UNCONTROLLED" in values
+    if not values.get("SPILLWAY_TEST_GPU") or uncontrolled:
+        driver = stand_ins.with_name("uncontrolled" if uncontrolled else stand_ins.name) / "libcuda.so.1"
+        others = [path for path in sorted(stand_ins.glob("*.so.*")) if path.name != driver.name]
+        values["LD_PRELOAD"] = ":".join(str(path) for path in [driver, *others])
+        values.setdefault("SPILLWAY_LIBCUDA", str(driver))
         # Tests run side by side, and what PyTorch computes in them is small.
         values.setdefault("OMP_NUM_THREADS", "1")
     return values

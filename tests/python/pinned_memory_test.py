@@ -151,6 +151,7 @@ print(active())
         self.assertEqual(done.stdout.strip(), "[0, 0, 0, 1]", done.stderr)
 
     def test_what_a_graph_pins_stays_until_it_is_gone(self) -> None:
+        others = held_bytes()  # such as what a loader's thread has not let go of yet
         source = torch.ones(MIB, dtype=torch.uint8, device="cuda")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -163,8 +164,9 @@ print(active())
         graph.replay()
         graph.reset()
         del graph
+        torch.cuda.synchronize()
         torch._C._host_emptyCache()
-        self.assertEqual(held_bytes(), 0)
+        self.assertEqual(held_bytes(), others)
 
 
 class Counters(Pinned):

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "tests/support/sim_device.h"
@@ -26,6 +27,54 @@ TEST_F(StreamTest, InstantWorkIsCompleteWhenEnqueued) {
   SIM_OK(cuEventRecord(done, work));
   SIM_EXPECT_OK(cuEventQuery(done));
   SIM_EXPECT_OK(cuStreamQuery(work));
+}
+
+TEST_F(StreamTest, AStreamThatWaitsForAWordOfMemoryStandsStillInEveryMode) {
+  for (const char* mode : {"completion:instant", "completion:late", "completion:run-ahead"}) {
+    start(mode);
+    const CUstream held = stream();
+    const CUstream behind = stream();
+    const CUstream free = stream();
+    const CUdeviceptr block = alloc();
+    const CUevent reached = event();
+    void* word = nullptr;
+    CUdeviceptr address = 0;
+    SIM_OK(cuMemHostAlloc(&word, sizeof(uint32_t), CU_MEMHOSTALLOC_DEVICEMAP));
+    std::atomic_ref<uint32_t> gate(*static_cast<uint32_t*>(word));
+    gate = 0;
+    SIM_OK(cuMemHostGetDevicePointer(&address, word, 0));
+    SIM_OK(cuStreamWaitValue32(held, address, 1, CU_STREAM_WAIT_VALUE_EQ));
+    SIM_OK(cuMemsetD8Async(block, 7, 16, held));
+    SIM_OK(cuEventRecord(reached, held));
+    SIM_OK(cuStreamWaitEvent(behind, reached, 0));
+    SIM_OK(cuMemsetD8Async(block + 16, 7, 16, behind));
+    SIM_OK(cuStreamSynchronize(free));
+    for (int look = 0; look < 200; ++look) {
+      EXPECT_EQ(cuStreamQuery(held), CUDA_ERROR_NOT_READY) << mode;
+      EXPECT_EQ(cuStreamQuery(behind), CUDA_ERROR_NOT_READY) << mode;
+    }
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      gate = 1;
+    });
+    SIM_OK(cuStreamSynchronize(behind));
+    EXPECT_EQ(gate, 1u) << mode;
+    opener.join();
+    SIM_EXPECT_OK(cuEventQuery(reached));
+    EXPECT_EQ(byte_at(block), 7u);
+    EXPECT_EQ(byte_at(block + 16), 7u);
+  }
+}
+
+TEST_F(StreamTest, WaitsForMemoryThatAreRefused) {
+  const CUstream stream = this->stream();
+  const CUdeviceptr block = alloc();
+  EXPECT_EQ(cuStreamWaitValue32(stream, block + 2, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamWaitValue32(stream, block, 1, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamWaitValue32(stream, 64, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_ERROR_INVALID_VALUE);
+  start("backing:none");
+  EXPECT_EQ(cuStreamWaitValue32(this->stream(), alloc(), 1, CU_STREAM_WAIT_VALUE_EQ),
+            CUDA_ERROR_NOT_SUPPORTED);
 }
 
 TEST_F(StreamTest, RunAheadCompletesOnlyWhatTheHostWaitsFor) {

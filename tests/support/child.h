@@ -17,6 +17,11 @@
 
 namespace spillway::test {
 
+// Tells whether the device is a real one, or a simulated one that has no more controls than that.
+inline bool lacks_controls() {
+  return std::getenv("SPILLWAY_TEST_GPU") != nullptr;
+}
+
 // Ends the child, with what was expected and the last error of the library.
 #define SPW_CHECK(condition)                                                                                 \
   do {                                                                                                       \

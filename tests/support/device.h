@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,9 +17,24 @@
 
 namespace spillway::test {
 
+// Holds a stream up while it is closed, see Device::hold.
+class Gate {
+ public:
+  explicit Gate(uint32_t* word) : word_(word) {}
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void open() const { std::atomic_ref(*word_).store(1); }
+
+ private:
+  uint32_t* word_;
+};
+
 class Device {
  public:
-  explicit Device(const std::string& configuration = "capacity:1GiB") {
+  explicit Device(const std::string& configuration = "capacity:1GiB")
+      : capacity_bytes_(capacity_of(configuration)),
+        has_vmm_(configuration.find("vmm:off") == std::string::npos) {
     Result<std::shared_ptr<const Driver>> opened = Driver::open();
     if (!opened.ok()) throw std::runtime_error(opened.status().text());
     driver = opened.value();
@@ -48,6 +65,7 @@ class Device {
   }
   ~Device() {
     driver->cuCtxSynchronize();
+    for (uint32_t* gate : gates_) driver->cuMemFreeHost(gate);
     for (CUstream stream : streams_) driver->cuStreamDestroy(stream);
     driver->cuCtxSetCurrent(nullptr);
     driver->cuDevicePrimaryCtxRelease(0);
@@ -57,7 +75,11 @@ class Device {
 
   bool simulated() const { return configure != nullptr; }
 
-  std::unique_ptr<Arena> arena(const ArenaOptions& options = {}) const {
+  // What a device without controls has too much of is kept from the arena: its limit is the capacity that the
+  // configuration names.
+  std::unique_ptr<Arena> arena(ArenaOptions options = {}) const {
+    if (!simulated()) options.limit_bytes = std::min(options.limit_bytes, capacity_bytes_);
+    if (!simulated()) options.use_vmm = options.use_vmm && has_vmm_;
     Result<std::unique_ptr<Arena>> arena = Arena::create(driver, 0, options);
     if (!arena.ok()) throw std::runtime_error(arena.status().text());
     return std::move(arena.value());
@@ -80,6 +102,29 @@ class Device {
     }
     const SpwSimRange range{reinterpret_cast<uint64_t>(pointer), bytes, 0, 0};
     EXPECT_EQ(touch_ranges(on, &range, 1, SPW_SIM_READ_WRITE), CUDA_SUCCESS);
+  }
+  // What the stream is told from now on does not begin before the gate opens: on whatever device, the stream
+  // has work. An arena waits for its streams as it ends: the gate is to end before that.
+  [[nodiscard]] Gate hold(CUstream stream) {
+    using WaitValue = decltype(&cuStreamWaitValue32_v2);
+    const auto wait_value = reinterpret_cast<WaitValue>(driver->find("cuStreamWaitValue32_v2"));
+    void* word = nullptr;
+    CUdeviceptr address = 0;
+    if (driver->cuMemHostAlloc(&word, sizeof(uint32_t), CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) {
+      throw std::runtime_error("no pinned memory for a gate");
+    }
+    gates_.push_back(static_cast<uint32_t*>(word));
+    *gates_.back() = 0;
+    EXPECT_EQ(driver->cuMemHostGetDevicePointer(&address, word, 0), CUDA_SUCCESS);
+    EXPECT_EQ(wait_value(stream, address, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+    return Gate(gates_.back());
+  }
+  // Returns the reserve that leaves so much of the device.
+  uint64_t reserve_but(uint64_t bytes) const {
+    size_t free = 0;
+    size_t total = 0;
+    EXPECT_EQ(driver->cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+    return total - bytes;
   }
   // What `later` does from now on comes after what `earlier` has been told so far.
   void order(CUstream earlier, CUstream later) const {
@@ -140,6 +185,20 @@ class Device {
     function = reinterpret_cast<Function>(driver->find(name));
   }
 
+  // Returns the device memory that the configuration names, or all there is.
+  static uint64_t capacity_of(const std::string& configuration) {
+    const std::string key = "capacity:";
+    const size_t at = configuration.find(key);
+    if (at == std::string::npos) return UINT64_MAX;
+    size_t digits = 0;
+    const uint64_t count = std::stoull(configuration.substr(at + key.size()), &digits);
+    const std::string unit = configuration.substr(at + key.size() + digits, 3);
+    return count << (unit == "GiB" ? 30 : 20);
+  }
+
+  uint64_t capacity_bytes_;
+  bool has_vmm_;
+  std::vector<uint32_t*> gates_;
   std::vector<CUstream> streams_;
 };
 
