@@ -436,6 +436,23 @@ void Heap::drop_free(PageId first, uint32_t count) {
   counters.on_pages(-static_cast<int64_t>(count * kPageBytes));
 }
 
+Status Heap::release_free(std::vector<PageId>& pages) {
+  // What was freed since the wait stays.
+  std::erase_if(pages, [this](PageId id) {
+    mutex.assert_held();  // by this function
+    return !is_done_with(id);
+  });
+  for (const PageId id : pages) drop_free(id, 1);
+  Status status = store_.release_pages(pages);
+  std::erase_if(pages, [this](PageId id) {
+    mutex.assert_held();  // by this function
+    if (!store_.backed(id)) return false;
+    add_free(id, 1);
+    return true;
+  });
+  return status;
+}
+
 FreeSpace Heap::free_space() {
   FreeSpace space = pages_.space_without(slabs_.empty_ranges());
   space.slot_bytes = slabs_.largest_slot_bytes();

@@ -97,7 +97,6 @@ class Heap {
   // Both serve the block at `va`, which the address map says may lie in `range`.
   Status free(CachedRange& range, uint64_t va) SPW_REQUIRES(mutex);
   Status record_stream(CachedRange& range, uint64_t va, CUstream stream) SPW_REQUIRES(mutex);
-  // A free in two parts, see Arena::quarantine.
   Status quarantine(CachedRange& range, uint64_t va, uint64_t* bytes) SPW_REQUIRES(mutex);
   Status release_quarantined(CachedRange& range, uint64_t va) SPW_REQUIRES(mutex);
   const PendingFrees& pending() const SPW_REQUIRES(mutex) { return pending_; }
@@ -127,6 +126,8 @@ class Heap {
   // New pages, or pages taken out before their release.
   void add_free(PageId first, uint32_t count) SPW_REQUIRES(mutex);
   void drop_free(PageId first, uint32_t count) SPW_REQUIRES(mutex);
+  // Gives the driver those of its free pages that are done with; `pages` are those that went, then.
+  Status release_free(std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock, mutex);
   // Returns what it could serve a request from without new memory.
   FreeSpace free_space() SPW_REQUIRES(mutex);
 

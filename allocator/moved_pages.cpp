@@ -1,5 +1,5 @@
-// Pages that leave the device and come back to the same addresses. Who copies their bytes meanwhile, and when
-// nothing uses them, is the mover's to know (pool_mover.h).
+// Pages that leave the device, for good or to come back to the same addresses. Who copies their bytes
+// meanwhile, and when nothing uses them, is the mover's to know (pool_mover.h).
 
 #include <algorithm>
 #include <new>
@@ -55,6 +55,58 @@ std::vector<PageStore::Mapping> PageStore::mappings_of(const std::vector<PageId>
   return all;
 }
 
+template <typename Are, typename Done>
+Status PageStore::unmap_runs(const std::vector<Mapping>& mappings, Are are, Done done) {
+  Status all;
+  for_each_run(mappings, are, [&](size_t first, size_t end) {
+    kArenaLock.assert_held();  // by this function
+    count(DriverCall::kUnmap);
+    Status one = unmap(*driver_, mappings[first].va, (end - first) * kPageBytes);
+    if (!one.ok()) {
+      if (all.ok()) all = std::move(one);
+      return;
+    }
+    for (size_t i = first; i < end; ++i) mappings[i].is_mapped() = false;
+    live_mappings_ -= static_cast<uint32_t>(end - first);
+    done(first, end);
+  });
+  return all;
+}
+
+Status PageStore::release_pages(const std::vector<PageId>& pages) {
+  const std::vector<Mapping> mappings = mappings_of(pages);
+  // Those at home go last: a page that stays is mapped there.
+  const auto is_alias = [](const Mapping& mapping) { return mapping.alias != nullptr; };
+  Status status = unmap_runs(mappings, is_alias, [](size_t, size_t) {});
+  for (const PageId id : pages) {
+    for (Alias** link = &pages_[id].aliases; *link != nullptr;) {
+      Alias& alias = **link;
+      if (alias.is_mapped) {
+        link = &alias.next;
+        continue;
+      }
+      lose_slot(*alias.view, alias.slot);
+      delete std::exchange(*link, alias.next);
+    }
+  }
+  const auto may_go = [&](const Mapping& mapping) {
+    return mapping.alias == nullptr && mapping.page->aliases == nullptr;
+  };
+  Status homes = unmap_runs(mappings, may_go, [&](size_t first, size_t end) {
+    const uint64_t bytes = (end - first) * kPageBytes;
+    counters_.trace(TraceKind::kUnmap, mappings[first].va, bytes, bytes);
+  });
+  if (status.ok()) status = std::move(homes);
+  for (const PageId id : pages) {
+    if (pages_[id].is_home) continue;
+    count(DriverCall::kRelease);
+    Status released = driver_->check(driver_->cuMemRelease(pages_[id].handle), "cuMemRelease");
+    note_released_page(id);
+    if (status.ok()) status = std::move(released);
+  }
+  return status;
+}
+
 void PageStore::count_out(const std::vector<PageId>& pages, bool out) {
   const auto count = static_cast<uint32_t>(pages.size());
   if (out) {
@@ -72,13 +124,7 @@ void PageStore::take_out(const std::vector<PageId>& pages, const KeepsSlot& keep
 void PageStore::take_out(const std::vector<PageId>& pages, const std::vector<Mapping>& mappings,
                          const KeepsSlot& keeps) {
   const auto is_mapped = [](const Mapping& mapping) { return mapping.is_mapped(); };
-  for_each_run(mappings, is_mapped, [&](size_t first, size_t end) {
-    kArenaLock.assert_held();  // by this function
-    count(DriverCall::kUnmap);
-    if (!unmap(*driver_, mappings[first].va, (end - first) * kPageBytes).ok()) return;
-    for (size_t i = first; i < end; ++i) mappings[i].is_mapped() = false;
-    live_mappings_ -= static_cast<uint32_t>(end - first);
-  });
+  (void)unmap_runs(mappings, is_mapped, [](size_t, size_t) {});
   for (const PageId id : pages) {
     Page& page = pages_[id];
     for (Alias** link = &page.aliases; *link != nullptr;) {

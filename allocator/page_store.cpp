@@ -81,8 +81,14 @@ PageStore::~PageStore() {
       delete std::exchange(alias, alias->next);
     }
     page.free_quanta.reset();
-    if (gives_back && page.is_home) (void)unmap(*driver_, page.va, kPageBytes);
     if (gives_back && page.handle != 0) (void)driver_->cuMemRelease(page.handle);
+  }
+  // What is mapped exists until it is unmapped.
+  for (PageId first = 0; gives_back && first < backed_.end();) {
+    PageId end = first;
+    while (end < backed_.end() && pages_[end].is_home) ++end;
+    if (end > first) (void)unmap(*driver_, pages_[first].va, (end - first) * kPageBytes);
+    first = end + 1;
   }
   if (__lsan_unregister_root_region != nullptr) {
     __lsan_unregister_root_region(pages_, id_capacity_ * sizeof(Page));
@@ -119,10 +125,9 @@ void PageStore::note_released_page(PageId id) {
   Page& page = pages_[id];
   page.owner.store(nullptr, std::memory_order_relaxed);
   page.handle = 0;
-  page.is_home = false;
+  if (std::exchange(page.is_home, false)) --live_mappings_;
   backed_.clear(id);
   page_count_.fetch_sub(1, std::memory_order_relaxed);
-  --live_mappings_;
   count_pages(-1);
 }
 
@@ -389,38 +394,11 @@ bool PageStore::undo_mapping(uint64_t va, uint64_t bytes) {
   return false;
 }
 
-Status PageStore::unmap_alias(const Alias& alias) {
-  count(DriverCall::kUnmap);
-  if (Status status = unmap(*driver_, alias.view->va + alias.slot * kPageBytes, kPageBytes); !status.ok()) {
-    return status;
-  }
-  --live_mappings_;
-  return {};
-}
-
 void PageStore::lose_slot(View& view, uint32_t slot) {
   view.pages[slot] = kNoPage;
   --view.mapped;
   view.lose_ranges();  // mutant: view-loses
   if (view.mapped == 0) drop(view);
-}
-
-Status PageStore::release_page(PageId id) {
-  Page& page = pages_[id];
-  while (page.aliases != nullptr) {
-    Alias* alias = page.aliases;
-    if (Status status = unmap_alias(*alias); !status.ok()) return status;
-    lose_slot(*alias->view, alias->slot);
-    page.aliases = alias->next;
-    delete alias;
-  }
-  count(DriverCall::kUnmap);
-  if (Status status = unmap(*driver_, page.va, kPageBytes); !status.ok()) return status;
-  counters_.trace(TraceKind::kUnmap, page.va, kPageBytes, kPageBytes);
-  count(DriverCall::kRelease);
-  Status released = driver_->check(driver_->cuMemRelease(page.handle), "cuMemRelease");
-  note_released_page(id);
-  return released;
 }
 
 uint64_t PageStore::metadata_bytes() const {

@@ -150,9 +150,10 @@ class PageStore {
   // neighbours in one call. Stops at the first error; what is left stays retired.
   Status unmap_retired() SPW_REQUIRES(kArenaLock);
 
-  // Releases a page that has no live byte and whose users are all done: unmaps it from every view. Without
-  // VMM a page goes only with its whole segment: release_segments().
-  Status release_page(PageId id) SPW_REQUIRES(kArenaLock);
+  // moved_pages.cpp. Releases pages that have no live byte and whose users are all done: unmaps them from
+  // every view, a run of addresses in one call. What the driver does not unmap at home stays backed, and is
+  // used as before. Without VMM a page goes only with its whole segment: release_segments().
+  Status release_pages(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Without VMM: releases every segment of which `free(first, count)` answers true.
   template <typename Free, typename Released>
   Status release_segments(Free free, Released released) SPW_REQUIRES(kArenaLock);
@@ -214,6 +215,10 @@ class PageStore {
   struct Mapping;
   // Returns the mappings of the pages, by address.
   std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
+  // Unmaps those of them that `are(mapping)`, and calls done(first, end) for each run that is unmapped.
+  // Returns the first error, and goes on behind it.
+  template <typename Are, typename Done>
+  Status unmap_runs(const std::vector<Mapping>& mappings, Are are, Done done) SPW_REQUIRES(kArenaLock);
   void take_out(const std::vector<PageId>& pages, const std::vector<Mapping>& mappings,
                 const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
   void drop(View& view) SPW_REQUIRES(kArenaLock);
@@ -225,7 +230,6 @@ class PageStore {
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle)
       SPW_REQUIRES(kArenaLock);
   void note_released_page(PageId id) SPW_REQUIRES(kArenaLock);
-  Status unmap_alias(const Alias& alias) SPW_REQUIRES(kArenaLock);
   Status grant(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock) {
     count(DriverCall::kSetAccess);
     return set_access(*driver_, va, bytes, devices_.data(), devices_.size());

@@ -172,15 +172,8 @@ Status PoolMover::release_free_pages(const std::vector<Heap*>& owners) {
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
     heap->pages().choose_free(heap->pages().free_count(), pages);
-    for (const PageId id : pages) {
-      // Freed since the wait: it moves with the others.
-      if (!heap->is_done_with(id)) continue;
-      heap->drop_free(id, 1);
-      Status status = parts_.store->release_page(id);
-      if (status.ok()) continue;
-      if (parts_.store->backed(id)) heap->add_free(id, 1);
-      return status;
-    }
+    // What was freed since the wait moves with the others.
+    if (Status status = heap->release_free(pages); !status.ok()) return status;
   }
   return {};
 }

@@ -84,18 +84,19 @@ Status Trimming::release_free_pages(const std::vector<Heap*>& chosen, GivenBack*
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
     heap->list_leavable(pages);
-    for (const PageId id : pages) {
-      if (is_enough(amount)) return {};
-      if (!heap->is_done_with(id)) continue;  // freed since the wait
-      heap->drop_free(id, 1);
-      if (Status status = parts_.store->release_page(id); !status.ok()) {
-        if (parts_.store->backed(id)) heap->add_free(id, 1);
-        return status;
-      }
-      if (given != nullptr) given->emplace_back(heap, id);
-    }
+    pages.resize(std::min(pages.size(), pages_to_go(amount)));
+    Status status = heap->release_free(pages);
+    for (size_t i = 0; given != nullptr && i < pages.size(); ++i) given->emplace_back(heap, pages[i]);
+    if (!status.ok()) return status;
   }
   return {};
+}
+
+size_t Trimming::pages_to_go(Amount amount) const {
+  if (amount == Amount::kAll) return SIZE_MAX;
+  const uint64_t most = parts_.store->most_pages();
+  const uint64_t count = parts_.store->page_count();
+  return count > most ? count - most : 0;
 }
 
 Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Amount amount) {
@@ -110,7 +111,7 @@ Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Amount 
       owner.mutex.assert_held();  // by `locked`
       if (!is_chosen(&owner) || !owner.may_release(id)) return false;
     }
-    return !is_enough(amount);
+    return pages_to_go(amount) > 0;
   };
   const auto drop = [&](PageId first, uint32_t count) {
     for (PageId id = first; id < first + count; ++id) {

@@ -46,9 +46,7 @@ class Trimming {
       SPW_REQUIRES(kArenaLock);
   // Without virtual memory management, where pages go with their whole segment.
   Status release_free_segments(const std::vector<Heap*>& chosen, Amount amount) SPW_REQUIRES(kArenaLock);
-  bool is_enough(Amount amount) const {
-    return amount == Amount::kToLimit && parts_.store->page_count() <= parts_.store->most_pages();
-  }
+  size_t pages_to_go(Amount amount) const;
 
   ArenaParts& parts_;
   StreamHeaps& heaps_;

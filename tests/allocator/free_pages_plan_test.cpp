@@ -43,7 +43,7 @@ TEST(FreePagesInViews, AViewJoinsScatteredPagesAndTheEndsOfOthers) {
   EXPECT_EQ(row.pages.free_count(), 3u);
   // The range is lost with a page of its view.
   row.pages.drop(row.first + 3, 1);
-  SPW_EXPECT_OK(row.store.release_page(row.first + 3));
+  SPW_EXPECT_OK(row.store.release_pages({row.first + 3}));
   row.of.must_give(1, row.owner.get());
   row.pages.add(row.first + 3, 1);
   EXPECT_FALSE(row.pages.fits(range));

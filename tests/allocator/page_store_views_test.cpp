@@ -43,7 +43,7 @@ TEST_F(Views, AReleasedPageIsUnmappedEverywhereAndItsViewsLoseTheirRanges) {
   const CachedRange in_two = range_in(*two);
   const CachedRange in_other = range_in(*other);
   EXPECT_FALSE(is_lost(in_one));
-  SPW_EXPECT_OK(store.release_page(2));
+  SPW_EXPECT_OK(store.release_pages({2}));
   EXPECT_TRUE(is_lost(in_one));
   EXPECT_TRUE(is_lost(in_two));
   EXPECT_FALSE(is_lost(in_other));
@@ -66,9 +66,9 @@ TEST_F(Views, AViewEndsWithItsLastSlotAndItsAddressesServeAgain) {
   View* view = must_map({0, 1});
   const uint64_t va = view->va;
   const CachedRange range = range_in(*view);
-  SPW_EXPECT_OK(store.release_page(0));
+  SPW_EXPECT_OK(store.release_pages({0}));
   EXPECT_EQ(views(), 1u);
-  SPW_EXPECT_OK(store.release_page(1));
+  SPW_EXPECT_OK(store.release_pages({1}));
   EXPECT_EQ(views(), 0u);
   const View* next = must_map({3, 5});
   EXPECT_EQ(next->va, va);
@@ -162,8 +162,8 @@ TEST_F(Views, WhatAFailureLeavesMappedServesNobodyAndGoesWithItsPages) {
   uint32_t retired = 0;
   store.for_each_view([&](const View& view) { retired += view.retired && view.mapped == 2; });
   EXPECT_EQ(retired, 1u);
-  SPW_EXPECT_OK(store.release_page(3));
-  SPW_EXPECT_OK(store.release_page(1));
+  SPW_EXPECT_OK(store.release_pages({3}));
+  SPW_EXPECT_OK(store.release_pages({1}));
   EXPECT_EQ(views(), 0u);
   EXPECT_EQ(of.device.live_mappings(), 2u);
 }

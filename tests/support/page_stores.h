@@ -98,7 +98,7 @@ class StoreOf {
   void release(MayGo may_go) SPW_REQUIRES(kArenaLock) {
     if constexpr (Kind::kHasViews) {
       for (PageId id = 0; id < owned_->home_end(); ++id) {
-        if (owned_->backed(id) && may_go(id)) SPW_EXPECT_OK(owned_->release_page(id));
+        if (owned_->backed(id) && may_go(id)) SPW_EXPECT_OK(owned_->release_pages({id}));
       }
     } else if constexpr (Kind::kOptions.is_sourced) {
       for (const SegmentMemory& memory : owned_->take_segments(may_go, [](PageId) {}))
