@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path("build", "release")
+PREBUILT = Path("build", "prebuilt")
 TESTS = Path("build", "tests.json")  # of the parcel: what ctest would run on a GPU
 ABOUT = Path("build", "parcel.json")  # of the parcel: what it was made from
 # Of the build machine, for one whose own are too old for the programs.
@@ -42,7 +43,9 @@ class Machine:
 
     @property
     def library(self) -> Path:
-        return self.libraries / "libspillway.so.0"
+        """In a parcel, one that has PyTorch's extension beside it (PREBUILT): the package looks there first."""
+        prebuilt = self.root / PREBUILT / "libspillway.so.0"
+        return prebuilt if prebuilt.exists() else self.libraries / "libspillway.so.0"
 
     @property
     def preload(self) -> Path:

@@ -16,6 +16,8 @@ from .layout import BUILD, ROOT, TESTS, Machine, UnusableError
 ROOT_SIGN, PYTHON_SIGN = "{root}", "{python}"
 # Of the machine that built, and found anew where the tests run.
 OWN_PATHS = ("SPILLWAY_CUDA_INCLUDE", "SPILLWAY_CC", "SPILLWAY_NVCC", "SPILLWAY_CUDART", "SPILLWAY_LIBCUDA")
+# What it tests is how the extension is compiled, so none may be there.
+COMPILING = ("python.install",)
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ def environment_of(test: Test, machine: Machine) -> dict[str, str]:
             values.pop(name, None)
     signs = {ROOT_SIGN: str(machine.root)}
     values.update({name: filled(value, signs) for name, value in test.environment.items()})
+    if test.is_python and test.name not in COMPILING:
+        values["SPILLWAY_LIBRARY"] = str(machine.library)
     if not machine.simulated:
         values["SPILLWAY_TEST_GPU"] = "1"
     for name, program in {"SPILLWAY_CC": "cc", "SPILLWAY_NVCC": "nvcc"}.items():

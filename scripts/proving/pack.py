@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .layout import ABOUT, BUILD, ROOT, SPARE, TESTS, Machine, UnusableError
+from .layout import ABOUT, BUILD, PREBUILT, ROOT, SPARE, TESTS, Machine, UnusableError
 from .listed import of_ctest, write
 
 MOST_BYTES = 64 << 20  # of an archive
@@ -22,7 +22,7 @@ PROGRAMS = ("spillway", "driver_probe")
 # What is read where it lies.
 SOURCES = (
     *("scripts/prove", "scripts/proving", "python/spillway", "tests/python", "tests/preload", "tests/abi"),
-    *("examples", "include", "sim", "abi/preload/hooks.inc"),
+    *("examples", "include", "sim", "abi/preload/hooks.inc", "docs/pytorch.md"),
 )
 # Every Linux that PyTorch runs on has these, and a second C library in a process is none.
 OF_THE_SYSTEM = re.compile(r"/(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl))\.so[.0-9]*$")
@@ -93,8 +93,9 @@ def copy_extension(parcel: Path, build: Path, python: Path) -> str:
     if done.returncode != 0:
         raise UnusableError(f"the extension for PyTorch cannot be made: {done.stderr.strip().splitlines()[-1:]}")
     tag, file = done.stdout.splitlines()[-2:]
-    copy_binary(Path(file), machine.libraries)
-    (machine.libraries / Path(file).name).rename(machine.libraries / f"spillway_torch-{tag}.so")
+    copy_binary(Path(file), parcel / PREBUILT)
+    (parcel / PREBUILT / Path(file).name).rename(parcel / PREBUILT / f"spillway_torch-{tag}.so")
+    (parcel / PREBUILT / machine.library.name).symlink_to(Path("..", "..", BUILD, "lib", machine.library.name))
     return tag
 
 

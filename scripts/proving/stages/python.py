@@ -7,7 +7,9 @@ import re
 from ..listed import PYTHON_SIGN, ROOT_SIGN, Test, command_of, environment_of, gpu_tests
 from ..running import Stage
 
-SECONDS = 150
+SECONDS = 180
+FIRST = "python.extension"  # what it compiles, the others would each wait for
+LAST = ("python.install", "python.launch")  # the longest, and of the device they say least
 # What the preload stage runs.
 OF_PRELOAD = ("preload.", "abi.nvcc")
 NOT_ON_THE_SIMULATED_DEVICE = ("preload.gpu",)
@@ -20,8 +22,7 @@ def python_tests(stage: Stage) -> list[Test]:
         tests.append(Test("preload.gpu", command, preload.environment))
     if stage.machine.simulated:
         tests = [test for test in tests if test.name not in NOT_ON_THE_SIMULATED_DEVICE]
-    # What is compiled on first use comes first: the others would each wait for it.
-    return sorted(tests, key=lambda test: test.name != "python.extension")
+    return sorted(tests, key=lambda test: (test.name != FIRST, test.name in LAST))
 
 
 def run_tests(stage: Stage, tests: list[Test]) -> None:
