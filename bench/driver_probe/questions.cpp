@@ -1,5 +1,4 @@
 // Questions that may end the process that asks them; each is asked in one of its own.
-#include <cudaTypedefs.h>
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>

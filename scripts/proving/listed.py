@@ -16,8 +16,8 @@ from .layout import BUILD, ROOT, TESTS, Machine, UnusableError
 ROOT_SIGN, PYTHON_SIGN = "{root}", "{python}"
 # Of the machine that built, and found anew where the tests run.
 OWN_PATHS = ("SPILLWAY_CUDA_INCLUDE", "SPILLWAY_CC", "SPILLWAY_NVCC", "SPILLWAY_CUDART", "SPILLWAY_LIBCUDA")
-# What it tests is how the extension is compiled, so none may be there.
-COMPILING = ("python.install",)
+# They test how the extension is compiled, so none may be there.
+COMPILING = ("python.install", "python.launch")
 
 
 @dataclass(frozen=True)

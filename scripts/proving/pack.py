@@ -22,7 +22,7 @@ PROGRAMS = ("spillway", "driver_probe")
 # What is read where it lies.
 SOURCES = (
     *("scripts/prove", "scripts/proving", "python/spillway", "tests/python", "tests/preload", "tests/abi"),
-    *("examples", "include", "sim", "abi/preload/hooks.inc", "docs/pytorch.md"),
+    *("examples", "include", "sim", "abi/preload/hooks.inc", "docs/pytorch.md", "bench/pytorch"),
 )
 # Every Linux that PyTorch runs on has these, and a second C library in a process is none.
 OF_THE_SYSTEM = re.compile(r"/(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|anl))\.so[.0-9]*$")
@@ -88,7 +88,8 @@ def copy_extension(parcel: Path, build: Path, python: Path) -> str:
         "import torch\nfrom spillway._pytorch import build\n"
         "print(build.abi_tag(torch), build.extension(torch), sep='\\n')"
     )
-    environment = machine.for_python(SPILLWAY_CACHE=str(build / "extension"))
+    library = build / "lib" / machine.library.name  # beside it a portable build has its own extension
+    environment = machine.for_python(SPILLWAY_CACHE=str(build / "extension"), SPILLWAY_LIBRARY=str(library))
     done = subprocess.run([python, "-B", "-c", code], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise UnusableError(f"the extension for PyTorch cannot be made: {done.stderr.strip().splitlines()[-1:]}")
@@ -102,15 +103,17 @@ def copy_extension(parcel: Path, build: Path, python: Path) -> str:
 def newest_needed(parcel: Path) -> dict[str, str]:
     """By library, its newest version that a program of the parcel asks for. Empty without objdump."""
     newest: dict[str, tuple[int, ...]] = {}
-    for file in [*(parcel / BUILD / "bin").iterdir(), *(parcel / BUILD / "lib").glob("*.so*")]:
+    files = (each for folder in (BUILD / "bin", BUILD / "lib", PREBUILT) for each in (parcel / folder).iterdir())
+    for file in filter(Path.is_file, files):
         with contextlib.suppress(OSError):
             said = subprocess.run(["objdump", "-T", file], capture_output=True, text=True, check=False).stdout
-            for name, version in re.findall(r"\b(GLIBC|GLIBCXX|CXXABI)_([0-9.]+)\b", said):
+            for name, version in re.findall(r"\*UND\*.*\b(GLIBC|GLIBCXX|CXXABI)_([0-9.]+)\b", said):
                 newest[name] = max(newest.get(name, ()), tuple(map(int, version.split("."))))
     return {name: ".".join(map(str, version)) for name, version in sorted(newest.items())}
 
 
-def fill(parcel: Path, build: Path, python: Path) -> None:
+def fill(parcel: Path, build: Path, python: Path) -> str:
+    """Answers what a machine must have for it."""
     missing = [name for name in (*(f"lib/{each}" for each in LIBRARIES), "bin/spillway") if not (build / name).exists()]
     if missing:
         raise UnusableError(f"{build} has no {missing[0]}: build it first")
@@ -122,36 +125,41 @@ def fill(parcel: Path, build: Path, python: Path) -> None:
         copy_library(build / "lib" / name, parcel / BUILD / "lib")
     for file in sorted((build / "lib" / "sim").glob("*.so.*")):
         copy_binary(file, parcel / BUILD / "lib" / "sim")
+    shutil.copy2(build / "lib" / "sim" / "made_for", parcel / BUILD / "lib" / "sim")
     copy_closure(parcel)
     copy_sources(parcel)
     tag = copy_extension(parcel, build, python)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    about = {"commit": commit.strip(), "pytorch": tag, "needs": newest_needed(parcel), "tests": len(tests)}
+    needs = newest_needed(parcel)
+    about = {"commit": commit.strip(), "pytorch": tag, "needs": needs, "tests": len(tests)}
     (parcel / ABOUT).write_text(json.dumps(about, indent=1) + "\n")
+    return f"it asks for GLIBC {needs.get('GLIBC', 'of this machine')} and PyTorch {tag}"
 
 
 def archive(parcel: Path, file: Path) -> str:
     beside = file.with_name(f".{file.name}.part")
     is_gzip = file.name.endswith((".tar.gz", ".tgz"))
     with tarfile.open(beside, "w:gz") if is_gzip else tarfile.open(beside, "w:xz") as packed:
-        packed.add(parcel, "spillway")
+        packed.add(parcel, parcel.name)
     size = beside.stat().st_size
     if size > MOST_BYTES:
         beside.unlink()
         raise UnusableError(f"the parcel takes {size >> 20} MiB, more than {MOST_BYTES >> 20}")
     beside.replace(file)
-    return f"{file}: {size / (1 << 20):.1f} MiB, unpacks as spillway/"
+    return f"{file}: {size / (1 << 20):.1f} MiB, unpacks as {parcel.name}/"
 
 
 def pack(target: Path, build: Path, python: Path) -> str:
     """An archive where the name is one's, else a folder, which must not have anything in it. Answers what was made."""
     if target.name.endswith((".tar.xz", ".tar.gz", ".tgz")):
         with tempfile.TemporaryDirectory() as folder:
-            fill(Path(folder), build, python)
-            return archive(Path(folder), target)
+            parcel = Path(folder, "spillway")  # a temporary folder is its owner's alone, and unpacks so
+            parcel.mkdir()
+            asks = fill(parcel, build, python)
+            return f"{archive(parcel, target)}; {asks}"
     if target.exists() and any(target.iterdir()):
         raise UnusableError(f"{target} is not empty")
     target.mkdir(parents=True, exist_ok=True)
-    fill(target.resolve(), build, python)
+    asks = fill(target.resolve(), build, python)
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-    return f"{target}: {size / (1 << 20):.1f} MiB"
+    return f"{target}: {size / (1 << 20):.1f} MiB; {asks}"
