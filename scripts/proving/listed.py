@@ -102,12 +102,16 @@ def environment_of(test: Test, machine: Machine) -> dict[str, str]:
         values["SPILLWAY_LIBRARY"] = str(machine.library)
     if not machine.simulated:
         values["SPILLWAY_TEST_GPU"] = "1"
-    for name, program in {"SPILLWAY_CC": "cc", "SPILLWAY_NVCC": "nvcc"}.items():
-        if found := shutil.which(program) or shutil.which(program, path="/usr/local/cuda/bin"):
+    for name, found in {"SPILLWAY_CC": shutil.which("cc"), "SPILLWAY_NVCC": nvcc()}.items():
+        if found:
             values[name] = found
     if runtime := cuda_runtime(machine):
         values["SPILLWAY_CUDART"] = str(runtime)
     return values
+
+
+def nvcc() -> str | None:
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
 def filled(text: str, signs: Mapping[str, str]) -> str:

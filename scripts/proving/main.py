@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -50,7 +51,7 @@ def run_stage(kind: Kind, machine: Machine, results: Results, seconds: float) ->
     """Whatever goes wrong in one stage is a result of that stage."""
     print(f"{kind.name} (at most {min(kind.seconds, seconds):.0f} s)", flush=True)
     begin = time.monotonic()
-    stage = Stage(kind.name, machine, results, min(kind.seconds, seconds))
+    stage = Stage(kind.name, machine, results, min(kind.seconds, seconds), seconds < kind.seconds)
     stage.kept.pop("problem", None)
     try:
         kind.run(stage)
@@ -60,7 +61,7 @@ def run_stage(kind: Kind, machine: Machine, results: Results, seconds: float) ->
     stage.kept["seconds"] = round(stage.kept["seconds"] + time.monotonic() - begin, 1)
     stage.kept["left_out"] = stage.left_out
     # Left out for want of this call's time, a step runs in the next call; of the stage's own, it never would.
-    stage.kept["done"] = not stage.left_out or seconds >= kind.seconds
+    stage.kept["done"] = not (stage.left_out and stage.is_short)
     results.save()
 
 
@@ -99,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         return run(arguments(words))
     except (UnusableError, OSError) as problem:

@@ -5,7 +5,9 @@ usage: prove_test.py BUILD
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import os
 import shutil
@@ -17,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from proving import claims, record
-from proving.layout import ROOT, TESTS, UnusableError
-from proving.results import read
-from proving.running import execute
+from proving.layout import ROOT, TESTS, Machine, UnusableError
+from proving.results import Results, read
+from proving.running import SHORTEST_SECONDS, Stage, execute
 
 BUILD = Path(sys.argv.pop()) if len(sys.argv) > 1 else Path()
 PROVE = ROOT / "scripts" / "prove"
 STAGES = ("facts", "probe", "cpp", "python")
 # A few of each kind that take no time: the stages are what is tested.
-FEW = ("device_test", "abi_oom_test", "allocator_legacy_pool_test", "python.plain")
+FEW = ("device_test", "abi_oom_test", "allocator_legacy_pool_test", "python.eight_bits")
 
 
 def prove(program: Path, *words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -89,7 +91,7 @@ class Parcel(unittest.TestCase):
         report = claims.report_of(self.results)
         self.assertEqual(report["cpp"]["failed"], 0)
         self.assertGreater(report["cpp"]["passed"], 20)
-        self.assertEqual(report["python"]["tests"], {"python.plain": "passed"})
+        self.assertEqual(report["python"]["tests"], {"python.eight_bits": "passed"})
         self.assertEqual(report["facts"]["missing_libraries"], {})
         self.assertIn("cuMemCreate", report["costs_ns"])
         rows = {row.claim.get("fields", [""])[0]: row.outcome for row in claims.judge_all(self.results)}
@@ -211,6 +213,17 @@ class Steps(unittest.TestCase):
             outcome = execute(["/nonexistent"], {}, 5, Path(folder) / "a.step")
             self.assertEqual(outcome.code, 127)
             self.assertIn("/nonexistent", outcome.error)
+
+    def test_one_that_the_end_of_the_call_cuts_off_is_left_for_the_next(self) -> None:
+        for is_short in (True, False):
+            with self.subTest(is_short), tempfile.TemporaryDirectory() as folder:
+                results = Results(Path(folder))
+                machine = Machine(ROOT, Path(sys.executable), simulated=True)
+                stage = Stage("cpp", machine, results, SHORTEST_SECONDS + 0.2, is_short)
+                with contextlib.redirect_stdout(io.StringIO()):
+                    stage.run("long", ["sleep", "60"], {"PATH": "/usr/bin:/bin"}, 30)
+                self.assertEqual(stage.left_out, ["long"] if is_short else [])
+                self.assertEqual(list(stage.kept["steps"]), [] if is_short else ["long"])
 
 
 class BadInput(unittest.TestCase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..listed import PYTHON_SIGN, ROOT_SIGN, Test, command_of, environment_of, gpu_tests
+from ..listed import PYTHON_SIGN, ROOT_SIGN, Test, command_of, environment_of, gpu_tests, nvcc
 from ..running import Stage
 
 SECONDS = 180
@@ -20,6 +20,8 @@ def python_tests(stage: Stage) -> list[Test]:
     if preload := next((test for test in tests if test.name == "preload.torch"), None):
         command = [PYTHON_SIGN, f"{ROOT_SIGN}/tests/preload/gpu_test.py"]  # a list that was made without a GPU lacks it
         tests.append(Test("preload.gpu", command, preload.environment))
+    if not nvcc():
+        tests = [test for test in tests if test.name != "abi.nvcc"]
     if stage.machine.simulated:
         tests = [test for test in tests if test.name not in NOT_ON_THE_SIMULATED_DEVICE]
     return sorted(tests, key=lambda test: (test.name != FIRST, test.name in LAST))
