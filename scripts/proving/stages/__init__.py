@@ -19,10 +19,10 @@ class Kind:
 STAGES = (
     Kind("facts", 60, facts.run),
     Kind("probe", 200, probe.run),
-    Kind("cpp", 270, cpp.run),
-    Kind("pytorch", 330, pytorch.run),
+    Kind("cpp", 240, cpp.run),
+    Kind("pytorch", 300, pytorch.run),
     Kind("offload", 150, offload.run),
-    Kind("preload", 180, preload.run),
-    Kind("stress", 180, stress.run),
-    Kind("python", 400, python.run),
+    Kind("preload", 160, preload.run),
+    Kind("stress", 160, stress.run),
+    Kind("python", 480, python.run),
 )
