@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "bench/driver_probe/child.h"
@@ -84,6 +85,8 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (const Status status = check_names(options); !status.ok()) return fail(status.text(), 2);
+  // A kernel that is loaded when it is first launched waits for those that run, which may wait for it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (!options.sections.empty() && is_chosen(options, kMappingLimit) && options.max_mappings == 0) {
     options.max_mappings = kMostMappings;
   }

@@ -18,7 +18,7 @@ ABOUT = Path("build", "parcel.json")  # of the parcel: what it was made from
 # Of the build machine, for one whose own are too old for the programs.
 SPARE = "spare"
 SIMULATED_DEVICE = "capacity:8GiB,races:off,vmm_in_capture:allow"
-MINE = ("SPILLWAY_", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH")
+MINE = ("SPILLWAY_", "LD_PRELOAD", "PYTHONPATH")
 
 
 class UnusableError(Exception):
@@ -66,8 +66,11 @@ class Machine:
         return values
 
     def for_program(self) -> dict[str, str]:
+        """Its libraries first, then where this machine may have its driver."""
+        values = self.for_device()
         folders = [self.libraries, *spare_folders(self.programs / "driver_probe", self.libraries)]
-        return {**self.for_device(), "LD_LIBRARY_PATH": ":".join(map(str, folders))}
+        theirs = filter(None, [values.get("LD_LIBRARY_PATH", "")])
+        return {**values, "LD_LIBRARY_PATH": ":".join([*map(str, folders), *theirs])}
 
     def for_python(self, *preload: Path, **more: str) -> dict[str, str]:
         values = {
