@@ -84,7 +84,7 @@ def costs_of(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def record(results: Mapping[str, Any], document_file: Path = DOCUMENT, costs_file: Path = COSTS) -> None:
     """Of no results: the document says again that there is no run. Errors: UnusableError, of a simulated run."""
-    if results.get("simulated"):
+    if results.get("simulated") or report_of(results).get("simulated"):
         raise UnusableError("these results are of the simulated device; what is recorded is of hardware")
     if results["stages"]:
         if look := [name for name in ("device", "costs_ns") if name not in report_of(results)]:

@@ -134,7 +134,7 @@ class Parcel(unittest.TestCase):
 
     def test_a_run_is_recorded_with_its_costs(self) -> None:
         results = copy.deepcopy(self.results)
-        results["simulated"] = False
+        results["simulated"] = results["stages"]["probe"]["found"]["simulated"] = False
         results["stages"]["facts"]["found"]["driver_release"] = "580.00"
         page, costs = self.folder / "page.md", self.folder / "costs.json"
         shutil.copy(record.DOCUMENT, page)

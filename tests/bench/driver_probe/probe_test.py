@@ -69,6 +69,13 @@ class Report(unittest.TestCase):
             self.assertLessEqual(silent, self.report[section].keys())
         self.assertIn("wrong_words_controls", self.report["aliasing_resident"]["says_nothing"])
 
+    def test_the_driver_without_controls_is_simulated_too(self) -> None:
+        driver = Path(os.environ["SPILLWAY_LIBCUDA"]).parents[1] / "uncontrolled" / "libcuda.so.1"
+        if not driver.exists():
+            self.skipTest("it is not built here")
+        report = json.loads(probe("--sections", "answers", SPILLWAY_LIBCUDA=str(driver)).stdout)
+        self.assertTrue(report["simulated"])
+
     def test_where_no_kernel_runs_the_checks_of_resident_readers_fail(self) -> None:
         self.assertGreater(self.report["aliasing_resident"]["wrong_words_controls"], 0)
         self.assertFalse(self.report["aliasing_resident"]["checks_can_fail"])
