@@ -28,6 +28,9 @@ function(spillway_test name)
     # The ordinary code of what was compiled for both: optimising at link time would cost each program ten seconds.
     target_link_options(${name} PRIVATE -fno-lto)
   endif()
+  if("gpu" IN_LIST arg_LABELS)
+    spillway_make_portable(${name}) # scripts/prove takes it to other machines
+  endif()
   set(properties TIMEOUT 600 ENVIRONMENT "${SPILLWAY_TEST_DRIVER}")
   # A property without a value would take the next one's name for it.
   if(arg_LABELS)

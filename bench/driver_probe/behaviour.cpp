@@ -68,13 +68,6 @@ Json pointer_answers(const Session& session, CUdeviceptr ptr) {
   return answers;
 }
 
-size_t free_bytes(const Session& session) {
-  size_t free = 0;
-  size_t total = 0;
-  session.check(session.driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
-  return free;
-}
-
 PhysicalHandle host_handle(const Session& session, size_t bytes) {
   return require(PhysicalHandle::create_on_host(session.driver(), bytes));
 }
@@ -105,11 +98,12 @@ Json describe(const Session& session) {
   report["cu_get_proc_address_gives_exported_symbols"] =
       reinterpret_cast<void*>(driver.cuMemCreate) == driver.find("cuMemCreate") &&
       reinterpret_cast<void*>(driver.cuMemAlloc) == driver.find("cuMemAlloc_v2");
+  report["simulated"] = device.name.starts_with("Spillway simulated");
   report["work"] = session.has_kernels() ? "kernels" : "the driver's own fills and copies";
   return report;
 }
 
-Json check_aliasing(const Session& session) {
+Json check_aliasing(Session& session) {
   const Driver& driver = session.driver();
   const size_t bytes = session.granule();
   const PhysicalHandle handle = require(PhysicalHandle::create(driver, session.device(), bytes));
@@ -147,7 +141,7 @@ Json check_aliasing(const Session& session) {
           {"wrong_words_shared_edge", shared_edge}};
 }
 
-Json check_remap(const Session& session) {
+Json check_remap(Session& session) {
   const Driver& driver = session.driver();
   const size_t bytes = size_t{64} << 20;
   const PhysicalHandle device = require(PhysicalHandle::create(driver, session.device(), bytes));
@@ -185,19 +179,18 @@ Json check_remap(const Session& session) {
   std::vector<uint32_t> words(mixed.bytes() / sizeof(uint32_t));
   session.wait();
   const CUresult spanning = driver.cuMemcpyDtoH(words.data(), mixed.base(), mixed.bytes());
-  report["one_copy_over_device_and_host"] =
-      spanning == CUDA_SUCCESS ? "works" : driver.check(spanning, "cuMemcpyDtoH").text();
+  report["one_copy_over_device_and_host"] = session.answer(spanning, "cuMemcpyDtoH");
   return report;
 }
 
-Json check_answers(const Session& session) {
+Json check_answers(Session& session) {
   const Driver& driver = session.driver();
   const size_t bytes = session.granule();
   Json report;
-  const size_t before = free_bytes(session);
+  const size_t before = session.free_bytes();
   const PhysicalHandle handle = require(PhysicalHandle::create(driver, session.device(), bytes * 2));
   report["mem_get_info_drop_after_create_bytes"] =
-      static_cast<int64_t>(before) - static_cast<int64_t>(free_bytes(session));
+      static_cast<int64_t>(before) - static_cast<int64_t>(session.free_bytes());
   report["created_bytes"] = bytes * 2;
   {
     const Mapped view(session, {&handle});
@@ -215,7 +208,7 @@ Json check_answers(const Session& session) {
   return report;
 }
 
-Json measure_copies(const Session& session) {
+Json measure_copies(Session& session) {
   const Driver& driver = session.driver();
   const size_t bytes = session.options().copy_bytes;
   const DeviceBlock device = require(DeviceBlock::allocate(driver, bytes));
@@ -236,35 +229,6 @@ Json measure_copies(const Session& session) {
              session.check(driver.cuMemcpyDtoHAsync(host.data(), device.base(), bytes, stream),
                            "cuMemcpyDtoHAsync");
            })}};
-}
-
-Json find_mapping_limit(const Session& session) {
-  const Driver& driver = session.driver();
-  const size_t granule = session.granule();
-  const auto wanted = static_cast<size_t>(session.options().max_mappings);
-  const PhysicalHandle handle = require(PhysicalHandle::create(driver, session.device(), granule));
-  const AddressRange range = require(AddressRange::reserve(driver, wanted * granule));
-  size_t made = 0;
-  Json report;
-  report["stopped_by"] = "--max-mappings";
-  while (made < wanted) {
-    const CUdeviceptr va = range.base() + made * granule;
-    Status status = map(driver, va, handle);
-    if (status.ok()) {
-      status = set_access(driver, va, granule, session.device());
-      if (!status.ok()) require(unmap(driver, va, granule));
-    }
-    if (!status.ok()) {
-      report["stopped_by"] = status.text();
-      break;
-    }
-    ++made;
-  }
-  report["live_mappings"] = made;
-  report["unmap_ns"] = time_ns([&] {
-    if (made > 0) require(unmap(driver, range.base(), made * granule));
-  });
-  return report;
 }
 
 }  // namespace spillway::probe

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/driver_probe/rounds.h"
 #include "bench/driver_probe/sections.h"
 #include "bench/driver_probe/timing.h"
 
@@ -8,48 +10,6 @@ namespace {
 
 constexpr size_t kLarge = size_t{64} << 20;
 constexpr unsigned kBusyMilliseconds = 20;
-
-// Times of one round of create, map, access, unmap and release over `count` handles of `bytes` each, with one
-// call of cuMemSetAccess and one of cuMemUnmap for all.
-struct Round {
-  std::vector<uint64_t> reserve, create, map, access, unmap, release, free;
-};
-
-void run_round(const Session& session, size_t count, size_t bytes, Round& round,
-               Sharing sharing = Sharing::kNone) {
-  const Driver& driver = session.driver();
-  AddressRange range;
-  round.reserve.push_back(time_ns([&] { range = require(AddressRange::reserve(driver, count * bytes)); }));
-  std::vector<PhysicalHandle> handles(count);
-  for (PhysicalHandle& handle : handles) {
-    round.create.push_back(
-        time_ns([&] { handle = require(PhysicalHandle::create(driver, session.device(), bytes, sharing)); }));
-  }
-  size_t mapped = 0;
-  try {
-    for (const PhysicalHandle& handle : handles) {
-      round.map.push_back(time_ns([&] { require(map(driver, range.base() + mapped, handle)); }));
-      mapped += bytes;
-    }
-    round.access.push_back(
-        time_ns([&] { require(set_access(driver, range.base(), mapped, session.device())); }));
-  } catch (const Failure&) {
-    driver.cuMemUnmap(range.base(), mapped);
-    throw;
-  }
-  round.unmap.push_back(time_ns([&] { require(unmap(driver, range.base(), mapped)); }));
-  for (PhysicalHandle& handle : handles) {
-    round.release.push_back(time_ns([&] { require(handle.release()); }));
-  }
-  round.free.push_back(time_ns([&] { range.reset(); }));
-}
-
-Json round_json(const Round& round) {
-  return {{"reserve_ns", median(round.reserve)},  {"create_ns_each", median(round.create)},
-          {"map_ns_each", median(round.map)},     {"set_access_ns_once", median(round.access)},
-          {"unmap_ns_once", median(round.unmap)}, {"release_ns_each", median(round.release)},
-          {"address_free_ns", median(round.free)}};
-}
 
 void measure_plain_memory(const Session& session, Json& costs) {
   const Driver& driver = session.driver();
@@ -169,7 +129,7 @@ Json measure_costs(Session& session) {
   return costs;
 }
 
-Json measure_ranges(const Session& session) {
+Json measure_ranges(Session& session) {
   const size_t granule = session.granule();
   Json ranges;
   Round one, many, exportable;
@@ -178,10 +138,12 @@ Json measure_ranges(const Session& session) {
     run_round(session, kLarge / granule, granule, many);
     run_round(session, kLarge / granule, granule, exportable, Sharing::kProcesses);
   }
-  ranges["one_handle_of_64_mib"] = round_json(one);
-  ranges["granules_of_64_mib"] = round_json(many);
-  ranges["exportable_granules_of_64_mib"] = round_json(exportable);
-  ranges["granules_of_64_mib"]["handles"] = kLarge / granule;
+  ranges["one_handle_of_64_mib"] = round_json(one, 1);
+  ranges["granules_of_64_mib"] = round_json(many, kLarge / granule);
+  ranges["exportable_granules_of_64_mib"] = round_json(exportable, kLarge / granule);
+  ranges["granules_cost_times_one_handle"] =
+      ranges["granules_of_64_mib"]["all_ns"].get<double>() /
+      std::max(1.0, ranges["one_handle_of_64_mib"]["all_ns"].get<double>());
 
   // A cost that grows with the mappings is paid per mapping, one that does not is paid per call.
   Json growth = Json::array();
@@ -219,6 +181,9 @@ Json measure_behind_work(Session& session) {
   const Event event = require(Event::create(driver));
   report["cuEventRecord"] = behind_work(session, [&] { require(event.record(session.stream(0))); });
   report["cuEventQuery"] = behind_work(session, [&] { require(event.completed()); });
+  mark_silent(session, report,
+              {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAlloc",
+               "cuMemFree", "cuEventRecord", "cuEventQuery"});
   return report;
 }
 

@@ -101,6 +101,13 @@ void Session::copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stre
   check(driver_->cuMemcpyDtoDAsync(dst, src, bytes, stream), "cuMemcpyDtoDAsync");
 }
 
+size_t Session::free_bytes() const {
+  size_t free = 0;
+  size_t total = 0;
+  check(driver_->cuMemGetInfo(&free, &total), "cuMemGetInfo");
+  return free;
+}
+
 size_t Session::mismatches(CUdeviceptr src, size_t bytes, uint32_t value) const {
   wait();
   std::vector<uint32_t> host(bytes / sizeof(uint32_t));

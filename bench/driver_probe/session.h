@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/driver_probe/arguments.h"
 #include "driver/context.h"
 #include "driver/driver.h"
 #include "driver/event.h"
@@ -22,6 +23,11 @@ struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The driver is too old for what was to be asked.
+struct Absent : Failure {
+  using Failure::Failure;
+};
+
 inline void require(const Status& status) {
   if (!status.ok()) throw Failure(status.text());
 }
@@ -31,15 +37,6 @@ T require(Result<T> result) {
   if (!result.ok()) throw Failure(result.status().text());
   return std::move(result.value());
 }
-
-struct Options {
-  int device = 0;
-  int repeats = 20;
-  // Live mappings after which the search for the limit stops; 0 leaves it out.
-  int max_mappings = 600000;
-  size_t copy_bytes = size_t{256} << 20;
-  std::string output;
-};
 
 class Session {
  public:
@@ -56,12 +53,25 @@ class Session {
     return properties_.vmm_supported ? properties_.granularity_bytes : size_t{2} << 20;
   }
   int device() const { return properties_.ordinal; }
+  // A few MiB of device memory that hold nothing.
+  CUdeviceptr scratch() const { return scratch_.base(); }
   CUstream stream(int which) const { return streams_[which]; }
   // False where the driver takes no PTX or runs none: fill and copy are then the driver's own, and occupy
   // gives short work.
   bool has_kernels() const { return spin_ != nullptr; }
 
   void check(CUresult result, const char* call) const { require(driver_->check(result, call)); }
+  // "works", or what the driver says that it does not.
+  std::string answer(CUresult result, const char* call) const {
+    return result == CUDA_SUCCESS ? "works" : driver_->check(result, call).text();
+  }
+  // An entry point that the allocator does not use. Throws Failure where the driver lacks it.
+  template <typename Function>
+  Function entry(const char* name) const {
+    void* found = driver_->find(name);
+    if (found == nullptr) throw Absent(std::string("this driver has no ") + name);
+    return reinterpret_cast<Function>(found);
+  }
   // Puts `milliseconds` of work on stream 0; without kernels, a few fills.
   void occupy(unsigned milliseconds);
   // Every 32-bit word of the range becomes `value`; enqueued.
@@ -69,6 +79,8 @@ class Session {
   // Enqueued; sizes are multiples of 16.
   void copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) const;
   void wait() const { check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); }
+  // What cuMemGetInfo says is free.
+  size_t free_bytes() const;
   // Counts how many of the range's words differ from `value`; waits for the device.
   size_t mismatches(CUdeviceptr src, size_t bytes, uint32_t value) const;
 

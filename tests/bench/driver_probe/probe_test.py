@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = sys.argv.pop() if len(sys.argv) > 1 else ""
-QUICK = ("--repeats", "2", "--copy-mib", "1", "--max-mappings", "100")
+QUICK = ("--repeats", "2", "--copy-mib", "1", "--trim-mib", "64", "--mapped-gib", "1")
+LIMIT = ("--max-mappings", "100")
+
+SECTIONS = {
+    *("costs_ns", "behind_work", "ranges", "aliasing", "aliasing_resident", "answers", "copies", "unmap_runs"),
+    *("beside_graphs", "host_memory", "destroyed_streams", "green_contexts", "remap_to_host", "trim", "page_tables"),
+}
 
 
 def probe(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +47,7 @@ class Report(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.folder = tempfile.TemporaryDirectory()
         cls.file = Path(cls.folder.name) / "report.json"
-        done = probe(*QUICK, "--output", str(cls.file))
+        done = probe(*QUICK, *LIMIT, "--output", str(cls.file))
         assert done.returncode == 0, done.stderr
         cls.report = json.loads(cls.file.read_text())
 
@@ -53,9 +59,36 @@ class Report(unittest.TestCase):
         self.assertEqual(errors(self.report), [])
 
     def test_every_section_is_there(self) -> None:
-        measured = {"costs_ns", "behind_work", "ranges", "copies", "mapping_limit"}
-        checked = {"aliasing", "answers", "remap_to_host"}
-        self.assertLessEqual(measured | checked, self.report.keys())
+        self.assertLessEqual(SECTIONS | {"mapping_limit"}, self.report.keys())
+        self.assertTrue(self.report["complete"])
+
+    def test_it_says_that_it_is_simulated_and_what_says_nothing_there(self) -> None:
+        self.assertTrue(self.report["simulated"])
+        for section in ("behind_work", "aliasing_resident"):
+            silent = set(self.report[section]["says_nothing"])
+            self.assertLessEqual(silent, self.report[section].keys())
+        self.assertIn("wrong_words_controls", self.report["aliasing_resident"]["says_nothing"])
+
+    def test_the_driver_without_controls_is_simulated_too(self) -> None:
+        driver = Path(os.environ["SPILLWAY_LIBCUDA"]).parents[1] / "uncontrolled" / "libcuda.so.1"
+        if not driver.exists():
+            self.skipTest("it is not built here")
+        report = json.loads(probe("--sections", "answers", SPILLWAY_LIBCUDA=str(driver)).stdout)
+        self.assertTrue(report["simulated"])
+
+    def test_where_no_kernel_runs_the_checks_of_resident_readers_fail(self) -> None:
+        self.assertGreater(self.report["aliasing_resident"]["wrong_words_controls"], 0)
+        self.assertFalse(self.report["aliasing_resident"]["checks_can_fail"])
+
+    def test_a_full_device_is_filled_to_its_last_page(self) -> None:
+        full = self.report["page_tables"]["when_full"]
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", full["create_answers"])
+        self.assertGreater(full["held_bytes"], 0)
+
+    def test_streams_that_are_gone_are_answered(self) -> None:
+        answers = self.report["destroyed_streams"]
+        self.assertIn("CUDA_ERROR", answers["cuStreamQuery"]["answers"])
+        self.assertTrue(answers["handle_of_the_next"]["next_has_another_id"])
 
     def test_views_of_one_handle_agree(self) -> None:
         for name, value in self.report["aliasing"].items():
@@ -70,11 +103,13 @@ class Report(unittest.TestCase):
         self.assertEqual(answers["mem_get_info_drop_after_create_bytes"], answers["created_bytes"])
 
     def test_the_simulated_device_loads_the_costs(self) -> None:
-        done = probe(*QUICK, SPILLWAY_SIM=f"costs:{self.file}")
+        done = probe("--sections", "answers", SPILLWAY_SIM=f"costs:{self.file}")
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_the_search_stops_at_the_limit(self) -> None:
-        limit = json.loads(probe(*QUICK, SPILLWAY_SIM="mappings:40").stdout)["mapping_limit"]
+        limit = json.loads(probe("--sections", "mapping_limit", *LIMIT, SPILLWAY_SIM="mappings:40").stdout)[
+            "mapping_limit"
+        ]
         self.assertEqual(limit["live_mappings"], 40)
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", limit["stopped_by"])
 
@@ -85,9 +120,48 @@ class Report(unittest.TestCase):
         self.assertIn("error", report["aliasing"])
 
 
+class Sections(unittest.TestCase):
+    def test_only_those_that_are_asked_for(self) -> None:
+        report = json.loads(probe("--sections", "copies,answers", "--copy-mib", "1").stdout)
+        self.assertEqual(SECTIONS & report.keys(), {"copies", "answers"})
+
+    def test_the_search_for_the_limit_of_mappings_is_off_unless_told(self) -> None:
+        self.assertNotIn("mapping_limit", json.loads(probe(*QUICK).stdout))
+        report = json.loads(probe("--sections", "mapping_limit", SPILLWAY_SIM="mappings:40").stdout)
+        self.assertEqual(report["mapping_limit"]["live_mappings"], 40)
+
+    def test_a_crash_is_a_result_and_the_others_go_on(self) -> None:
+        done = probe(
+            *("--sections", "host_memory,copies", "--copy-mib", "1"),
+            SPILLWAY_SIM="host_numa:fault",
+            ASAN_OPTIONS="handle_segv=0",  # a build for it would end otherwise
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["host_memory"]["numa_node"], {"crashed": "Segmentation fault"})
+        self.assertEqual(report["host_memory"]["host"]["answers"], "works")
+        self.assertIn("host_to_device_gb_per_s", report["copies"])
+
+    def test_the_file_is_whole_after_every_section(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "report.json"
+            running = subprocess.Popen([PROGRAM, *QUICK, "--output", str(file)])
+            seen: set[int] = set()
+            complete: set[bool] = set()
+            while running.poll() is None:
+                if file.exists():
+                    report = json.loads(file.read_text())
+                    seen.add(len(SECTIONS & report.keys()))
+                    complete.add(report["complete"])
+            self.assertEqual(running.returncode, 0)
+            self.assertGreater(len(seen), len(SECTIONS) // 2)
+            self.assertIn(False, complete)
+            self.assertEqual([path.name for path in Path(folder).iterdir()], ["report.json"])
+
+
 class BadInput(unittest.TestCase):
-    def check(self, done: subprocess.CompletedProcess[str], *wanted: str) -> None:
-        self.assertEqual(done.returncode, 1)
+    def check(self, done: subprocess.CompletedProcess[str], *wanted: str, code: int = 1) -> None:
+        self.assertEqual(done.returncode, code)
         self.assertEqual(done.stdout, "")
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         for text in wanted:
@@ -95,6 +169,10 @@ class BadInput(unittest.TestCase):
 
     def test_an_unknown_argument_names_what_is_allowed(self) -> None:
         self.check(probe("--fast"), "'--fast'", "--device", "--repeats", "--copy-mib", "--output")
+
+    def test_an_unknown_section_names_what_is_allowed(self) -> None:
+        for text in ("copies,shapes", "copies,", "Copies"):
+            self.check(probe("--sections", text), "unknown section", *SECTIONS, "mapping_limit", code=2)
 
     def test_a_number_out_of_range_names_the_range(self) -> None:
         for text in ("0", "100001", "-1", "3x", "", "99999999999999999999"):
