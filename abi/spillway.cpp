@@ -275,6 +275,10 @@ spw_status spw_trim(int device) {
   });
 }
 
+spw_status spw_settle(int device) {
+  return spillway::with_used_arena(device, [](Arena& arena) { return arena.settle(); });
+}
+
 spw_status spw_set_limit(int device, uint64_t bytes) {
   return spillway::with_arena(device, [&](Arena& arena) {
     Status status = arena.set_limit(bytes);

@@ -24,6 +24,7 @@ namespace spillway {
 namespace {
 
 std::atomic<int> device_count{0};
+thread_local bool is_about_to_capture = false;
 
 void complain(const char* hook) noexcept {
   std::fprintf(stderr, "spillway: %s: %s\n", hook, spw_last_error());
@@ -157,9 +158,17 @@ void spw_torch_init(int device_count) {
 
 void spw_torch_reset(void) {
   for (int device = 0; device < spillway::device_count.load(); ++device) {
-    const spw_status status = spw_trim(device);
+    const spw_status status = spw_torch_trim(device);
     if (status != SPW_OK && status != SPW_ERROR_INVALID_STATE) spillway::complain("empty_cache");
   }
+}
+
+spw_status spw_torch_trim(int device) {
+  return spillway::is_about_to_capture ? spw_settle(device) : spw_trim(device);
+}
+
+void spw_torch_about_to_capture(int is_about) {
+  spillway::is_about_to_capture = is_about != 0;
 }
 
 void spw_torch_memory_fraction(double fraction, int device) {

@@ -184,7 +184,9 @@ class Arena {
   // Gives every page without live bytes back to the driver, after waiting for the device. Errors:
   // invalid_state (a stream is being captured), driver.
   Status trim() { return trimming_.trim(); }
-  // Does the same for a while: take_back() undoes what the last one that gave pages back did. It takes each
+  // Waits likewise, and gives back only what exceeds the limit: what is free serves everyone without a wait.
+  Status settle() { return trimming_.settle(); }
+  // Trims for a while: take_back() undoes what the last one that gave pages back did. It takes each
   // from the driver again, at its address and for the stream that had it, as far as the soft limit and the
   // device have room, waits for nothing and asks nobody else. Answers how many bytes it took.
   Status trim_for_now() { return trimming_.trim_for_now(); }

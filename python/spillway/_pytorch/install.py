@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 
 from .._errors import SpillwayError, SpillwayWarning
 from .._library import library, option
-from . import build, first_use, hooks, memory_info, plain, releases, settings
+from . import build, captures, first_use, hooks, memory_info, plain, releases, settings
 
 Mode = Literal["auto", "full", "plain"]
 MODES = ("auto", "full", "plain")
@@ -106,6 +106,7 @@ def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> None
     _state = Installed(mode)
     torch._C._cuda_changeCurrentAllocator = _stay
     memory_info.answer(torch)
+    captures.keep_memory(torch)
     if mode == "plain":
         plain.answer(torch)
     elif pinned_memory:

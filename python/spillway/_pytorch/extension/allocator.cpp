@@ -263,7 +263,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
   // Else of a pool that PyTorch has released: a MemPool was deleted.
   const bool is_of_all = pool == MempoolId_t{0, 0};
   for (int device = 0; device < device_count_.load(); ++device) {
-    const spw_status status = is_of_all ? spw_trim(device) : spw_pool_trim(device, abi(pool));
+    const spw_status status = is_of_all ? spw_torch_trim(device) : spw_pool_trim(device, abi(pool));
     // While a graph is being captured nothing can be given back, and nobody is to be told.
     if (status != SPW_ERROR_INVALID_STATE) check(status);
   }
