@@ -194,12 +194,12 @@ CUresult cuMemFree(CUdeviceptr dptr) {
 CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr dptr) {
   Call call(EntryPoint::k_cuMemGetAddressRange);
   if (call.refused()) return call.result();
-  State& state = call.state();
-  const Mapping* mapping = state.memory.find(dptr);
+  // Of memory of cuMemMap that is the one mapping, as libraries found (openucx/ucx, pull request 11461;
+  // ofiwg/libfabric, pull request 12473); CU_POINTER_ATTRIBUTE_RANGE_SIZE is the whole reservation's.
+  const Mapping* mapping = call.state().memory.find(dptr);
   if (mapping == nullptr) return CUDA_ERROR_NOT_FOUND;
-  const bool handle = mapping->physical->kind == Physical::Kind::kHandle;
-  if (base != nullptr) *base = handle ? state.memory.reservation_of(dptr).first : mapping->start;
-  if (size != nullptr) *size = handle ? state.memory.reservation_of(dptr).second : mapping->bytes;
+  if (base != nullptr) *base = mapping->start;
+  if (size != nullptr) *size = mapping->bytes;
   return CUDA_SUCCESS;
 }
 
