@@ -119,6 +119,11 @@ bool set_vmm_in_capture(Parsed in) {
   in.config->vmm_in_capture = choice == 1;
   return choice >= 0;
 }
+bool set_destroyed_streams(Parsed in) {
+  const int choice = parse_choice(in.value, "report|fault");
+  in.config->destroyed_streams_fault = choice == 1;
+  return choice >= 0;
+}
 bool set_races(Parsed in) {
   const int choice = parse_choice(in.value, "off|on");
   in.config->races = choice == 1;
@@ -175,6 +180,7 @@ constexpr Key kKeys[] = {
     {"host_numa", "on, off or fault", set_host_numa},
     {"mig", "0 or 1", set_mig},
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
+    {"destroyed_streams", "report or fault", set_destroyed_streams},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},
     {"races", "on or off", set_races},
     {"at_exit", "stay or end", set_at_exit},

@@ -37,6 +37,7 @@ struct Config {
   HostNuma host_numa = HostNuma::kAsHost;
   bool mig = false;
   bool vmm_in_capture = false;
+  bool destroyed_streams_fault = false;
   int version = 13000;
   bool races = true;
   bool ends_at_exit = false;

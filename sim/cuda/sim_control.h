@@ -30,6 +30,10 @@
  *   vmm_in_capture:refuse|allow
  *                            whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
  *                            while a stream captures (cuda.h does not say), refuse
+ *   destroyed_streams:report|fault
+ *                            what a call does with a stream that is none (any more): it is refused, and
+ *                            spwSimDeadStreams counts it; fault: a segmentation fault, which a device may answer
+ *                            with, report
  *   version:N                what cuDriverGetVersion answers; newer entry points are not found, 13000
  *   races:on|off             the race detector, on; it knows the work of this process alone
  *   at_exit:stay|end         whether the driver that cuInit began with this ends itself in an exit handler, as the
@@ -63,8 +67,9 @@ typedef struct SpwSimRange {
 
 /* As a fresh process with this configuration would be: every context, stream, handle and mapping is gone,
  * counters and reports are zero. The driver is initialised afterwards. NULL or "" is the default
- * configuration. A malformed text changes nothing, returns CUDA_ERROR_INVALID_VALUE, and spwSimLastError says
- * why. */
+ * configuration. A child of fork, which otherwise is refused with CUDA_ERROR_NOT_INITIALIZED as by the real
+ * driver, has a device of its own from then on. A malformed text changes nothing, returns
+ * CUDA_ERROR_INVALID_VALUE, and spwSimLastError says why. */
 int spwSimConfigure(const char* text);
 /* One line about the last failure in this thread that has more to say than its code; "" if none. */
 const char* spwSimLastError(void);

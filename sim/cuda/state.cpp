@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "sim/cuda/capture.h"
@@ -35,6 +37,18 @@ ThreadState& this_thread() {
   }
   return *state;
 }
+
+namespace {
+
+// Another thread may have held the lock at the fork; a child begins with it free. What it guards may be half
+// changed then, and is not looked at before the next configuration.
+void leave_device_to_parent() {
+  State& state = State::get();
+  new (&state.mutex) std::mutex;
+  state.inherited = state.initialized;
+}
+
+}  // namespace
 
 std::string State::configure(const char* text, const char* visible) {
   Config parsed;
@@ -74,6 +88,8 @@ std::string State::configure(const char* text, const char* visible) {
   enqueues = host_waits = stream_waits = dead_streams = 0;
   if (!memory.reset(config, std::move(account)))
     return "key 'backing', value 'memfd': the kernel refuses memory for the device";
+  [[maybe_unused]] static const int kWatchesForks = pthread_atfork(nullptr, nullptr, leave_device_to_parent);
+  inherited = false;
   initialized = true;
   return "";
 }
@@ -125,7 +141,7 @@ Stream* make_stream(State& state, Context* context, unsigned flags, int priority
   return stream;
 }
 
-Stream* find_stream(State& state, CUstream handle) {
+Stream* look_up_stream(State& state, CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) {
     Context* context = current_context(state);
     return context == nullptr ? nullptr : context->legacy;
@@ -138,8 +154,15 @@ Stream* find_stream(State& state, CUstream handle) {
     return stream;
   }
   auto* stream = reinterpret_cast<Stream*>(handle);
-  if (Slots<Stream>::is_alive(stream)) return stream;
+  return Slots<Stream>::is_alive(stream) ? stream : nullptr;
+}
+
+Stream* find_stream(State& state, CUstream handle) {
+  Stream* stream = look_up_stream(state, handle);
+  const bool is_default = handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  if (stream != nullptr || is_default) return stream;
   ++state.dead_streams;
+  if (state.config.destroyed_streams_fault) std::raise(SIGSEGV);
   return nullptr;
 }
 

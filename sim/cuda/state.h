@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -93,8 +94,9 @@ struct Context {
 struct State {
   std::mutex mutex;
   bool initialized = false;
-  uint64_t generation = 1;  // of the configuration: thread-local contexts of an older one are void
-  bool ended = false;       // at exit: the driver answers no more
+  uint64_t generation = 1;             // of the configuration: thread-local contexts of an older one are void
+  bool ended = false;                  // at exit: the driver answers no more
+  std::atomic<bool> inherited{false};  // by a child of fork, which has no device
   Config config;
   Calls calls;
   Memory memory;
@@ -149,6 +151,8 @@ void destroy_context(State& state, Context* context, Lock& lock);
 Stream* make_stream(State& state, Context* context, unsigned flags, int priority);
 // The stream behind a handle: null and CU_STREAM_LEGACY are the current context's default stream,
 // CU_STREAM_PER_THREAD is this thread's. Null if there is none.
+Stream* look_up_stream(State& state, CUstream handle);
+// For a call of the program, whose stream is to be one: counted, or a fault, where it is none.
 Stream* find_stream(State& state, CUstream handle);
 Context* find_context(CUcontext handle);
 Event* find_event(CUevent handle);
