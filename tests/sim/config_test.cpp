@@ -104,6 +104,18 @@ TEST_F(ConfigTest, AConfigurationIsAFreshProcess) {
   EXPECT_EQ(spwSimPhysicalBytes(0), 0u);
 }
 
+TEST_F(ConfigTest, CostsAreThoseOfACheapOrADearRun) {
+  const auto of_one_handle = [&](const char* text) {
+    start(text);
+    const uint64_t before = spwSimVirtualNs();
+    (void)create();
+    return spwSimVirtualNs() - before;
+  };
+  EXPECT_EQ(of_one_handle(""), 7600u);
+  EXPECT_EQ(of_one_handle("costs:cheap"), 7600u);
+  EXPECT_EQ(of_one_handle("costs:dear"), 193000u);
+}
+
 TEST_F(ConfigTest, CostFilesReplaceRows) {
   const test::Folder folder;
   const auto configure = [&](const char* text) {
