@@ -38,6 +38,7 @@ struct Config {
   bool mig = false;
   bool vmm_in_capture = false;
   bool destroyed_streams_fault = false;
+  bool overheads = false;
   int version = 13000;
   bool races = true;
   bool ends_at_exit = false;

@@ -19,7 +19,9 @@
  *   seed:N                   of the order and of the answers to queries, 1
  *   set_access_cost:per-call|per-mapping
  *                            the reading that spwSimVirtualNs gives, per-call
- *   costs:FILE               JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
+ *   costs:cheap|dear|FILE    what a call takes: of two published runs of one program on an A100 the cheaper (7.6 us
+ *                            for a cuMemCreate of 2 MiB) or the dearer (193 us); or JSON: {"costs_ns": {"cuMemMap":
+ *                            1050, ...}}, as the driver probe prints it, cheap
  *   shared:FILE              processes that name the same file share the memory of the devices: what one holds,
  *                            until it ends, the others lack
  *   vmm:on|off               whether the device has virtual memory management, on
@@ -34,6 +36,10 @@
  *                            what a call does with a stream that is none (any more): it is refused, and
  *                            spwSimDeadStreams counts it; fault: a segmentation fault, which a device may answer
  *                            with, report
+ *   overheads:on|off         whether device memory goes to what programs do not ask for: 300 MiB for a context, 2 MiB
+ *                            for a module from its first launch on, and page tables, 4 KiB for each 512 MiB of
+ *                            addresses that something is mapped in, 2 MiB at a time; where there is none left, making
+ *                            a context, a launch, cuMemMap and cuMemSetAccess are out of memory, off
  *   version:N                what cuDriverGetVersion answers; newer entry points are not found, 13000
  *   races:on|off             the race detector, on; it knows the work of this process alone
  *   at_exit:stay|end         whether the driver that cuInit began with this ends itself in an exit handler, as the

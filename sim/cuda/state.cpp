@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "sim/cuda/capture.h"
+#include "sim/cuda/overheads.h"
 
 namespace spillway::sim {
 
@@ -105,15 +106,56 @@ Context* current_context(State& state) {
   return Slots<Context>::is_alive(context) ? context : nullptr;
 }
 
+namespace {
+
+void give_legacy_stream(State& state, Context* context) {
+  context->legacy = make_stream(state, context, 0, 0);
+  context->legacy->legacy = true;
+}
+
+}  // namespace
+
 Context* make_context(State& state, int device, bool primary, unsigned flags) {
   Context* context = state.contexts.make();
   context->primary = primary;
   context->device = device;
   context->flags = flags;
   context->id = state.next_id++;
-  context->legacy = make_stream(state, context, 0, 0);
-  context->legacy->legacy = true;
+  if (!take_context_memory(state, context)) {
+    state.contexts.drop(context);
+    return nullptr;
+  }
+  give_legacy_stream(state, context);
   return context;
+}
+
+Context* primary_context(State& state, int device) {
+  const auto index = static_cast<size_t>(device);
+  Context*& primary = state.primary[index];
+  if (primary == nullptr) primary = make_context(state, device, true, state.primary_flags[index]);
+  return primary;
+}
+
+Context* make_green_context(State& state, Context* primary) {
+  Context* context = state.contexts.make();
+  context->device = primary->device;
+  context->green_of = primary;
+  context->id = state.next_id++;
+  ++primary->retained;
+  give_legacy_stream(state, context);
+  return context;
+}
+
+void destroy_green_context(State& state, Context* context, Lock& lock) {
+  wait_context(state, context, lock);
+  for (Stream* stream : context->streams) {
+    abandon_capture(state, stream);
+    state.scheduler.close(stream->timeline);
+    stream->orphaned = true;
+    state.streams.retire(stream);
+  }
+  --context->green_of->retained;
+  state.contexts.retire(context);
 }
 
 void destroy_context(State& state, Context* context, Lock& lock) {
@@ -125,6 +167,7 @@ void destroy_context(State& state, Context* context, Lock& lock) {
     state.scheduler.close(stream->timeline);
     state.streams.drop(stream);
   }
+  release_context_memory(state, context);
   state.contexts.drop(context);
 }
 
@@ -161,9 +204,18 @@ Stream* find_stream(State& state, CUstream handle) {
   Stream* stream = look_up_stream(state, handle);
   const bool is_default = handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
   if (stream != nullptr || is_default) return stream;
+  if (reinterpret_cast<Stream*>(handle)->orphaned) return nullptr;
   ++state.dead_streams;
   if (state.config.destroyed_streams_fault) std::raise(SIGSEGV);
   return nullptr;
+}
+
+CUresult refuse_stream(CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return reinterpret_cast<Stream*>(handle)->orphaned ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                     : CUDA_ERROR_INVALID_HANDLE;
 }
 
 Context* find_context(CUcontext handle) {
