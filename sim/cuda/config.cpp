@@ -211,7 +211,7 @@ std::string apply(std::string_view item, Config* config) {
 }  // namespace
 
 std::string parse_config(const char* text, Config* config) {
-  Config parsed;
+  Config parsed = *config;
   std::string_view rest = text == nullptr ? "" : text;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');

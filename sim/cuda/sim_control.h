@@ -6,7 +6,9 @@
  * values. All functions may be called from any thread; none aborts. Functions that return int return a
  * CUresult.
  *
- * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure: */
+ * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure; either goes
+ * on top of that in SPILLWAY_SIM_DEFAULTS, so that programs which configure the driver themselves run in
+ * another mode: */
 /* clang-format off */
 /*   capacity:SIZE            device memory, 16GiB; sizes take B, KiB, MiB, GiB, TiB
  *   devices:N                1 to 16, 1

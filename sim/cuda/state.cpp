@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -53,7 +54,9 @@ void leave_device_to_parent() {
 
 std::string State::configure(const char* text, const char* visible) {
   Config parsed;
-  std::string problem = parse_config(text, &parsed);
+  std::string problem = parse_config(std::getenv("SPILLWAY_SIM_DEFAULTS"), &parsed);
+  if (!problem.empty()) return "SPILLWAY_SIM_DEFAULTS: " + problem;
+  problem = parse_config(text, &parsed);
   if (!problem.empty()) return problem;
   parsed.visible = visible_devices(visible, parsed.devices);
   parsed.devices = static_cast<int>(parsed.visible.size());
