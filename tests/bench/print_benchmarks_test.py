@@ -155,7 +155,7 @@ class Fakes(unittest.TestCase):
             "| spillway | 12.0 | 0.0 | 3.0 |",
             "| live mappings | 70000 |",
             "| kv_serving | 3000 | 1000 | 4.000 GiB | 0 | 17 | 70000 |",
-            "| recorded | 0.50 | 0.50 |",
+            "| recorded | 0.50 to 0.50 | 0.50 to 0.50 |",
             "0.098 % of what",
             "| spillway / native | 0.20 |",
             "| mixed | 2 | 4.00 | 0.25 | 2.00 |",
