@@ -31,6 +31,7 @@ struct Options {
   std::string allocator = "spillway";
   std::string completion = "instant";
   std::string set_access_cost = "per-call";
+  std::string costs = "cheap";
   std::string output;
   uint32_t repeats = 1;
   int device = -1;
@@ -83,6 +84,7 @@ class TraceReplay {
     base_.completion = options.completion == "run-ahead" ? Completion::kRunAhead : Completion::kInstant;
     base_.set_access_cost =
         options.set_access_cost == "per-mapping" ? SetAccessCost::kPerMapping : SetAccessCost::kPerCall;
+    base_.dear_costs = options.costs == "dear";
     base_.repeats = options.repeats;
     // Room for the worst of the peers, which reserves less than half again as much as is live.
     base_.capacity_bytes = 4 * program.peak_live_bytes + (uint64_t{4} << 30);
@@ -290,6 +292,11 @@ std::function<int()> add_replay_command(CLI::App& app) {
       ->add_option("--set-access-cost", options->set_access_cost,
                    "Reading of the published cost of cuMemSetAccess in virtual_driver_ns")
       ->check(CLI::IsMember({"per-call", "per-mapping"}))
+      ->capture_default_str();
+  command
+      ->add_option("--costs", options->costs,
+                   "Published run whose costs of calls make virtual_driver_ns: the cheap or the dear one")
+      ->check(CLI::IsMember({"cheap", "dear"}))
       ->capture_default_str();
   command
       ->add_option("--device", options->device,

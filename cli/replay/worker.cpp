@@ -49,9 +49,10 @@ void clear_environment() {
 
 std::string sim_settings(const RunRequest& request) {
   const bool run_ahead = request.completion == Completion::kRunAhead && !request.measure_time;
-  return fmt::format("capacity:{}B,backing:none,races:off,completion:{},set_access_cost:{}",
+  return fmt::format("capacity:{}B,backing:none,races:off,completion:{},set_access_cost:{},costs:{}",
                      request.capacity_bytes, run_ahead ? "run-ahead" : "instant",
-                     request.set_access_cost == SetAccessCost::kPerMapping ? "per-mapping" : "per-call");
+                     request.set_access_cost == SetAccessCost::kPerMapping ? "per-mapping" : "per-call",
+                     request.dear_costs ? "dear" : "cheap");
 }
 
 Result<RunResult> work(const ReplayProgram& program, const RunRequest& request) {

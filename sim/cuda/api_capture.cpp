@@ -19,7 +19,7 @@ CUstreamCaptureStatus status_of(const Stream& stream) {
 // Null for a default stream without a context, which captures nothing, is an error as everywhere.
 Stream* stream_of(Call& call, CUstream handle, CUresult* result) {
   Stream* stream = call.refused() ? nullptr : find_stream(call.state(), handle);
-  *result = call.refused() ? call.result() : (stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS);
+  *result = call.refused() ? call.result() : (stream == nullptr ? refuse_stream(handle) : CUDA_SUCCESS);
   return stream;
 }
 

@@ -16,7 +16,12 @@ bool valid_device(const State& state, CUdevice device) {
 void drop_primary(Call& call, CUdevice device) {
   State& state = call.state();
   Context*& primary = state.primary[static_cast<size_t>(device)];
-  if (primary != nullptr) destroy_context(state, primary, call.lock());
+  if (primary != nullptr) {
+    state.contexts.for_each([&](Context& context) {
+      if (context.green_of == primary) destroy_green_context(state, &context, call.lock());
+    });
+    destroy_context(state, primary, call.lock());
+  }
   primary = nullptr;
 }
 
@@ -28,6 +33,7 @@ CUresult create(CUcontext* context, unsigned flags, CUdevice device) {
   if (!valid_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   current_context(state);
   Context* made = make_context(state, device, false, flags);
+  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   this_thread().current.push_back(made);
   *context = handle_of(made);
   return CUDA_SUCCESS;
@@ -74,12 +80,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   State& state = call.state();
   if (!valid_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
-  const auto index = static_cast<size_t>(device);
-  if (state.primary[index] == nullptr) {
-    state.primary[index] = make_context(state, device, true, state.primary_flags[index]);
-  }
-  ++state.primary[index]->retained;
-  *context = handle_of(state.primary[index]);
+  Context* primary = primary_context(state, device);
+  if (primary == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  ++primary->retained;
+  *context = handle_of(primary);
   return CUDA_SUCCESS;
 }
 
@@ -138,7 +142,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   Call call(EntryPoint::k_cuCtxDestroy);
   if (call.refused()) return call.result();
   Context* context = find_context(handle);
-  if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context == nullptr || context->primary || context->green_of != nullptr)
+    return CUDA_ERROR_INVALID_CONTEXT;
   auto& current = this_thread().current;
   if (!current.empty() && current.back() == context) current.pop_back();
   destroy_context(call.state(), context, call.lock());

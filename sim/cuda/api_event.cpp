@@ -13,7 +13,8 @@ CUresult record(EntryPoint entry, CUevent event_handle, CUstream handle) {
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
   Event* event = find_event(event_handle);
-  if (stream == nullptr || event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return refuse_stream(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
   return record_event(state, event, stream, call.lock());
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "sim/cuda/call.h"
+#include "sim/cuda/overheads.h"
 
 using namespace spillway::sim;
 
@@ -23,6 +24,12 @@ std::map<CUmodule, std::unique_ptr<Module>>& modules() {
   return *kModules;
 }
 
+// By a function's handle. A function of no module takes no memory.
+std::map<CUfunction, CUmodule>& modules_of_functions() {
+  static auto* const kModules = new std::map<CUfunction, CUmodule>;
+  return *kModules;
+}
+
 CUresult load(EntryPoint entry, CUmodule* module, const void* image) {
   Call call(entry, kNeedsContext | kUnsafeInCapture);
   if (call.refused()) return call.result();
@@ -33,11 +40,16 @@ CUresult load(EntryPoint entry, CUmodule* module, const void* image) {
   return CUDA_SUCCESS;
 }
 
-CUresult launch(EntryPoint entry, CUstream handle) {
+CUresult launch(EntryPoint entry, CUfunction function, CUstream handle) {
   Call call(entry);
   if (call.refused()) return call.result();
   Stream* stream = find_stream(call.state(), handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return refuse_stream(handle);
+  const auto module = modules_of_functions().find(function);
+  if (module != modules_of_functions().end() &&
+      !take_module_memory(call.state(), owner_of(stream->context), module->second)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   return enqueue(call.state(), stream, nullptr, {}, entry_point_name(entry), call.lock());
 }
 
@@ -61,7 +73,10 @@ CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) {
 CUresult cuModuleUnload(CUmodule module) {
   Call call(EntryPoint::k_cuModuleUnload);
   if (call.refused()) return call.result();
-  return modules().erase(module) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (modules().erase(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  std::erase_if(modules_of_functions(), [&](const auto& entry) { return entry.second == module; });
+  release_module(call.state(), module);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
@@ -73,6 +88,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   auto& slot = found->second->functions[name];
   if (slot == nullptr) slot = std::make_unique<int>(0);
   *function = reinterpret_cast<CUfunction>(slot.get());
+  modules_of_functions()[*function] = module;
   return CUDA_SUCCESS;
 }
 
@@ -146,29 +162,29 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                   unsigned, CUstream stream, void**) {
-  return launch(EntryPoint::k_cuLaunchCooperativeKernel, stream);
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                   unsigned, unsigned, CUstream stream, void**) {
+  return launch(EntryPoint::k_cuLaunchCooperativeKernel, function, stream);
 }
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned,
                                         unsigned, unsigned, CUstream stream, void**) {
-  return launch(EntryPoint::k_cuLaunchCooperativeKernel, per_thread(stream));
+  return launch(EntryPoint::k_cuLaunchCooperativeKernel, function, per_thread(stream));
 }
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        CUstream stream, void**, void**) {
-  return launch(EntryPoint::k_cuLaunchKernel, stream);
+CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        unsigned, CUstream stream, void**, void**) {
+  return launch(EntryPoint::k_cuLaunchKernel, function, stream);
 }
-CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                             CUstream stream, void**, void**) {
-  return launch(EntryPoint::k_cuLaunchKernel, per_thread(stream));
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             unsigned, CUstream stream, void**, void**) {
+  return launch(EntryPoint::k_cuLaunchKernel, function, per_thread(stream));
 }
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void**) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return launch(EntryPoint::k_cuLaunchKernelEx, config->hStream);
+  return launch(EntryPoint::k_cuLaunchKernelEx, function, config->hStream);
 }
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction, void**, void**) {
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function, void**, void**) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return launch(EntryPoint::k_cuLaunchKernelEx, per_thread(config->hStream));
+  return launch(EntryPoint::k_cuLaunchKernelEx, function, per_thread(config->hStream));
 }
 
 }  // extern "C"

@@ -21,7 +21,7 @@ CUresult spillway::sim::reserve_block(Call& call, CUdeviceptr* dptr, uint64_t by
   Mapping* mapping = state.memory.map(start, bytes, physical);
   state.memory.release(physical);  // the mapping keeps it
   mapping->access[static_cast<size_t>(device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  mapping->context = handle_of(call.context());
+  mapping->context = handle_of(owner_of(call.context()));
   *dptr = start;
   return CUDA_SUCCESS;
 }
@@ -35,7 +35,8 @@ CUresult spillway::sim::allocate_block(Call& call, CUdeviceptr* dptr, uint64_t b
           : reserve_block(call, &start, bytes, device == kContextDevice ? call.context()->device : device);
   if (result != CUDA_SUCCESS) return result;
   Mapping* mapping = state.memory.find(start);
-  if (!state.memory.commit(*mapping->physical)) {
+  if (!state.memory.commit(*mapping->physical) ||
+      !state.memory.make_tables(*mapping, mapping->physical->device)) {
     free_allocation(state, mapping);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -194,12 +195,12 @@ CUresult cuMemFree(CUdeviceptr dptr) {
 CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr dptr) {
   Call call(EntryPoint::k_cuMemGetAddressRange);
   if (call.refused()) return call.result();
-  State& state = call.state();
-  const Mapping* mapping = state.memory.find(dptr);
+  // Of memory of cuMemMap that is the one mapping, as libraries found (openucx/ucx, pull request 11461;
+  // ofiwg/libfabric, pull request 12473); CU_POINTER_ATTRIBUTE_RANGE_SIZE is the whole reservation's.
+  const Mapping* mapping = call.state().memory.find(dptr);
   if (mapping == nullptr) return CUDA_ERROR_NOT_FOUND;
-  const bool handle = mapping->physical->kind == Physical::Kind::kHandle;
-  if (base != nullptr) *base = handle ? state.memory.reservation_of(dptr).first : mapping->start;
-  if (size != nullptr) *size = handle ? state.memory.reservation_of(dptr).second : mapping->bytes;
+  if (base != nullptr) *base = mapping->start;
+  if (size != nullptr) *size = mapping->bytes;
   return CUDA_SUCCESS;
 }
 

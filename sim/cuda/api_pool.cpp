@@ -20,7 +20,7 @@ CUresult allocate_on(EntryPoint entry, CUdeviceptr* out, size_t bytes, CUstream 
   if (call.refused()) return call.result();
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return refuse_stream(handle);
   MemoryPool* pool = from != nullptr ? find_pool(from) : current_pool(state, stream->context->device);
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return stream->capture != nullptr ? capture_allocation(call, stream, out, bytes, pool->device)
@@ -39,7 +39,7 @@ CUresult free_on(CUdeviceptr pointer, CUstream handle) {
   if (call.refused()) return call.result();
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return refuse_stream(handle);
   if (stream->capture != nullptr) return capture_free(state, stream, pointer);
   Mapping* mapping = find_block(state, pointer);
   if (mapping == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -20,8 +20,7 @@ struct StreamCall {
     if (call.refused()) return;
     stream = find_stream(call.state(), handle);
     if (stream != nullptr) return;
-    const bool is_default = handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    result = is_default ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    result = refuse_stream(handle);
   }
   bool refused() const { return result != CUDA_SUCCESS; }
 };
@@ -106,6 +105,36 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
+  StreamCall in(EntryPoint::k_cuStreamGetCtx, handle);
+  if (in.refused()) return in.result;
+  if (context == nullptr || green == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Context* own = in.stream->context;
+  *green = own->green_of != nullptr ? green_handle_of(own) : nullptr;
+  *context = handle_of(owner_of(own));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* green);
+CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* green) {
+  StreamCall in(EntryPoint::k_cuStreamGetGreenCtx, handle);
+  if (in.refused()) return in.result;
+  if (green == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Context* own = in.stream->context;
+  *green = own->green_of != nullptr ? green_handle_of(own) : nullptr;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned flags, int priority) {
+  Call call(EntryPoint::k_cuGreenCtxStreamCreate);
+  if (call.refused()) return call.result();
+  Context* context = find_green_context(green);
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream == nullptr || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  *stream = handle_of(make_stream(call.state(), context, flags, std::clamp(priority, -5, 0)));
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
   StreamCall in(EntryPoint::k_cuStreamGetId, handle);
   if (in.refused()) return in.result;
@@ -167,6 +196,9 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) 
 }
 CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext* context) {
   return cuStreamGetCtx(per_thread(stream), context);
+}
+CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext* context, CUgreenCtx* green) {
+  return cuStreamGetCtx_v2(per_thread(stream), context, green);
 }
 CUresult cuStreamGetId_ptsz(CUstream stream, unsigned long long* id) {
   return cuStreamGetId(per_thread(stream), id);

@@ -50,6 +50,9 @@ CUresult set_access_of(State& state, Mapping* mapping, const CUmemAccessDesc& de
   }
   if (type == CU_MEM_LOCATION_TYPE_DEVICE) {
     if (desc.location.id < 0 || desc.location.id >= state.config.devices) return CUDA_ERROR_INVALID_DEVICE;
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && !state.memory.make_tables(*mapping, desc.location.id)) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     mapping->access[static_cast<size_t>(desc.location.id)] = static_cast<uint8_t>(flags);
     return CUDA_SUCCESS;
   }
@@ -130,7 +133,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     return CUDA_ERROR_INVALID_VALUE;
   if (!aligned(state, ptr) || !state.memory.inside_reservation(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
   if (state.memory.any_mapped(ptr, size)) return CUDA_ERROR_INVALID_VALUE;
-  state.memory.map(ptr, size, physical);
+  Mapping* mapping = state.memory.map(ptr, size, physical);
+  if (physical->device != kHostDevice && !state.memory.make_tables(*mapping, physical->device)) {
+    state.memory.unmap(mapping);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   return CUDA_SUCCESS;
 }
 

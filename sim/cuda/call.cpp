@@ -11,7 +11,13 @@ bool is_unsafe(const State& state, unsigned needs) {
 
 }  // namespace
 
-Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state_.mutex) {
+Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state_.mutex, std::defer_lock) {
+  // Said without a look at the state. What needs no device answers a child too.
+  if (state_.inherited && ((needs & kBeforeInit) == 0 || entry == EntryPoint::k_cuInit)) {
+    result_ = CUDA_ERROR_NOT_INITIALIZED;
+    return;
+  }
+  lock_.lock();
   if (this_thread().in_host_function) {
     result_ = CUDA_ERROR_NOT_PERMITTED;
     return;

@@ -119,6 +119,16 @@ bool set_vmm_in_capture(Parsed in) {
   in.config->vmm_in_capture = choice == 1;
   return choice >= 0;
 }
+bool set_destroyed_streams(Parsed in) {
+  const int choice = parse_choice(in.value, "report|fault");
+  in.config->destroyed_streams_fault = choice == 1;
+  return choice >= 0;
+}
+bool set_overheads(Parsed in) {
+  const int choice = parse_choice(in.value, "off|on");
+  in.config->overheads = choice == 1;
+  return choice >= 0;
+}
 bool set_races(Parsed in) {
   const int choice = parse_choice(in.value, "off|on");
   in.config->races = choice == 1;
@@ -168,13 +178,15 @@ constexpr Key kKeys[] = {
     {"completion", "instant, late or run-ahead", set_completion},
     {"seed", "a number", set_seed},
     {"set_access_cost", "per-call or per-mapping", set_access_cost},
-    {"costs", "the name of a JSON file", set_costs},
+    {"costs", "cheap, dear or the name of a JSON file", set_costs},
     {"shared", "the name of a file", set_shared},
     {"vmm", "on or off", set_vmm},
     {"host_vmm", "on or off", set_host_vmm},
     {"host_numa", "on, off or fault", set_host_numa},
     {"mig", "0 or 1", set_mig},
     {"vmm_in_capture", "refuse or allow", set_vmm_in_capture},
+    {"destroyed_streams", "report or fault", set_destroyed_streams},
+    {"overheads", "on or off", set_overheads},
     {"version", "1000*major + 10*minor, 2000 to 99999", set_version},
     {"races", "on or off", set_races},
     {"at_exit", "stay or end", set_at_exit},
@@ -199,7 +211,7 @@ std::string apply(std::string_view item, Config* config) {
 }  // namespace
 
 std::string parse_config(const char* text, Config* config) {
-  Config parsed;
+  Config parsed = *config;
   std::string_view rest = text == nullptr ? "" : text;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');

@@ -37,6 +37,8 @@ struct Config {
   HostNuma host_numa = HostNuma::kAsHost;
   bool mig = false;
   bool vmm_in_capture = false;
+  bool destroyed_streams_fault = false;
+  bool overheads = false;
   int version = 13000;
   bool races = true;
   bool ends_at_exit = false;
@@ -50,7 +52,8 @@ inline bool offers_host_numa(const Config& config) {
   return config.host_numa != HostNuma::kOff;
 }
 
-// Fills *config and returns "", or returns one line that names the key, the value and what is allowed.
+// Changes *config by what the text names and returns "", or returns one line that names the key, the value
+// and what is allowed.
 std::string parse_config(const char* text, Config* config);
 
 // The 16 bytes of the UUID of a device of the machine.

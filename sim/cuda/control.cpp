@@ -27,8 +27,8 @@ std::vector<RangeAccess> accesses_of(const SpwSimRange* ranges, size_t count, un
 CUresult grid(Control& control, CUstream handle, const SpwSimRange* ranges, size_t count, unsigned flags,
               const void* value, size_t value_bytes) {
   State& state = control.state;
-  if (!state.initialized) return CUDA_ERROR_NOT_INITIALIZED;
-  Stream* stream = find_stream(state, handle);
+  if (!state.initialized || state.inherited) return CUDA_ERROR_NOT_INITIALIZED;
+  Stream* stream = look_up_stream(state, handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   WorkPtr work;
   for (size_t i = 0; i < count && state.config.backed; ++i) {
@@ -85,14 +85,14 @@ int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags) {
 
 uint64_t spwSimMark(CUstream handle) {
   Control control;
-  const Stream* stream = find_stream(control.state, handle);
+  const Stream* stream = look_up_stream(control.state, handle);
   return stream == nullptr ? 0 : control.state.scheduler.enqueued(stream->timeline);
 }
 
 int spwSimCompleteTo(CUstream handle, uint64_t mark) {
   Control control;
   State& state = control.state;
-  const Stream* stream = find_stream(state, handle);
+  const Stream* stream = look_up_stream(state, handle);
   if (stream == nullptr) return CUDA_SUCCESS;
   const TimelineId timeline = stream->timeline;
   if (mark > state.scheduler.enqueued(timeline)) return CUDA_ERROR_INVALID_VALUE;
@@ -102,13 +102,13 @@ int spwSimCompleteTo(CUstream handle, uint64_t mark) {
 
 int spwSimIsComplete(CUstream handle, uint64_t mark) {
   Control control;
-  const Stream* stream = find_stream(control.state, handle);
+  const Stream* stream = look_up_stream(control.state, handle);
   return stream == nullptr || control.state.scheduler.complete(stream->timeline, mark) ? 1 : 0;
 }
 
 void spwSimNoteAlloc(uint64_t ptr, uint64_t bytes, CUstream handle) {
   Control control;
-  const Stream* stream = find_stream(control.state, handle);
+  const Stream* stream = look_up_stream(control.state, handle);
   control.state.detector.note_alloc(ptr, bytes, stream == nullptr ? 0 : stream->id);
 }
 

@@ -138,7 +138,7 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   if (call.refused()) return call.result();
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return refuse_stream(handle);
   if (copy.bytes == 0) return CUDA_SUCCESS;
   bool to_pageable = false;
   bool from_pageable = false;
@@ -182,7 +182,7 @@ CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, 
   if (call.refused()) return call.result();
   State& state = call.state();
   Stream* stream = find_stream(state, handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return refuse_stream(handle);
   if (to % width != 0) return CUDA_ERROR_INVALID_VALUE;
   if (count == 0) return CUDA_SUCCESS;
   if (!device_visible(state, to)) {

@@ -32,6 +32,8 @@ bool Memory::reset(const Config& config, SharedAccount account) {
   account_ = std::move(account);
   capacity_bytes_ = config.capacity_bytes;
   backed_ = config.backed;
+  overheads_ = config.overheads;
+  granularity_bytes_ = config.granularity_bytes;
   visible_ = config.visible;
   for (int device = kHostDevice; device < kMaxDevices; ++device) {
     Backing& backing = backing_of(device);
@@ -52,6 +54,7 @@ void Memory::clear() {
   physicals_.clear();
   reservations_.clear();
   mappings_.clear();
+  tables_ = {};
   fates_.clear();
   account_.close();
   used_.fill(0);
@@ -217,6 +220,7 @@ Mapping* Memory::map(uint64_t start, uint64_t bytes, Physical* physical) {
 void Memory::unmap(Mapping* mapping) {
   note_fate(*mapping);
   if (mapping->host_access != 0) open_to_host(mapping, false, false);
+  for (int device = 0; mapping->tables != 0 && device < kMaxDevices; ++device) drop_tables(*mapping, device);
   Physical* physical = mapping->physical;
   if (physical->kind == Physical::Kind::kHandle) --live_mappings_;
   --physical->mappings;

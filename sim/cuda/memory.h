@@ -48,10 +48,17 @@ struct Mapping {
   uint8_t sync_memops = 0;
   uint32_t host_flags = 0;  // of cuMemHostAlloc and cuMemHostRegister
   uint64_t buffer_id = 0;
+  uint16_t tables = 0;  // devices that have page tables for it, a bit each
   CUcontext context = nullptr;
 
   uint64_t end() const { return start + bytes; }
   uint64_t view() const { return start; }
+};
+
+// Page tables of one device: a table serves one window of addresses, and a granule of device memory has many.
+struct PageTables {
+  std::map<uint64_t, uint64_t> windows;  // by number; how many mappings are in it
+  std::vector<Physical*> granules;
 };
 
 class Memory {
@@ -90,6 +97,9 @@ class Memory {
   // The mappings that together are exactly this range, without a gap; empty if it is not made of whole
   // mappings.
   std::vector<Mapping*> exactly(uint64_t start, uint64_t bytes);
+  // Page tables of a device for a mapping, kept until it is unmapped. False: there is no memory for them.
+  // Nothing to do where overheads are not modelled.
+  bool make_tables(Mapping& mapping, int device);
   // Blocks of cuMemAlloc made in this context.
   std::vector<Mapping*> allocations_of(CUcontext context);
   // Gives the host program access to host-located memory at its device address, or takes it away.
@@ -125,6 +135,7 @@ class Memory {
   }
   Backing& backing_of(int device) { return backings_[backing_index(device)]; }
   void note_fate(const Mapping& mapping);
+  void drop_tables(const Mapping& mapping, int device);
 
   uint64_t capacity_bytes_ = 0;
   bool backed_ = false;
@@ -137,6 +148,9 @@ class Memory {
   std::map<uint64_t, uint64_t> reservations_;  // start to size
   std::map<uint64_t, Mapping> mappings_;
   std::map<uint64_t, std::pair<uint64_t, bool>> fates_;  // start to end, and whether it was freed
+  bool overheads_ = false;
+  uint64_t granularity_bytes_ = 0;
+  std::array<PageTables, kMaxDevices> tables_;
   uint64_t live_mappings_ = 0;
   uint64_t peak_mappings_ = 0;
   uint64_t live_handles_ = 0;

@@ -57,9 +57,6 @@ void serve_records(State& state) {
 void start_serving(State& state) {
   if (state.serves_records) return;
   state.serves_records = true;
-  // A child does not begin with the lock held by a thread that it lacks.
-  pthread_atfork([] { State::get().mutex.lock(); }, [] { State::get().mutex.unlock(); },
-                 [] { State::get().mutex.unlock(); });
   // Signals are for the program's own threads.
   sigset_t all;
   sigset_t before;

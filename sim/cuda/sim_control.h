@@ -6,7 +6,9 @@
  * values. All functions may be called from any thread; none aborts. Functions that return int return a
  * CUresult.
  *
- * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure: */
+ * Configuration is "key:value,key:value", from SPILLWAY_SIM at cuInit or through spwSimConfigure; either goes
+ * on top of that in SPILLWAY_SIM_DEFAULTS, so that programs which configure the driver themselves run in
+ * another mode: */
 /* clang-format off */
 /*   capacity:SIZE            device memory, 16GiB; sizes take B, KiB, MiB, GiB, TiB
  *   devices:N                1 to 16, 1
@@ -19,7 +21,9 @@
  *   seed:N                   of the order and of the answers to queries, 1
  *   set_access_cost:per-call|per-mapping
  *                            the reading that spwSimVirtualNs gives, per-call
- *   costs:FILE               JSON: {"costs_ns": {"cuMemMap": 1050, ...}}, as the driver probe prints it
+ *   costs:cheap|dear|FILE    what a call takes: of two published runs of one program on an A100 the cheaper (7.6 us
+ *                            for a cuMemCreate of 2 MiB) or the dearer (193 us); or JSON: {"costs_ns": {"cuMemMap":
+ *                            1050, ...}}, as the driver probe prints it, cheap
  *   shared:FILE              processes that name the same file share the memory of the devices: what one holds,
  *                            until it ends, the others lack
  *   vmm:on|off               whether the device has virtual memory management, on
@@ -30,6 +34,14 @@
  *   vmm_in_capture:refuse|allow
  *                            whether cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap count as unsafe calls
  *                            while a stream captures (cuda.h does not say), refuse
+ *   destroyed_streams:report|fault
+ *                            what a call does with a stream that is none (any more): it is refused, and
+ *                            spwSimDeadStreams counts it; fault: a segmentation fault, which a device may answer
+ *                            with, report
+ *   overheads:on|off         whether device memory goes to what programs do not ask for: 300 MiB for a context, 2 MiB
+ *                            for a module from its first launch on, and page tables, 4 KiB for each 512 MiB of
+ *                            addresses that something is mapped in, 2 MiB at a time; where there is none left, making
+ *                            a context, a launch, cuMemMap and cuMemSetAccess are out of memory, off
  *   version:N                what cuDriverGetVersion answers; newer entry points are not found, 13000
  *   races:on|off             the race detector, on; it knows the work of this process alone
  *   at_exit:stay|end         whether the driver that cuInit began with this ends itself in an exit handler, as the
@@ -63,8 +75,9 @@ typedef struct SpwSimRange {
 
 /* As a fresh process with this configuration would be: every context, stream, handle and mapping is gone,
  * counters and reports are zero. The driver is initialised afterwards. NULL or "" is the default
- * configuration. A malformed text changes nothing, returns CUDA_ERROR_INVALID_VALUE, and spwSimLastError says
- * why. */
+ * configuration. A child of fork, which otherwise is refused with CUDA_ERROR_NOT_INITIALIZED as by the real
+ * driver, has a device of its own from then on. A malformed text changes nothing, returns
+ * CUDA_ERROR_INVALID_VALUE, and spwSimLastError says why. */
 int spwSimConfigure(const char* text);
 /* One line about the last failure in this thread that has more to say than its code; "" if none. */
 const char* spwSimLastError(void);

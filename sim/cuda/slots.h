@@ -28,6 +28,8 @@ class Slots {
     slot->alive = false;
     free_.push_back(slot);
   }
+  // Its handle is never handed out again.
+  void retire(T* slot) { slot->alive = false; }
   template <typename Predicate>
   void drop_if(Predicate predicate) {
     for (T& slot : all_) {

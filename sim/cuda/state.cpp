@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "sim/cuda/capture.h"
+#include "sim/cuda/overheads.h"
 
 namespace spillway::sim {
 
@@ -36,9 +40,23 @@ ThreadState& this_thread() {
   return *state;
 }
 
+namespace {
+
+// Another thread may have held the lock at the fork; a child begins with it free. What it guards may be half
+// changed then, and is not looked at before the next configuration.
+void leave_device_to_parent() {
+  State& state = State::get();
+  new (&state.mutex) std::mutex;
+  state.inherited = state.initialized;
+}
+
+}  // namespace
+
 std::string State::configure(const char* text, const char* visible) {
   Config parsed;
-  std::string problem = parse_config(text, &parsed);
+  std::string problem = parse_config(std::getenv("SPILLWAY_SIM_DEFAULTS"), &parsed);
+  if (!problem.empty()) return "SPILLWAY_SIM_DEFAULTS: " + problem;
+  problem = parse_config(text, &parsed);
   if (!problem.empty()) return problem;
   parsed.visible = visible_devices(visible, parsed.devices);
   parsed.devices = static_cast<int>(parsed.visible.size());
@@ -74,6 +92,8 @@ std::string State::configure(const char* text, const char* visible) {
   enqueues = host_waits = stream_waits = dead_streams = 0;
   if (!memory.reset(config, std::move(account)))
     return "key 'backing', value 'memfd': the kernel refuses memory for the device";
+  [[maybe_unused]] static const int kWatchesForks = pthread_atfork(nullptr, nullptr, leave_device_to_parent);
+  inherited = false;
   initialized = true;
   return "";
 }
@@ -89,15 +109,56 @@ Context* current_context(State& state) {
   return Slots<Context>::is_alive(context) ? context : nullptr;
 }
 
+namespace {
+
+void give_legacy_stream(State& state, Context* context) {
+  context->legacy = make_stream(state, context, 0, 0);
+  context->legacy->legacy = true;
+}
+
+}  // namespace
+
 Context* make_context(State& state, int device, bool primary, unsigned flags) {
   Context* context = state.contexts.make();
   context->primary = primary;
   context->device = device;
   context->flags = flags;
   context->id = state.next_id++;
-  context->legacy = make_stream(state, context, 0, 0);
-  context->legacy->legacy = true;
+  if (!take_context_memory(state, context)) {
+    state.contexts.drop(context);
+    return nullptr;
+  }
+  give_legacy_stream(state, context);
   return context;
+}
+
+Context* primary_context(State& state, int device) {
+  const auto index = static_cast<size_t>(device);
+  Context*& primary = state.primary[index];
+  if (primary == nullptr) primary = make_context(state, device, true, state.primary_flags[index]);
+  return primary;
+}
+
+Context* make_green_context(State& state, Context* primary) {
+  Context* context = state.contexts.make();
+  context->device = primary->device;
+  context->green_of = primary;
+  context->id = state.next_id++;
+  ++primary->retained;
+  give_legacy_stream(state, context);
+  return context;
+}
+
+void destroy_green_context(State& state, Context* context, Lock& lock) {
+  wait_context(state, context, lock);
+  for (Stream* stream : context->streams) {
+    abandon_capture(state, stream);
+    state.scheduler.close(stream->timeline);
+    stream->orphaned = true;
+    state.streams.retire(stream);
+  }
+  --context->green_of->retained;
+  state.contexts.retire(context);
 }
 
 void destroy_context(State& state, Context* context, Lock& lock) {
@@ -109,6 +170,7 @@ void destroy_context(State& state, Context* context, Lock& lock) {
     state.scheduler.close(stream->timeline);
     state.streams.drop(stream);
   }
+  release_context_memory(state, context);
   state.contexts.drop(context);
 }
 
@@ -125,7 +187,7 @@ Stream* make_stream(State& state, Context* context, unsigned flags, int priority
   return stream;
 }
 
-Stream* find_stream(State& state, CUstream handle) {
+Stream* look_up_stream(State& state, CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) {
     Context* context = current_context(state);
     return context == nullptr ? nullptr : context->legacy;
@@ -138,9 +200,25 @@ Stream* find_stream(State& state, CUstream handle) {
     return stream;
   }
   auto* stream = reinterpret_cast<Stream*>(handle);
-  if (Slots<Stream>::is_alive(stream)) return stream;
+  return Slots<Stream>::is_alive(stream) ? stream : nullptr;
+}
+
+Stream* find_stream(State& state, CUstream handle) {
+  Stream* stream = look_up_stream(state, handle);
+  const bool is_default = handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+  if (stream != nullptr || is_default) return stream;
+  if (reinterpret_cast<Stream*>(handle)->orphaned) return nullptr;
   ++state.dead_streams;
+  if (state.config.destroyed_streams_fault) std::raise(SIGSEGV);
   return nullptr;
+}
+
+CUresult refuse_stream(CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return reinterpret_cast<Stream*>(handle)->orphaned ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                     : CUDA_ERROR_INVALID_HANDLE;
 }
 
 Context* find_context(CUcontext handle) {

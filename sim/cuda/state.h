@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ struct Stream {
   bool alive = false;
   bool blocking = true;  // ordered against the legacy default stream
   bool legacy = false;
+  bool orphaned = false;  // its green context has been destroyed
   Context* context = nullptr;
   TimelineId timeline = kNoTimeline;
   uint64_t id = 0;
@@ -85,6 +87,10 @@ struct Context {
   unsigned flags = 0;
   unsigned retained = 0;
   uint64_t id = 0;
+  Physical* memory = nullptr;          // that it takes of its device
+  std::map<CUmodule, Physical*> code;  // and each module that it has launched
+  Context* green_of = nullptr;         // the primary context that it has a share of
+  unsigned multiprocessors = 0;        // its share
   Stream* legacy = nullptr;
   std::map<uint64_t, Stream*> per_thread;
   std::vector<Stream*> streams;  // all of them
@@ -93,8 +99,9 @@ struct Context {
 struct State {
   std::mutex mutex;
   bool initialized = false;
-  uint64_t generation = 1;  // of the configuration: thread-local contexts of an older one are void
-  bool ended = false;       // at exit: the driver answers no more
+  uint64_t generation = 1;             // of the configuration: thread-local contexts of an older one are void
+  bool ended = false;                  // at exit: the driver answers no more
+  std::atomic<bool> inherited{false};  // by a child of fork, which has no device
   Config config;
   Calls calls;
   Memory memory;
@@ -143,13 +150,28 @@ ThreadState& this_thread();
 
 // The context current in this thread, or null.
 Context* current_context(State& state);
+// Null: the device is out of memory.
 Context* make_context(State& state, int device, bool primary, unsigned flags);
+// The device's, made where there is none. Null as above.
+Context* primary_context(State& state, int device);
+// Retains the primary context, which it has a share of.
+Context* make_green_context(State& state, Context* primary);
+// Its streams are of no use afterwards.
+void destroy_green_context(State& state, Context* context, Lock& lock);
+// The context that owns memory made and modules launched in this one.
+inline Context* owner_of(Context* context) {
+  return context->green_of != nullptr ? context->green_of : context;
+}
 // Completes its work and destroys its streams, events and cuMemAlloc memory.
 void destroy_context(State& state, Context* context, Lock& lock);
 Stream* make_stream(State& state, Context* context, unsigned flags, int priority);
 // The stream behind a handle: null and CU_STREAM_LEGACY are the current context's default stream,
 // CU_STREAM_PER_THREAD is this thread's. Null if there is none.
+Stream* look_up_stream(State& state, CUstream handle);
+// For a call of the program, whose stream is to be one: counted, or a fault, where it is none.
 Stream* find_stream(State& state, CUstream handle);
+// What a call answers that was given a stream that is none.
+CUresult refuse_stream(CUstream handle);
 Context* find_context(CUcontext handle);
 Event* find_event(CUevent handle);
 
@@ -158,6 +180,16 @@ inline CUstream handle_of(Stream* stream) {
 }
 inline CUcontext handle_of(Context* context) {
   return reinterpret_cast<CUcontext>(context);
+}
+// Not the handle of the context that it is converted to.
+inline CUgreenCtx green_handle_of(Context* context) {
+  return reinterpret_cast<CUgreenCtx>(reinterpret_cast<char*>(context) + 1);
+}
+// Null if it is none.
+inline Context* find_green_context(CUgreenCtx handle) {
+  if ((reinterpret_cast<uintptr_t>(handle) & 1) == 0) return nullptr;
+  auto* context = reinterpret_cast<Context*>(reinterpret_cast<char*>(handle) - 1);
+  return Slots<Context>::is_alive(context) && context->green_of != nullptr ? context : nullptr;
 }
 inline CUevent handle_of(Event* event) {
   return reinterpret_cast<CUevent>(event);

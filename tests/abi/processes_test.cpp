@@ -98,5 +98,31 @@ TEST(Processes, ShareADeviceNearItsLimit) {
   });
 }
 
+// Its parent's blocks are no memory of the child's, and it ends as any other process.
+TEST(Processes, AChildOfForkIsRefusedAndEndsWell) {
+  in_child({}, [] {
+    const auto driver = start_device();
+    const auto large = 24 * kMiB;
+    void* kept = nullptr;
+    void* freed = nullptr;
+    SPW_CHECK(spw_alloc(512, 0, nullptr, &freed) == SPW_OK && spw_alloc(large, 0, nullptr, &kept) == SPW_OK);
+    const pid_t child = fork();
+    if (child == 0) {
+      void* block = nullptr;
+      SPW_CHECK(spw_alloc(3 * large, 0, nullptr, &block) == SPW_ERROR_DRIVER && block == nullptr);
+      SPW_CHECK(last_error_has("CUDA_ERROR_NOT_INITIALIZED"));
+      (void)spw_free(freed);
+      (void)spw_free(kept);
+      (void)spw_trim(0);
+      uint64_t free_bytes = 0;
+      SPW_CHECK(spw_memory_info(0, &free_bytes, nullptr) != SPW_OK);
+      std::exit(0);
+    }
+    int status = -1;
+    SPW_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    SPW_CHECK(spw_free(freed) == SPW_OK && spw_free(kept) == SPW_OK && spw_validate(0) == SPW_OK);
+  });
+}
+
 }  // namespace
 }  // namespace spillway::test

@@ -155,7 +155,7 @@ class Fakes(unittest.TestCase):
             "| spillway | 12.0 | 0.0 | 3.0 |",
             "| live mappings | 70000 |",
             "| kv_serving | 3000 | 1000 | 4.000 GiB | 0 | 17 | 70000 |",
-            "| recorded | 0.50 | 0.50 |",
+            "| recorded | 0.50 to 0.50 | 0.50 to 0.50 |",
             "0.098 % of what",
             "| spillway / native | 0.20 |",
             "| mixed | 2 | 4.00 | 0.25 | 2.00 |",
@@ -234,7 +234,7 @@ class RealPrograms(unittest.TestCase):
             ).stdout
         row = json.loads(replayed)[0]
         seconds = row["virtual_driver_ns"] / 1e9 / (row["peak_live_bytes"] / (50 << 30))
-        self.assertRegex(done.stdout, rf"\n\| small_churn \| {seconds:.2f} \| [0-9.]+ \|\n")
+        self.assertRegex(done.stdout, rf"\n\| small_churn \| {seconds:.2f} to [0-9.]+ \| [0-9.]+ to [0-9.]+ \|\n")
         self.assertEqual(done.stdout.count("\n## "), 1, "a heading at the start, and one other")
         self.assertRegex(done.stdout, r"\n\| small_churn( \| [^|]+){4} \|\n")
         self.assertIn("[2/2] driver-time", done.stderr)

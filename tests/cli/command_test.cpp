@@ -102,6 +102,9 @@ TEST_F(CommandTest, ReplayAnswersWithTheKeysOfItsContract) {
   for (const auto& [kind, count] : row.at("driver_calls_by_kind").items()) sum += count.get<int64_t>();
   EXPECT_EQ(sum, row.at("driver_calls").get<int64_t>());
   EXPECT_FALSE(row.contains("min_capacity_bytes"));
+
+  const json dear = only_row(run_command({"replay", small_trace(), "--json", "--costs", "dear"}));
+  EXPECT_GT(dear.at("virtual_driver_ns").get<int64_t>(), row.at("virtual_driver_ns").get<int64_t>());
 }
 
 TEST_F(CommandTest, ReplayNeedsNoneOfTheMachinesDevices) {

@@ -104,6 +104,30 @@ TEST_F(ConfigTest, AConfigurationIsAFreshProcess) {
   EXPECT_EQ(spwSimPhysicalBytes(0), 0u);
 }
 
+TEST_F(ConfigTest, DefaultsOfTheEnvironmentGoBeforeEveryConfiguration) {
+  setenv("SPILLWAY_SIM_DEFAULTS", "capacity:64MiB,devices:2", 1);
+  start("devices:3");
+  size_t bytes = 0;
+  SIM_EXPECT_OK(cuDeviceTotalMem(&bytes, 2));
+  EXPECT_EQ(bytes, 64 * kMiB);
+  setenv("SPILLWAY_SIM_DEFAULTS", "banana", 1);
+  EXPECT_EQ(spwSimConfigure(""), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_THAT(spwSimLastError(), HasSubstr("SPILLWAY_SIM_DEFAULTS: unknown key 'banana'"));
+  unsetenv("SPILLWAY_SIM_DEFAULTS");
+}
+
+TEST_F(ConfigTest, CostsAreThoseOfACheapOrADearRun) {
+  const auto of_one_handle = [&](const char* text) {
+    start(text);
+    const uint64_t before = spwSimVirtualNs();
+    (void)create();
+    return spwSimVirtualNs() - before;
+  };
+  EXPECT_EQ(of_one_handle(""), 7600u);
+  EXPECT_EQ(of_one_handle("costs:cheap"), 7600u);
+  EXPECT_EQ(of_one_handle("costs:dear"), 193000u);
+}
+
 TEST_F(ConfigTest, CostFilesReplaceRows) {
   const test::Folder folder;
   const auto configure = [&](const char* text) {

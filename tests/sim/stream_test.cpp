@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "tests/support/sim_device.h"
@@ -441,6 +442,32 @@ TEST_F(StreamTest, ThreadsShareTheDevice) {
   for (auto& thread : threads) thread.join();
   EXPECT_THAT(reports(), IsEmpty());
   EXPECT_EQ(spwSimPhysicalBytes(0), 0u);
+}
+
+TEST_F(StreamTest, ADestroyedStreamIsRefusedOrAFault) {
+  CUstream gone = stream();
+  SIM_OK(cuStreamDestroy(gone));
+  EXPECT_EQ(cuStreamQuery(gone), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(spwSimDeadStreams(), 1u);
+
+  // Each in a process that has a device of its own.
+  const auto after_its_end = [&](auto ask) {
+    start("destroyed_streams:fault");
+    gone = stream();
+    EXPECT_EQ(cuStreamDestroy(gone), CUDA_SUCCESS);
+    ask();
+    std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+  };
+  unsigned long long id = 0;
+  EXPECT_EXIT(after_its_end([&] { (void)cuStreamGetId(gone, &id); }), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(after_its_end([&] { (void)cuEventRecord(event(), gone); }), testing::KilledBySignal(SIGSEGV),
+              "");
+  EXPECT_EXIT(after_its_end([&] { (void)cuStreamDestroy(gone); }), testing::KilledBySignal(SIGSEGV), "");
+  EXPECT_EXIT(after_its_end([&] {
+                EXPECT_EQ(spwSimIsComplete(gone, 1), 1) << "a control is no call";
+                SIM_EXPECT_OK(cuStreamQuery(nullptr));
+              }),
+              testing::ExitedWithCode(0), "");
 }
 
 TEST_F(StreamTest, ElapsedTimeNeedsTimingEvents) {
