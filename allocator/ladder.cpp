@@ -49,6 +49,8 @@ const Ladder::Row Ladder::kUnderLocks[] = {
     // mutant: captured-takes-back
     {Rung::kDeviceWait, Memory::kDevice, Turns::kOnce, false, &Ladder::wants_back, &Ladder::take_back},
     {Rung::kCount, Memory::kDevice, Turns::kOnce, true, &Ladder::wanted_back, &Ladder::settle_elsewhere},
+    // A capture begins with a wait that leaves others' free memory where it is, see Arena::settle.
+    {Rung::kCount, Memory::kDevice, Turns::kOnce, true, &Ladder::is_captured_pool, &Ladder::take_settled},
     {Rung::kNewPages, Memory::kDevice, Turns::kOnce, true, nullptr, &Ladder::map_within_soft_limit},
     // mutant: captured-borrows
     {Rung::kDeviceWait, Memory::kDevice, Turns::kOnce, false, nullptr, &Ladder::wait_on_device},
@@ -201,6 +203,19 @@ Result<Ladder::Outcome> Ladder::take_back(Miss& miss) {
 
 Result<Ladder::Outcome> Ladder::settle_elsewhere(Miss& miss) {
   return miss.serve(miss.heap.take_found(miss.request, true));
+}
+
+bool Ladder::is_captured_pool(Miss& miss) {
+  return miss.heap.use.is_replayed && heaps_.is_capturing(miss.heap);
+}
+
+Result<Ladder::Outcome> Ladder::take_settled(Miss& miss) {
+  const uint64_t wanted = miss.heap.plan(miss.request).new_pages;
+  // A pool that is replayed is lent what the host has waited for, and nothing else.
+  if (wanted == 0 || borrowing_.borrow(miss.heap, static_cast<uint32_t>(wanted)) == 0)
+    return Outcome::kSkipped;
+  const Outcome outcome = miss.serve(miss.heap.take_again(miss.request, true));
+  return outcome == Outcome::kServed ? outcome : Outcome::kSkipped;
 }
 
 Result<Ladder::Outcome> Ladder::map_within_soft_limit(Miss& miss) {

@@ -10,8 +10,8 @@
 // A pool with a source climbs the same ladder; its memory comes in segments of that source, and no other
 // stream has any of it.
 //
-// A stream under capture takes only own pages and new ones: ordering it after other streams would end the
-// capture, and what was allocated under capture belongs to its pool.
+// A stream under capture takes own pages, new ones, and for its pool what the host has waited for: ordering
+// it after other streams would end the capture, and what was allocated under capture belongs to its pool.
 //
 // Thread-safe.
 #pragma once
@@ -124,6 +124,7 @@ class Ladder {
   // These tell what rungs apply to.
   bool wants_back(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   bool wanted_back(Miss& miss) { return miss.round.wanted_back; }
+  bool is_captured_pool(Miss& miss) SPW_REQUIRES(miss.heap.mutex);
   bool has_more_room(Miss& miss);
   bool has_too_many_views(Miss& miss);
   bool may_ask_others(Miss& miss);
@@ -132,6 +133,7 @@ class Ladder {
   Result<Outcome> complete_frees(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> take_back(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> settle_elsewhere(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
+  Result<Outcome> take_settled(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> map_within_soft_limit(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> wait_on_device(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> map_within_limit(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);

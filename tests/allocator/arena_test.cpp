@@ -200,6 +200,62 @@ TEST(Arena, TrimGivesBackEverythingThatIsFree) {
   EXPECT_EQ(device.reports(), "");
 }
 
+TEST(Arena, ATrimUnmapsARunOfPagesInOneCall) {
+  Device device;
+  if (!device.simulated()) GTEST_SKIP() << "driver calls are counted by the simulated driver";
+  const auto arena = device.arena();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(must_allocate(*arena, 20 * kMiB, nullptr));
+  // A view, over pages that lie apart.
+  for (const size_t i : {1u, 3u, 5u}) SPW_EXPECT_OK(Arena::free(blocks[i]));
+  void* view = must_allocate(*arena, 60 * kMiB, nullptr);
+  SPW_EXPECT_OK(Arena::free(view));
+  SPW_EXPECT_OK(Arena::free(blocks[8]));
+  const uint64_t unmapped = device.calls("cuMemUnmap");
+  SPW_EXPECT_OK(arena->trim());
+  // The view, and four runs at home.
+  EXPECT_EQ(device.calls("cuMemUnmap") - unmapped, 5u);
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(120 * kMiB));
+  SPW_EXPECT_OK(arena->validate());
+  for (const size_t i : {0u, 2u, 4u, 6u, 7u, 9u}) {
+    device.touch(nullptr, blocks[i], 20 * kMiB);
+    SPW_EXPECT_OK(Arena::free(blocks[i]));
+  }
+  SPW_EXPECT_OK(arena->trim());
+  EXPECT_EQ(device.live_handles(), 0u);
+  EXPECT_EQ(device.live_mappings(), 0u);
+  EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Arena, OnceItHasSettledWhatIsFreeServesEveryStreamWithoutAWait) {
+  Device device("capacity:64MiB,completion:run-ahead");
+  const auto arena = device.arena();
+  const CUstream first = device.stream();
+  const CUstream second = device.stream();
+  void* block = must_allocate(*arena, 60 * kMiB, first);
+  device.touch(first, block, 60 * kMiB);
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(arena->settle());
+  EXPECT_EQ(reserved(*arena), static_cast<int64_t>(60 * kMiB));
+  const int64_t waits = arena->stats().host_waits;
+  // A capture can wait for nobody.
+  device.begin_capture(second);
+  SPW_EXPECT_OK(arena->begin_pool({1, 0}, [&](CUstream on) { return on == second; }));
+  void* taken = must_allocate(*arena, 60 * kMiB, second);
+  device.touch(second, taken, 60 * kMiB);
+  SPW_EXPECT_OK(arena->end_pool({1, 0}));
+  device.discard_capture(second);
+  EXPECT_EQ(arena->stats().host_waits, waits);
+  EXPECT_EQ(device.reports(), "");
+  SPW_EXPECT_OK(Arena::free(taken));
+  SPW_EXPECT_OK(arena->release_pool({1, 0}));
+  // Beyond a limit it goes back.
+  SPW_EXPECT_OK(arena->set_limit(20 * kMiB));
+  SPW_EXPECT_OK(arena->settle());
+  EXPECT_LE(reserved(*arena), static_cast<int64_t>(20 * kMiB));
+  SPW_EXPECT_OK(arena->validate());
+}
+
 TEST(Arena, EverythingGoesBackWithTheArena) {
   Device device;
   if (!device.simulated()) GTEST_SKIP() << "handles are counted by the simulated driver";

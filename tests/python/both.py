@@ -205,6 +205,26 @@ class Snapshots(Memory):
 
 
 class Graphs(Memory):
+    def test_a_capture_is_served_with_what_is_free_and_nothing_goes_back_before_it(self) -> None:
+        def capture(size: int) -> Any:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                kept = mebibytes(size)
+            return graph, kept
+
+        largest = mebibytes(300)
+        pieces = [mebibytes(20) for _ in range(5)]
+        del largest
+        del pieces[::2]
+        held = torch.cuda.memory_reserved()
+        graphs = [capture(300), capture(40)]
+        # PyTorch has a few words of its own in each.
+        self.assertLessEqual(torch.cuda.memory_reserved(), held + 4 * MIB)
+        check(library().spw_validate(0))
+        del graphs, pieces
+        torch.cuda.empty_cache()
+        self.assertLess(torch.cuda.memory_reserved(), 100 * MIB)
+
     def test_what_the_pool_of_a_graph_holds_is_counted(self) -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
