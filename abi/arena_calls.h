@@ -38,6 +38,7 @@ inline uint64_t available_bytes(Arena& arena, uint64_t driver_free_bytes, uint64
   const auto held = static_cast<uint64_t>(stats.reserved_bytes.all.current);
   const uint64_t in_use = held > reusable ? held - reusable : 0;
   const uint64_t limit = arena.most_reserved_bytes();
+  driver_free_bytes -= std::min(driver_free_bytes, arena.headroom_bytes());
   return std::min(driver_free_bytes + reusable, limit > in_use ? limit - in_use : 0);
 }
 
@@ -46,6 +47,7 @@ inline uint64_t available_bytes(Arena& arena, uint64_t driver_free_bytes, uint64
 inline uint64_t untaken_bytes(const Arena& arena, uint64_t driver_free_bytes) {
   const auto held = static_cast<uint64_t>(arena.stats().reserved_bytes.all.current);
   const uint64_t limit = arena.most_reserved_bytes();
+  driver_free_bytes -= std::min(driver_free_bytes, arena.headroom_bytes());
   return std::min(driver_free_bytes, limit > held ? limit - held : 0) / kPageBytes * kPageBytes;
 }
 

@@ -121,6 +121,13 @@ bool parse(std::string_view text, MemorySize& out) {
   return true;
 }
 
+bool parse(std::string_view text, ReserveSize& out) {
+  const bool is_auto = text == "auto";
+  if (!is_auto && !parse(text, static_cast<MemorySize&>(out))) return false;
+  out.is_auto = is_auto;
+  return true;
+}
+
 bool parse(std::string_view text, Share& out) {
   std::string_view rest;
   const std::optional<double> number = leading_number(text, rest);
@@ -228,6 +235,9 @@ std::string print(const LimitSize& value) {
   const bool unlimited = value.percent < 0 && value.bytes == LimitSize::kUnlimited;
   return unlimited ? "unlimited" : print(static_cast<const MemorySize&>(value));
 }
+std::string print(const ReserveSize& value) {
+  return value.is_auto ? "auto" : print(static_cast<const MemorySize&>(value));
+}
 std::string print(const Share& value) {
   return fmt::format("{}%", value.percent);
 }
@@ -311,6 +321,15 @@ std::optional<std::string> apply_entry(Config& config, std::string_view entry) {
 }
 
 }  // namespace
+
+uint64_t ReserveSize::headroom_of(uint64_t total_bytes) const {
+  constexpr uint64_t kSmallDevice = uint64_t{16} << 30;
+  constexpr uint64_t kShare = 64;
+  constexpr uint64_t kMost = uint64_t{512} << 20;
+  // Devices are sold by round figures, and have a little less.
+  const bool is_large = total_bytes >= kSmallDevice - kSmallDevice / 16;
+  return is_auto && is_large ? std::clamp(total_bytes / kShare, kMost / 2, kMost) : 0;
+}
 
 Config::Config() {
 #define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) parse(fallback, name);

@@ -27,6 +27,14 @@ struct MemorySize {
     return percent < 0 ? bytes : static_cast<uint64_t>(static_cast<double>(total_bytes) * percent / 100);
   }
 };
+// Auto: so much stays free that what is no memory of programs (page tables, modules that are loaded when they
+// are first used, workspaces, graphs) finds room; a fixed reserve counts what others hold already.
+struct ReserveSize : MemorySize {
+  bool is_auto = false;
+
+  uint64_t of(uint64_t total_bytes) const { return is_auto ? 0 : MemorySize::of(total_bytes); }
+  uint64_t headroom_of(uint64_t total_bytes) const;
+};
 struct LimitSize : MemorySize {
   static constexpr uint64_t kUnlimited = UINT64_MAX;
 };

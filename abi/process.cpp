@@ -105,6 +105,7 @@ ArenaOptions Process::options_for(uint64_t total_bytes) const {
   options.limit_bytes = config_.limit.of(total_bytes);
   options.soft_limit_bytes = config_.soft_limit.of(total_bytes);
   options.reserve_bytes = config_.reserve.of(total_bytes);
+  options.headroom_bytes = config_.reserve.headroom_of(total_bytes);
   options.slack_percent = config_.slack.percent;
   options.use_vmm = config_.backend == Backend::kVmm;
   options.exportable = config_.ipc;

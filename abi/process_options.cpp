@@ -40,8 +40,11 @@ std::span<const Process::RunTimeOption> Process::run_time_options() {
        .set_on_device = [](Arena& arena, const Config& config,
                            uint64_t bytes) { return arena.set_soft_limit(config.soft_limit.of(bytes)); }},
       {.name = "reserve",
-       .set_on_device = [](Arena& arena, const Config& config,
-                           uint64_t bytes) { return arena.set_reserve(config.reserve.of(bytes)); }},
+       .set_on_device =
+           [](Arena& arena, const Config& config, uint64_t bytes) {
+             Status status = arena.set_reserve(config.reserve.of(bytes));
+             return status.ok() ? arena.set_headroom(config.reserve.headroom_of(bytes)) : status;
+           }},
       {.name = "slack",
        .set_on_device = [](Arena& arena, const Config& config,
                            uint64_t /*bytes*/) { return arena.set_slack(config.slack.percent); }},

@@ -47,6 +47,7 @@ Result<std::unique_ptr<Arena>> Arena::create(std::shared_ptr<const Driver> drive
   parts.update_most_pages();
   (void)arena->set_soft_limit(options.soft_limit_bytes);
   (void)arena->set_slack(options.slack_percent);
+  (void)arena->set_headroom(options.headroom_bytes);
   return arena;
 }
 
@@ -101,6 +102,12 @@ Status Arena::set_reserve(uint64_t bytes) {
   const ArenaLock lock(parts_.mutex);
   parts_.reserve_bytes = bytes;
   parts_.update_most_pages();
+  return {};
+}
+
+Status Arena::set_headroom(uint64_t bytes) {
+  const ArenaLock lock(parts_.mutex);
+  parts_.store->set_headroom(bytes);
   return {};
 }
 

@@ -210,6 +210,9 @@ class Arena {
   Status set_slack(double percent);
   // Sets the reserve, as ArenaOptions::reserve_bytes does, with the same effect as a lower or higher limit.
   Status set_reserve(uint64_t bytes);
+  // Sets the headroom, as ArenaOptions::headroom_bytes does; what is held already stays.
+  Status set_headroom(uint64_t bytes);
+  uint64_t headroom_bytes() const { return parts_.store->headroom_bytes(); }
   // Where more is held than may be: gives back what need not be, behind a wait for the device.
   void keep_limit() { trimming_.keep_limit(); }
   // Returns what may be held now: the lesser of the limit and the device without the reserve.

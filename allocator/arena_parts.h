@@ -33,6 +33,7 @@ struct ArenaOptions {
   uint64_t limit_bytes = UINT64_MAX;       // of physical memory held from the driver
   uint64_t soft_limit_bytes = UINT64_MAX;  // exceeded only where nothing else serves without a host wait
   uint64_t reserve_bytes = 0;              // left to others on the device, whatever the limit
+  uint64_t headroom_bytes = 0;             // stays free on the device, see PageStore::set_headroom
   double slack_percent = 13;               // see Purchase
   bool use_vmm = true;                     // false: cuMemAlloc segments
   bool exportable = true;                  // where the device can: blocks may be shown to other processes

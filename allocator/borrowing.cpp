@@ -25,6 +25,7 @@ bool Borrowing::may_have_room(uint64_t pages) {
   size_t device_bytes = 0;
   if (!context.status().ok() || parts_.driver->cuMemGetInfo(&free_bytes, &device_bytes) != CUDA_SUCCESS)
     return false;
+  free_bytes -= std::min<uint64_t>(free_bytes, parts_.store->headroom_bytes());
   if (free_bytes / kPageBytes < pages) return false;
   parts_.store->note_room();
   return true;

@@ -262,6 +262,11 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
       return miss.serve(range.value());
     }
     if (range.status().code() != SPW_ERROR_OUT_OF_MEMORY) return range.take_status();
+    // No page was wanted, only room for the entries of page tables: views that lie unused have some.
+    if (plan.new_pages == 0 && miss.may_retire_views) {
+      miss.round.too_many_views = miss.round.lacks_page_tables = true;
+      return Outcome::kSkipped;
+    }
     // The device is full although the limit is not reached: others use it too.
     if (plan.spare_pages > 0) {
       miss.round.pages_to_spend = 0;
@@ -319,7 +324,7 @@ Result<Ladder::Outcome> Ladder::retire_views(Miss& miss) {
   miss.may_retire_views = false;
   miss.rung = Rung::kCount;  // counted here: the next round begins even where none went
   const RungTimer timer(parts_.counters, miss.tried);
-  timer.finish(Rung::kHostWait, views_.retire_views());
+  timer.finish(Rung::kHostWait, views_.retire_views(miss.round.lacks_page_tables));
   return Outcome::kHelped;
 }
 

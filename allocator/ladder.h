@@ -87,6 +87,7 @@ class Ladder {
       bool device_is_full = false;
       bool found_pages = false;  // by waits on the device
       bool too_many_views = false;
+      bool lacks_page_tables = false;  // a view was refused for want of memory
     } round{};
     std::optional<ScopedContext> context{};  // of this round
 

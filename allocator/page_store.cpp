@@ -22,6 +22,12 @@ namespace {
 constexpr uint64_t kAliasChunkBytes = uint64_t{64} << 30;
 // Ids beyond what the device can back, so that gaps between segments do not exhaust them.
 constexpr uint64_t kSpareIds = 1024;
+// Created before the driver is asked again what is free.
+constexpr uint64_t kMostUnaskedPages = 512;
+
+Status no_headroom() {
+  return Status::out_of_memory("what is free on the device stays free: the option reserve says so");
+}
 
 Page* map_page_table(PageId ids) {
   void* memory = mmap(nullptr, ids * sizeof(Page), PROT_READ | PROT_WRITE,
@@ -131,13 +137,35 @@ void PageStore::note_released_page(PageId id) {
   count_pages(-1);
 }
 
+void PageStore::set_headroom(uint64_t bytes) {
+  headroom_bytes_.store(bytes, std::memory_order_relaxed);
+  unasked_pages_ = 0;
+}
+
+uint32_t PageStore::beside_headroom(uint32_t pages) {
+  const uint64_t headroom = headroom_bytes();
+  if (headroom == 0) return pages;
+  if (unasked_pages_ < pages) {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    if (driver_->cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_SUCCESS) return pages;
+    const uint64_t room = free_bytes - std::min<uint64_t>(free_bytes, headroom);
+    // Others take memory too.
+    unasked_pages_ = std::min(room / kPageBytes, std::max<uint64_t>(pages, kMostUnaskedPages));
+  }
+  const auto allowed = static_cast<uint32_t>(std::min<uint64_t>(pages, unasked_pages_));
+  unasked_pages_ -= allowed;
+  return allowed;
+}
+
 Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint32_t* created) {
   *created = 0;
   const uint64_t va = home_.base() + uint64_t{first} * kPageBytes;
   std::vector<CUmemGenericAllocationHandle> handles;
   handles.reserve(wanted);
   Status status;
-  while (handles.size() < wanted) {
+  const uint32_t allowed = beside_headroom(wanted);
+  while (handles.size() < allowed) {
     Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes, sharing_);
     count(DriverCall::kCreate);
     if (!handle.ok()) {
@@ -149,9 +177,11 @@ Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint3
     if (!status.ok()) break;
     handles.push_back(handle->detach());
   }
+  if (status.ok() && allowed < wanted) status = no_headroom();
   device_is_full_.store(status.code() == SPW_ERROR_OUT_OF_MEMORY, std::memory_order_relaxed);
   if (handles.empty()) return status;
   if (Status access = grant(va, handles.size() * kPageBytes); !access.ok()) {
+    if (access.code() == SPW_ERROR_OUT_OF_MEMORY) device_is_full_.store(true, std::memory_order_relaxed);
     // Nobody has used them: they can go without a wait.
     const bool unmapped = undo_mapping(va, handles.size() * kPageBytes);
     for (uint32_t i = 0; i < handles.size(); ++i) {
@@ -231,6 +261,7 @@ void PageStore::note_new_segment(Segment segment, uint64_t va, Heap* owner) {
 Status PageStore::create_segment(uint32_t wanted, Heap* owner, PageId* first) {
   Result<PageId> id = next_segment(wanted);
   if (!id.ok()) return id.take_status();
+  if (beside_headroom(wanted) < wanted) return no_headroom();
   count(DriverCall::kMemAlloc);
   Result<DeviceBlock> block = DeviceBlock::allocate(*driver_, wanted * kPageBytes);
   if (!block.ok()) return block.take_status();

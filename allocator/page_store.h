@@ -104,6 +104,10 @@ class PageStore {
     const uint32_t count = page_count();
     return most > count ? most - count : 0;
   }
+  // So much of the device stays free while pages are created, by what the driver calls free; it is asked
+  // again after so many pages. 0: all of it may be taken, and nothing is asked.
+  void set_headroom(uint64_t bytes) SPW_REQUIRES(kArenaLock);
+  uint64_t headroom_bytes() const { return headroom_bytes_.load(std::memory_order_relaxed); }
   // Returns the same within the soft limit.
   uint64_t easy_room_pages() const {
     const uint64_t most = soft_most_pages_.load(std::memory_order_relaxed);
@@ -207,6 +211,8 @@ class PageStore {
     }
   };
 
+  // How many of these pages may be created.
+  uint32_t beside_headroom(uint32_t pages) SPW_REQUIRES(kArenaLock);
   Result<uint64_t> reserve_alias_range(uint64_t bytes) SPW_REQUIRES(kArenaLock);
   void give_back_alias_range(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock);
   void forget_alias(Page& page, const View* view) SPW_REQUIRES(kArenaLock);
@@ -259,6 +265,8 @@ class PageStore {
   Page* pages_ = nullptr;                // after all that may fail to be made: only the destructor unmaps it
   std::atomic<uint32_t> page_count_{0};  // changed under the lock
   std::atomic<bool> device_is_full_{false};
+  std::atomic<uint64_t> headroom_bytes_{0};
+  uint64_t unasked_pages_ SPW_GUARDED_BY(kArenaLock) = 0;  // may be created before the driver is asked again
   std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};
   std::atomic<double> slack_percent_{0};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock

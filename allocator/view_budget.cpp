@@ -89,7 +89,7 @@ std::vector<View*> ViewBudget::list_unused(const std::vector<Heap*>& all) const 
   return unused;
 }
 
-void ViewBudget::retire_longest_runs(std::vector<View*>& unused) {
+void ViewBudget::retire_longest_runs(std::vector<View*>& unused, bool every) {
   // Every call that unmaps is a wait, and one unmaps views that lie side by side.
   std::sort(unused.begin(), unused.end(), [](const View* a, const View* b) { return a->va < b->va; });
   struct Run {
@@ -105,7 +105,7 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused) {
   }
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.mapped > b.mapped; });
   const uint32_t too_many = parts_.options.most_mappings / kRetiredDivisor;
-  const uint32_t enough = most_mappings_ - std::min(most_mappings_, too_many);
+  const uint32_t enough = every ? 0 : most_mappings_ - std::min(most_mappings_, too_many);
   uint32_t left = parts_.store->live_mappings();
   for (const Run& run : runs) {
     if (left <= enough) break;
@@ -119,13 +119,13 @@ void ViewBudget::retire_longest_runs(std::vector<View*>& unused) {
   most_mappings_ = std::max(parts_.options.most_mappings, left + too_many);
 }
 
-bool ViewBudget::retire_views() {
+bool ViewBudget::retire_views(bool every) {
   const std::vector<Heap*> all = heaps_.all();
   if (heaps_.any_capturing(all)) return false;  // mutant: views-captures
   {
     const ArenaLock lock(parts_.mutex);
     std::vector<View*> unused = list_unused(all);
-    retire_longest_runs(unused);
+    retire_longest_runs(unused, every);
   }
   bool everything = false;
   if (!waits_.synchronize(all, &everything).ok() || !everything) return false;  // mutant: views-wait

@@ -35,15 +35,16 @@ class ViewBudget {
   // Views that only a pool's graphs needed may go: the bound that was raised for them is tried again.
   void on_pool_released() SPW_REQUIRES(kArenaLock) { most_mappings_ = parts_.options.most_mappings; }
 
-  // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve; waits for
-  // the device before. False while a stream is captured, or when there are none. With no lock held.
-  bool retire_views();
+  // Retires views that lie unused, an eighth of the mappings that may be, in as few calls as serve, or
+  // `every` one; waits for the device before. False while a stream is captured, or when there are none. With
+  // no lock held.
+  bool retire_views(bool every = false);
 
  private:
   uint32_t many_mappings() const SPW_REQUIRES(kArenaLock);
   // Lists those that are not in use, and which programs that repeat themselves would not want next.
   std::vector<View*> list_unused(const std::vector<Heap*>& all) const SPW_REQUIRES(kArenaLock);
-  void retire_longest_runs(std::vector<View*>& unused) SPW_REQUIRES(kArenaLock);
+  void retire_longest_runs(std::vector<View*>& unused, bool every) SPW_REQUIRES(kArenaLock);
 
   ArenaParts& parts_;
   StreamHeaps& heaps_;

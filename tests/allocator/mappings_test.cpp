@@ -137,6 +137,17 @@ TEST(Mappings, AtTheLimitRandomSizesAreStillServed) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST(Mappings, WhereTheDriverHasNoMemoryForMoreUnusedViewsMakeRoom) {
+  Device device(std::string(kNoBytes) + ",mappings:1500");
+  if (!device.simulated()) GTEST_SKIP() << "the driver's bound is chosen";
+  const auto arena = device.arena({.limit_bytes = 1300 * kMiB});
+  RandomSizes program(*arena, 1);
+  program.run(20'000, 20 * kMiB);
+  EXPECT_GT(arena->stats().host_waits, 0);
+  SPW_EXPECT_OK(arena->validate());
+  EXPECT_EQ(device.reports(), "");
+}
+
 TEST(Mappings, AProgramThatRepeatsItselfIsRememberedWhereMappingsAreMany) {
   Device device(kNoBytes);
   const auto arena = device.arena({.limit_bytes = kLiveBytes / 100 * 112, .most_mappings = 40'000});

@@ -1,0 +1,82 @@
+// What stays free on a device that a program fills: room for what is no memory of the program's.
+#include <cuda.h>
+
+#include "tests/support/child.h"
+#include "tests/support/sizes.h"
+
+namespace spillway::test {
+namespace {
+
+// Page tables and modules take memory, as on a real device.
+constexpr const char* kDevice = "capacity:16GiB,overheads:on,backing:none";
+
+void fill_device() {
+  void* block = nullptr;
+  for (size_t bytes = 512 * kMiB; bytes >= 2 * kMiB;) {
+    if (spw_alloc(bytes, 0, nullptr, &block) != SPW_OK) bytes /= 2;
+  }
+}
+
+// A kernel that nobody has launched yet, as a library's are.
+CUresult launch_something_new(const Driver& driver) {
+  const auto load = reinterpret_cast<decltype(&cuModuleLoadData)>(driver.find("cuModuleLoadData"));
+  const auto get = reinterpret_cast<decltype(&cuModuleGetFunction)>(driver.find("cuModuleGetFunction"));
+  const auto launch = reinterpret_cast<decltype(&cuLaunchKernel)>(driver.find("cuLaunchKernel"));
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  SPW_CHECK(load(&module, "image") == CUDA_SUCCESS && get(&function, module, "kernel") == CUDA_SUCCESS);
+  return launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+}
+
+uint64_t free_bytes(const Driver& driver) {
+  size_t free = 0;
+  size_t total = 0;
+  SPW_CHECK(driver.cuMemGetInfo(&free, &total) == CUDA_SUCCESS);
+  return free;
+}
+
+TEST(Headroom, AFullDeviceStillLaunchesWhatIsNew) {
+  for (const char* backend : {"backend:vmm", "backend:malloc"}) {
+    in_child({{"SPILLWAY_SIM", kDevice}, {"SPILLWAY_CONF", backend}}, [] {
+      const auto driver = start_device();
+      fill_device();
+      const uint64_t free = free_bytes(*driver);
+      SPW_CHECK(free >= 250 * kMiB && free <= 300 * kMiB);
+      SPW_CHECK(last_error_has("out of memory"));
+      uint64_t available = 0;
+      SPW_CHECK(spw_memory_info(0, &available, nullptr) == SPW_OK && available < 20 * kMiB);
+      SPW_CHECK(launch_something_new(*driver) == CUDA_SUCCESS);
+      SPW_CHECK(spw_validate(0) == SPW_OK);
+      // All of it is the program's where it says so.
+      SPW_CHECK(spw_conf_set("reserve:0") == SPW_OK);
+      fill_device();
+      SPW_CHECK(free_bytes(*driver) < 4 * kMiB);
+      SPW_CHECK(launch_something_new(*driver) == CUDA_ERROR_OUT_OF_MEMORY);
+    });
+  }
+}
+
+TEST(Headroom, OthersMemoryCountsAsItComes) {
+  in_child({{"SPILLWAY_SIM", kDevice}}, [] {
+    const auto driver = start_device();
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(8192 * kMiB, 0, nullptr, &block) == SPW_OK);
+    CUdeviceptr of_a_library = 0;
+    SPW_CHECK(driver->cuMemAlloc(&of_a_library, 7000 * kMiB) == CUDA_SUCCESS);
+    fill_device();
+    SPW_CHECK(free_bytes(*driver) >= 250 * kMiB);
+    SPW_CHECK(driver->cuMemFree(of_a_library) == CUDA_SUCCESS);
+    SPW_CHECK(spw_alloc(6000 * kMiB, 0, nullptr, &block) == SPW_OK);
+  });
+}
+
+TEST(Headroom, SmallDevicesHaveNone) {
+  in_child({{"SPILLWAY_SIM", "capacity:1GiB,backing:none"}}, [] {
+    const auto driver = start_device();
+    fill_device();
+    SPW_CHECK(free_bytes(*driver) < 4 * kMiB);
+  });
+}
+
+}  // namespace
+}  // namespace spillway::test
