@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "driver/context.h"
+
 namespace spillway {
 namespace {
 
@@ -59,6 +61,16 @@ bool is_alive(const Driver& driver, const StreamIdentity& stream) {
   return answer != CUDA_ERROR_INVALID_HANDLE && answer != CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+// A green context is a part of its device's primary context, and uses the same memory.
+bool is_of_green_context(const Driver& driver, CUstream stream, CUcontext owner, int device) {
+  CUgreenCtx green = nullptr;
+  if (is_default_stream(stream) || driver.cuStreamGetGreenCtx == nullptr) return false;
+  if (driver.cuStreamGetGreenCtx(stream, &green) != CUDA_SUCCESS || green == nullptr) return false;
+  const ScopedContext entered(driver, owner);
+  CUdevice current = 0;
+  return entered.status().ok() && driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device;
+}
+
 Status check_context(const Driver& driver, CUstream stream, CUcontext context, int device) {
   CUcontext owner = nullptr;
   if (is_default_stream(stream)) {
@@ -69,7 +81,7 @@ Status check_context(const Driver& driver, CUstream stream, CUcontext context, i
   } else if (driver.cuStreamGetCtx == nullptr || driver.cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS) {
     return {};
   }
-  if (owner == context) return {};
+  if (owner == context || is_of_green_context(driver, stream, owner, device)) return {};
   return Status::invalid_argument(fmt::format(
       "stream {}: it belongs to another context than the memory of device {}, which is that of the device's "
       "first use; use a stream of that context",

@@ -293,6 +293,12 @@ void wait_stream(State& state, Stream* stream, Lock& lock) {
 }
 
 void wait_context(State& state, Context* context, Lock& lock) {
+  // A primary context waits for the green ones of its device too.
+  std::vector<Context*> green;
+  state.contexts.for_each([&](Context& other) {
+    if (other.green_of == context) green.push_back(&other);
+  });
+  for (Context* part : green) wait_context(state, part, lock);
   const std::vector<Stream*> streams = context->streams;
   for (Stream* stream : streams) wait_stream(state, stream, lock);
   const auto abandoned = state.abandoned;

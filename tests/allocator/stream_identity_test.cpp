@@ -297,5 +297,62 @@ TEST_F(StreamIdentity, AStreamThatTheDriverDoesNotKnowIsRefused) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+// A part of the device's multiprocessors, with a context of its own.
+class GreenStreams : public StreamIdentity {
+ protected:
+  void SetUp() override {
+    const auto get = find(&cuDeviceGetDevResource, "cuDeviceGetDevResource");
+    const auto split = find(&cuDevSmResourceSplitByCount, "cuDevSmResourceSplitByCount");
+    const auto describe = find(&cuDevResourceGenerateDesc, "cuDevResourceGenerateDesc");
+    const auto create = find(&cuGreenCtxCreate, "cuGreenCtxCreate");
+    if (get == nullptr || split == nullptr || describe == nullptr || create == nullptr) {
+      GTEST_SKIP() << "the driver has no green contexts";
+    }
+    CUdevResource all{};
+    CUdevResource group{};
+    CUdevResourceDesc described = nullptr;
+    unsigned groups = 1;
+    ASSERT_EQ(get(0, &all, CU_DEV_RESOURCE_TYPE_SM), CUDA_SUCCESS);
+    ASSERT_EQ(split(&group, &groups, &all, nullptr, 0, 8), CUDA_SUCCESS);
+    ASSERT_EQ(describe(&described, &group, 1), CUDA_SUCCESS);
+    ASSERT_EQ(create(&green_, described, 0, CU_GREEN_CTX_DEFAULT_STREAM), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    if (green_ != nullptr) find(&cuGreenCtxDestroy, "cuGreenCtxDestroy")(green_);
+  }
+  CUstream make_green() {
+    CUstream made = nullptr;
+    const auto create = find(&cuGreenCtxStreamCreate, "cuGreenCtxStreamCreate");
+    EXPECT_EQ(create(&made, green_, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
+    return made;
+  }
+  template <typename Function>
+  Function find(Function, const char* name) {
+    return reinterpret_cast<Function>(device_.driver->find(name));
+  }
+
+  CUgreenCtx green_ = nullptr;
+};
+
+TEST_F(GreenStreams, AreServedAndTheirMemoryServesOthersInOrder) {
+  const auto arena = device_.arena();
+  const CUstream green = make_green();
+  const CUstream other = make();
+  for (int round = 0; round < 3; ++round) {
+    for (const CUstream on : {green, other}) use(*arena, 50 * kMiB, on);
+    void* block = must_allocate(*arena, 20 * kMiB, other);
+    device_.order(other, green);
+    device_.touch(green, block, 20 * kMiB);
+    SPW_EXPECT_OK(Arena::record_stream(block, green));
+    SPW_EXPECT_OK(Arena::free(block));
+  }
+  SPW_EXPECT_OK(arena->validate());
+  SPW_EXPECT_OK(arena->stream_destroyed(green));
+  EXPECT_EQ(device_.driver->cuStreamDestroy(green), CUDA_SUCCESS);
+  use(*arena, 60 * kMiB, other);
+  destroy(other);
+  EXPECT_EQ(device_.reports(), "");
+}
+
 }  // namespace
 }  // namespace spillway::test

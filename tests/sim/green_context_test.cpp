@@ -122,5 +122,16 @@ TEST_F(GreenContextTest, RetainsThePrimaryContext) {
   EXPECT_EQ(active, 0);
 }
 
+TEST_F(GreenContextTest, AWaitForThePrimaryContextIsOneForItsGreenOnes) {
+  start("completion:run-ahead");
+  const CUgreenCtx green = make(8);
+  const CUstream stream = stream_of(green);
+  const CUdeviceptr block = alloc();
+  SIM_OK(cuMemsetD8Async(block, 1, 16, stream));
+  EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  SIM_OK(cuCtxSynchronize());
+  SIM_EXPECT_OK(cuStreamQuery(stream));
+}
+
 }  // namespace
 }  // namespace spillway::sim_test
