@@ -1,4 +1,5 @@
-# spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS one]): a GoogleTest program whose cases are ctest's tests.
+# spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS one] [SEEDED]): a GoogleTest program whose cases are ctest's tests.
+# SEEDED: they take as long as SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS say.
 # Tests run on the simulated driver, named by SPILLWAY_LIBCUDA. With SPILLWAY_TEST_GPU=ON they are told so by a variable of that
 # name instead, and the same programs run on the machine's own driver: configure so, then `ctest -L gpu`.
 #
@@ -21,7 +22,7 @@ set(SPILLWAY_UNCONTROLLED_DRIVER
   "SPILLWAY_TEST_GPU=1;SPILLWAY_LIBCUDA=${CMAKE_BINARY_DIR}/lib/uncontrolled/libcuda.so.1;SPILLWAY_UNCONTROLLED=completion:")
 
 function(spillway_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "SEEDED" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE spillway_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   if(SPILLWAY_TUNED)
@@ -31,7 +32,11 @@ function(spillway_test name)
   if("gpu" IN_LIST arg_LABELS)
     spillway_make_portable(${name}) # scripts/prove takes it to other machines
   endif()
-  set(properties TIMEOUT 600 ENVIRONMENT "${SPILLWAY_TEST_DRIVER}")
+  set(limit 600)
+  if(arg_SEEDED)
+    set(limit 7200)
+  endif()
+  set(properties TIMEOUT ${limit} ENVIRONMENT "${SPILLWAY_TEST_DRIVER}")
   # A property without a value would take the next one's name for it.
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")

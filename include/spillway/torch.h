@@ -31,8 +31,8 @@ SPW_API void spw_torch_reset(void);
 /* The same for one device, with its errors: spw_trim, or spw_settle where this thread is about to capture. */
 SPW_API spw_status spw_torch_trim(int device);
 /* PyTorch empties the cache before each capture, for the graph's pool to find memory. Spillway's pools are
- * served with what others have free: where a thread says 1 before and 0 after, nothing goes back to the driver
- * to be created again. */
+ * served with what others have free: where a thread says 1 before and 0 after, nothing goes back to the
+ * driver to be created again. */
 SPW_API void spw_torch_about_to_capture(int is_about);
 /* Of the memory of the device, 0 to 1; 1 is no limit. */
 SPW_API void spw_torch_memory_fraction(double fraction, int device);

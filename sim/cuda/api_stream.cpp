@@ -115,7 +115,6 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* gree
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* green);
 CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* green) {
   StreamCall in(EntryPoint::k_cuStreamGetGreenCtx, handle);
   if (in.refused()) return in.result;

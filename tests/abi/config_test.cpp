@@ -100,8 +100,9 @@ TEST(ConfigText, WhatIsRightNextToAMistakeCounts) {
 }
 
 TEST(ConfigText, PrintedValuesReadBackTheSame) {
-  for (const char* text : {"", "limit:3MiB,reserve:10%", "reserve:auto", "limit:12345,backend:malloc,strict:on",
-                           "limit:33.3%", "slack:0%,strict:off", "slack:7.5%"}) {
+  for (const char* text :
+       {"", "limit:3MiB,reserve:10%", "reserve:auto", "limit:12345,backend:malloc,strict:on", "limit:33.3%",
+        "slack:0%,strict:off", "slack:7.5%"}) {
     Config config;
     ASSERT_THAT(config.apply(text, "t"), IsEmpty());
     std::string printed;

@@ -1,5 +1,6 @@
-"""Captures of graphs begin with torch.cuda.empty_cache(), for the graph's pool to find memory. Spillway's pools are served
-with what others have free: the memory stays, and nothing of it is created again.
+"""Captures of graphs begin with torch.cuda.empty_cache(), for the graph's pool to find memory.
+
+Spillway's pools are served with what others have free: the memory stays, and nothing of it is created again.
 """
 
 from __future__ import annotations
