@@ -58,7 +58,8 @@ std::string sim_settings(const RunRequest& request) {
 Result<RunResult> work(const ReplayProgram& program, const RunRequest& request) {
   clear_environment();
   const std::string path = request.sim_path.empty() ? default_sim_path() : request.sim_path;
-  if (setenv("SPILLWAY_LIBCUDA", path.c_str(), 1) != 0 ||
+  // The capacity is what the allocators have, to the last page: nothing else is on the device.
+  if (setenv("SPILLWAY_CONF", "reserve:0", 1) != 0 || setenv("SPILLWAY_LIBCUDA", path.c_str(), 1) != 0 ||
       setenv("SPILLWAY_SIM", sim_settings(request).c_str(), 1) != 0) {
     return Status::internal("the environment of the worker cannot be set");
   }
