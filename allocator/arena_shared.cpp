@@ -45,7 +45,8 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
         const uint64_t pages = SharedBlocks::extent_bytes(bytes) / kPageBytes;
         va = parts_.store->room_pages() < pages
                  ? Result<uint64_t>(Status::out_of_memory("the limit"))
-                 : parts_.shared.create(bytes, identity.value(), parts_.store->devices());
+                 : parts_.shared.create(bytes, identity.value(), parts_.store->devices(),
+                                        parts_.properties.rdma_vmm == 1);
         parts_.update_most_pages();
       }
       if (va.ok()) {

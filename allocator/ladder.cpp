@@ -78,6 +78,11 @@ Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_
   Miss miss{heap, request, bytes, tried};
   for (;;) {
     Result<Outcome> outcome = climb_under_locks(miss);
+    // Only trying tells that the device is full below the limit: others' free memory makes up for that in a
+    // round that knows.
+    const bool missed = outcome.ok() && outcome.value() != Outcome::kServed;
+    if (missed && miss.round.device_is_full && !std::exchange(miss.has_met_full_device, true))
+      outcome = climb_under_locks(miss);
     if (outcome.ok() && outcome.value() != Outcome::kServed) outcome = climb_without_locks(miss);
     if (!outcome.ok()) return outcome.take_status();
     if (outcome.value() != Outcome::kHelped) return std::move(miss.served);
@@ -252,7 +257,8 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
     }
     if (Status status = enter_context(miss); !status.ok()) return status;
     if (plan.new_pages > room) {
-      miss.round.missing_pages = plan.new_pages - room;
+      // Where others fill the device, or what stays free on it is left, the limit's room is none.
+      miss.round.missing_pages = plan.new_pages - (parts_.store->device_is_full() ? 0 : room);
       return Outcome::kSkipped;
     }
     miss.rung = plan.new_pages > 0 ? Rung::kNewPages : Rung::kView;
@@ -409,8 +415,8 @@ uint64_t Ladder::missing_bytes(Miss& miss) {
   const Plan plan = miss.heap.plan(miss.request);
   const uint64_t most = bytes_to_pages(uint64_t{miss.request.quanta} * kQuantumBytes);
   const uint64_t pages = plan.kind == Plan::Kind::kNone ? most : plan.new_pages;
-  // With room within the limit, it is the device that is full.
-  const uint64_t room = parts_.store->room_pages();
+  // Room within the limit is none where the device is full.
+  const uint64_t room = parts_.store->device_is_full() ? 0 : parts_.store->room_pages();
   return std::max<uint64_t>(pages > room ? pages - room : pages, 1) * kPageBytes;
 }
 

@@ -75,6 +75,7 @@ class Ladder {
     uint32_t spent_turns = 0;  // rows of kWithoutLocks, one bit each
     bool has_waited = false;
     bool may_retire_views = true;
+    bool has_met_full_device = false;
     int gifts_asked = 0;
     std::optional<std::vector<std::shared_ptr<LastRungs::Entry>>> others{};  // that may still give something
 

@@ -66,7 +66,8 @@ Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Drive
   store->vmm_ = options.use_vmm && properties.vmm_supported && kPageBytes % properties.granularity_bytes == 0;
   // A device that does not say would perhaps refuse to create any page so.
   const bool can_export = store->vmm_ && properties.posix_handles == 1 && !properties.is_mig;
-  if (options.exportable && can_export) store->sharing_ = Sharing::kProcesses;
+  // Network libraries register blocks that programs made like any others.
+  store->sharing_ = sharing_of(options.exportable && can_export, store->vmm_ && properties.rdma_vmm == 1);
   if (store->vmm_) {
     Result<AddressRange> home = AddressRange::reserve(*store->driver_, ids * kPageBytes, kPageBytes);
     store->count(DriverCall::kReserve);

@@ -77,7 +77,7 @@ class PageStore {
 
   bool uses_vmm() const { return vmm_; }
   bool is_sourced() const { return is_sourced_; }
-  bool is_exportable() const { return sharing_ != Sharing::kNone; }
+  bool is_exportable() const { return is_for_processes(sharing_); }
   int device() const { return device_; }
   uint64_t device_bytes() const { return device_bytes_; }
 

@@ -112,13 +112,13 @@ Status SharedBlocks::enter(Block block, const std::vector<int>& devices) {
 }
 
 Result<uint64_t> SharedBlocks::create(uint64_t requested_bytes, const StreamIdentity& stream,
-                                      const std::vector<int>& devices) {
+                                      const std::vector<int>& devices, bool network) {
   const uint64_t bytes = extent_bytes(requested_bytes);
   if (counters_ == nullptr) counters_ = std::make_unique<HeapCounters>(device_counters_);
   Block block;
   count(DriverCall::kCreate);
   Result<PhysicalHandle> handle =
-      PhysicalHandle::create(driver_, devices.front(), bytes, Sharing::kProcessesAndNetwork);
+      PhysicalHandle::create(driver_, devices.front(), bytes, sharing_of(true, network));
   if (!handle.ok()) return handle.take_status();
   block.handle = std::move(handle.value());
   count(DriverCall::kReserve);

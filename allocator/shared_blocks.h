@@ -59,9 +59,9 @@ class SharedBlocks {
 
   // A block that was freed, and whose uses are over or can be waited for on the device; 0 if there is none.
   Result<uint64_t> reuse(uint64_t requested_bytes, const StreamIdentity& stream);
-  // A new one, for these devices to use.
+  // A new one, for these devices to use, and for network cards where `network` says that they may.
   Result<uint64_t> create(uint64_t requested_bytes, const StreamIdentity& stream,
-                          const std::vector<int>& devices);
+                          const std::vector<int>& devices, bool network);
   // Errors: invalid_pointer (not the beginning of a live block).
   Status free(uint64_t va);
   Status record_stream(uint64_t va, const StreamIdentity& stream);

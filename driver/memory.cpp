@@ -24,13 +24,6 @@ CUmemAccessDesc read_write(int device) {
   return access;
 }
 
-bool network_capable(const Driver& driver, int device) {
-  int capable = 0;
-  const CUresult answer = driver.cuDeviceGetAttribute(
-      &capable, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
-  return answer == CUDA_SUCCESS && capable != 0;
-}
-
 }  // namespace
 
 Result<PhysicalHandle> PhysicalHandle::create(const Driver& driver, const CUmemAllocationProp& properties,
@@ -48,12 +41,8 @@ Result<PhysicalHandle> PhysicalHandle::create(const Driver& driver, int device, 
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = device;
-  if (sharing != Sharing::kNone) {
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  }
-  if (sharing == Sharing::kProcessesAndNetwork) {
-    properties.allocFlags.gpuDirectRDMACapable = network_capable(driver, device) ? 1 : 0;
-  }
+  if (is_for_processes(sharing)) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.allocFlags.gpuDirectRDMACapable = is_for_network(sharing) ? 1 : 0;
   return create(driver, properties, bytes);
 }
 

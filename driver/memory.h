@@ -18,12 +18,19 @@
 
 namespace spillway {
 
-// Who else a handle may be given to, as a POSIX file descriptor.
-enum class Sharing : uint8_t {
-  kNone,
-  kProcesses,            // other processes
-  kProcessesAndNetwork,  // and, where the device allows it, network cards
-};
+// Who else a handle may be given to: other processes, as a POSIX file descriptor, and network cards, which
+// the driver refuses where a device does not allow it (attribute 110, DeviceProperties::rdma_vmm).
+enum class Sharing : uint8_t { kNone, kProcesses, kNetwork, kProcessesAndNetwork };
+constexpr bool is_for_processes(Sharing sharing) {
+  return sharing == Sharing::kProcesses || sharing == Sharing::kProcessesAndNetwork;
+}
+constexpr bool is_for_network(Sharing sharing) {
+  return sharing == Sharing::kNetwork || sharing == Sharing::kProcessesAndNetwork;
+}
+constexpr Sharing sharing_of(bool processes, bool network) {
+  if (processes) return network ? Sharing::kProcessesAndNetwork : Sharing::kProcesses;
+  return network ? Sharing::kNetwork : Sharing::kNone;
+}
 
 // Device memory without an address (cuMemCreate). It lives until it is released and unmapped everywhere.
 class PhysicalHandle {

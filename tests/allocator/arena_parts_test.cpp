@@ -69,7 +69,7 @@ TEST_F(ArenaPartsTest, WhatIsHeldBesideThePagesIsTakenOff) {
   {
     const ArenaLock lock(parts.mutex);
     EXPECT_EQ(parts.held_elsewhere_bytes(), 7 * kPageBytes);
-    SPW_EXPECT_OK(parts.shared.create(1, {}, {0}).status());
+    SPW_EXPECT_OK(parts.shared.create(1, {}, {0}, false).status());
     EXPECT_EQ(parts.held_elsewhere_bytes(), 7 * kPageBytes + SharedBlocks::kLeastBytes);
   }
   EXPECT_EQ(most_pages(), 93 - SharedBlocks::kLeastBytes / kPageBytes);

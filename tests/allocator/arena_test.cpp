@@ -256,6 +256,20 @@ TEST(Arena, OnceItHasSettledWhatIsFreeServesEveryStreamWithoutAWait) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST(Arena, NetworkCardsMayReachItsMemoryWhereTheDeviceSaysSo) {
+  Device device;
+  Result<DeviceProperties> properties = query_device(*device.driver, 0);
+  ASSERT_TRUE(properties.ok());
+  const auto arena = device.arena();
+  void* block = must_allocate(*arena, 20 * kMiB, nullptr);
+  int capable = -1;
+  const auto address = reinterpret_cast<CUdeviceptr>(block);
+  EXPECT_EQ(device.driver->cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+                                                 address),
+            CUDA_SUCCESS);
+  EXPECT_EQ(capable, properties->rdma_vmm == 1 ? 1 : 0);
+}
+
 TEST(Arena, EverythingGoesBackWithTheArena) {
   Device device;
   if (!device.simulated()) GTEST_SKIP() << "handles are counted by the simulated driver";

@@ -215,7 +215,7 @@ TEST_F(DeviceTest, ASizeThatIsNoMultipleOfTheGranularityIsTheDriversError) {
 TEST_F(DeviceTest, AnExportableHandleGivesADescriptor) {
   const auto properties = query_device(driver(), 0);
   if (properties.value().posix_handles != 1) GTEST_SKIP() << "this device exports no file descriptors";
-  const PhysicalHandle memory = handle(granule_, Sharing::kProcessesAndNetwork);
+  const PhysicalHandle memory = handle(granule_, sharing_of(true, properties.value().rdma_vmm == 1));
   const auto descriptor = export_file_descriptor(driver(), memory.get());
   ASSERT_TRUE(descriptor.ok()) << descriptor.status().text();
   EXPECT_GE(descriptor.value(), 0);

@@ -64,7 +64,10 @@ class Annotate(unittest.TestCase):
         self.assertEqual(tuple(counts[0][name] for name in NAMES), said())
         annotations = dumped()
         free, total = torch.cuda.mem_get_info()
-        self.assertEqual(annotations.pop("outside_bytes"), total - free - torch.cuda.memory_reserved())
+        # What stays free by the option reserve is nobody's, and not free for PyTorch.
+        outside = total - free - torch.cuda.memory_reserved()
+        kept_free = min(max(total // 64, 256 << 20), 512 << 20)
+        self.assertEqual(annotations.pop("outside_bytes"), outside - kept_free)
         self.assertEqual(annotations, dict(zip(NAMES, said(), strict=True)))
         spillway.annotate(model, optimizer)
         self.assertEqual(said(), (parameters, linear, buffers, linear))

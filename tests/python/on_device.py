@@ -17,8 +17,8 @@ def environment(stand_ins: Path) -> dict[str, str]:
     uncontrolled = "SPILLWAY_UNCONTROLLED" in values
     if not values.get("SPILLWAY_TEST_GPU") or uncontrolled:
         driver = stand_ins.with_name("uncontrolled" if uncontrolled else stand_ins.name) / "libcuda.so.1"
-        others = [path for path in sorted(stand_ins.glob("*.so.*")) if path.name != driver.name]
-        values["LD_PRELOAD"] = ":".join(str(path) for path in [driver, *others])
+        libraries = [driver if path.name == driver.name else path for path in sorted(stand_ins.glob("*.so.*"))]
+        values["LD_PRELOAD"] = ":".join(str(path) for path in libraries)
         values.setdefault("SPILLWAY_LIBCUDA", str(driver))
         # Tests run side by side, and what PyTorch computes in them is small.
         values.setdefault("OMP_NUM_THREADS", "1")
