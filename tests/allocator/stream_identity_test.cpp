@@ -301,10 +301,10 @@ TEST_F(StreamIdentity, AStreamThatTheDriverDoesNotKnowIsRefused) {
 class GreenStreams : public StreamIdentity {
  protected:
   void SetUp() override {
-    const auto get = find(&cuDeviceGetDevResource, "cuDeviceGetDevResource");
-    const auto split = find(&cuDevSmResourceSplitByCount, "cuDevSmResourceSplitByCount");
-    const auto describe = find(&cuDevResourceGenerateDesc, "cuDevResourceGenerateDesc");
-    const auto create = find(&cuGreenCtxCreate, "cuGreenCtxCreate");
+    const auto get = find<decltype(&cuDeviceGetDevResource)>("cuDeviceGetDevResource");
+    const auto split = find<decltype(&cuDevSmResourceSplitByCount)>("cuDevSmResourceSplitByCount");
+    const auto describe = find<decltype(&cuDevResourceGenerateDesc)>("cuDevResourceGenerateDesc");
+    const auto create = find<decltype(&cuGreenCtxCreate)>("cuGreenCtxCreate");
     if (get == nullptr || split == nullptr || describe == nullptr || create == nullptr) {
       GTEST_SKIP() << "the driver has no green contexts";
     }
@@ -318,16 +318,16 @@ class GreenStreams : public StreamIdentity {
     ASSERT_EQ(create(&green_, described, 0, CU_GREEN_CTX_DEFAULT_STREAM), CUDA_SUCCESS);
   }
   void TearDown() override {
-    if (green_ != nullptr) find(&cuGreenCtxDestroy, "cuGreenCtxDestroy")(green_);
+    if (green_ != nullptr) find<decltype(&cuGreenCtxDestroy)>("cuGreenCtxDestroy")(green_);
   }
   CUstream make_green() {
     CUstream made = nullptr;
-    const auto create = find(&cuGreenCtxStreamCreate, "cuGreenCtxStreamCreate");
+    const auto create = find<decltype(&cuGreenCtxStreamCreate)>("cuGreenCtxStreamCreate");
     EXPECT_EQ(create(&made, green_, CU_STREAM_NON_BLOCKING, 0), CUDA_SUCCESS);
     return made;
   }
   template <typename Function>
-  Function find(Function, const char* name) {
+  Function find(const char* name) {
     return reinterpret_cast<Function>(device_.driver->find(name));
   }
 
