@@ -3,6 +3,7 @@
 // again: handles are recycled as eagerly as a driver ever would.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <vector>
 
@@ -45,7 +46,10 @@ class Slots {
       if (slot.alive) function(slot);
     }
   }
-  static bool is_alive(const T* slot) { return slot != nullptr && slot->alive; }
+  // Handles of another kind may have odd addresses.
+  static bool is_alive(const T* slot) {
+    return slot != nullptr && reinterpret_cast<uintptr_t>(slot) % alignof(T) == 0 && slot->alive;
+  }
 
  private:
   std::deque<T> all_;
