@@ -276,7 +276,11 @@ spw_status spw_trim(int device) {
 }
 
 spw_status spw_settle(int device) {
-  return spillway::with_used_arena(device, [](Arena& arena) { return arena.settle(); });
+  return spillway::with_used_arena(device, [](Arena& arena) {
+    // What it keeps after its free comes back for the capture.
+    Guard* guard = Process::existing_guard(arena.device());
+    return guard == nullptr ? arena.settle() : guard->trim();
+  });
 }
 
 spw_status spw_set_limit(int device, uint64_t bytes) {

@@ -185,6 +185,7 @@ class Arena {
   // invalid_state (a stream is being captured), driver.
   Status trim() { return trimming_.trim(); }
   // Waits likewise, and gives back only what exceeds the limit: what is free serves everyone without a wait.
+  // Without virtual memory management it is a trim.
   Status settle() { return trimming_.settle(); }
   // Trims for a while: take_back() undoes what the last one that gave pages back did. It takes each
   // from the driver again, at its address and for the stream that had it, as far as the soft limit and the

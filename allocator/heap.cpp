@@ -443,7 +443,10 @@ Status Heap::release_free(std::vector<PageId>& pages) {
     return !is_done_with(id);
   });
   for (const PageId id : pages) drop_free(id, 1);
-  Status status = store_.release_pages(pages);
+  Status status = caught([&] {
+    kArenaLock.assert_held();  // by this function
+    return store_.release_pages(pages);
+  });
   std::erase_if(pages, [this](PageId id) {
     mutex.assert_held();  // by this function
     if (!store_.backed(id)) return false;

@@ -73,22 +73,30 @@ Status PageStore::unmap_runs(const std::vector<Mapping>& mappings, Are are, Done
   return all;
 }
 
+void PageStore::lose_unmapped(const std::vector<PageId>& pages, const KeepsSlot& keeps) {
+  for (const PageId id : pages) {
+    for (Alias** link = &pages_[id].aliases; *link != nullptr;) {
+      Alias& alias = **link;
+      if (alias.is_mapped || keeps(alias.view, alias.slot)) {
+        link = &alias.next;
+        continue;
+      }
+      try {
+        lose_slot(*alias.view, alias.slot);
+      } catch (const std::bad_alloc&) {
+        // The view's addresses are not used again.
+      }
+      delete std::exchange(*link, alias.next);
+    }
+  }
+}
+
 Status PageStore::release_pages(const std::vector<PageId>& pages) {
   const std::vector<Mapping> mappings = mappings_of(pages);
   // Those at home go last: a page that stays is mapped there.
   const auto is_alias = [](const Mapping& mapping) { return mapping.alias != nullptr; };
   Status status = unmap_runs(mappings, is_alias, [](size_t, size_t) {});
-  for (const PageId id : pages) {
-    for (Alias** link = &pages_[id].aliases; *link != nullptr;) {
-      Alias& alias = **link;
-      if (alias.is_mapped) {
-        link = &alias.next;
-        continue;
-      }
-      lose_slot(*alias.view, alias.slot);
-      delete std::exchange(*link, alias.next);
-    }
-  }
+  lose_unmapped(pages, [](const View*, uint32_t) { return false; });
   const auto may_go = [&](const Mapping& mapping) {
     return mapping.alias == nullptr && mapping.page->aliases == nullptr;
   };
@@ -125,21 +133,9 @@ void PageStore::take_out(const std::vector<PageId>& pages, const std::vector<Map
                          const KeepsSlot& keeps) {
   const auto is_mapped = [](const Mapping& mapping) { return mapping.is_mapped(); };
   (void)unmap_runs(mappings, is_mapped, [](size_t, size_t) {});
+  lose_unmapped(pages, keeps);
   for (const PageId id : pages) {
     Page& page = pages_[id];
-    for (Alias** link = &page.aliases; *link != nullptr;) {
-      Alias& alias = **link;
-      if (alias.is_mapped || keeps(alias.view, alias.slot)) {
-        link = &alias.next;
-        continue;
-      }
-      try {
-        lose_slot(*alias.view, alias.slot);
-      } catch (const std::bad_alloc&) {
-        // The view's addresses are not used again.
-      }
-      delete std::exchange(*link, alias.next);
-    }
     if (page.handle == 0 || is_mapped_somewhere(page)) continue;
     count(DriverCall::kRelease);
     (void)driver_->cuMemRelease(std::exchange(page.handle, 0));

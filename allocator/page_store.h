@@ -156,7 +156,8 @@ class PageStore {
 
   // moved_pages.cpp. Releases pages that have no live byte and whose users are all done: unmaps them from
   // every view, a run of addresses in one call. What the driver does not unmap at home stays backed, and is
-  // used as before. Without VMM a page goes only with its whole segment: release_segments().
+  // used as before; so do all where bad_alloc is thrown, before anything changed. Without VMM a page goes
+  // only with its whole segment: release_segments().
   Status release_pages(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Without VMM: releases every segment of which `free(first, count)` answers true.
   template <typename Free, typename Released>
@@ -221,6 +222,8 @@ class PageStore {
   struct Mapping;
   // Returns the mappings of the pages, by address.
   std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
+  // Slots of these pages that are not mapped any more show nothing, unless `keeps` answers true.
+  void lose_unmapped(const std::vector<PageId>& pages, const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
   // Unmaps those of them that `are(mapping)`, and calls done(first, end) for each run that is unmapped.
   // Returns the first error, and goes on behind it.
   template <typename Are, typename Done>

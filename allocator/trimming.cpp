@@ -14,6 +14,11 @@ constexpr uint32_t kMostPagesAtOnce = 64;
 
 }  // namespace
 
+Status Trimming::settle() {
+  // Segments cannot be joined: what is free in several serves a large block only from the driver again.
+  return trim_heaps(heaps_.all(), nullptr, parts_.store->uses_vmm() ? Amount::kToLimit : Amount::kAll);
+}
+
 Status Trimming::trim_for_now() {
   GivenBack given;
   Status status = trim_heaps(heaps_.all(), &given);

@@ -24,7 +24,7 @@ class Trimming {
 
   // See the methods of Arena by these names.
   Status trim() { return trim_heaps(heaps_.all()); }
-  Status settle() { return trim_heaps(heaps_.all(), nullptr, Amount::kToLimit); }
+  Status settle();
   Status trim_for_now();
   uint64_t take_back();
   Status trim_pool(PoolId id);

@@ -42,7 +42,7 @@ class Machine:
         return self.root / BUILD / "lib"
 
     @property
-    def library(self) -> Path:
+    def libspillway(self) -> Path:
         """In a parcel, one that has PyTorch's extension beside it (PREBUILT): the package looks there first."""
         prebuilt = self.root / PREBUILT / "libspillway.so.0"
         return prebuilt if prebuilt.exists() else self.libraries / "libspillway.so.0"
@@ -76,7 +76,7 @@ class Machine:
         values = {
             **self.for_device(),
             "PYTHONPATH": os.pathsep.join(map(str, (self.root / "python", self.root / "tests" / "python"))),
-            "SPILLWAY_LIBRARY": str(self.library),
+            "SPILLWAY_LIBRARY": str(self.libspillway),
             "SPILLWAY_COMMAND": str(self.programs / "spillway"),
             "SPILLWAY_BUILD": str(self.root / BUILD),
             "SPILLWAY_CACHE": str(self.root / BUILD / "extension"),

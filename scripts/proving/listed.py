@@ -99,7 +99,7 @@ def environment_of(test: Test, machine: Machine) -> dict[str, str]:
     signs = {ROOT_SIGN: str(machine.root)}
     values.update({name: filled(value, signs) for name, value in test.environment.items()})
     if test.is_python and test.name not in COMPILING:
-        values["SPILLWAY_LIBRARY"] = str(machine.library)
+        values["SPILLWAY_LIBRARY"] = str(machine.libspillway)
     if not machine.simulated:
         values["SPILLWAY_TEST_GPU"] = "1"
     for name, found in {"SPILLWAY_CC": shutil.which("cc"), "SPILLWAY_NVCC": nvcc()}.items():

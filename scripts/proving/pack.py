@@ -88,7 +88,7 @@ def copy_extension(parcel: Path, build: Path, python: Path) -> str:
         "import torch\nfrom spillway._pytorch import build\n"
         "print(build.abi_tag(torch), build.extension(torch), sep='\\n')"
     )
-    library = build / "lib" / machine.library.name  # beside it a portable build has its own extension
+    library = build / "lib" / machine.libspillway.name  # beside it a portable build has its own extension
     environment = machine.for_python(SPILLWAY_CACHE=str(build / "extension"), SPILLWAY_LIBRARY=str(library))
     done = subprocess.run([python, "-B", "-c", code], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -96,7 +96,7 @@ def copy_extension(parcel: Path, build: Path, python: Path) -> str:
     tag, file = done.stdout.splitlines()[-2:]
     copy_binary(Path(file), parcel / PREBUILT)
     (parcel / PREBUILT / Path(file).name).rename(parcel / PREBUILT / f"spillway_torch-{tag}.so")
-    (parcel / PREBUILT / machine.library.name).symlink_to(Path("..", "..", BUILD, "lib", machine.library.name))
+    (parcel / PREBUILT / machine.libspillway.name).symlink_to(Path("..", "..", BUILD, "lib", machine.libspillway.name))
     return tag
 
 

@@ -256,6 +256,14 @@ TEST(Arena, OnceItHasSettledWhatIsFreeServesEveryStreamWithoutAWait) {
   SPW_EXPECT_OK(arena->validate());
 }
 
+TEST(Arena, WithoutVmmWhatSettlesIsTrimmedSinceSegmentsCannotBeJoined) {
+  Device device("capacity:256MiB,vmm:off");
+  const auto arena = device.arena();
+  for (int i = 0; i < 4; ++i) SPW_EXPECT_OK(Arena::free(must_allocate(*arena, 20 * kMiB, nullptr)));
+  SPW_EXPECT_OK(arena->settle());
+  EXPECT_EQ(reserved(*arena), 0);
+}
+
 TEST(Arena, NetworkCardsMayReachItsMemoryWhereTheDeviceSaysSo) {
   Device device;
   Result<DeviceProperties> properties = query_device(*device.driver, 0);

@@ -34,7 +34,7 @@ def head(file: str) -> str:
 def missing_libraries(machine: Machine) -> dict[str, list[str]]:
     """By program, what ldd does not find. Empty where there is no ldd."""
     missing = {}
-    for file in [*sorted(machine.programs.iterdir()), machine.library, machine.preload]:
+    for file in [*sorted(machine.programs.iterdir()), machine.libspillway, machine.preload]:
         try:
             said = subprocess.run(["ldd", file], env=machine.for_program(), capture_output=True, text=True, check=False)
         except OSError:
