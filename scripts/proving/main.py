@@ -43,8 +43,15 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="also what is done already")
     parser.add_argument("--simulated", action="store_true", help="on the simulated device: proves that the stages run")
     parser.add_argument("--python", help="the Python that has PyTorch; without it the first that does")
-    parser.add_argument("--seconds", type=float, default=HALF_AN_HOUR, help="after which this call ends; 1770")
+    parser.add_argument("--seconds", type=seconds_of, default=HALF_AN_HOUR, help="after which this call ends; 1770")
     return parser.parse_args(words)
+
+
+def seconds_of(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text}: allowed is a number from 1 to 86400")
+    return seconds
 
 
 def run_stage(kind: Kind, machine: Machine, results: Results, seconds: float) -> None:
@@ -103,6 +110,8 @@ def main(words: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         return run(arguments(words))
-    except (UnusableError, OSError) as problem:
+    except UnusableError as problem:
         print(f"prove: {problem}", file=sys.stderr)
-        return 2
+    except OSError as problem:
+        print(f"prove: {problem.filename}: {problem.strerror}", file=sys.stderr)
+    return 2

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .layout import UnusableError
+
 FILE = "results.json"
 
 
@@ -37,7 +39,12 @@ class Results:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Of a folder of results, or the file in it."""
+    """Of a folder of results, or the file in it. Errors: UnusableError, OSError."""
     file = folder / FILE if folder.is_dir() else folder
-    found: dict[str, Any] = json.loads(file.read_text())
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as problem:
+        raise UnusableError(f"{file}: it is no JSON ({problem})") from None
+    if not isinstance(found, dict) or not isinstance(found.get("stages"), dict):
+        raise UnusableError(f"{file}: it is no file of results, which have `stages`")
     return found

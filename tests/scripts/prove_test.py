@@ -248,6 +248,17 @@ class BadInput(unittest.TestCase):
     def test_results_that_do_not_exist(self) -> None:
         self.check("--record", "/nonexistent", wanted="/nonexistent")
 
+    def test_results_that_are_none(self) -> None:
+        for text in ('{"stages": {"facts"', "[1]", '{"stages": 3}', "\x00"):
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+                file.write(text)
+                file.flush()
+                self.check("--record", file.name, wanted=file.name)
+
+    def test_seconds_that_are_none(self) -> None:
+        for text in ("-5", "0", "nan", "inf", "soon"):
+            self.check("--seconds", text, wanted="--seconds")
+
     def test_a_page_without_a_place_for_the_tables(self) -> None:
         with self.assertRaises(UnusableError):
             record.document("nothing", {"stages": {}})
