@@ -79,7 +79,7 @@ int fail(const std::string& text, int code) {
 
 int run(int argc, char** argv) {
   Options options;
-  if (const Status status = parse(argc, argv, options); !status.ok()) return fail(status.text(), 2);
+  if (const Status status = parse(argc, argv, options); !status.ok()) return fail(status.text(), 1);
   if (options.help) {
     fmt::print("{}", usage());
     return 0;
