@@ -7,8 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from .results import Results
 Word = str | Path
 KEPT_CHARACTERS = 1500
 SHORTEST_SECONDS = 3.0
+MOST_AT_ONCE = 6  # contexts of a GPU, of which each takes half a gigabyte, and processors beside them
 
 
 @dataclass
@@ -71,7 +74,9 @@ def execute(command: Sequence[Word], environment: Mapping[str, str], seconds: fl
 
 class Stage:
     """The steps of one stage. Once its time is over, further steps are left out and say so. Where the time of this call
-    is shorter than the stage's own, a step that it cut off is left out too, and runs in the next call."""
+    is shorter than the stage's own, a step that it cut off is left out too, and runs in the next call.
+
+    Thread-safe: steps that measure no time run side by side."""
 
     def __init__(self, name: str, machine: Machine, results: Results, seconds: float, is_short: bool) -> None:
         self.name = name
@@ -81,14 +86,23 @@ class Stage:
         self.end = time.monotonic() + seconds
         self.is_short = is_short
         self.left_out: list[str] = []
+        self.lock = threading.RLock()
+
+    def side_by_side(self, jobs: Iterable[Callable[[], None]]) -> None:
+        """As many at once as the machine has processors for; the first exception of one comes when all have ended."""
+        most = max(1, min(MOST_AT_ONCE, (os.cpu_count() or 1) // 2))
+        with ThreadPoolExecutor(most) as pool:
+            for started in [pool.submit(job) for job in jobs]:
+                started.result()
 
     def left(self) -> float:
         return self.end - time.monotonic()
 
     def found(self, **values: Any) -> None:
         """What tables and claims ask for."""
-        self.kept["found"].update(values)
-        self.results.save()
+        with self.lock:
+            self.kept["found"].update(values)
+            self.results.save()
 
     def log(self, step: str) -> Path:
         return self.results.logs / f"{self.name}.{step.replace('/', '_')}"
@@ -105,8 +119,9 @@ class Stage:
         if self.is_short and self.left() <= 0 and made["code"] != 0:
             self.left_out.append(step)
             return {}
-        self.kept["steps"][step] = made
-        self.results.save()
+        with self.lock:
+            self.kept["steps"][step] = made
+            self.results.save()
         print(f"  {step}: {summary(made)}", flush=True)
         return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,20 @@ def by_program(tests: list[Test]) -> dict[str, list[Test]]:
 
 
 def run(stage: Stage) -> None:
-    for name, cases in by_program(gpu_tests(stage.machine)).items():
-        program = Program(stage, name, cases)
-        if stage.once(name, program.run):
+    def of(name: str, cases: list[Test]) -> None:
+        if stage.once(name, Program(stage, name, cases).run):
             tell(stage)
+
+    stage.side_by_side(partial(of, *each) for each in by_program(gpu_tests(stage.machine)).items())
 
 
 def tell(stage: Stage) -> None:
     """The sums so far, and each case's outcome."""
     tests: dict[str, str] = {}
     listed = by_program(gpu_tests(stage.machine))
-    for name, step in stage.kept["steps"].items():
+    with stage.lock:
+        steps = dict(stage.kept["steps"])
+    for name, step in steps.items():
         for case in listed.get(name, []):
             tests[case.case] = "skipped" if case.case in step["skipped"] else step["failed"].get(case.case, "passed")
     counts = Counter(each if each in ("passed", "skipped") else "failed" for each in tests.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from ..listed import PYTHON_SIGN, ROOT_SIGN, Test, command_of, environment_of, gpu_tests, nvcc
 from ..running import Stage
@@ -29,12 +30,18 @@ def python_tests(stage: Stage) -> list[Test]:
 
 def run_tests(stage: Stage, tests: list[Test]) -> None:
     outcomes: dict[str, str] = dict(stage.kept["found"].get("tests", {}))
-    for test in tests:
+
+    def of(test: Test) -> None:
         step = stage.run(test.name, command_of(test, stage.machine), environment_of(test, stage.machine), SECONDS)
-        if step:
-            outcomes[test.name] = "passed" if step["code"] == 0 else bad_cases(step.get("tail", ""))
-        failed = sum(outcome != "passed" for outcome in outcomes.values())
-        stage.found(passed=len(outcomes) - failed, failed=failed, tests=outcomes)
+        with stage.lock:
+            if step:
+                outcomes[test.name] = "passed" if step["code"] == 0 else bad_cases(step.get("tail", ""))
+            failed = sum(outcome != "passed" for outcome in outcomes.values())
+            stage.found(passed=len(outcomes) - failed, failed=failed, tests=dict(outcomes))
+
+    if tests:
+        of(tests[0])  # what it compiles, the others find
+    stage.side_by_side(partial(of, test) for test in tests[1:])
 
 
 def bad_cases(said: str) -> str:

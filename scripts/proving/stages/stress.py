@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ..running import Stage
@@ -16,11 +17,14 @@ def values(stage: Stage) -> None:
     seconds = str(SIMULATED_SECONDS if stage.machine.simulated else SECONDS)
     limit = str((1 if stage.machine.simulated else 12) << 30)
     wrong = {}
-    for name, configuration in CONFIGURATIONS.items():
+
+    def of(name: str, configuration: str) -> None:
         words = ("spillway", "values", "--seconds", seconds, "--limit", limit)
         step = stage.python(f"values.{name}", PROGRAM, *words, seconds=80, SPILLWAY_CONF=configuration)
         if step.get("code") == 0:
             wrong[name] = step["json"]["wrong_words"]
+
+    stage.side_by_side(partial(of, *each) for each in CONFIGURATIONS.items())
     stage.found(wrong_words=wrong)
 
 
@@ -39,5 +43,5 @@ def give_back(stage: Stage) -> None:
 
 def run(stage: Stage) -> None:
     stage.found(says_nothing=["wrong_words", "empty_cache_s"] if stage.machine.simulated else [])
-    values(stage)
     give_back(stage)
+    values(stage)
