@@ -199,6 +199,13 @@ spw_status spw_stream_destroyed(int device, spw_stream stream) {
   });
 }
 
+spw_status spw_stream_ends_unseen(int device, spw_stream stream) {
+  return spillway::with_arena(device, [&](Arena& arena) {
+    arena.expect_unseen_end(stream);
+    return spillway::Status();
+  });
+}
+
 spw_status spw_stream_synchronize(int device, spw_stream stream) {
   return spillway::guarded([&] {
     return spillway::in_context(device, "cuStreamSynchronize",

@@ -316,7 +316,8 @@ bool Arena::is_quiet() {
   for (Heap* heap : heaps_.all()) {
     const Lock lock(heap->mutex);
     // Only the other threads themselves can ask about their default streams.
-    if (heaps_.has_gone(*heap) || (heap->key.thread != 0 && heap->key.thread != thread_number())) continue;
+    if (!heaps_.is_in_reach(*heap) || (heap->key.thread != 0 && heap->key.thread != thread_number()))
+      continue;
     // Nobody opens a pool for a capture meanwhile: a question about a stream that captures ends the capture.
     const bool is_idle = open_pools_.without_captures([&] {
       return !is_capturing(*parts_.driver, heap->key.stream) &&

@@ -85,6 +85,9 @@ class Arena {
   // The program is about to destroy the stream and enqueues nothing on it any more. Its memory serves others
   // from then on. Streams that hold none are ok.
   Status stream_destroyed(CUstream stream) { return heaps_.stream_destroyed(stream); }
+  // The program may destroy the stream without a word. It is named to the driver from now on only where the
+  // program just has, so that its memory serves other streams after a wait of the host alone.
+  void expect_unseen_end(CUstream stream) { heaps_.expect_unseen_end(stream); }
 
   // Makes all of the arena's memory, present and future, usable from device `peer`. Again is ok. Errors:
   // invalid_argument (no such device), unsupported (no peer, a MIG instance), invalid_state (the peer has no

@@ -25,7 +25,7 @@ Status Arena::allocate_shareable(size_t bytes, CUstream stream, void** out) {
   *out = nullptr;
   if (Status status = check_shareable(); !status.ok()) return status;
   if (bytes == 0) return {};
-  Result<StreamIdentity> identity = identify(*parts_.driver, stream);
+  Result<StreamIdentity> identity = heaps_.identify_named(stream);
   if (!identity.ok()) return identity.take_status();
   if (Status status = check_context(*parts_.driver, stream, parts_.context.get(), parts_.device);
       !status.ok())
@@ -72,7 +72,7 @@ Status Arena::free_shared(uint64_t va) {
 }
 
 Status Arena::record_stream_shared(uint64_t va, CUstream stream) {
-  Result<StreamIdentity> identity = identify(*parts_.driver, stream);
+  Result<StreamIdentity> identity = heaps_.identify_named(stream);
   if (!identity.ok()) return identity.take_status();
   if (Status status = check_context(*parts_.driver, stream, parts_.context.get(), parts_.device);
       !status.ok())

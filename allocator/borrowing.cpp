@@ -89,9 +89,10 @@ bool Borrowing::can_give(Heap& lender, const Heap& heap, const std::vector<PageI
   if (!lender.pending().empty()) {
     lender.complete_finished_frees();
     // Another thread's default stream cannot be told from here to wait.
-    const bool reachable = lender.key.thread == 0 || lender.key.thread == heap.key.thread;
+    const bool reachable =
+        heaps_.is_in_reach(lender) && (lender.key.thread == 0 || lender.key.thread == heap.key.thread);
     // mutant: lender-waits
-    if (reachable && !heaps_.is_capturing(lender) && !lender.is_closed())
+    if (reachable && !heaps_.is_capturing(lender))
       lender.pending().complete_pages_behind(lender.key.stream, pages);
   }
   return are_free();
@@ -154,6 +155,7 @@ bool Borrowing::order_after(Heap& waiter, Heap& earlier, uint64_t epoch) {
   if (earlier.use.is_replayed) return false;  // mutant: pool-lends
   // mutant: thread-lends
   if (earlier.key.thread != 0 && earlier.key.thread != waiter.key.thread) return false;
+  if (!earlier.is_closed() && !heaps_.is_in_reach(earlier)) return false;
   if (heaps_.is_capturing(earlier)) return false;  // mutant: captured-lends
   bool recorded = false;
   Status closed = timeline.close(*parts_.driver, earlier.key.stream, epoch, &recorded);

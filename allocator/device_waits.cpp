@@ -42,7 +42,7 @@ bool DeviceWaits::mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<C
   if (heap.pages().owned() == 0) return true;
   if (!heap.events_mark_all_uses()) return false;
   heap.pending().list_events(events);
-  if (heaps_.has_gone(heap)) {
+  if (!heaps_.is_in_reach(heap)) {
     // No other event can be recorded than that of its end.
     if (heap.timeline.is_over()) return true;
     if (!heap.timeline.is_covered()) return false;  // mutant: wait-uncovered

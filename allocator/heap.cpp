@@ -50,7 +50,7 @@ void Heap::close(bool covered) {
 void Heap::take_over(const HeapKey& by) {
   key = by;
   counters.set_stream(std::bit_cast<uint64_t>(key.stream));
-  thread_ended = by.thread == 0 ? nullptr : thread_has_ended();
+  life.thread_ended = by.thread == 0 ? nullptr : thread_has_ended();
   timeline.reopen();
   pending_.restart(timeline.epoch());
   closed_.store(false, std::memory_order_relaxed);
@@ -315,6 +315,7 @@ Status Heap::record_stream(CachedRange& range, uint64_t va, CUstream stream) {
   if (!begins_live(range, va, &slot)) return no_live_block("record_stream", va);
   Result<StreamIdentity> user = pending_.identify_user(stream);
   if (!user.ok()) return user.take_status();
+  user->ends_unseen = life.users_end_unseen && !is_default_stream(stream);
   if (user.value() == static_cast<const StreamIdentity&>(key)) return {};  // mutant: owner-uses
   if (Status status = pending_.add_use(va, user.value(), stream, use.keeps_pages); !status.ok())
     return status;

@@ -42,7 +42,7 @@ class Heap {
   Timeline timeline SPW_GUARDED_BY(mutex);
   // Changes under the arena's lock too: take_over(), serve_pool().
   HeapKey key;
-  std::shared_ptr<const std::atomic<bool>> thread_ended;  // of a per-thread default stream
+  StreamLife life;
   HeapUse use;
 
   // Need no lock.

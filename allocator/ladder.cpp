@@ -159,7 +159,7 @@ Result<Ladder::Outcome> Ladder::climb_without_locks(Miss& miss) {
   bool is_captured = false;
   {
     const Lock lock(miss.heap.mutex);
-    if (heaps_.has_gone(miss.heap)) return Status::invalid_state("the stream is gone");
+    if (heaps_.named_has_gone(miss.heap)) return Status::invalid_state("the stream is gone");
     is_captured = heaps_.is_capturing(miss.heap);
   }
   const Memory memory = miss.heap.is_sourced() ? Memory::kSource : Memory::kDevice;
@@ -317,7 +317,7 @@ Status Ladder::enter_context(Miss& miss) {
   if (miss.context.has_value()) return {};
   miss.context.emplace(*parts_.driver, parts_.context.get());
   if (!miss.context->status().ok()) return miss.context->status();
-  return heaps_.has_gone(miss.heap) ? Status::invalid_state("the stream is gone") : Status();
+  return heaps_.named_has_gone(miss.heap) ? Status::invalid_state("the stream is gone") : Status();
 }
 
 // ---- Rungs without locks
@@ -388,7 +388,7 @@ Result<Ladder::Outcome> Ladder::trim(Miss& miss) {
 bool Ladder::may_ask_others(Miss& miss) {
   if (LastRungs::is_inside()) return false;
   const Lock lock(miss.heap.mutex);
-  return !heaps_.has_gone(miss.heap) && !heaps_.is_capturing(miss.heap);
+  return !heaps_.named_has_gone(miss.heap) && !heaps_.is_capturing(miss.heap);
 }
 
 Result<Ladder::Outcome> Ladder::ask_others(Miss& miss) {
@@ -450,7 +450,7 @@ Result<Ladder::Outcome> Ladder::place_outside(Miss& miss) {
   CUstream stream = nullptr;
   {
     const Lock lock(miss.heap.mutex);  // under which another stream may take the heap over
-    if (heaps_.has_gone(miss.heap)) return Status::invalid_state("the stream is gone");
+    if (heaps_.named_has_gone(miss.heap)) return Status::invalid_state("the stream is gone");
     stream = miss.heap.key.stream;
   }
   miss.served.outside = HostBlocks::instance().place(placement, bytes_to_quanta(miss.bytes) * kQuantumBytes,

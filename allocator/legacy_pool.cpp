@@ -90,16 +90,9 @@ bool LegacyPool::close_epoch() {
   // The legacy stream answers for all streams that it waits for.
   std::vector<CUstream> all{CU_STREAM_LEGACY};  // mutant: ask-legacy
   if (is_capturing(*driver_, CU_STREAM_LEGACY)) return false;
-  for (const KnownStreams::Listed& listed : streams_.non_blocking(arena_.context())) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const CUresult asked = driver_->cuStreamIsCapturing(listed.stream, &status);
-    if (asked == CUDA_ERROR_INVALID_HANDLE || asked == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-      streams_.gone(listed);  // by a call that nobody saw
-      continue;
-    }
-    // mutant: epoch-captures
-    if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return false;
-    all.push_back(listed.stream);  // mutant: ask-streams
+  for (CUstream stream : streams_.non_blocking(arena_.context())) {
+    if (is_capturing(*driver_, stream)) return false;  // mutant: epoch-captures
+    all.push_back(stream);                             // mutant: ask-streams
   }
   std::vector<std::shared_ptr<Event>> events = orphans_;  // mutant: ask-gone
   for (CUstream stream : all) {

@@ -43,11 +43,17 @@ void PendingFrees::stream_goes(const StreamIdentity& stream) {
     if (found == uses.streams.end()) continue;
     StreamUses last{{stream}, {}};
     record_events(last);
-    if (last.events.empty()) continue;
+    if (last.events.empty()) {
+      found->ends_unseen = true;  // and is not named again
+      continue;
+    }
     uses.events.push_back(std::move(last.events.front()));
     uses.streams.erase(found);
   }
-  for (Pending& pending : pending_) record_events(pending);
+  for (Pending& pending : pending_) {
+    record_events(pending);
+    for (StreamIdentity& user : pending.streams) user.ends_unseen = user.ends_unseen || user == stream;
+  }
 }
 
 void PendingFrees::add(CachedRange& range, uint32_t slot, uint64_t va, uint64_t epoch) {
@@ -70,11 +76,9 @@ void PendingFrees::record_events(StreamUses& uses) {
   // tries again.
   for (size_t i = 0; i < uses.streams.size();) {
     const CUstream stream = uses.streams[i].stream;
-    // Another thread's default stream cannot be reached from here, nor one that is gone: such a free waits
-    // for the device.
-    const bool is_of_another_thread =
-        stream == CU_STREAM_PER_THREAD && uses.streams[i].thread != thread_number();
-    if (is_of_another_thread || !is_alive(driver_, uses.streams[i])) {  // mutant: user-event
+    // Another thread's default stream cannot be reached from here, nor one that may be gone: such a free
+    // waits for the device.
+    if (!is_in_reach(uses.streams[i])) {
       ++i;
       continue;
     }
@@ -104,8 +108,7 @@ void PendingFrees::mark_in_capture(Pending& pending) {
   if (!context.status().ok()) return;
   CaptureTail marks{capture, {}};
   for (const StreamIdentity& user : pending.streams) {
-    const bool is_of_another_thread = user.stream == CU_STREAM_PER_THREAD && user.thread != thread_number();
-    if (is_of_another_thread || !is_alive(driver_, user)) return;
+    if (!is_in_reach(user)) return;
     const std::optional<CaptureTail> tail = capture_tail(driver_, user.stream);
     if (!tail.has_value() || tail->capture != capture) return;
     marks.nodes.insert(marks.nodes.end(), tail->nodes.begin(), tail->nodes.end());

@@ -164,8 +164,7 @@ Status SharedBlocks::free(uint64_t va) {
 
 void SharedBlocks::record_events(Block& block) {
   for (const StreamIdentity& stream : block.streams) {
-    const bool is_reachable = (stream.thread == 0 || stream.thread == thread_number()) &&
-                              is_alive(driver_, stream) && !is_capturing(driver_, stream.stream);
+    const bool is_reachable = is_in_reach(stream) && !is_capturing(driver_, stream.stream);
     Result<Event> event = is_reachable ? events_.acquire() : Status::invalid_state("out of reach");
     if (event.ok()) count(DriverCall::kEventRecord);
     if (event.ok() && event->record(stream.stream).ok()) {

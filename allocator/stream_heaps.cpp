@@ -53,10 +53,10 @@ Result<Heap*> StreamHeaps::find(CUstream stream) {
     const auto found = serving_.find(key_of(key));
     if (found != serving_.end()) heap = found->second;
   }
-  const bool checked = parts_.options.check_streams && !is_default_stream(stream);
+  const bool checked = ends_unseen(stream);
   if (heap != nullptr && checked) {
     const Lock lock(heap->mutex);
-    if (has_gone(*heap)) heap = nullptr;
+    if (named_has_gone(*heap)) heap = nullptr;
   }
   if (heap == nullptr) {
     Result<Heap*> opened = open(key);
@@ -69,7 +69,7 @@ Result<Heap*> StreamHeaps::find(CUstream stream) {
 
 Result<Heap*> StreamHeaps::open(const HeapKey& wanted) {
   HeapKey key = wanted;
-  Result<StreamIdentity> identity = identify(*parts_.driver, wanted.stream);
+  Result<StreamIdentity> identity = identify_named(wanted.stream);
   if (!identity.ok()) {
     // With the context gone, no stream is known.
     const ScopedContext context(*parts_.driver, parts_.context.get());
@@ -94,7 +94,8 @@ Result<Heap*> StreamHeaps::open(const HeapKey& wanted) {
     auto made =
         std::make_unique<Heap>(parts_.store_of(key.pool), parts_.counters, parts_.events, *parts_.driver,
                                parts_.context.get(), key, leader_, grain_of(key.pool));
-    if (key.thread != 0) made->thread_ended = thread_has_ended();
+    if (key.thread != 0) made->life.thread_ended = thread_has_ended();
+    made->life.users_end_unseen = parts_.options.check_streams;
     const Lock lock(mutex_);
     heap = heaps_.emplace_back(std::move(made)).get();
   }
@@ -180,15 +181,48 @@ void StreamHeaps::note_capture(const OpenPool& open, CUstream stream) {
 
 // ---- Streams that go
 
-bool StreamHeaps::has_gone(Heap& heap) {
+bool StreamHeaps::ends_unseen(CUstream stream) const {
+  if (is_default_stream(stream)) return false;
+  if (parts_.options.check_streams) return true;
+  if (!any_ends_unseen_.load(std::memory_order_acquire)) return false;
+  const Lock lock(mutex_);
+  return ending_unseen_.count(stream) > 0;
+}
+
+void StreamHeaps::expect_unseen_end(CUstream stream) {
+  if (is_default_stream(stream) || ends_unseen(stream)) return;
+  {
+    const Lock lock(mutex_);
+    ending_unseen_.insert(stream);
+    any_ends_unseen_.store(true, std::memory_order_release);
+  }
+  stamp_.store(next_stamp(), std::memory_order_relaxed);
+}
+
+Result<StreamIdentity> StreamHeaps::identify_named(CUstream stream) const {
+  Result<StreamIdentity> identity = identify(*parts_.driver, stream);
+  if (identity.ok()) identity->ends_unseen = ends_unseen(stream);
+  return identity;
+}
+
+bool StreamHeaps::named_has_gone(Heap& heap) {
   if (heap.is_closed()) return true;
-  if (is_alive(*parts_.driver, heap.key)) return false;  // mutant: has-gone
+  if (is_same(*parts_.driver, heap.key)) {  // mutant: has-gone
+    if (heap.key.ends_unseen)
+      heap.life.was_captured = spillway::is_capturing(*parts_.driver, heap.key.stream);
+    return false;
+  }
   close(heap, false);
   return true;
 }
 
+bool StreamHeaps::is_in_reach(const Heap& heap) const {
+  return !heap.is_closed() && !heap.key.ends_unseen;  // mutant: unseen-reach
+}
+
 bool StreamHeaps::is_capturing(Heap& heap) {
-  if (heap.is_closed() || has_gone(heap)) return false;
+  if (heap.is_closed()) return false;
+  if (heap.key.ends_unseen) return heap.life.was_captured;
   // Without a context the default streams mean nothing, and a thread that is new has none.
   const ScopedContext context(*parts_.driver, parts_.context.get());
   return !context.status().ok() || spillway::is_capturing(*parts_.driver, heap.key.stream);
@@ -215,10 +249,10 @@ void StreamHeaps::close_unreachable(const HeapKey& opened) {
   {
     const Lock lock(mutex_);
     for (const auto& [key, heap] : serving_) {
-      const bool is_superseded =
-          opened.id != 0 && heap->key.stream == opened.stream && heap->key.id != opened.id;
-      const bool has_ended =
-          heap->thread_ended != nullptr && heap->thread_ended->load(std::memory_order_acquire);
+      const bool is_superseded = opened.id != 0 && heap->key.stream == opened.stream &&
+                                 static_cast<const StreamIdentity&>(heap->key) != opened;
+      const auto& ended = heap->life.thread_ended;
+      const bool has_ended = ended != nullptr && ended->load(std::memory_order_acquire);
       if (is_superseded || has_ended) gone.push_back(heap);
     }
   }
@@ -247,10 +281,10 @@ Status StreamHeaps::stream_destroyed(CUstream stream) {
   if (!context.status().ok()) return context.status();
   for (Heap* heap : owned) {
     const Lock lock(heap->mutex);
-    if (has_gone(*heap)) continue;
+    if (named_has_gone(*heap)) continue;
     bool covered = false;
     // What a capture holds of it runs when a graph is launched, wherever that is.
-    if (!is_capturing(*heap)) {
+    if (!spillway::is_capturing(*parts_.driver, stream)) {
       // mutant: announced-close
       const Status closed = heap->timeline.close(*parts_.driver, stream, heap->timeline.epoch(), &covered);
       if (covered) parts_.counters.on_driver_call(DriverCall::kEventRecord);

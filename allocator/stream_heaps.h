@@ -1,10 +1,13 @@
 // Which heap serves a stream, and what becomes of it when the stream goes.
 //
 // A heap outlives its stream. A stream that the program announces as going (stream_destroyed) is closed by an
-// event after the last of its work; one of which the driver says that it is gone, because another has its
-// handle or none has, is closed without, and then only a wait of the host for the device orders its memory.
-// Either way the heap goes on as a lender, and once its stream's work is over the next new stream takes it
-// over, with all it holds and remembers. docs/decisions/stream-identity.md.
+// event after the last of its work; one whose handle turns out to be another's is closed without, and then
+// only a wait of the host for the device orders its memory. Either way the heap goes on as a lender, and once
+// its stream's work is over the next new stream takes it over, with all it holds and remembers.
+//
+// Until it is announced, a stream counts as alive, and is named to the driver when other streams want its
+// memory. One whose end may come unseen is never: what it freed serves others after a wait of the host.
+// docs/decisions/stream-identity.md.
 //
 // Thread-safe.
 #pragma once
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -45,10 +49,18 @@ class StreamHeaps {
   std::vector<Heap*> of(PoolId id) const;
   std::vector<CUstream> streams() const;
 
-  // Tells whether the heap's stream is gone, in which case the heap is closed.
-  bool has_gone(Heap& heap) SPW_REQUIRES(heap.mutex);
+  // The program may destroy it without a word: each request that names it asks which stream it is.
+  void expect_unseen_end(CUstream stream);
+  // Of a stream that the program just named. Errors: those of identify().
+  Result<StreamIdentity> identify_named(CUstream stream) const;
+  // The program just named a stream by the handle of the heap's: tells whether the heap's is gone, in which
+  // case the heap is closed.
+  bool named_has_gone(Heap& heap) SPW_REQUIRES(heap.mutex);
+  // The heap's stream may be named to the driver now, whatever the program has named.
+  bool is_in_reach(const Heap& heap) const SPW_REQUIRES(heap.mutex);
   void close(Heap& heap, bool covered) SPW_REQUIRES(heap.mutex);
-  // Tells whether the heap's stream is being captured; a stream that is gone is not.
+  // Tells whether the heap's stream is being captured; a stream that is gone is not. Of one whose end may be
+  // unseen, whether it was when the program named it last.
   bool is_capturing(Heap& heap) SPW_REQUIRES(heap.mutex);
   bool any_capturing(const std::vector<Heap*>& heaps);
   // See Arena::stream_destroyed.
@@ -74,6 +86,7 @@ class StreamHeaps {
   void close_unreachable(const HeapKey& opened);
   // A stream is served from a movable pool: is it being captured? With no lock held.
   void note_capture(const OpenPool& pool, CUstream stream);
+  bool ends_unseen(CUstream stream) const;
   BlockGrain grain_of(PoolId pool) const SPW_REQUIRES(kArenaLock);
 
   ArenaParts& parts_;
@@ -87,6 +100,8 @@ class StreamHeaps {
   std::vector<std::unique_ptr<Heap>> heaps_ SPW_GUARDED_BY(mutex_);
   std::map<StreamKey, Heap*> serving_ SPW_GUARDED_BY(mutex_);
   std::vector<Heap*> closed_ SPW_GUARDED_BY(mutex_);  // to be taken over
+  std::set<CUstream> ending_unseen_ SPW_GUARDED_BY(mutex_);
+  std::atomic<bool> any_ends_unseen_{false};
 };
 
 }  // namespace spillway

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "driver/capture.h"
 #include "driver/context.h"
 
 namespace spillway {
@@ -14,6 +15,8 @@ struct ThreadLife {
 };
 
 CUresult ask_id(const Driver& driver, CUstream stream, uint64_t* id) {
+  *id = kIdNotAsked;
+  if (is_capturing(driver, stream)) return CUDA_SUCCESS;  // mutant: asks-captured
   if (driver.cuStreamGetId == nullptr) {
     *id = reinterpret_cast<uint64_t>(stream);
     return CUDA_SUCCESS;
@@ -53,12 +56,11 @@ Result<StreamIdentity> identify(const Driver& driver, CUstream stream) {
   return identity;
 }
 
-bool is_alive(const Driver& driver, const StreamIdentity& stream) {
+bool is_same(const Driver& driver, const StreamIdentity& stream) {
   if (is_default_stream(stream.stream)) return true;
   uint64_t id = 0;
-  const CUresult answer = ask_id(driver, stream.stream, &id);
-  if (answer == CUDA_SUCCESS) return id == stream.id;
-  return answer != CUDA_ERROR_INVALID_HANDLE && answer != CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (ask_id(driver, stream.stream, &id) != CUDA_SUCCESS || id == kIdNotAsked) return true;
+  return id == stream.id || (stream.id == kIdNotAsked && !stream.ends_unseen);
 }
 
 // A green context is a part of its device's primary context, and uses the same memory.

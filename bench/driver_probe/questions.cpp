@@ -50,6 +50,19 @@ CUstream destroyed_stream(const Session& session, Json& report) {
   return stream.get();
 }
 
+// What a question costs the capture of the stream that it is asked of, or that goes on meanwhile.
+template <typename Ask>
+Json ask_under_capture(const Session& session, const char* call, CUstreamCaptureMode mode, Ask ask) {
+  const Driver& driver = session.driver();
+  const Stream stream(session);
+  session.check(driver.cuStreamBeginCapture(stream.get(), mode), "cuStreamBeginCapture");
+  const CUresult result = ask(stream.get());
+  CUgraph graph = nullptr;
+  const bool survives = driver.cuStreamEndCapture(stream.get(), &graph) == CUDA_SUCCESS;
+  if (graph != nullptr) session.check(driver.cuGraphDestroy(graph), "cuGraphDestroy");
+  return {{"answers", session.answer(result, call)}, {"capture_survives", survives}};
+}
+
 // A green context of few multiprocessors and a stream of it; streams of it end with it.
 class Green {
  public:
@@ -141,6 +154,36 @@ Json ask_host_memory(const Session& session, std::string_view question) {
   report["answers"] = session.answer(result, "cuMemCreate");
   if (result == CUDA_SUCCESS) session.driver().cuMemRelease(handle);
   return report;
+}
+
+Json ask_captured_stream(const Session& session, std::string_view question) {
+  const Driver& driver = session.driver();
+  const auto relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (question == "cuStreamGetId") {
+    return ask_under_capture(session, "cuStreamGetId", relaxed, [&](CUstream stream) {
+      unsigned long long id = 0;
+      return driver.cuStreamGetId == nullptr ? CUDA_ERROR_NOT_FOUND : driver.cuStreamGetId(stream, &id);
+    });
+  }
+  if (question == "cuStreamGetCtx") {
+    return ask_under_capture(session, "cuStreamGetCtx", relaxed, [&](CUstream stream) {
+      CUcontext context = nullptr;
+      return driver.cuStreamGetCtx == nullptr ? CUDA_ERROR_NOT_FOUND
+                                              : driver.cuStreamGetCtx(stream, &context);
+    });
+  }
+  if (question == "cuStreamIsCapturing") {
+    return ask_under_capture(session, "cuStreamIsCapturing", relaxed, [&](CUstream stream) {
+      CUstreamCaptureStatus status = {};
+      return driver.cuStreamIsCapturing(stream, &status);
+    });
+  }
+  return ask_under_capture(session, "cuMemCreate", CU_STREAM_CAPTURE_MODE_GLOBAL, [&](CUstream) {
+    const Result<PhysicalHandle> handle = PhysicalHandle::create(driver, session.device(), session.granule());
+    if (!handle.ok()) return CUDA_ERROR_UNKNOWN;
+    const Mapped mapped(session, {&handle.value()});
+    return CUDA_SUCCESS;
+  });
 }
 
 Json ask_destroyed_stream(const Session& session, std::string_view question) {

@@ -51,11 +51,18 @@ SPW_API spw_status spw_free(void* pointer);
 SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
 
 /* To be called before cuStreamDestroy, when nothing more will be enqueued on the stream: the driver gives its
- * handle to another, and this call keeps the two apart. What is free of its memory serves other streams from
- * then on, in order; its blocks, and those it was recorded on, stay valid until they are freed. A stream that
- * no memory was asked for on is ok, and so is a default stream. Errors: SPW_ERROR_INVALID_ARGUMENT (no such
- * device), SPW_ERROR_DRIVER. */
+ * handle to another and faults where it is named meanwhile, and this call keeps the two apart. What is free of
+ * its memory serves other streams from then on, in order; its blocks, and those it was recorded on, stay valid
+ * until they are freed. A stream that no memory was asked for on is ok, and so is a default stream. Errors:
+ * SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
+
+/* For a stream that another library owns, and may destroy without a word; to be called before the first
+ * spw_alloc on it. Spillway names it to the driver then only in calls that name it, each of which asks the
+ * driver once more which stream it is, and what it frees serves other streams after a wait of the host alone.
+ * With `check_streams:on` that is so for each stream. Calling it again costs little. Errors:
+ * SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_INVALID_STATE (the device has no context). */
+SPW_API spw_status spw_stream_ends_unseen(int device, spw_stream stream);
 
 /* Waits until all that is enqueued on `stream` of `device` is done. A block that was allocated on it may be
  * used by every stream then, and by the host where it can reach it. Errors: SPW_ERROR_INVALID_ARGUMENT (no

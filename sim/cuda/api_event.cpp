@@ -15,7 +15,8 @@ CUresult record(EntryPoint entry, CUevent event_handle, CUstream handle) {
   Event* event = find_event(event_handle);
   if (stream == nullptr) return refuse_stream(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
+  // A green context takes its primary context's events, as an H100 with driver 580 showed.
+  if (owner_of(stream->context) != owner_of(event->context)) return CUDA_ERROR_INVALID_HANDLE;
   return record_event(state, event, stream, call.lock());
 }
 

@@ -138,6 +138,7 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
   StreamCall in(EntryPoint::k_cuStreamGetId, handle);
   if (in.refused()) return in.result;
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = check_not_capturing(in.stream); result != CUDA_SUCCESS) return result;
   *id = in.stream->id;
   return CUDA_SUCCESS;
 }
@@ -146,6 +147,7 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
   StreamCall in(EntryPoint::k_cuStreamGetFlags, handle);
   if (in.refused()) return in.result;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = check_not_capturing(in.stream); result != CUDA_SUCCESS) return result;
   *flags = in.stream->flags;
   return CUDA_SUCCESS;
 }
@@ -162,6 +164,7 @@ CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
   StreamCall in(EntryPoint::k_cuStreamGetDevice, handle);
   if (in.refused()) return in.result;
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = check_not_capturing(in.stream); result != CUDA_SUCCESS) return result;
   *device = in.stream->context->device;
   return CUDA_SUCCESS;
 }

@@ -37,7 +37,7 @@ struct Config {
   HostNuma host_numa = HostNuma::kAsHost;
   bool mig = false;
   bool vmm_in_capture = false;
-  bool destroyed_streams_fault = false;
+  bool destroyed_streams_fault = true;
   bool overheads = false;
   int version = 13000;
   bool races = true;

@@ -338,6 +338,7 @@ TEST_F(Captures, TheCaptureOfAStreamThatTheArenaDoesNotKnowGoesOn) {
 TEST_F(Captures, AWaitReachesStreamsThatAreGone) {
   for (const bool announced : {true, false}) {
     const CUstream gone = device_.stream();
+    if (!announced) arena_->expect_unseen_end(gone);
     SPW_EXPECT_OK(Arena::free(use(gone)));
     if (announced) SPW_EXPECT_OK(arena_->stream_destroyed(gone));
     device_.destroy(gone);

@@ -247,15 +247,15 @@ TYPED_TEST(HeapPages, AHeapThatIsTakenOverServesAnotherStream) {
     EXPECT_GT(in.heap.timeline.epoch(), epoch);
     EXPECT_EQ(static_cast<const StreamIdentity&>(in.heap.key), static_cast<const StreamIdentity&>(by));
     EXPECT_EQ(in.heap.key.pool, by.pool);
-    ASSERT_NE(in.heap.thread_ended, nullptr);
-    EXPECT_FALSE(in.heap.thread_ended->load());
+    ASSERT_NE(in.heap.life.thread_ended, nullptr);
+    EXPECT_FALSE(in.heap.life.thread_ended->load());
   }
   SPW_EXPECT_OK(in.free(block));
   const Lock lock(in.heap.mutex);
   in.heap.close(false);
   EXPECT_FALSE(in.heap.timeline.is_covered());
   in.heap.take_over({});
-  EXPECT_EQ(in.heap.thread_ended, nullptr) << "no thread's end ends it";
+  EXPECT_EQ(in.heap.life.thread_ended, nullptr) << "no thread's end ends it";
 }
 
 TYPED_TEST(HeapPages, TellWhatCouldBeServedWithoutNewOnes) {

@@ -20,8 +20,7 @@ CUstream handle(uint64_t number) {
 }
 
 std::vector<CUstream> non_blocking(const KnownStreams& streams, CUcontext in) {
-  std::vector<CUstream> found;
-  for (const KnownStreams::Listed& listed : streams.non_blocking(in)) found.push_back(listed.stream);
+  std::vector<CUstream> found = streams.non_blocking(in);
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -72,35 +71,10 @@ TEST(KnownStreams, AHandleThatComesAgainUnseenIsTold) {
   EXPECT_FALSE(streams.add(context(1), handle(1), CU_STREAM_NON_BLOCKING));
 }
 
-TEST(KnownStreams, OneThatTheDriverKnowsNoMoreIsNotListedButItsHandleIsKnown) {
-  KnownStreams streams;
-  streams.add(context(1), handle(1), CU_STREAM_NON_BLOCKING);
-  const KnownStreams::Listed listed = streams.non_blocking(context(1)).front();
-  streams.gone(listed);
-  EXPECT_TRUE(non_blocking(streams, context(1)).empty());
-  EXPECT_EQ(streams.context_of(handle(1)), context(1));
-  EXPECT_TRUE(streams.add(context(1), handle(1), CU_STREAM_NON_BLOCKING)) << "its end nobody saw";
-  EXPECT_EQ(non_blocking(streams, context(1)), std::vector<CUstream>{handle(1)});
-}
-
-TEST(KnownStreams, AListFromBeforeSaysNothingOfTheNextByTheHandle) {
-  KnownStreams streams;
-  streams.add(context(1), handle(1), CU_STREAM_NON_BLOCKING);
-  const KnownStreams::Listed before = streams.non_blocking(context(1)).front();
-  streams.remove(handle(1));
-  streams.add(context(1), handle(1), CU_STREAM_NON_BLOCKING);
-  streams.gone(before);
-  EXPECT_EQ(non_blocking(streams, context(1)), std::vector<CUstream>{handle(1)});
-  streams.remove(handle(1));
-  streams.gone(before);  // and nothing of none
-  EXPECT_EQ(streams.context_of(handle(1)), nullptr);
-}
-
 TEST(KnownStreams, AgreeWithAModel) {
   struct Row {
     CUcontext context;
     unsigned flags;
-    bool is_gone;
   };
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     KnownStreams streams;
@@ -113,16 +87,10 @@ TEST(KnownStreams, AgreeWithAModel) {
       if (what < 5) {
         const unsigned flags = random() % 2 == 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
         ASSERT_EQ(streams.add(in, stream, flags), model.count(stream) > 0);
-        model[stream] = {in, flags, false};
-      } else if (what < 7) {
+        model[stream] = {in, flags};
+      } else if (what < 8) {
         streams.remove(stream);
         model.erase(stream);
-      } else if (what < 9) {
-        for (const KnownStreams::Listed& listed : streams.non_blocking(in)) {
-          if (random() % 2 != 0) continue;
-          streams.gone(listed);
-          model.at(listed.stream).is_gone = true;
-        }
       } else {
         streams.remove_all(in);
         std::erase_if(model, [&](const auto& entry) { return entry.second.context == in; });
@@ -130,7 +98,7 @@ TEST(KnownStreams, AgreeWithAModel) {
       std::vector<CUstream> expected;
       for (const auto& [known, row] : model) {
         ASSERT_EQ(streams.context_of(known), row.context);
-        if (row.context == in && row.flags == CU_STREAM_NON_BLOCKING && !row.is_gone)
+        if (row.context == in && row.flags == CU_STREAM_NON_BLOCKING)
           expected.push_back(known);
       }
       ASSERT_EQ(non_blocking(streams, in), expected) << "seed " << seed << ", step " << step;

@@ -127,18 +127,6 @@ TEST_F(LegacyPoolTest, AStreamThatIsGoneIsAsked) {
   }
 }
 
-TEST_F(LegacyPoolTest, AStreamThatIsGoneUnseenKeepsNoMemory) {
-  CUstream gone = stream();
-  device.driver->cuStreamDestroy(gone);
-  void* first = allocate(64 * kMiB);
-  SPW_EXPECT_OK(legacy_pool->free(first));
-  EXPECT_EQ(allocate(64 * kMiB), first);
-  CUstream next = nullptr;
-  ASSERT_EQ(device.driver->cuStreamCreate(&next, CU_STREAM_DEFAULT), CUDA_SUCCESS);
-  ASSERT_EQ(next, gone);
-  EXPECT_TRUE(known.add(device.context, next, CU_STREAM_DEFAULT));
-}
-
 TEST_F(LegacyPoolTest, FreesCostOneEventForEachBusyStreamAndEpoch) {
   const CUstream streams[] = {stream(), stream(), stream()};
   for (CUstream busy : streams) {

@@ -263,7 +263,10 @@ TEST_F(PendingFreesTest, AStreamThatGoesLeavesItsEventsBehind) {
 
 TEST_F(PendingFreesTest, AStreamThatWentUnannouncedIsDoneAfterAWaitOfTheHost) {
   const CUstream gone = device.stream();
-  CachedRange& range = block({gone});
+  CachedRange& range = block({});
+  StreamIdentity user = pending.identify_user(gone).value();
+  user.ends_unseen = true;
+  SPW_EXPECT_OK(pending.add_use(range.va, user, gone, false));
   device.destroy(gone);
   free(range);
   EXPECT_FALSE(pending.have_events());

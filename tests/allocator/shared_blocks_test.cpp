@@ -72,6 +72,7 @@ TEST_F(SharedBlocksTest, AreReusedForTheSameSizeBehindAllTheirStreams) {
 }
 
 TEST_F(SharedBlocksTest, OfStreamsThatAreGoneWaitForTheDevice) {
+  arena_ = device_.arena({.check_streams = true});
   CUstream owner = nullptr;
   ASSERT_EQ(device_.driver->cuStreamCreate(&owner, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   void* block = must_share(*arena_, kMiB, owner);

@@ -107,6 +107,7 @@ TEST(Streams, AreQuietOnceTheirWorkIsDone) {
   device.discard_capture(stream);
   SPW_EXPECT_OK(arena->release_pool({0, 7}));
   // A stream that is gone has none.
+  SPW_EXPECT_OK(arena->stream_destroyed(stream));
   device.destroy(stream);
   EXPECT_TRUE(arena->is_quiet());
   EXPECT_EQ(device.reports(), "");

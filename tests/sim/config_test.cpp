@@ -94,7 +94,7 @@ TEST_F(ConfigTest, AConfigurationIsAFreshProcess) {
   const CUdeviceptr block = alloc();
   const CUstream work = stream();
   const CUmemGenericAllocationHandle handle = create();
-  ASSERT_EQ(spwSimConfigure(nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(spwSimConfigure("destroyed_streams:report"), CUDA_SUCCESS);
   CUcontext current = reinterpret_cast<CUcontext>(1);
   SIM_OK(cuCtxGetCurrent(&current));
   EXPECT_EQ(current, nullptr);

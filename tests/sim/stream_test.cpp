@@ -321,6 +321,7 @@ TEST_F(StreamTest, EachThreadHasItsOwnDefaultStream) {
 }
 
 TEST_F(StreamTest, HandlesAreRecycledButIdsAreNot) {
+  start("destroyed_streams:report");
   const CUstream first = stream();
   unsigned long long first_id = 0;
   SIM_OK(cuStreamGetId(first, &first_id));
@@ -445,6 +446,7 @@ TEST_F(StreamTest, ThreadsShareTheDevice) {
 }
 
 TEST_F(StreamTest, ADestroyedStreamIsRefusedOrAFault) {
+  start("destroyed_streams:report");
   CUstream gone = stream();
   SIM_OK(cuStreamDestroy(gone));
   EXPECT_EQ(cuStreamQuery(gone), CUDA_ERROR_INVALID_HANDLE);

@@ -9,6 +9,7 @@ from .._library import check, library
 
 OUT_OF_MEMORY = 2  # SPW_ERROR_OUT_OF_MEMORY
 INVALID_STATE = 4  # SPW_ERROR_INVALID_STATE
+PER_THREAD_STREAM = 2  # cudaStreamPerThread, above which no handle is a default stream's
 
 
 class OutOfMemoryError(MemoryError):
@@ -25,9 +26,13 @@ def allocate(size: int, device: int, stream: int = 0) -> int:
     Errors: OutOfMemoryError, NoContextError, SpillwayError.
     """
     out = ctypes.c_void_p()
-    status = library().spw_alloc(
-        ctypes.c_size_t(size), ctypes.c_int(device), ctypes.c_void_p(stream), ctypes.byref(out)
-    )
+    status = 0
+    if stream > PER_THREAD_STREAM:  # an object of the package's, whose end nobody announces
+        status = library().spw_stream_ends_unseen(ctypes.c_int(device), ctypes.c_void_p(stream))
+    if status == 0:
+        status = library().spw_alloc(
+            ctypes.c_size_t(size), ctypes.c_int(device), ctypes.c_void_p(stream), ctypes.byref(out)
+        )
     if status == OUT_OF_MEMORY:
         raise OutOfMemoryError(library().spw_last_error().decode(errors="replace"))
     if status == INVALID_STATE:

@@ -20,7 +20,16 @@ LIMIT = ("--max-mappings", "100")
 
 SECTIONS = {
     *("costs_ns", "behind_work", "ranges", "aliasing", "aliasing_resident", "answers", "copies", "unmap_runs"),
-    *("beside_graphs", "host_memory", "destroyed_streams", "green_contexts", "remap_to_host", "trim", "page_tables"),
+    *(
+        "beside_graphs",
+        "host_memory",
+        "captured_streams",
+        "destroyed_streams",
+        "green_contexts",
+        "remap_to_host",
+        "trim",
+        "page_tables",
+    ),
 }
 
 
@@ -85,9 +94,16 @@ class Report(unittest.TestCase):
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", full["create_answers"])
         self.assertGreater(full["held_bytes"], 0)
 
-    def test_streams_that_are_gone_are_answered(self) -> None:
+    def test_a_captured_stream_tells_its_context_and_not_its_number(self) -> None:
+        answers = self.report["captured_streams"]
+        self.assertIn("CAPTURE_UNSUPPORTED", answers["cuStreamGetId"]["answers"])
+        self.assertFalse(answers["cuStreamGetId"]["capture_survives"])
+        self.assertEqual(answers["cuStreamGetCtx"], {"answers": "works", "capture_survives": True})
+        self.assertEqual(answers["cuStreamIsCapturing"], {"answers": "works", "capture_survives": True})
+
+    def test_streams_that_are_gone_end_who_asks(self) -> None:
         answers = self.report["destroyed_streams"]
-        self.assertIn("CUDA_ERROR", answers["cuStreamQuery"]["answers"])
+        self.assertEqual(answers["cuStreamQuery"], {"crashed": "Segmentation fault"})
         self.assertTrue(answers["handle_of_the_next"]["next_has_another_id"])
 
     def test_views_of_one_handle_agree(self) -> None:

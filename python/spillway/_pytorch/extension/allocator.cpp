@@ -92,6 +92,15 @@ void delete_block(void* pointer) {
     std::fprintf(stderr, "spillway: free: %s\n", error.what());
   }
 }
+
+// A stream that another library made may end without a word. PyTorch's number for it is its handle, which is
+// even; those of streams that PyTorch made, which never end, are odd.
+cudaStream_t current_stream(DeviceIndex device) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  if ((stream.id() & 1) == 0 && stream.id() != 0) [[unlikely]]
+    check(spw_stream_ends_unseen(device, stream.stream()));
+  return stream.stream();
+}
 }  // namespace
 
 void* Allocator::serve(size_t bytes, DeviceIndex device, cudaStream_t stream) {
@@ -150,7 +159,7 @@ void* Allocator::raw_alloc(size_t bytes) {
   const DeviceIndex device = current_device();
   if (!isEnabled()) [[unlikely]]
     return raw_alloc_uncached(bytes, device);
-  return serve(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  return serve(bytes, device, current_stream(device));
 }
 
 void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
@@ -171,8 +180,7 @@ c10::DataPtr Allocator::allocate(size_t bytes) {
     void* pointer = bytes == 0 ? nullptr : allocate_uncached(bytes, device);
     return {pointer, pointer, &delete_uncached, place};
   }
-  void* pointer =
-      bytes == 0 ? nullptr : serve(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  void* pointer = bytes == 0 ? nullptr : serve(bytes, device, current_stream(device));
   return {pointer, pointer, &delete_block, place};
 }
 
@@ -187,7 +195,7 @@ void* Allocator::allocate_uncached(size_t bytes, DeviceIndex device) {
   }
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    out_of_memory(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream(),
+    out_of_memory(bytes, device, current_stream(device),
                   "CUDA out of memory: the driver has no " + std::to_string(bytes) + " bytes on device " +
                       std::to_string(device) + ", without the cache");
   }
