@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,11 @@ def run(stage: Stage) -> None:
         if stage.once(name, Program(stage, name, cases).run):
             tell(stage)
 
-    stage.side_by_side(partial(of, *each) for each in by_program(gpu_tests(stage.machine)).items())
+    jobs: dict[bool, list[Callable[[], None]]] = {False: [], True: []}
+    programs = by_program(gpu_tests(stage.machine))
+    for name, cases in sorted(programs.items(), key=lambda each: -len(each[1])):  # what may take long begins first
+        jobs[cases[0].whole_gpu].append(partial(of, name, cases))
+    stage.side_by_side(jobs[False], jobs[True])
 
 
 def tell(stage: Stage) -> None:
