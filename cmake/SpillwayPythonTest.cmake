@@ -16,11 +16,12 @@ set(environment PYTHONPATH=${CMAKE_SOURCE_DIR}/python:${helpers}
   ${on_gpu})
 set(on_device ${SPILLWAY_PYTHON} ${helpers}/on_device.py ${CMAKE_BINARY_DIR}/lib/sim)
 
-# spillway_python_test(NAME [SIMULATED] [COMPUTES]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
+# spillway_python_test(NAME [SIMULATED] [COMPUTES] [WHOLE_GPU]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
 # SIMULATED: of the simulated device alone. COMPUTES: on a GPU it looks at what kernels have computed, so that it does not run on the
-# simulated driver without controls; the others do, in one mode, or in each where asked for (ctest -C long).
+# simulated driver without controls; the others do, in one mode, or in each where asked for (ctest -C long). WHOLE_GPU: as
+# spillway_test has it.
 function(spillway_python_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;COMPUTES" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;COMPUTES;WHOLE_GPU" "" "")
   if(arg_SIMULATED AND SPILLWAY_TEST_GPU)
     return()
   endif()
@@ -30,7 +31,14 @@ function(spillway_python_test name)
   set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 1800
     FIXTURES_REQUIRED torch_extension)
   if(NOT arg_SIMULATED)
-    set_tests_properties(${test} PROPERTIES LABELS gpu)
+    set(label gpu)
+    if(arg_WHOLE_GPU)
+      set(label whole_gpu)
+    endif()
+    set_tests_properties(${test} PROPERTIES LABELS ${label})
+    if(arg_WHOLE_GPU AND SPILLWAY_TEST_GPU)
+      set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
+    endif()
     if(NOT arg_COMPUTES AND NOT SPILLWAY_TEST_GPU)
       spillway_uncontrolled_python_tests(${test} ${name})
     endif()

@@ -1,4 +1,6 @@
 # spillway_test(NAME SOURCES ... LIBRARIES ... [LABELS one] [SEEDED]): a GoogleTest program whose cases are ctest's tests.
+# LABELS: `gpu`, what runs on a GPU as well, or `whole_gpu`, what does so with nothing beside it, since it takes more than 4 GiB or
+# compares what the driver has free (`ctest -L gpu` finds both).
 # SEEDED: they take as long as SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS say.
 # Tests run on the simulated driver, named by SPILLWAY_LIBCUDA. With SPILLWAY_TEST_GPU=ON they are told so by a variable of that
 # name instead, and the same programs run on the machine's own driver: configure so, then `ctest -L gpu`.
@@ -29,7 +31,7 @@ function(spillway_test name)
     # The ordinary code of what was compiled for both: optimising at link time would cost each program ten seconds.
     target_link_options(${name} PRIVATE -fno-lto)
   endif()
-  if("gpu" IN_LIST arg_LABELS)
+  if(arg_LABELS MATCHES gpu)
     spillway_make_portable(${name}) # scripts/prove takes it to other machines
   endif()
   set(limit 600)
@@ -41,7 +43,10 @@ function(spillway_test name)
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")
   endif()
-  if("gpu" IN_LIST arg_LABELS AND NOT SPILLWAY_TEST_GPU AND NOT SPILLWAY_SANITIZE AND NOT SPILLWAY_COVERAGE)
+  if(arg_LABELS STREQUAL "whole_gpu" AND SPILLWAY_TEST_GPU)
+    list(APPEND properties RUN_SERIAL ON)
+  endif()
+  if(arg_LABELS MATCHES gpu AND NOT SPILLWAY_TEST_GPU AND NOT SPILLWAY_SANITIZE AND NOT SPILLWAY_COVERAGE)
     add_dependencies(${name} spillway_sim_uncontrolled)
     foreach(completion IN LISTS SPILLWAY_COMPLETIONS)
       set(uncontrolled uncontrolled.${completion}.${name})

@@ -25,6 +25,7 @@ class Test:
     name: str
     command: list[str]
     environment: dict[str, str]
+    whole_gpu: bool = False  # nothing runs beside it
 
     @property
     def is_python(self) -> bool:
@@ -70,7 +71,8 @@ def portable(entry: Mapping[str, Any], root: Path, build: Path) -> Test:
         return text.replace(str(build), f"{ROOT_SIGN}/{BUILD}").replace(str(root), ROOT_SIGN)
 
     values = {name: without_paths(value) for name, value in environment.items()}
-    return Test(entry["name"], [without_paths(word) for word in command], values)
+    whole_gpu = "whole_gpu" in properties.get("LABELS", [])
+    return Test(entry["name"], [without_paths(word) for word in command], values, whole_gpu)
 
 
 def write(tests: list[Test], file: Path) -> None:

@@ -138,18 +138,29 @@ struct InUse {
   std::vector<void*> shared;  // also used on `other`
 };
 
-// With the device gone, frees are bookkeeping and succeed, frees that are wrong are errors, and whatever
-// needs the device is an error that names what failed.
+// What needs the device that is gone is an error that names what failed. A real driver may serve some of it:
+// of a context that was reset, it was seen to unmap and release memory as before.
+void expect_no_device(const std::function<spw_status()>& request) {
+  if (!lacks_controls()) return expect_refused(SPW_ERROR_DRIVER, "cu", request);
+  const spw_status status = request();
+  SPW_CHECK(status == SPW_OK || (status == SPW_ERROR_DRIVER && last_error_has("cu")));
+  SPW_CHECK(spw_validate(0) == SPW_OK);
+}
+
+// With the device gone, frees are bookkeeping and succeed, and frees that are wrong are errors.
 void use_without_device(const InUse& use) {
   SPW_CHECK(spw_free(use.blocks[0]) == SPW_OK);
   SPW_CHECK(spw_free(use.shared[0]) == SPW_OK && spw_free(use.shared[1]) == SPW_OK);
   SPW_CHECK(spw_validate(0) == SPW_OK);
   expect_refused(SPW_ERROR_INVALID_POINTER, "free of 0x", [&] { return spw_free(use.blocks[0]); });
-  expect_refused(SPW_ERROR_DRIVER, "cu", [] { return spw_trim(0); });
+  expect_no_device([] { return spw_trim(0); });
   void* block = nullptr;
-  expect_refused(SPW_ERROR_DRIVER, "cu", [&] { return spw_alloc(100 * kMiB, 0, use.stream, &block); });
-  SPW_CHECK(block == nullptr);
-  expect_refused(SPW_ERROR_DRIVER, "cu", [&] { return spw_alloc(100 * kMiB, 0, nullptr, &block); });
+  if (!lacks_controls()) {  // a real driver may crash of a stream that is gone
+    expect_no_device([&] { return spw_alloc(100 * kMiB, 0, use.stream, &block); });
+    SPW_CHECK(block == nullptr);
+  }
+  expect_no_device([&] { return spw_alloc(100 * kMiB, 0, nullptr, &block); });
+  SPW_CHECK(spw_free(block) == SPW_OK);
   SPW_CHECK(spw_free(use.blocks[1]) == SPW_OK && spw_free(use.blocks[2]) == SPW_OK);
   SPW_CHECK(stats_of(0).allocation.all.current == 0 && spw_validate(0) == SPW_OK);
 }

@@ -13,6 +13,7 @@ torch: Any = import_torch()
 DEVICE = "cuda" if os.environ.get("SPILLWAY_TEST_GPU") else "cpu"
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 GROUP = eight_bits.GROUP
+ROUNDED = torch.finfo(torch.float32).eps
 
 
 def there_and_back(numbers: Any) -> Any:
@@ -28,9 +29,10 @@ def excess(numbers: Any, back: Any) -> float:
         group = numbers[begin : begin + GROUP].double()
         error = (back[begin : begin + GROUP].double() - group).abs().max().item()
         largest = group.abs().max().item()
-        # Half a unit in the last place of the largest: the type's own rounding; or of the smallest numbers.
+        # The arithmetic of float32, then half a unit in the last place of the largest, which is the type's own
+        # rounding, or of the smallest numbers.
         finfo = torch.finfo(numbers.dtype)
-        bound = largest / 252 + largest * finfo.eps / 2 + finfo.smallest_normal * finfo.eps / 2
+        bound = largest / 252 + largest * ROUNDED + largest * finfo.eps / 2 + finfo.smallest_normal * finfo.eps / 2
         worst = max(worst, error / bound)
     return worst - 1.0
 
@@ -43,7 +45,7 @@ class EightBits(unittest.TestCase):
                 for scale in (1e-6, 1.0, 1e4):
                     with self.subTest(dtype=dtype, count=count, scale=scale):
                         numbers = (torch.randn(count, generator=generator) * scale).to(dtype).to(DEVICE)
-                        self.assertLessEqual(excess(numbers, there_and_back(numbers)), 1e-5)
+                        self.assertLessEqual(excess(numbers, there_and_back(numbers)), 0.0)
 
     def test_groups_do_not_spoil_each_other(self) -> None:
         numbers = torch.full((3 * GROUP,), 1e-3, device=DEVICE)
@@ -51,7 +53,8 @@ class EightBits(unittest.TestCase):
         back = there_and_back(numbers)
         for begin in (0, 2 * GROUP):
             torch.testing.assert_close(back[begin : begin + GROUP], numbers[begin : begin + GROUP])
-        self.assertEqual(back[GROUP].item(), 1e6)
+        # The scale and the product are rounded, and a GPU divides by a number as it multiplies by its inverse.
+        self.assertAlmostEqual(back[GROUP].item(), 1e6, delta=1e6 * 2 * ROUNDED)
 
     def test_extremes(self) -> None:
         for dtype in TYPES:
@@ -62,7 +65,7 @@ class EightBits(unittest.TestCase):
                     numbers[1] = 0
                     back = there_and_back(numbers)
                     self.assertTrue(back.isfinite().all())
-                    self.assertLessEqual(excess(numbers, back), 1e-5)
+                    self.assertLessEqual(excess(numbers, back), 0.0)
 
     def test_what_is_not_finite_stays_so_and_harms_no_other(self) -> None:
         generator = torch.Generator().manual_seed(8)
@@ -78,7 +81,7 @@ class EightBits(unittest.TestCase):
             for place in odd:
                 back[place] = numbers[place]
             with self.subTest(dtype=dtype):
-                self.assertLessEqual(excess(numbers, back), max(expected, 1e-5))
+                self.assertLessEqual(excess(numbers, back), max(expected, 0.0))
         nothing_else = torch.full((GROUP,), -torch.inf, device=DEVICE)
         self.assertTrue(torch.equal(there_and_back(nothing_else), nothing_else))
 

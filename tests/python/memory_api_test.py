@@ -33,6 +33,8 @@ from both import (  # noqa: E402
     torch,
 )
 
+ON_GPU = "SPILLWAY_TEST_GPU" in os.environ
+
 
 def run_on(devices: str, code: str) -> subprocess.CompletedProcess[str]:
     """A process of its own on these simulated devices."""
@@ -45,7 +47,7 @@ class Devices(Memory):
         with self.assertRaisesRegex(RuntimeError, f"^Invalid device argument 99: {allowed}"):
             torch.cuda.memory_stats(99)
 
-    @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "two devices are simulated")
+    @unittest.skipIf(ON_GPU, "two devices are simulated")
     def test_peers_reach_memory_that_is_not_the_caches(self) -> None:
         code = """
 import ctypes, spillway, torch
@@ -59,7 +61,7 @@ print(torch.equal(there.cpu(), source), runtime.cudaDeviceEnablePeerAccess(1, 0)
         already_enabled = 704
         self.assertEqual(done.stdout.split(), ["True", str(already_enabled)], done.stderr)
 
-    @unittest.skipIf("SPILLWAY_TEST_GPU" in os.environ, "devices that are no peers are simulated")
+    @unittest.skipIf(ON_GPU, "devices that are no peers are simulated")
     def test_copies_between_devices_that_are_no_peers(self) -> None:
         code = """
 import spillway, torch
@@ -246,15 +248,15 @@ extern "C" void give(void* p, unsigned long, int, void*) { cudaFree(p); }
             self.lend((own.allocator(),))
 
     def lend(self, own: tuple[Any, ...]) -> None:
-        total = torch.cuda.get_device_properties(0).total_memory
+        most = self.limit() // MIB
         for lends in (True, False):
             pool = torch.cuda.MemPool(*own, use_on_oom=lends)
             with torch.cuda.use_mem_pool(pool):
-                inside = mebibytes(total // MIB // 2)
+                inside = mebibytes(most // 2)
             del inside
             # Its own allocator's memory stays in its segment, and cannot be joined with other.
-            request = [total * 3 // 4 // MIB] if not own else [total // MIB // 2]
-            held = mebibytes(total // MIB // 4) if own else None
+            request = [most * 3 // 4] if not own else [most // 2]
+            held = mebibytes(most // 4) if own else None
             if lends:
                 self.assertEqual(mebibytes(*request).numel(), request[0] * MIB)
             else:
@@ -268,6 +270,10 @@ class Uncached(Memory):
         torch.cuda.memory.caching_allocator_enable(False)
         self.addCleanup(torch.cuda.memory.caching_allocator_enable, True)
 
+    def expect_free(self, expected: int) -> None:
+        """A GPU's driver takes a little for itself beside what it gives, and keeps that."""
+        self.assertAlmostEqual(torch.cuda.mem_get_info()[0], expected, delta=4 * MIB if ON_GPU else 0)
+
     def test_each_tensor_is_the_drivers(self) -> None:
         free, _ = torch.cuda.mem_get_info()
         allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -275,10 +281,10 @@ class Uncached(Memory):
         tensor = source.cuda()
         self.assertTrue(torch.equal(tensor.cpu(), source))
         self.assertEqual((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()), (allocated, reserved))
-        self.assertEqual(torch.cuda.mem_get_info()[0], free - 32 * MIB)
+        self.expect_free(free - 32 * MIB)
         tensor.record_stream(torch.cuda.Stream())
         del tensor
-        self.assertEqual(torch.cuda.mem_get_info()[0], free)
+        self.expect_free(free)
 
     def test_tensors_outlive_the_setting(self) -> None:
         uncached = mebibytes(2)
@@ -295,8 +301,9 @@ class Uncached(Memory):
         take, give = (getattr(torch._C, f"_cuda_cudaCachingAllocator_raw_{name}") for name in ("alloc", "delete"))
         stream = torch.cuda.current_stream().cuda_stream
         free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
-        block = take(2 * MIB, stream)
-        self.assertEqual((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()), (free - 2 * MIB, allocated))
+        block = take(32 * MIB, stream)
+        self.expect_free(free - 32 * MIB)
+        self.assertEqual(torch.cuda.memory_allocated(), allocated)
         torch.cuda.memory.caching_allocator_enable(True)
         cached = take(2 * MIB, stream)
         self.assertEqual(torch.cuda.memory_allocated(), allocated + 2 * MIB)
@@ -304,17 +311,22 @@ class Uncached(Memory):
         torch.cuda.memory.caching_allocator_enable(False)
         give(cached)
         torch.cuda.empty_cache()
-        self.assertEqual((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()), (free, allocated))
+        self.expect_free(free)
+        self.assertEqual(torch.cuda.memory_allocated(), allocated)
 
     def test_the_cache_makes_room(self) -> None:
-        total = torch.cuda.get_device_properties(0).total_memory
+        free, total = (size // MIB for size in torch.cuda.mem_get_info())
+        room = min(free, 2048)  # of a large device, most is taken in one piece: that is quick
+        others = mebibytes(free - room)
         torch.cuda.memory.caching_allocator_enable(True)
-        mebibytes(total // MIB * 3 // 4)
+        mebibytes(room * 3 // 4)
         torch.cuda.memory.caching_allocator_enable(False)
-        self.assertGreater(torch.cuda.memory_reserved(), total // 2)
-        mebibytes(total // MIB * 3 // 4)
+        self.assertGreater(torch.cuda.memory_reserved(), room * MIB // 2)
+        mebibytes(room * 3 // 4)
+        self.assertLess(torch.cuda.memory_reserved(), room * MIB // 2)
         with self.assertRaisesRegex(torch.OutOfMemoryError, "CUDA out of memory"):
-            mebibytes(2 * total // MIB)
+            mebibytes(2 * total)
+        del others
 
 
 @unittest.skipIf(release_of(torch) < (2, 15), "what PyTorch has since 2.15")

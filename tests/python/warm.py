@@ -100,12 +100,17 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
     """As subprocess.run([sys.executable, "-c", code, *arguments]) with output captured as text, and this added to the
     environment.
     """
+    done = run_for_bytes(code, *arguments, **environment)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_for_bytes(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     command = ["-c", code, *arguments]
     request = {"arguments": command, "environment": {**os.environ, **environment}, "folder": os.getcwd()}
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as error,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as error,
     ):
         server.connect(address("torch"))
         socket.send_fds(server, [json.dumps(request).encode()], [0, out.fileno(), error.fileno()])

@@ -14,14 +14,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from proving import claims, record
 from proving.layout import ROOT, TESTS, Machine, UnusableError
+from proving.listed import Test
 from proving.results import Results, read
 from proving.running import SHORTEST_SECONDS, Stage, execute
+from proving.stages.cpp import Program
 
 BUILD = Path(sys.argv.pop()) if len(sys.argv) > 1 else Path()
 PROVE = ROOT / "scripts" / "prove"
@@ -199,6 +203,10 @@ class Claims(unittest.TestCase):
                 self.assertIn(row.removesuffix("not run |"), text, "scripts/prove --record none writes the page anew")
 
 
+def stage_in(folder: Path, seconds: float = 60, is_short: bool = False) -> Stage:
+    return Stage("cpp", Machine(ROOT, Path(sys.executable), simulated=True), Results(folder), seconds, is_short)
+
+
 class Steps(unittest.TestCase):
     def test_one_that_does_not_end_is_ended_with_its_children(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -217,13 +225,41 @@ class Steps(unittest.TestCase):
     def test_one_that_the_end_of_the_call_cuts_off_is_left_for_the_next(self) -> None:
         for is_short in (True, False):
             with self.subTest(is_short), tempfile.TemporaryDirectory() as folder:
-                results = Results(Path(folder))
-                machine = Machine(ROOT, Path(sys.executable), simulated=True)
-                stage = Stage("cpp", machine, results, SHORTEST_SECONDS + 0.2, is_short)
+                stage = stage_in(Path(folder), SHORTEST_SECONDS + 0.2, is_short)
                 with contextlib.redirect_stdout(io.StringIO()):
                     stage.run("long", ["sleep", "60"], {"PATH": "/usr/bin:/bin"}, 30)
                 self.assertEqual(stage.left_out, ["long"] if is_short else [])
                 self.assertEqual(list(stage.kept["steps"]), [] if is_short else ["long"])
+
+    def test_what_asks_for_the_whole_device_runs_when_nothing_else_does(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            stage = stage_in(Path(folder))
+            running = 0
+            beside: list[int] = []
+
+            def job(seconds: float) -> None:
+                nonlocal running
+                running += 1
+                beside.append(running)
+                time.sleep(seconds)
+                running -= 1
+
+            stage.side_by_side([partial(job, 0.2)] * 4, [partial(job, 0.01)] * 2)
+            self.assertEqual(beside[-2:], [1, 1])
+            self.assertEqual(len(beside), 6)
+
+    def test_what_a_lost_program_had_done_is_not_done_again(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "a_test"
+            program.write_text(
+                "#!/bin/sh\necho '[       OK ] A.One (3 ms)'\necho '[  SKIPPED ] A.Two (0 ms)'\nkill -9 $$\n"
+            )
+            program.chmod(0o755)
+            cases = [Test(name, [str(program), f"--gtest_filter=A.{name}"], {}) for name in ("One", "Two", "Three")]
+            found = Program(stage_in(Path(folder)), "a_test", cases).run()
+            self.assertEqual(
+                (found["skipped"], found["failed"]), (["A.Two"], {"A.Three": "it ended before its result"})
+            )
 
 
 class BadInput(unittest.TestCase):

@@ -45,7 +45,12 @@ inline std::shared_ptr<const Driver> start_device(int contexts = 1) {
     CUdevice device = 0;
     CUcontext context = nullptr;
     SPW_CHECK(driver->cuDeviceGet(&device, i) == CUDA_SUCCESS);
-    SPW_CHECK(driver->cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);
+    const Status retained =
+        driver->check(driver->cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
+    if (!retained.ok()) {
+      std::fprintf(stderr, "no context: %s\n", retained.text().c_str());
+      std::_Exit(1);
+    }
     SPW_CHECK(driver->cuCtxSetCurrent(context) == CUDA_SUCCESS);
   }
   return driver;

@@ -60,7 +60,10 @@ class Device {
     }
     CUdevice device = 0;
     driver->cuDeviceGet(&device, 0);
-    driver->cuDevicePrimaryCtxRetain(&context, device);
+    const Status retained =
+        driver->check(driver->cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
+    if (!retained.ok()) throw std::runtime_error(retained.text());
+    if (!simulated()) keep_context();
     driver->cuCtxSetCurrent(context);
   }
   ~Device() {
@@ -183,6 +186,12 @@ class Device {
   template <typename Function>
   void bind(Function& function, const char* name) {
     function = reinterpret_cast<Function>(driver->find(name));
+  }
+
+  // A GPU takes half a second and more to make a context: the program keeps its first one to its end.
+  void keep_context() const {
+    CUcontext kept = nullptr;
+    [[maybe_unused]] static const CUresult once = driver->cuDevicePrimaryCtxRetain(&kept, 0);
   }
 
   // Returns the device memory that the configuration names, or all there is.

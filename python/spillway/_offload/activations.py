@@ -52,9 +52,9 @@ def offload_activations(
 
     `int8`, patterns of targets, loses precision: of what those save, float32, bfloat16 and float16, eight bits of each
     number and a scale for each 256 are kept, with an error of at most 1/252 of the largest finite magnitude of the 256,
-    and its type's rounding. Gradients become about as inexact where the backward pass is smooth in what is saved:
-    not in attention, which takes exponentials of it, nor in ReLU, whose smallest numbers come back as 0. The forward
-    pass stays exact.
+    and what float32 and its type round. Gradients become about as inexact where the backward pass is smooth in what is
+    saved: not in attention, which takes exponentials of it, nor in ReLU, whose smallest numbers come back as 0. The
+    forward pass stays exact.
 
     `to`: "host" or "disk". `clock` measures streams, CUDA events unless told otherwise. An earlier call for one of the
     targets ends, as by its remove(). Errors: SpillwayError, when a pattern matches no module (or no target), or there

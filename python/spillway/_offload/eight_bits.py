@@ -1,9 +1,10 @@
 """Floating-point numbers as eight bits each, and a scale for every group of 256. Lossy: for those who ask for it.
 
-With m the largest finite magnitude of its group, a number comes back with an error of at most m / 252, and the
-rounding of its type: half of the distance between two values of int8 after m became 126 (symmetric absmax quantisation
-of blocks, as in Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022, section 2.1, but in linear
-steps). The values of int8 beyond stand for infinities and NaN, which come back as they were: masks are made of them.
+With m the largest finite magnitude of its group, a number comes back with an error of at most m / 252, and what
+float32 (a unit in the last place of m) and its type round: half of the distance between two values of int8 after m
+became 126 (symmetric absmax quantisation of blocks, as in Dettmers et al., "8-bit Optimizers via Block-wise
+Quantization", 2022, section 2.1, but in linear steps). The values of int8 beyond stand for infinities and NaN, which
+come back as they were: masks are made of them.
 """
 
 from __future__ import annotations

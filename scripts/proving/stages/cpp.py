@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..listed import Test, command_of, environment_of, gpu_tests
-from ..running import Stage, execute
+from ..running import SHORTEST_SECONDS, Stage, execute
 
 PROGRAM_SECONDS, CASE_SECONDS = 120, 60
 MOST_ALONE = 40
@@ -24,13 +26,14 @@ class Program:
         self.environment = environment_of(cases[0], stage.machine)
 
     def outcomes(self, cases: list[str], log: Path, seconds: float) -> dict[str, str]:
-        """By case: "passed", "skipped", or why not. What is not in it did not end."""
+        """By case: "passed", "skipped", or why not. What is not in it did not end, or failed and was lost."""
         report = log.with_name(f"{log.name}.json")
         report.unlink(missing_ok=True)
-        command = [self.path, f"--gtest_filter={':'.join(cases)}", f"--gtest_output=json:{report}", "--gtest_brief=1"]
-        execute(command, self.environment, min(seconds, self.stage.left()), log)
+        command = [self.path, f"--gtest_filter={':'.join(cases)}", f"--gtest_output=json:{report}"]
+        done = execute(command, self.environment, min(seconds, self.stage.left()), log)
         if not report.exists() or not report.stat().st_size:
-            return {}
+            ended = re.findall(r"^\[ +(OK|SKIPPED) \] (\S+) \(", done.out, re.MULTILINE)
+            return {case: "passed" if sign == "OK" else "skipped" for sign, case in ended}
         found = {}
         for suite in json.loads(report.read_text())["testsuites"]:
             for case in suite["testsuite"]:
@@ -44,6 +47,8 @@ class Program:
         found = self.outcomes(self.cases, log, PROGRAM_SECONDS)
         again = [case for case in self.cases if found.get(case) not in ("passed", "skipped")]
         for case in again[:MOST_ALONE]:
+            if self.stage.left() < SHORTEST_SECONDS:
+                break
             alone = self.outcomes([case], self.stage.log(f"{self.name}.{case}"), CASE_SECONDS)
             found[case] = alone.get(case, "it ended before its result")
         bad = {case: found.get(case, "not run") for case in self.cases if found.get(case) not in ("passed", "skipped")}
@@ -77,7 +82,11 @@ def run(stage: Stage) -> None:
         if stage.once(name, Program(stage, name, cases).run):
             tell(stage)
 
-    stage.side_by_side(partial(of, *each) for each in by_program(gpu_tests(stage.machine)).items())
+    jobs: dict[bool, list[Callable[[], None]]] = {False: [], True: []}
+    programs = by_program(gpu_tests(stage.machine))
+    for name, cases in sorted(programs.items(), key=lambda each: -len(each[1])):  # what may take long begins first
+        jobs[cases[0].whole_gpu].append(partial(of, name, cases))
+    stage.side_by_side(jobs[False], jobs[True])
 
 
 def tell(stage: Stage) -> None:

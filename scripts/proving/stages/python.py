@@ -41,7 +41,8 @@ def run_tests(stage: Stage, tests: list[Test]) -> None:
 
     if tests:
         of(tests[0])  # what it compiles, the others find
-    stage.side_by_side(partial(of, test) for test in tests[1:])
+    beside, alone = ([test for test in tests[1:] if test.whole_gpu is whole] for whole in (False, True))
+    stage.side_by_side([partial(of, test) for test in beside], [partial(of, test) for test in alone])
 
 
 def bad_cases(said: str) -> str:
