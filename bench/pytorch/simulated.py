@@ -34,8 +34,11 @@ class Outcome:
     stats: dict[str, int] = field(default_factory=dict)  # torch.cuda.memory_stats() at the end
 
 
-def enter(build: Path) -> None:
-    """Starts this Python program again with the simulated device of `build` in place of NVIDIA's libraries, once."""
+def enter(build: Path, **more: str) -> None:
+    """Starts this Python program again with the simulated device of `build` in place of NVIDIA's libraries, once.
+
+    `more` is of its environment.
+    """
     libraries = sorted((build / "lib" / "sim").glob("*.so.*"))
     if not libraries:
         sys.exit(f"{Path(sys.argv[0]).name}: no simulated libraries in {build / 'lib' / 'sim'}: build first")
@@ -49,6 +52,7 @@ def enter(build: Path) -> None:
         "SPILLWAY_LIBCUDA": str(build / "lib" / "sim" / "libcuda.so.1"),
         "SPILLWAY_LIBRARY": str(build / "lib" / "libspillway.so.0"),
         "SPILLWAY_CACHE": str(build / "extension"),
+        **more,
     }
     environment.setdefault(
         "SPILLWAY_CUDA_INCLUDE", str(ROOT / ".venv" / "cuda-headers" / "nvidia" / "cu13" / "include")

@@ -56,6 +56,24 @@ class Speed(unittest.TestCase):
         self.assertLessEqual(full, 0.6 * native)
 
 
+class TransformersMemory(unittest.TestCase):
+    def test_the_simulated_device_counts_what_an_h100_counted(self) -> None:
+        """Of models that the releases of transformers since have not changed; docs/dryrun-accuracy.md."""
+        program = ROOT / "bench" / "pytorch" / "transformers_memory.py"
+        lines = program.with_name("transformers_memory_h100.jsonl").read_text().splitlines()
+        measured = {each["run"]: each for each in map(json.loads, lines)}
+        for name in ("llama_bf16_fused", "gpt_neox_bf16"):
+            words = [sys.executable, str(program), f"--build={BUILD}", "--simulated", "--run", name]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = json.loads(done.stdout)
+            self.assertEqual(found["parameters"], measured[name]["parameters"])
+            for here, there in zip(found["steps"], measured[name]["steps"], strict=True):
+                for key in ("forward", "backward", "after", "peak"):
+                    self.assertAlmostEqual(here[key], there[key], delta=4096, msg=f"{name}: {key}")
+                self.assertAlmostEqual(here["reserved"], there["reserved"], delta=4 << 20, msg=name)
+
+
 class ParameterOffload(unittest.TestCase):
     def test_each_that_moves_lowers_the_peak(self) -> None:
         script = ROOT / "bench" / "pytorch" / "parameter_offload.py"
