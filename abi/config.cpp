@@ -47,6 +47,9 @@ constexpr auto kWords<TraceStacks> = std::to_array<Word<TraceStacks>>({{"off", T
                                                                        {"cpp", TraceStacks::kCpp},
                                                                        {"all", TraceStacks::kAll}});
 template <>
+constexpr auto kWords<PreloadFree> = std::to_array<Word<PreloadFree>>({{"async", PreloadFree::kAsync},
+                                                                       {"sync", PreloadFree::kSync}});
+template <>
 constexpr auto kWords<IpcPolicy> = std::to_array<Word<IpcPolicy>>({{"auto", IpcPolicy::kAuto},
                                                                    {"plain", IpcPolicy::kPlain},
                                                                    {"refuse", IpcPolicy::kRefuse}});

@@ -55,6 +55,7 @@ enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
 enum class Overflow : uint8_t { kOff, kHost };
 enum class TraceStacks : uint8_t { kOff, kPython, kCpp, kAll };
+enum class PreloadFree : uint8_t { kAsync, kSync };
 enum class IpcPolicy : uint8_t { kAuto, kPlain, kRefuse };
 enum class IoEngineKind : uint8_t { kAuto, kThreads };
 enum class DiskPriority : uint8_t { kNormal, kIdle };

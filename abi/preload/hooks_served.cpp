@@ -68,6 +68,11 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   return result;
 }
 
+bool frees_wait() {
+  static const bool they_wait = Process::instance().config().preload_free == PreloadFree::kSync;
+  return they_wait;
+}
+
 bool free_legacy(CUdeviceptr pointer) noexcept {
   try {
     BlockIds::instance().forget(pointer);
@@ -75,7 +80,9 @@ bool free_legacy(CUdeviceptr pointer) noexcept {
     // A block in host memory is known to the arenas by its beginning alone.
     ServedContext* served =
         device < 0 ? ServedContexts::instance().current() : ServedContexts::instance().of_device(device);
-    return served != nullptr && served->legacy_pool->free(pointer_of(pointer)).ok();
+    if (served == nullptr || !served->legacy_pool->free(pointer_of(pointer)).ok()) return false;
+    if (frees_wait()) (void)served->legacy_pool->flush();
+    return true;
   } catch (...) {
     return false;
   }

@@ -128,6 +128,7 @@ TEST(ConfigText, EveryWordThatIsAllowedReadsAndPrintsAsItself) {
       {"overflow_memory", "auto, vmm or pinned", {"auto", "vmm", "pinned"}},
       {"trace_stacks", "off, python, cpp or all", {"off", "python", "cpp", "all"}},
       {"preload_ipc", "auto, plain or refuse", {"auto", "plain", "refuse"}},
+      {"preload_free", "async or sync", {"async", "sync"}},
       {"spill_engine", "auto or threads", {"auto", "threads"}},
       {"spill_priority", "normal or idle", {"normal", "idle"}},
       {"spill_tuning", "off, kept or auto", {"off", "kept", "auto"}},
@@ -284,7 +285,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         value_of(nullptr) ==
         "limit:1GiB,soft_limit:unlimited,reserve:4MiB,slack:13%,backend:vmm,share_edges:off,ipc:on,preload_"
         "ipc:auto,"
-        "check_streams:off,"
+        "preload_free:async,check_streams:off,"
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,pinned_ahead:0,pinned_threads:8,"
         "overflow:off,overflow_memory:auto,overflow_limit:32GiB,"
         "overflow_min:16MiB,spill_dir:,spill_limit:unlimited,spill_daily_writes:unlimited,"

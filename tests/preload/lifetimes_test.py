@@ -88,7 +88,13 @@ class Lifetimes(unittest.TestCase):
         self.assertEqual(done.served(), 5 * 4 * 51)
 
     def test_captures(self) -> None:
-        self.case("captured")
+        for conf in ("", "preload_free:sync"):
+            self.case("captured", SPILLWAY_CONF=conf)
+
+    def test_a_free_waits_where_it_is_told_to(self) -> None:
+        for conf, said in (("", "did not wait\n"), ("preload_free:sync", "waited\n")):
+            done = self.case("free-beside-work", simulated="capacity:1GiB,completion:late", SPILLWAY_CONF=conf)
+            self.assertEqual(done.out, said)
 
     def test_memory_shown_to_other_processes_is_learned(self) -> None:
         done = self.case("ipc", "cuIpcGetMemHandle")

@@ -708,6 +708,22 @@ static void threads(void) {
   }
 }
 
+/* Says whether cuMemFree waited for work on other memory. */
+static void free_beside_work(void) {
+  CUstream stream = NULL;
+  CUevent end = NULL;
+  CUdeviceptr used = 0;
+  CUdeviceptr freed = 0;
+  retain();
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CHECK(cuEventCreate(&end, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  CHECK(cuMemAlloc(&used, 1 << 20) == CUDA_SUCCESS && cuMemAlloc(&freed, 1 << 20) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8Async(used, 1, 1 << 20, stream) == CUDA_SUCCESS);
+  CHECK(cuEventRecord(end, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFree(freed) == CUDA_SUCCESS);
+  puts(cuEventQuery(end) == CUDA_SUCCESS ? "waited" : "did not wait");
+}
+
 /* A capture takes no memory of Spillway's, and disturbs no free. */
 static void captured(void) {
   CUstream stream = NULL;
@@ -740,6 +756,7 @@ int main(int count, char** arguments) {
                 {"squeezed-from-another-context", squeezed_from_another_context},
                 {"threads", threads},
                 {"captured", captured},
+                {"free-beside-work", free_beside_work},
                 {"churned", churned},
                 {"switched", switched},
                 {"recycled", recycled},
