@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -43,6 +44,12 @@ int nearest_host_node(const Driver& driver) {
   if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS) return kAnyNode;
   const CUresult answer = driver.cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device);
   return answer == CUDA_SUCCESS ? node : kAnyNode;
+}
+
+bool has_processors(int node, const std::string& nodes) {
+  std::ifstream file(nodes + "/node" + std::to_string(node) + "/cpulist");
+  std::string first;
+  return !file || static_cast<bool>(file >> first);
 }
 
 void touch_first(char* base, size_t bytes, unsigned threads, int node) noexcept {

@@ -6,6 +6,7 @@
 #include "allocator/units.h"
 #include "driver/capture.h"
 #include "driver/context.h"
+#include "driver/first_touch.h"
 #include "stats/host_memory.h"
 
 namespace spillway {
@@ -17,7 +18,8 @@ HostOverflow::HostOverflow(const Driver& driver, Arena& arena, PinnedArena& pinn
   if (!properties.ok() || options.memory == OverflowMemory::kPinned) return;
   has_host_ = properties->host_vmm > 0;
   // Drivers before 595 may end the process there, so only who asks for it gets it.
-  if (!has_host_ && options.memory == OverflowMemory::kVmm && properties->host_numa_vmm > 0)
+  const bool is_asked_for = !has_host_ && options.memory == OverflowMemory::kVmm;
+  if (is_asked_for && properties->host_numa_vmm > 0 && has_processors(properties->host_numa_id))
     node_ = properties->host_numa_id;
 }
 
