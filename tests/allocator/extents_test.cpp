@@ -1,6 +1,8 @@
 // Extents: when they are made, and that their pages come, go, are lent and shown together.
 #include "allocator/extents.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <random>
@@ -211,6 +213,36 @@ TEST(Extents, AreLentWhole) {
   device.touch(other, block, 3 * kPageBytes);
   SPW_EXPECT_OK(arena->validate());
   EXPECT_EQ(device.reports(), "");
+}
+
+TEST(Extents, AreShownToOtherProcessesWhole) {
+  Device device(kLarge);
+  const auto arena = device.arena();
+  void* large = must_allocate(*arena, 2 * kExtentBytes, nullptr);
+  must_allocate(*arena, 2 * kExtentBytes, nullptr);
+  SPW_EXPECT_OK(Arena::free(large));
+  must_allocate(*arena, kPageBytes, nullptr);
+  void* block = must_allocate(*arena, kExtentBytes + 2 * kPageBytes, nullptr);
+  Result<PageSpan> span = arena->pages_around(block);
+  ASSERT_TRUE(span.ok()) << span.status().text();
+  const uint64_t page = (reinterpret_cast<uint64_t>(block) - reinterpret_cast<uint64_t>(large)) / kPageBytes;
+  EXPECT_EQ(span->count, 2 * kExtentPages);
+  EXPECT_EQ(span->offset, page * kPageBytes);
+  std::vector<PagePiece> pieces;
+  SPW_EXPECT_OK(arena->export_pages(block, span->identity, 0, 64, pieces));
+  ASSERT_EQ(pieces.size(), 2u);
+  Result<MappedRange> range = arena->begin_import(2 * kExtentBytes);
+  ASSERT_TRUE(range.ok());
+  for (const PagePiece& piece : pieces) {
+    EXPECT_EQ(piece.pages, kExtentPages);
+    SPW_EXPECT_OK(arena->import_piece(range.value(), piece.descriptor, piece.pages * kPageBytes));
+    close(piece.descriptor);
+  }
+  EXPECT_TRUE(range->is_full());
+  pieces.clear();
+  SPW_EXPECT_OK(arena->export_pages(block, span->identity, kExtentPages, 1, pieces));
+  ASSERT_EQ(pieces.size(), 1u);
+  close(pieces[0].descriptor);
 }
 
 // Streams that take, use, pass on and free blocks of all sizes, behind a first touch in extents; each
