@@ -44,11 +44,17 @@
 
 namespace spillway {
 
-// The pages around a block, as another process maps them: in a row.
+// The pages around a block, as another process maps them: in a row, extents whole.
 struct PageSpan {
-  uint64_t offset = 0;    // of the block in the first page, in bytes
+  uint64_t offset = 0;    // of the block in the first of them, in bytes
   uint32_t count = 0;     // of pages
   uint64_t identity = 0;  // the same for the same pages in the same order, for any others another
+};
+
+// What one descriptor shows of them.
+struct PagePiece {
+  int descriptor = -1;  // the caller's
+  uint32_t pages = 0;
 };
 
 class Arena {
@@ -103,10 +109,10 @@ class Arena {
   // The pages around an ordinary block that the program holds. Errors: invalid_pointer (none begins there, a
   // placed or shareable one), unsupported.
   Result<PageSpan> pages_around(const void* pointer);
-  // Descriptors, the caller's, for `count` of these pages from number `first` on. Errors: those above,
+  // These pages from number `first` on, at which a piece begins, in up to `most` pieces. Errors: those above,
   // invalid_state (the block has other pages by now), driver.
-  Status export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
-                      std::vector<int>& descriptors);
+  Status export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t most,
+                      std::vector<PagePiece>& pieces);
   // Brings memory of another process in, in a row: begun, one piece after another, then mapped for this
   // device and its peers at *out. Closed like import_block's. Errors: unsupported, driver.
   Result<MappedRange> begin_import(uint64_t bytes);
@@ -291,7 +297,7 @@ class Arena {
 
   // arena_shared.cpp.
   Status check_shareable() const;
-  Status list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages)
+  Status list_units_of(const void* pointer, PageSpan* span, std::vector<PageRun>& units)
       SPW_REQUIRES(kArenaLock);
   Status free_shared(uint64_t va);
   Status record_stream_shared(uint64_t va, CUstream stream);

@@ -112,7 +112,7 @@ Status Arena::import_block(int descriptor, uint64_t bytes, void** out) {
 
 // ---- Ordinary blocks, page by page
 
-Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<PageId>& pages) {
+Status Arena::list_units_of(const void* pointer, PageSpan* span, std::vector<PageRun>& units) {
   if (!parts_.store->uses_vmm() || !parts_.store->is_exportable()) {
     if (Status status = check_shareable(); !status.ok()) return status;
     return Status::unsupported(fmt::format(
@@ -134,41 +134,51 @@ Status Arena::list_pages_of(const void* pointer, PageSpan* span, std::vector<Pag
   if (!block.ok() || block.value().kind != BlockKind::kActiveAllocated) {
     return Status::invalid_pointer(fmt::format("{:#x}: no block begins there, or it was freed", va));
   }
-  pages = spillway::pages_of(*range);
-  *span = {va % kPageBytes, static_cast<uint32_t>(pages.size()), 0};
-  // FNV-1a over the pages' serial numbers.
+  const std::vector<PageId> pages = spillway::pages_of(*range);
+  *span = {va % kPageBytes, 0, 0};
+  // FNV-1a over the serial numbers of the first pages.
   span->identity = 0xcbf29ce484222325;
-  for (const PageId page : pages)
-    span->identity = (span->identity ^ parts_.store->page(page).serial) * 0x100000001b3;
+  for (const PageId page : pages) {
+    const PageRun unit = parts_.store->unit_of(page);
+    if (!units.empty() && units.back().first == unit.first) continue;
+    if (units.empty()) span->offset += (page - unit.first) * kPageBytes;
+    units.push_back(unit);
+    span->count += unit.count;
+    span->identity = (span->identity ^ parts_.store->page(unit.first).serial) * 0x100000001b3;
+  }
   return {};
 }
 
 Result<PageSpan> Arena::pages_around(const void* pointer) {
   PageSpan span;
-  std::vector<PageId> pages;
+  std::vector<PageRun> units;
   const ArenaLock lock(parts_.mutex);
-  if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
+  if (Status status = list_units_of(pointer, &span, units); !status.ok()) return status;
   return span;
 }
 
-Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t count,
-                           std::vector<int>& descriptors) {
+Status Arena::export_pages(const void* pointer, uint64_t identity, uint32_t first, uint32_t most,
+                           std::vector<PagePiece>& pieces) {
   const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
   PageSpan span;
-  std::vector<PageId> pages;
+  std::vector<PageRun> units;
   // Held to the end: it keeps the pages from being released.
   const ArenaLock lock(parts_.mutex);
-  if (Status status = list_pages_of(pointer, &span, pages); !status.ok()) return status;
-  if (span.identity != identity || first > span.count || count > span.count - first) {
+  if (Status status = list_units_of(pointer, &span, units); !status.ok()) return status;
+  if (span.identity != identity || first > span.count) {
     return Status::invalid_state(
         fmt::format("{:#x}: the block that was shown was freed, and another is there",
                     reinterpret_cast<uint64_t>(pointer)));
   }
-  for (uint32_t i = first; i < first + count; ++i) {
-    Result<int> descriptor = export_file_descriptor(*parts_.driver, parts_.store->page(pages[i]).handle);
+  uint32_t at = 0;  // the number of a unit's first page
+  for (const PageRun& unit : units) {
+    const uint32_t number = at;
+    at += unit.count;
+    if (number < first || pieces.size() >= most) continue;
+    Result<int> descriptor = export_file_descriptor(*parts_.driver, parts_.store->page(unit.first).handle);
     if (!descriptor.ok()) return descriptor.take_status();
-    descriptors.push_back(descriptor.value());
+    pieces.push_back({descriptor.value(), unit.count});
   }
   return {};
 }

@@ -58,7 +58,8 @@ CachedRange* Borrowing::take_expected(Heap& heap, const Request& request) {
     auto& pages = found != by_owner.end() ? found->second : by_owner.emplace_back(owner, 0).second;
     pages.push_back(id);
   }
-  for (const auto& [owner, pages] : by_owner) {
+  for (auto& [owner, pages] : by_owner) {
+    widen_to_units(parts_.store->pages(), pages);
     const Lock lock(owner->mutex);
     if (!can_give(*owner, heap, pages)) return nullptr;
   }
@@ -70,6 +71,7 @@ CachedRange* Borrowing::take_expected(Heap& heap, const Request& request) {
       lender->mutex.assert_held();  // by `lock`
       return !lender->pages().is_free(id);
     });
+    keep_units(parts_.store->pages(), pages);
     lend(*owner, heap, pages);
   }
   return heap.take_again(request, true);
@@ -115,7 +117,7 @@ uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
   std::vector<PageId> pages;
   if (lender.use.keeps_pages) {  // mutant: open-pool-lends
     lender.list_leavable(pages);
-    pages.resize(std::min<size_t>(pages.size(), wanted));
+    keep_units(parts_.store->pages(), pages, wanted);
   } else {
     if (!lender.pending().empty()) lender.complete_finished_frees();
     lender.release_empty_slabs();
@@ -130,7 +132,7 @@ uint32_t Borrowing::borrow_from(Heap& lender, Heap& heap, uint32_t wanted) {
     lender.mutex.assert_held();  // by this function
     return !lender.is_done_with(id);
   });
-  pages.resize(std::min<size_t>(pages.size(), wanted));
+  keep_units(parts_.store->pages(), pages, wanted);
   return lend(lender, heap, pages);
 }
 

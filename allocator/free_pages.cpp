@@ -3,6 +3,12 @@
 #include <utility>
 
 namespace spillway {
+namespace {
+
+// A heap has hardly freed anything when no more pages came free than this part of those it has: 1 of 128.
+constexpr uint64_t kFreshDivisor = 128;
+
+}  // namespace
 
 FreePages::FreePages(PageStore& store, const Heap& owner, BlockGrain grain)
     : store_(store),
@@ -106,6 +112,7 @@ FreePages::Change FreePages::give(CachedRange& range, uint64_t epoch) {
     give_piece(range.head_page, range.head_begin, range.head_end, epoch, change);
   if (range.tail_page != kNoPage) give_piece(range.tail_page, 0, range.tail_end, epoch, change);
   free_count_ += static_cast<uint32_t>(change.pages);
+  given_count_ += static_cast<uint64_t>(change.pages);
   range.state = BlockState::kFree;
   return change;
 }
@@ -171,13 +178,30 @@ void FreePages::list_missing(const CachedRange& range, std::vector<PageId>& miss
 
 // ---- Pages
 
+ExtentRoom FreePages::extent_room(bool spends) const {
+  const bool is_fresh = given_count_ * kFreshDivisor <= owned_count_;
+  if (!is_fresh && !spends) return ExtentRoom::kNone;
+  return store_.page_count() == owned_count_ ? ExtentRoom::kMost : ExtentRoom::kHalf;
+}
+
+FreeUnits FreePages::list_units() const {
+  return list_free_units(store_.pages(), store_.in_extents(), free_.end(), [this](PageId from, PageId* end) {
+    const PageId first = free_.next_set(from);
+    *end = free_.next_clear(first);
+    return first;
+  });
+}
+
 void FreePages::choose_free(uint32_t most, std::vector<PageId>& out) const {
-  std::vector<PageRun> runs;
-  for (PageId first = free_.next_set(0); first < free_.end();) {
-    const PageId last = free_.next_clear(first);
-    runs.push_back({first, last - first});
-    first = free_.next_set(last);
-  }
+  FreeUnits units = list_units();
+  const auto choose = [&](const PageRun& run) {
+    for (uint32_t k = 0; k < run.count; ++k) out.push_back(run.first + k);
+    most -= std::min(run.count, most);
+  };
+  size_t extent = 0;
+  while (extent < units.extents.size() && most >= kExtentPages)
+    choose({units.extents[extent++], kExtentPages});
+  std::vector<PageRun>& runs = units.singles;
   std::sort(runs.begin(), runs.end(), [](const PageRun& a, const PageRun& b) {
     return a.count != b.count ? a.count > b.count : a.first < b.first;
   });
@@ -187,10 +211,9 @@ void FreePages::choose_free(uint32_t most, std::vector<PageId>& out) const {
     if (runs[i].count > most) {
       while (pick + 1 < runs.size() && runs[pick + 1].count >= most) ++pick;
     }
-    const uint32_t count = std::min(runs[pick].count, most);
-    for (uint32_t k = 0; k < count; ++k) out.push_back(runs[pick].first + k);
-    most -= count;
+    choose({runs[pick].first, std::min(runs[pick].count, most)});
   }
+  if (most > 0 && extent < units.extents.size()) choose({units.extents[extent], kExtentPages});
 }
 
 void FreePages::add(PageId first, uint32_t count) {
@@ -204,6 +227,7 @@ void FreePages::drop(PageId first, uint32_t count) {
   free_.clear(first, count);
   free_count_ -= count;
   owned_count_ -= count;
+  if (owned_count_ == 0) given_count_ = 0;
 }
 
 void FreePages::receive(FreePages& from, const std::vector<PageId>& pages, uint64_t epoch) {

@@ -24,6 +24,8 @@
 
 namespace spillway {
 
+struct EmptiedPage;
+
 class FreePages {
  public:
   // The pages in the store that `owner` owns: none at first.
@@ -61,7 +63,10 @@ class FreePages {
     }
     return true;
   }
-  // Free pages, those of the longest runs first; at most `most`.
+  // See ExtentRoom; `spends`: memory is spent for calls.
+  ExtentRoom extent_room(bool spends) const;
+  // Free pages, whole units of them: extents, then those of the longest runs; `most` where there are as many,
+  // and what an extent has more in which they end.
   void choose_free(uint32_t most, std::vector<PageId>& out) const;
   // The epoch after which a free page may be used by another stream; kept for every kEpochPages pages
   // together, so that the free of a large block stores little, which may name a later epoch than needed,
@@ -117,7 +122,11 @@ class FreePages {
 
   // Checks all that fits() does but the whole pages.
   bool ends_fit(const CachedRange& range) const;
+  // free_space.cpp. What lies in a row in the home view.
+  void measure_runs(const std::vector<EmptiedPage>& emptied, FreeSpace& space) const;
   bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
+  FreeUnits list_units() const;
+  bool is_single(PageId id) const { return store_.page(id).place == 0; }
   // Without VMM: its segment was released, and its pages' ids serve another one.
   bool has_moved(const CachedRange& range) const;
   void take_piece(PageId id, uint32_t begin, uint32_t end);
@@ -157,6 +166,8 @@ class FreePages {
   Plan plan_extension(uint32_t quanta) const SPW_REQUIRES(kArenaLock);
   Plan plan_view(const Request& request) const SPW_REQUIRES(kArenaLock);
   void leave_scarcer_end(Plan& plan, uint32_t quanta) const;
+  // Maps a view of the plan's pages and lays the request there.
+  Result<Layout> lay_out_in_new_view(const Request& request, const Plan& plan) SPW_REQUIRES(kArenaLock);
   // Tells whether prefixes are scarcer than suffixes: a broken page leaves the scarcer kind, since pairs need
   // one of each.
   bool has_few_prefixes() const { return fragments_.count(kPrefix) < fragments_.count(kSuffix); }
@@ -168,6 +179,7 @@ class FreePages {
   Bitmap free_;
   uint32_t free_count_ = 0;
   uint32_t owned_count_ = 0;
+  uint64_t given_count_ = 0;  // pages that came free, ever since there were none
   Change taken_;
   std::vector<uint64_t> epochs_;  // zero pages until used
   FragmentIndex fragments_;

@@ -19,13 +19,18 @@ constexpr uint64_t kCallsPerCreatedPage = 10'000;
 // Compares ways to lay a request over own pages in a view, and keeps the cheapest.
 class ViewSearch {
  public:
-  ViewSearch(const FragmentIndex& fragments, uint32_t free_pages)
-      : fragments_(fragments), free_pages_(free_pages) {}
+  // Of the free pages so many are in extents, which are shown whole.
+  ViewSearch(const Page* pages, const FragmentIndex& fragments, uint32_t singles, uint32_t in_extents)
+      : pages_(pages), fragments_(fragments), singles_(singles), in_extents_(in_extents) {}
 
   const Plan& best() const { return best_; }
 
   void offer(PageId head_page, uint32_t head_quanta, PageId tail_page, uint32_t tail_quanta, uint32_t full) {
-    const uint32_t created = full > free_pages_ ? full - free_pages_ : 0;
+    // Between two ends there is no room for what an extent has more.
+    const bool is_exact = head_page != kNoPage && tail_page != kNoPage;
+    const uint32_t shown =
+        singles_ + std::min(in_extents_, is_exact ? full / kExtentPages * kExtentPages : in_extents_);
+    const uint32_t created = full > shown ? full - shown : 0;
     const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
     const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_quanta : 0) +
                           (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_quanta : 0);
@@ -39,21 +44,21 @@ class ViewSearch {
 
   // The end or the beginning of one partly used page holds `rest`.
   void offer_one_fragment(uint32_t rest, uint32_t full) {
-    if (const PageId page = fragments_.find(kPrefix, rest); page != kNoPage)
-      offer(kNoPage, 0, page, rest, full);
-    if (const PageId page = fragments_.find(kSuffix, rest); page != kNoPage)
-      offer(page, rest, kNoPage, 0, full);
+    if (const PageId page = find_single(kPrefix, rest); page != kNoPage) offer(kNoPage, 0, page, rest, full);
+    if (const PageId page = find_single(kSuffix, rest); page != kNoPage) offer(page, rest, kNoPage, 0, full);
   }
 
   // Two fragments together hold `together`: one of the largest suffixes, and a prefix of another page.
   void offer_pairs(uint32_t together, uint32_t full) {
     int suffixes = 0;
     fragments_.for_each_from_largest(kSuffix, [&](PageId head) {
+      if (!is_single(head)) return true;
       const uint32_t suffix = fragments_.size_of(kSuffix, head);
       if (suffix < together && together - suffix < kPageQuanta) {
         const uint32_t needed = together - suffix;
         int tries = 0;
         fragments_.for_each(kPrefix, needed, [&](PageId tail) {
+          if (!is_single(tail)) return true;
           if (tail != head) offer(head, suffix, tail, needed, full);
           return ++tries < kMostPrefixes;
         });
@@ -64,9 +69,9 @@ class ViewSearch {
 
   // The searches above look at some fragments only; this one finds the largest.
   void offer_largest_ends(uint32_t quanta) {
-    const auto any = [](PageId) { return true; };
+    const auto counts = [this](PageId page) { return is_single(page); };
     const PageEnds ends =
-        largest_ends(fragments_.largest_two(kSuffix, any), fragments_.largest_two(kPrefix, any));
+        largest_ends(fragments_.largest_two(kSuffix, counts), fragments_.largest_two(kPrefix, counts));
     const uint32_t full = (quanta - std::min(quanta, ends.quanta()) + kPageQuanta - 1) / kPageQuanta;
     if (full * kPageQuanta >= quanta) return;
     const uint32_t in_ends = quanta - full * kPageQuanta;
@@ -76,8 +81,23 @@ class ViewSearch {
   }
 
  private:
+  bool is_single(PageId page) const { return pages_[page].place == 0; }
+  // No view shows a page of an extent that is partly used.
+  PageId find_single(Fragment kind, uint32_t quanta) const {
+    PageId found = fragments_.find(kind, quanta);
+    if (found == kNoPage || is_single(found)) return found;
+    found = kNoPage;
+    fragments_.for_each(kind, quanta, [&](PageId page) {
+      if (is_single(page)) found = page;
+      return found == kNoPage;
+    });
+    return found;
+  }
+
+  const Page* pages_;
   const FragmentIndex& fragments_;
-  const uint32_t free_pages_;
+  const uint32_t singles_;
+  const uint32_t in_extents_;
   Plan best_;
   uint64_t score_ = ~uint64_t{0};
 };
@@ -124,7 +144,14 @@ void FreePages::leave_scarcer_end(Plan& plan, uint32_t quanta) const {
 Plan FreePages::plan_view(const Request& request) const {
   const uint32_t whole = request.quanta / kPageQuanta;
   const uint32_t rest = request.quanta % kPageQuanta;
-  ViewSearch search(fragments_, free_count_);
+  uint32_t singles = free_count_;
+  uint32_t in_extents = 0;
+  if (store_.has_extents()) {
+    const FreeUnits units = list_units();
+    singles = units.single_pages();
+    in_extents = units.extent_pages();
+  }
+  ViewSearch search(store_.pages(), fragments_, singles, in_extents);
   search.offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
   if (!may_take_edges(request)) return search.best();
   if (rest != 0) {
@@ -164,13 +191,24 @@ Result<Layout> FreePages::lay_out(const Request& request, const Plan& plan, Page
     if (is_all_new && request.align_quanta == 1) leave_scarcer_end(home, request.quanta);
     return lay_out_at_home(request.quanta, home.head_page, home.head_quanta, home.first_page);
   }
+  return lay_out_in_new_view(request, plan);
+}
+
+Result<Layout> FreePages::lay_out_in_new_view(const Request& request, const Plan& plan) {
+  const bool has_head = plan.head_page != kNoPage;
   std::vector<PageId> pages;
-  if (plan.head_page != kNoPage) pages.push_back(plan.head_page);
+  if (has_head) pages.push_back(plan.head_page);
   choose_free(plan.full_pages, pages);
-  if (plan.tail_page != kNoPage) pages.push_back(plan.tail_page);
+  // The last extent may have more pages than are wanted: they lie at the view's other end, beyond the range.
+  const auto spare = static_cast<uint32_t>(pages.size()) - plan.full_pages - (has_head ? 1 : 0);
+  if (plan.tail_page != kNoPage) {
+    if (spare > 0) std::rotate(pages.begin(), pages.end() - kExtentPages, pages.end());
+    pages.push_back(plan.tail_page);
+  }
   Result<View*> view = store_.map_view(pages);
   if (!view.ok()) return view.take_status();
-  return lay_out_in_view(request.quanta, *view.value(), plan.head_quanta, 0);
+  const uint32_t first_slot = plan.tail_page != kNoPage ? spare : 0;
+  return lay_out_in_view(request.quanta, *view.value(), plan.head_quanta, first_slot);
 }
 
 Layout FreePages::lay_out_at_home(uint32_t quanta, PageId head_page, uint32_t head_quanta,

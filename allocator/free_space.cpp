@@ -9,17 +9,18 @@ namespace spillway {
 
 uint64_t largest_request_bytes(const FreeSpace& space, uint64_t other_pages, const RequestLimits& limits) {
   const uint64_t pages = limits.views ? space.free_pages + other_pages : space.run_pages;
-  const uint64_t shared = limits.views ? pages * kPageQuanta + space.end_quanta : space.run_quanta;
+  // With views, runs count for what no view shows: parts of extents.
+  const uint64_t joined = limits.views ? pages * kPageQuanta + space.end_quanta : 0;
+  const uint64_t shared = std::max(joined, space.run_quanta);
   uint64_t quanta = std::max<uint64_t>(space.piece_quanta, shared);
+  const uint64_t whole = std::max(pages, space.run_pages);
   // Without shared edges a block takes whole pages, or lies beside others and is smaller than one.
   if (!limits.share_edges)
-    quanta = pages > 0 ? pages * kPageQuanta : std::min<uint64_t>(quanta, kPageQuanta - 1);
+    quanta = whole > 0 ? whole * kPageQuanta : std::min<uint64_t>(quanta, kPageQuanta - 1);
   const bool is_large =
       quanta * kQuantumBytes >= kGranuleBytes && quanta * kQuantumBytes > limits.small_limit_bytes;
   return is_large ? quanta * kQuantumBytes : std::min(space.slot_bytes, limits.small_limit_bytes);
 }
-
-namespace {
 
 // Holds what would be free of a page on which slabs without live slots lie.
 struct EmptiedPage {
@@ -50,6 +51,14 @@ struct EmptiedPage {
   }
 };
 
+namespace {
+
+const EmptiedPage* find_emptied(const std::vector<EmptiedPage>& emptied, PageId id) {
+  const auto found =
+      std::find_if(emptied.begin(), emptied.end(), [&](const auto& page) { return page.id == id; });
+  return found == emptied.end() ? nullptr : &*found;
+}
+
 std::vector<EmptiedPage> emptied_pages(const PageStore& store, const std::vector<const CachedRange*>& slabs) {
   std::vector<EmptiedPage> pages;
   for (const CachedRange* slab : slabs) {
@@ -72,34 +81,41 @@ FreeSpace FreePages::space_without(const std::vector<const CachedRange*>& empty_
   reindex();
   FreeSpace space;
   const std::vector<EmptiedPage> emptied = emptied_pages(store_, empty_slabs);
-  const auto find_emptied = [&](PageId id) {
-    return std::find_if(emptied.begin(), emptied.end(), [&](const auto& page) { return page.id == id; });
-  };
-  const auto is_as_it_was = [&](PageId id) { return find_emptied(id) == emptied.end(); };
+  const auto is_as_it_was = [&](PageId id) { return find_emptied(emptied, id) == nullptr; };
+  const auto is_end = [&](PageId id) { return is_single(id) && is_as_it_was(id); };
 
   space.free_pages = free_count_;
-  LargestTwo prefixes = fragments_.largest_two(kPrefix, is_as_it_was);
-  LargestTwo suffixes = fragments_.largest_two(kSuffix, is_as_it_was);
-  space.piece_quanta = std::max({prefixes.first.quanta, suffixes.first.quanta,
-                                 fragments_.largest_two(kMiddle, is_as_it_was).first.quanta});
+  if (store_.has_extents()) {
+    const FreeUnits units = list_units();
+    space.free_pages = units.single_pages() + units.extent_pages();
+  }
+  LargestTwo prefixes = fragments_.largest_two(kPrefix, is_end);
+  LargestTwo suffixes = fragments_.largest_two(kSuffix, is_end);
+  for (const Fragment kind : {kPrefix, kSuffix, kMiddle})
+    space.piece_quanta =
+        std::max(space.piece_quanta, fragments_.largest_two(kind, is_as_it_was).first.quanta);
   for (const EmptiedPage& page : emptied) {
+    if (!page.is_free()) space.piece_quanta = std::max(space.piece_quanta, page.largest());
+    if (!is_single(page.id)) continue;
     if (page.is_free()) {
       ++space.free_pages;
       continue;
     }
     prefixes.add({page.id, page.prefix()});
     suffixes.add({page.id, page.suffix()});
-    space.piece_quanta = std::max(space.piece_quanta, page.largest());
   }
   space.end_quanta = largest_ends(suffixes, prefixes).quanta();
-  if (store_.uses_vmm()) return space;
+  if (!store_.uses_vmm() || store_.has_extents()) measure_runs(emptied, space);
+  return space;
+}
 
+void FreePages::measure_runs(const std::vector<EmptiedPage>& emptied, FreeSpace& space) const {
   uint64_t run = 0;
   uint64_t pages = 0;
   for (PageId id = 0; id < free_.end(); ++id) {
-    const auto page = find_emptied(id);
+    const EmptiedPage* page = find_emptied(emptied, id);
     const QuantumSet& quanta = store_.page(id).free_quanta;
-    const bool is_free = free_.test(id) || (page != emptied.end() && page->is_free());
+    const bool is_free = free_.test(id) || (page != nullptr && page->is_free());
     pages = is_free ? pages + 1 : 0;
     space.run_pages = std::max(space.run_pages, pages);
     if (is_free) {
@@ -108,12 +124,11 @@ FreeSpace FreePages::space_without(const std::vector<const CachedRange*>& empty_
       run = 0;
     } else {
       space.run_quanta =
-          std::max(space.run_quanta, run + (page != emptied.end() ? page->prefix() : quanta.prefix()));
-      run = page != emptied.end() ? page->suffix() : quanta.suffix();
+          std::max(space.run_quanta, run + (page != nullptr ? page->prefix() : quanta.prefix()));
+      run = page != nullptr ? page->suffix() : quanta.suffix();
     }
     space.run_quanta = std::max(space.run_quanta, run);
   }
-  return space;
 }
 
 }  // namespace spillway

@@ -228,7 +228,8 @@ Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan
     first = plan.kind == Plan::Kind::kExtend ? plan.first_new : store_.find_unbacked(plan.new_pages);
     if (first == kNoPage) return Status::out_of_memory("no address left for new pages");
     uint32_t created = 0;
-    Status status = store_.create_pages(first, plan.new_pages, this, &created);
+    Status status =
+        store_.create_pages(first, plan.new_pages, this, &created, pages_.extent_room(spends_pages()));
     if (created > 0) add_free(first, created);
     if (!status.ok()) return status;
   }
@@ -443,6 +444,7 @@ Status Heap::release_free(std::vector<PageId>& pages) {
     mutex.assert_held();  // by this function
     return !is_done_with(id);
   });
+  keep_units(store_.pages(), pages);
   for (const PageId id : pages) drop_free(id, 1);
   Status status = caught([&] {
     kArenaLock.assert_held();  // by this function

@@ -9,13 +9,23 @@
 
 namespace spillway {
 
-// A mapping of a page: at home where there is no alias.
+// A mapping of a unit, a page or an extent: at home where there is no alias.
 struct PageStore::Mapping {
   uint64_t va;
-  Page* page;
+  Page* page;  // its first
   Alias* alias;
+  uint32_t pages;
 
-  bool& is_mapped() const { return alias == nullptr ? page->is_home : alias->is_mapped; }
+  uint64_t bytes() const { return pages * kPageBytes; }
+  uint64_t end_va() const { return va + bytes(); }
+  bool is_mapped() const { return alias == nullptr ? page->is_home : alias->is_mapped; }
+  void set_mapped(bool mapped) const {
+    if (alias != nullptr) {
+      alias->is_mapped = mapped;
+      return;
+    }
+    for (uint32_t i = 0; i < pages; ++i) page[i].is_home = mapped;
+  }
 };
 
 namespace {
@@ -33,7 +43,7 @@ void for_each_run(const Mappings& mappings, Are are, Visit visit) {
   for (size_t first = 0; first < mappings.size();) {
     size_t end = first;
     while (end < mappings.size() && are(mappings[end]) &&
-           (end == first || mappings[end].va == mappings[end - 1].va + kPageBytes)) {
+           (end == first || mappings[end].va == mappings[end - 1].end_va())) {
       ++end;
     }
     if (end > first) visit(first, end);
@@ -47,12 +57,20 @@ std::vector<PageStore::Mapping> PageStore::mappings_of(const std::vector<PageId>
   std::vector<Mapping> all;
   for (const PageId id : pages) {
     Page& page = pages_[id];
-    all.push_back({page.va, &page, nullptr});
+    if (page.place > 1) continue;
+    const uint32_t count = unit_of(id).count;
+    all.push_back({page.va, &page, nullptr, count});
     for (Alias* alias = page.aliases; alias != nullptr; alias = alias->next)
-      all.push_back({alias->view->va + alias->slot * kPageBytes, &page, alias});
+      all.push_back({alias->view->va + alias->slot * kPageBytes, &page, alias, count});
   }
   std::sort(all.begin(), all.end(), [](const Mapping& a, const Mapping& b) { return a.va < b.va; });
   return all;
+}
+
+void PageStore::note_mapped(const Mapping& mapping, bool mapped) {
+  mapping.set_mapped(mapped);
+  uint32_t& mappings = mapping.alias == nullptr ? home_mappings_ : view_mappings_;
+  mappings += mapped ? 1 : -1;
 }
 
 template <typename Are, typename Done>
@@ -61,13 +79,12 @@ Status PageStore::unmap_runs(const std::vector<Mapping>& mappings, Are are, Done
   for_each_run(mappings, are, [&](size_t first, size_t end) {
     kArenaLock.assert_held();  // by this function
     count(DriverCall::kUnmap);
-    Status one = unmap(*driver_, mappings[first].va, (end - first) * kPageBytes);
+    Status one = unmap(*driver_, mappings[first].va, mappings[end - 1].end_va() - mappings[first].va);
     if (!one.ok()) {
       if (all.ok()) all = std::move(one);
       return;
     }
-    for (size_t i = first; i < end; ++i) mappings[i].is_mapped() = false;
-    live_mappings_ -= static_cast<uint32_t>(end - first);
+    for (size_t i = first; i < end; ++i) note_mapped(mappings[i], false);
     done(first, end);
   });
   return all;
@@ -75,14 +92,20 @@ Status PageStore::unmap_runs(const std::vector<Mapping>& mappings, Are are, Done
 
 void PageStore::lose_unmapped(const std::vector<PageId>& pages, const KeepsSlot& keeps) {
   for (const PageId id : pages) {
+    const uint32_t count = unit_of(id).count;
+    const auto keeps_any = [&](const Alias& alias) {
+      uint32_t slot = alias.slot;
+      while (slot < alias.slot + count && !keeps(alias.view, slot)) ++slot;
+      return slot < alias.slot + count;
+    };
     for (Alias** link = &pages_[id].aliases; *link != nullptr;) {
       Alias& alias = **link;
-      if (alias.is_mapped || keeps(alias.view, alias.slot)) {
+      if (alias.is_mapped || keeps_any(alias)) {
         link = &alias.next;
         continue;
       }
       try {
-        lose_slot(*alias.view, alias.slot);
+        lose_slots(*alias.view, alias.slot, count);
       } catch (const std::bad_alloc&) {
         // The view's addresses are not used again.
       }
@@ -101,14 +124,17 @@ Status PageStore::release_pages(const std::vector<PageId>& pages) {
     return mapping.alias == nullptr && mapping.page->aliases == nullptr;
   };
   Status homes = unmap_runs(mappings, may_go, [&](size_t first, size_t end) {
-    const uint64_t bytes = (end - first) * kPageBytes;
+    const uint64_t bytes = mappings[end - 1].end_va() - mappings[first].va;
     counters_.trace(TraceKind::kUnmap, mappings[first].va, bytes, bytes);
   });
   if (status.ok()) status = std::move(homes);
   for (const PageId id : pages) {
     if (pages_[id].is_home) continue;
-    count(DriverCall::kRelease);
-    Status released = driver_->check(driver_->cuMemRelease(pages_[id].handle), "cuMemRelease");
+    Status released;
+    if (pages_[id].place <= 1) {
+      count(DriverCall::kRelease);
+      released = driver_->check(driver_->cuMemRelease(pages_[id].handle), "cuMemRelease");
+    }
     note_released_page(id);
     if (status.ok()) status = std::move(released);
   }
@@ -148,26 +174,29 @@ Status PageStore::put_back(const std::vector<PageId>& pages) {
   Status status = caught([&]() -> Status {
     kArenaLock.assert_held();  // by this function
     for (const PageId id : pages) {
-      if (pages_[id].handle != 0) continue;
+      const PageRun unit = unit_of(id);
+      if (unit.first != id || pages_[id].handle != 0) continue;
       count(DriverCall::kCreate);
-      Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes, sharing_);
+      Result<PhysicalHandle> handle =
+          PhysicalHandle::create(*driver_, device_, unit.count * kPageBytes, sharing_);
       if (!handle.ok()) return handle.take_status();
       pages_[id].handle = handle->detach();
-      pages_[id].serial = ++pages_ever_;
+      for (uint32_t i = 0; i < unit.count; ++i) pages_[id + i].serial = ++pages_ever_;
     }
     for (const Mapping& mapping : mappings) {
       if (mapping.is_mapped()) continue;
       count(DriverCall::kMap);
-      if (Status one = map(*driver_, mapping.va, kPageBytes, mapping.page->handle); !one.ok()) return one;
-      mapping.is_mapped() = true;
-      ++live_mappings_;
+      Status one = map(*driver_, mapping.va, mapping.bytes(), mapping.page->handle);
+      if (!one.ok()) return one;
+      note_mapped(mapping, true);
     }
     Status granted;
     for_each_run(
         mappings, [](const Mapping&) { return true; },
         [&](size_t first, size_t end) {
           kArenaLock.assert_held();  // by this function
-          if (granted.ok()) granted = grant(mappings[first].va, (end - first) * kPageBytes);
+          const uint64_t va = mappings[first].va;
+          if (granted.ok()) granted = grant(va, mappings[end - 1].end_va() - va);
         });
     return granted;
   });
@@ -185,14 +214,16 @@ void PageStore::forget_out(const std::vector<PageId>& pages) noexcept {
     Page& page = pages_[id];
     page.owner.store(nullptr, std::memory_order_relaxed);
     // What the driver holds on to keeps its number, and the end of the store tries once more.
-    if (page.handle != 0 || page.aliases != nullptr) continue;
+    const Page& first = pages_[unit_of(id).first];
+    if (first.handle != 0 || first.aliases != nullptr) continue;
+    leave_unit(id);
     backed_.clear(id);
   }
 }
 
 uint64_t PageStore::stuck_bytes(const std::vector<PageId>& pages) const {
-  const auto stuck =
-      std::count_if(pages.begin(), pages.end(), [this](PageId id) { return pages_[id].handle != 0; });
+  const auto stuck = std::count_if(pages.begin(), pages.end(),
+                                   [this](PageId id) { return pages_[unit_of(id).first].handle != 0; });
   return static_cast<uint64_t>(stuck) * kPageBytes;
 }
 

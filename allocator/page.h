@@ -23,7 +23,7 @@ namespace spillway {
 class Heap;
 struct View;
 
-// Where a page appears in an aliasing view.
+// Where a page appears in an aliasing view; an extent there, with its first page.
 struct Alias {
   View* view;
   uint32_t slot;
@@ -42,16 +42,17 @@ struct FragmentLink {
 };
 
 struct Page {
-  uint64_t va;               // in the home view
-  std::atomic<Heap*> owner;  // null: no physical memory; without a lock it only tells "not mine"
-  CUmemGenericAllocationHandle handle;
-  uint64_t serial;  // no two pages that ever were have the same
-  Alias* aliases;
+  uint64_t va;                          // in the home view
+  std::atomic<Heap*> owner;             // null: no physical memory; without a lock it only tells "not mine"
+  CUmemGenericAllocationHandle handle;  // 0 in an extent but for its first page
+  uint64_t serial;                      // no two pages that ever were have the same
+  Alias* aliases;                       // in an extent those of all of it, at its first page
   QuantumSet free_quanta;
   FragmentLink links[kFragmentKinds];
   bool dirty;            // no index of its heap reflects free_quanta yet
   bool lacks_fragments;  // the index of fragments does not, that of holes may
   bool is_home;          // mapped in the home view
+  uint8_t place;         // in its extent, from 1; 0: it is a handle of its own
 };
 
 }  // namespace spillway

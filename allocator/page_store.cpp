@@ -47,6 +47,7 @@ PageStore::PageStore(std::shared_ptr<const Driver> driver, int device, DeviceCou
       id_capacity_(id_capacity),
       devices_{device},
       backed_(id_capacity),
+      in_extents_(id_capacity),
       pages_(map_page_table(id_capacity)) {}
 
 Result<std::unique_ptr<PageStore>> PageStore::create(std::shared_ptr<const Driver> driver, int device,
@@ -84,7 +85,7 @@ PageStore::~PageStore() {
     Page& page = pages_[id];
     for (Alias* alias = page.aliases; alias != nullptr;) {
       if (gives_back && alias->is_mapped)
-        (void)unmap(*driver_, alias->view->va + alias->slot * kPageBytes, kPageBytes);
+        (void)unmap(*driver_, alias->view->va + alias->slot * kPageBytes, unit_of(id).count * kPageBytes);
       delete std::exchange(alias, alias->next);
     }
     page.free_quanta.reset();
@@ -125,14 +126,14 @@ void PageStore::note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericA
   page.is_home = true;
   backed_.set(id);
   page_count_.fetch_add(1, std::memory_order_relaxed);
-  ++live_mappings_;
 }
 
 void PageStore::note_released_page(PageId id) {
   Page& page = pages_[id];
   page.owner.store(nullptr, std::memory_order_relaxed);
   page.handle = 0;
-  if (std::exchange(page.is_home, false)) --live_mappings_;
+  if (std::exchange(page.is_home, false) && page.place <= 1) --home_mappings_;
+  leave_unit(id);
   backed_.clear(id);
   page_count_.fetch_sub(1, std::memory_order_relaxed);
   count_pages(-1);
@@ -159,53 +160,31 @@ uint32_t PageStore::beside_headroom(uint32_t pages) {
   return allowed;
 }
 
-Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint32_t* created) {
+Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint32_t* created,
+                               ExtentRoom extents) {
   *created = 0;
   const uint64_t va = home_.base() + uint64_t{first} * kPageBytes;
-  std::vector<CUmemGenericAllocationHandle> handles;
-  handles.reserve(wanted);
-  Status status;
+  std::vector<NewUnit> units;
   const uint32_t allowed = beside_headroom(wanted);
-  while (handles.size() < allowed) {
-    Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, kPageBytes, sharing_);
-    count(DriverCall::kCreate);
-    if (!handle.ok()) {
-      status = handle.take_status();
-      break;
-    }
-    count(DriverCall::kMap);
-    status = map(*driver_, va + handles.size() * kPageBytes, handle.value());
-    if (!status.ok()) break;
-    handles.push_back(handle->detach());
-  }
+  Status status = create_units({first, allowed}, may_make_extents(wanted, extents), units);
   if (status.ok() && allowed < wanted) status = no_headroom();
   device_is_full_.store(status.code() == SPW_ERROR_OUT_OF_MEMORY, std::memory_order_relaxed);
-  if (handles.empty()) return status;
-  if (Status access = grant(va, handles.size() * kPageBytes); !access.ok()) {
+  if (units.empty()) return status;
+  const uint32_t pages = units.back().pages.first + units.back().pages.count - first;
+  if (Status access = grant(va, pages * kPageBytes); !access.ok()) {
     if (access.code() == SPW_ERROR_OUT_OF_MEMORY) device_is_full_.store(true, std::memory_order_relaxed);
-    // Nobody has used them: they can go without a wait.
-    const bool unmapped = undo_mapping(va, handles.size() * kPageBytes);
-    for (uint32_t i = 0; i < handles.size(); ++i) {
-      if (unmapped) {
-        count(DriverCall::kRelease);
-        (void)driver_->cuMemRelease(handles[i]);
-      } else {
-        // The driver holds on to them: their ids are not used again, and the end of the store tries once
-        // more.
-        pages_[first + i].va = va + i * kPageBytes;
-        pages_[first + i].handle = handles[i];
-        pages_[first + i].is_home = true;
-        backed_.set(first + i);
-      }
-    }
+    undo_units(units);
     return access;
   }
-  for (uint32_t i = 0; i < handles.size(); ++i) {
-    note_new_page(first + i, va + i * kPageBytes, owner, handles[i]);
+  for (const NewUnit& unit : units) {
+    for (PageId id = unit.pages.first; id < unit.pages.first + unit.pages.count; ++id)
+      note_new_page(id, home_.base() + uint64_t{id} * kPageBytes, owner, 0);
+    set_unit(unit.pages, unit.handle);
+    ++home_mappings_;
   }
-  *created = static_cast<uint32_t>(handles.size());
-  counters_.trace(TraceKind::kMap, va, handles.size() * kPageBytes, handles.size() * kPageBytes);
-  count_pages(static_cast<int64_t>(handles.size()));
+  *created = pages;
+  counters_.trace(TraceKind::kMap, va, pages * kPageBytes, pages * kPageBytes);
+  count_pages(pages);
   return status;
 }
 
@@ -255,6 +234,7 @@ void PageStore::note_new_segment(Segment segment, uint64_t va, Heap* owner) {
   take_ids(segment.first, segment.count + 1);
   for (uint32_t i = 0; i < segment.count; ++i)
     note_new_page(segment.first + i, va + i * kPageBytes, owner, 0);
+  home_mappings_ += segment.count;
   count_pages(segment.count);
   segments_.push_back(std::move(segment));
 }
@@ -324,10 +304,12 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   const uint64_t va = range.value();
   uint32_t mapped = 0;
   Status status;
-  for (; mapped < pages.size(); ++mapped) {
+  while (mapped < pages.size()) {
+    const PageRun unit = unit_of(pages[mapped]);
     count(DriverCall::kMap);
-    status = map(*driver_, va + mapped * kPageBytes, kPageBytes, pages_[pages[mapped]].handle);
+    status = map(*driver_, va + mapped * kPageBytes, unit.count * kPageBytes, pages_[unit.first].handle);
     if (!status.ok()) break;
+    mapped += unit.count;
   }
   if (status.ok()) status = grant(va, bytes);
   const bool undone = !status.ok() && (mapped == 0 || undo_mapping(va, mapped * kPageBytes));
@@ -347,10 +329,10 @@ Result<View*> PageStore::map_view(const std::vector<PageId>& pages) {
   view->mapped = mapped;
   // What could not be undone stays known, so that its pages are unmapped before they go, but serves nobody.
   view->retired = !status.ok();
-  live_mappings_ += mapped;
-  for (uint32_t slot = 0; slot < mapped; ++slot) {
+  for (uint32_t slot = 0; slot < mapped; slot += unit_of(pages[slot]).count) {
     Page& page = pages_[pages[slot]];
     page.aliases = new Alias{view, slot, true, page.aliases};
+    ++view_mappings_;
   }
   std::fill(view->pages.begin() + mapped, view->pages.end(), kNoPage);
   if (!status.ok()) return status;
@@ -393,10 +375,11 @@ Status PageStore::unmap_retired() {
       for (uint32_t slot = 0; slot < view.pages.size(); ++slot) {
         const uint64_t va = view.va + slot * kPageBytes;
         if (view.pages[slot] == kNoPage || va < begin || va >= end) continue;
-        forget_alias(pages_[view.pages[slot]], &view);
-        view.pages[slot] = kNoPage;
+        Page& page = pages_[std::exchange(view.pages[slot], kNoPage)];
         --view.mapped;
-        --live_mappings_;
+        if (page.place > 1) continue;
+        forget_alias(page, &view);
+        --view_mappings_;
       }
       if (view.mapped == 0 && !view.pages.empty()) drop(view);
     }
@@ -426,17 +409,16 @@ bool PageStore::undo_mapping(uint64_t va, uint64_t bytes) {
   return false;
 }
 
-void PageStore::lose_slot(View& view, uint32_t slot) {
-  view.pages[slot] = kNoPage;
-  --view.mapped;
+void PageStore::lose_slots(View& view, uint32_t first, uint32_t count) {
+  std::fill_n(view.pages.begin() + first, count, kNoPage);
+  view.mapped -= count;
   view.lose_ranges();  // mutant: view-loses
   if (view.mapped == 0) drop(view);
 }
 
 uint64_t PageStore::metadata_bytes() const {
   return uint64_t{backed_.end()} * sizeof(Page) + backed_.end() / 8 + views_.size() * sizeof(View) +
-         view_slots_ * sizeof(PageId) +
-         (live_mappings_ - std::min(live_mappings_, page_count())) * sizeof(Alias);
+         view_slots_ * sizeof(PageId) + view_mappings_ * sizeof(Alias);
 }
 
 }  // namespace spillway

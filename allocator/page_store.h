@@ -5,6 +5,8 @@
 // made contiguous by an *aliasing view*: another range onto which the same pages are mapped. Mapping needs no
 // wait; a page is released only when it is unmapped everywhere, after all its users.
 //
+// Several pages may be one handle, an extent (extents.h): they are mapped, released and moved together.
+//
 // Pages can be taken out of the device and put back under the same addresses (moved_pages.cpp).
 //
 // Without virtual memory management (or with backend:malloc) pages come in *segments* of cuMemAlloc: runs of
@@ -23,6 +25,7 @@
 
 #include "allocator/bitmap.h"
 #include "allocator/cached_range.h"
+#include "allocator/extents.h"
 #include "allocator/mutex.h"
 #include "allocator/page.h"
 #include "driver/context.h"
@@ -122,15 +125,24 @@ class PageStore {
   // The driver had no page left when it was asked last, or note_room() since. Need no lock.
   bool device_is_full() const { return device_is_full_.load(std::memory_order_relaxed); }
   void note_room() { device_is_full_.store(false, std::memory_order_relaxed); }
-  uint32_t live_mappings() const SPW_REQUIRES(kArenaLock) { return live_mappings_; }
+  uint32_t live_mappings() const SPW_REQUIRES(kArenaLock) { return home_mappings_ + view_mappings_; }
+  uint32_t home_mappings() const SPW_REQUIRES(kArenaLock) { return home_mappings_; }
+
+  // The pages that are mapped, released and moved with this one: an extent, or it alone.
+  PageRun unit_of(PageId id) const { return spillway::unit_of(pages_, id); }
+  // Says which pages are in extents. Those of a heap's own pages change nowhere while it has them.
+  const Bitmap& in_extents() const { return in_extents_; }
+  bool has_extents() const { return extents_.load(std::memory_order_relaxed) > 0; }
 
   // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.
   PageId find_unbacked(uint32_t count) const SPW_REQUIRES(kArenaLock);
 
-  // Creates pages [first, first + count) for `owner` and maps them at home. Stops at the first failure;
+  // Creates pages [first, first + count) for `owner`, in extents as far as these have room, and maps them at
+  // home. Stops at the first failure;
   // `created` says how many exist then, all usable. Their bytes are free; the caller tells the owner's
   // heap.
-  Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created) SPW_REQUIRES(kArenaLock);
+  Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created,
+                      ExtentRoom extents = ExtentRoom::kNone) SPW_REQUIRES(kArenaLock);
   // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
   Status create_segment(uint32_t count, Heap* owner, PageId* first) SPW_REQUIRES(kArenaLock);
 
@@ -138,7 +150,7 @@ class PageStore {
   Status add_segment(const SegmentMemory& memory, uint32_t count, Heap* owner, PageId* first)
       SPW_REQUIRES(kArenaLock);
 
-  // Maps the pages, each at most once, into a new range.
+  // Maps the pages, each at most once, into a new range; extents whole and in their order.
   Result<View*> map_view(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
 
   // Whoever may use the pages: the device itself, and its peers.
@@ -154,10 +166,10 @@ class PageStore {
   // neighbours in one call. Stops at the first error; what is left stays retired.
   Status unmap_retired() SPW_REQUIRES(kArenaLock);
 
-  // moved_pages.cpp. Releases pages that have no live byte and whose users are all done: unmaps them from
-  // every view, a run of addresses in one call. What the driver does not unmap at home stays backed, and is
-  // used as before; so do all where bad_alloc is thrown, before anything changed. Without VMM a page goes
-  // only with its whole segment: release_segments().
+  // moved_pages.cpp. Releases pages that have no live byte and whose users are all done, whole units of them:
+  // unmaps them from every view, a run of addresses in one call. What the driver does not unmap at home stays
+  // backed, and is used as before; so do all where bad_alloc is thrown, before anything changed. Without VMM
+  // a page goes only with its whole segment: release_segments().
   Status release_pages(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Without VMM: releases every segment of which `free(first, count)` answers true.
   template <typename Free, typename Released>
@@ -168,8 +180,8 @@ class PageStore {
   template <typename MayGo, typename Released>
   std::vector<SegmentMemory> take_segments(MayGo may_go, Released released) SPW_REQUIRES(kArenaLock);
 
-  // moved_pages.cpp. Pages that leave the device and come back; only with VMM. Nothing uses them from before
-  // take_out() to after put_back(), and they count for nothing while count_out() says so.
+  // moved_pages.cpp. Pages that leave the device and come back, whole units; only with VMM. Nothing uses them
+  // from before take_out() to after put_back(), and they count for nothing while count_out() says so.
   void count_out(const std::vector<PageId>& pages, bool out) SPW_REQUIRES(kArenaLock);
   // Unmaps them everywhere and gives their memory to the driver. Of the views that show them, the slots for
   // which `keeps(view, slot)` answers true are theirs to come back to; the others are lost. What the driver
@@ -186,6 +198,8 @@ class PageStore {
   // Nothing is unmapped or released any more, not even at the end: something may still use it.
   void leave_to_driver() { left_to_driver_ = true; }
 
+  // extents.cpp. Looks at every extent. Errors: internal.
+  Status validate_extents() const SPW_REQUIRES(kArenaLock);
   // Bytes of host memory that the tables take.
   uint64_t metadata_bytes() const SPW_REQUIRES(kArenaLock);
   template <typename Visit>
@@ -217,11 +231,12 @@ class PageStore {
   Result<uint64_t> reserve_alias_range(uint64_t bytes) SPW_REQUIRES(kArenaLock);
   void give_back_alias_range(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock);
   void forget_alias(Page& page, const View* view) SPW_REQUIRES(kArenaLock);
-  // The slot shows nothing any more, and its view ends with the last.
-  void lose_slot(View& view, uint32_t slot) SPW_REQUIRES(kArenaLock);
+  // The slots show nothing any more, and their view ends with the last.
+  void lose_slots(View& view, uint32_t first, uint32_t count) SPW_REQUIRES(kArenaLock);
   struct Mapping;
   // Returns the mappings of the pages, by address.
   std::vector<Mapping> mappings_of(const std::vector<PageId>& pages) const SPW_REQUIRES(kArenaLock);
+  void note_mapped(const Mapping& mapping, bool mapped) SPW_REQUIRES(kArenaLock);
   // Slots of these pages that are not mapped any more show nothing, unless `keeps` answers true.
   void lose_unmapped(const std::vector<PageId>& pages, const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
   // Unmaps those of them that `are(mapping)`, and calls done(first, end) for each run that is unmapped.
@@ -238,6 +253,19 @@ class PageStore {
   void note_new_segment(Segment segment, uint64_t va, Heap* owner) SPW_REQUIRES(kArenaLock);
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle)
       SPW_REQUIRES(kArenaLock);
+  // Handles for up to `wanted` pages from `first` on, mapped there and not granted yet. extents.cpp.
+  struct NewUnit {
+    PageRun pages;
+    CUmemGenericAllocationHandle handle;
+  };
+  Status create_units(const PageRun& wanted, bool makes_extents, std::vector<NewUnit>& units)
+      SPW_REQUIRES(kArenaLock);
+  bool may_make_extents(uint32_t wanted, ExtentRoom room) const SPW_REQUIRES(kArenaLock);
+  // Their handle and their places.
+  void set_unit(const PageRun& pages, CUmemGenericAllocationHandle handle) SPW_REQUIRES(kArenaLock);
+  void leave_unit(PageId id) SPW_REQUIRES(kArenaLock);
+  // Takes units that could not be granted apart again.
+  void undo_units(const std::vector<NewUnit>& units) SPW_REQUIRES(kArenaLock);
   void note_released_page(PageId id) SPW_REQUIRES(kArenaLock);
   Status grant(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock) {
     count(DriverCall::kSetAccess);
@@ -265,6 +293,7 @@ class PageStore {
   uint64_t device_bytes_ = 0;
 
   Bitmap backed_;
+  Bitmap in_extents_;
   Page* pages_ = nullptr;                // after all that may fail to be made: only the destructor unmaps it
   std::atomic<uint32_t> page_count_{0};  // changed under the lock
   std::atomic<bool> device_is_full_{false};
@@ -273,7 +302,9 @@ class PageStore {
   std::atomic<uint64_t> soft_most_pages_{~uint64_t{0}};
   std::atomic<double> slack_percent_{0};
   std::atomic<uint64_t> most_pages_{~uint64_t{0}};  // also read for messages, without the lock
-  uint32_t live_mappings_ SPW_GUARDED_BY(kArenaLock) = 0;
+  uint32_t home_mappings_ SPW_GUARDED_BY(kArenaLock) = 0;
+  uint32_t view_mappings_ SPW_GUARDED_BY(kArenaLock) = 0;
+  std::atomic<uint32_t> extents_{0};  // changed under the lock
   uint64_t view_slots_ SPW_GUARDED_BY(kArenaLock) = 0;
 
   AddressRange home_;

@@ -14,6 +14,7 @@ namespace spillway {
 
 namespace {
 
+// `page`: the first of the unit that the view shows from the slot on.
 bool is_mapped_in(const View& view, const Page& page, size_t slot) {
   const Alias* alias = page.aliases;
   while (alias != nullptr && (alias->view != &view || alias->slot != slot)) alias = alias->next;
@@ -36,7 +37,9 @@ Status PageStore::for_each_mapped_range(Visit visit) const {
   for (const std::unique_ptr<View>& view : views_) {
     const std::vector<PageId>& pages = view->pages;
     const auto is_mapped = [&](size_t slot) {
-      return pages[slot] != kNoPage && is_mapped_in(*view, pages_[pages[slot]], slot);
+      if (pages[slot] == kNoPage) return false;
+      const PageId first = unit_of(pages[slot]).first;
+      return is_mapped_in(*view, pages_[first], slot - (pages[slot] - first));
     };
     for (size_t first = 0; first < pages.size();) {
       size_t last = first;

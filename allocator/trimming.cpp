@@ -89,7 +89,7 @@ Status Trimming::release_free_pages(const std::vector<Heap*>& chosen, GivenBack*
     const Lock heap_lock(heap->mutex);
     std::vector<PageId> pages;
     heap->list_leavable(pages);
-    pages.resize(std::min(pages.size(), pages_to_go(amount)));
+    keep_units(parts_.store->pages(), pages, pages_to_go(amount));
     Status status = heap->release_free(pages);
     for (size_t i = 0; given != nullptr && i < pages.size(); ++i) given->emplace_back(heap, pages[i]);
     if (!status.ok()) return status;
@@ -154,7 +154,8 @@ uint64_t Trimming::take_back() {
     const Lock heap_lock(heap->mutex);
     if (count == 0 || heap->is_closed() || heap->key.pool.is_private()) continue;
     uint32_t created = 0;
-    const Status status = parts_.store->create_pages(first, count, heap, &created);
+    const ExtentRoom extents = heap->pages().extent_room(false);
+    const Status status = parts_.store->create_pages(first, count, heap, &created, extents);
     if (created > 0) heap->add_free(first, created);
     taken += uint64_t{created} * kPageBytes;
     if (!status.ok()) break;

@@ -169,6 +169,7 @@ Status Arena::validate() const {
                                  pool.id.second, walked, bytes.current, bytes.peak));
   });
   if (!counted.ok()) return counted;
+  if (Status status = parts_.store->validate_extents(); !status.ok()) return status;
   if (Status status = parts_.shared.validate(); !status.ok()) return status;
   const HeapStats shared = parts_.shared.stats();
   active += shared.active_bytes;

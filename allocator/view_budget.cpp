@@ -25,7 +25,7 @@ constexpr uint32_t kRetiredDivisor = 8;
 
 uint32_t ViewBudget::many_mappings() const {
   // Counts the views only: the home view alone is large on a large device.
-  const uint32_t home = std::min(parts_.store->page_count(), most_mappings_);
+  const uint32_t home = std::min(parts_.store->home_mappings(), most_mappings_);
   return home + (most_mappings_ - home) / kManyMappingsDivisor;
 }
 
@@ -46,7 +46,7 @@ uint32_t ViewBudget::pages_to_spend() const {
 uint32_t ViewBudget::pages_to_buy(const Heap& heap) const {
   // Where views go on being mapped the share grows with them, up to twice the option.
   const uint32_t mappings = std::min(parts_.store->live_mappings(), most_mappings_);
-  const uint32_t home = std::min(parts_.store->page_count(), mappings);
+  const uint32_t home = std::min(parts_.store->home_mappings(), mappings);
   const double of_views = static_cast<double>(mappings - home) / std::max(most_mappings_ - home, 1u);
   const uint64_t most = heap.purchase().most_pages(parts_.store->slack_percent() * (1 + of_views));
   const uint64_t left = most - std::min<uint64_t>(most, heap.pages().owned());

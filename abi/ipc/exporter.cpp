@@ -29,16 +29,18 @@ PageAnswer refusal(const Status& status) {
   return answer;
 }
 
-Status export_pages(const PageRequest& request, std::vector<Descriptor>& files) {
+Status export_pages(const PageRequest& request, PageAnswer& answer, std::vector<Descriptor>& files) {
   Arena* arena = Process::existing(request.handle.device);
   if (arena == nullptr || request.count > kMostDescriptors) {
     return Status::invalid_argument("the handle names no memory of this process");
   }
-  std::vector<int> descriptors;
+  std::vector<PagePiece> pieces;
   const auto* block = reinterpret_cast<const void*>(request.handle.pointer);
-  Status status =
-      arena->export_pages(block, request.handle.identity, request.first, request.count, descriptors);
-  for (const int descriptor : descriptors) files.emplace_back(descriptor);
+  Status status = arena->export_pages(block, request.handle.identity, request.first, request.count, pieces);
+  for (const PagePiece& piece : pieces) {
+    answer.pages[files.size()] = piece.pages;
+    files.emplace_back(piece.descriptor);
+  }
   return status;
 }
 
@@ -130,7 +132,7 @@ bool Exporter::answer(const Descriptor& caller) {
   PageAnswer answer;
   try {
     files.clear();
-    Status status = export_pages(request, files);
+    Status status = export_pages(request, answer, files);
     if (!status.ok()) files.clear();
     if (!status.ok()) answer = refusal(status);
   } catch (const std::exception& error) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "abi/ipc/channel.h"
 #include "include/spillway/spillway.h"
 
 namespace spillway {
@@ -37,7 +38,8 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) <= sizeof(spw_ipc_handle));
 
-// These two hold what an importer asks its exporter for, and the answer, which comes with the descriptors.
+// These two hold what an importer asks its exporter for, and the answer, which comes with the descriptors: of
+// the handle's pages those from number `first` on, in `count` pieces at most.
 struct PageRequest {
   IpcHandle handle;
   uint32_t first = 0;
@@ -46,7 +48,8 @@ struct PageRequest {
 struct PageAnswer {
   spw_status status = SPW_OK;
   uint32_t count = 0;
-  char text[248] = {};  // of an error
+  std::array<uint32_t, kMostDescriptors> pages{};  // that each descriptor shows
+  char text[248] = {};                             // of an error
 };
 
 // The name of the socket of a process, in the abstract namespace.

@@ -32,12 +32,14 @@ Status fetch_pages(Arena& arena, const IpcHandle& handle, MappedRange& range) {
     if (!status.ok()) return status;
     answer.text[sizeof answer.text - 1] = '\0';
     if (answer.status != SPW_OK) return Status(answer.status, answer.text);
-    if (files.size() != request.count) return Status::io("it answers in another form");
-    for (const Descriptor& file : files) {
-      status = arena.import_piece(range, file.get(), kPageBytes);
+    if (files.empty() || files.size() > answer.pages.size()) return Status::io("it answers in another form");
+    for (size_t i = 0; i < files.size(); ++i) {
+      const uint32_t pages = answer.pages[i];
+      if (pages == 0 || pages > handle.pages - done) return Status::io("it answers in another form");
+      status = arena.import_piece(range, files[i].get(), pages * kPageBytes);
       if (!status.ok()) return status;
+      done += pages;
     }
-    done += request.count;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "sim/cuda/call.h"
@@ -163,7 +164,15 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
   if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::vector<Mapping*> mappings = state.memory.exactly(ptr, size);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
-  state.calls.charge_mappings(EntryPoint::k_cuMemSetAccess, mappings.size());
+  const auto changes = [&](const Mapping* mapping) {
+    return std::any_of(desc, desc + count, [&](const CUmemAccessDesc& one) {
+      const bool is_device = one.location.type == CU_MEM_LOCATION_TYPE_DEVICE && one.location.id >= 0 &&
+                             one.location.id < state.config.devices;
+      return !is_device || mapping->access[static_cast<size_t>(one.location.id)] != one.flags;
+    });
+  };
+  const auto changed = std::count_if(mappings.begin(), mappings.end(), changes);
+  state.calls.charge_mappings(EntryPoint::k_cuMemSetAccess, static_cast<uint64_t>(changed));
   if (state.memory.live_mappings() > state.config.max_mappings) return CUDA_ERROR_OUT_OF_MEMORY;
   for (size_t i = 0; i < count; ++i) {
     for (Mapping* mapping : mappings) {

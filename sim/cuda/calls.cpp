@@ -67,6 +67,7 @@ void Calls::reset_counters() {
   total_ = 0;
   virtual_ns_ = 0;
   extra_ns_ = 0;
+  spared_ns_ = 0;
 }
 
 int Calls::due_fault(EntryPoint entry) {

@@ -38,10 +38,12 @@ class Calls {
     virtual_ns_ += costs_ns_[index];
     return faults_.empty() && lasting_ == 0 ? 0 : due_fault(entry);
   }
-  // A call that worked on this many mappings: the per-mapping reading pays for each, the per-call one for
-  // one.
+  // A call that changed this many mappings: the per-mapping reading pays for each, and for none where nothing
+  // changed; the per-call one for one.
   void charge_mappings(EntryPoint entry, uint64_t mappings) {
-    if (mappings > 1) extra_ns_ += costs_ns_[static_cast<size_t>(entry)] * (mappings - 1);
+    const uint64_t cost_ns = costs_ns_[static_cast<size_t>(entry)];
+    if (mappings == 0) spared_ns_ += cost_ns;
+    if (mappings > 1) extra_ns_ += cost_ns * (mappings - 1);
   }
 
   void inject(EntryPoint entry, uint64_t nth_from_now, int result);
@@ -54,7 +56,7 @@ class Calls {
   uint64_t count(EntryPoint entry) const { return counts_[static_cast<size_t>(entry)]; }
   uint64_t total() const { return total_; }
   uint64_t virtual_ns() const { return virtual_ns_; }
-  uint64_t virtual_ns_per_mapping() const { return virtual_ns_ + extra_ns_; }
+  uint64_t virtual_ns_per_mapping() const { return virtual_ns_ + extra_ns_ - spared_ns_; }
 
  private:
   struct Fault {
@@ -71,6 +73,7 @@ class Calls {
   uint64_t total_ = 0;
   uint64_t virtual_ns_ = 0;
   uint64_t extra_ns_ = 0;
+  uint64_t spared_ns_ = 0;
 };
 
 }  // namespace spillway::sim

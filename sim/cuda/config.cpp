@@ -87,6 +87,7 @@ bool set_access_cost(Parsed in) {
 }
 bool set_costs(Parsed in) {
   in.config->costs_file = std::string(in.value);
+  if (in.value == "h100") in.config->access_cost_per_mapping = true;  // as it does there
   return !in.value.empty();
 }
 bool set_shared(Parsed in) {
@@ -178,7 +179,7 @@ constexpr Key kKeys[] = {
     {"completion", "instant, late or run-ahead", set_completion},
     {"seed", "a number", set_seed},
     {"set_access_cost", "per-call or per-mapping", set_access_cost},
-    {"costs", "cheap, dear or the name of a JSON file", set_costs},
+    {"costs", "cheap, dear, h100 or the name of a JSON file", set_costs},
     {"shared", "the name of a file", set_shared},
     {"vmm", "on or off", set_vmm},
     {"host_vmm", "on or off", set_host_vmm},

@@ -39,15 +39,35 @@ constexpr Cost kDear[] = {
     {EntryPoint::k_cuMemUnmap, 25600},
 };
 
+// The driver probe on an H100 80GB HBM3, driver 580.159.04 (bench/driver_probe/measured_costs.json).
+constexpr Cost kH100[] = {
+    {EntryPoint::k_cuMemAddressReserve, 1121}, {EntryPoint::k_cuMemAddressFree, 933},
+    {EntryPoint::k_cuMemCreate, 13958},        {EntryPoint::k_cuMemMap, 1093},
+    {EntryPoint::k_cuMemSetAccess, 28912},     {EntryPoint::k_cuMemUnmap, 19900},
+    {EntryPoint::k_cuMemRelease, 14022},       {EntryPoint::k_cuMemAlloc, 74301},
+    {EntryPoint::k_cuMemFree, 47333},          {EntryPoint::k_cuMemHostAlloc, 885023},
+    {EntryPoint::k_cuMemFreeHost, 355650},     {EntryPoint::k_cuMemGetInfo, 6821},
+    {EntryPoint::k_cuEventCreate, 274},        {EntryPoint::k_cuEventDestroy, 200},
+    {EntryPoint::k_cuEventRecord, 338},        {EntryPoint::k_cuEventQuery, 397},
+    {EntryPoint::k_cuEventSynchronize, 477},   {EntryPoint::k_cuStreamWaitEvent, 324},
+    {EntryPoint::k_cuStreamQuery, 350},        {EntryPoint::k_cuStreamSynchronize, 448},
+    {EntryPoint::k_cuCtxSynchronize, 667},     {EntryPoint::k_cuLaunchKernel, 4293},
+    {EntryPoint::k_cuMemcpyAsync, 5827},       {EntryPoint::k_cuMemsetD8Async, 1191},
+};
+
+template <size_t kCount>
+void take(const Cost (&costs)[kCount], std::array<uint64_t, kEntryPoints>& costs_ns) {
+  for (const Cost& cost : costs) costs_ns[static_cast<size_t>(cost.entry)] = cost.ns;
+}
+
 }  // namespace
 
 std::string load_costs(const std::string& file, std::array<uint64_t, kEntryPoints>* costs_ns) {
   costs_ns->fill(0);
-  for (const Cost& cost : kDefaults) (*costs_ns)[static_cast<size_t>(cost.entry)] = cost.ns;
-  if (file == "dear") {
-    for (const Cost& cost : kDear) (*costs_ns)[static_cast<size_t>(cost.entry)] = cost.ns;
-  }
-  if (file.empty() || file == "cheap" || file == "dear") return "";
+  take(kDefaults, *costs_ns);
+  if (file == "dear") take(kDear, *costs_ns);
+  if (file == "h100") take(kH100, *costs_ns);
+  if (file.empty() || file == "cheap" || file == "dear" || file == "h100") return "";
 
   std::string where = "key 'costs', value '" + file + "': ";
   std::ifstream in(file);

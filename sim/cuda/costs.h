@@ -11,8 +11,9 @@
 
 namespace spillway::sim {
 
-// Fills the table from the defaults; "dear" is the dearer run, "cheap" or "" the other, and any other name is
-// that of a file, whose rows come on top; "" or one line of what is wrong.
+// Fills the table from the defaults; "dear" is the dearer run, "h100" what was measured there, "cheap" or ""
+// the other run, and any other name is that of a file, whose rows come on top; "" or one line of what is
+// wrong.
 std::string load_costs(const std::string& file, std::array<uint64_t, kEntryPoints>* costs_ns);
 
 }  // namespace spillway::sim

@@ -21,8 +21,10 @@
  *   seed:N                   of the order and of the answers to queries, 1
  *   set_access_cost:per-call|per-mapping
  *                            the reading that spwSimVirtualNs gives, per-call
- *   costs:cheap|dear|FILE    what a call takes: of two published runs of one program on an A100 the cheaper (7.6 us
- *                            for a cuMemCreate of 2 MiB) or the dearer (193 us); or JSON: {"costs_ns": {"cuMemMap":
+ *   costs:cheap|dear|h100|FILE
+ *                            what a call takes: of two published runs of one program on an A100 the cheaper (7.6 us
+ *                            for a cuMemCreate of 2 MiB) or the dearer (193 us); what an H100 was measured to take,
+ *                            which it asks for each mapping; or JSON: {"costs_ns": {"cuMemMap":
  *                            1050, ...}}, as the driver probe prints it, cheap
  *   shared:FILE              processes that name the same file share the memory of the devices: what one holds,
  *                            until it ends, the others lack

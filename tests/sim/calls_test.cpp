@@ -98,6 +98,23 @@ TEST_F(CallsTest, VirtualTimeReadsBothWays) {
   spwSimResetCounters();
   SIM_OK(cuMemSetAccess(again, 2 * kPage, &desc, 1));
   EXPECT_EQ(spwSimVirtualNs(), 2 * per_call);
+  SIM_OK(cuMemSetAccess(again, 2 * kPage, &desc, 1));
+  EXPECT_EQ(spwSimVirtualNs(), 2 * per_call) << "granted already";
+  spwSimResetCounters();
+  SIM_OK(cuMemUnmap(again, 2 * kPage));
+  const uint64_t unmapped = spwSimVirtualNs();
+  EXPECT_GT(unmapped, 0u);
+  EXPECT_EQ(unmapped % 2, 0u) << "each is paid for";
+}
+
+TEST_F(CallsTest, AnH100IsPaidByTheMapping) {
+  start("costs:h100");
+  const CUdeviceptr at = reserve(4 * kPage);
+  const CUmemAccessDesc desc = read_write();
+  for (size_t i = 0; i < 4; ++i) SIM_OK(cuMemMap(at + i * kPage, kPage, 0, create(), 0));
+  spwSimResetCounters();
+  SIM_OK(cuMemSetAccess(at, 4 * kPage, &desc, 1));
+  EXPECT_EQ(spwSimVirtualNs(), 4 * 28912u);
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+// Extents: handles of several pages. The driver asks as much for a handle of 32 MiB as for one of 2 MiB (to
+// create, map, unmap and release it), so what is first touched while memory is plentiful is taken in extents.
+//
+// An extent is a *unit*: its pages are mapped at home in a row, shown by a view in a row and all of them, and
+// released, moved, lent and shown to other processes together; all have one owner. In place each is used like
+// any other. A page that is a handle of its own is a unit too. Which pages are an extent changes only where
+// they are created and released, under the arena's lock, while no heap has them.
+//
+// What is free of an extent of which another part is used serves nobody but its heap, where it is: therefore
+// the bound on when extents are made (PageStore::may_make_extents; docs/decisions/extents.md).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "allocator/bitmap.h"
+#include "allocator/cached_range.h"
+#include "allocator/page.h"
+
+namespace spillway {
+
+constexpr uint32_t kExtentPages = 16;
+
+inline PageRun unit_of(const Page* pages, PageId id) {
+  const uint32_t place = pages[id].place;
+  return place == 0 ? PageRun{id, 1} : PageRun{id + 1 - place, kExtentPages};
+}
+
+// How full a device may become with extents. A heap that has hardly freed anything, or spends memory for
+// calls (Purchase), makes some: as long as half is left where several heaps have pages, an eighth otherwise.
+enum class ExtentRoom : uint8_t { kNone, kHalf, kMost };
+
+// Free pages, as views, other heaps and the driver can have them.
+struct FreeUnits {
+  std::vector<PageRun> singles;  // runs of pages that are handles of their own
+  std::vector<PageId> extents;   // the first pages of those wholly free
+
+  uint32_t single_pages() const {
+    uint32_t pages = 0;
+    for (const PageRun& run : singles) pages += run.count;
+    return pages;
+  }
+  uint32_t extent_pages() const { return static_cast<uint32_t>(extents.size()) * kExtentPages; }
+};
+
+// Lists the units all of whose pages are free, in the order of their numbers. `next_run(from, &end)` returns
+// the first free page from `from` on, `last` where there is none, and where its run ends; `in_extents` says
+// which pages are in some.
+template <typename NextRun>
+FreeUnits list_free_units(const Page* pages, const Bitmap& in_extents, PageId last, NextRun next_run) {
+  FreeUnits units;
+  PageId end = 0;
+  for (PageId id = next_run(0, &end); id < last; id = next_run(end, &end)) {
+    while (id < end) {
+      if (!in_extents.test(id)) {
+        const PageId next = in_extents.next_set(id);
+        const PageId until = in_extents.test(next) ? std::min(next, end) : end;
+        units.singles.push_back({id, until - id});
+        id = until;
+        continue;
+      }
+      const PageRun unit = unit_of(pages, id);
+      if (unit.first == id && end - id >= unit.count) units.extents.push_back(id);
+      id = std::min(unit.first + unit.count, end);
+    }
+  }
+  return units;
+}
+
+// Drops the pages of extents that are not there whole and in a row, and what comes after the first `most`
+// pages; the extent that these end in stays whole.
+void keep_units(const Page* pages, std::vector<PageId>& ids, size_t most = SIZE_MAX);
+// Adds what lacks to whole units, in place of each unit's first page there.
+void widen_to_units(const Page* pages, std::vector<PageId>& ids);
+
+}  // namespace spillway
