@@ -156,6 +156,18 @@ TEST(Extents, OfAListTheWholeOnesAreKept) {
   EXPECT_EQ(pages, pages_from(0, 2 * kExtentPages));
 }
 
+TEST_F(StoreExtents, AHeapReleasesWholeOnesOnly) {
+  const ArenaLock lock(of.mutex);
+  const Lock heap_lock(owner->mutex);
+  ASSERT_TRUE(create(2 * kExtentPages).ok());
+  owner->add_free(0, created);
+  std::vector<PageId> pages = pages_from(0, created - 3);
+  SPW_EXPECT_OK(owner->release_free(pages));
+  EXPECT_EQ(pages, pages_from(0, kExtentPages));
+  EXPECT_EQ(owner->pages().free_count(), kExtentPages);
+  expect_agrees();
+}
+
 // ---- In an arena
 
 TEST(Extents, FirstTouchAsksTheDriverLittleAndSoDoesATrim) {
