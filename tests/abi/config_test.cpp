@@ -427,9 +427,9 @@ TEST(Conf, OnlyWhatMayChangeDoesSoOnceADeviceIsUsed) {
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc(4096, 0, nullptr, &block) == SPW_OK);
-    const char* const values[] = {"1%",    "4KiB", "64KiB",   "7",       "all",   "malloc",
-                                  "guard", "host", "refuse",  "on",      "off",   "1s",
-                                  "idle",  "lz4",  "SIGUSR1", "threads", "pinned"};
+    const char* const values[] = {"1%",    "4KiB", "64KiB",   "7",       "all",    "malloc",
+                                  "guard", "host", "refuse",  "on",      "off",    "1s",
+                                  "idle",  "lz4",  "SIGUSR1", "threads", "pinned", "sync"};
     for (const auto& [name, may_change] : options) {
       const std::string before = value_of(name.c_str());
       spw_status status = SPW_ERROR_CONFIG;
