@@ -60,6 +60,7 @@ Status Trimming::trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given, 
   const ScopedContext context(*parts_.driver, parts_.context.get());
   if (!context.status().ok()) return context.status();
   const std::vector<Heap*> all = heaps_.all();
+  if (Status gone = context_gone(*parts_.driver); !gone.ok()) return gone;
   if (heaps_.any_capturing(all)) {  // mutant: trim-captures
     return Status::invalid_state("trim while a stream is being captured: nothing can be unmapped now");
   }

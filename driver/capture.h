@@ -14,6 +14,14 @@ inline bool is_capturing(const Driver& driver, CUstream stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// What a driver answers of a context that was reset or destroyed, where it is entered all the same; ok otherwise.
+inline Status context_gone(const Driver& driver) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult answer = driver.cuStreamIsCapturing(CU_STREAM_LEGACY, &status);
+  const bool is_gone = answer == CUDA_ERROR_CONTEXT_IS_DESTROYED || answer == CUDA_ERROR_INVALID_CONTEXT;
+  return is_gone ? driver.check(answer, "cuStreamIsCapturing") : Status();
+}
+
 // While it lives, driver calls that a capture of this thread would forbid are allowed: creating and mapping
 // memory, questions about events. The Driver must outlive it.
 class RelaxedCapture {

@@ -35,7 +35,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     job = parser.add_mutually_exclusive_group()
     job.add_argument("--pack", type=Path, metavar="FILE_OR_DIR", help="an archive (.tar.xz, .tar.gz) or a folder")
     job.add_argument(
-        "--record", type=Path, metavar="RESULTS", help="the folder of results; `none` takes all results out"
+        "--record", type=Path, metavar="RESULTS", help="the folder of results; `none`: only the page, anew"
     )
     parser.add_argument("--build", type=Path, default=ROOT / BUILD, help="what to pack; build/release")
     parser.add_argument("--results", type=Path, default=Path("proof"), help="folder of results; ./proof")
@@ -98,9 +98,8 @@ def run(options: argparse.Namespace) -> int:
     if options.pack:
         print(pack(options.pack, options.build.resolve(), find_python(options.python, ROOT)))
     elif options.record:
-        nothing = str(options.record) == "none"
-        record.record({"stages": {}} if nothing else read(options.record))
-        print(f"written: {record.DOCUMENT}" + ("" if nothing else f", {record.COSTS}"))
+        record.record(None if str(options.record) == "none" else read(options.record))
+        print(f"written: {record.DOCUMENT}, {record.COSTS}")
     else:
         return prove(options)
     return 0

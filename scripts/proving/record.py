@@ -1,21 +1,27 @@
-"""Puts what a run found into docs/hardware-proof.md, and its costs where the simulated device loads them."""
+"""Keeps what a run found in docs/hardware, and makes docs/hardware-proof.md anew from all runs that are kept there."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .claims import OPEN, Row, all_claims, judge, judge_test, outcomes_of_tests, report_of
 from .layout import ROOT, UnusableError
+from .results import read
 
 DOCUMENT = ROOT / "docs" / "hardware-proof.md"
+RUNS = ROOT / "docs" / "hardware"
 COSTS = ROOT / "bench" / "driver_probe" / "measured_costs.json"
 
 NO_RUN = """**No hardware run yet.** Every row below is a reading of documentation or of other people's measurements
 until this line names a device, a driver version and the date of a run."""
+# Of the machine, and of how the stages ran, which no claim asks for.
+LEFT_OUT = ("files", "parcel", "missing_libraries", "system", "python", "libc", "nvcc")
+
+Run = Mapping[str, Any]
 
 
 def columns(rows: list[list[str]]) -> str:
@@ -26,34 +32,49 @@ def run_of(row: Row) -> str:
     return row.outcome + (f": {row.found}" if row.found and row.outcome != OPEN else "")
 
 
-def claims_table(results: Mapping[str, Any]) -> str:
-    rows = [["claim", "what rests on it", "field of the report", "holds where", "if not", "run"], ["---"] * 6]
-    report = report_of(results)
+def device_of(run: Run) -> str:
+    name: str = report_of(run).get("device", {}).get("name", "unknown device")
+    return name
+
+
+def heads(runs: Sequence[Run]) -> list[str]:
+    return [device_of(run) for run in runs] or ["run"]
+
+
+def claims_table(runs: Sequence[Run]) -> str:
+    rows = [["claim", "what rests on it", "field of the report", "holds where", "if not", *heads(runs)]]
+    rows.append(["---"] * len(rows[0]))
+    reports = [report_of(run) for run in runs] or [{}]
     for claim in all_claims()["claims"]:
         fields = ", ".join(f"`{field}`" for field in claim["fields"])
-        run = run_of(judge(claim, report))
-        rows.append([claim["claim"], claim["rests"], fields, claim["holds"], claim["if_not"], run])
+        found = [run_of(judge(claim, report)) for report in reports]
+        rows.append([claim["claim"], claim["rests"], fields, claim["holds"], claim["if_not"], *found])
     return columns(rows)
 
 
-def tests_table(results: Mapping[str, Any]) -> str:
-    rows = [["claim", "what rests on it", "test", "run"], ["---"] * 4]
-    outcomes = outcomes_of_tests(results)
+def tests_table(runs: Sequence[Run]) -> str:
+    rows = [["claim", "what rests on it", "test", *heads(runs)]]
+    rows.append(["---"] * len(rows[0]))
+    outcomes = [outcomes_of_tests(run) for run in runs] or [{}]
     for claim in all_claims()["tests"]:
-        rows.append([claim["claim"], claim["rests"], claim["test"], run_of(judge_test(claim, outcomes))])
+        rows.append(
+            [claim["claim"], claim["rests"], claim["test"], *(run_of(judge_test(claim, of)) for of in outcomes)]
+        )
     return columns(rows)
 
 
-def headline(results: Mapping[str, Any]) -> str:
-    if not results["stages"]:
-        return NO_RUN
-    probe, facts = report_of(results), results["stages"].get("facts", {"found": {}})["found"]
+def headline(runs: Sequence[Run]) -> str:
+    return "\n".join(map(headline_of, runs)) or NO_RUN
+
+
+def headline_of(run: Run) -> str:
+    probe, facts = report_of(run), run["stages"].get("facts", {"found": {}})["found"]
     driver = probe["driver"]["version"]
-    versions = [f"CUDA {driver // 1000}.{driver % 1000 // 10}", f"driver {facts.get('driver_release') or 'unknown'}"]
-    return (
-        f"**Run on {probe['device']['name']}**, {', '.join(versions)}, on {results['started'][:10]},\n"
-        f"of commit {results.get('commit', 'unknown')[:12]}. The column `run` is from it."
-    )
+    release = facts.get("driver_release")
+    versions = f"CUDA {driver // 1000}.{driver % 1000 // 10}" + (f", driver {release}" if release else "")
+    note = f" {run['note']}" if "note" in run else ""
+    commit = run.get("commit", "unknown")[:12]
+    return f"- **{device_of(run)}**, {versions}, on {run['started'][:10]}, of commit {commit}.{note}"
 
 
 def between(text: str, name: str, new: str) -> str:
@@ -65,29 +86,53 @@ def between(text: str, name: str, new: str) -> str:
     return text[: found.end(1)] + new + "\n" + text[found.start(2) :]
 
 
-def document(text: str, results: Mapping[str, Any]) -> str:
+def document(text: str, runs: Sequence[Run]) -> str:
     """The document with its three parts made anew."""
-    text = between(text, "run", headline(results))
-    text = between(text, "claims", claims_table(results))
-    return between(text, "tests", tests_table(results))
+    text = between(text, "run", headline(runs))
+    text = between(text, "claims", claims_table(runs))
+    return between(text, "tests", tests_table(runs))
 
 
-def costs_of(results: Mapping[str, Any]) -> dict[str, Any]:
-    probe = report_of(results)
+def costs_of(run: Run) -> dict[str, Any]:
+    probe = report_of(run)
     return {
         "device": probe["device"]["name"],
         "driver_version": probe["driver"]["version"],
-        "date": results["started"][:10],
+        "date": run["started"][:10],
         "costs_ns": probe["costs_ns"],
     }
 
 
-def record(results: Mapping[str, Any], document_file: Path = DOCUMENT, costs_file: Path = COSTS) -> None:
-    """Of no results: the document says again that there is no run. Errors: UnusableError, of a simulated run."""
+def kept_of(results: Run) -> dict[str, Any]:
+    """What was found, without the machine's own and without each step."""
+    stages = {
+        name: {"found": {key: value for key, value in stage["found"].items() if key not in LEFT_OUT}}
+        for name, stage in results["stages"].items()
+    }
+    first = {key: results[key] for key in ("started", "commit", "note") if key in results}
+    return {"schema_version": 1, "simulated": False, **first, "stages": stages}
+
+
+def check(results: Run) -> None:
+    """Errors: UnusableError, of a simulated run and of one without the probe."""
     if results.get("simulated") or report_of(results).get("simulated"):
         raise UnusableError("these results are of the simulated device; what is recorded is of hardware")
-    if results["stages"]:
-        if look := [name for name in ("device", "costs_ns") if name not in report_of(results)]:
-            raise UnusableError(f"these results lack the probe's {' and '.join(look)}: run the stage probe")
-        costs_file.write_text(json.dumps(costs_of(results), indent=2) + "\n")
-    document_file.write_text(document(document_file.read_text(), results))
+    if look := [name for name in ("device", "costs_ns") if name not in report_of(results)]:
+        raise UnusableError(f"these results lack the probe's {' and '.join(look)}: run the stage probe")
+
+
+def record(
+    results: Run | None, document_file: Path = DOCUMENT, costs_file: Path = COSTS, runs_folder: Path = RUNS
+) -> None:
+    """Without results, only the page is made anew. Errors: UnusableError; nothing is written then."""
+    if results is not None:
+        check(results)
+        device = re.sub(r"\W+", "-", device_of(results)).strip("-").lower()
+        runs_folder.mkdir(parents=True, exist_ok=True)
+        file = runs_folder / f"{results['started'][:10]}-{device}.json"
+        file.write_text(json.dumps(kept_of(results), indent=1) + "\n")
+    runs = [read(file) for file in sorted(runs_folder.glob("*.json"))]
+    text = document(document_file.read_text(), runs)
+    if runs:
+        costs_file.write_text(json.dumps(costs_of(runs[0]), indent=2) + "\n")
+    document_file.write_text(text)
