@@ -31,6 +31,10 @@ constexpr std::nullptr_t kWords = nullptr;
 template <>
 constexpr auto kWords<Flag> = std::to_array<Word<Flag>>({{"on", true}, {"off", false}});
 template <>
+constexpr auto kWords<Profile> = std::to_array<Word<Profile>>({{"ordinary", Profile::kOrdinary},
+                                                               {"careful", Profile::kCareful},
+                                                               {"plain", Profile::kPlain}});
+template <>
 constexpr auto kWords<Backend> = std::to_array<Word<Backend>>({{"vmm", Backend::kVmm},
                                                                {"malloc", Backend::kMalloc}});
 template <>
@@ -340,6 +344,16 @@ Config::Config() {
 #undef SPW_OPTION
 }
 
+void Config::follow_profile() {
+  Config wanted;
+  if (profile == Profile::kCareful) wanted.share_edges = false;
+  if (profile == Profile::kPlain) wanted.backend = Backend::kMalloc;
+#define SPW_OPTION(name, Type, fallback, allowed, since, run_time, help) \
+  if (!named_.contains(#name)) name = wanted.name;
+#include "abi/options.inc"
+#undef SPW_OPTION
+}
+
 std::vector<std::string> Config::apply(std::string_view text, const std::string& source) {
   std::vector<std::string> complaints;
   const Config before = *this;
@@ -348,8 +362,13 @@ std::vector<std::string> Config::apply(std::string_view text, const std::string&
     const std::string_view entry = trim(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (entry.empty()) continue;
-    if (auto complaint = apply_entry(*this, entry)) complaints.push_back(source + ": " + *complaint);
+    if (auto complaint = apply_entry(*this, entry)) {
+      complaints.push_back(source + ": " + *complaint);
+    } else {
+      named_.emplace(trim(entry.substr(0, entry.find(':'))));
+    }
   }
+  follow_profile();
   for (const std::string& complaint : refuse_beyond_machine(before, *this))
     complaints.push_back(fmt::format("{}: {}", source, complaint));
   return complaints;

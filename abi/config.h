@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +53,8 @@ struct BlockSize {
   static constexpr uint64_t kLargest = 16 << 20;
   uint64_t bytes = 0;
 };
+// How much of what drivers were found to do right is relied on: all, less, or nothing of virtual memory.
+enum class Profile : uint8_t { kOrdinary, kCareful, kPlain };
 enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
 enum class Overflow : uint8_t { kOff, kHost };
@@ -89,10 +93,24 @@ struct Config {
   // of the right ones those that are beyond the machine (machine_limits.h).
   std::vector<std::string> apply(std::string_view text, const std::string& source);
 
+  bool is_careful() const {
+    return profile != Profile::kOrdinary;
+  }
+  // What stays free on a device of that size, see ReserveSize.
+  uint64_t headroom_of(uint64_t total_bytes) const {
+    return reserve.headroom_of(total_bytes) * (is_careful() ? 2 : 1);
+  }
+
   // Errors: config (no such option).
   Result<std::string> value(std::string_view name) const;
   // Every option and its value, in table order.
   std::vector<std::pair<std::string, std::string>> values() const;
+
+ private:
+  // Sets what no text named to what the profile wants.
+  void follow_profile();
+
+  std::set<std::string, std::less<>> named_;  // by the texts that were applied
 };
 
 // The options that differ and cannot change once memory is in use, by name.

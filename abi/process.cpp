@@ -105,12 +105,16 @@ ArenaOptions Process::options_for(uint64_t total_bytes) const {
   options.limit_bytes = config_.limit.of(total_bytes);
   options.soft_limit_bytes = config_.soft_limit.of(total_bytes);
   options.reserve_bytes = config_.reserve.of(total_bytes);
-  options.headroom_bytes = config_.reserve.headroom_of(total_bytes);
+  options.headroom_bytes = config_.headroom_of(total_bytes);
   options.slack_percent = config_.slack.percent;
   options.use_vmm = config_.backend == Backend::kVmm;
   options.exportable = config_.ipc;
   options.share_edges = config_.share_edges;
   options.check_streams = config_.check_streams;
+  options.careful = config_.is_careful();
+  options.on_broken = [](const Status& found) {
+    std::fprintf(stderr, "spillway: the counters are wrong: %s\n", found.text().c_str());
+  };
   options.small_limit_bytes = config_.max_small_size.bytes;
   options.tracer = tracer_;
   return options;

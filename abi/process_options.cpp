@@ -43,7 +43,7 @@ std::span<const Process::RunTimeOption> Process::run_time_options() {
        .set_on_device =
            [](Arena& arena, const Config& config, uint64_t bytes) {
              Status status = arena.set_reserve(config.reserve.of(bytes));
-             return status.ok() ? arena.set_headroom(config.reserve.headroom_of(bytes)) : status;
+             return status.ok() ? arena.set_headroom(config.headroom_of(bytes)) : status;
            }},
       {.name = "slack",
        .set_on_device = [](Arena& arena, const Config& config,

@@ -173,6 +173,7 @@ Status Arena::make_live(Heap& heap, CachedRange& range, const Request& request, 
 
 Status Arena::serve_miss(Heap& heap, const Request& request, uint64_t bytes, uint64_t requested_bytes,
                          void** out) {
+  if (parts_.options.careful) check_now_and_then();
   SlowPath tried;
   tried.requested_bytes = requested_bytes;
   {

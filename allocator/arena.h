@@ -265,6 +265,8 @@ class Arena {
  private:
   Arena(std::shared_ptr<const Driver> driver, int device, const ArenaOptions& options);
 
+  // See ArenaOptions::careful. With no lock held.
+  void check_now_and_then();
   // `bytes` are found room for, `requested_bytes` counted as the program's.
   Status serve(uint64_t bytes, uint64_t requested_bytes, CUstream stream, void** out);
   // For a request of `bytes` that the heap's first guess did not serve, with no lock held. Kept out of the
@@ -314,6 +316,8 @@ class Arena {
   Borrowing borrowing_{parts_, heaps_};
   Ladder ladder_{parts_, heaps_, waits_, sources_, trimming_, borrowing_, views_};
   SlowPathLog slow_paths_;
+  std::atomic<uint64_t> misses_{0};  // where the arena is careful
+  std::atomic<bool> is_broken_{false};
   std::atomic<uint32_t> released_pools_{0};
 };
 

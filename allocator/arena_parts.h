@@ -41,7 +41,11 @@ struct ArenaOptions {
   uint64_t small_limit_bytes = 16384;      // requests up to this go to slabs; at most kLargestSmallBytes
   uint32_t most_mappings = kMostMappings;
   bool check_streams = false;  // whether each request on a stream that the program made asks which one it is
-  Tracer* tracer = nullptr;    // records what happens; outlives the arena
+  // A view is mapped only when the host has waited for what used its pages, and the arena validates itself
+  // now and then at a miss; `on_broken` (may be null) hears of the first failure.
+  bool careful = false;
+  void (*on_broken)(const Status& found) = nullptr;
+  Tracer* tracer = nullptr;  // records what happens; outlives the arena
 };
 
 struct ArenaParts {

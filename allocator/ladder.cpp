@@ -61,6 +61,7 @@ const Ladder::Row Ladder::kUnderLocks[] = {
 const Ladder::Row Ladder::kWithoutLocks[] = {
     {Rung::kHostWait, Memory::kDevice, Turns::kWhileItGives, true, &Ladder::has_too_many_views,
      &Ladder::retire_views},
+    {Rung::kHostWait, Memory::kDevice, Turns::kOnce, false, &Ladder::waits_for_view, &Ladder::wait_for_view},
     {Rung::kCount, Memory::kSource, Turns::kWhileItGives, true, nullptr, &Ladder::grow_source},
     {Rung::kHostWait, Memory::kAny, Turns::kOncePerGift, false, nullptr, &Ladder::wait_for_frees},
     {Rung::kHostWait, Memory::kDevice, Turns::kOncePerGift, false, nullptr, &Ladder::wait_for_device},
@@ -76,6 +77,7 @@ const Ladder::Row Ladder::kWithoutLocks[] = {
 
 Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried) {
   Miss miss{heap, request, bytes, tried};
+  miss.may_map_view = !parts_.options.careful;
   for (;;) {
     Result<Outcome> outcome = climb_under_locks(miss);
     // Only trying tells that the device is full below the limit: others' free memory makes up for that in a
@@ -147,7 +149,7 @@ Result<Ladder::Outcome> Ladder::climb_under_locks(Miss& miss) {
       if (outcome.ok()) miss.served.taken.lock = std::move(lock);
       return outcome;
     }
-    if (miss.round.too_many_views) break;
+    if (miss.round.too_many_views || miss.round.waits_for_view) break;
   }
   miss.context.reset();
   return Outcome::kInVain;
@@ -251,6 +253,11 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
       if (range != nullptr) return miss.serve(range);
     }
     const bool is_view = plan.kind == Plan::Kind::kView;
+    // Under capture there is no wait.
+    if (is_view && !miss.may_map_view && !heaps_.is_capturing(miss.heap)) {
+      miss.round.waits_for_view = true;
+      return Outcome::kSkipped;
+    }
     if (is_view && miss.may_retire_views && !views_.has_room(plan.new_pages + plan.full_pages)) {
       miss.round.too_many_views = true;
       return Outcome::kSkipped;
@@ -331,6 +338,12 @@ Result<Ladder::Outcome> Ladder::retire_views(Miss& miss) {
   miss.rung = Rung::kCount;  // counted here: the next round begins even where none went
   const RungTimer timer(parts_.counters, miss.tried);
   timer.finish(Rung::kHostWait, views_.retire_views(miss.round.lacks_page_tables));
+  return Outcome::kHelped;
+}
+
+Result<Ladder::Outcome> Ladder::wait_for_view(Miss& miss) {
+  if (Status status = waits_.synchronize(heaps_.all()); !status.ok()) return status;
+  miss.may_map_view = true;
   return Outcome::kHelped;
 }
 

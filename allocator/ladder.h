@@ -7,6 +7,8 @@
 //   -> a wait on the host for pending frees and for pools that were released
 //   -> what others give back, where they do -> a block in host memory -> out of memory
 //
+// A careful arena (ArenaOptions) maps a view behind a wait on the host, but under capture.
+//
 // A pool with a source climbs the same ladder; its memory comes in segments of that source, and no other
 // stream has any of it.
 //
@@ -75,6 +77,7 @@ class Ladder {
     uint32_t spent_turns = 0;  // rows of kWithoutLocks, one bit each
     bool has_waited = false;
     bool may_retire_views = true;
+    bool may_map_view = true;  // false, where the arena is careful, until the host has waited
     bool has_met_full_device = false;
     int gifts_asked = 0;
     std::optional<std::vector<std::shared_ptr<LastRungs::Entry>>> others{};  // that may still give something
@@ -88,6 +91,7 @@ class Ladder {
       bool device_is_full = false;
       bool found_pages = false;  // by waits on the device
       bool too_many_views = false;
+      bool waits_for_view = false;
       bool lacks_page_tables = false;  // a view was refused for want of memory
     } round{};
     std::optional<ScopedContext> context{};  // of this round
@@ -129,6 +133,7 @@ class Ladder {
   bool is_captured_pool(Miss& miss) SPW_REQUIRES(miss.heap.mutex);
   bool has_more_room(Miss& miss);
   bool has_too_many_views(Miss& miss);
+  bool waits_for_view(Miss& miss) { return miss.round.waits_for_view; }
   bool may_ask_others(Miss& miss);
 
   // The rungs.
@@ -141,6 +146,7 @@ class Ladder {
   Result<Outcome> map_within_limit(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> search_segments(Miss& miss) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Result<Outcome> retire_views(Miss& miss);
+  Result<Outcome> wait_for_view(Miss& miss);
   Result<Outcome> grow_source(Miss& miss);
   Result<Outcome> wait_for_frees(Miss& miss);
   Result<Outcome> wait_for_device(Miss& miss);

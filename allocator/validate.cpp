@@ -142,6 +142,14 @@ Status validate(const Heap& heap) {
   return {};
 }
 
+void Arena::check_now_and_then() {
+  constexpr uint64_t kMissesPerCheck = 256;
+  if (misses_.fetch_add(1, std::memory_order_relaxed) % kMissesPerCheck != 0) return;
+  const Status found = validate();
+  if (found.ok() || is_broken_.exchange(true) || parts_.options.on_broken == nullptr) return;
+  parts_.options.on_broken(found);
+}
+
 Status Arena::validate() const {
   const ArenaLock lock(parts_.mutex);
   const std::vector<Heap*> all = heaps_.all();

@@ -32,6 +32,7 @@ struct Options {
   std::string completion = "instant";
   std::string set_access_cost = "per-call";
   std::string costs = "cheap";
+  std::string profile = "ordinary";
   std::string output;
   uint32_t repeats = 1;
   int device = -1;
@@ -85,6 +86,7 @@ class TraceReplay {
     base_.set_access_cost =
         options.set_access_cost == "per-mapping" ? SetAccessCost::kPerMapping : SetAccessCost::kPerCall;
     base_.dear_costs = options.costs == "dear";
+    base_.profile = options.profile;
     base_.repeats = options.repeats;
     // Room for the worst of the peers, which reserves less than half again as much as is live.
     base_.capacity_bytes = 4 * program.peak_live_bytes + (uint64_t{4} << 30);
@@ -297,6 +299,9 @@ std::function<int()> add_replay_command(CLI::App& app) {
       ->add_option("--costs", options->costs,
                    "Published run whose costs of calls make virtual_driver_ns: the cheap or the dear one")
       ->check(CLI::IsMember({"cheap", "dear"}))
+      ->capture_default_str();
+  command->add_option("--profile", options->profile, "Spillway's option profile")
+      ->check(CLI::IsMember({"ordinary", "careful", "plain"}))
       ->capture_default_str();
   command
       ->add_option("--device", options->device,

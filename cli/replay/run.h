@@ -50,6 +50,7 @@ struct RunRequest {
   Completion completion = Completion::kInstant;
   SetAccessCost set_access_cost = SetAccessCost::kPerCall;
   bool dear_costs = false;
+  std::string profile = "ordinary";  // Spillway's option
   uint64_t capacity_bytes = 0;
   uint32_t repeats = 1;
   // Instead of counting, measure the processor time of a pass: the program is looped with instant completion

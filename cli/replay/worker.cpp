@@ -59,7 +59,8 @@ Result<RunResult> work(const ReplayProgram& program, const RunRequest& request) 
   clear_environment();
   const std::string path = request.sim_path.empty() ? default_sim_path() : request.sim_path;
   // The capacity is what the allocators have, to the last page: nothing else is on the device.
-  if (setenv("SPILLWAY_CONF", "reserve:0", 1) != 0 || setenv("SPILLWAY_LIBCUDA", path.c_str(), 1) != 0 ||
+  const std::string options = "reserve:0,profile:" + request.profile;
+  if (setenv("SPILLWAY_CONF", options.c_str(), 1) != 0 || setenv("SPILLWAY_LIBCUDA", path.c_str(), 1) != 0 ||
       setenv("SPILLWAY_SIM", sim_settings(request).c_str(), 1) != 0) {
     return Status::internal("the environment of the worker cannot be set");
   }

@@ -27,6 +27,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 using testing::StartsWith;
 
 std::string value_of(const char* name) {
@@ -121,6 +122,7 @@ TEST(ConfigText, EveryWordThatIsAllowedReadsAndPrintsAsItself) {
     std::vector<std::string> words;
   };
   const Option options[] = {
+      {"profile", "ordinary, careful or plain", {"ordinary", "careful", "plain"}},
       {"share_edges", "on or off", {"on", "off"}},
       {"backend", "vmm or malloc", {"vmm", "malloc"}},
       {"debug", "off or guard", {"off", "guard"}},
@@ -144,6 +146,60 @@ TEST(ConfigText, EveryWordThatIsAllowedReadsAndPrintsAsItself) {
     const std::string said = "; allowed: " + option.allowed + "; it stays " + option.words.back();
     EXPECT_THAT(config.apply(option.name + ":nonsense", "t"), ElementsAre(HasSubstr(said)));
   }
+}
+
+// Values of the options that profiles change.
+std::string changed_by_profile(const Config& config) {
+  std::string text;
+  for (const char* name : {"profile", "share_edges", "backend"}) text += config.value(name).value() + " ";
+  return text;
+}
+
+TEST(ConfigText, AProfileChangesWhatNobodyNamed) {
+  Config config;
+  EXPECT_EQ(changed_by_profile(config), "ordinary on vmm ");
+  EXPECT_THAT(config.apply("profile:careful", "t"), IsEmpty());
+  EXPECT_EQ(changed_by_profile(config), "careful off vmm ");
+  EXPECT_THAT(config.apply("profile:plain", "t"), IsEmpty());
+  EXPECT_EQ(changed_by_profile(config), "plain on malloc ");
+  EXPECT_THAT(config.apply("profile:ordinary", "t"), IsEmpty());
+  EXPECT_EQ(config.values(), [] {
+    Config named;
+    named.apply("profile:ordinary", "t");
+    return named.values();
+  }());
+  EXPECT_EQ(changed_by_profile(config), "ordinary on vmm ");
+}
+
+TEST(ConfigText, WhatTheUserNamesWinsOverTheProfile) {
+  // Whichever comes first, in one text or in several.
+  for (const char* text : {"profile:careful,share_edges:on", "share_edges:on,profile:careful"}) {
+    Config config;
+    EXPECT_THAT(config.apply(text, "t"), IsEmpty());
+    EXPECT_EQ(changed_by_profile(config), "careful on vmm ");
+  }
+  Config config;
+  EXPECT_THAT(config.apply("backend:vmm,limit:1GiB", "t"), IsEmpty());
+  EXPECT_THAT(config.apply("profile:plain", "t"), IsEmpty());
+  EXPECT_EQ(changed_by_profile(config), "plain on vmm ");
+  EXPECT_EQ(config.limit.of(0), kGiB);
+  // A mistake names nothing.
+  Config mistaken;
+  EXPECT_THAT(mistaken.apply("share_edges:maybe,profile:careful", "t"), SizeIs(1));
+  EXPECT_EQ(changed_by_profile(mistaken), "careful off vmm ");
+}
+
+TEST(ConfigText, ACarefulProfileLeavesTwiceAsMuchFree) {
+  const uint64_t total = 80 * kGiB;
+  Config config;
+  const uint64_t ordinary = config.headroom_of(total);
+  EXPECT_GT(ordinary, 0U);
+  for (const char* profile : {"profile:careful", "profile:plain"}) {
+    EXPECT_THAT(config.apply(profile, "t"), IsEmpty());
+    EXPECT_EQ(config.headroom_of(total), 2 * ordinary);
+  }
+  EXPECT_THAT(config.apply("reserve:1GiB", "t"), IsEmpty());
+  EXPECT_EQ(config.headroom_of(total), 0U);
 }
 
 TEST(ConfigText, AFlagHasOtherSpellings) {
@@ -283,7 +339,8 @@ TEST(Conf, FileThenEnvironmentThenCall) {
     SPW_CHECK(value_of("reserve") == "4MiB");
     SPW_CHECK(
         value_of(nullptr) ==
-        "limit:1GiB,soft_limit:unlimited,reserve:4MiB,slack:13%,backend:vmm,share_edges:off,ipc:on,preload_"
+        "profile:ordinary,limit:1GiB,soft_limit:unlimited,reserve:4MiB,slack:13%,backend:vmm,share_edges:off,"
+        "ipc:on,preload_"
         "ipc:auto,"
         "preload_free:async,check_streams:off,"
         "max_small_size:16KiB,pinned_memory:off,pinned_limit:50%,pinned_ahead:0,pinned_threads:8,"
@@ -297,6 +354,28 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "trace:,trace_tail:unlimited,trace_stacks:off,"
         "live:on,live_interval:1000,live_dir:,strict:off,debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);
+  });
+}
+
+// Serves a request from free pages that lie apart, on a device that is full; returns the waits of the host.
+uint64_t waits_for_a_view() {
+  std::vector<void*> blocks(6);
+  for (void*& block : blocks) SPW_CHECK(spw_alloc(10 * kMiB, 0, nullptr, &block) == SPW_OK);
+  for (const size_t freed : {1u, 3u}) SPW_CHECK(spw_free(blocks[freed]) == SPW_OK);
+  void* view = nullptr;
+  SPW_CHECK(spw_alloc(20 * kMiB, 0, nullptr, &view) == SPW_OK);
+  return stats_of(0).host_waits;
+}
+
+TEST(Conf, ACarefulProfileWaitsBeforeAViewIsMapped) {
+  in_child({{"SPILLWAY_SIM", "capacity:64MiB"}}, [] {
+    const auto driver = start_device();
+    SPW_CHECK(waits_for_a_view() == 0);
+  });
+  in_child({{"SPILLWAY_SIM", "capacity:64MiB"}, {"SPILLWAY_CONF", "profile:careful"}}, [] {
+    const auto driver = start_device();
+    SPW_CHECK(waits_for_a_view() == 1);
+    SPW_CHECK(spw_conf_set("profile:ordinary") == SPW_ERROR_INVALID_STATE);
   });
 }
 
@@ -427,9 +506,9 @@ TEST(Conf, OnlyWhatMayChangeDoesSoOnceADeviceIsUsed) {
     const auto driver = start_device();
     void* block = nullptr;
     SPW_CHECK(spw_alloc(4096, 0, nullptr, &block) == SPW_OK);
-    const char* const values[] = {"1%",    "4KiB", "64KiB",   "7",       "all",    "malloc",
-                                  "guard", "host", "refuse",  "on",      "off",    "1s",
-                                  "idle",  "lz4",  "SIGUSR1", "threads", "pinned", "sync"};
+    const char* const values[] = {"1%",    "4KiB",    "64KiB",   "7",      "all", "malloc", "careful",
+                                  "guard", "host",    "refuse",  "on",     "off", "1s",     "idle",
+                                  "lz4",   "SIGUSR1", "threads", "pinned", "sync"};
     for (const auto& [name, may_change] : options) {
       const std::string before = value_of(name.c_str());
       spw_status status = SPW_ERROR_CONFIG;

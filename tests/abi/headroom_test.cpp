@@ -56,6 +56,15 @@ TEST(Headroom, AFullDeviceStillLaunchesWhatIsNew) {
   }
 }
 
+TEST(Headroom, ACarefulProfileLeavesTwiceAsMuch) {
+  in_child({{"SPILLWAY_SIM", kDevice}, {"SPILLWAY_CONF", "profile:careful"}}, [] {
+    const auto driver = start_device();
+    fill_device();
+    SPW_CHECK(free_bytes(*driver) >= 500 * kMiB && free_bytes(*driver) <= 560 * kMiB);
+    SPW_CHECK(spw_validate(0) == SPW_OK);
+  });
+}
+
 TEST(Headroom, OthersMemoryCountsAsItComes) {
   in_child({{"SPILLWAY_SIM", kDevice}}, [] {
     const auto driver = start_device();

@@ -121,6 +121,12 @@ TEST(RandomPrograms, AgreeWithTheModelWithoutSharedEdges) {
   run_seeds({.share_edges = false});
 }
 
+TEST(RandomPrograms, AgreeWithTheModelWhereTheArenaIsCareful) {
+  run_seeds({.share_edges = false, .careful = true, .on_broken = [](const Status& found) {
+               ADD_FAILURE() << found.text();
+             }});
+}
+
 TEST(RandomPrograms, AgreeWithTheModelWithoutVmm) {
   run_seeds({.use_vmm = false});
 }
