@@ -30,6 +30,8 @@ constexpr NumberOption kNumbers[] = {
      [](Options& o, int value) { o.mapped_bytes = static_cast<size_t>(value) << 30; }},
     {"--section-seconds", 1, 3600, 150, "after which a section is ended",
      [](Options& o, int value) { o.section_seconds = value; }},
+    {"--total-seconds", 1, 86400, 86400, "after which no section is begun, and the one that runs is ended",
+     [](Options& o, int value) { o.total_seconds = value; }},
     {"--max-mappings", 0, 10000000, 0,
      "live mappings at which the section mapping_limit stops, 0 leaves it out",
      [](Options& o, int value) { o.max_mappings = value; }},

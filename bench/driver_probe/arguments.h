@@ -21,6 +21,7 @@ struct Options {
   // How much address space is mapped to see what that takes.
   size_t mapped_bytes = size_t{32} << 30;
   int section_seconds = 150;
+  int total_seconds = 86400;
   std::string output;
   // Names of sections; empty: those that are on by default.
   std::vector<std::string> sections;

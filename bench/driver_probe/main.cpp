@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -41,11 +43,23 @@ Status check_names(const Options& options) {
   return {};
 }
 
-Json measure(const Options& options, const Section& section) {
-  if (section.measure != nullptr) return measure_alone(options, std::string(section.name));
+using Clock = std::chrono::steady_clock;
+
+// The same, with no more seconds for a section than are left of all.
+Options within(Options options, Clock::time_point end) {
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(end - Clock::now()).count();
+  options.section_seconds = static_cast<int>(std::clamp<int64_t>(left, 0, options.section_seconds));
+  return options;
+}
+
+Json measure(const Options& asked, Clock::time_point end, const Section& section) {
+  const auto measure_alone = [&](const std::string& name) {
+    return probe::measure_alone(within(asked, end), name);
+  };
+  if (section.measure != nullptr) return measure_alone(std::string(section.name));
   Json answers;
   for (const std::string_view question : section.questions) {
-    answers[std::string(question)] = measure_alone(options, fmt::format("{}.{}", section.name, question));
+    answers[std::string(question)] = measure_alone(fmt::format("{}.{}", section.name, question));
   }
   return answers;
 }
@@ -56,6 +70,7 @@ Status write(const Options& options, const Json& report) {
 }
 
 Status measure_all(const Options& options) {
+  const auto end = Clock::now() + std::chrono::seconds(options.total_seconds);
   Json report;
   report["schema_version"] = 1;
   report["complete"] = false;
@@ -64,7 +79,7 @@ Status measure_all(const Options& options) {
   report.update(describe(Session(options)));
   for (const Section& section : all_sections()) {
     if (!is_chosen(options, section.name)) continue;
-    report[std::string(section.name)] = measure(options, section);
+    report[std::string(section.name)] = measure(options, end, section);
     if (Status status = write(options, report); !status.ok()) return status;
   }
   report["complete"] = true;

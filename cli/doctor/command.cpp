@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor/checks.h"
+#include "cli/doctor/probe.h"
 #include "cli/output.h"
 #include "include/spillway/spillway.h"
 
@@ -23,6 +25,7 @@ using Json = nlohmann::ordered_json;
 
 struct DoctorOptions {
   bool json = false;
+  bool probe = false;
 };
 
 const char* word_of(CheckAnswer answer) {
@@ -45,7 +48,7 @@ std::string spill_directory() {
   return is_set ? text.data() : std::filesystem::temp_directory_path().string();
 }
 
-Json to_json(const Examination& found) {
+Json to_json(const Examination& found, const std::optional<Probed>& probed) {
   Json checks = Json::array();
   for (const Check& check : found.checks) {
     checks.push_back({{"name", check.name},
@@ -53,31 +56,58 @@ Json to_json(const Examination& found) {
                       {"answer", word_of(check.answer)},
                       {"detail", check.detail}});
   }
-  return {{"schema_version", 1}, {"can_serve", found.can_serve}, {"checks", std::move(checks)}};
+  Json out = {{"schema_version", 1}, {"can_serve", found.can_serve}, {"checks", std::move(checks)}};
+  if (!probed.has_value()) return out;
+  Json& profiles = out["profiles"] = Json::array();
+  for (const Verdict& verdict : probed->verdicts) {
+    profiles.push_back({{"device", verdict.device},
+                        {"device_name", verdict.device_name},
+                        {"driver", verdict.driver},
+                        {"profile", verdict.profile.has_value() ? Json(*verdict.profile) : Json(nullptr)},
+                        {"kept_in", verdict.kept_in.empty() ? Json(nullptr) : Json(verdict.kept_in)}});
+  }
+  return out;
 }
 
-std::string to_text(const Examination& found) {
+std::string to_text(const Verdict& verdict) {
+  const std::string what = fmt::format("The driver {} with {}", verdict.driver, verdict.device_name);
+  if (!verdict.profile.has_value()) return fmt::format("{}: which profile it deserves is not known.\n", what);
+  return fmt::format("{} deserves the profile {}: kept in {}.\n", what, *verdict.profile, verdict.kept_in);
+}
+
+std::string to_text(const Examination& found, const std::optional<Probed>& probed) {
   std::string text;
   for (const Check& check : found.checks) {
     const std::string name =
         check.device.has_value() ? fmt::format("{} {}", check.name, *check.device) : check.name;
     text += fmt::format("{:<30}{:<9}{}\n", name, word_of(check.answer), check.detail);
   }
+  if (probed.has_value())
+    for (const Verdict& verdict : probed->verdicts) text += to_text(verdict);
   return text + (found.can_serve ? "Spillway can serve here.\n" : "Spillway cannot serve here.\n");
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
+  return 1;
 }
 
 int run(const DoctorOptions& asked) {
   Examination found = examine_devices();
   std::vector<Check> host = examine_host(spill_directory());
   std::move(host.begin(), host.end(), std::back_inserter(found.checks));
-  // Texts of the system need not be UTF-8.
-  const Status status =
-      write_stdout(asked.json ? to_json(found).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"
-                              : to_text(found));
-  if (!status.ok()) {
-    std::fprintf(stderr, "spillway: %s\n", status.text().c_str());
-    return 1;
+  std::optional<Probed> probed;
+  if (asked.probe && found.can_serve) {
+    Result<Probed> answer = probe_devices();
+    if (!answer.ok()) return fail(answer.status());
+    probed = std::move(answer.value());
+    found.checks.insert(found.checks.end(), probed->checks.begin(), probed->checks.end());
   }
+  // Texts of the system need not be UTF-8.
+  const Status status = write_stdout(
+      asked.json ? to_json(found, probed).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"
+                 : to_text(found, probed));
+  if (!status.ok()) return fail(status);
   return found.can_serve ? 0 : 2;
 }
 
@@ -88,6 +118,8 @@ std::function<std::optional<int>()> add_doctor_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("doctor", "what this machine offers, and whether Spillway can serve");
   command->add_flag("--json", asked->json, "JSON instead of text");
+  command->add_flag("--probe", asked->probe,
+                    "try in 20 s what is relied on, and keep which profile the driver deserves");
   return [=]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     return run(*asked);

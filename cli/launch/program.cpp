@@ -15,16 +15,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "cli/own_folder.h"
+
 namespace spillway {
 namespace {
 
 namespace fs = std::filesystem;
-
-fs::path own_folder() {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  return error ? fs::path() : self.parent_path();
-}
 
 // The first of the folders that has the file.
 Result<std::string> folder_with(const char* file, const std::vector<fs::path>& folders, const char* what,

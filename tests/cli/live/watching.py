@@ -23,10 +23,12 @@ class Watched:
     spillway: str
     driver: str
     folder: str
+    libraries: str = ""  # where the command finds its own, if not beside it
 
     def environment(self) -> dict[str, str]:
         conf = f"live_dir:{self.folder},live_interval:100"
-        return os.environ | {"SPILLWAY_LIBCUDA": self.driver, "SPILLWAY_CONF": conf}
+        own = {"LD_LIBRARY_PATH": self.libraries} if self.libraries else {}
+        return os.environ | {"SPILLWAY_LIBCUDA": self.driver, "SPILLWAY_CONF": conf} | own
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         environment = self.environment() | more
