@@ -204,6 +204,7 @@ class Package(unittest.TestCase):
             "lib/sim/libcuda.so.1",
             "lib/sim/made_for",
             "bin/spillway",
+            "bin/driver_probe",
         ):
             self.assertIn(f"spillway/{name}", names)
         strangers = {name for name in names if not name.startswith(("spillway/", "spillway-"))}

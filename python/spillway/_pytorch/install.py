@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 
 from .._errors import SpillwayError, SpillwayWarning
 from .._library import library, option
-from . import build, captures, first_use, hooks, memory_info, plain, releases, settings
+from . import build, captures, first_use, hooks, memory_info, plain, profile, releases, settings
 
 Mode = Literal["auto", "full", "plain"]
 MODES = ("auto", "full", "plain")
@@ -88,6 +88,7 @@ def _install(mode: Literal["full", "plain"], pinned_memory: bool | None) -> None
         raise SpillwayError(f"the allocator '{other}' was chosen already: remove one of the two")
     settings.check_values(torch, os.environ)
     library()
+    asked.remarks += profile.follow()
     if pinned_memory is None:
         pinned_memory = option("pinned_memory") == "on"
     if mode == "plain":
