@@ -70,7 +70,7 @@ std::vector<PageStore::Mapping> PageStore::mappings_of(const std::vector<PageId>
 void PageStore::note_mapped(const Mapping& mapping, bool mapped) {
   mapping.set_mapped(mapped);
   uint32_t& mappings = mapping.alias == nullptr ? home_mappings_ : view_mappings_;
-  mappings += mapped ? 1 : -1;
+  mapped ? ++mappings : --mappings;
 }
 
 template <typename Are, typename Done>

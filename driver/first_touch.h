@@ -15,8 +15,8 @@ inline constexpr int kAnyNode = -1;
 // (CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID); kAnyNode where the driver knows none.
 int nearest_host_node(const Driver& driver);
 
-// Tells whether the node has processors of its own: a driver refuses its memory, or faults for it, where it has
-// none. True where the kernel does not say. `nodes` is the kernel's folder of them.
+// Tells whether the node has processors of its own: a driver refuses its memory, or faults for it, where it
+// has none. True where the kernel does not say. `nodes` is the kernel's folder of them.
 bool has_processors(int node, const std::string& nodes = "/sys/devices/system/node");
 
 // Makes every page of `base` present, zero where nothing was written. `base` is page-aligned. `threads` may

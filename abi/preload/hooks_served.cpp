@@ -69,8 +69,8 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
 }
 
 bool frees_wait() {
-  static const bool they_wait = Process::instance().config().preload_free == PreloadFree::kSync;
-  return they_wait;
+  static const bool kTheyWait = Process::instance().config().preload_free == PreloadFree::kSync;
+  return kTheyWait;
 }
 
 bool free_legacy(CUdeviceptr pointer) noexcept {

@@ -62,7 +62,8 @@ Json measure_page_tables(Session& session);
 // Finds how many mappings may live at once.
 Json find_mapping_limit(Session& session);
 
-// Questions that may end the process that asks: memory of the host, streams that are gone or captured, green contexts.
+// Questions that may end the process that asks: memory of the host, streams that are gone or captured, green
+// contexts.
 Json ask_host_memory(const Session& session, std::string_view question);
 Json ask_captured_stream(const Session& session, std::string_view question);
 Json ask_destroyed_stream(const Session& session, std::string_view question);

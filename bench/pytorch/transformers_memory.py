@@ -50,7 +50,7 @@ def llama(batch: int, length: int, *, layers: int = 16, **more: Any) -> Run:
     return Run("LlamaConfig", batch, length, {**LLAMA, "num_hidden_layers": layers}, **more)
 
 
-def sixteen_bits(config: str, batch: int, length: int, **sizes: int) -> Run:
+def sixteen_bits(config: str, batch: int, length: int, sizes: dict[str, int]) -> Run:
     return Run(config, batch, length, sizes, dtype="bfloat16")
 
 
@@ -64,24 +64,40 @@ RUNS = {
     "llama_checkpointed_autocast": llama(8, 2048, autocast=True, checkpoint=True),
     "llama_checkpointed_long": llama(2, 16384, layers=4, dtype="bfloat16", checkpoint=True),
     "qwen3_bf16": sixteen_bits(
-        *("Qwen3Config", 4, 2048),
-        **{"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16},
-        **{"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936},
+        "Qwen3Config",
+        4,
+        2048,
+        {
+            **{"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 16},
+            **{"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936},
+        },
     ),
     "gpt_neox_bf16": sixteen_bits(
-        *("GPTNeoXConfig", 4, 2048),
-        **{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "num_attention_heads": 16},
-        vocab_size=50304,
+        "GPTNeoXConfig",
+        4,
+        2048,
+        {
+            **{"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "num_attention_heads": 16},
+            **{"vocab_size": 50304},
+        },
     ),
     "gemma2_bf16": sixteen_bits(
-        *("Gemma2Config", 2, 2048),
-        **{"hidden_size": 1152, "intermediate_size": 4608, "num_hidden_layers": 8, "num_attention_heads": 8},
-        **{"num_key_value_heads": 4, "head_dim": 128, "vocab_size": 64000},
+        "Gemma2Config",
+        2,
+        2048,
+        {
+            **{"hidden_size": 1152, "intermediate_size": 4608, "num_hidden_layers": 8, "num_attention_heads": 8},
+            **{"num_key_value_heads": 4, "head_dim": 128, "vocab_size": 64000},
+        },
     ),
     "mixtral_bf16": sixteen_bits(
-        *("MixtralConfig", 2, 1024),
-        **{"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16},
-        **{"num_key_value_heads": 4, "vocab_size": 32000, "num_local_experts": 8},
+        "MixtralConfig",
+        2,
+        1024,
+        {
+            **{"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16},
+            **{"num_key_value_heads": 4, "vocab_size": 32000, "num_local_experts": 8},
+        },
     ),
     "gpt2_autocast": Run("GPT2Config", 8, 1024, autocast=True),
     "bert_autocast": Run("BertConfig", 16, 512, autocast=True, model="AutoModelForMaskedLM"),

@@ -51,10 +51,10 @@ SPW_API spw_status spw_free(void* pointer);
 SPW_API spw_status spw_record_stream(void* pointer, spw_stream stream);
 
 /* To be called before cuStreamDestroy, when nothing more will be enqueued on the stream: the driver gives its
- * handle to another and faults where it is named meanwhile, and this call keeps the two apart. What is free of
- * its memory serves other streams from then on, in order; its blocks, and those it was recorded on, stay valid
- * until they are freed. A stream that no memory was asked for on is ok, and so is a default stream. Errors:
- * SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_DRIVER. */
+ * handle to another and faults where it is named meanwhile, and this call keeps the two apart. What is free
+ * of its memory serves other streams from then on, in order; its blocks, and those it was recorded on, stay
+ * valid until they are freed. A stream that no memory was asked for on is ok, and so is a default stream.
+ * Errors: SPW_ERROR_INVALID_ARGUMENT (no such device), SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_stream_destroyed(int device, spw_stream stream);
 
 /* For a stream that another library owns, and may destroy without a word; to be called before the first

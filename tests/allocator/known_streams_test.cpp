@@ -98,8 +98,7 @@ TEST(KnownStreams, AgreeWithAModel) {
       std::vector<CUstream> expected;
       for (const auto& [known, row] : model) {
         ASSERT_EQ(streams.context_of(known), row.context);
-        if (row.context == in && row.flags == CU_STREAM_NON_BLOCKING)
-          expected.push_back(known);
+        if (row.context == in && row.flags == CU_STREAM_NON_BLOCKING) expected.push_back(known);
       }
       ASSERT_EQ(non_blocking(streams, in), expected) << "seed " << seed << ", step " << step;
     }
