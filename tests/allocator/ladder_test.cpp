@@ -53,7 +53,7 @@ TEST(Ladder, AMissThatAnotherStreamServesLooksOnceMore) {
   EXPECT_EQ(device.reports(), "");
 }
 
-// Tells whether work on a freed block still runs when a view shows its pages.
+// Tells whether the host waited before a view showed pages of a block that work was enqueued on.
 bool view_waits(const ArenaOptions& options) {
   Device device("capacity:64MiB,completion:late");
   const auto arena = device.arena(options);
@@ -63,13 +63,15 @@ bool view_waits(const ArenaOptions& options) {
   device.touch(stream, blocks[1], 10 * kMiB);
   for (const size_t freed : {1u, 3u}) SPW_EXPECT_OK(Arena::free(blocks[freed]));
   void* view = must_allocate(*arena, 20 * kMiB, stream);
-  const bool is_over = device.driver->cuStreamQuery(stream) == CUDA_SUCCESS;
+  const bool has_waited = arena->stats().rungs.host_wait.hits == 1;
   EXPECT_EQ(arena->stats().rungs.view.hits, 1);
-  EXPECT_EQ(arena->stats().rungs.host_wait.hits, is_over ? 1 : 0);
+  if (device.simulated()) {  // elsewhere the work may be over by itself
+    EXPECT_EQ(device.driver->cuStreamQuery(stream) == CUDA_SUCCESS, has_waited);
+  }
   for (const size_t live : {0u, 2u, 4u, 5u}) SPW_EXPECT_OK(Arena::free(blocks[live]));
   SPW_EXPECT_OK(Arena::free(view));
   EXPECT_EQ(device.reports(), "");
-  return is_over;
+  return has_waited;
 }
 
 TEST(Ladder, AViewIsMappedBehindRunningWorkUnlessTheArenaIsCareful) {
