@@ -104,6 +104,7 @@ Result<Heap*> StreamHeaps::open(const HeapKey& wanted) {
   Pool* pool = parts_.pools.claimed(key.pool);
   heap->count_for(pool == nullptr ? nullptr : &pool->bytes);
   parts_.pools.set_use_of(*heap);  // mutant: use-new-heap
+  heap->life.was_captured = key.ends_unseen && spillway::is_capturing(*parts_.driver, key.stream);
   entry.begin()->second = heap;
   serving_.merge(entry);
   return heap;

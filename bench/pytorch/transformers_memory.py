@@ -192,7 +192,12 @@ def main() -> int:
     for name in names:
         words = [sys.executable, __file__, "--run", name, f"--build={options.build}"]
         words += ["--simulated"] if options.simulated else []
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=RUN_SECONDS)
+        try:
+            done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"transformers_memory.py: {name}: not done in {RUN_SECONDS} s", file=sys.stderr)
+            failed += 1
+            continue
         print(done.stdout, end="", flush=True)
         failed += done.returncode != 0
     return min(failed, 1)

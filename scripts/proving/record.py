@@ -114,7 +114,12 @@ def kept_of(results: Run) -> dict[str, Any]:
 
 
 def check(results: Run) -> None:
-    """Errors: UnusableError, of a simulated run and of one without the probe."""
+    """Errors: UnusableError, of what is no run, of a simulated run and of one without the probe."""
+    stages = results["stages"].values()
+    if not all(isinstance(stage, dict) and isinstance(stage.get("found"), dict) for stage in stages):
+        raise UnusableError("these results have a stage without `found`")
+    if not isinstance(results.get("started"), str):
+        raise UnusableError("these results do not say when they `started`")
     if results.get("simulated") or report_of(results).get("simulated"):
         raise UnusableError("these results are of the simulated device; what is recorded is of hardware")
     if look := [name for name in ("device", "costs_ns") if name not in report_of(results)]:
@@ -125,14 +130,18 @@ def record(
     results: Run | None, document_file: Path = DOCUMENT, costs_file: Path = COSTS, runs_folder: Path = RUNS
 ) -> None:
     """Without results, only the page is made anew. Errors: UnusableError; nothing is written then."""
+    runs = {file.name: read(file) for file in runs_folder.glob("*.json")}
+    name = ""
     if results is not None:
         check(results)
         device = re.sub(r"\W+", "-", device_of(results)).strip("-").lower()
+        name = f"{results['started'][:10]}-{device}.json"
+        runs[name] = kept_of(results)
+    in_order = [runs[each] for each in sorted(runs)]
+    text = document(document_file.read_text(), in_order)
+    if name:
         runs_folder.mkdir(parents=True, exist_ok=True)
-        file = runs_folder / f"{results['started'][:10]}-{device}.json"
-        file.write_text(json.dumps(kept_of(results), indent=1) + "\n")
-    runs = [read(file) for file in sorted(runs_folder.glob("*.json"))]
-    text = document(document_file.read_text(), runs)
-    if runs:
-        costs_file.write_text(json.dumps(costs_of(runs[0]), indent=2) + "\n")
+        (runs_folder / name).write_text(json.dumps(runs[name], indent=1) + "\n")
+    if in_order:
+        costs_file.write_text(json.dumps(costs_of(in_order[0]), indent=2) + "\n")
     document_file.write_text(text)

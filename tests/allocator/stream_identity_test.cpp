@@ -246,10 +246,16 @@ TEST_F(StreamIdentity, AStreamWhoseEndMayBeUnseenIsNamedToTheDriverOnlyByWhoever
   EXPECT_EQ(device_.reports(), "");
 }
 
-TEST_F(StreamIdentity, UnderCaptureNoStreamIsAskedForItsNumber) {
+class CapturedStreams : public StreamIdentity, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(OfAnyEnd, CapturedStreams, testing::Bool());
+
+TEST_P(CapturedStreams, AreAskedForNoNumber) {
   const auto arena = device_.arena();
   const CUstream captured = make();
   const CUstream joined = make();
+  if (GetParam()) {
+    for (const CUstream stream : {captured, joined}) arena->expect_unseen_end(stream);
+  }
   SPW_EXPECT_OK(arena->begin_pool({0, 3}, [](CUstream) { return true; }));
   device_.begin_capture(captured);
   void* block = must_allocate(*arena, 4 * kMiB, captured);  // a stream that is seen for the first time

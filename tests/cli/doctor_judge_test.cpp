@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -34,6 +36,17 @@ std::string with(const char* field, const Json& value) {
   Json report = good();
   report[Json::json_pointer(field)] = value;
   return judged(report);
+}
+
+// What GPUs answered (docs/hardware-proof.md).
+TEST(DoctorJudge, DriversThatWereProbedDeserveTheOrdinaryProfile) {
+  int runs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(SPILLWAY_HARDWARE_RUNS)) {
+    const Json run = Json::parse(std::ifstream(entry.path()));
+    EXPECT_EQ(judged(run.at("stages").at("probe").at("found")), "ordinary") << entry.path();
+    ++runs;
+  }
+  EXPECT_GT(runs, 0);
 }
 
 TEST(DoctorJudge, ADriverThatDoesAllDeservesTheOrdinaryProfile) {
