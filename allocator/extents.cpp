@@ -56,25 +56,40 @@ void widen_to_units(const Page* pages, std::vector<PageId>& ids) {
 
 // ---- What the store has of them
 
-bool PageStore::may_make_extents(uint32_t wanted, ExtentRoom room) const {
-  if (wanted < kLeastRun || device_is_full()) return false;
+bool PageStore::has_extent_room(uint32_t wanted, ExtentRoom room) const {
+  if (device_is_full()) return false;
   const uint64_t most =
       std::min({most_pages(), soft_most_pages_.load(std::memory_order_relaxed), device_bytes_ / kPageBytes});
   return most >= kLeastExtents * kExtentPages && page_count() + uint64_t{wanted} <= most * eighths(room) / 8;
 }
 
-Status PageStore::create_units(const PageRun& wanted, bool makes_extents, std::vector<NewUnit>& units) {
-  units.reserve(makes_extents ? wanted.count / kExtentPages + kExtentPages : wanted.count);
-  for (uint32_t made = 0; made < wanted.count;) {
-    const uint32_t pages = makes_extents && wanted.count - made >= kExtentPages ? kExtentPages : 1;
+PageStore::NewRun PageStore::plan_units(const PageRun& wanted, const ExtentTerms& terms) const {
+  const uint32_t beyond = wanted.count % kExtentPages;
+  const uint32_t spare = beyond == 0 ? 0 : kExtentPages - beyond;
+  const PageId end = wanted.first + wanted.count;
+  const PageId next = backed_.next_set(end);
+  const bool is_followed = next < backed_.end() && next < end + spare;
+  const bool may_end_in_extent =
+      spare <= terms.most_spare && !is_followed && uint64_t{end} + spare <= id_capacity_;
+  const uint32_t most = wanted.count + (may_end_in_extent ? spare : 0);
+  const bool is_worth_it = wanted.count >= kLeastRun || (may_end_in_extent && terms.most_spare > 0);
+  if (!is_worth_it || !has_extent_room(most, terms.room))
+    return {wanted.first, wanted.count, wanted.count, false};
+  return {wanted.first, wanted.count, most, true};
+}
+
+Status PageStore::create_units(NewRun run, std::vector<NewUnit>& units) {
+  units.reserve(run.makes_extents ? run.most / kExtentPages + kExtentPages : run.most);
+  for (uint32_t made = 0; made < (run.makes_extents ? run.most : run.needed);) {
+    const uint32_t pages = run.makes_extents && run.most - made >= kExtentPages ? kExtentPages : 1;
     count(DriverCall::kCreate);
     Result<PhysicalHandle> handle = PhysicalHandle::create(*driver_, device_, pages * kPageBytes, sharing_);
     if (!handle.ok()) {
       if (pages == 1 || handle.status().code() != SPW_ERROR_OUT_OF_MEMORY) return handle.take_status();
-      makes_extents = false;  // single pages take what is left
+      run.makes_extents = false;  // single pages take what is left
       continue;
     }
-    const PageRun unit{wanted.first + made, pages};
+    const PageRun unit{run.first + made, pages};
     count(DriverCall::kMap);
     Status mapped = map(*driver_, home_.base() + uint64_t{unit.first} * kPageBytes, handle.value());
     if (!mapped.ok()) return mapped;

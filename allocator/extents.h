@@ -6,8 +6,9 @@
 // any other. A page that is a handle of its own is a unit too. Which pages are an extent changes only where
 // they are created and released, under the arena's lock, while no heap has them.
 //
-// What is free of an extent of which another part is used serves nobody but its heap, where it is: therefore
-// the bound on when extents are made (PageStore::may_make_extents; docs/decisions/extents.md).
+// What is free of an extent of which another part is used serves nobody but its heap, where it is, or at the
+// two ends of a view: what is free at its end where the view begins, and at its beginning where it ends.
+// Therefore the bound on when extents are made (PageStore::has_extent_room; docs/decisions/extents.md).
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 
 #include "allocator/bitmap.h"
 #include "allocator/cached_range.h"
+#include "allocator/fragments.h"
 #include "allocator/page.h"
 
 namespace spillway {
@@ -32,10 +34,20 @@ inline PageRun unit_of(const Page* pages, PageId id) {
 // calls (Purchase), makes some: as long as half is left where several heaps have pages, an eighth otherwise.
 enum class ExtentRoom : uint8_t { kNone, kHalf, kMost };
 
+// Says to what ends extents may be made: in a run that is long enough, or so that a run ends in one, with at
+// most `most_spare` pages more than were asked for.
+struct ExtentTerms {
+  ExtentRoom room = ExtentRoom::kNone;
+  uint32_t most_spare = 0;
+};
+
 // Free pages, as views, other heaps and the driver can have them.
 struct FreeUnits {
   std::vector<PageRun> singles;  // runs of pages that are handles of their own
   std::vector<PageId> extents;   // the first pages of those wholly free
+  // What is free at the ends and the beginnings of the others, from a page up; each by its first page.
+  std::vector<PageFragment> suffixes;
+  std::vector<PageFragment> prefixes;
 
   uint32_t single_pages() const {
     uint32_t pages = 0;
@@ -62,8 +74,17 @@ FreeUnits list_free_units(const Page* pages, const Bitmap& in_extents, PageId la
         continue;
       }
       const PageRun unit = unit_of(pages, id);
-      if (unit.first == id && end - id >= unit.count) units.extents.push_back(id);
-      id = std::min(unit.first + unit.count, end);
+      const PageId last_of_unit = unit.first + unit.count;
+      const PageId until = std::min(last_of_unit, end);
+      const uint32_t quanta = (until - id) * kPageQuanta;
+      if (until - id == unit.count) {
+        units.extents.push_back(id);
+      } else if (id == unit.first) {
+        units.prefixes.push_back({unit.first, quanta + pages[until].free_quanta.prefix()});
+      } else if (until == last_of_unit) {
+        units.suffixes.push_back({unit.first, quanta + pages[id - 1].free_quanta.suffix()});
+      }
+      id = until;
     }
   }
   return units;

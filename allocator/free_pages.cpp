@@ -7,6 +7,8 @@ namespace {
 
 // A heap has hardly freed anything when no more pages came free than this part of those it has: 1 of 128.
 constexpr uint64_t kFreshDivisor = 128;
+// It may have so much more than it was asked for, so that a run ends in an extent: 1 page of 64.
+constexpr uint32_t kSpareDivisor = 64;
 
 }  // namespace
 
@@ -182,6 +184,12 @@ ExtentRoom FreePages::extent_room(bool spends) const {
   const bool is_fresh = given_count_ * kFreshDivisor <= owned_count_;
   if (!is_fresh && !spends) return ExtentRoom::kNone;
   return store_.page_count() == owned_count_ ? ExtentRoom::kMost : ExtentRoom::kHalf;
+}
+
+ExtentTerms FreePages::extent_terms(const Plan& plan, bool spends) const {
+  // A view between two ends has no place for what an extent has more.
+  const bool pads = plan.is_at_home() && (spends || given_count_ * 1024 <= owned_count_);
+  return {extent_room(spends), pads ? owned_count_ / kSpareDivisor : 0};
 }
 
 FreeUnits FreePages::list_units() const {

@@ -63,8 +63,10 @@ class FreePages {
     }
     return true;
   }
-  // See ExtentRoom; `spends`: memory is spent for calls.
+  // Returns to what ends extents may be made; `spends`: memory is spent for calls.
   ExtentRoom extent_room(bool spends) const;
+  // The same for the new pages of a plan.
+  ExtentTerms extent_terms(const Plan& plan, bool spends) const;
   // Free pages, whole units of them: extents, then those of the longest runs; `most` where there are as many,
   // and what an extent has more in which they end.
   void choose_free(uint32_t most, std::vector<PageId>& out) const;

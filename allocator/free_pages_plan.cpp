@@ -32,8 +32,8 @@ class ViewSearch {
         singles_ + std::min(in_extents_, is_exact ? full / kExtentPages * kExtentPages : in_extents_);
     const uint32_t created = full > shown ? full - shown : 0;
     const uint32_t calls = full + (head_page != kNoPage) + (tail_page != kNoPage) + created;
-    const uint32_t left = (head_page != kNoPage ? fragments_.size_of(kSuffix, head_page) - head_quanta : 0) +
-                          (tail_page != kNoPage ? fragments_.size_of(kPrefix, tail_page) - tail_quanta : 0);
+    const uint32_t left =
+        left_in_page(kSuffix, head_page, head_quanta) + left_in_page(kPrefix, tail_page, tail_quanta);
     const uint64_t score =
         (created * kCallsPerCreatedPage + full * kCallsPerFreePage + calls) * kQuantaPerCall + left;
     if (score >= score_) return;
@@ -67,11 +67,32 @@ class ViewSearch {
     });
   }
 
+  // What is free at the end of one extent and at the beginning of another. Little of either is left for
+  // another view, so that no page is spared.
+  void offer_extents(const FreeUnits& units, uint32_t quanta) {
+    const uint32_t rest = quanta % kPageQuanta;
+    const PageFragment head = largest_below(units.suffixes, quanta, kNoPage);
+    const PageFragment tail = largest_below(units.prefixes, quanta, kNoPage);
+    const uint32_t in_head = whole_and(rest, head.quanta);
+    const uint32_t in_tail = whole_and(rest, tail.quanta);
+    if (head.page != kNoPage) offer(head.page, in_head, kNoPage, 0, pages_for(quanta - in_head));
+    if (tail.page != kNoPage) offer(kNoPage, 0, tail.page, in_tail, pages_for(quanta - in_tail));
+    if (head.page == kNoPage) return;
+    const uint32_t whole = head.quanta / kPageQuanta * kPageQuanta;
+    const PageFragment other = largest_below(units.prefixes, quanta - whole, head.page);
+    const uint32_t in_other = whole_and(rest, other.quanta);
+    if (other.page != kNoPage)
+      offer(head.page, whole, other.page, in_other, pages_for(quanta - whole - in_other));
+  }
+
   // The searches above look at some fragments only; this one finds the largest.
-  void offer_largest_ends(uint32_t quanta) {
+  void offer_largest_ends(const FreeUnits& units, uint32_t quanta) {
     const auto counts = [this](PageId page) { return is_single(page); };
-    const PageEnds ends =
-        largest_ends(fragments_.largest_two(kSuffix, counts), fragments_.largest_two(kPrefix, counts));
+    LargestTwo suffixes = fragments_.largest_two(kSuffix, counts);
+    LargestTwo prefixes = fragments_.largest_two(kPrefix, counts);
+    for (const PageFragment& suffix : units.suffixes) suffixes.add(suffix);
+    for (const PageFragment& prefix : units.prefixes) prefixes.add(prefix);
+    const PageEnds ends = largest_ends(suffixes, prefixes);
     const uint32_t full = (quanta - std::min(quanta, ends.quanta()) + kPageQuanta - 1) / kPageQuanta;
     if (full * kPageQuanta >= quanta) return;
     const uint32_t in_ends = quanta - full * kPageQuanta;
@@ -81,8 +102,24 @@ class ViewSearch {
   }
 
  private:
+  static uint32_t pages_for(uint32_t quanta) { return (quanta + kPageQuanta - 1) / kPageQuanta; }
+  // The most of `quanta` that leaves no page in pieces: whole pages, and the rest of the request if it fits.
+  static uint32_t whole_and(uint32_t rest, uint32_t quanta) {
+    return quanta < rest ? 0 : (quanta - rest) / kPageQuanta * kPageQuanta + rest;
+  }
+  static PageFragment largest_below(const std::vector<PageFragment>& fragments, uint32_t quanta, PageId but) {
+    PageFragment largest;
+    for (const PageFragment& fragment : fragments) {
+      if (fragment.quanta <= quanta && fragment.page != but && fragment.quanta > largest.quanta)
+        largest = fragment;
+    }
+    return largest;
+  }
+  uint32_t left_in_page(Fragment kind, PageId page, uint32_t quanta) const {
+    return page != kNoPage && is_single(page) ? fragments_.size_of(kind, page) - quanta : 0;
+  }
   bool is_single(PageId page) const { return pages_[page].place == 0; }
-  // No view shows a page of an extent that is partly used.
+  // No view begins or ends in the middle of an extent.
   PageId find_single(Fragment kind, uint32_t quanta) const {
     PageId found = fragments_.find(kind, quanta);
     if (found == kNoPage || is_single(found)) return found;
@@ -145,15 +182,15 @@ Plan FreePages::plan_view(const Request& request) const {
   const uint32_t whole = request.quanta / kPageQuanta;
   const uint32_t rest = request.quanta % kPageQuanta;
   uint32_t singles = free_count_;
-  uint32_t in_extents = 0;
+  FreeUnits units;
   if (store_.has_extents()) {
-    const FreeUnits units = list_units();
+    units = list_units();
     singles = units.single_pages();
-    in_extents = units.extent_pages();
   }
-  ViewSearch search(store_.pages(), fragments_, singles, in_extents);
+  ViewSearch search(store_.pages(), fragments_, singles, units.extent_pages());
   search.offer(kNoPage, 0, kNoPage, 0, whole + (rest > 0));
   if (!may_take_edges(request)) return search.best();
+  search.offer_extents(units, request.quanta);
   if (rest != 0) {
     search.offer_one_fragment(rest, whole);
     search.offer_pairs(rest, whole);
@@ -161,7 +198,7 @@ Plan FreePages::plan_view(const Request& request) const {
   }
   const uint32_t created = search.best().new_pages;
   if (created > store_.room_pages() || (created > 0 && store_.device_is_full()))
-    search.offer_largest_ends(request.quanta);
+    search.offer_largest_ends(units, request.quanta);
   return search.best();
 }
 
@@ -182,32 +219,34 @@ Plan FreePages::plan(const Request& request, uint32_t spare_pages) {
 }
 
 Result<Layout> FreePages::lay_out(const Request& request, const Plan& plan, PageId first_new) {
-  const bool is_all_new = plan.kind == Plan::Kind::kView && plan.full_pages == plan.new_pages &&
-                          plan.head_page == kNoPage && plan.tail_page == kNoPage;
-  if (plan.kind != Plan::Kind::kView || is_all_new) {
+  if (plan.is_at_home()) {
     Plan home = plan;
     if (plan.kind != Plan::Kind::kExtend) home.first_page = first_new;
-    // All new and in a row: the home view serves.
-    if (is_all_new && request.align_quanta == 1) leave_scarcer_end(home, request.quanta);
+    if (plan.kind == Plan::Kind::kView && request.align_quanta == 1) leave_scarcer_end(home, request.quanta);
     return lay_out_at_home(request.quanta, home.head_page, home.head_quanta, home.first_page);
   }
   return lay_out_in_new_view(request, plan);
 }
 
 Result<Layout> FreePages::lay_out_in_new_view(const Request& request, const Plan& plan) {
-  const bool has_head = plan.head_page != kNoPage;
   std::vector<PageId> pages;
-  if (has_head) pages.push_back(plan.head_page);
+  const auto add_unit_of = [&](PageId page) {
+    const PageRun unit = page == kNoPage ? PageRun{0, 0} : store_.unit_of(page);
+    for (uint32_t i = 0; i < unit.count; ++i) pages.push_back(unit.first + i);
+    return unit.count;
+  };
+  const uint32_t head_pages = add_unit_of(plan.head_page);
   choose_free(plan.full_pages, pages);
   // The last extent may have more pages than are wanted: they lie at the view's other end, beyond the range.
-  const auto spare = static_cast<uint32_t>(pages.size()) - plan.full_pages - (has_head ? 1 : 0);
+  const auto spare = static_cast<uint32_t>(pages.size()) - plan.full_pages - head_pages;
   if (plan.tail_page != kNoPage) {
     if (spare > 0) std::rotate(pages.begin(), pages.end() - kExtentPages, pages.end());
-    pages.push_back(plan.tail_page);
+    add_unit_of(plan.tail_page);
   }
   Result<View*> view = store_.map_view(pages);
   if (!view.ok()) return view.take_status();
-  const uint32_t first_slot = plan.tail_page != kNoPage ? spare : 0;
+  const uint32_t in_head = (plan.head_quanta + kPageQuanta - 1) / kPageQuanta;
+  const uint32_t first_slot = head_pages - in_head + (plan.tail_page != kNoPage ? spare : 0);
   return lay_out_in_view(request.quanta, *view.value(), plan.head_quanta, first_slot);
 }
 
@@ -253,11 +292,12 @@ Layout FreePages::lay_out_in_view(uint32_t quanta, View& view, uint32_t head_qua
   layout.view = &view;
   const PageId* slots = view.pages.data() + first_slot;
   layout.va = view.va + first_slot * kPageBytes;
-  uint32_t rest = quanta - head_quanta;
-  if (head_quanta > 0) {
-    layout.va += (kPageQuanta - head_quanta) * kQuantumBytes;
+  const uint32_t in_page = head_quanta % kPageQuanta;
+  uint32_t rest = quanta - in_page;
+  if (in_page > 0) {
+    layout.va += (kPageQuanta - in_page) * kQuantumBytes;
     layout.head_page = *slots++;
-    layout.head_begin = static_cast<uint16_t>(kPageQuanta - head_quanta);
+    layout.head_begin = static_cast<uint16_t>(kPageQuanta - in_page);
     layout.head_end = kPageQuanta;
   }
   std::vector<PageRun> runs;

@@ -85,8 +85,9 @@ FreeSpace FreePages::space_without(const std::vector<const CachedRange*>& empty_
   const auto is_end = [&](PageId id) { return is_single(id) && is_as_it_was(id); };
 
   space.free_pages = free_count_;
+  FreeUnits units;
   if (store_.has_extents()) {
-    const FreeUnits units = list_units();
+    units = list_units();
     space.free_pages = units.single_pages() + units.extent_pages();
   }
   LargestTwo prefixes = fragments_.largest_two(kPrefix, is_end);
@@ -104,6 +105,8 @@ FreeSpace FreePages::space_without(const std::vector<const CachedRange*>& empty_
     prefixes.add({page.id, page.prefix()});
     suffixes.add({page.id, page.suffix()});
   }
+  for (const PageFragment& suffix : units.suffixes) suffixes.add(suffix);
+  for (const PageFragment& prefix : units.prefixes) prefixes.add(prefix);
   space.end_quanta = largest_ends(suffixes, prefixes).quanta();
   if (!store_.uses_vmm() || store_.has_extents()) measure_runs(emptied, space);
   return space;

@@ -14,7 +14,7 @@ namespace spillway {
 // Holds what one heap could serve a request from, slabs without a live slot given up.
 struct FreeSpace {
   uint32_t free_pages = 0;
-  uint32_t end_quanta = 0;    // of two pages, the end of one and the beginning of the other; below two pages
+  uint32_t end_quanta = 0;    // of two pages or extents, the end of one and the beginning of the other
   uint32_t piece_quanta = 0;  // the largest inside one page
   uint64_t run_quanta = 0;    // in a row in the home view
   uint64_t run_pages = 0;     // the same of free pages alone

@@ -229,7 +229,7 @@ Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan
     if (first == kNoPage) return Status::out_of_memory("no address left for new pages");
     uint32_t created = 0;
     Status status =
-        store_.create_pages(first, plan.new_pages, this, &created, pages_.extent_room(spends_pages()));
+        store_.create_pages(first, plan.new_pages, this, &created, pages_.extent_terms(plan, spends_pages()));
     if (created > 0) add_free(first, created);
     if (!status.ok()) return status;
   }

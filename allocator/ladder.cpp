@@ -244,12 +244,12 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
     if (plan.spare_pages > 0 && plan.new_pages > parts_.store->easy_room_pages())
       plan = miss.heap.plan(request);
     // A view would not spare a page: any hole will do.
-    if (plan.new_pages > 0 || plan.full_pages > request.quanta / kPageQuanta) {
+    if (plan.new_pages > 0 || plan.whole_pages() > request.quanta / kPageQuanta) {
       if (CachedRange* range = miss.heap.take_found(request, false); range != nullptr)
         return miss.serve(range);
     }
     if (plan.kind != Plan::Kind::kSegment) {
-      CachedRange* range = miss.heap.reuse_view(request, plan.full_pages, miss.round.is_strained);
+      CachedRange* range = miss.heap.reuse_view(request, plan.whole_pages(), miss.round.is_strained);
       if (range != nullptr) return miss.serve(range);
     }
     const bool is_view = plan.kind == Plan::Kind::kView;

@@ -161,13 +161,15 @@ uint32_t PageStore::beside_headroom(uint32_t pages) {
 }
 
 Status PageStore::create_pages(PageId first, uint32_t wanted, Heap* owner, uint32_t* created,
-                               ExtentRoom extents) {
+                               const ExtentTerms& terms) {
   *created = 0;
   const uint64_t va = home_.base() + uint64_t{first} * kPageBytes;
   std::vector<NewUnit> units;
-  const uint32_t allowed = beside_headroom(wanted);
-  Status status = create_units({first, allowed}, may_make_extents(wanted, extents), units);
-  if (status.ok() && allowed < wanted) status = no_headroom();
+  NewRun run = plan_units({first, wanted}, terms);
+  if (const uint32_t allowed = beside_headroom(run.most); allowed < run.most)
+    run.most = run.needed = std::min(allowed, wanted);
+  Status status = create_units(run, units);
+  if (status.ok() && run.needed < wanted) status = no_headroom();
   device_is_full_.store(status.code() == SPW_ERROR_OUT_OF_MEMORY, std::memory_order_relaxed);
   if (units.empty()) return status;
   const uint32_t pages = units.back().pages.first + units.back().pages.count - first;

@@ -137,12 +137,11 @@ class PageStore {
   // The lowest run of `count` consecutive ids without memory; kNoPage when ids have run out.
   PageId find_unbacked(uint32_t count) const SPW_REQUIRES(kArenaLock);
 
-  // Creates pages [first, first + count) for `owner`, in extents as far as these have room, and maps them at
-  // home. Stops at the first failure;
-  // `created` says how many exist then, all usable. Their bytes are free; the caller tells the owner's
-  // heap.
+  // Creates pages [first, first + count) for `owner`, and what ends in an extent beyond them, in extents as
+  // far as `terms` and the room allow, and maps them at home. Stops at the first failure; `created` says how
+  // many exist then, all usable. Their bytes are free; the caller tells the owner's heap.
   Status create_pages(PageId first, uint32_t count, Heap* owner, uint32_t* created,
-                      ExtentRoom extents = ExtentRoom::kNone) SPW_REQUIRES(kArenaLock);
+                      const ExtentTerms& terms = {}) SPW_REQUIRES(kArenaLock);
   // Without VMM: one segment of at least `count` pages, at ids of the store's choice.
   Status create_segment(uint32_t count, Heap* owner, PageId* first) SPW_REQUIRES(kArenaLock);
 
@@ -253,14 +252,21 @@ class PageStore {
   void note_new_segment(Segment segment, uint64_t va, Heap* owner) SPW_REQUIRES(kArenaLock);
   void note_new_page(PageId id, uint64_t va, Heap* owner, CUmemGenericAllocationHandle handle)
       SPW_REQUIRES(kArenaLock);
-  // Handles for up to `wanted` pages from `first` on, mapped there and not granted yet. extents.cpp.
+  // Pages to be created: those that are needed, and up to `most` where extents are made of them.
+  struct NewRun {
+    PageId first;
+    uint32_t needed;
+    uint32_t most;
+    bool makes_extents;
+  };
+  NewRun plan_units(const PageRun& wanted, const ExtentTerms& terms) const SPW_REQUIRES(kArenaLock);
+  bool has_extent_room(uint32_t wanted, ExtentRoom room) const SPW_REQUIRES(kArenaLock);
+  // Handles for the pages of a run, mapped at home and not granted yet. extents.cpp.
   struct NewUnit {
     PageRun pages;
     CUmemGenericAllocationHandle handle;
   };
-  Status create_units(const PageRun& wanted, bool makes_extents, std::vector<NewUnit>& units)
-      SPW_REQUIRES(kArenaLock);
-  bool may_make_extents(uint32_t wanted, ExtentRoom room) const SPW_REQUIRES(kArenaLock);
+  Status create_units(NewRun run, std::vector<NewUnit>& units) SPW_REQUIRES(kArenaLock);
   // Their handle and their places.
   void set_unit(const PageRun& pages, CUmemGenericAllocationHandle handle) SPW_REQUIRES(kArenaLock);
   void leave_unit(PageId id) SPW_REQUIRES(kArenaLock);

@@ -155,8 +155,8 @@ uint64_t Trimming::take_back() {
     const Lock heap_lock(heap->mutex);
     if (count == 0 || heap->is_closed() || heap->key.pool.is_private()) continue;
     uint32_t created = 0;
-    const ExtentRoom extents = heap->pages().extent_room(false);
-    const Status status = parts_.store->create_pages(first, count, heap, &created, extents);
+    const ExtentTerms terms{heap->pages().extent_room(false)};
+    const Status status = parts_.store->create_pages(first, count, heap, &created, terms);
     if (created > 0) heap->add_free(first, created);
     taken += uint64_t{created} * kPageBytes;
     if (!status.ok()) break;

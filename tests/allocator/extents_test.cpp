@@ -26,8 +26,9 @@ std::vector<PageId> pages_from(PageId first, uint32_t count) {
 
 class StoreExtents : public testing::Test {
  protected:
-  Status create(uint32_t count, ExtentRoom room = ExtentRoom::kMost) SPW_REQUIRES(kArenaLock) {
-    return store.create_pages(store.find_unbacked(count), count, owner.get(), &created, room);
+  Status create(uint32_t count, ExtentRoom room = ExtentRoom::kMost, uint32_t most_spare = 0)
+      SPW_REQUIRES(kArenaLock) {
+    return store.create_pages(store.find_unbacked(count), count, owner.get(), &created, {room, most_spare});
   }
   void expect_agrees() SPW_REQUIRES(kArenaLock) {
     SPW_EXPECT_OK(store.validate_extents());
@@ -142,7 +143,7 @@ TEST(Extents, OfAListTheWholeOnesAreKept) {
   StoreOf<VirtualMemory> of(kLarge);
   const ArenaLock lock(of.mutex);
   uint32_t created = 0;
-  ASSERT_TRUE(of.store().create_pages(0, 2 * kExtentPages + 4, nullptr, &created, ExtentRoom::kMost).ok());
+  ASSERT_TRUE(of.store().create_pages(0, 2 * kExtentPages + 4, nullptr, &created, {ExtentRoom::kMost}).ok());
   std::vector<PageId> pages = pages_from(1, created - 1);
   keep_units(of.store().pages(), pages);
   EXPECT_EQ(pages, pages_from(kExtentPages, kExtentPages + 4)) << "the first lacks a page";
