@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "allocator/page_store.h"
@@ -10,15 +11,16 @@
 namespace spillway {
 namespace {
 
-// Blocks of less come and go, and leave parts of extents to others.
-constexpr uint32_t kLeastRun = 2 * kExtentPages;
+// Of a heap that frees: blocks of less come and go, and leave parts of extents to others.
+constexpr uint32_t kLeastRun = 40;
 
 // An extent is a small part of what may be held: at least so many would fit, 8 GiB.
 constexpr uint64_t kLeastExtents = 256;
 
 // What may be held is that much in eighths when no more extents are made.
 constexpr uint64_t eighths(ExtentRoom room) {
-  return room == ExtentRoom::kMost ? 7 : room == ExtentRoom::kHalf ? 4 : 0;
+  constexpr std::array<uint64_t, 4> kEighths = {0, 2, 4, 7};
+  return kEighths[static_cast<size_t>(room)];
 }
 
 }  // namespace
@@ -69,11 +71,10 @@ PageStore::NewRun PageStore::plan_units(const PageRun& wanted, const ExtentTerms
   const PageId end = wanted.first + wanted.count;
   const PageId next = backed_.next_set(end);
   const bool is_followed = next < backed_.end() && next < end + spare;
-  const bool may_end_in_extent =
-      spare <= terms.most_spare && !is_followed && uint64_t{end} + spare <= id_capacity_;
+  const bool may_end_in_extent = terms.room > ExtentRoom::kQuarter && spare <= terms.most_spare &&
+                                 !is_followed && uint64_t{end} + spare <= id_capacity_;
   const uint32_t most = wanted.count + (may_end_in_extent ? spare : 0);
-  const bool is_worth_it = wanted.count >= kLeastRun || (may_end_in_extent && terms.most_spare > 0);
-  if (!is_worth_it || !has_extent_room(most, terms.room))
+  if ((wanted.count < kLeastRun && !may_end_in_extent) || !has_extent_room(most, terms.room))
     return {wanted.first, wanted.count, wanted.count, false};
   return {wanted.first, wanted.count, most, true};
 }

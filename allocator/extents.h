@@ -30,12 +30,12 @@ inline PageRun unit_of(const Page* pages, PageId id) {
   return place == 0 ? PageRun{id, 1} : PageRun{id + 1 - place, kExtentPages};
 }
 
-// How full a device may become with extents. A heap that has hardly freed anything, or spends memory for
-// calls (Purchase), makes some: as long as half is left where several heaps have pages, an eighth otherwise.
-enum class ExtentRoom : uint8_t { kNone, kHalf, kMost };
+// How full a device may become with extents. Every heap makes some of long runs while hardly anything is
+// held. One that has hardly freed anything, or spends memory for calls (Purchase), makes them of all, as long
+// as half is left where several heaps have pages, an eighth otherwise.
+enum class ExtentRoom : uint8_t { kNone, kQuarter, kHalf, kMost };
 
-// Says to what ends extents may be made: in a run that is long enough, or so that a run ends in one, with at
-// most `most_spare` pages more than were asked for.
+// With more room than a quarter a run may end in an extent, with so many pages more than were asked for.
 struct ExtentTerms {
   ExtentRoom room = ExtentRoom::kNone;
   uint32_t most_spare = 0;

@@ -5,8 +5,8 @@
 namespace spillway {
 namespace {
 
-// A heap has hardly freed anything when no more pages came free than this part of those it has: 1 of 128.
-constexpr uint64_t kFreshDivisor = 128;
+// A heap has hardly freed anything when no more pages came free than this part of those it has: 1 of 1024.
+constexpr uint64_t kFreshDivisor = 1024;
 // It may have so much more than it was asked for, so that a run ends in an extent: 1 page of 64.
 constexpr uint32_t kSpareDivisor = 64;
 
@@ -182,14 +182,13 @@ void FreePages::list_missing(const CachedRange& range, std::vector<PageId>& miss
 
 ExtentRoom FreePages::extent_room(bool spends) const {
   const bool is_fresh = given_count_ * kFreshDivisor <= owned_count_;
-  if (!is_fresh && !spends) return ExtentRoom::kNone;
+  if (!is_fresh && !spends) return ExtentRoom::kQuarter;
   return store_.page_count() == owned_count_ ? ExtentRoom::kMost : ExtentRoom::kHalf;
 }
 
 ExtentTerms FreePages::extent_terms(const Plan& plan, bool spends) const {
   // A view between two ends has no place for what an extent has more.
-  const bool pads = plan.is_at_home() && (spends || given_count_ * 1024 <= owned_count_);
-  return {extent_room(spends), pads ? owned_count_ / kSpareDivisor : 0};
+  return {extent_room(spends), plan.is_at_home() ? owned_count_ / kSpareDivisor : 0};
 }
 
 FreeUnits FreePages::list_units() const {
