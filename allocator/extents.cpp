@@ -11,8 +11,11 @@
 namespace spillway {
 namespace {
 
-// Of a heap that frees: blocks of less come and go, and leave parts of extents to others.
-constexpr uint32_t kLeastRun = 40;
+// Extents are made of runs that are so long, or end in one. Of a heap that frees, blocks of less than 80 MiB
+// come and go, and leave parts of extents to others.
+constexpr uint32_t least_run(ExtentRoom room) {
+  return room == ExtentRoom::kQuarter ? 40 : 2 * kExtentPages;
+}
 
 // An extent is a small part of what may be held: at least so many would fit, 8 GiB.
 constexpr uint64_t kLeastExtents = 256;
@@ -74,7 +77,7 @@ PageStore::NewRun PageStore::plan_units(const PageRun& wanted, const ExtentTerms
   const bool may_end_in_extent = terms.room > ExtentRoom::kQuarter && spare <= terms.most_spare &&
                                  !is_followed && uint64_t{end} + spare <= id_capacity_;
   const uint32_t most = wanted.count + (may_end_in_extent ? spare : 0);
-  if ((wanted.count < kLeastRun && !may_end_in_extent) || !has_extent_room(most, terms.room))
+  if ((wanted.count < least_run(terms.room) && !may_end_in_extent) || !has_extent_room(most, terms.room))
     return {wanted.first, wanted.count, wanted.count, false};
   return {wanted.first, wanted.count, most, true};
 }

@@ -61,7 +61,9 @@ TEST_F(StoreExtents, AreMadeWhileThereIsRoomForThem) {
   const ArenaLock lock(of.mutex);
   ASSERT_TRUE(create(2 * kExtentPages, ExtentRoom::kNone).ok());
   ASSERT_TRUE(create(2 * kExtentPages - 1).ok());
-  EXPECT_FALSE(store.has_extents()) << "the run is short";
+  EXPECT_FALSE(store.has_extents()) << "the run is short, and ends in none";
+  ASSERT_TRUE(create(2 * kExtentPages, ExtentRoom::kQuarter).ok());
+  EXPECT_FALSE(store.has_extents()) << "the run is short, of a heap that frees";
   store.set_most_pages(1024);
   ASSERT_TRUE(create(2 * kExtentPages).ok());
   EXPECT_FALSE(store.has_extents()) << "an extent is too large a part of what may be held";
@@ -73,6 +75,35 @@ TEST_F(StoreExtents, AreMadeWhileThereIsRoomForThem) {
   const uint32_t homes = store.home_mappings();
   ASSERT_TRUE(create(7168 - store.page_count() + 1).ok());
   EXPECT_EQ(store.home_mappings() - homes, created) << "seven eighths are held";
+}
+
+TEST_F(StoreExtents, ARunEndsInOneWhereItsPagesMayBeSpared) {
+  const ArenaLock lock(of.mutex);
+  ASSERT_TRUE(create(kExtentPages + 4, ExtentRoom::kMost, 11).ok());
+  EXPECT_EQ(created, kExtentPages + 4);
+  EXPECT_FALSE(store.has_extents()) << "twelve pages would be spared";
+  ASSERT_TRUE(create(kExtentPages + 4, ExtentRoom::kQuarter, 12).ok());
+  EXPECT_FALSE(store.has_extents()) << "of a heap that frees";
+  ASSERT_TRUE(create(kExtentPages + 4, ExtentRoom::kMost, 12).ok());
+  EXPECT_EQ(created, 2 * kExtentPages);
+  EXPECT_EQ(store.home_mappings(), 2 * (kExtentPages + 4) + 2);
+  expect_agrees();
+  SPW_EXPECT_OK(store.release_pages(pages_from(0, kExtentPages + 4)));
+  ASSERT_TRUE(store.create_pages(10, 8, owner.get(), &created, {ExtentRoom::kMost, 12}).ok());
+  EXPECT_EQ(created, 8u) << "what would be spared is there";
+  expect_agrees();
+}
+
+TEST_F(StoreExtents, NothingIsSparedOfASinglePage) {
+  if (!of.device.simulated()) GTEST_SKIP() << "needs faults on demand";
+  const ArenaLock lock(of.mutex);
+  of.device.inject_fault("cuMemCreate", 2, CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_TRUE(create(kExtentPages + 4, ExtentRoom::kMost, 12).ok());
+  EXPECT_EQ(created, kExtentPages + 4) << "the driver has no second extent";
+  store.set_headroom(of.device.reserve_but(0) - (2 * (kExtentPages + 4) + 4) * kPageBytes);
+  ASSERT_TRUE(create(kExtentPages + 4, ExtentRoom::kMost, 12).ok());
+  EXPECT_EQ(created, kExtentPages + 4) << "what is to stay free on the device begins there";
+  expect_agrees();
 }
 
 TEST_F(StoreExtents, SinglePagesTakeWhatIsLeftWhereTheDriverHasNoExtent) {
@@ -186,14 +217,72 @@ TEST(Extents, FirstTouchAsksTheDriverLittleAndSoDoesATrim) {
   SPW_EXPECT_OK(arena->validate());
 }
 
-TEST(Extents, WhoHasFreedMuchMakesNone) {
+TEST(Extents, WhoHasFreedMuchMakesThemOfLongRunsOnly) {
   Device device(kLarge);
   const auto arena = device.arena();
   void* first = must_allocate(*arena, 2 * kExtentBytes, nullptr);
   SPW_EXPECT_OK(Arena::free(first));
-  const int64_t before = arena->stats().live_mappings;
+  int64_t before = arena->stats().live_mappings;
   must_allocate(*arena, 4 * kExtentBytes, nullptr);
   EXPECT_EQ(arena->stats().live_mappings - before, 2 * int64_t{kExtentPages});
+  before = arena->stats().live_mappings;
+  must_allocate(*arena, 4 * kExtentBytes, nullptr);
+  EXPECT_EQ(arena->stats().live_mappings - before, 4);
+}
+
+// Blocks of 24 pages in a row, each of which has a whole extent and half of another, and no room for more.
+struct HalvedExtents {
+  static constexpr uint64_t kBytes = 24 * kPageBytes;
+
+  explicit HalvedExtents(Device& device) : arena(device.arena({.limit_bytes = 8 * kGiB})) {
+    must_allocate(*arena, 32 * kExtentBytes, nullptr);
+    for (void*& block : blocks) block = must_allocate(*arena, kBytes, nullptr);
+    SPW_EXPECT_OK(arena->set_limit(static_cast<uint64_t>(arena->stats().reserved_bytes.all.current)));
+  }
+  void free(size_t block) { SPW_EXPECT_OK(Arena::free(blocks[block])); }
+
+  std::unique_ptr<Arena> arena;
+  std::array<void*, 8> blocks{};
+};
+
+TEST(Extents, AViewBeginsAndEndsWithFreePartsOfTwo) {
+  Device device("capacity:16GiB,backing:none");
+  HalvedExtents halved(device);
+  Arena& arena = *halved.arena;
+  halved.free(1);  // the second half of an extent, and a whole one
+  halved.free(4);  // a whole one, and the first half of the next
+  const uint64_t all = 2 * HalvedExtents::kBytes;
+  EXPECT_EQ(arena.stats().largest_free_bytes, static_cast<int64_t>(all));
+  const int64_t before = arena.stats().live_mappings;
+  void* block = must_allocate(arena, all, nullptr);
+  EXPECT_EQ(arena.stats().live_mappings - before, 4);
+  device.touch(nullptr, block, all);
+  SPW_EXPECT_OK(arena.validate());
+  EXPECT_EQ(device.reports(), "");
+  SPW_EXPECT_OK(Arena::free(block));
+  EXPECT_EQ(must_allocate(arena, all, nullptr), block);
+}
+
+TEST(Extents, AViewEndsWithAFreePartAndBeginsWithAPieceOfAPage) {
+  Device device("capacity:16GiB,backing:none");
+  HalvedExtents halved(device);
+  Arena& arena = *halved.arena;
+  halved.free(4);
+  const uint64_t bytes = HalvedExtents::kBytes - kMiB;
+  void* block = must_allocate(arena, bytes, nullptr);  // leaves a piece at the end of a page of the half
+  halved.free(1);
+  const uint64_t rest = HalvedExtents::kBytes - kMiB;
+  void* other = must_allocate(arena, rest, nullptr);
+  device.touch(nullptr, block, bytes);
+  device.touch(nullptr, other, rest);
+  SPW_EXPECT_OK(arena.validate());
+  void* last = must_allocate(arena, kMiB, nullptr);
+  device.touch(nullptr, last, kMiB);
+  SPW_EXPECT_OK(Arena::free(block));
+  SPW_EXPECT_OK(Arena::free(other));
+  SPW_EXPECT_OK(arena.trim());
+  SPW_EXPECT_OK(arena.validate());
+  EXPECT_EQ(device.reports(), "");
 }
 
 TEST(Extents, AViewTakesMoreOfOneThanItNeeds) {
