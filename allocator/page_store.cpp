@@ -352,18 +352,41 @@ void PageStore::drop(View& view) {
   spare_views_.push_back(&view);
 }
 
-void PageStore::forget_alias(Page& page, const View* view) {
-  Alias** link = &page.aliases;
-  while ((*link)->view != view) link = &(*link)->next;
-  delete std::exchange(*link, (*link)->next);
+void PageStore::forget_unmapped(std::vector<PageId>& ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const PageId id : ids) {
+    for (Alias** link = &pages_[id].aliases; *link != nullptr;) {
+      if ((*link)->view->pages[(*link)->slot] != kNoPage) {
+        link = &(*link)->next;
+      } else {
+        delete std::exchange(*link, (*link)->next);
+      }
+    }
+  }
 }
 
 Status PageStore::unmap_retired() {
   std::vector<View*> views;
+  uint32_t mapped = 0;
   for_each_view([&](View& view) {
-    if (view.retired) views.push_back(&view);
+    if (!view.retired) return;
+    views.push_back(&view);
+    mapped += view.mapped;
   });
   std::sort(views.begin(), views.end(), [](const View* a, const View* b) { return a->va < b->va; });
+  // A page may be shown by very many views: all that lose it are looked for at once.
+  std::vector<PageId> shown;
+  shown.reserve(mapped);
+  Status status = unmap_stretches(views, shown);
+  forget_unmapped(shown);
+  for (View* view : views) {
+    if (view->mapped == 0 && !view->pages.empty()) drop(*view);
+  }
+  return status;
+}
+
+Status PageStore::unmap_stretches(const std::vector<View*>& views, std::vector<PageId>& shown) {
   // A stretch of mapped slots, which may go on from one view into the next.
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -377,13 +400,12 @@ Status PageStore::unmap_retired() {
       for (uint32_t slot = 0; slot < view.pages.size(); ++slot) {
         const uint64_t va = view.va + slot * kPageBytes;
         if (view.pages[slot] == kNoPage || va < begin || va >= end) continue;
-        Page& page = pages_[std::exchange(view.pages[slot], kNoPage)];
+        const PageId id = std::exchange(view.pages[slot], kNoPage);
         --view.mapped;
-        if (page.place > 1) continue;
-        forget_alias(page, &view);
+        if (pages_[id].place > 1) continue;
+        shown.push_back(id);
         --view_mappings_;
       }
-      if (view.mapped == 0 && !view.pages.empty()) drop(view);
     }
     return {};
   };

@@ -229,7 +229,11 @@ class PageStore {
   uint32_t beside_headroom(uint32_t pages) SPW_REQUIRES(kArenaLock);
   Result<uint64_t> reserve_alias_range(uint64_t bytes) SPW_REQUIRES(kArenaLock);
   void give_back_alias_range(uint64_t va, uint64_t bytes) SPW_REQUIRES(kArenaLock);
-  void forget_alias(Page& page, const View* view) SPW_REQUIRES(kArenaLock);
+  // Forgets these pages' aliases in slots that show them no more.
+  void forget_unmapped(std::vector<PageId>& ids) SPW_REQUIRES(kArenaLock);
+  // Unmaps the slots of these views, in the order of their addresses, and adds what each showed.
+  Status unmap_stretches(const std::vector<View*>& views, std::vector<PageId>& shown)
+      SPW_REQUIRES(kArenaLock);
   // The slots show nothing any more, and their view ends with the last.
   void lose_slots(View& view, uint32_t first, uint32_t count) SPW_REQUIRES(kArenaLock);
   struct Mapping;
