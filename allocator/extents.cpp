@@ -22,7 +22,7 @@ constexpr uint64_t kLeastExtents = 256;
 
 // What may be held is that much in eighths when no more extents are made.
 constexpr uint64_t eighths(ExtentRoom room) {
-  constexpr std::array<uint64_t, 4> kEighths = {0, 2, 4, 7};
+  constexpr std::array<uint64_t, 5> kEighths = {0, 1, 2, 4, 7};
   return kEighths[static_cast<size_t>(room)];
 }
 
@@ -77,7 +77,9 @@ PageStore::NewRun PageStore::plan_units(const PageRun& wanted, const ExtentTerms
   const bool may_end_in_extent = terms.room > ExtentRoom::kQuarter && spare <= terms.most_spare &&
                                  !is_followed && uint64_t{end} + spare <= id_capacity_;
   const uint32_t most = wanted.count + (may_end_in_extent ? spare : 0);
-  if ((wanted.count < least_run(terms.room) && !may_end_in_extent) || !has_extent_room(most, terms.room))
+  const ExtentRoom room =
+      wanted.count < kExtentPages ? std::min(terms.room, ExtentRoom::kEighth) : terms.room;
+  if ((wanted.count < least_run(terms.room) && !may_end_in_extent) || !has_extent_room(most, room))
     return {wanted.first, wanted.count, wanted.count, false};
   return {wanted.first, wanted.count, most, true};
 }

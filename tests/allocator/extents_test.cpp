@@ -68,6 +68,9 @@ TEST_F(StoreExtents, AreMadeWhileThereIsRoomForThem) {
   ASSERT_TRUE(create(2 * kExtentPages).ok());
   EXPECT_FALSE(store.has_extents()) << "an extent is too large a part of what may be held";
   store.set_most_pages(8192);
+  ASSERT_TRUE(create(1024 - store.page_count() - 4, ExtentRoom::kNone).ok());
+  ASSERT_TRUE(create(4, ExtentRoom::kMost, 12).ok());
+  EXPECT_FALSE(store.has_extents()) << "an eighth is held, and others would share it";
   ASSERT_TRUE(create(4096 - store.page_count() + 1, ExtentRoom::kHalf).ok());
   EXPECT_FALSE(store.has_extents()) << "half is held";
   ASSERT_TRUE(create(2 * kExtentPages).ok());
