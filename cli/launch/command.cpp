@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/launch/program.h"
+#include "cli/launch/values.h"
 #include "cli/output.h"
 #include "cli/size.h"
 #include "driver/driver.h"
@@ -41,6 +42,7 @@ struct LaunchChoices {
   int devices = 1;
   std::string allocator = "spillway";
   bool no_bytes = false;
+  std::string values = "small";
   bool json = false;
 };
 
@@ -200,8 +202,7 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
     }
   }
   out += fmt::format("  {}\n", explain(verdict, results, code));
-  out += "  sizes are meant; values, times and libraries' own memory are meaningless here: docs/pytorch.md\n";
-  return out;
+  return out + unreal_reads(results.users) + caveat(results.users);
 }
 
 int dryrun(const LaunchChoices& choices) {
@@ -230,6 +231,7 @@ int dryrun(const LaunchChoices& choices) {
     ::unsetenv("CUDA_VISIBLE_DEVICES");
   }
   ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
+  ::setenv("SPILLWAY_DRYRUN_VALUES", choices.no_bytes ? "none" : choices.values.c_str(), 1);
   ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
   Result<int> code = execute_and_wait(program.value());
   const Results results = results_in(folder);
@@ -297,10 +299,18 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
   choices->dryrun->add_option("--allocator", choices->allocator, "Spillway, or PyTorch's own for comparison")
       ->check(CLI::IsMember({"spillway", "native"}))
       ->capture_default_str();
-  choices->dryrun->add_flag(
-      "--no-bytes", choices->no_bytes,
-      "Keep accounts only: copies move nothing and read zeros, for data larger than this "
-      "machine's memory");
+  CLI::Option* values = choices->dryrun
+                            ->add_option("--values", choices->values,
+                                         "Which values are computed: those of small tensors and of integers, "
+                                         "all (for small programs), none")
+                            ->check(CLI::IsMember({"small", "all", "none"}))
+                            ->capture_default_str();
+  choices->dryrun
+      ->add_flag("--no-bytes", choices->no_bytes,
+                 "Keep accounts only: copies move nothing and read zeros, no values are computed; for data "
+                 "larger than "
+                 "this machine's memory")
+      ->excludes(values);
   choices->dryrun->add_flag("--json", choices->json, "The report as JSON, on stderr as well");
   choices->dryrun->prefix_command();
   choices->dryrun->footer("As in: spillway dryrun --gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]");

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from ._errors import SpillwayError
 from ._pytorch.install import install
+from ._values import Values
 
 
 def serve(torch: Any, mode: str, results: str | None) -> None:
@@ -41,12 +42,17 @@ def serve(torch: Any, mode: str, results: str | None) -> None:
 
 
 def _prepare_dryrun(torch: Any, folder: Path) -> None:
-    """On the simulated device: what it cannot do is switched off, and what happens is written down."""
+    """On the simulated device: what it cannot do is switched off, values are computed, what happens is written down."""
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     # As of 2.15 PyTorch's expandable segments ask NVML, which is not simulated, unless they are to stay in the process.
     os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")
-    Watch(torch, folder).start()
+    values = Values(torch, os.environ.get("SPILLWAY_DRYRUN_VALUES", "none"), lambda frame: _is_own(torch, frame))
+    try:
+        values.start()
+    except SpillwayError as problem:
+        print(f"spillway: {problem}; dryrun goes on as with --values none", file=sys.stderr)
+    Watch(torch, folder, values).start()
 
 
 class Watch:
@@ -56,8 +62,9 @@ class Watch:
     that is not complete, and completes it when it ends, by whatever end Python knows of; who is killed does not.
     """
 
-    def __init__(self, torch: Any, folder: Path) -> None:
+    def __init__(self, torch: Any, folder: Path, values: Values) -> None:
         self.torch = torch
+        self.values = values
         self.folder = folder
         self.result: dict[str, Any] = {}
         self.process_id: int | None = None  # while this one uses CUDA
@@ -94,7 +101,8 @@ class Watch:
         rows = [_device(torch, device) for device in range(torch.cuda.device_count())]
         devices = [row for row in rows if row["peak_reserved_bytes"] > 0 or row["num_ooms"] > 0]
         allocator = str(torch.cuda.get_allocator_backend())
-        result = {"rank": _rank(), "complete": True, "allocator": allocator, "devices": devices, **self.result}
+        result = {"rank": _rank(), "complete": True, "allocator": allocator, "devices": devices}
+        result |= {**self.values.result(), **self.result}
         self._write(result, self.file)
         return [row["device"] for row in devices]
 

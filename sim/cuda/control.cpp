@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstring>
 
+#include "sim/cuda/bytes.h"
 #include "sim/cuda/call.h"
 #include "sim/cuda/work.h"
 
@@ -45,6 +47,25 @@ CUresult grid(Control& control, CUstream handle, const SpwSimRange* ranges, size
   return enqueue(state, stream, std::move(work), accesses_of(ranges, count, flags), "grid", control.lock);
 }
 
+// Visits the host's view of the ranges, piece by piece, with the place of each piece among them. False where
+// there is none.
+template <typename Visit>
+bool each_piece(Memory& memory, const SpwSimRange* ranges, size_t count, const Visit& visit) {
+  uint64_t place = 0;
+  for (size_t i = 0; i < count; ++i) {
+    for (uint64_t done = 0; done < ranges[i].bytes;) {
+      uint64_t left = 0;
+      char* bytes = memory.bytes_at(ranges[i].ptr + done, &left);
+      if (bytes == nullptr) return false;
+      const uint64_t part = std::min(ranges[i].bytes - done, left);
+      visit(bytes, place, part);
+      done += part;
+      place += part;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 extern "C" {
@@ -73,6 +94,32 @@ int spwSimFill(CUstream handle, const SpwSimRange* ranges, size_t count, const v
     return fail(CUDA_ERROR_INVALID_VALUE, "spwSimFill: a value has 1 to 16 bytes");
   }
   return grid(control, handle, ranges, count, SPW_SIM_WRITE, value, value_bytes);
+}
+
+int spwSimPeek(const SpwSimRange* ranges, size_t count, void* to) {
+  Control control;
+  const auto read = [to](char* bytes, uint64_t place, uint64_t part) {
+    move_bytes(static_cast<char*>(to) + place, bytes, part);
+  };
+  return each_piece(control.state.memory, ranges, count, read) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+int spwSimPoke(const SpwSimRange* ranges, size_t count, const void* from) {
+  Control control;
+  const auto write = [from](char* bytes, uint64_t place, uint64_t part) {
+    move_bytes(bytes, static_cast<const char*>(from) + place, part);
+  };
+  return each_piece(control.state.memory, ranges, count, write) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void spwSimAnswer(int64_t value, unsigned copies) {
+  this_thread().answer = value;
+  this_thread().answered_copies = copies;
+}
+
+int spwSimIsCapturing() {
+  Control control;
+  return control.state.captures.empty() ? 0 : 1;
 }
 
 int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags) {

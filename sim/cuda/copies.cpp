@@ -11,6 +11,15 @@
 namespace spillway::sim {
 namespace {
 
+// What spwSimAnswer said for this thread takes the place of what is copied.
+void answer_copy(Work& work, bool to_host) {
+  ThreadState& thread = this_thread();
+  if (thread.answered_copies == 0 || !to_host || work.bytes > sizeof thread.answer) return;
+  --thread.answered_copies;
+  work.staged.resize(work.bytes);
+  std::memcpy(work.staged.data(), &thread.answer, work.bytes);
+}
+
 bool device_visible(State& state, uint64_t address) {
   return state.memory.find(address) != nullptr;
 }
@@ -161,6 +170,9 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   work->to_pageable = to_pageable;
   work->from_pageable = from_pageable;
   const bool capturing = stream->capture != nullptr;
+  const Mapping* target = to_pageable ? nullptr : state.memory.find(copy.to);
+  const bool to_host = to_pageable || target->physical->kind == Physical::Kind::kPinned;
+  answer_copy(*work, to_host && !from_pageable);
   // Ordinary host memory is read before the call returns: the program may change it at once.
   if (from_pageable && !capturing && state.config.backed) {
     const char* source = pointer_to(copy.from);

@@ -90,6 +90,17 @@ int spwSimTouch(struct CUstream_st* stream, const SpwSimRange* ranges, size_t co
 /* Enqueues one grid that fills the ranges with copies of a value of 1 to 16 bytes, whole ones only. */
 int spwSimFill(struct CUstream_st* stream, const SpwSimRange* ranges, size_t count, const void* value,
                size_t value_bytes);
+/* The bytes of the ranges as they lie there now, one after the other, to the host's memory and from it. No
+ * call of the device and no part of any stream's order: who has work pending waits for it first. 0, or
+ * CUDA_ERROR_INVALID_VALUE where a range is not all mapped memory with bytes; some are moved by then. */
+int spwSimPeek(const SpwSimRange* ranges, size_t count, void* to);
+int spwSimPoke(const SpwSimRange* ranges, size_t count, const void* from);
+/* The next so many copies of 1 to 8 bytes that this thread enqueues from the device to ordinary or pinned
+ * host memory bring the first bytes of the value: what a kernel would have counted. 0 copies: none any more.
+ */
+void spwSimAnswer(int64_t value, unsigned copies);
+/* 1 while any stream captures. */
+int spwSimIsCapturing(void);
 /* The host reads or writes pinned or host-located memory now: reported if the device may still be using it.
  */
 int spwSimHostAccess(const void* ptr, uint64_t bytes, unsigned flags);

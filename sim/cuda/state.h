@@ -137,13 +137,16 @@ struct State {
   std::string configure(const char* text, const char* visible = nullptr);
 };
 
-// Thread-local: the text of spwSimLastError, the contexts made current, whether a host function is running.
+// Thread-local: the text of spwSimLastError, the contexts made current, whether a host function is running,
+// what copies to the host bring instead of their bytes.
 struct ThreadState {
   std::string last_error;
   std::vector<Context*> current;
   uint64_t generation = 0;
   uint64_t id = 0;
   bool in_host_function = false;
+  int64_t answer = 0;  // of spwSimAnswer
+  unsigned answered_copies = 0;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 ThreadState& this_thread();

@@ -23,6 +23,42 @@ TEST_F(MemoryTest, CopiesCarryBytesThereAndBack) {
   EXPECT_THAT(reports(), IsEmpty());
 }
 
+TEST_F(MemoryTest, TheHostSeesAndChangesBytesAtOnce) {
+  const CUdeviceptr block = alloc(64);
+  const char sent[] = "abcdefgh";
+  const SpwSimRange ranges[] = {{block + 4, 3, 0, 0}, {block + 32, 5, 0, 0}};
+  EXPECT_EQ(spwSimPoke(ranges, 2, sent), CUDA_SUCCESS);
+  char got[9] = {};
+  EXPECT_EQ(spwSimPeek(ranges, 2, got), CUDA_SUCCESS);
+  EXPECT_STREQ(got, sent);
+  SIM_OK(cuMemcpyDtoH(got, block + 32, 5));
+  EXPECT_STREQ(got, "defghfgh");
+  const SpwSimRange nowhere{1, 8, 0, 0};
+  EXPECT_EQ(spwSimPeek(&nowhere, 1, got), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(spwSimPoke(&nowhere, 1, got), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(MemoryTest, AnAnswerTakesThePlaceOfTheNextSmallCopiesToTheHost) {
+  const CUdeviceptr block = alloc(64);
+  SIM_OK(cuMemsetD8(block, 1, 64));
+  spwSimAnswer(7, 2);
+  int64_t wide[2] = {};
+  int narrow = 0;
+  SIM_OK(cuMemcpyDtoH(wide, block, sizeof wide));
+  EXPECT_EQ(wide[0], 0x0101010101010101);
+  SIM_OK(cuMemcpyDtoD(block + 32, block, 8));
+  SIM_OK(cuMemcpyDtoH(&narrow, block, sizeof narrow));
+  EXPECT_EQ(narrow, 7);
+  SIM_OK(cuMemcpyDtoH(wide, block, 8));
+  EXPECT_EQ(wide[0], 7);
+  SIM_OK(cuMemcpyDtoH(wide, block, 8));
+  EXPECT_EQ(wide[0], 0x0101010101010101);
+  spwSimAnswer(7, 1);
+  spwSimAnswer(0, 0);
+  SIM_OK(cuMemcpyDtoH(&narrow, block, sizeof narrow));
+  EXPECT_EQ(narrow, 0x01010101);
+}
+
 TEST_F(MemoryTest, FillsOfEachWidth) {
   const CUdeviceptr block = alloc(64);
   unsigned words[4] = {};

@@ -35,10 +35,13 @@
 #include <vector>
 
 #include "sim/cuda/sim_control.h"
+#include "tensors.h"
 
 namespace {
 
 using c10::IValue;
+using spillway::operands::device_base_of;
+using spillway::operands::each_tensor;
 using Ranges = std::vector<SpwSimRange>;
 
 constexpr uint32_t kWrites = SPW_SIM_WRITE | SPW_SIM_KEEP_BYTES;
@@ -56,21 +59,9 @@ std::atomic<uint64_t> refused{0};
 // A tensor of more separate runs than this is touched in part: too little is no false report.
 constexpr size_t kMostRuns = 4096;
 
-// Where the tensor's storage begins on the device; 0 where there is nothing to touch, as for tensors without
-// bytes of their own (fake ones, wrappers), which are not asked more than they answer without Python.
-uint64_t base_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return 0;
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  if (!impl.has_storage() || impl.has_symbolic_sizes_strides()) return 0;
-  c10::StorageImpl* const storage = impl.unsafe_storage().unsafeGetStorageImpl();
-  const void* const base = storage == nullptr ? nullptr : storage->_mutable_data_ptr_no_checks().get();
-  if (base == nullptr || !storage->device().is_cuda() || tensor.numel() == 0) return 0;
-  return reinterpret_cast<uint64_t>(base);
-}
-
 // Appends the bytes that the elements occupy, as runs without gaps.
 void add_runs(const at::Tensor& tensor, uint32_t access, Ranges& out) {
-  const uint64_t base = base_of(tensor);
+  const uint64_t base = device_base_of(tensor);
   if (base == 0) return;
   const auto item = static_cast<uint64_t>(tensor.itemsize());
   struct Dimension {
@@ -105,17 +96,6 @@ void add_runs(const at::Tensor& tensor, uint32_t access, Ranges& out) {
   }
 }
 
-template <typename Visit>
-void each_tensor(const IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) visit(tensor);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) each_tensor(element, visit);
-  }
-}
-
 // ---- Grids ------------------------------------------------------------------------------------------------
 
 // `enqueue` gets the stream that is current for the device. The thread may not have used the device before.
@@ -132,7 +112,7 @@ void launch(c10::DeviceIndex index, const Enqueue& enqueue) {
 class Grid {
  public:
   void add(const at::Tensor& tensor, uint32_t access) {
-    if (base_of(tensor) != 0) add_runs(tensor, access, ranges_[tensor.device().index()]);
+    if (device_base_of(tensor) != 0) add_runs(tensor, access, ranges_[tensor.device().index()]);
   }
   bool covers(const at::Tensor& tensor) const {
     const auto found = ranges_.find(tensor.device().index());
@@ -212,7 +192,7 @@ const Operator& operator_of(const c10::OperatorName& name) {
 
 // fill_ with a value that the host knows. The element's size divides every run's.
 void fill(const at::Tensor& tensor, const IValue& value) {
-  if (base_of(tensor) == 0) return;
+  if (device_base_of(tensor) == 0) return;
   c10::Scalar scalar;
   if (value.isScalar()) {
     scalar = value.toScalar();
@@ -239,12 +219,12 @@ void fill(const at::Tensor& tensor, const IValue& value) {
 
 // One of the copies of _foreach_copy_, where the bytes are the same.
 void copy(const at::Tensor& to, const at::Tensor& from) {
-  if (base_of(to) == 0 || base_of(from) == 0) return;
+  if (device_base_of(to) == 0 || device_base_of(from) == 0) return;
   if (to.scalar_type() != from.scalar_type() || !to.sizes().equals(from.sizes())) return;
   if (!to.is_contiguous() || !from.is_contiguous()) return;
   const auto begin_of = [](const at::Tensor& tensor) {
-    return reinterpret_cast<void*>(base_of(tensor) + static_cast<uint64_t>(tensor.storage_offset()) *
-                                                         static_cast<uint64_t>(tensor.itemsize()));
+    return reinterpret_cast<void*>(device_base_of(tensor) + static_cast<uint64_t>(tensor.storage_offset()) *
+                                                                static_cast<uint64_t>(tensor.itemsize()));
   };
   launch(to.device().index(), [&](cudaStream_t stream) {
     return static_cast<int>(
@@ -268,7 +248,7 @@ thread_local Call* Call::innermost = nullptr;
 // An output of the operator that is under way, for which its kernels are enqueued already.
 void write_early(const at::Tensor& tensor) {
   Call* const call = Call::innermost;
-  if (call == nullptr || base_of(tensor) == 0 || call->before.covers(tensor)) return;
+  if (call == nullptr || device_base_of(tensor) == 0 || call->before.covers(tensor)) return;
   Grid output;
   output.add(tensor, kWrites);
   output.enqueue();
@@ -305,7 +285,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   Grid after;
   for (const IValue& output : function.outputs()) {
     each_tensor(output, [&](const at::Tensor& tensor) {
-      if (base_of(tensor) != 0 && !before.covers(tensor)) after.add(tensor, kWrites);
+      if (device_base_of(tensor) != 0 && !before.covers(tensor)) after.add(tensor, kWrites);
     });
   }
   after.enqueue();

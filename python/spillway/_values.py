@@ -1,0 +1,93 @@
+"""Values on the simulated device: operators that are cheap to compute are computed on the host, on its bytes."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import linecache
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ._errors import SpillwayError
+from ._library import HERE, part
+from ._pytorch import build
+
+CHOICES = ("none", "small", "all")
+_ReportRead = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64)
+_ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
+MOST_FAILURES = 20
+_started: list[Values] = []  # the observer calls them to the end
+
+
+class Values:
+    """Of one process: what was computed, and where the program looked at what is not real."""
+
+    def __init__(
+        self, torch: Any, chosen: str, is_own: Callable[[traceback.FrameSummary], bool] = lambda _: True
+    ) -> None:
+        self.torch = torch
+        self.chosen = chosen
+        self.is_own = is_own
+        self.reads: dict[tuple[str, int], dict[str, Any]] = {}
+        self.failures: dict[str, str] = {}
+        self.library: ctypes.CDLL | None = None
+        self.callbacks = (_ReportRead(self._note_read), _ReportFailure(self._note_failure))
+
+    def start(self) -> None:
+        """Errors: SpillwayError, where the observer cannot be compiled or the driver is not the simulated one."""
+        if self.chosen == "none":
+            return
+        self.library = ctypes.CDLL(str(self._compiled()))
+        begin = self.library.spillway_values_start
+        begin.restype = ctypes.c_char_p
+        problem = begin(int(self.chosen == "all"), *self.callbacks)
+        if problem is not None:
+            raise SpillwayError(f"values are not computed: {problem.decode()}")
+        atexit.register(self.library.spillway_values_end_reports)
+        _started.append(self)
+
+    def result(self) -> dict[str, Any]:
+        totals = (ctypes.c_uint64 * 3)()
+        if self.library is not None:
+            self.library.spillway_values_totals(totals)
+        return {
+            "values": self.chosen if self.library is not None else "none",
+            "operators_computed": totals[0],
+            "operators_too_large": totals[1],
+            "operators_failed": self.failures,
+            "unreal_reads": [*self.reads.values()],
+        }
+
+    def _compiled(self) -> Any:
+        name = "sim/cuda/sim_control.h"
+        header = part(f"include/{name}", name)
+        headers = [header, HERE / "_operands" / "tensors.h"]
+        return build.compiled(self.torch, "spillway_values", HERE / "_host_values", header.parents[2], headers)
+
+    def _note_read(self, operator: bytes, size: int) -> None:
+        file, line = self._line()
+        known = self.reads.get((file, line))
+        if known is None:
+            text = linecache.getline(file, line).strip()
+            where = f"{file}:{line}: {text}"
+            known = self.reads[file, line] = {"where": where, "operator": operator.decode(), "bytes": size, "times": 0}
+        known["times"] += 1
+
+    def _line(self) -> tuple[str, int]:
+        """The program's, of this thread or, where none of its lines is in this one, of the main thread."""
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        for frame in (sys._getframe(), main):
+            first: FrameType | None = frame
+            while frame is not None:
+                if self.is_own(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False)):
+                    return frame.f_code.co_filename, frame.f_lineno
+                frame = frame.f_back
+        return (first.f_code.co_filename, first.f_lineno) if first is not None else ("an unknown line", 0)
+
+    def _note_failure(self, operator: bytes, why: bytes) -> None:
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.setdefault(operator.decode(), why.decode(errors="replace").splitlines()[0])
