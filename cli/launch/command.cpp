@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/launch/meeting.h"
 #include "cli/launch/program.h"
 #include "cli/output.h"
 #include "cli/size.h"
@@ -107,6 +108,7 @@ struct Results {
   bool watched = false;       // some process had PyTorch and said so
   bool complete = true;       // each that used CUDA said what it used
   std::vector<Parsed> users;  // of CUDA, by rank
+  MeetingResult met;
 };
 
 Results results_in(const std::filesystem::path& folder) {
@@ -127,7 +129,7 @@ Results results_in(const std::filesystem::path& folder) {
   return results;
 }
 
-enum class Verdict { kFits, kNothingUsed, kOutOfMemory, kFailed, kNotKnown };
+enum class Verdict { kFits, kNothingUsed, kOutOfMemory, kStuck, kFailed, kNotKnown };
 
 const char* name_of(Verdict verdict) {
   switch (verdict) {
@@ -137,6 +139,8 @@ const char* name_of(Verdict verdict) {
       return "nothing used";
     case Verdict::kOutOfMemory:
       return "out of memory";
+    case Verdict::kStuck:
+      return "stuck";
     case Verdict::kFailed:
       return "failed";
     case Verdict::kNotKnown:
@@ -151,6 +155,7 @@ Verdict judge(const Results& results, int code) {
   if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {
     return Verdict::kOutOfMemory;
   }
+  if (!results.met.kind.empty()) return Verdict::kStuck;
   if (!results.watched || !results.complete) return Verdict::kNotKnown;
   if (code != 0) return Verdict::kFailed;
   return results.users.empty() ? Verdict::kNothingUsed : Verdict::kFits;
@@ -159,6 +164,7 @@ Verdict judge(const Results& results, int code) {
 // As of all commands: 2 is a no. What is not known is no success.
 int exit_code(Verdict verdict, int code) {
   if (verdict == Verdict::kOutOfMemory) return 2;
+  if (verdict == Verdict::kStuck) return 1;
   return verdict == Verdict::kNotKnown && code == 0 ? 1 : code;
 }
 
@@ -170,6 +176,10 @@ std::string explain(Verdict verdict, const Results& results, int code) {
       return "it ran to its end, and used nothing of PyTorch's CUDA memory";
     case Verdict::kOutOfMemory:
       return "it does NOT fit";
+    case Verdict::kStuck:
+      return results.met.kind == "deadlock"
+                 ? "DEADLOCK: every rank waits for another, and the job would hang"
+                 : "MISMATCH: ranks that must meet call different collectives, and the job would hang";
     case Verdict::kFailed:
       return fmt::format("the program ended with code {}, for another reason than device memory", code);
     case Verdict::kNotKnown:
@@ -200,6 +210,8 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
     }
   }
   out += fmt::format("  {}\n", explain(verdict, results, code));
+  for (const std::string& line : results.met.lines) out += fmt::format("    {}\n", line);
+  for (const std::string& note : results.met.notes) out += fmt::format("  note: {}\n", note);
   out += "  sizes are meant; values, times and libraries' own memory are meaningless here: docs/pytorch.md\n";
   return out;
 }
@@ -214,7 +226,8 @@ int dryrun(const LaunchChoices& choices) {
                     choices.gpu_memory)));
   }
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
-  if (Status status = preload_simulation(python_of(program.value())); !status.ok()) return complain(status);
+  Result<std::string> libraries = preload_simulation(python_of(program.value()));
+  if (!libraries.ok()) return complain(libraries.take_status());
 
   std::string folder = (std::filesystem::temp_directory_path() / "spillway-dryrun-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) {
@@ -231,8 +244,11 @@ int dryrun(const LaunchChoices& choices) {
   }
   ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
   ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
+  Meeting meeting;
+  if (Status status = meeting.start(libraries.value(), 0); !status.ok()) return complain(status);
   Result<int> code = execute_and_wait(program.value());
-  const Results results = results_in(folder);
+  Results results = results_in(folder);
+  results.met = meeting.end();
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   if (!code.ok()) return complain(code.take_status());
@@ -242,12 +258,15 @@ int dryrun(const LaunchChoices& choices) {
   const std::string allocator =
       results.users.empty() ? choices.allocator : results.users.front().value("allocator", choices.allocator);
   if (choices.json) {
-    const Parsed all = {{"gpu_memory_bytes", *gpu_bytes},
-                        {"allocator", allocator},
-                        {"exit_code", code.value()},
-                        {"verdict", name_of(verdict)},
-                        {"out_of_memory", verdict == Verdict::kOutOfMemory},
-                        {"processes", results.users}};
+    const Parsed all = {
+        {"gpu_memory_bytes", *gpu_bytes},
+        {"allocator", allocator},
+        {"exit_code", code.value()},
+        {"verdict", name_of(verdict)},
+        {"out_of_memory", verdict == Verdict::kOutOfMemory},
+        {"collectives",
+         {{"problem", results.met.kind}, {"ranks", results.met.lines}, {"notes", results.met.notes}}},
+        {"processes", results.users}};
     std::fprintf(stderr, "%s\n", all.dump(2).c_str());
   } else {
     std::fputs(report(results, *gpu_bytes, allocator, verdict, code.value()).c_str(), stderr);

@@ -1,0 +1,206 @@
+#include "sim/nccl/client.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "sim/nccl/driver.h"
+#include "sim/nccl/server_thread.h"
+#include "sim/nccl/socket_name.h"
+
+namespace spillway::nccl {
+namespace {
+
+using Where = void (*)(char* text, size_t bytes, int* world_rank);
+using End = void (*)(const char* text);
+using Now = int (*)(char* text, size_t bytes);
+std::atomic<Where> where{nullptr};
+std::atomic<End> end{nullptr};
+std::atomic<Now> now{nullptr};
+
+const char* variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+int number_in(const char* name, int otherwise) {
+  const char* text = variable(name);
+  char* rest = nullptr;
+  const long number = std::strtol(text, &rest, 10);
+  return *text == '\0' || *rest != '\0' ? otherwise : static_cast<int>(number);
+}
+
+// The ranks of one job agree on it. Without a launcher's variables they are one process's children.
+std::string job() {
+  if (*variable("WORLD_SIZE") == '\0' || *variable("MASTER_PORT") == '\0')
+    return "of " + std::to_string(::getppid());
+  return std::string(variable("MASTER_ADDR")) + ":" + variable("MASTER_PORT") + " " +
+         variable("TORCHELASTIC_RUN_ID") + " " + variable("TORCHELASTIC_RESTART_COUNT");
+}
+
+int connect_to(const std::string& name) {
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return -1;
+  const SocketName address(name);
+  if (::connect(socket, address.get(), address.bytes) == 0) return socket;
+  ::close(socket);
+  return -1;
+}
+
+int connect_to_meeting() {
+  if (const char* named = variable("SPILLWAY_DRYRUN_MEETING"); *named != '\0') return connect_to(named);
+  // A meeting of one, for as long as the process lives.
+  const std::string own = "spillway-nccl-" + std::to_string(::getpid());
+  static Server* server = Server::listen(own, 1).release();
+  return server == nullptr ? -1 : connect_to(own);
+}
+
+uint64_t this_thread() {
+  static std::atomic<uint64_t> threads{0};
+  thread_local const uint64_t number = ++threads;
+  return number;
+}
+
+}  // namespace
+
+Place place() {
+  Place place;
+  if (const Where ask = where.load()) {
+    char text[1024] = "";
+    ask(text, sizeof text, &place.world_rank);
+    place.line = text;
+  }
+  if (place.world_rank < 0) place.world_rank = number_in("RANK", -1);
+  return place;
+}
+
+Client* Client::get() {
+  // Never destroyed: its thread and the program's last calls may outlive static objects. A child of fork has
+  // none.
+  static Client* client = [] {
+    const int socket = connect_to_meeting();
+    return socket < 0 ? nullptr : new Client(socket);
+  }();
+  static const pid_t owner = ::getpid();
+  return owner == ::getpid() ? client : nullptr;
+}
+
+Client::Client(int socket) : socket_(socket) {
+  say_hello();
+  std::thread([this] { serve(); }).detach();
+}
+
+void Client::say_hello() {
+  Message hello;
+  hello.kind = Kind::kHello;
+  hello.text = job();
+  hello.rank = hello.world_rank = number_in("RANK", -1);
+  hello.size = number_in("WORLD_SIZE", 0);
+  hello.count = static_cast<uint64_t>(::getpid());
+  send(hello);
+}
+
+void Client::send(const Message& message) {
+  const std::vector<char> packed = pack(message);
+  const std::lock_guard lock(sending_);
+  for (size_t sent = 0; sent < packed.size();) {
+    const ssize_t wrote = ::send(socket_, packed.data() + sent, packed.size() - sent, MSG_NOSIGNAL);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return;  // the meeting is over, and so is the program soon
+    sent += static_cast<size_t>(wrote);
+  }
+}
+
+void Client::post(Message message, std::shared_ptr<Receiver> receiver) {
+  message.ticket = next_++;
+  {
+    const std::lock_guard lock(mutex_);
+    receivers_[message.ticket] = std::move(receiver);
+  }
+  send(message);
+}
+
+bool Client::wait_for_answer(bool may_go, uint64_t seen) {
+  if (broken_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const uint64_t thread = this_thread();
+  Message message;
+  message.kind = Kind::kWait;
+  message.ticket = thread;
+  message.flag = may_go;
+  message.count = seen;
+  send(message);
+  std::unique_lock lock(mutex_);
+  woken_.wait(lock, [&] { return wakes_[thread] != 0 || broken_; });
+  const int how = wakes_[thread];
+  wakes_.erase(thread);
+  return how == 1;
+}
+
+void Client::serve() {
+  Unpacker arrived;
+  std::vector<char> buffer(size_t{1} << 18);
+  for (;;) {
+    const ssize_t got = ::recv(socket_, buffer.data(), buffer.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    arrived.add(buffer.data(), static_cast<size_t>(got));
+    while (std::optional<Message> message = arrived.next()) receive(std::move(*message));
+  }
+  const std::lock_guard lock(mutex_);
+  broken_ = true;
+  woken_.notify_all();
+}
+
+void Client::receive(Message message) {
+  if (message.kind == Kind::kDone) {
+    std::shared_ptr<Receiver> receiver;
+    {
+      const std::lock_guard lock(mutex_);
+      receiver = std::move(receivers_[message.ticket]);
+      receivers_.erase(message.ticket);
+    }
+    if (receiver != nullptr) receiver->receive(std::move(message));
+    driver().progress();
+    answers_.fetch_add(1, std::memory_order_release);
+  } else if (message.kind == Kind::kWake) {
+    const std::lock_guard lock(mutex_);
+    wakes_[message.ticket] = message.flag ? 2 : 1;
+    woken_.notify_all();
+  } else if (message.kind == Kind::kAsk) {
+    Message told;
+    told.kind = Kind::kTold;
+    char text[1024] = "";
+    const Now ask = now.load();
+    told.flag = ask != nullptr && ask(text, sizeof text) != 0;
+    told.text = text;
+    send(told);
+  } else if (message.kind == Kind::kFatal) {
+    // Whatever holds the program up may hold this up too.
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      ::_exit(1);
+    }).detach();
+    if (const End tell = end.load()) tell(message.text.c_str());
+    ::_exit(1);
+  }
+}
+
+}  // namespace spillway::nccl
+
+extern "C" {
+
+void spwNcclSetProgram(void (*where)(char* text, size_t bytes, int* world_rank),
+                       int (*now)(char* text, size_t bytes), void (*end)(const char* text)) {
+  spillway::nccl::where = where;
+  spillway::nccl::now = now;
+  spillway::nccl::end = end;
+}
+
+void spwNcclConnect() {
+  spillway::nccl::Client::get();
+}
+
+}  // extern "C"
