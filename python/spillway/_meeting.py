@@ -31,7 +31,7 @@ def meet(torch: Any, is_own: Callable[[str], bool], end: Callable[[], Any]) -> N
         own_calls = str(torch.__path__[0]) + "/distributed/"
 
         def where(text: int, size: int, rank: Any) -> None:
-            _write(text, size, _line(_own_frame(sys._getframe(1), is_own) or _own_frame(_main_frame(), is_own)))
+            _write(text, size, _line(_own_frame(sys._getframe().f_back, is_own) or _own_frame(_main_frame(), is_own)))
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 rank[0] = torch.distributed.get_rank()
 

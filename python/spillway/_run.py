@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from ._errors import SpillwayError
 from ._meeting import meet
 from ._pytorch.install import install
+from ._ranks import stand_in, watch_launcher
 
 
 def serve(torch: Any, mode: str, results: str | None) -> None:
@@ -51,6 +52,10 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
     watch = Watch(torch, folder)
     watch.start()
     meet(torch, lambda file: _is_programs(torch, file), watch.end)
+    if "RANK" not in os.environ:
+        watch_launcher(torch, int(os.environ.get("SPILLWAY_DRYRUN_DEVICES") or 1))
+    elif "SPILLWAY_DRYRUN_RANKS" in os.environ:
+        stand_in(torch)
 
 
 class Watch:

@@ -199,6 +199,37 @@ void spwNcclSetProgram(void (*where)(char* text, size_t bytes, int* world_rank),
   spillway::nccl::end = end;
 }
 
+int spwNcclStore(int call, const char* key, const void* value, size_t* bytes, int64_t* number,
+                 const void** answer) {
+  using namespace spillway::nccl;
+  struct Answer : Receiver {
+    Message message;
+    std::atomic<bool> came{false};
+    void receive(Message given) override {
+      message = std::move(given);
+      came = true;
+    }
+  };
+  static thread_local std::shared_ptr<Answer> last;
+  Client* client = Client::get();
+  if (client == nullptr) return 0;
+  Message message;
+  message.kind = Kind::kStore;
+  message.store = static_cast<StoreCall>(call);
+  message.text = key;
+  message.count = static_cast<uint64_t>(*number);
+  const char* given = static_cast<const char*>(value);
+  message.bytes.assign(given, given + *bytes);
+  last = std::make_shared<Answer>();
+  client->post(std::move(message), last);
+  client->wait(false, [&] { return last->came || client->is_broken(); });
+  if (!last->came) return 0;
+  *bytes = last->message.bytes.size();
+  *answer = last->message.bytes.data();
+  *number = last->message.flag ? 1 : static_cast<int64_t>(last->message.count);
+  return 1;
+}
+
 void spwNcclConnect() {
   spillway::nccl::Client::get();
 }

@@ -76,6 +76,11 @@ extern "C" {
 // whether PyTorch waits for other ranks there; `end` is to end the process, told why. Null: none (any more).
 void spwNcclSetProgram(void (*where)(char* text, size_t bytes, int* world_rank),
                        int (*now)(char* text, size_t bytes), void (*end)(const char* text));
+// A call of the job's store (wire.h, StoreCall): blocks until it is answered. `number` is what it gives and
+// gets, `bytes` the size of `value`, then that of what comes back, which is kept until the thread's next
+// call. 0: there is no meeting.
+int spwNcclStore(int call, const char* key, const void* value, size_t* bytes, int64_t* number,
+                 const void** answer);
 // Joins the meeting before the first communicator, as a rank of a job does that may never make one.
 void spwNcclConnect(void);
 }

@@ -30,6 +30,14 @@ uint64_t pieces_given(const Call& call) {
   return many ? static_cast<uint64_t>(call.member->size) : 1;
 }
 
+// Of the largest tensor that the rank has in it. What is gathered of integers counts as what each gives:
+// objects of many ranks.
+uint64_t tensor_bytes(const Call& call) {
+  const bool many = call.operation == Operation::kReduceScatter || call.operation == Operation::kAllToAll ||
+                    (call.operation == Operation::kAllGather && is_floating(call.type));
+  return bytes_of(call) * (many ? static_cast<uint64_t>(call.member->size) : 1);
+}
+
 class Batch : public std::enable_shared_from_this<Batch> {
  public:
   Batch(std::vector<Call> calls, Place place)
@@ -80,7 +88,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
       message.sequence = call.sequence;
       message.count = call.count;
       message.text = place_.line;
-      message.has_bytes = are_bytes_moved(call.type, bytes_of(call));
+      message.has_bytes = are_bytes_moved(call.type, tensor_bytes(call));
       if (message.has_bytes) {
         message.bytes.resize(pieces_given(call) * bytes_of(call));
         const bool gives = !message.bytes.empty();

@@ -37,6 +37,9 @@ void Meeting::receive(int process, Message message) {
     case Kind::kPost:
       post(process, std::move(message));
       break;
+    case Kind::kStore:
+      store(process, message);
+      break;
     case Kind::kWait:
       wait(process, message);
       break;
@@ -284,6 +287,12 @@ void Meeting::answer_imagined(Communicator& communicator, Message message) {
   answer(communicator, rank, std::move(done));
 }
 
+void Meeting::store(int id, const Message& message) {
+  for (Store::Answer& given : jobs_[processes_[id].job].store.call(id, message)) {
+    answer(given.process, std::move(given.done));
+  }
+}
+
 // ---- who waits
 
 void Meeting::wait(int id, const Message& message) {
@@ -351,7 +360,10 @@ bool Meeting::resolve(const std::string& job) {
       return true;
     }
   }
-  return false;
+  Store& store = jobs_[job].store;
+  if (!store.has_waiting()) return false;
+  for (Store::Answer& given : store.imagine()) answer(given.process, std::move(given.done));
+  return true;
 }
 
 bool Meeting::let_go(const std::string& job) {

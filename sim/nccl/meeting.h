@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "sim/nccl/operation.h"
+#include "sim/nccl/store.h"
 
 namespace spillway::nccl {
 
@@ -96,6 +97,7 @@ class Meeting {
     double used = 0;
     std::optional<Clock::time_point> slow_at;  // some wait since, others say nothing
     double used_when_slow = 0;
+    Store store;
   };
 
   bool imagines() const { return ranks_ > 0; }
@@ -112,6 +114,7 @@ class Meeting {
   void wait(int id, const Message& message);
   void answer(int process, Message message);
   void answer(const Communicator& communicator, int rank, Message message);
+  void store(int id, const Message& message);
   void told(int id, const Message& message);
   void ask_idle(const std::string& name, Job& job, Clock::time_point now);
   void judge(const std::string& name, Job& job, Clock::time_point now);

@@ -4,6 +4,29 @@
 
 namespace spillway::nccl {
 
+std::vector<char> pack_list(const std::vector<std::string>& items) {
+  std::vector<char> packed;
+  for (const std::string& item : items) {
+    const uint64_t length = item.size();
+    const char* head = reinterpret_cast<const char*>(&length);
+    packed.insert(packed.end(), head, head + sizeof length);
+    packed.insert(packed.end(), item.begin(), item.end());
+  }
+  return packed;
+}
+
+std::vector<std::string> unpack_list(const std::vector<char>& bytes) {
+  std::vector<std::string> items;
+  uint64_t length = 0;
+  for (size_t at = 0; at + sizeof length <= bytes.size(); at += length) {
+    std::memcpy(&length, bytes.data() + at, sizeof length);
+    at += sizeof length;
+    if (length > bytes.size() - at) break;
+    items.emplace_back(bytes.data() + at, length);
+  }
+  return items;
+}
+
 std::vector<char> pack(const Message& message) {
   Head head = message;
   head.text_bytes = message.text.size();

@@ -19,14 +19,20 @@ enum class Kind : uint8_t {
   kWait,   // a thread waits and has seen `count` answers; ticket names the thread's wait
   kDone,   // to a ticket: the operation is over, the bytes are its result
   kWake,   // to a wait: something changed; flag: nothing will, the thread need not wait
+  kStore,  // a call of the job's store; `store`, text is the key, count a number
   kAsk,    // a process that says nothing: what does it do
   kTold,   // text is its program's line; flag: PyTorch waits for other ranks there
   kFatal,  // the job cannot go on: text says why
 };
 
+// What torch.distributed.Store has. Lists of keys, and the two values of compare_set, are one after the other
+// in the bytes, each with its length first (pack_list).
+enum class StoreCall : uint8_t { kSet, kGet, kAdd, kWait, kCheck, kDelete, kCompareSet, kAppend, kCount };
+
 struct Head {
   Kind kind = Kind::kHello;
   Operation operation = Operation::kAllReduce;
+  StoreCall store = StoreCall::kSet;
   uint8_t type = 0;
   uint8_t reduction = 0;
   bool has_bytes = false;
@@ -48,6 +54,9 @@ struct Message : Head {
   std::string text;
   std::vector<char> bytes;
 };
+
+std::vector<char> pack_list(const std::vector<std::string>& items);
+std::vector<std::string> unpack_list(const std::vector<char>& bytes);
 
 // As it goes over the socket.
 std::vector<char> pack(const Message& message);

@@ -184,5 +184,114 @@ class Collectives(unittest.TestCase):
                 self.named(fault, "deadlock", *said)
 
 
+SHARDED = f"""{BEGIN}
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+way = sys.argv[1]
+if way == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model.cuda())
+else:
+    mesh = init_device_mesh("cuda", (ranks // 2, 2) if way == "hsdp" else (ranks,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.ones(8, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+every = [torch.zeros(1, device="cuda") for _ in range(ranks)]
+dist.all_gather(every, cuda([rank + 1.0]))
+total = cuda([rank + 1.0])
+dist.all_reduce(total)
+flag = cuda([int(rank == 0)], torch.int64)
+dist.broadcast(flag, 0)
+check(flag, [1])
+dist.barrier()
+print("ended", rank, ranks, os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], int(total.item()), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def some_ranks(
+    *words: str, launcher: tuple[str, ...] = (), program: str = SHARDED, way: str = "fsdp2"
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "program.py"
+        script.write_text(program)
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        command = [sys.executable, *launcher, str(script), way]
+        return subprocess.run(
+            [COMMAND, "dryrun", "--gpu-memory", "2GiB", "--json", *words, "--", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+
+class SomeRanks(unittest.TestCase):
+    def peaks(self, done: subprocess.CompletedProcess[str]) -> list[tuple[int, int]]:
+        self.assertEqual(done.returncode, 0, done.stderr)
+        processes = report(done)["processes"]
+        assert isinstance(processes, list)
+        return [
+            (process["rank"], device["peak_allocated_bytes"]) for process in processes for device in process["devices"]
+        ]
+
+    def test_memory_is_that_of_a_job_of_which_all_ranks_run(self) -> None:
+        for way in ("ddp", "fsdp2", "hsdp"):
+            with self.subTest(way):
+                some = self.peaks(some_ranks("--devices", "4", "--world-size", "4", "--ranks", "0,3", way=way))
+                every = self.peaks(some_ranks("--devices", "4", "--world-size", "4", way=way))
+                self.assertEqual([rank for rank, _ in every], [0, 1, 2, 3])
+                self.assertEqual(some, [every[0], every[3]])
+
+    def test_ranks_of_a_large_job(self) -> None:
+        torchrun = ("-m", "torch.distributed.run", "--nnodes", "128", "--nproc-per-node", "8")
+        for words, launcher in (
+            (("--world-size", "1024", "--ranks", "0,511"), ()),
+            (("--ranks", "0,511"), torchrun),
+            (("--world-size", "1024", "--ranks", "0,511"), ("-m", "torch.distributed.run", "--nproc-per-node", "2")),
+        ):
+            with self.subTest(words=words, launcher=launcher):
+                done = some_ranks("--devices", "8", *words, launcher=launcher)
+                self.assertEqual([rank for rank, _ in self.peaks(done)], [0, 511])
+                # The 256 ranks nearest to 0 give 1, the others 512.
+                total = 256 * 1 + 768 * 512
+                ended = sorted(line for line in done.stdout.splitlines() if line.startswith("ended"))
+                self.assertEqual(ended, [f"ended 0 1024 0 8 {total}", f"ended 511 1024 7 8 {total}"])
+
+    def test_what_is_wrong_is_one_line(self) -> None:
+        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "4")
+        for words, launcher, said in (
+            (("--world-size", "8", "--ranks", "0,8"), (), "names no ranks"),
+            (("--world-size", "8", "--ranks", "3-1"), (), "names no ranks"),
+            (("--world-size", "8", "--ranks", "x"), (), "names no ranks"),
+            (
+                (
+                    "--world-size",
+                    "1000",
+                ),
+                (),
+                "say which with --ranks",
+            ),
+            (("--ranks", "0"), (), "how many ranks does the job have"),
+            (("--ranks", "0,4", "--devices", "4"), torchrun, "the job has ranks 0 to 3"),
+            ((), torchrun, "give --devices 4"),
+        ):
+            with self.subTest(words=words):
+                done = some_ranks(*words, launcher=launcher)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                own = [line for line in done.stderr.splitlines() if line.startswith("spillway: ")]
+                self.assertEqual(len(own), 1, done.stderr)
+                self.assertIn(said, own[0])
+                self.assertNotIn("Traceback", done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

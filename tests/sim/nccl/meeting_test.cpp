@@ -220,6 +220,64 @@ TEST_F(MeetingTest, RanksThatDoNotRunDoAsTheNearest) {
   EXPECT_EQ(meeting_->notes().size(), 1u);
 }
 
+TEST_F(MeetingTest, AKeyOfARankThatDoesNotRunIsAsOneOfARankThatDoes) {
+  start(1, 1, 8);
+  const auto call = [&](StoreCall what, const std::string& key, const std::string& value) {
+    Message message;
+    message.kind = Kind::kStore;
+    message.store = what;
+    message.text = key;
+    message.bytes.assign(value.begin(), value.end());
+    message.ticket = ++ticket_;
+    meeting_->receive(0, message);
+  };
+  const auto answer = [&] { return std::string(sent_[0].back().bytes.begin(), sent_[0].back().bytes.end()); };
+  call(StoreCall::kSet, "place/0", "here");
+  call(StoreCall::kGet, "place/0", "");
+  EXPECT_EQ(answer(), "here");
+  const size_t answers = sent_[0].size();
+  call(StoreCall::kGet, "place/5", "");
+  EXPECT_EQ(sent_[0].size(), answers);
+  wait(0, false);
+  EXPECT_EQ(sent_[0].size(), answers + 2);  // the answer, and that the thread may look
+  EXPECT_EQ(std::string(sent_[0][answers].bytes.begin(), sent_[0][answers].bytes.end()), "here");
+}
+
+TEST(StoreTest, WhatAStoreHas) {
+  Store store;
+  uint64_t ticket = 0;
+  const auto call = [&](StoreCall what, const std::string& key, const std::vector<char>& bytes = {},
+                        uint64_t count = 0) {
+    Message message;
+    message.kind = Kind::kStore;
+    message.store = what;
+    message.text = key;
+    message.bytes = bytes;
+    message.count = count;
+    message.ticket = ++ticket;
+    return store.call(1, message);
+  };
+  const auto text = [](const std::vector<Store::Answer>& answers) {
+    return std::string(answers.front().done.bytes.begin(), answers.front().done.bytes.end());
+  };
+  EXPECT_EQ(call(StoreCall::kAdd, "n", {}, 2).front().done.count, 2u);
+  EXPECT_EQ(call(StoreCall::kAdd, "n", {}, 3).front().done.count, 5u);
+  EXPECT_EQ(text(call(StoreCall::kGet, "n")), "5");
+  EXPECT_EQ(text(call(StoreCall::kCompareSet, "c", pack_list({"", "one"}))), "one");
+  EXPECT_EQ(text(call(StoreCall::kCompareSet, "c", pack_list({"other", "two"}))), "one");
+  EXPECT_EQ(text(call(StoreCall::kCompareSet, "c", pack_list({"one", "two"}))), "two");
+  call(StoreCall::kAppend, "c", {'!'});
+  EXPECT_EQ(text(call(StoreCall::kGet, "c")), "two!");
+  EXPECT_TRUE(call(StoreCall::kCheck, "", pack_list({"n", "c"})).front().done.flag);
+  EXPECT_FALSE(call(StoreCall::kCheck, "", pack_list({"n", "x"})).front().done.flag);
+  EXPECT_THAT(call(StoreCall::kWait, "", pack_list({"x", "y"})), IsEmpty());
+  EXPECT_EQ(call(StoreCall::kSet, "x").size(), 1u);
+  EXPECT_EQ(call(StoreCall::kSet, "y").size(), 2u);  // who waited too
+  EXPECT_EQ(call(StoreCall::kCount, "").front().done.count, 4u);
+  EXPECT_TRUE(call(StoreCall::kDelete, "x").front().done.flag);
+  EXPECT_FALSE(call(StoreCall::kDelete, "x").front().done.flag);
+}
+
 TEST_F(MeetingTest, AHelperOfARankIsNone) {
   start(0, 2, 2);
   meeting_->connect(9);
