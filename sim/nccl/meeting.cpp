@@ -6,8 +6,8 @@
 
 namespace spillway::nccl {
 
-Meeting::Meeting(int ranks, Send send, Seconds used)
-    : ranks_(ranks), send_(std::move(send)), used_(std::move(used)) {}
+Meeting::Meeting(int ranks, Send send, Observe observe)
+    : ranks_(ranks), send_(std::move(send)), observe_(std::move(observe)) {}
 
 void Meeting::connect(int process) {
   processes_[process];
@@ -325,12 +325,13 @@ void Meeting::answer(const Communicator& communicator, int rank, Message message
   answer(communicator.members.at(rank), std::move(message));
 }
 
-bool Meeting::is_quiet(const std::string& name) const {
+// `all_told`: those that were asked, and wait for what is not seen, are not quiet.
+bool Meeting::is_quiet(const std::string& name, bool all_told) const {
   const Job& job = jobs_.at(name);
   bool any = false;
   for (const auto& [id, process] : processes_) {
     if (process.job != name || !process.counts || !process.live) continue;
-    if (process.waits.empty() && !process.idle) return false;
+    if (process.waits.empty() && (all_told || !process.idle)) return false;
     any |= !process.waits.empty();
   }
   return any && static_cast<int>(job.ranks.size()) >= job.expected;
@@ -338,11 +339,10 @@ bool Meeting::is_quiet(const std::string& name) const {
 
 // Does what must be done where nobody in the job moves.
 void Meeting::look(const std::string& job) {
-  while (!verdict_ && is_quiet(job)) {
-    if (resolve(job)) continue;
-    let_go(job);
-    return;
+  while (!verdict_ && is_quiet(job, true)) {
+    if (!resolve(job)) break;
   }
+  if (!verdict_ && is_quiet(job, false)) let_go(job);
 }
 
 // Answers for ranks that do not run; false if nothing waits for them.
@@ -389,12 +389,15 @@ bool Meeting::let_go(const std::string& job) {
 
 // ---- verdicts
 
-double Meeting::used_by(const std::string& job) const {
-  double seconds = 0;
+Meeting::Activity Meeting::activity_of(const std::string& job) const {
+  Activity all;
   for (const auto& [id, process] : processes_) {
-    if (process.job == job && process.live) seconds += used_(process.id);
+    if (process.job != job || !process.live) continue;
+    const Activity one = observe_(process.id);
+    all.used += one.used;
+    all.is_busy |= one.is_busy;
   }
-  return seconds;
+  return all;
 }
 
 namespace {
@@ -419,19 +422,21 @@ void Meeting::tick(Clock::time_point now) {
 // still.
 void Meeting::ask_idle(const std::string& name, Job& job, Clock::time_point now) {
   constexpr std::chrono::milliseconds kWhile{400};
-  if (!job.slow_at) {
-    job.slow_at = now;
-    job.used_when_slow = used_by(name);
-    return;
-  }
-  if (now - *job.slow_at < kWhile) return;
-  const bool idle = is_idle(used_by(name) - job.used_when_slow, now - *job.slow_at);
-  job.slow_at.reset();
   const bool any_waits =
       std::any_of(processes_.begin(), processes_.end(), [&, &name = name](const auto& entry) {
         return entry.second.job == name && entry.second.live && !entry.second.waits.empty();
       });
-  if (!idle || !any_waits) return;
+  if (!any_waits) return job.slow_at.reset();
+  const Activity activity = activity_of(name);
+  if (!job.slow_at || activity.is_busy) {
+    job.slow_at = now;
+    job.used_when_slow = activity.used;
+    return;
+  }
+  if (now - *job.slow_at < kWhile) return;
+  const bool idle = is_idle(activity.used - job.used_when_slow, now - *job.slow_at);
+  job.slow_at.reset();
+  if (!idle) return;
   Message ask;
   ask.kind = Kind::kAsk;
   for (const auto& [id, process] : processes_) {
@@ -454,10 +459,11 @@ void Meeting::judge(const std::string& name, Job& job, Clock::time_point now) {
   // Where a rank has ended, its launcher may be about to end the others; and idle ones are asked several
   // times.
   constexpr std::chrono::seconds kLongWhile{6};
-  if (!is_quiet(name)) return;
-  if (!job.quiet_at) {
+  if (!is_quiet(name, false)) return;
+  const Activity activity = activity_of(name);
+  if (!job.quiet_at || activity.is_busy) {
     job.quiet_at = now;
-    job.used = used_by(name);
+    job.used = activity.used;
     return;
   }
   const bool is_plain = std::none_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
@@ -465,7 +471,7 @@ void Meeting::judge(const std::string& name, Job& job, Clock::time_point now) {
   });
   const auto passed = now - *job.quiet_at;
   if (passed < (is_plain ? Clock::duration(kWhile) : Clock::duration(kLongWhile))) return;
-  const bool idle = is_idle(used_by(name) - job.used, passed);
+  const bool idle = is_idle(activity.used - job.used, passed);
   job.quiet_at.reset();
   if (idle) condemn(name, "deadlock", complaints(name));
 }

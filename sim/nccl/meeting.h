@@ -73,12 +73,17 @@ struct Communicator {
 
 class Meeting {
  public:
-  // How a process asks for CPU time used, in seconds; for tests.
-  using Seconds = std::function<double(pid_t)>;
+  // What a process does: CPU time used so far, in seconds, and whether a thread of it runs, or would on a
+  // free CPU, or waits for a disk.
+  struct Activity {
+    double used = 0;
+    bool is_busy = false;
+  };
+  using Observe = std::function<Activity(pid_t)>;
   using Send = std::function<void(int process, const Message& message)>;
 
   // `ranks`: how many processes of a job run, where others do not; 0: all of them do.
-  Meeting(int ranks, Send send, Seconds used);
+  Meeting(int ranks, Send send, Observe observe);
 
   void connect(int process);
   void receive(int process, Message message);
@@ -118,17 +123,17 @@ class Meeting {
   void told(int id, const Message& message);
   void ask_idle(const std::string& name, Job& job, Clock::time_point now);
   void judge(const std::string& name, Job& job, Clock::time_point now);
-  bool is_quiet(const std::string& job) const;
+  bool is_quiet(const std::string& job, bool all_told) const;
   void look(const std::string& job);
   bool resolve(const std::string& job);
   bool let_go(const std::string& job);
   void condemn(const std::string& job, const char* kind, std::vector<std::string> lines);
   std::vector<std::string> complaints(const std::string& job) const;
-  double used_by(const std::string& job) const;
+  Activity activity_of(const std::string& job) const;
 
   int ranks_;
   Send send_;
-  Seconds used_;
+  Observe observe_;
   std::map<int, Process> processes_;
   std::map<std::string, Job> jobs_;
   std::map<uint64_t, Communicator> communicators_;

@@ -7,7 +7,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -23,21 +25,35 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
 
-// What the process and its threads used of the CPUs, in seconds; 0 where it is gone.
-double seconds_used(pid_t process) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(process));
-  FILE* file = std::fopen(path, "r");
-  if (file == nullptr) return 0;
+// A line of /proc about a process or a thread: its state, and what it used of the CPUs, in seconds. False: it
+// is gone.
+bool read_stat(const std::string& path, char* state, double* used) {
+  FILE* file = std::fopen(path.c_str(), "r");
+  if (file == nullptr) return false;
   char text[1024];
   text[std::fread(text, 1, sizeof text - 1, file)] = '\0';
   std::fclose(file);
   const char* after_name = std::strrchr(text, ')');
   unsigned long user = 0;
   unsigned long system = 0;
-  constexpr const char* kFields = ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu";
-  if (after_name == nullptr || std::sscanf(after_name, kFields, &user, &system) != 2) return 0;
-  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  constexpr const char* kFields = ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu";
+  if (after_name == nullptr || std::sscanf(after_name, kFields, state, &user, &system) != 3) return false;
+  *used = static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return true;
+}
+
+Meeting::Activity observe(pid_t process) {
+  const std::string folder = "/proc/" + std::to_string(process);
+  Meeting::Activity activity;
+  char state = ' ';
+  if (!read_stat(folder + "/stat", &state, &activity.used)) return activity;
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator(folder + "/task", error)) {
+    double used = 0;
+    if (read_stat((thread.path() / "stat").string(), &state, &used))
+      activity.is_busy |= state == 'R' || state == 'D';
+  }
+  return activity;
 }
 
 }  // namespace
@@ -60,7 +76,7 @@ struct Server::Loop {
       : listener(listening),
         stop(stopping),
         meeting(
-            ranks, [this](int to, const Message& message) { send(to, message); }, seconds_used) {}
+            ranks, [this](int to, const Message& message) { send(to, message); }, observe) {}
 
   void send(int to, const Message& message) {
     const auto found = peers.find(to);

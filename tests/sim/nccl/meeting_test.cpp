@@ -18,7 +18,9 @@ class MeetingTest : public ::testing::Test {
     sent_.clear();
     meeting_.emplace(
         ranks, [this](int to, const Message& message) { sent_[to].push_back(message); },
-        [this](pid_t) { return used_; });
+        [this](pid_t) {
+          return Meeting::Activity{used_, busy_};
+        });
     for (int i = 0; i < processes; ++i) {
       meeting_->connect(i);
       Message hello;
@@ -86,6 +88,7 @@ class MeetingTest : public ::testing::Test {
   Clock::time_point now_;
   uint64_t ticket_ = 0;
   double used_ = 0;
+  bool busy_ = false;
 };
 
 TEST_F(MeetingTest, CollectivesMoveBytes) {
