@@ -52,7 +52,7 @@ def main() -> None:
     for _ in range(options.steps):
         logits = model(input_ids=tokens).logits
         loss = torch.nn.functional.cross_entropy(logits.view(-1, logits.size(-1)).float(), tokens.view(-1))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

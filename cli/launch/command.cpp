@@ -1,7 +1,6 @@
 #include "cli/launch/command.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,13 +10,12 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/launch/meeting.h"
 #include "cli/launch/program.h"
+#include "cli/launch/ranks.h"
 #include "cli/output.h"
 #include "cli/size.h"
 #include "driver/driver.h"
@@ -30,8 +28,6 @@ using Parsed = nlohmann::json;
 // A device of these sizes can be simulated.
 constexpr uint64_t kLeastGpuBytes = uint64_t{2} << 20;
 constexpr uint64_t kMostGpuBytes = uint64_t{16} << 40;
-// So many processes start on one machine.
-constexpr int kMostRanks = 256;
 
 struct LaunchChoices {
   CLI::App* run = nullptr;
@@ -223,50 +219,6 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
   return out;
 }
 
-// "0,511,8-15" in order; empty where it is malformed or has a rank that is not below `world`, where that is
-// known.
-std::vector<int> parse_ranks(const std::string& text, int world) {
-  std::set<int> ranks;
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
-    int first = 0;
-    int last = 0;
-    int read = 0;
-    if (std::sscanf(word.c_str(), "%6d-%6d%n", &first, &last, &read) != 2) {
-      if (std::sscanf(word.c_str(), "%6d%n", &first, &read) != 1) return {};
-      last = first;
-    }
-    const bool is_range = read == static_cast<int>(word.size()) && first >= 0 && first <= last;
-    if (!is_range || (world > 0 && last >= world) || last - first >= kMostRanks) return {};
-    for (int rank = first; rank <= last; ++rank) ranks.insert(rank);
-  }
-  return {ranks.begin(), ranks.end()};
-}
-
-// Makes the program one that starts some ranks of a job. Answers how many run where others do not, or 0.
-// Errors: invalid_argument.
-Result<int> choose_ranks(const LaunchChoices& choices, std::vector<std::string>& program) {
-  ::setenv("SPILLWAY_DRYRUN_DEVICES", std::to_string(choices.devices).c_str(), 1);
-  if (choices.ranks.empty() && choices.world_size == 0) return 0;
-  const std::string wanted =
-      choices.ranks.empty() ? fmt::format("0-{}", choices.world_size - 1) : choices.ranks;
-  const std::vector<int> ranks = parse_ranks(wanted, choices.world_size);
-  if (ranks.empty() || static_cast<int>(ranks.size()) > kMostRanks) {
-    return Status::invalid_argument(
-        choices.ranks.empty()
-            ? fmt::format("--world-size {} starts as many processes; say which with --ranks, at most {}",
-                          choices.world_size, kMostRanks)
-            : fmt::format("--ranks '{}' names no ranks of the job; such as 0,511 or 0-7, below --world-size, "
-                          "at most {}",
-                          choices.ranks, kMostRanks));
-  }
-  ::setenv("SPILLWAY_DRYRUN_RANKS", fmt::format("{}", fmt::join(ranks, ",")).c_str(), 1);
-  ::setenv("SPILLWAY_DRYRUN_WORLD", std::to_string(choices.world_size).c_str(), 1);
-  const std::string python = python_of(program);
-  program.insert(program.begin(), {python, "-m", "spillway._ranks"});
-  return static_cast<int>(ranks.size());
-}
-
 int dryrun(const LaunchChoices& choices) {
   Result<std::vector<std::string>> program = program_of(choices.program, *choices.dryrun);
   if (!program.ok()) return complain(program.take_status());
@@ -295,7 +247,7 @@ int dryrun(const LaunchChoices& choices) {
   }
   ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
   ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
-  Result<int> ranks = choose_ranks(choices, program.value());
+  Result<int> ranks = choose_ranks(choices.ranks, choices.world_size, choices.devices, program.value());
   if (!ranks.ok()) return complain(ranks.take_status());
   Meeting meeting;
   if (Status status = meeting.start(libraries.value(), ranks.value()); !status.ok()) return complain(status);

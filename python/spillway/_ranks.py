@@ -198,6 +198,9 @@ def _host_groups(c10d: Any) -> Any:
     """Process groups of the CPU: each rank gets what it gives."""
     from torch._C._distributed_c10d import FakeProcessGroup
 
+    group: Any = FakeProcessGroup
+    group._set_sequence_number_for_group = lambda _: None  # it refuses, and Gloo does not
+
     class OfHost(type):
         def __call__(cls, _: Any, rank: int, size: int, **more: Any) -> Any:
             return FakeProcessGroup._create_internal(rank, size)
@@ -240,7 +243,7 @@ def _packed(items: Sequence[str | bytes]) -> bytes:
 def _stores(distributed: Any, running: set[int], groups: dict[str, list[int]]) -> dict[str, Any]:
     call = _caller()
 
-    class PeersStore(distributed.Store):  # type: ignore[misc, name-defined]
+    class PeersStore(distributed.Store):  # type: ignore[misc]
         """A store whose keys lie where the ranks meet."""
 
         def __init__(self, place: str) -> None:

@@ -72,6 +72,7 @@ int leave(Comm comm, bool abort) {
   comm->member->left = true;
   if (abort) comm->member->aborted = true;
   driver().progress();
+  if (Client* client = Client::get(); client != nullptr && abort) client->stir();
   delete comm;
   return kSuccess;
 }

@@ -124,19 +124,35 @@ void Client::post(Message message, std::shared_ptr<Receiver> receiver) {
 }
 
 bool Client::wait_for_answer(bool may_go, uint64_t seen) {
-  if (broken_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (is_broken()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const uint64_t thread = this_thread();
   Message message;
   message.kind = Kind::kWait;
   message.ticket = thread;
   message.flag = may_go;
   message.count = seen;
-  send(message);
   std::unique_lock lock(mutex_);
-  woken_.wait(lock, [&] { return wakes_[thread] != 0 || broken_; });
-  const int how = wakes_[thread];
+  wakes_[thread] = Wake::kWaits;
+  lock.unlock();
+  send(message);
+  lock.lock();
+  woken_.wait(lock, [&] { return wakes_[thread] != Wake::kWaits || broken_; });
+  const Wake how = wakes_[thread];
   wakes_.erase(thread);
-  return how == 1;
+  lock.unlock();
+  if (how == Wake::kStirred) {
+    message.kind = Kind::kLeave;
+    send(message);
+  }
+  return how != Wake::kLetGo && !is_broken();
+}
+
+void Client::stir() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [thread, wake] : wakes_) {
+    if (wake == Wake::kWaits) wake = Wake::kStirred;
+  }
+  woken_.notify_all();
 }
 
 void Client::serve() {
@@ -167,7 +183,9 @@ void Client::receive(Message message) {
     answers_.fetch_add(1, std::memory_order_release);
   } else if (message.kind == Kind::kWake) {
     const std::lock_guard lock(mutex_);
-    wakes_[message.ticket] = message.flag ? 2 : 1;
+    const auto waiting = wakes_.find(message.ticket);  // or gone by itself
+    if (waiting == wakes_.end()) return;
+    waiting->second = message.flag ? Wake::kLetGo : Wake::kAnswer;
     woken_.notify_all();
   } else if (message.kind == Kind::kAsk) {
     Message told;

@@ -42,6 +42,9 @@ class Client {
   // False when the thread may go on though nothing came.
   bool wait_for_answer(bool may_go, uint64_t seen);
 
+  // Lets every thread that waits look again: something happened in this process.
+  void stir();
+
   bool is_broken() const { return broken_.load(); }
 
  private:
@@ -56,7 +59,8 @@ class Client {
   std::mutex mutex_;
   std::condition_variable woken_;
   std::map<uint64_t, std::shared_ptr<Receiver>> receivers_;
-  std::map<uint64_t, int> wakes_;  // by thread: 1 woken, 2 let go
+  enum class Wake { kWaits, kAnswer, kLetGo, kStirred };
+  std::map<uint64_t, Wake> wakes_;  // by thread: kWaits until something came
   std::atomic<uint64_t> answers_{0};
   std::atomic<uint64_t> next_{1};
   std::atomic<bool> broken_{false};

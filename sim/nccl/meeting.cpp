@@ -40,6 +40,9 @@ void Meeting::receive(int process, Message message) {
     case Kind::kStore:
       store(process, message);
       break;
+    case Kind::kLeave:
+      from.waits.erase(message.ticket);
+      break;
     case Kind::kWait:
       wait(process, message);
       break;

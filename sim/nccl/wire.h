@@ -14,9 +14,9 @@ namespace spillway::nccl {
 enum class Kind : uint8_t {
   kHello,  // of a process: text is its job, rank its own or -1, size that of the job or 0, count its process
   kJoin,   // a communicator: text is its id, rank and size the member's; answered with its number
-  kLeave,  // it
   kPost,   // a member's part of an operation; text is the program's line
   kWait,   // a thread waits and has seen `count` answers; ticket names the thread's wait
+  kLeave,  // a thread waits no more: something happened in its own process
   kDone,   // to a ticket: the operation is over, the bytes are its result
   kWake,   // to a wait: something changed; flag: nothing will, the thread need not wait
   kStore,  // a call of the job's store; `store`, text is the key, count a number

@@ -194,7 +194,8 @@ way = sys.argv[1]
 if way == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model.cuda())
 else:
-    mesh = init_device_mesh("cuda", (ranks // 2, 2) if way == "hsdp" else (ranks,))
+    shape, names = ((ranks // 2, 2), ("replicas", "shards")) if way == "hsdp" else ((ranks,), ("shards",))
+    mesh = init_device_mesh("cuda", shape, mesh_dim_names=names)
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
