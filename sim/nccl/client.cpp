@@ -16,10 +16,14 @@ namespace {
 
 using Where = void (*)(char* text, size_t bytes, int* world_rank);
 using End = void (*)(const char* text);
+using IsReal = int (*)(uint64_t ptr, uint64_t bytes);
+using SetReal = void (*)(uint64_t ptr, uint64_t bytes, int real);
 using Now = int (*)(char* text, size_t bytes);
 std::atomic<Where> where{nullptr};
 std::atomic<End> end{nullptr};
 std::atomic<Now> now{nullptr};
+std::atomic<IsReal> real_asked{nullptr};
+std::atomic<SetReal> real_told{nullptr};
 
 const char* variable(const char* name) {
   const char* text = std::getenv(name);
@@ -75,6 +79,16 @@ Place place() {
   }
   if (place.world_rank < 0) place.world_rank = number_in("RANK", -1);
   return place;
+}
+
+bool is_real(const void* ptr, uint64_t bytes) {
+  const IsReal ask = real_asked.load();
+  return ask == nullptr || ask(reinterpret_cast<uint64_t>(ptr), bytes) != 0;
+}
+
+void set_real(const void* ptr, uint64_t bytes, bool real) {
+  if (const SetReal tell = real_told.load(); tell != nullptr && bytes > 0)
+    tell(reinterpret_cast<uint64_t>(ptr), bytes, real ? 1 : 0);
 }
 
 Client* Client::get() {
@@ -215,6 +229,12 @@ void spwNcclSetProgram(void (*where)(char* text, size_t bytes, int* world_rank),
   spillway::nccl::where = where;
   spillway::nccl::now = now;
   spillway::nccl::end = end;
+}
+
+void spwNcclSetReality(int (*is_real)(uint64_t ptr, uint64_t bytes),
+                       void (*set_real)(uint64_t ptr, uint64_t bytes, int real)) {
+  spillway::nccl::real_asked = is_real;
+  spillway::nccl::real_told = set_real;
 }
 
 int spwNcclStore(int call, const char* key, const void* value, size_t* bytes, int64_t* number,

@@ -30,6 +30,13 @@ uint64_t pieces_given(const Call& call) {
   return many ? static_cast<uint64_t>(call.member->size) : 1;
 }
 
+uint64_t bytes_taken(const Call& call) {
+  const bool many = call.operation == Operation::kAllGather || call.operation == Operation::kAllToAll;
+  const bool takes = call.operation != Operation::kReduce || call.root == call.member->rank;
+  if (call.to == nullptr || !takes) return 0;
+  return bytes_of(call) * (many ? static_cast<uint64_t>(call.member->size) : 1);
+}
+
 // Of the largest tensor that the rank has in it. What is gathered of integers counts as what each gives:
 // objects of many ranks.
 uint64_t tensor_bytes(const Call& call) {
@@ -94,6 +101,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
         const bool gives = !message.bytes.empty();
         message.has_bytes = !gives || driver().read(call.from, message.bytes.data(), message.bytes.size());
         if (!message.has_bytes) message.bytes.clear();
+        message.is_real = !gives || is_real(call.from, message.bytes.size());
       }
       auto answer = std::make_shared<Answer>();
       answer->batch = shared_from_this();
@@ -105,6 +113,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   void finish() {
     for (size_t i = 0; i < calls_.size() && !calls_.front().member->aborted; ++i) {
       if (answers_[i].has_bytes) take(calls_[i], answers_[i].bytes);
+      set_real(calls_[i].to, bytes_taken(calls_[i]), answers_[i].has_bytes && answers_[i].is_real);
     }
     answers_.clear();
     over_ = true;

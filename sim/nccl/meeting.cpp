@@ -254,6 +254,7 @@ void Meeting::transfer(Communicator& communicator, Message message) {
     done.kind = Kind::kDone;
     done.ticket = received.ticket;
     done.has_bytes = sent.has_bytes;
+    done.is_real = sent.is_real;
     done.bytes = sent.bytes;
     answer(communicator, to, std::move(done));
     if (!transfer.is_sent) tell_sender();
@@ -280,6 +281,7 @@ void Meeting::answer_imagined(Communicator& communicator, Message message) {
       const Message& sent = found->second;
       if (sent.count != message.count || sent.type != message.type || !sent.has_bytes) continue;
       done.has_bytes = true;
+      done.is_real = sent.is_real;
       done.bytes = sent.bytes;
     }
     if (!done.has_bytes && message.has_bytes) {

@@ -26,6 +26,7 @@ bool agree(const Head& one, const Head& other) {
 Results::Results(const Posts& posts, int size) : posts_(posts), head_(posts.begin()->second), size_(size) {
   for (const auto& [rank, post] : posts) {
     real_.push_back(rank);
+    is_real_ &= post.is_real;
     has_bytes_ &= post.has_bytes || (head_.operation == Operation::kBroadcast && rank != head_.root);
   }
   if (!has_bytes_) return;
@@ -77,6 +78,7 @@ std::vector<char> Results::reduced(uint64_t from, uint64_t count) const {
 void Results::give(int rank, Message& to) const {
   if (!has_bytes_) return;
   to.has_bytes = true;
+  to.is_real = is_real_;
   switch (head_.operation) {
     case Operation::kReduceScatter:
       to.bytes = reduced(static_cast<uint64_t>(rank) * head_.count, head_.count);

@@ -38,6 +38,7 @@ class Results {
   int size_;
   std::vector<int> real_;
   bool has_bytes_ = true;
+  bool is_real_ = true;
   std::vector<char> common_;
 };
 

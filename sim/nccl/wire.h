@@ -36,7 +36,8 @@ struct Head {
   uint8_t type = 0;
   uint8_t reduction = 0;
   bool has_bytes = false;
-  bool flag = false;  // kWait: the thread may go on where nobody can; kWake: see there
+  bool is_real = false;  // the bytes are what a GPU would have
+  bool flag = false;     // kWait: the thread may go on where nobody can; kWake: see there
   int32_t rank = 0;
   int32_t size = 0;
   int32_t root = 0;  // or the peer
