@@ -45,19 +45,17 @@ struct Layout {
 struct Plan {
   enum class Kind : uint8_t { kNone, kExtend, kView, kSegment };
   Kind kind = Kind::kNone;
-  uint32_t new_pages = 0;  // to be created
+  uint32_t new_pages = 0;      // to be created
   PageId head_page = kNoPage;  // or the first of an extent
   uint32_t head_quanta = 0;    // taken from its end
   PageId tail_page = kNoPage;  // or the first of an extent
   uint32_t tail_quanta = 0;    // taken from its beginning
-  uint32_t full_pages = 0;   // whole pages between the two; of a broken last page only the beginning is used
+  uint32_t full_pages = 0;  // whole pages between the two; of a broken last page only the beginning is used
   PageId first_page = kNoPage;  // kExtend: the first whole page
   PageId first_new = kNoPage;   // kExtend: the first page to be created
   uint32_t spare_pages = 0;     // of the new ones, those that a view of own pages would have done without
 
-  uint32_t whole_pages() const {
-    return full_pages + head_quanta / kPageQuanta + tail_quanta / kPageQuanta;
-  }
+  uint32_t whole_pages() const { return full_pages + head_quanta / kPageQuanta + tail_quanta / kPageQuanta; }
   // Its whole pages lie in a row where they were created: all of a view's are new, and the home view serves.
   bool is_at_home() const {
     const bool has_ends = head_page != kNoPage || tail_page != kNoPage;

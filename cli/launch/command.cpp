@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/launch/meeting.h"
 #include "cli/launch/program.h"
+#include "cli/launch/ranks.h"
 #include "cli/launch/values.h"
 #include "cli/output.h"
 #include "cli/size.h"
@@ -44,6 +46,8 @@ struct LaunchChoices {
   bool no_bytes = false;
   std::string values = "small";
   bool json = false;
+  int world_size = 0;
+  std::string ranks;
 };
 
 Result<std::vector<std::string>> program_of(const std::vector<std::string>& after_marker,
@@ -109,6 +113,7 @@ struct Results {
   bool watched = false;       // some process had PyTorch and said so
   bool complete = true;       // each that used CUDA said what it used
   std::vector<Parsed> users;  // of CUDA, by rank
+  MeetingResult met;
 };
 
 Results results_in(const std::filesystem::path& folder) {
@@ -129,7 +134,7 @@ Results results_in(const std::filesystem::path& folder) {
   return results;
 }
 
-enum class Verdict { kFits, kNothingUsed, kOutOfMemory, kFailed, kNotKnown };
+enum class Verdict { kFits, kNothingUsed, kOutOfMemory, kStuck, kFailed, kNotKnown };
 
 const char* name_of(Verdict verdict) {
   switch (verdict) {
@@ -139,6 +144,8 @@ const char* name_of(Verdict verdict) {
       return "nothing used";
     case Verdict::kOutOfMemory:
       return "out of memory";
+    case Verdict::kStuck:
+      return "stuck";
     case Verdict::kFailed:
       return "failed";
     case Verdict::kNotKnown:
@@ -153,6 +160,7 @@ Verdict judge(const Results& results, int code) {
   if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {
     return Verdict::kOutOfMemory;
   }
+  if (!results.met.kind.empty()) return Verdict::kStuck;
   if (!results.watched || !results.complete) return Verdict::kNotKnown;
   if (code != 0) return Verdict::kFailed;
   return results.users.empty() ? Verdict::kNothingUsed : Verdict::kFits;
@@ -161,6 +169,7 @@ Verdict judge(const Results& results, int code) {
 // As of all commands: 2 is a no. What is not known is no success.
 int exit_code(Verdict verdict, int code) {
   if (verdict == Verdict::kOutOfMemory) return 2;
+  if (verdict == Verdict::kStuck) return 1;
   return verdict == Verdict::kNotKnown && code == 0 ? 1 : code;
 }
 
@@ -172,6 +181,10 @@ std::string explain(Verdict verdict, const Results& results, int code) {
       return "it ran to its end, and used nothing of PyTorch's CUDA memory";
     case Verdict::kOutOfMemory:
       return "it does NOT fit";
+    case Verdict::kStuck:
+      return results.met.kind == "deadlock"
+                 ? "DEADLOCK: every rank waits for another, and the job would hang"
+                 : "MISMATCH: ranks that must meet call different collectives, and the job would hang";
     case Verdict::kFailed:
       return fmt::format("the program ended with code {}, for another reason than device memory", code);
     case Verdict::kNotKnown:
@@ -202,6 +215,8 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
     }
   }
   out += fmt::format("  {}\n", explain(verdict, results, code));
+  for (const std::string& line : results.met.lines) out += fmt::format("    {}\n", line);
+  for (const std::string& note : results.met.notes) out += fmt::format("  note: {}\n", note);
   return out + unreal_reads(results.users) + caveat(results.users);
 }
 
@@ -215,7 +230,8 @@ int dryrun(const LaunchChoices& choices) {
                     choices.gpu_memory)));
   }
   if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
-  if (Status status = preload_simulation(python_of(program.value())); !status.ok()) return complain(status);
+  Result<std::string> libraries = preload_simulation(python_of(program.value()));
+  if (!libraries.ok()) return complain(libraries.take_status());
 
   std::string folder = (std::filesystem::temp_directory_path() / "spillway-dryrun-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr) {
@@ -233,8 +249,13 @@ int dryrun(const LaunchChoices& choices) {
   ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
   ::setenv("SPILLWAY_DRYRUN_VALUES", choices.no_bytes ? "none" : choices.values.c_str(), 1);
   ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
+  Result<int> ranks = choose_ranks(choices.ranks, choices.world_size, choices.devices, program.value());
+  if (!ranks.ok()) return complain(ranks.take_status());
+  Meeting meeting;
+  if (Status status = meeting.start(libraries.value(), ranks.value()); !status.ok()) return complain(status);
   Result<int> code = execute_and_wait(program.value());
-  const Results results = results_in(folder);
+  Results results = results_in(folder);
+  results.met = meeting.end();
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   if (!code.ok()) return complain(code.take_status());
@@ -244,12 +265,15 @@ int dryrun(const LaunchChoices& choices) {
   const std::string allocator =
       results.users.empty() ? choices.allocator : results.users.front().value("allocator", choices.allocator);
   if (choices.json) {
-    const Parsed all = {{"gpu_memory_bytes", *gpu_bytes},
-                        {"allocator", allocator},
-                        {"exit_code", code.value()},
-                        {"verdict", name_of(verdict)},
-                        {"out_of_memory", verdict == Verdict::kOutOfMemory},
-                        {"processes", results.users}};
+    const Parsed all = {
+        {"gpu_memory_bytes", *gpu_bytes},
+        {"allocator", allocator},
+        {"exit_code", code.value()},
+        {"verdict", name_of(verdict)},
+        {"out_of_memory", verdict == Verdict::kOutOfMemory},
+        {"collectives",
+         {{"problem", results.met.kind}, {"ranks", results.met.lines}, {"notes", results.met.notes}}},
+        {"processes", results.users}};
     std::fprintf(stderr, "%s\n", all.dump(2).c_str());
   } else {
     std::fputs(report(results, *gpu_bytes, allocator, verdict, code.value()).c_str(), stderr);
@@ -299,6 +323,12 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
   choices->dryrun->add_option("--allocator", choices->allocator, "Spillway, or PyTorch's own for comparison")
       ->check(CLI::IsMember({"spillway", "native"}))
       ->capture_default_str();
+  choices->dryrun
+      ->add_option("--world-size", choices->world_size,
+                   "Ranks of the job, --devices of them on a node (those of torchrun)")
+      ->check(CLI::Range(1, 1 << 20));
+  choices->dryrun->add_option("--ranks", choices->ranks,
+                              "Which run, such as 0,511: the others are taken to do the same (all)");
   CLI::Option* values = choices->dryrun
                             ->add_option("--values", choices->values,
                                          "Which values are computed: those of small tensors and of integers, "

@@ -215,9 +215,9 @@ Status import_package() {
   return {};
 }
 
-Status preload_simulation(const std::string& python) {
+Result<std::string> preload_simulation(const std::string& python) {
   Result<std::string> folder = simulated_libraries_folder(python);
-  if (!folder.ok()) return folder.take_status();
+  if (!folder.ok()) return folder;
   std::vector<std::string> libraries;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder.value(), error)) {
@@ -230,7 +230,7 @@ Status preload_simulation(const std::string& python) {
   for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
   ::setenv("LD_PRELOAD", all.c_str(), 1);
   ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
-  return {};
+  return folder;
 }
 
 Status execute(const std::vector<std::string>& program) {

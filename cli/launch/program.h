@@ -38,8 +38,8 @@ Status start_with_package(const std::vector<std::string>& program);
 Status import_package();
 
 // Every simulated library that fits the Python's PyTorch, for the dynamic loader of the programs started from
-// here to take before any other of its name. Errors: io.
-Status preload_simulation(const std::string& python);
+// here to take before any other of its name. Answers their folder. Errors: io.
+Result<std::string> preload_simulation(const std::string& python);
 
 // Replaces this process. Returns only on failure.
 Status execute(const std::vector<std::string>& program);

@@ -81,7 +81,7 @@ Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity
 Result<bool> trace(const TraceModelChoices& choices, const TemporaryFolder& folder) {
   if (Status status = import_package(); !status.ok()) return status;
   const std::string python = python_of({});
-  if (Status status = preload_simulation(python); !status.ok()) return status;
+  if (Result<std::string> folder = preload_simulation(python); !folder.ok()) return folder.take_status();
   ::setenv("SPILLWAY_SIM", kDevice, 1);
   ::unsetenv("SPILLWAY_RUN");
   ::unsetenv("CUDA_VISIBLE_DEVICES");  // of the machine's devices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import functools
 import json
 import os
 import sys
@@ -19,7 +20,9 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ._errors import SpillwayError
+from ._meeting import meet
 from ._pytorch.install import install
+from ._ranks import stand_in, watch_launcher
 from ._values import Values
 
 
@@ -52,7 +55,13 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
         values.start()
     except SpillwayError as problem:
         print(f"spillway: {problem}; dryrun goes on as with --values none", file=sys.stderr)
-    Watch(torch, folder, values).start()
+    watch = Watch(torch, folder, values)
+    watch.start()
+    meet(torch, lambda file: _is_programs(torch, file), watch.end)
+    if "RANK" not in os.environ:
+        watch_launcher(torch, int(os.environ.get("SPILLWAY_DRYRUN_DEVICES") or 1))
+    elif "SPILLWAY_DRYRUN_RANKS" in os.environ:
+        stand_in(torch)
 
 
 class Watch:
@@ -81,7 +90,7 @@ class Watch:
         def end_and_leave(status: int) -> NoReturn:
             """Children of fork, those of multiprocessing among them, run nothing of atexit."""
             try:
-                self._end()
+                self.end()
             finally:
                 leave(status)
 
@@ -91,7 +100,7 @@ class Watch:
         self.process_id = os.getpid()
         self.file = self._write({"rank": _rank(), "complete": False, "devices": []})
 
-    def _end(self) -> list[int]:
+    def end(self) -> list[int]:
         """The devices that were used."""
         if self.process_id != os.getpid():
             return []
@@ -107,7 +116,7 @@ class Watch:
         return [row["device"] for row in devices]
 
     def _end_of_interpreter(self) -> None:
-        finish_backward_passes(self.torch, self._end())
+        finish_backward_passes(self.torch, self.end())
 
     def _write(self, result: dict[str, Any], file: str = "") -> str:
         if not file:
@@ -221,8 +230,15 @@ def _rank() -> int:
 
 def _is_own(torch: Any, frame: traceback.FrameSummary) -> bool:
     """Of the program, not of PyTorch, Python or Spillway."""
-    others = (str(torch.__path__[0]), sysconfig.get_paths()["stdlib"], str(Path(__file__).parent), "<frozen ")
-    return not frame.filename.startswith(others)
+    return _is_programs(torch, frame.filename)
+
+
+@functools.cache
+def _is_programs(torch: Any, file: str) -> bool:
+    packages = sysconfig.get_paths()["purelib"]  # on some installations below the standard library
+    others = (str(torch.__path__[0]), str(Path(__file__).parent), "<frozen ")
+    is_standard = file.startswith(sysconfig.get_paths()["stdlib"]) and not file.startswith(packages)
+    return not is_standard and not file.startswith(others)
 
 
 def _where(torch: Any, frames: list[traceback.FrameSummary]) -> str:

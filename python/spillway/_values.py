@@ -47,6 +47,8 @@ class Values:
         problem = begin(int(self.chosen == "all"), *self.callbacks)
         if problem is not None:
             raise SpillwayError(f"values are not computed: {problem.decode()}")
+        collectives = ctypes.CDLL("libspillway_nccl.so.0")
+        collectives.spwNcclSetReality(self.library.spillway_values_is_real, self.library.spillway_values_set_real)
         atexit.register(self.library.spillway_values_end_reports)
         _started.append(self)
 

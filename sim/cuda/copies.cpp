@@ -73,6 +73,8 @@ void run_on_host(Work& work, Lock& lock) {
   this_thread().in_host_function = true;
   if (work.kind == Work::Kind::kCallback) {
     work.callback(work.stream, CUDA_SUCCESS, work.argument);
+  } else if (work.kind == Work::Kind::kExternal) {
+    work.run(work.argument);
   } else {
     work.function(work.argument);
   }
@@ -98,6 +100,7 @@ bool context_device(CUcontext handle, int* device) {
 }  // namespace
 
 bool is_ready(const Work& work) {
+  if (work.kind == Work::Kind::kExternal) return work.ready == nullptr || work.ready(work.argument) != 0;
   if (work.kind != Work::Kind::kWaitValue) return true;
   uint64_t left = 0;
   char* bytes = State::get().memory.bytes_at(work.to, &left);
@@ -132,6 +135,7 @@ void run_work(Work& work, Lock& lock) {
       break;
     case Work::Kind::kHostFunction:
     case Work::Kind::kCallback:
+    case Work::Kind::kExternal:
       run_on_host(work, lock);
       break;
     case Work::Kind::kWait:

@@ -82,6 +82,16 @@ std::vector<uint64_t> Scheduler::closure(TimelineId id, uint64_t position) const
   return until;
 }
 
+bool Scheduler::is_held_up(const Item& item) {
+  if (item.running) {
+    met_running_ = true;
+    return true;
+  }
+  if (item.work == nullptr || is_ready_(*item.work)) return false;
+  if (item.work->kind == Work::Kind::kExternal) met_external_ = true;
+  return true;
+}
+
 // Moves the timeline one item on towards `until`; false if it must wait for another timeline, a running
 // function or a word of memory.
 bool Scheduler::step(TimelineId id, uint64_t until, Lock& lock) {
@@ -94,8 +104,7 @@ bool Scheduler::step(TimelineId id, uint64_t until, Lock& lock) {
   // Positions before the item have nothing left to do, whatever holds the item up.
   const bool moved = timeline.completed < item.position - 1;
   timeline.completed = std::max(timeline.completed, item.position - 1);
-  if (item.running) return moved;
-  if (item.work != nullptr && !is_ready_(*item.work)) return moved;
+  if (is_held_up(item)) return moved;
   if (item.after != kNoTimeline) {
     if (timelines_[item.after].completed < item.after_position) return moved;
     timeline.pending.pop_front();
@@ -124,6 +133,7 @@ bool Scheduler::advance(TimelineId id, uint64_t position, Lock& lock) {
   while (!active.empty()) {
     const size_t first = draw(active.size());
     bool moved = false;
+    met_external_ = met_running_ = false;
     for (size_t i = 0; i < active.size() && !moved; ++i) {
       const size_t chosen = (first + i) % active.size();
       const TimelineId at = active[chosen];
@@ -139,11 +149,27 @@ bool Scheduler::advance(TimelineId id, uint64_t position, Lock& lock) {
   return true;
 }
 
+void Scheduler::advance_all(Lock& lock) {
+  for (TimelineId id = 0; id < timelines_.size(); ++id) {
+    if (waits(id)) advance(id, enqueued(id), lock);
+  }
+}
+
 void Scheduler::force(TimelineId id, uint64_t position, Lock& lock) {
-  // Dependencies have no cycles: what holds everything up is a host function that another thread runs, or a
-  // word of memory, which nobody announces.
+  // Dependencies have no cycles: what holds everything up is a host function that another thread runs, work
+  // of another library, or a word of memory, which nobody announces.
   constexpr std::chrono::milliseconds kLook{1};
-  while (!advance(id, position, lock)) ran_.wait_for(lock, kLook);
+  for (;;) {
+    const uint64_t looked = hold_.look == nullptr ? 0 : hold_.look();
+    if (advance(id, position, lock)) return;
+    if (hold_.wait == nullptr || !met_external_ || met_running_) {
+      ran_.wait_for(lock, kLook);
+      continue;
+    }
+    lock.unlock();
+    hold_.wait(looked);
+    lock.lock();
+  }
 }
 
 }  // namespace spillway::sim

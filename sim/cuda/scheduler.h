@@ -50,6 +50,13 @@ class Scheduler {
   // Runs the work. If it must be run without the lock, gives it up and takes it again.
   using Run = void (*)(Work& work, Lock& lock);
 
+  // What a thread does that waits for work of others (work.h, kExternal).
+  struct Hold {
+    uint64_t (*look)() = nullptr;
+    void (*wait)(uint64_t looked) = nullptr;
+  };
+  void set_hold(Hold hold) { hold_ = hold; }
+
   void reset(Completion completion, uint64_t seed, IsReady is_ready, Run run);
 
   TimelineId open();
@@ -77,7 +84,9 @@ class Scheduler {
   bool waits(TimelineId id) const { return !timelines_[id].pending.empty(); }
   // Runs what can run of this position and all that it depends on; false if something holds it up.
   bool advance(TimelineId id, uint64_t position, Lock& lock);
-  // The same, and waits for what holds it up.
+  // The same for all that is enqueued anywhere.
+  void advance_all(Lock& lock);
+  // As advance, and waits for what holds it up.
   void force(TimelineId id, uint64_t position, Lock& lock);
   void force(const WorkPoint& point, Lock& lock) {
     if (point.timeline != kNoTimeline) force(point.timeline, point.position, lock);
@@ -108,6 +117,7 @@ class Scheduler {
     std::deque<Item> pending;
   };
 
+  bool is_held_up(const Item& item);
   bool step(TimelineId id, uint64_t until, Lock& lock);
   std::vector<uint64_t> closure(TimelineId id, uint64_t position) const;
 
@@ -120,6 +130,10 @@ class Scheduler {
   VectorClock host_;
   uint64_t host_version_ = 1;
   std::condition_variable ran_;
+  Hold hold_;
+  // Of the last look that moved nothing: what it met.
+  bool met_external_ = false;
+  bool met_running_ = false;
 };
 
 }  // namespace spillway::sim

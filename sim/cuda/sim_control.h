@@ -112,6 +112,24 @@ int spwSimCompleteTo(struct CUstream_st* stream, uint64_t mark);
 /* 1 if work up to the mark is complete; counts as nothing, teaches the host nothing. */
 int spwSimIsComplete(struct CUstream_st* stream, uint64_t mark);
 
+/* Work that another library does for the stream, as collectives are: it runs once all before it is over and
+ * `ready` (null: always) says 1, on any thread that waits for the stream, asks about it or enqueues. `ready`
+ * is asked under the driver's lock and may call nothing of it; `run` is called without, and may call the
+ * functions of this file only. CUDA_ERROR_NOT_SUPPORTED while the stream captures. */
+typedef int (*SpwSimReady)(void* argument);
+typedef void (*SpwSimRun)(void* argument);
+int spwSimEnqueueExternal(struct CUstream_st* stream, SpwSimReady ready, SpwSimRun run, void* argument);
+/* Runs all work that can run, on every stream, where work is complete at once: after `ready` of some changed.
+ */
+void spwSimProgress(void);
+/* What a thread does that waits for work which is not ready: `look` before it looks, and `wait` with what
+ * that answered where nothing came of it. Without them it looks again after a millisecond. */
+void spwSimSetHold(uint64_t (*look)(void), void (*wait)(uint64_t looked));
+/* Bytes at a device address, as of now and whatever uses them. 0 where there are none: nothing is mapped or
+ * backed there. */
+int spwSimRead(uint64_t ptr, void* to, uint64_t bytes);
+int spwSimWrite(uint64_t ptr, const void* from, uint64_t bytes);
+
 /* Ownership, for allocators under test: touching noted memory after its free note is reported until it is
  * noted as allocated again. The stream is kept for the text of reports. */
 void spwSimNoteAlloc(uint64_t ptr, uint64_t bytes, struct CUstream_st* stream);

@@ -16,7 +16,7 @@ namespace spillway::sim {
 struct SharedEvent;
 
 struct Work {
-  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback, kWait, kWaitValue };
+  enum class Kind : uint8_t { kCopy, kFill, kTouch, kHostFunction, kCallback, kWait, kWaitValue, kExternal };
   Kind kind = Kind::kCopy;
   uint64_t to = 0;
   uint64_t from = 0;
@@ -34,6 +34,8 @@ struct Work {
   CUstream stream = nullptr;  // kCallback
   void* argument = nullptr;
   std::shared_ptr<SharedEvent> event;  // kWait: for another process
+  SpwSimReady ready = nullptr;         // kExternal, with `argument`; null: at once
+  SpwSimRun run = nullptr;
   uint64_t record = 0;
 };
 

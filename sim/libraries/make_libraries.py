@@ -29,6 +29,7 @@ class Library:
     names: str  # regular expression of the functions it exports
     status: int  # what a function returns that has no body of its own
     node: str | None  # version of its names, where they have one
+    built: str | None = None  # the library made by the build that has the bodies
 
     @property
     def short(self) -> str:
@@ -54,7 +55,7 @@ LIBRARIES = (
     Library("libnvrtc.so.13", r"nvrtc", 0, "libnvrtc.so.13"),
     Library("libnvJitLink.so.13", r"nvJitLink", 1, "libnvJitLink.so.13"),
     Library("libnvshmem_host.so.3", r"nvshmem", 1, "NVSHMEM"),
-    Library("libnccl.so.2", r"nccl", 0, None),
+    Library("libnccl.so.2", r"nccl", 0, None, "libspillway_nccl.so.0"),
 )
 # Made by the build from their own sources.
 BUILT = {"libcudart.so.13": r"_*cuda[A-Z]", "libcuda.so.1": r"cu[A-Z]"}
@@ -108,7 +109,9 @@ def sort_by_library(names: Iterable[str], built: dict[str, set[str]]) -> dict[st
     return sorted_names
 
 
-def make(compiler: list[str], nm: str, library: Library, names: list[str], work: Path, output: Path) -> None:
+def make(
+    compiler: list[str], nm: str, library: Library, names: list[str], built: Path, work: Path, output: Path
+) -> None:
     answers = HERE / "answers" / f"{library.short}.c"
     sources = [work / f"{library.short}.c"]
     answered: set[str] = set()
@@ -117,9 +120,13 @@ def make(compiler: list[str], nm: str, library: Library, names: list[str], work:
         run(*compiler, "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", answers, "-o", compiled)
         answered = {line.split()[2] for line in run(nm, "-g", "--defined-only", compiled).splitlines()}
         sources.append(compiled)
+    options = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{library.soname}"]
+    if library.built is not None:
+        answered |= exports(nm, built / library.built)
+        beside = ["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN"]
+        options += [*beside, f"-L{built}", f"-l:{library.built}"]
     bodies = [f"long {name}(void) {{ return {library.status}; }}" for name in names if name not in answered]
     sources[0].write_text("\n".join(bodies) + "\nint spillway_stand_in = 1;\n")
-    options = ["-shared", "-fPIC", "-O2", f"-Wl,-soname,{library.soname}"]
     if library.node is not None:
         version_script = work / f"{library.short}.map"
         version_script.write_text(f"{library.node} {{ global: *; }};\n")
@@ -146,7 +153,16 @@ def main() -> int:
         (options.output / "made_for").unlink(missing_ok=True)
         with ThreadPoolExecutor() as pool:
             jobs = [
-                pool.submit(make, options.cc, options.nm, library, names[library.soname], options.work, options.output)
+                pool.submit(
+                    make,
+                    options.cc,
+                    options.nm,
+                    library,
+                    names[library.soname],
+                    options.built,
+                    options.work,
+                    options.output,
+                )
                 for library in LIBRARIES
             ]
             for job in jobs:

@@ -27,7 +27,10 @@ LAW: dict[str, set[str]] = {
     "compat": {"_errors", "_library", "_counters", "_pytorch.install", "_offload.regions", "_offload.tiers"},
     "sim": {"_errors", "_library", "_pytorch.build"},
     "_stand_ins": {"_errors", "_library", "_cache"},
-    "_run": {"_errors", "_pytorch.install"},
+    # What the simulated NCCL is told of a rank of a dryrun, and what stands in for the ranks that do not run.
+    "_meeting": set(),
+    "_ranks": {"_errors"},
+    "_run": {"_errors", "_meeting", "_ranks", "_pytorch.install"},
     # Runs in every Python below `spillway run`, before anything of the package is imported.
     "_bootstrap": {"_run"},
     "_command": {"_errors", "_library"},

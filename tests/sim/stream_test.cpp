@@ -473,6 +473,61 @@ TEST_F(StreamTest, ADestroyedStreamIsRefusedOrAFault) {
               testing::ExitedWithCode(0), "");
 }
 
+TEST_F(StreamTest, WorkOfAnotherLibraryHoldsItsStreamUntilItIsReady) {
+  static std::atomic<int> ready;
+  static std::atomic<int> runs;
+  static std::atomic<int> waits;
+  for (const char* mode : {"completion:instant", "completion:late", "completion:run-ahead"}) {
+    start(mode);
+    ready = runs = waits = 0;
+    const CUdeviceptr block = alloc();
+    const CUstream work = stream();
+    static CUdeviceptr written;
+    written = block;
+    const auto is_ready = [](void*) { return ready.load(); };
+    const auto run = [](void*) {
+      ++runs;
+      const char value = 7;
+      EXPECT_EQ(spwSimWrite(written, &value, 1), 1);
+    };
+    ASSERT_EQ(spwSimEnqueueExternal(work, is_ready, run, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamQuery(work), CUDA_ERROR_NOT_READY);
+    EXPECT_EQ(byte_at(block), 0u);
+    // What waits for it is told by who knows.
+    spwSimSetHold([] { return uint64_t{5}; },
+                  [](uint64_t looked) {
+                    EXPECT_EQ(looked, 5u);
+                    ++waits;
+                    ready = 1;
+                  });
+    SIM_OK(cuStreamSynchronize(work));
+    spwSimSetHold(nullptr, nullptr);
+    EXPECT_EQ(runs, 1) << mode;
+    EXPECT_EQ(waits, 1) << mode;
+    EXPECT_EQ(byte_at(block), 7u);
+    char read = 0;
+    EXPECT_EQ(spwSimRead(block, &read, 1), 1);
+    EXPECT_EQ(read, 7);
+    EXPECT_EQ(spwSimRead(uint64_t{1} << 60, &read, 1), 0);
+  }
+}
+
+TEST_F(StreamTest, WorkThatBecameReadyGoesOnByItself) {
+  static std::atomic<int> ready;
+  static std::atomic<int> runs;
+  ready = runs = 0;
+  const CUstream work = stream();
+  ASSERT_EQ(spwSimEnqueueExternal(
+                work, [](void*) { return ready.load(); }, [](void*) { ++runs; }, nullptr),
+            CUDA_SUCCESS);
+  spwSimProgress();
+  EXPECT_EQ(runs, 0);
+  ready = 1;
+  spwSimProgress();
+  EXPECT_EQ(runs, 1);
+  SIM_EXPECT_OK(cuStreamQuery(work));
+}
+
 TEST_F(StreamTest, ElapsedTimeNeedsTimingEvents) {
   CUevent from = nullptr;
   CUevent to = nullptr;

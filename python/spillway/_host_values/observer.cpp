@@ -201,6 +201,15 @@ EXPORTED void spillway_values_end_reports() {
 }
 
 // Operators computed, too large to be, and failed to be.
+// For collectives.
+EXPORTED int spillway_values_is_real(uint64_t ptr, uint64_t bytes) {
+  return spillway::values::reality.is_real(ptr, ptr + bytes) ? 1 : 0;
+}
+EXPORTED void spillway_values_set_real(uint64_t ptr, uint64_t bytes, int real) {
+  using spillway::values::Level;
+  spillway::values::reality.set(ptr, ptr + bytes, real != 0 ? Level::kReal : Level::kUnknown);
+}
+
 EXPORTED void spillway_values_totals(uint64_t* out) {
   const auto& totals = spillway::values::totals;
   out[0] = totals.computed.load();

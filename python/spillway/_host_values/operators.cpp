@@ -102,7 +102,7 @@ bool describe_results(Operator& op, const c10::FunctionSchema& schema) {
 Kind kind_of(const Operator& op, const c10::FunctionSchema& schema, bool has_views) {
   const Names name = schema.name();
   if (name.starts_with("c10d") || name.starts_with("_c10d") || name.starts_with("symm_mem"))
-    return Kind::kTalks;
+    return Kind::kIgnored;  // the simulated NCCL tells what arrived
   if (!name.starts_with("aten::")) return op.writes_any ? Kind::kForeign : Kind::kIgnored;
   if (is_one_of(name, kMaking)) return Kind::kMakes;
   if (is_one_of(name, kWithoutValues) || has_views) return Kind::kIgnored;

@@ -65,6 +65,17 @@ void Reality::set(const at::Tensor& tensor, Level level) {
   }
 }
 
+bool Reality::is_real(uint64_t begin, uint64_t end) const {
+  const std::lock_guard lock(mutex_);
+  return real_.covers(begin, end);
+}
+
+void Reality::set(uint64_t begin, uint64_t end, Level level) {
+  const std::lock_guard lock(mutex_);
+  level == Level::kReal ? real_.add(begin, end) : real_.remove(begin, end);
+  level != Level::kUnknown ? computed_.add(begin, end) : computed_.remove(begin, end);
+}
+
 bool Reality::is_real_on_host(const at::Tensor& tensor) const {
   const std::lock_guard lock(mutex_);
   const auto found = unreal_.find(storage_of(tensor));

@@ -28,6 +28,9 @@ class Reality {
   // Whether nothing is known between the first and the last of its elements.
   bool is_all_unknown(const at::Tensor& tensor) const;
   void set(const at::Tensor& tensor, Level level);
+  // The same of bytes of a device.
+  bool is_real(uint64_t begin, uint64_t end) const;
+  void set(uint64_t begin, uint64_t end, Level level);
   // Whether anything on the host is not.
   bool doubts_host() const { return doubted_.load(std::memory_order_relaxed) != 0; }
 
