@@ -47,19 +47,6 @@ CUresult grid(Control& control, CUstream handle, const SpwSimRange* ranges, size
   return enqueue(state, stream, std::move(work), accesses_of(ranges, count, flags), "grid", control.lock);
 }
 
-// Between memory that the device knows and a buffer. 0 where some of it has no bytes.
-int copy_bytes(State& state, uint64_t ptr, char* buffer, uint64_t bytes, bool write) {
-  for (uint64_t done = 0; done < bytes;) {
-    uint64_t left = 0;
-    char* at = state.memory.bytes_at(ptr + done, &left);
-    if (at == nullptr) return 0;
-    const uint64_t part = std::min(left, bytes - done);
-    move_bytes(write ? at : buffer + done, write ? buffer + done : at, part);
-    done += part;
-  }
-  return 1;
-}
-
 // Visits the host's view of the ranges, piece by piece, with the place of each piece among them. False where
 // there is none.
 template <typename Visit>
@@ -167,16 +154,6 @@ void spwSimProgress() {
 void spwSimSetHold(uint64_t (*look)(), void (*wait)(uint64_t looked)) {
   Control control;
   control.state.scheduler.set_hold({look, wait});
-}
-
-int spwSimRead(uint64_t ptr, void* to, uint64_t bytes) {
-  Control control;
-  return copy_bytes(control.state, ptr, static_cast<char*>(to), bytes, false);
-}
-
-int spwSimWrite(uint64_t ptr, const void* from, uint64_t bytes) {
-  Control control;
-  return copy_bytes(control.state, ptr, static_cast<char*>(const_cast<void*>(from)), bytes, true);
 }
 
 uint64_t spwSimMark(CUstream handle) {

@@ -125,10 +125,6 @@ void spwSimProgress(void);
 /* What a thread does that waits for work which is not ready: `look` before it looks, and `wait` with what
  * that answered where nothing came of it. Without them it looks again after a millisecond. */
 void spwSimSetHold(uint64_t (*look)(void), void (*wait)(uint64_t looked));
-/* Bytes at a device address, as of now and whatever uses them. 0 where there are none: nothing is mapped or
- * backed there. */
-int spwSimRead(uint64_t ptr, void* to, uint64_t bytes);
-int spwSimWrite(uint64_t ptr, const void* from, uint64_t bytes);
 
 /* Ownership, for allocators under test: touching noted memory after its free note is reported until it is
  * noted as allocated again. The stream is kept for the text of reports. */

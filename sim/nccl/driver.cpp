@@ -29,8 +29,8 @@ Driver::Driver() {
   find(library, "spwSimEnqueueExternal", &enqueue_);
   find(library, "spwSimTouch", &touch_);
   find(library, "spwSimProgress", &progress_);
-  find(library, "spwSimRead", &read_);
-  find(library, "spwSimWrite", &write_);
+  find(library, "spwSimPeek", &peek_);
+  find(library, "spwSimPoke", &poke_);
   decltype(&spwSimSetHold) set_hold = nullptr;
   find(library, "spwSimSetHold", &set_hold);
   if (set_hold != nullptr) set_hold(look, wait);

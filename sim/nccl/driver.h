@@ -22,18 +22,20 @@ class Driver {
     if (progress_ != nullptr) progress_();
   }
   bool read(const void* from, void* to, uint64_t bytes) const {
-    return read_ != nullptr && read_(reinterpret_cast<uint64_t>(from), to, bytes) != 0;
+    const SpwSimRange range{reinterpret_cast<uint64_t>(from), bytes, 0, 0};
+    return peek_ != nullptr && peek_(&range, 1, to) == 0;
   }
   bool write(void* to, const void* from, uint64_t bytes) const {
-    return write_ != nullptr && write_(reinterpret_cast<uint64_t>(to), from, bytes) != 0;
+    const SpwSimRange range{reinterpret_cast<uint64_t>(to), bytes, 0, 0};
+    return poke_ != nullptr && poke_(&range, 1, from) == 0;
   }
 
  private:
   decltype(&spwSimEnqueueExternal) enqueue_ = nullptr;
   decltype(&spwSimTouch) touch_ = nullptr;
   decltype(&spwSimProgress) progress_ = nullptr;
-  decltype(&spwSimRead) read_ = nullptr;
-  decltype(&spwSimWrite) write_ = nullptr;
+  decltype(&spwSimPeek) peek_ = nullptr;
+  decltype(&spwSimPoke) poke_ = nullptr;
 };
 
 const Driver& driver();

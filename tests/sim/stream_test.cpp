@@ -488,7 +488,8 @@ TEST_F(StreamTest, WorkOfAnotherLibraryHoldsItsStreamUntilItIsReady) {
     const auto run = [](void*) {
       ++runs;
       const char value = 7;
-      EXPECT_EQ(spwSimWrite(written, &value, 1), 1);
+      const SpwSimRange range{written, 1, 0, 0};
+      EXPECT_EQ(spwSimPoke(&range, 1, &value), CUDA_SUCCESS);
     };
     ASSERT_EQ(spwSimEnqueueExternal(work, is_ready, run, nullptr), CUDA_SUCCESS);
     EXPECT_EQ(cuStreamQuery(work), CUDA_ERROR_NOT_READY);
@@ -506,9 +507,9 @@ TEST_F(StreamTest, WorkOfAnotherLibraryHoldsItsStreamUntilItIsReady) {
     EXPECT_EQ(waits, 1) << mode;
     EXPECT_EQ(byte_at(block), 7u);
     char read = 0;
-    EXPECT_EQ(spwSimRead(block, &read, 1), 1);
+    const SpwSimRange range{block, 1, 0, 0};
+    EXPECT_EQ(spwSimPeek(&range, 1, &read), CUDA_SUCCESS);
     EXPECT_EQ(read, 7);
-    EXPECT_EQ(spwSimRead(uint64_t{1} << 60, &read, 1), 0);
   }
 }
 
