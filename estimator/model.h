@@ -102,6 +102,7 @@ struct Model {
   int64_t head_parameters = 0;  // of what stands between the last layer and the output projection, replicated
   int64_t prediction_layers = 0;  // at the end of the last tower, each with a loss of its own
   bool output_bias = false;       // one element for each row of the vocabulary
+  bool vocabulary_head = true;    // false: a class without logits over the vocabulary
   std::vector<Tower> towers = {};
 };
 

@@ -98,6 +98,8 @@ struct Training {
   bool autocast = false;       // fp32 weights and states, 16-bit activations
   bool mixed = true;           // 16-bit weights beside an fp32 copy; false: one copy in `precision`
   bool fp32_gradients = true;  // gradients are accumulated in fp32
+  bool half_master = false;    // the copy that the optimizer updates is a 16-bit one too
+  bool half_states = false;    // the optimizer's states are 16-bit ones
   OptimizerKind optimizer = OptimizerKind::kAdam;
   int64_t micro_batch = 1;
   int64_t microbatches = 1;  // for each step
@@ -134,6 +136,7 @@ struct Communication {
   int64_t reduce_buckets = 1;        // 2 where one is filled while another is reduced: overlap_comm
   double most_gathered = 1e9;        // stage3_max_live_parameters
   double prefetch = 5e7;             // stage3_prefetch_bucket_size
+  bool keeps_gathered = false;       // autograd holds what the forward pass gathered
 };
 
 enum class Tier { kDevice, kHost, kNvme };
@@ -194,6 +197,12 @@ struct SizeKeys {
   const char* top_k = "model.num_experts_per_tok";
 };
 
+// What a person has to know beside the figures.
+struct Notes {
+  std::vector<std::string> assumptions = {};  // every default that was filled in
+  std::vector<std::string> warnings = {};     // what the description says and the figures do not hold
+};
+
 // Everything an estimate follows from.
 struct TrainingRun {
   Framework framework = Framework::kMegatron;
@@ -207,8 +216,8 @@ struct TrainingRun {
   Behaviour behaviour;
   Reserve reserve;
   SizeKeys keys;
-  bool last_rank_only = false;                // Megatron logs the last rank's memory and no other
-  std::vector<std::string> assumptions = {};  // every default that was filled in
+  bool last_rank_only = false;  // Megatron logs the last rank's memory and no other
+  Notes notes;
 };
 
 // The tensor-parallel share of the vocabulary, padded.

@@ -39,8 +39,8 @@ Buckets state_buckets(const StateBytes& states, bool gradients_stay) {
   return out;
 }
 
-// PyTorch frees gradients after a step. Megatron-LM's buffers stay, as DDP's do where they are the gradients,
-// and what a captured graph writes to.
+// PyTorch frees gradients after a step. Megatron-LM's buffers stay, as those of DDP and DeepSpeed do where
+// they are the gradients, and what a captured graph writes to.
 bool gradients_stay(const TrainingRun& run) {
   return run.framework == Framework::kMegatron || gradients_live_in_buckets(run) || run.training.step_graph;
 }

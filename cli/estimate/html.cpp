@@ -204,7 +204,7 @@ std::string answer_html(const Question& question, const Estimate& estimate) {
   out += "<h2>By rank class</h2>\n" + ranks_picture(estimate, scale);
   out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank);
   out += "<h2>Assumed</h2>\n<ul>\n";
-  for (const std::string& assumed : question.run.assumptions)
+  for (const std::string& assumed : question.run.notes.assumptions)
     out += fmt::format("<li>{}</li>\n", escaped(assumed));
   return out + "</ul>\n</body>\n</html>\n";
 }

@@ -150,11 +150,15 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
     return Status::invalid_argument("--model goes with a DeepSpeed file");
   if (!choices.gpu_kind.empty() && !yaml && !arguments)
     return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
+  if (!choices.read_as.empty() && (yaml || arguments))
+    return Status::invalid_argument(
+        "--as goes with a Hugging Face model; a Megatron-LM run says what its layers are");
   if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
   if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
   Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
   if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);
+  if (!choices.read_as.empty()) keys.value()["model.read_as"] = choices.read_as;
   return Given(std::move(keys.value()));
 }
 

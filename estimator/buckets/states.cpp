@@ -133,9 +133,9 @@ ElementBytes element_bytes(const Training& training, Framework framework) {
   const bool half = training.precision != Precision::kFp32 && !training.autocast;
   out.weight = half ? 2 : 4;
   out.gradient = !half || training.fp32_gradients ? 4 : 2;
-  out.master = half && training.mixed ? 4 : 0;
+  out.master = half && training.mixed ? (training.half_master ? 2 : 4) : 0;
   // Optimizers keep states in the dtype of the parameters they update.
-  out.moments = moment_bytes(training.optimizer, half && !training.mixed ? 2 : 4);
+  out.moments = moment_bytes(training.optimizer, half && (!training.mixed || training.half_states) ? 2 : 4);
   // Megatron-LM, optimizer.py: 16-bit gradients are copied to fp32 ones, freed by zero_grad.
   if (framework == Framework::kMegatron && out.master > 0 && out.gradient < 4) out.master_gradient = 4;
   return out;

@@ -5,7 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "estimator/inputs/hugging_face_families.h"
+#include "estimator/inputs/hugging_face_heads.h"
 #include "estimator/inputs/json_object.h"
+#include "estimator/inputs/nearest.h"
+#include "estimator/inputs/unread_keys.h"
 
 namespace spillway::estimator {
 namespace {
@@ -75,9 +78,14 @@ class Builder {
                                in_.name({"num_attention_heads", "n_head", "num_heads"}), heads_, hidden_));
     }
     head_dim_ = head_dim > 0 ? head_dim : std::max<int64_t>(1, hidden_ / heads_);
-    if (!in_.has("kv_lora_rank")) head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
-    gated_ =
-        family_.has_encoder ? in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0 : family_.gated;
+    // Latent attention's heads have two sizes, whatever `head_dim` says of one of them.
+    if (in_.has("kv_lora_rank")) {
+      in_.text("head_dim", "");
+    } else {
+      head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
+    }
+    const bool named_gated = in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0;
+    gated_ = family_.has_encoder ? in_.flag("is_gated_act", named_gated) : family_.gated;
     norms_per_layer_ = norms_per_layer();
     if (const int64_t width = in_.whole({"word_embed_proj_dim"}, 0); width != 0 && width != hidden_) {
       in_.complain(fmt::format("{}: '{}' is not modelled; allowed: hidden_size {}",
@@ -86,6 +94,7 @@ class Builder {
   }
 
   const std::vector<std::string>& notes() const { return notes_; }
+  const std::vector<std::string>& left_out() const { return left_out_; }
 
   Model build() {
     Model model;
@@ -110,17 +119,19 @@ class Builder {
           "num_nextn_predict_layers: not trained and not counted; model.train_prediction_layers = true "
           "counts them");
     }
-    decoder.final_norm_parameters = norm_;
+    decoder.final_norm_parameters = has_final_norm() ? norm_ : 0;
     model.towers = {std::move(decoder)};
     if (family_.only_encoder) finish_bert(model);
     if (family_.has_encoder) finish_t5(model, layers);
     model.output_bias = in_.flag("lm_head_bias", family_.output_bias);
-    if (family_.is_composite) notes_.push_back("vision_config: the language part is counted and no other");
+    if (family_.is_composite) left_out_.push_back("vision_config: the language part is counted and no other");
     return model;
   }
 
  private:
   Layer layer(int64_t index) {
+    // Of dense layers where a type has both.
+    in_.text("intermediate_size_mlp", "");
     const bool experts = has_experts(index);
     if (experts) return {attention(), routed()};
     return {attention(), dense()};
@@ -146,6 +157,12 @@ class Builder {
 
   int64_t expert_count() { return in_.whole({"num_local_experts", "n_routed_experts", "num_experts"}, 0); }
 
+  // OPT's, where norms stand behind blocks.
+  bool has_final_norm() {
+    const bool behind = !in_.flag("do_layer_norm_before", true);
+    return !behind && !in_.flag("_remove_final_layer_norm", false);
+  }
+
   int norms_per_layer() {
     switch (family_.shared_norms) {
       case SharedNorms::kParallelResidual:
@@ -161,9 +178,11 @@ class Builder {
   }
 
   int64_t key_value_heads() {
-    const bool one = family_.may_share_keys && !in_.flag("new_decoder_architecture", false) &&
-                     in_.flag("multi_query", true);
-    if (one) return 1;
+    if (family_.may_share_keys && !in_.flag("new_decoder_architecture", false)) {
+      in_.text("num_kv_heads", "");
+      in_.text("num_key_value_heads", "");
+      return in_.flag("multi_query", true) ? 1 : heads_;
+    }
     const int64_t nested = in_.is_nested() ? family_.nested.key_value_heads : 0;
     return in_.whole({"num_key_value_heads", "num_kv_heads"}, nested > 0 ? nested : heads_, 1);
   }
@@ -176,7 +195,7 @@ class Builder {
     if (has_head_norms()) {
       out.head_norm_parameters = family_.head_norms == HeadNorms::kWholeWidth
                                      ? head_dim_ * (heads_ + out.key_value_heads)
-                                     : 2 * head_dim_;
+                                     : 2 * head_dim_ * family_.norm_vectors;
     }
     if (family_.sinks) out.extra_parameters = heads_;
     if (in_.has("kv_lora_rank")) {
@@ -184,13 +203,16 @@ class Builder {
                                    in_.required({"qk_nope_head_dim"}), in_.required({"qk_rope_head_dim"}),
                                    in_.required({"v_head_dim"})};
       out.head_norm_parameters = out.latent->query_rank + out.latent->key_value_rank;
+      // Only the narrow projections have one.
+      if (out.query_key_value_bias)
+        out.extra_parameters += out.latent->query_rank + out.latent->key_value_rank + out.latent->rotary_dim;
     }
     return out;
   }
 
   bool has_head_norms() {
-    if (family_.head_norms == HeadNorms::kNone) return false;
-    return family_.head_norms_key == nullptr || in_.flag(family_.head_norms_key, false);
+    const bool said = family_.head_norms_key == nullptr || in_.flag(family_.head_norms_key, false);
+    return said && family_.head_norms != HeadNorms::kNone;
   }
 
   Mlp dense() {
@@ -209,8 +231,7 @@ class Builder {
     out.gated = true;
     if (family_.shares_expert) out.shared_ffn = out.ffn;
     out.bias = family_.feed_forward_bias;
-    // Correction terms beside DeepSeek-V3's scores; a true bias in gpt-oss.
-    out.router_bias = family_.feed_forward_bias || family_.corrects_scores;
+    out.router_bias = family_.feed_forward_bias;
     out.shared_gate = family_.shared_expert_gate;
     out.norm_parameters = norm_;
     return out;
@@ -226,6 +247,7 @@ class Builder {
 
   // Relative positions: one table in the first layer of each tower.
   void finish_t5(Model& model, int64_t layers) {
+    in_.flag("is_encoder_decoder", true);
     const int64_t table = in_.whole({"relative_attention_num_buckets"}, 32, 1) * heads_;
     Tower encoder = model.towers.back();
     encoder.name = "encoder";
@@ -245,7 +267,8 @@ class Builder {
   int64_t hidden_ = 1, heads_ = 1, norm_ = 1, ffn_ = 1, head_dim_ = 1;
   int norms_per_layer_ = 2;
   bool gated_ = true;
-  std::vector<std::string> notes_ = {};  // what was not counted
+  std::vector<std::string> notes_ = {};     // what is not counted by default
+  std::vector<std::string> left_out_ = {};  // parts of the model that are not counted
 };
 
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
@@ -267,23 +290,59 @@ Result<std::map<std::string, std::string>> flatten_json(const std::string& text)
   return out;
 }
 
-Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix,
-                                std::vector<std::string>& assumptions) {
+namespace {
+
+// The type that a file is read as, or why it is not.
+Result<const Family*> family_of(KeyValues& values, const std::string& prefix, Notes& notes) {
   const std::string type = values.text(prefix + "model_type", "");
-  const Family* family = find_family(type);
-  if (family == nullptr)
-    assumptions.push_back(
-        fmt::format("model_type '{}' is not known: read as a Llama by its generic keys", type));
+  const std::string as = values.text(prefix + "read_as", "");
+  if (const Family* family = find_family(as.empty() ? type : as)) {
+    if (!as.empty() && as != type)
+      notes.warnings.push_back(fmt::format(
+          "model_type '{}' is read as '{}': its parameters and activations are that type's", type, as));
+    return family;
+  }
+  if (!as.empty())
+    return Status::invalid_argument(
+        fmt::format("{}read_as: '{}' is not known; allowed: a type that is modelled{}", prefix, as,
+                    did_you_mean(as, known_types())));
+  if (type.empty())
+    return Status::invalid_argument(fmt::format(
+        "{}model_type: missing; allowed: a type that is modelled, or --as llama for the layers of a Llama",
+        prefix));
+  return Status::unsupported(
+      fmt::format("model_type '{}' is not modelled{}; `spillway trace-model` or `spillway dryrun` take the "
+                  "figures from its own "
+                  "code, and --as llama counts a Llama of its sizes",
+                  type, did_you_mean(type, known_types())));
+}
+
+}  // namespace
+
+std::vector<std::string_view> known_types() {
+  return family_types();
+}
+
+Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, Notes& notes) {
+  const Result<const Family*> family = family_of(values, prefix, notes);
+  if (!family.ok()) return family.status();
   Reader reader(values, prefix);
   if (const std::string dense = reader.text("mlp_only_layers", "[]"); dense != "[]" && dense != "null")
     values.complain(fmt::format("{}mlp_only_layers: '{}' is not modelled; allowed: []", prefix, dense));
-  constexpr Family kGeneric{.type = ""};
-  Builder builder(reader, family == nullptr ? kGeneric : *family);
+  Builder builder(reader, *family.value());
   Model model = builder.build();
-  assumptions.insert(assumptions.end(), builder.notes().begin(), builder.notes().end());
-  if (values.flag(prefix + "text_config"))
-    assumptions.push_back("text_config: the language part is counted and no other");
-  model.type = type.empty() ? "generic" : type;
+  notes.assumptions.insert(notes.assumptions.end(), builder.notes().begin(), builder.notes().end());
+  for (const std::string& note : builder.left_out()) notes.warnings.push_back(note);
+  set_head(values, prefix, *family.value(), model, notes);
+  if (values.flag(prefix + "text_config")) {
+    constexpr const char* kPart = "text_config: the language part is counted and no other";
+    notes.assumptions.emplace_back(kPart);
+    notes.warnings.emplace_back(kPart);
+  }
+  model.type = values.text(prefix + "model_type", family.value()->type);
+  for (const std::string& key : unread_sizes(values, prefix))
+    notes.warnings.push_back(
+        fmt::format("{}{}: not read: what it changes is not in the figures", prefix, key));
   if (!values.status().ok()) return values.status();
   return model;
 }

@@ -53,7 +53,7 @@ constexpr std::array kFamilies = {
     Family{.type = "ministral"},
     Family{.type = "mixtral"},
     Family{.type = "smollm3", .tied = true},
-    Family{.type = "helium"},
+    Family{.type = "helium", .attention_output_bias_key = nullptr},
     Family{.type = "arcee", .gated = false},
     Family{.type = "ernie4_5",
            .tied = true,
@@ -69,7 +69,10 @@ constexpr std::array kFamilies = {
     Family{.type = "qwen2_5_vl", .query_key_value_bias = true, .is_composite = true},
     Family{.type = "qwen2_vl_text", .query_key_value_bias = true},
     Family{.type = "qwen2_5_vl_text", .query_key_value_bias = true},
-    Family{.type = "qwen2_moe", .query_key_value_bias = true, .shared_expert_gate = true},
+    Family{.type = "qwen2_moe",
+           .query_key_value_bias = true,
+           .query_key_value_bias_key = "qkv_bias",
+           .shared_expert_gate = true},
     Family{.type = "qwen3", .head_norms = HeadNorms::kOfOneHead},
     Family{.type = "qwen3_moe", .head_norms = HeadNorms::kOfOneHead},
     Family{.type = "qwen3_vl_text", .head_norms = HeadNorms::kOfOneHead},
@@ -90,9 +93,8 @@ constexpr std::array kFamilies = {
     Family{.type = "glm4_moe",
            .head_norms = HeadNorms::kOfOneHead,
            .head_norms_key = "use_qk_norm",
-           .attention_output_bias_key = nullptr,
-           .corrects_scores = true},
-    Family{.type = "llama4_text", .shares_expert = true},
+           .attention_output_bias_key = nullptr},
+    Family{.type = "llama4_text", .head_norms_key = "use_qk_norm", .shares_expert = true},
     Family{.type = "cohere",
            .norms_per_layer = 1,
            .head_norms = HeadNorms::kWholeWidth,
@@ -101,8 +103,8 @@ constexpr std::array kFamilies = {
     Family{.type = "cohere2", .norms_per_layer = 1, .tied = true},
     Family{.type = "phi3"},
     Family{.type = "phimoe", .norm_vectors = 2},
-    Family{.type = "deepseek_v2"},
-    Family{.type = "deepseek_v3", .corrects_scores = true},
+    Family{.type = "deepseek_v2", .feed_forward_bias_key = nullptr},
+    Family{.type = "deepseek_v3"},
     Family{.type = "gpt_oss",
            .query_key_value_bias = true,
            .attention_output_bias = true,
@@ -129,6 +131,8 @@ constexpr std::array kFamilies = {
     Family{.type = "phi",
            .norm_vectors = 2,
            .norms_per_layer = 1,
+           .head_norms = HeadNorms::kOfOneHead,
+           .head_norms_key = "qk_layernorm",
            .gated = false,
            .query_key_value_bias = true,
            .attention_output_bias = true,
@@ -209,6 +213,12 @@ const Family* find_family(std::string_view type) {
   const auto* found = std::find_if(kFamilies.begin(), kFamilies.end(),
                                    [&](const Family& family) { return type == family.type; });
   return found == kFamilies.end() ? nullptr : found;
+}
+
+std::vector<std::string_view> family_types() {
+  std::vector<std::string_view> out;
+  for (const Family& family : kFamilies) out.push_back(family.type);
+  return out;
 }
 
 }  // namespace spillway::estimator

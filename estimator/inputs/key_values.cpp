@@ -91,6 +91,20 @@ std::string KeyValues::choice(const std::string& key, const std::string& otherwi
   return otherwise;
 }
 
+std::string KeyValues::peek(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? std::string() : found->second;
+}
+
+int64_t KeyValues::count(const std::string& start) {
+  int64_t found = 0;
+  for (auto at = values_.lower_bound(start); at != values_.end() && at->first.rfind(start, 0) == 0; ++at) {
+    read_.insert(at->first);
+    ++found;
+  }
+  return found;
+}
+
 void KeyValues::complain(std::string text) {
   if (complaint_.empty()) complaint_ = std::move(text);
 }

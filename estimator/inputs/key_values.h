@@ -38,6 +38,11 @@ class KeyValues {
   void complain(std::string text);
   Status status() const;
 
+  // The value of a key, which does not count as read; empty where it is not there.
+  std::string peek(const std::string& key) const;
+  // How many keys begin with `start`; they count as read.
+  int64_t count(const std::string& start);
+
   // Keys nobody has asked for.
   std::vector<std::string> unread() const;
   // Defaults that were used, as "key = value".

@@ -53,6 +53,8 @@ void read_precision(KeyValues& values, Training& training) {
                        : precision.rfind("fp16", 0) == 0 ? Precision::kFp16
                                                          : Precision::kBf16;
   training.fp32_gradients = values.choice("train.gradients", "same", {"same", "fp32"}) == "fp32";
+  training.half_master = values.choice("train.master_weights", "fp32", {"fp32", "same"}) == "same";
+  training.half_states = values.choice("train.optimizer_states", "fp32", {"fp32", "same"}) == "same";
 }
 
 OptimizerKind optimizer_kind(KeyValues& values) {
@@ -214,9 +216,9 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
 Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& said) {
   if (said.empty()) return {};
   KeyValues values(keys);
-  std::vector<std::string> assumptions;
+  Notes notes;
   // What is wrong with the model is said by read_run().
-  if (!read_hugging_face(values, "model.", assumptions).ok()) return {};
+  if (!read_hugging_face(values, "model.", notes).ok()) return {};
   const std::vector<std::string> unread = values.unread();
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
@@ -236,15 +238,26 @@ Result<RunKeys> read_model_json(const std::string& text) {
   for (const auto& [key, value] : values.value()) {
     if (!nested) out["model." + key] = value;
     if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
+    // Said of the whole beside its parts.
+    if (nested && key.rfind("quantization_config.", 0) == 0) out["model." + key] = value;
   }
-  if (nested) out["model.text_config"] = "true";
+  if (!nested) return out;
+  out["model.text_config"] = "true";
+  if (const auto type = values->find("model_type"); type != values->end())
+    out.emplace("model.model_type", type->second);
   return out;
+}
+
+void add_warnings(const std::vector<std::string>& warnings, RunKeys& keys) {
+  for (const std::string& warning : warnings) keys.emplace(fmt::format("warning.{}", keys.size()), warning);
 }
 
 Result<TrainingRun> read_run(const RunKeys& keys) {
   KeyValues values(keys);
   TrainingRun run;
-  Result<Model> model = read_hugging_face(values, "model.", run.assumptions);
+  for (auto at = keys.lower_bound("warning."); at != keys.end() && at->first.rfind("warning.", 0) == 0; ++at)
+    run.notes.warnings.push_back(values.text(at->first, ""));
+  Result<Model> model = read_hugging_face(values, "model.", run.notes);
   if (!model.ok()) return model.take_status();
   run.model = std::move(model.value());
   read_train(values, run);
@@ -268,7 +281,7 @@ Result<TrainingRun> read_run(const RunKeys& keys) {
     return Status::invalid_argument(
         fmt::format("{}: not known; allowed: the keys listed in docs/estimate.md", key));
   }
-  for (const std::string& assumed : values.assumed()) run.assumptions.push_back(assumed);
+  for (const std::string& assumed : values.assumed()) run.notes.assumptions.push_back(assumed);
   return run;
 }
 

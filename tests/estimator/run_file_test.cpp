@@ -30,7 +30,7 @@ TEST(RunFile, IsReadWithEveryDefaultEchoed) {
   ASSERT_TRUE(run.ok()) << run.status().text();
   EXPECT_EQ(run->training.micro_batch, 2);
   EXPECT_EQ(run->model.towers.back().sequence, 256);
-  const auto& assumed = run->assumptions;
+  const auto& assumed = run->notes.assumptions;
   for (const char* line :
        {"train.optimizer = adamw", "train.norm_in_fp32 = false", "model.num_key_value_heads = 8",
         "model.head_dim = 64", "model.tie_word_embeddings = false", "overhead.workspace = 32MiB"})
@@ -172,8 +172,9 @@ TEST(DeepSpeedFile, LeavesToTheDefaultWhatATrainerFillsIn) {
   ASSERT_TRUE(keys.ok()) << keys.status().text();
   EXPECT_EQ(keys->count("train.precision") + keys->count("train.micro_batch"), 0u);
   const TrainingRun run = must_read(with(llama32_3b(), keys.value()));
-  EXPECT_NE(std::find(run.assumptions.begin(), run.assumptions.end(), "train.precision = bf16-mixed"),
-            run.assumptions.end());
+  EXPECT_NE(
+      std::find(run.notes.assumptions.begin(), run.notes.assumptions.end(), "train.precision = bf16-mixed"),
+      run.notes.assumptions.end());
 }
 
 TEST(DeepSpeedFile, NamesWhatIsNotModelled) {
@@ -190,8 +191,70 @@ TEST(DeepSpeedFile, NamesWhatIsNotModelled) {
       "zero_optimization.offload_param: not allowed below zero_optimization.stage 3; allowed: device none");
   EXPECT_EQ(refused(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}})"),
             "zero_optimization.offload_optimizer.device: 'disk' is not allowed; allowed: none, cpu, nvme");
-  EXPECT_EQ(refused(R"({"optimizer": {"type": "OneBitAdam"}})"),
-            "optimizer.type: 'OneBitAdam' is not modelled; allowed: Adam, AdamW, Lion, Muon, SGD");
+  EXPECT_EQ(
+      refused(R"({"optimizer": {"type": "OneBitAdam"}})"),
+      "optimizer.type: 'OneBitAdam' is not modelled; allowed: Adam, AdamW, Lamb, Adagrad, Lion, Muon, SGD");
+  EXPECT_EQ(
+      refused(
+          R"({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}})"),
+      "compression_training.weight_quantization.shared_parameters.enabled is not modelled: weights are "
+      "pruned or "
+      "quantised");
+  EXPECT_EQ(refused(R"({"moe": {"enabled": true, "ep_size": 4}})").rfind("moe.e", 0), 0u);
+  EXPECT_EQ(refused(R"({"data_types": {"grad_accum_dtype": "fp8"}})"),
+            "data_types.grad_accum_dtype: 'fp8' is not allowed; allowed: fp32, fp16, bf16");
+  EXPECT_EQ(refused(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})"),
+            "bf16.bf16_optimizer_states: 'true' is not allowed without bf16.bf16_master_weights_and_grads");
+}
+
+TEST(DeepSpeedFile, SaysWhatIsKeptInSixteenBits) {
+  const auto keys = [](const char* json) { return read_deepspeed_json(json).value(); };
+  RunKeys half = keys(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true,
+                                   "bf16_optimizer_states": true}})");
+  EXPECT_EQ(half["train.master_weights"] + half["train.optimizer_states"], "samesame");
+  half = keys(R"({"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}})");
+  EXPECT_EQ(half["train.master_weights"] + half["train.optimizer_states"], "samesame");
+  // Weights, gradients, copy and two moments of two bytes each.
+  const TrainingRun run = must_read(with(llama32_3b(), half));
+  const ElementBytes bytes = element_bytes(run.training, run.framework);
+  EXPECT_EQ(bytes.weight + bytes.gradient + bytes.master + bytes.moments, 10);
+  EXPECT_EQ(keys(R"({"data_types": {"grad_accum_dtype": "fp32"}})").at("train.gradients"), "fp32");
+  EXPECT_EQ(keys(R"({"torch_autocast": {"enabled": true, "dtype": "torch.bfloat16"}})").at("train.precision"),
+            "autocast");
+  EXPECT_EQ(keys(R"({"bf16": {"enabled": true}, "torch_autocast": {"enabled": true}})").at("train.precision"),
+            "bf16-mixed");
+}
+
+TEST(DeepSpeedFile, SaysHowSequencesAndMatricesAreDivided) {
+  const RunKeys keys =
+      read_deepspeed_json(R"({"sequence_parallel_size": 4, "tensor_parallel": {"autotp_size": 2}})").value();
+  EXPECT_EQ(keys.at("parallel.context"), "4");
+  EXPECT_EQ(keys.at("parallel.tensor"), "2");
+}
+
+TEST(DeepSpeedFile, SgdHasAStateOnlyWithMomentum) {
+  const auto optimizer = [](const char* json) {
+    return read_deepspeed_json(json).value().at("train.optimizer");
+  };
+  EXPECT_EQ(optimizer(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.1}}})"), "sgd");
+  EXPECT_EQ(optimizer(R"({"optimizer": {"type": "sgd", "params": {"momentum": 0.9}}})"), "sgd-momentum");
+}
+
+TEST(DeepSpeedFile, NamesKeysThatAreNone) {
+  const auto warnings = [](const char* json) {
+    return must_read(with(llama32_3b(), read_deepspeed_json(json).value())).notes.warnings;
+  };
+  EXPECT_EQ(
+      warnings(
+          R"({"gradient_acumulation_steps": 4, "zero_optimization": {"stage": 2, "overlap_com": true}})"),
+      (std::vector<std::string>{
+          "gradient_acumulation_steps: not a key of DeepSpeed's, which passes over it; did you mean "
+          "'gradient_accumulation_steps'?",
+          "zero_optimization.overlap_com: not a key of DeepSpeed's, which passes over it; did you mean "
+          "'overlap_comm'?"}));
+  EXPECT_EQ(warnings(R"({"communication_data_type": "fp32"})").size(), 1u);
+  EXPECT_TRUE(
+      warnings(R"({"gradient_clipping": 1.0, "wandb": {"enabled": true}, "steps_per_print": 10})").empty());
 }
 
 TEST(TorchtitanFile, BecomesTheSameKeys) {

@@ -1,0 +1,16 @@
+// What stands on a model's layers, by the class that `architectures` of its file names.
+#pragma once
+
+#include <string>
+
+#include "estimator/inputs/hugging_face_families.h"
+#include "estimator/inputs/key_values.h"
+#include "estimator/run.h"
+
+namespace spillway::estimator {
+
+// Gives `model`, which is as the type's usual class has it, the head of the class that the file names. A
+// class that is not known is left as it is, and warned of.
+void set_head(KeyValues& values, const std::string& prefix, const Family& family, Model& model, Notes& notes);
+
+}  // namespace spillway::estimator
