@@ -93,6 +93,14 @@ struct Fp8 {
   bool on() const { return weight_copies_bytes > 0; }
 };
 
+// Weights of few bits, which no optimizer updates.
+struct FrozenWeights {
+  double bytes = 0;  // of an element of the layers' matrices, scales included; 0: weights are trained
+  bool only_experts = false;  // the other matrices have 16 bits
+
+  bool on() const { return bytes > 0; }
+};
+
 struct Training {
   Precision precision = Precision::kBf16;
   bool autocast = false;       // fp32 weights and states, 16-bit activations
@@ -118,6 +126,7 @@ struct Training {
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
   bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
   Fp8 fp8 = {};
+  FrozenWeights frozen = {};
   int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
   TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
   bool grouped_gemm = false;

@@ -69,15 +69,20 @@ Status add_catalog(const EstimateChoices& choices, Question& question, std::stri
 
 Result<Question> read_question(const EstimateChoices& choices, std::string& damaged) {
   std::vector<estimator::GpuMemory> gpus;
+  std::vector<std::string> ambiguous;
   for (const std::string& name : choices.gpus) {
     Result<estimator::GpuMemory> gpu = estimator::gpu_memory(name);
     if (!gpu.ok()) return gpu.take_status();
     gpus.push_back(std::move(gpu.value()));
+    if (std::string text = estimator::gpu_ambiguity(name); !text.empty())
+      ambiguous.push_back(std::move(text));
   }
   Result<RunSource> source = RunSource::open(choices.input);
   if (!source.ok()) return source.take_status();
   Result<estimator::TrainingRun> run = source->run();
   if (!run.ok()) return run.take_status();
+  std::vector<std::string>& warnings = run->notes.warnings;
+  warnings.insert(warnings.end(), ambiguous.begin(), ambiguous.end());
   Question out{std::move(source.value()), std::move(run.value()),
                estimator::estimate,       {},
                std::move(gpus),           choices.json};

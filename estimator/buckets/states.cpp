@@ -63,6 +63,13 @@ double fp8_bytes(const Fp8& fp8, const RankParameters& parameters) {
          4 * scaled * static_cast<double>(fp8.amax_history + 2);
 }
 
+// What matrices of few bits take less than those of `weight` bytes, of an unsharded rank.
+double frozen_saving(const FrozenWeights& frozen, double weight, const RankParameters& parameters) {
+  if (!frozen.on()) return 0;
+  const int64_t quantised = frozen.only_experts ? parameters.expert_products : parameters.products;
+  return (weight - frozen.bytes) * static_cast<double>(quantised);
+}
+
 }  // namespace
 
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage) {
@@ -113,6 +120,7 @@ RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
     (weight.expert ? out.expert : out.dense) += weight.elements * weight.count;
     if (!weight.product) continue;
     out.products += weight.elements * weight.count;
+    if (weight.expert) out.expert_products += weight.elements * weight.count;
     out.product_tensors += weight.count;
   }
   return out;
@@ -130,6 +138,10 @@ double expert_optimizer_ranks(const Parallel& parallel) {
 
 ElementBytes element_bytes(const Training& training, Framework framework) {
   ElementBytes out;
+  if (training.frozen.on()) {
+    out.weight = training.precision == Precision::kFp32 ? 4 : 2;
+    return out;
+  }
   const bool half = training.precision != Precision::kFp32 && !training.autocast;
   out.weight = half ? 2 : 4;
   out.gradient = !half || training.fp32_gradients ? 4 : 2;
@@ -152,7 +164,9 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
     return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
   };
   const double optimizer = held(DataSharding::kOptimizer);
-  return {bytes.weight * held(DataSharding::kParameters),
+  const double all = held(DataSharding::kParameters);
+  return {bytes.weight * all -
+              frozen_saving(run.training.frozen, bytes.weight, parameters) * all / (dense + expert),
           bytes.gradient * held(DataSharding::kGradients),
           bytes.master * optimizer,
           bytes.moments * optimizer,

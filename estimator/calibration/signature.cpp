@@ -95,12 +95,14 @@ std::string parallel_text(const Parallel& parallel) {
 
 std::string states_text(const TrainingRun& run) {
   const Training& training = run.training;
-  return fmt::format(
-      "framework {} gpu {} allocator {} precision {}{}{}{}{}{} optimizer {}", static_cast<int>(run.framework),
-      static_cast<int>(run.gpu), static_cast<int>(run.allocator), static_cast<int>(training.precision),
-      training.autocast ? " autocast" : "", training.mixed ? " mixed" : "",
-      training.fp32_gradients ? " fp32 gradients" : "", training.half_master ? " 16-bit master" : "",
-      training.half_states ? " 16-bit states" : "", static_cast<int>(training.optimizer));
+  return fmt::format("framework {} gpu {} allocator {} precision {}{}{}{}{}{} frozen {}{} optimizer {}",
+                     static_cast<int>(run.framework), static_cast<int>(run.gpu),
+                     static_cast<int>(run.allocator), static_cast<int>(training.precision),
+                     training.autocast ? " autocast" : "", training.mixed ? " mixed" : "",
+                     training.fp32_gradients ? " fp32 gradients" : "",
+                     training.half_master ? " 16-bit master" : "",
+                     training.half_states ? " 16-bit states" : "", training.frozen.bytes,
+                     training.frozen.only_experts ? " experts" : "", static_cast<int>(training.optimizer));
 }
 
 std::string kernels_text(const Training& training) {

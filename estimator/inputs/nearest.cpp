@@ -32,7 +32,8 @@ size_t distance(std::string_view a, std::string_view b) {
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& names) {
   if (word.size() > kLongest) return {};
   std::string_view found;
-  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  // Half of a short word, a third of a long one.
+  size_t least = std::max<size_t>(1, word.size() / (word.size() < 7 ? 2 : 3)) + 1;
   for (const std::string_view name : names) {
     const size_t edits = distance(word, name);
     if (edits >= least) continue;

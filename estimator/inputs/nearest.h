@@ -7,7 +7,7 @@
 
 namespace spillway::estimator {
 
-// The name fewest edits away from `word`; empty where none is within a third of its length.
+// The name fewest edits away from `word`; empty where none is near.
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& names);
 
 // "; did you mean 'name'?", or nothing.

@@ -12,6 +12,7 @@
 #include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/key_values.h"
+#include "estimator/inputs/quantization.h"
 #include "estimator/inputs/run_sections.h"
 #include "estimator/measured.h"
 
@@ -219,6 +220,8 @@ Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& sai
   Notes notes;
   // What is wrong with the model is said by read_run().
   if (!read_hugging_face(values, "model.", notes).ok()) return {};
+  TrainingRun scratch;
+  read_quantization(values, "model.", scratch);
   const std::vector<std::string> unread = values.unread();
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
@@ -261,6 +264,7 @@ Result<TrainingRun> read_run(const RunKeys& keys) {
   if (!model.ok()) return model.take_status();
   run.model = std::move(model.value());
   read_train(values, run);
+  read_quantization(values, "model.", run);
   read_parallel(values, run);
   read_communication(values, run);
   read_offload(values, run);
