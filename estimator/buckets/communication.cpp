@@ -42,7 +42,8 @@ Bucket gathered_weights(const TrainingRun& run, const RankParameters& parameters
   const double unit = std::max(gathered_root_bytes(run), gathered_layer_bytes(run));
   const double live =
       std::max(weight * run.communication.most_gathered, unit + weight * run.communication.prefetch);
-  return {"gathered weights", std::min(all, live), "2 max_live_parameters, at most all",
+  return {"gathered weights", std::min(all, live),
+          "e max_live_parameters, or a unit and what is prefetched, at most all",
           "DeepSpeed, partitioned_param_coordinator.py"};
 }
 
@@ -51,7 +52,7 @@ void add_reduce_buckets(const TrainingRun& run, Buckets& out) {
   const bool one = run.parallel.sharding == DataSharding::kParameters;
   const auto count = static_cast<double>(one ? 1 : run.communication.reduce_buckets);
   out.push_back({"reduce buckets", count * activation_element_bytes(run) * run.communication.reduce_bucket,
-                 "2 reduce_bucket_size, twice where communication overlaps", kZeroSource});
+                 count > 1 ? "2 e reduce_bucket_size" : "e reduce_bucket_size", kZeroSource});
 }
 
 }  // namespace

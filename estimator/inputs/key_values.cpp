@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "estimator/inputs/nearest.h"
+
 namespace spillway::estimator {
 
 bool KeyValues::has(const std::string& key) const {
@@ -87,7 +89,8 @@ std::string KeyValues::choice(const std::string& key, const std::string& otherwi
   for (const char* word : allowed) {
     if (*text == word) return *text;
   }
-  complain(fmt::format("{}: '{}' is not allowed; allowed: {}", key, *text, fmt::join(allowed, ", ")));
+  complain(fmt::format("{}: '{}' is not allowed; allowed: {}{}", key, *text, fmt::join(allowed, ", "),
+                       did_you_mean(*text, {allowed.begin(), allowed.end()})));
   return otherwise;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/status.h"
@@ -43,6 +44,8 @@ class KeyValues {
   // How many keys begin with `start`; they count as read.
   int64_t count(const std::string& start);
 
+  // Keys that somebody has asked for, whether they are there or not.
+  std::vector<std::string_view> asked() const { return {read_.begin(), read_.end()}; }
   // Keys nobody has asked for.
   std::vector<std::string> unread() const;
   // Defaults that were used, as "key = value".

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "estimator/inputs/fp8.h"
+#include "estimator/inputs/nearest.h"
 
 namespace spillway::estimator {
 namespace {
@@ -130,7 +131,8 @@ Result<TrainingRun> read_megatron(const MegatronRun& given) {
   run.notes.assumptions = values.assumed();
   for (const std::string& key : values.unread()) {
     if (known_without_effect(key)) continue;
-    const std::string note = fmt::format("{}: not known, taken to have no effect on memory", key);
+    const std::string note = fmt::format("{}: not known, taken to have no effect on memory{}", key,
+                                         did_you_mean(key, values.asked()));
     run.notes.assumptions.push_back(note);
     run.notes.warnings.push_back(note);
   }

@@ -12,8 +12,10 @@
 #include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/key_values.h"
+#include "estimator/inputs/nearest.h"
 #include "estimator/inputs/quantization.h"
 #include "estimator/inputs/run_sections.h"
+#include "estimator/inputs/run_words.h"
 #include "estimator/measured.h"
 
 namespace spillway::estimator {
@@ -170,6 +172,14 @@ void read_parallel(KeyValues& values, TrainingRun& run) {
 
 }  // namespace
 
+std::string config_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path inside = std::filesystem::path(path) / "config.json";
+  return std::filesystem::is_directory(path, error) && std::filesystem::exists(inside, error)
+             ? inside.string()
+             : path;
+}
+
 Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder) {
   RunKeys out;
   try {
@@ -177,10 +187,15 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
     for (const auto& [name, node] : root) {
       const auto* section = node.as_table();
       if (section == nullptr) {
-        return Status::invalid_argument(fmt::format(
-            "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
-            "allocator",
-            name.str()));
+        const NamedValue named = run_key(std::string(name.str()), node_text(node));
+        if (named.key.find('.') == std::string::npos || node.is_array()) {
+          return Status::invalid_argument(fmt::format(
+              "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
+              "allocator{}",
+              name.str(), meant_run_key(std::string(name.str()))));
+        }
+        out[named.key] = named.value;
+        continue;
       }
       if (Status status = add_section(*section, std::string(name.str()) + ".", out); !status.ok())
         return status;
@@ -200,11 +215,9 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
   }
   const std::string path = (std::filesystem::path(folder) / config->second).string();
   out.erase(config);
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    return Status::io(fmt::format("model.config: {}: is a folder; allowed: a config.json", path));
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Status::io(fmt::format("model.config: {}: cannot be read", path));
+  std::ifstream file(config_of(path), std::ios::binary);
+  if (!file || std::filesystem::is_directory(config_of(path)))
+    return Status::io(fmt::format("model.config: {}: cannot be read", path));
   std::ostringstream json;
   json << file.rdbuf();
   Result<RunKeys> model = read_model_json(json.str());
@@ -226,7 +239,8 @@ Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& sai
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
     return Status::invalid_argument(
-        fmt::format("{}: not known; allowed: the keys that give this type of model its size", key));
+        fmt::format("{}: not known; allowed: the keys that give this type of model its size{}", key,
+                    did_you_mean(key, values.asked())));
   }
   return {};
 }
@@ -255,7 +269,10 @@ void add_warnings(const std::vector<std::string>& warnings, RunKeys& keys) {
   for (const std::string& warning : warnings) keys.emplace(fmt::format("warning.{}", keys.size()), warning);
 }
 
-Result<TrainingRun> read_run(const RunKeys& keys) {
+Result<TrainingRun> read_run(const RunKeys& written) {
+  Result<RunKeys> translated = translate_words(written);
+  if (!translated.ok()) return translated.take_status();
+  const RunKeys& keys = translated.value();
   KeyValues values(keys);
   TrainingRun run;
   for (auto at = keys.lower_bound("warning."); at != keys.end() && at->first.rfind("warning.", 0) == 0; ++at)
@@ -282,8 +299,8 @@ Result<TrainingRun> read_run(const RunKeys& keys) {
   for (const std::string& key : values.unread()) {
     // A model's file may say more than what touches memory.
     if (key.rfind("model.", 0) == 0) continue;
-    return Status::invalid_argument(
-        fmt::format("{}: not known; allowed: the keys listed in docs/estimate.md", key));
+    return Status::invalid_argument(fmt::format(
+        "{}: not known; allowed: the keys listed in docs/estimate.md{}", key, meant_run_key(key)));
   }
   for (const std::string& assumed : values.assumed()) run.notes.assumptions.push_back(assumed);
   return run;

@@ -51,17 +51,20 @@ INSTANTIATE_TEST_SUITE_P(
     Values, BadRunFile,
     testing::Values(
         Bad{"unknown_key", "[train]\nmicrobatch = 2\n",
-            "train.microbatch: not known; allowed: the keys listed in docs/estimate.md"},
+            "train.microbatch: not known; allowed: the keys listed in docs/estimate.md; did you mean "
+            "'train.micro_batch'?"},
         Bad{"negative", "[train]\nmicro_batch = -1\n",
             "train.micro_batch: '-1' is not allowed; allowed: whole numbers from 1 to 1048576"},
         Bad{"not_a_number", "[train]\ndropout = nan\n",
             "train.dropout: 'nan' is not allowed; allowed: numbers from 0 to 1"},
         Bad{"absurd", "[parallel]\ngpus = 99999999999\n",
             "parallel.gpus: '99999999999' is not allowed; allowed: whole numbers from 1 to 1048576"},
-        Bad{"choice", "[train]\noptimizer = 'adam'\n",
-            "train.optimizer: 'adam' is not allowed; allowed: adamw, adamw8bit, adam-mini, adafactor, lion, "
+        Bad{"choice", "[train]\noptimizer = 'adamv'\n",
+            "train.optimizer: 'adamv' is not allowed; allowed: adamw, adamw8bit, adam-mini, adafactor, lion, "
             "muon, "
-            "sgd-momentum, sgd"},
+            "sgd-momentum, sgd; did you mean 'adamw'?"},
+        Bad{"twice", "[train]\nmicro_batch = 2\nbatch_size = 4\n",
+            "train.micro_batch: says the same as train.batch_size; allowed: one of them"},
         Bad{"sizes", "[parallel]\ngpus = 8\ntensor = 3\n",
             "parallel.gpus: '8' is not allowed; allowed: multiples of parallel.tensor 3 x parallel.pipeline "
             "1 x "
@@ -105,7 +108,9 @@ INSTANTIATE_TEST_SUITE_P(
 // A key of [model] that nothing is read from would change nothing, silently.
 TEST(RunFile, RefusesAKeyOfTheModelThatIsNone) {
   EXPECT_EQ(complaint(std::string(kModel) + "num_key_value_head = 2\n"),
-            "model.num_key_value_head: not known; allowed: the keys that give this type of model its size");
+            "model.num_key_value_head: not known; allowed: the keys that give this type of model its size; "
+            "did you mean "
+            "'model.num_key_value_heads'?");
   EXPECT_EQ(complaint(std::string(kModel) + "num_key_value_heads = 2\n"), "");
 }
 
