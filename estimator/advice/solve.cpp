@@ -105,7 +105,9 @@ std::string set_batch(TrainingRun& run, int64_t batch) {
 
 std::string set_sequence(TrainingRun& run, int64_t step) {
   const int64_t tokens = step * run.parallel.context;
-  for (Tower& tower : run.model.towers) tower.sequence = tokens;
+  for (Tower& tower : run.model.towers) {
+    if (!tower.fixed) tower.sequence = tokens;
+  }
   return fmt::format("train.sequence = {}", tokens);
 }
 

@@ -84,12 +84,12 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
   constexpr int64_t kSharedTable = -1;
   const bool shared = model.tied && run.parallel.pipeline > 1;
   const auto add_table = [&] {
-    out.push_back({rows * model.hidden, false, 1, shared ? kSharedTable : buffer});
+    out.push_back({rows * table_width(model), false, 1, shared ? kSharedTable : buffer});
   };
   if (stage.first) {
     add_table();
-    add(model.positions * model.hidden);
-    add(model.token_types * model.hidden);
+    add(model.positions * table_width(model));
+    add(model.token_types * table_width(model));
   }
   for (const Tower& tower : model.towers) {
     if (stage.first) {
@@ -179,7 +179,7 @@ double gathered_root_bytes(const TrainingRun& run) {
   const double bytes = activation_element_bytes(run);
   const int64_t tables = model.tied ? 1 : 2;
   return bytes * static_cast<double>((vocabulary_shard(run) * tables + model.positions + model.token_types) *
-                                     model.hidden);
+                                     table_width(model));
 }
 
 double gathered_layer_bytes(const TrainingRun& run) {

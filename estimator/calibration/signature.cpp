@@ -39,6 +39,11 @@ std::string text(const Mamba& block) {
                      block.state, block.groups, block.convolution, block.norm_parameters);
 }
 
+std::string text(const Mixer& block) {
+  return fmt::format("mixer {} {} norms {} saved {}", block.matrix_parameters, block.other_parameters,
+                     block.norm_parameters, block.saved);
+}
+
 std::string text(const PredictionInput& block) {
   return fmt::format("prediction norms {}", block.norm_parameters);
 }

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "estimator/inputs/described_model.h"
 #include "estimator/inputs/hugging_face_families.h"
 #include "estimator/inputs/hugging_face_heads.h"
 #include "estimator/inputs/json_object.h"
@@ -67,7 +68,8 @@ class Builder {
   Builder(Reader reader, const Family& family) : in_(std::move(reader)), family_(family) {
     const Widths& nested = family_.nested;
     hidden_ = in_.required({"hidden_size", "n_embd", "d_model", "n_embed"}, nested.hidden);
-    heads_ = in_.required({"num_attention_heads", "n_head", "num_heads"}, nested.heads, 1 << 20);
+    heads_ = in_.required({"num_attention_heads", "n_head", "num_heads", "attention_heads"}, nested.heads,
+                          1 << 20);
     norm_ = family_.norm_vectors * hidden_;
     ffn_ = in_.whole({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size"},
                      in_.is_nested() && nested.ffn > 0 ? nested.ffn : 4 * hidden_, 1);
@@ -293,14 +295,15 @@ Result<std::map<std::string, std::string>> flatten_json(const std::string& text)
 namespace {
 
 // The type that a file is read as, or why it is not.
-Result<const Family*> family_of(KeyValues& values, const std::string& prefix, Notes& notes) {
+Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes& notes) {
   const std::string type = values.text(prefix + "model_type", "");
   const std::string as = values.text(prefix + "read_as", "");
-  if (const Family* family = find_family(as.empty() ? type : as)) {
-    if (!as.empty() && as != type)
+  const std::string wanted = as.empty() ? type : as;
+  if (find_family(wanted) != nullptr || !find_description(wanted).empty()) {
+    if (wanted != type)
       notes.warnings.push_back(fmt::format(
           "model_type '{}' is read as '{}': its parameters and activations are that type's", type, as));
-    return family;
+    return wanted;
   }
   if (!as.empty())
     return Status::invalid_argument(
@@ -317,29 +320,39 @@ Result<const Family*> family_of(KeyValues& values, const std::string& prefix, No
                   type, did_you_mean(type, known_types())));
 }
 
-}  // namespace
-
-std::vector<std::string_view> known_types() {
-  return family_types();
-}
-
-Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, Notes& notes) {
-  const Result<const Family*> family = family_of(values, prefix, notes);
-  if (!family.ok()) return family.status();
+Model read_family(KeyValues& values, const std::string& prefix, const Family& family, Notes& notes) {
   Reader reader(values, prefix);
   if (const std::string dense = reader.text("mlp_only_layers", "[]"); dense != "[]" && dense != "null")
     values.complain(fmt::format("{}mlp_only_layers: '{}' is not modelled; allowed: []", prefix, dense));
-  Builder builder(reader, *family.value());
+  Builder builder(reader, family);
   Model model = builder.build();
   notes.assumptions.insert(notes.assumptions.end(), builder.notes().begin(), builder.notes().end());
   for (const std::string& note : builder.left_out()) notes.warnings.push_back(note);
-  set_head(values, prefix, *family.value(), model, notes);
+  set_head(values, prefix, family, model, notes);
+  return model;
+}
+
+}  // namespace
+
+std::vector<std::string_view> known_types() {
+  std::vector<std::string_view> out = family_types();
+  const std::vector<std::string_view> described = described_types();
+  out.insert(out.end(), described.begin(), described.end());
+  return out;
+}
+
+Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, Notes& notes) {
+  const Result<std::string> type = type_of(values, prefix, notes);
+  if (!type.ok()) return type.status();
+  const Family* family = find_family(type.value());
+  Model model = family != nullptr ? read_family(values, prefix, *family, notes)
+                                  : read_described(values, prefix, find_description(type.value()), notes);
   if (values.flag(prefix + "text_config")) {
     constexpr const char* kPart = "text_config: the language part is counted and no other";
     notes.assumptions.emplace_back(kPart);
     notes.warnings.emplace_back(kPart);
   }
-  model.type = values.text(prefix + "model_type", family.value()->type);
+  model.type = values.text(prefix + "model_type", type.value());
   for (const std::string& key : unread_sizes(values, prefix))
     notes.warnings.push_back(
         fmt::format("{}{}: not read: what it changes is not in the figures", prefix, key));

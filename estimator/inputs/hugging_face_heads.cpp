@@ -54,12 +54,6 @@ std::optional<Head> head_of(std::string_view name) {
   return {};
 }
 
-int64_t label_count(KeyValues& values, const std::string& prefix) {
-  const int64_t named = values.count(prefix + "id2label.");
-  if (named > 0) return named;
-  return values.has(prefix + "num_labels") ? values.whole(prefix + "num_labels", 2, 0) : 2;
-}
-
 void drop_vocabulary(Model& model) {
   model.vocabulary_head = false;
   model.tied = true;
@@ -133,9 +127,19 @@ bool set_decoder_head(Head head, int64_t labels, Model& model) {
 
 }  // namespace
 
+int64_t label_count(KeyValues& values, const std::string& prefix) {
+  const int64_t named = values.count(prefix + "id2label.");
+  if (named > 0) return named;
+  return values.has(prefix + "num_labels") ? values.whole(prefix + "num_labels", 2, 0) : 2;
+}
+
+std::string class_name(KeyValues& values, const std::string& prefix) {
+  return first_name(values.text(prefix + "architectures", ""));
+}
+
 void set_head(KeyValues& values, const std::string& prefix, const Family& family, Model& model,
               Notes& notes) {
-  const std::string name = first_name(values.text(prefix + "architectures", ""));
+  const std::string name = class_name(values, prefix);
   if (name.empty()) return;
   const std::optional<Head> head = head_of(name);
   if (family.only_encoder && !model.tied)

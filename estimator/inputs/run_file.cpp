@@ -108,7 +108,13 @@ void read_train(KeyValues& values, TrainingRun& run) {
   training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
   const int64_t usual = std::min<int64_t>(4096, run.model.towers.back().sequence);
   const int64_t sequence = values.whole("train.sequence", usual, 1, int64_t{1} << 24);
-  for (Tower& tower : run.model.towers) tower.sequence = sequence;
+  if (const Tower& last = run.model.towers.back(); last.fixed && sequence != last.sequence)
+    values.complain(fmt::format(
+        "train.sequence: '{}' is not allowed; allowed: the {} tokens that the model's samples have", sequence,
+        last.sequence));
+  for (Tower& tower : run.model.towers) {
+    if (!tower.fixed) tower.sequence = sequence;
+  }
   if (run.model.positions > 0 && sequence > run.model.positions) {
     values.complain(
         fmt::format("train.sequence: '{}' is not allowed; allowed: up to the model's {} positions", sequence,

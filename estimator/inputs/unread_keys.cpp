@@ -88,8 +88,16 @@ bool only_attention(std::string list) {
   return list.find_first_not_of("[]\", ") == std::string::npos;
 }
 
+// Endings of keys that scale, choose a function or a type, and size nothing.
+constexpr std::array kNoSizeEndings = {std::string_view("_act"),        std::string_view("_activation"),
+                                       std::string_view("_dtype"),      std::string_view("multiplier"),
+                                       std::string_view("multipliers"), std::string_view("_eps")};
+
 bool gives_a_size(std::string_view key, const std::string& value) {
   if (is_none(value)) return false;
+  if (std::any_of(kNoSizeEndings.begin(), kNoSizeEndings.end(),
+                  [&](std::string_view ending) { return key.ends_with(ending); }))
+    return false;
   if (std::find(kNoSizes.begin(), kNoSizes.end(), key) != kNoSizes.end()) return false;
   if (key == "layer_types" && only_attention(value)) return false;
   return std::any_of(kSizeWords.begin(), kSizeWords.end(),

@@ -100,10 +100,11 @@ LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder
 IMPOSSIBLE = {("helium", "head_dim")}
 # What files say and no weight depends on.
 PASSED_OVER = (
-    "_token_id", "_token_index", "dropout", "drop", "_eps", "epsilon", "initializer", "init_std", "rope_", "scaling",
-    "transformers_version", "_name_or_path", "id2label", "label2id", "task_specific_params", "use_cache", "aux_loss",
-    "jitter", "summary_", "pretraining_tp", "softcapping", "temperature", "dtype", "hidden_act", "activation_function",
-    "output_", "return_", "problem_type", "multiplier", "attn_implementation", "mup",
+    "_token_id", "_token_index", "dropout", "drop", "_eps", "epsilon", "initializer", "init_std",
+    "rope_parameters", "rope_scaling", "rope_theta", "rope_interleave", "scaling", "transformers_version",
+    "_name_or_path", "label2id", "task_specific_params", "use_cache", "aux_loss", "jitter", "summary_",
+    "pretraining_tp", "softcapping", "temperature", "dtype", "hidden_act", "activation_function", "output_",
+    "return_", "problem_type", "multiplier", "attn_implementation", "mup",
 )  # fmt: skip
 
 
@@ -189,14 +190,14 @@ def default_row(model_type: str, class_name: str) -> tuple[dict[str, Any], Any]:
 
 
 def changed_rows(model_type: str, class_name: str, config: Any) -> Iterator[dict[str, Any]]:
-    short = {key: FEW_LAYERS for key in LAYER_KEYS if isinstance(getattr(config, key, None), int)}
+    told = json.loads(config.to_json_string(use_diff=False))
+    short = {key: FEW_LAYERS for key in LAYER_KEYS if isinstance(told.get(key), int)}
     unchanged: Change = ("", lambda value: value)
     for key, change in [unchanged, *CHANGES]:
-        if (key and not hasattr(config, key)) or (model_type, key) in IMPOSSIBLE:
+        if (key and key not in told) or (model_type, key) in IMPOSSIBLE:
             continue
-        changes = short | ({key: change(getattr(config, key))} if key else {})
         with contextlib.suppress(Exception, TooLongError):
-            changed = with_change(config, changes)
+            changed = with_change(config, short | ({key: change(told[key])} if key else {}))
             row = {"type": model_type, "class": class_name, "parameters": parameters(class_name, changed)}
             yield row | {"patch": patch(as_file(config, class_name), as_file(changed, class_name))}
 

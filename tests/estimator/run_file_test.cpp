@@ -283,6 +283,11 @@ TEST(TorchtitanFile, BecomesTheSameKeys) {
   std::string selective = job;
   selective.replace(selective.find("'full'"), 6, "'selective'\nselective_ac_option = 'op'");
   EXPECT_EQ(read_torchtitan_toml(selective, 8)->at("train.recompute"), "operators");
+  EXPECT_TRUE(run.notes.warnings.empty());
+  EXPECT_EQ(
+      must_read(read_torchtitan_toml(job + "[compile]\nenable = true\n[training2]\nx = 3\n", 16).value())
+          .notes.warnings,
+      std::vector<std::string>{"compile.enable: not read: what it changes is not in the figures"});
   std::string converted = job;
   converted.replace(converted.find("flavor"), 0, "converters = ['float8']\n");
   EXPECT_EQ(read_torchtitan_toml(converted, 8).status().text(),
