@@ -1,4 +1,4 @@
-// Types of models that a short description says all of: model_descriptions.cpp.
+// Types of models that a short description says all of: model_descriptions.h.
 #pragma once
 
 #include <string>
