@@ -105,8 +105,7 @@ Buckets activation_buckets(const TrainingRun& run, const SavedBytes& saved, doub
   add_nonzero(out, {"feed-forward", saved[Part::kMlp], feed_forward_formula(run), kSaved});
   add_nonzero(out, {"experts", saved[Part::kExperts], experts_formula(run),
                     "Megatron-LM, experts.py and token_dispatcher.py"});
-  add_nonzero(out, {"mixers", saved[Part::kMixers], "(e (5 d_i + 2 g N + n) + 4 g) T/t for each layer",
-                    "mamba_ssm, ssd_combined.py"});
+  add_nonzero(out, {"mixers", saved[Part::kMixers], mixers_formula(run), "mamba_ssm, ssd_combined.py"});
   add_nonzero(out, {"recomputed layers' inputs", inputs, "e h T/t_sp for each layer",
                     "Korthikanti et al., section 5"});
   return out;

@@ -3,14 +3,23 @@
 namespace spillway::estimator {
 namespace {
 
-bool has_latent_attention(const Model& model) {
-  for (const Layer& layer : model.towers.back().layers) {
-    for (const Block& block : layer) {
-      const auto* attention = std::get_if<Attention>(&block);
-      if (attention != nullptr && attention->latent.has_value()) return true;
+template <typename Visit>
+bool any_block(const Model& model, Visit&& visit) {
+  for (const Tower& tower : model.towers) {
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) {
+        if (visit(block)) return true;
+      }
     }
   }
   return false;
+}
+
+bool has_latent_attention(const Model& model) {
+  return any_block(model, [](const Block& block) {
+    const auto* attention = std::get_if<Attention>(&block);
+    return attention != nullptr && attention->latent.has_value();
+  });
 }
 
 }  // namespace
@@ -49,6 +58,13 @@ const char* experts_formula(const TrainingRun& run) {
   return run.behaviour.fused_weighted_activation
              ? "R (i h + (2 e + i) f/etp), R = T K etp/t_sp, for each layer"
              : "R (i h + (3 e + i) f/etp), R = T K etp/t_sp, for each layer";
+}
+
+const char* mixers_formula(const TrainingRun& run) {
+  const bool described =
+      any_block(run.model, [](const Block& block) { return std::holds_alternative<Mixer>(block); });
+  return described ? "e T/t times the widths that the layer's kernels keep, for each layer"
+                   : "(e (5 d_i + 2 g N + n) + 4 g) T/t for each layer";
 }
 
 const char* loss_formula(const TrainingRun& run) {

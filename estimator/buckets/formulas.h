@@ -12,6 +12,7 @@ const char* attention_formula(const TrainingRun& run);
 const char* scores_formula(const TrainingRun& run);
 const char* feed_forward_formula(const TrainingRun& run);
 const char* experts_formula(const TrainingRun& run);
+const char* mixers_formula(const TrainingRun& run);
 const char* loss_formula(const TrainingRun& run);
 const char* head_formula(const TrainingRun& run);
 const char* master_formula(const Training& training);

@@ -80,7 +80,12 @@ class Describer {
       model_.towers.back().fixed = words.size() > 3;
     } else if (what == "layers") {
       finish_layers();
-      layers_ = std::min(kMostLayers, value(words[1]));
+      layers_ = value(words[1]);
+      if (layers_ > kMostLayers) {
+        values_.complain(fmt::format("{}{}: '{}' is not allowed; allowed: up to {} layers", prefix_, words[1],
+                                     layers_, kMostLayers));
+        layers_ = 1;
+      }
     } else if (what == "class") {
       set_class(words);
     } else if (what == "refuse") {

@@ -200,7 +200,7 @@ class Evaluation {
     std::string first;
     while (!names.empty()) {
       const size_t end = std::min(names.find('|'), names.size());
-      const std::string key = in_.prefix_ + std::string(names.substr(0, end));
+      std::string key = in_.prefix_ + std::string(names.substr(0, end));
       if (in_.values_.has(key)) return key;
       if (first.empty()) first = key;
       names.remove_prefix(std::min(names.size(), end + 1));

@@ -286,7 +286,7 @@ Result<RunKeys> translate_words(const RunKeys& keys) {
 std::string meant_run_key(const std::string& name) {
   std::vector<std::string_view> names = run_key_names();
   const std::string bare = name.substr(name.find('.') + 1);
-  if (const std::string full = did_you_mean(name, names); !full.empty()) return full;
+  if (std::string full = did_you_mean(name, names); !full.empty()) return full;
   for (std::string_view& known : names) known.remove_prefix(known.find('.') + 1);
   for (const Word& word : kWords) names.push_back(word.word);
   return did_you_mean(bare, names);

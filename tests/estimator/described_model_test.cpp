@@ -68,6 +68,13 @@ TEST(DescribedModel, WithoutLayersIsRefused) {
   EXPECT_FALSE(values.status().ok());
 }
 
+TEST(DescribedModel, OfMoreLayersThanAnyIsRefused) {
+  KeyValues values({{"model.hidden_size", "16"}, {"model.n", "100000"}});
+  Notes notes;
+  read_described(values, "model.", "hidden hidden_size\ntower decoder 8\nlayers n\nmlp ffn=4\n", notes);
+  EXPECT_EQ(values.status().text(), "model.n: '100000' is not allowed; allowed: up to 10000 layers");
+}
+
 // An encoder of a fixed length keeps it; the decoder has the run's.
 TEST(DescribedModel, TowersMayHaveALengthOfTheirOwn) {
   const RunKeys whisper = {{"model.model_type", "whisper"},
