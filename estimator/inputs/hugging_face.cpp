@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include <nlohmann/json.hpp>
 
 #include "estimator/inputs/described_model.h"
@@ -36,6 +39,23 @@ Result<std::map<std::string, std::string>> flatten_json(const std::string& text)
 }
 
 namespace {
+
+// Models of several parts whose language part has nearly all of the weights; it is counted, and a warning
+// says so.
+bool is_mostly_language(const std::string& type) {
+  constexpr std::array kTypes = {std::string_view("gemma3"),          std::string_view("llava"),
+                                 std::string_view("llava_next"),      std::string_view("llava_next_video"),
+                                 std::string_view("llava_onevision"), std::string_view("vipllava"),
+                                 std::string_view("mistral3"),        std::string_view("qwen2_vl"),
+                                 std::string_view("qwen2_5_vl"),      std::string_view("qwen3_vl"),
+                                 std::string_view("qwen3_vl_moe"),    std::string_view("qwen3_5"),
+                                 std::string_view("qwen3_5_moe"),     std::string_view("llama4"),
+                                 std::string_view("internvl"),        std::string_view("kimi_k25"),
+                                 std::string_view("cohere2_vision"),  std::string_view("video_llama_3"),
+                                 std::string_view("gemma4"),          std::string_view("gemma4_unified"),
+                                 std::string_view("shieldgemma2")};
+  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+}
 
 // The type that a file is read as, or why it is not.
 Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes& notes) {
@@ -75,6 +95,13 @@ std::vector<std::string_view> known_types() {
 Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, Notes& notes) {
   const Result<std::string> type = type_of(values, prefix, notes);
   if (!type.ok()) return type.status();
+  const std::string whole = values.text(prefix + "part_of", "");
+  if (!whole.empty() && !is_mostly_language(whole) && values.text(prefix + "read_as", "").empty())
+    return Status::unsupported(
+        fmt::format("model_type '{}' is not modelled; `spillway trace-model` or `spillway dryrun` take the "
+                    "figures from its own "
+                    "code, and --as {} counts its language part alone",
+                    whole, type.value()));
   const Family* family = find_family(type.value());
   Model model = family != nullptr ? read_family(values, prefix, *family, notes)
                                   : read_described(values, prefix, find_description(type.value()), notes);

@@ -266,8 +266,10 @@ Result<RunKeys> read_model_json(const std::string& text) {
   }
   if (!nested) return out;
   out["model.text_config"] = "true";
-  if (const auto type = values->find("model_type"); type != values->end())
+  if (const auto type = values->find("model_type"); type != values->end()) {
     out.emplace("model.model_type", type->second);
+    out["model.part_of"] = type->second;
+  }
   return out;
 }
 

@@ -144,6 +144,24 @@ TEST(CompositeModel, SaysThatItsLanguagePartIsCounted) {
             std::vector<std::string>{"text_config: the language part is counted and no other"});
 }
 
+TEST(CompositeModel, WhoseLanguagePartIsAFractionIsRefused) {
+  Result<RunKeys> keys = read_model_json(
+      R"({"model_type": "blip-2", "text_config": {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "ffn_dim": 128, "vocab_size": 1000}})");
+  ASSERT_TRUE(keys.ok());
+  const auto read = [&] {
+    KeyValues values(keys.value());
+    Notes notes;
+    return read_hugging_face(values, "model.", notes).status().text();
+  };
+  EXPECT_EQ(read(),
+            "model_type 'blip-2' is not modelled; `spillway trace-model` or `spillway dryrun` take the "
+            "figures from its "
+            "own code, and --as opt counts its language part alone");
+  keys.value()["model.read_as"] = "opt";
+  EXPECT_EQ(read(), "");
+}
+
 TEST(MixedExperts, ByAListOfLayersAreRefused) {
   Result<RunKeys> keys = read_model_json(
       R"({"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
