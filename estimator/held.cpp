@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/buckets/communication.h"
+#include "estimator/buckets/formulas.h"
 #include "estimator/buckets/loss.h"
 
 namespace spillway::estimator {
@@ -95,18 +96,17 @@ void add_nonzero(Buckets& buckets, Bucket bucket) {
   if (bucket.bytes != 0) buckets.push_back(bucket);
 }
 
-Buckets activation_buckets(const SavedBytes& saved, double inputs) {
+Buckets activation_buckets(const TrainingRun& run, const SavedBytes& saved, double inputs) {
   Buckets out;
-  add_nonzero(out, {"norms and residuals", saved[Part::kNorms], "(8 + 2 m) h T/t_sp for each layer", kSaved});
-  add_nonzero(out, {"attention", saved[Part::kAttention], "(4 a + 4 k) d T/t for each layer", kSaved});
-  add_nonzero(out, {"attention scores", saved[Part::kScores], "(2 + 3 m) a s^2 b/t for each layer",
+  add_nonzero(out, {"norms and residuals", saved[Part::kNorms], norms_formula(run), kSaved});
+  add_nonzero(out, {"attention", saved[Part::kAttention], attention_formula(run), kSaved});
+  add_nonzero(out, {"attention scores", saved[Part::kScores], scores_formula(run),
                     "Korthikanti et al., section 4.1"});
-  add_nonzero(out, {"feed-forward", saved[Part::kMlp], "4 f T/t, gated 6 f T/t, for each layer", kSaved});
-  add_nonzero(out, {"experts", saved[Part::kExperts], "R (2 h + 6 f/etp), R = T K etp/t_sp, for each layer",
+  add_nonzero(out, {"feed-forward", saved[Part::kMlp], feed_forward_formula(run), kSaved});
+  add_nonzero(out, {"experts", saved[Part::kExperts], experts_formula(run),
                     "Megatron-LM, experts.py and token_dispatcher.py"});
-  add_nonzero(out, {"mixers", saved[Part::kMixers], "2 (4 d_i + 2 g N + n) T/t for each layer",
-                    "mamba_ssm, ssd_combined.py"});
-  add_nonzero(out, {"recomputed layers' inputs", inputs, "2 h T/t_sp for each layer",
+  add_nonzero(out, {"mixers", saved[Part::kMixers], mixers_formula(run), "mamba_ssm, ssd_combined.py"});
+  add_nonzero(out, {"recomputed layers' inputs", inputs, "e h T/t_sp for each layer",
                     "Korthikanti et al., section 5"});
   return out;
 }
@@ -131,9 +131,9 @@ Turn loss_turn(const TrainingRun& run, const Stage& stage) {
   const LossBytes loss = loss_bytes(run);
   const double head = head_bytes(run);
   Turn out;
-  add_nonzero(out.buckets, {"logits and loss", loss.total(), "6 T V/t, fused 10 T V/t, eager 12 T V",
+  add_nonzero(out.buckets, {"logits and loss", loss.total(), loss_formula(run),
                             "Megatron-LM, cross_entropy.py; PyTorch, F.cross_entropy"});
-  add_nonzero(out.buckets, {"head", head, "4 h T/t_sp", "final norm"});
+  add_nonzero(out.buckets, {"head", head, head_formula(run), "final norm"});
   out.tensors = {head / 2, head / 2, loss.kept, loss.logits, loss.working};
   return out;
 }
@@ -179,7 +179,7 @@ HeldActivations held_activations(const TrainingRun& run, const Stage& stage) {
   for (const Chunk& chunk : stage.chunks) collector.layers(towers.back(), chunk, towers.front().sequence);
 
   HeldActivations out;
-  out.buckets = activation_buckets(collector.saved_, collector.inputs_);
+  out.buckets = activation_buckets(run, collector.saved_, collector.inputs_);
   out.expert_bytes = collector.saved_[Part::kExperts];
   out.bytes = {total_bytes(out.buckets), collector.layer_bytes_};
   out.segment_bytes = collector.segment_bytes_;

@@ -53,6 +53,12 @@ class Lister {
     matrix(2 * hidden_ * hidden_);
   }
 
+  void operator()(const Mixer& block) const {
+    replicated(block.norm_parameters);
+    matrix(block.matrix_parameters);
+    sharded(block.other_parameters);
+  }
+
   void operator()(const Mamba& block) const {
     const int64_t inner = block.heads * block.head_dim;
     const int64_t states = 2 * block.groups * block.state;
@@ -96,8 +102,8 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
 }
 
 int64_t total_parameters(const Model& model) {
-  int64_t total = model.vocabulary * model.hidden * (model.tied ? 1 : 2) +
-                  (model.positions + model.token_types) * model.hidden + model.head_parameters +
+  int64_t total = model.vocabulary * table_width(model) * (model.tied ? 1 : 2) +
+                  (model.positions + model.token_types) * table_width(model) + model.head_parameters +
                   (model.output_bias ? model.vocabulary : 0);
   std::vector<WeightTensors> weights;
   for (const Tower& tower : model.towers) {

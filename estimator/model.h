@@ -69,13 +69,22 @@ struct Mamba {
   int64_t norm_parameters = 0;
 };
 
+// A block that mixes tokens by other means than attention: state spaces, linear attention, convolutions. What
+// its kernels keep for the backward pass is a number of elements for each token.
+struct Mixer {
+  int64_t matrix_parameters = 0;  // of products
+  int64_t other_parameters = 0;   // convolutions, decays, biases, norms inside
+  int64_t norm_parameters = 0;    // of the norm before it
+  int64_t saved = 0;
+};
+
 // Holds what stands before a multi-token prediction layer (DeepSeek-V3, section 2.2): norms of the hidden
 // state and of the next token's embedding, and the projection of both to one width.
 struct PredictionInput {
   int64_t norm_parameters = 0;  // of these two and of the layer's final norm
 };
 
-using Block = std::variant<Attention, Mlp, Experts, Mamba, PredictionInput>;
+using Block = std::variant<Attention, Mlp, Experts, Mamba, Mixer, PredictionInput>;
 using Layer = std::vector<Block>;
 
 // Layers over one sequence. A model has one tower, or more where sequences differ (encoder and decoder,
@@ -84,6 +93,7 @@ struct Tower {
   std::string name = "decoder";
   int64_t sequence = 0;  // tokens of one sample
   bool divided = true;   // over context- and sequence-parallel ranks
+  bool fixed = false;    // of that many tokens, whatever the other towers' samples have
   std::vector<Layer> layers = {};
   int64_t final_norm_parameters = 0;
   int64_t input_parameters =
@@ -95,6 +105,7 @@ struct Model {
   std::string type = "gpt";
   int64_t hidden = 0;
   int64_t vocabulary = 0;
+  int64_t embedding = 0;            // width of the vocabulary's table; 0: as the layers
   int64_t vocabulary_multiple = 1;  // times the tensor-parallel size, what the table is padded to
   bool tied = true;                 // the output projection is the embedding table
   int64_t positions = 0;            // rows of a learned position table
@@ -102,8 +113,13 @@ struct Model {
   int64_t head_parameters = 0;  // of what stands between the last layer and the output projection, replicated
   int64_t prediction_layers = 0;  // at the end of the last tower, each with a loss of its own
   bool output_bias = false;       // one element for each row of the vocabulary
+  bool vocabulary_head = true;    // false: a class without logits over the vocabulary
   std::vector<Tower> towers = {};
 };
+
+inline int64_t table_width(const Model& model) {
+  return model.embedding > 0 ? model.embedding : model.hidden;
+}
 
 enum class Placement { kTensorSharded, kReplicated, kExpert };
 

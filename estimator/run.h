@@ -93,11 +93,21 @@ struct Fp8 {
   bool on() const { return weight_copies_bytes > 0; }
 };
 
+// Weights of few bits, which no optimizer updates.
+struct FrozenWeights {
+  double bytes = 0;  // of an element of the layers' matrices, scales included; 0: weights are trained
+  bool only_experts = false;  // the other matrices have 16 bits
+
+  bool on() const { return bytes > 0; }
+};
+
 struct Training {
   Precision precision = Precision::kBf16;
   bool autocast = false;       // fp32 weights and states, 16-bit activations
   bool mixed = true;           // 16-bit weights beside an fp32 copy; false: one copy in `precision`
   bool fp32_gradients = true;  // gradients are accumulated in fp32
+  bool half_master = false;    // the copy that the optimizer updates is a 16-bit one too
+  bool half_states = false;    // the optimizer's states are 16-bit ones
   OptimizerKind optimizer = OptimizerKind::kAdam;
   int64_t micro_batch = 1;
   int64_t microbatches = 1;  // for each step
@@ -116,6 +126,7 @@ struct Training {
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
   bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
   Fp8 fp8 = {};
+  FrozenWeights frozen = {};
   int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
   TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
   bool grouped_gemm = false;
@@ -134,6 +145,7 @@ struct Communication {
   int64_t reduce_buckets = 1;        // 2 where one is filled while another is reduced: overlap_comm
   double most_gathered = 1e9;        // stage3_max_live_parameters
   double prefetch = 5e7;             // stage3_prefetch_bucket_size
+  bool keeps_gathered = false;       // autograd holds what the forward pass gathered
 };
 
 enum class Tier { kDevice, kHost, kNvme };
@@ -194,6 +206,12 @@ struct SizeKeys {
   const char* top_k = "model.num_experts_per_tok";
 };
 
+// What a person has to know beside the figures.
+struct Notes {
+  std::vector<std::string> assumptions = {};  // every default that was filled in
+  std::vector<std::string> warnings = {};     // what the description says and the figures do not hold
+};
+
 // Everything an estimate follows from.
 struct TrainingRun {
   Framework framework = Framework::kMegatron;
@@ -207,8 +225,8 @@ struct TrainingRun {
   Behaviour behaviour;
   Reserve reserve;
   SizeKeys keys;
-  bool last_rank_only = false;                // Megatron logs the last rank's memory and no other
-  std::vector<std::string> assumptions = {};  // every default that was filled in
+  bool last_rank_only = false;  // Megatron logs the last rank's memory and no other
+  Notes notes;
 };
 
 // The tensor-parallel share of the vocabulary, padded.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/buckets/communication.h"
+#include "estimator/buckets/formulas.h"
 #include "estimator/buckets/offload.h"
 #include "estimator/buckets/overhead.h"
 #include "estimator/buckets/states.h"
@@ -23,14 +24,14 @@ void append(const Buckets& more, Buckets& out) {
   out.insert(out.end(), more.begin(), more.end());
 }
 
-Buckets state_buckets(const StateBytes& states, bool gradients_stay) {
+Buckets state_buckets(const TrainingRun& run, const StateBytes& states, bool gradients_stay) {
   Buckets out;
-  add_nonzero(out, {"weights", states.weights, "bytes of the training dtype for each element", kCount});
+  add_nonzero(out, {"weights", states.weights, weights_formula(run.training), kCount});
   if (gradients_stay)
     add_nonzero(out, {"gradients", states.gradients, "bytes of the gradient dtype for each element", kCount});
-  add_nonzero(out, {"master weights", states.master, "4 for each element of the optimizer shard",
+  add_nonzero(out, {"master weights", states.master, master_formula(run.training),
                     "mixed precision, Micikevicius et al."});
-  add_nonzero(out, {"optimizer states", states.moments, "8 for Adam, for each element of the shard",
+  add_nonzero(out, {"optimizer states", states.moments, moments_formula(run.training),
                     "Rajbhandari et al., ZeRO, section 3"});
   add_nonzero(out, {"fp32 gradient copies", states.master_gradients, "4 for each element of the shard",
                     "Megatron-LM, optimizer.py, fp16"});
@@ -39,8 +40,8 @@ Buckets state_buckets(const StateBytes& states, bool gradients_stay) {
   return out;
 }
 
-// PyTorch frees gradients after a step. Megatron-LM's buffers stay, as DDP's do where they are the gradients,
-// and what a captured graph writes to.
+// PyTorch frees gradients after a step. Megatron-LM's buffers stay, as those of DDP and DeepSpeed do where
+// they are the gradients, and what a captured graph writes to.
 bool gradients_stay(const TrainingRun& run) {
   return run.framework == Framework::kMegatron || gradients_live_in_buckets(run) || run.training.step_graph;
 }
@@ -128,7 +129,7 @@ RankClass rank_class(const TrainingRun& run, const Stage& stage) {
   StateBytes states = state_bytes(run, parameters);
   offload(run, held.bytes, states, out);
 
-  out.steady = state_buckets(states, stay);
+  out.steady = state_buckets(run, states, stay);
   append(persistent_overhead(run, stage), out.steady);
   append(persistent_communication(run, states), out.steady);
   out.peak = held.buckets;

@@ -1,44 +1,13 @@
 #include "estimator/verdict.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <functional>
-
-#include "estimator/measured.h"
 
 namespace spillway::estimator {
 namespace {
 
-struct Size {
-  const char* name;
-  double mebibytes;  // as nvidia-smi reports the whole
-};
-constexpr std::array<Size, 14> kSizes = {{{"a100-40", 40960},
-                                          {"a100-80", 81920},
-                                          {"h100-80", 81559},
-                                          {"h100-94", 95830},
-                                          {"h200", 143771},
-                                          {"b200", 183359},
-                                          {"gb200", 189471},
-                                          {"l4", 23034},
-                                          {"l40s", 46068},
-                                          {"a10", 23028},
-                                          {"t4", 15360},
-                                          {"v100-32", 32768},
-                                          {"rtx3090", 24576},
-                                          {"rtx4090", 24564}}};
-
 constexpr double kTightShare = 0.1;
-
-std::string names() {
-  std::string out;
-  for (const Size& size : kSizes) out += (out.empty() ? "" : ", ") + std::string(size.name);
-  return out;
-}
 
 struct Option {
   std::function<bool(const TrainingRun&)> applies;
@@ -103,20 +72,6 @@ std::vector<Option> options() {
 }
 
 }  // namespace
-
-Result<GpuMemory> gpu_memory(const std::string& text) {
-  for (const Size& size : kSizes) {
-    if (text == size.name) return GpuMemory{text, size.mebibytes * kMiB};
-  }
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  const double scale = unit == "GiB" ? 1024 * kMiB : unit == "MiB" ? kMiB : 0;
-  if (error == std::errc() && scale > 0 && number > 0 && number * scale < 1e15)
-    return GpuMemory{text, number * scale};
-  return Status::invalid_argument(
-      fmt::format("--gpu '{}' is not allowed; allowed: {}, or a size such as 24GiB", text, names()));
-}
 
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {

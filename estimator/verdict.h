@@ -6,16 +6,9 @@
 
 #include "driver/status.h"
 #include "estimator/estimate.h"
+#include "estimator/gpus.h"
 
 namespace spillway::estimator {
-
-struct GpuMemory {
-  std::string name;
-  double bytes = 0;
-};
-
-// A name of the table ("h100-80", "a100-40") or a size ("24GiB").
-Result<GpuMemory> gpu_memory(const std::string& text);
 
 enum class Verdict { kFits, kTight, kNo };  // tight: less than a tenth is left
 

@@ -76,7 +76,8 @@ Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& e
               {"phases", phases},
               {"stages", stages},
               {"tiers", tiers_json(rank)},
-              {"assumptions", run.assumptions}};
+              {"assumptions", run.notes.assumptions},
+              {"warnings", run.notes.warnings}};
   if (!gpus.empty()) add_verdicts(run, estimate, gpus, out);
   return out;
 }

@@ -68,7 +68,8 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
     out +=
         fmt::format("  saves {:>8} GiB: {} ({})\n", in_gib(change.saved_bytes), change.change, change.cost);
   }
-  if (!run.assumptions.empty()) out += fmt::format("assumed: {}\n", fmt::join(run.assumptions, "; "));
+  if (!run.notes.assumptions.empty())
+    out += fmt::format("assumed: {}\n", fmt::join(run.notes.assumptions, "; "));
   return out;
 }
 

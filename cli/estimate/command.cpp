@@ -20,6 +20,7 @@
 #include "cli/estimate/sweep.h"
 #include "cli/estimate/what_if.h"
 #include "cli/output.h"
+#include "estimator/inputs/hugging_face.h"
 
 namespace spillway {
 namespace {
@@ -36,6 +37,7 @@ struct EstimateChoices {
   std::vector<std::string> dumps;
   std::string html;
   bool accuracy = false;
+  bool types = false;
   bool json = false;
 };
 
@@ -67,15 +69,20 @@ Status add_catalog(const EstimateChoices& choices, Question& question, std::stri
 
 Result<Question> read_question(const EstimateChoices& choices, std::string& damaged) {
   std::vector<estimator::GpuMemory> gpus;
+  std::vector<std::string> ambiguous;
   for (const std::string& name : choices.gpus) {
     Result<estimator::GpuMemory> gpu = estimator::gpu_memory(name);
     if (!gpu.ok()) return gpu.take_status();
     gpus.push_back(std::move(gpu.value()));
+    if (std::string text = estimator::gpu_ambiguity(name); !text.empty())
+      ambiguous.push_back(std::move(text));
   }
   Result<RunSource> source = RunSource::open(choices.input);
   if (!source.ok()) return source.take_status();
   Result<estimator::TrainingRun> run = source->run();
   if (!run.ok()) return run.take_status();
+  std::vector<std::string>& warnings = run->notes.warnings;
+  warnings.insert(warnings.end(), ambiguous.begin(), ambiguous.end());
   Question out{std::move(source.value()), std::move(run.value()),
                estimator::estimate,       {},
                std::move(gpus),           choices.json};
@@ -120,6 +127,15 @@ Result<Answer> answer(const EstimateChoices& choices, const Question& question) 
   return answer_estimate(question, choices.html);
 }
 
+// On stderr, unless the answer holds them.
+void warn(const EstimateChoices& choices, const Question& question) {
+  const bool held =
+      choices.json && choices.solve.empty() && choices.sweeps.empty() && choices.what_if.empty();
+  if (held) return;
+  for (const std::string& warning : question.run.notes.warnings)
+    std::fprintf(stderr, "spillway estimate: warning: %s\n", warning.c_str());
+}
+
 int answer_file(const EstimateChoices& choices) {
   std::string damaged;
   const Result<Question> question = read_question(choices, damaged);
@@ -133,6 +149,7 @@ int answer_file(const EstimateChoices& choices) {
   }
   if (const Status written = write_stdout(answered.value().text); !written.ok())
     return complain("estimate", written);
+  warn(choices, question.value());
   if (!damaged.empty()) return complain("estimate", Status::invalid_argument(damaged));
   return answered.value().yes ? 0 : 2;
 }
@@ -169,8 +186,8 @@ std::string conflict(const EstimateChoices& choices) {
                         int{!choices.dumps.empty()};
   if (!choices.lines.empty()) {
     const InputChoices& input = choices.input;
-    return input.file.empty() && input.model.empty() && input.gpu_kind.empty() && input.sets.empty() &&
-                   input.gpus == 0 && questions == 0 && choices.catalog.empty()
+    return input.file.empty() && input.model.empty() && input.gpu_kind.empty() && input.read_as.empty() &&
+                   input.sets.empty() && input.gpus == 0 && questions == 0 && choices.catalog.empty()
                ? ""
                : "--jsonl stands alone: without FILE and other questions";
   }
@@ -181,7 +198,15 @@ std::string conflict(const EstimateChoices& choices) {
   return "";
 }
 
+int print_types() {
+  std::vector<std::string_view> types = estimator::known_types();
+  std::sort(types.begin(), types.end());
+  const Status written = write_stdout(fmt::format("{}\n", fmt::join(types, "\n")));
+  return written.ok() ? 0 : complain("estimate", written);
+}
+
 int run_estimate(const EstimateChoices& choices) {
+  if (choices.types) return print_types();
   if (const std::string text = conflict(choices); !text.empty())
     return complain("estimate", Status::invalid_argument(text));
   if (!choices.lines.empty()) return answer_lines(choices);
@@ -201,6 +226,9 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   command.add_option("--set", choices.input.sets,
                      "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
   command.add_option("--model", choices.input.model, "The model's config.json, beside a DeepSpeed file");
+  command.add_option(
+      "--as", choices.input.read_as,
+      "Read a model whose type is not modelled as another, such as llama: a guess, which is said");
   command.add_option("--gpus", choices.input.gpus, "How many GPUs the run has")
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("--gpu-kind", choices.input.gpu_kind, "Of a Megatron-LM run: a100, h100, gb200");
@@ -231,6 +259,7 @@ void add_question_options(CLI::App& command, EstimateChoices& choices) {
                      "with FILE the run's own tensors are looked for");
   command.add_option("--html", choices.html, "Also write the estimate as a page with pictures");
   command.add_flag("--accuracy", choices.accuracy, "With --jsonl: the errors as Markdown tables instead");
+  command.add_flag("--types", choices.types, "Print the types of Hugging Face's models that are modelled");
   command.add_flag("--json", choices.json, "The answer as JSON; of --sweep one object a line");
 }
 

@@ -200,11 +200,13 @@ std::string answer_html(const Question& question, const Estimate& estimate) {
       escaped(question.source.file()), escaped(question.run.model.type), estimate.parameters, rank.stage,
       question.run.parallel.pipeline, gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
   out += verdicts(question, estimate);
+  for (const std::string& warning : question.run.notes.warnings)
+    out += fmt::format("<p>Not in these figures: {}</p>\n", escaped(warning));
   out += "<h2>By phase of a step</h2>\n" + phases_picture(rank, scale);
   out += "<h2>By rank class</h2>\n" + ranks_picture(estimate, scale);
   out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank);
   out += "<h2>Assumed</h2>\n<ul>\n";
-  for (const std::string& assumed : question.run.assumptions)
+  for (const std::string& assumed : question.run.notes.assumptions)
     out += fmt::format("<li>{}</li>\n", escaped(assumed));
   return out + "</ul>\n</body>\n</html>\n";
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "estimator/inputs/megatron_files.h"
+#include "estimator/inputs/run_words.h"
 
 namespace spillway {
 namespace {
@@ -18,58 +19,13 @@ using estimator::MegatronRun;
 using estimator::RunKeys;
 using estimator::TrainingRun;
 
-// Keys of a run file that may be named without their section. A name of two sections is the first one's.
-constexpr std::array<std::string_view, 37> kKeys = {"train.framework",
-                                                    "train.micro_batch",
-                                                    "train.sequence",
-                                                    "train.gradient_accumulation",
-                                                    "train.precision",
-                                                    "train.gradients",
-                                                    "train.optimizer",
-                                                    "train.dropout",
-                                                    "train.attention_dropout",
-                                                    "train.attention",
-                                                    "train.loss",
-                                                    "train.recompute",
-                                                    "train.recompute_layers",
-                                                    "train.norm_in_fp32",
-                                                    "train.expert_imbalance",
-                                                    "parallel.gpus",
-                                                    "parallel.tensor",
-                                                    "parallel.sequence_parallel",
-                                                    "parallel.pipeline",
-                                                    "parallel.virtual_stages",
-                                                    "parallel.context",
-                                                    "parallel.expert",
-                                                    "parallel.expert_tensor",
-                                                    "parallel.zero",
-                                                    "parallel.replicas",
-                                                    "overhead.workspace",
-                                                    "overhead.communicators",
-                                                    "overhead.extra",
-                                                    "allocator.model",
-                                                    "model.hidden_size",
-                                                    "model.intermediate_size",
-                                                    "model.num_hidden_layers",
-                                                    "model.vocab_size",
-                                                    "model.num_attention_heads",
-                                                    "model.num_local_experts",
-                                                    "model.num_key_value_heads",
-                                                    "model.max_position_embeddings"};
-
 constexpr int64_t kMostGpus = int64_t{1} << 20;
 
-std::string full_key(const std::string& name) {
-  if (name.find('.') != std::string::npos) return name;
-  for (const std::string_view key : kKeys) {
-    if (key.substr(key.find('.') + 1) == name) return std::string(key);
-  }
-  return name;
-}
-
 bool is_deepspeed(const std::string& text) {
+  if (text.find("\"model_type\"") != std::string::npos) return false;
   for (const char* key :
-       {"\"zero_optimization\"", "\"train_micro_batch_size_per_gpu\"", "\"train_batch_size\""}) {
+       {"\"zero_optimization\"", "\"train_micro_batch_size_per_gpu\"", "\"train_batch_size\"",
+        "\"gradient_accumulation_steps\"", "\"bf16\"", "\"fp16\"", "\"torch_autocast\""}) {
     if (text.find(key) != std::string::npos) return true;
   }
   return false;
@@ -78,7 +34,7 @@ bool is_deepspeed(const std::string& text) {
 Result<RunKeys> deepspeed_keys(const std::string& text, const InputChoices& choices) {
   if (choices.model.empty())
     return Status::invalid_argument("a DeepSpeed file holds no model; name its config with --model");
-  Result<std::string> config = read_text_file(choices.model);
+  Result<std::string> config = read_text_file(estimator::config_of(choices.model));
   if (!config.ok()) return config.take_status();
   Result<RunKeys> model = estimator::read_model_json(config.value());
   if (!model.ok())
@@ -97,10 +53,17 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   return is_deepspeed(text) ? deepspeed_keys(text, choices) : estimator::read_model_json(text);
 }
 
+// A name without a section is a run's key, or else one of the model's.
 Status set_key(const Change& change, RunKeys& keys) {
-  const std::string key = full_key(change.key);
-  keys[key] = change.value;
-  return key.rfind("model.", 0) == 0 ? estimator::check_model_keys(keys, {key}) : Status();
+  estimator::NamedValue named = estimator::run_key(change.key, change.value);
+  const bool bare = named.key.find('.') == std::string::npos;
+  if (bare) named.key = "model." + change.key;
+  keys[named.key] = named.value;
+  if (named.key.rfind("model.", 0) != 0) return {};
+  Status status = estimator::check_model_keys(keys, {named.key});
+  if (status.ok() || !bare) return status;
+  return Status::invalid_argument(fmt::format("{}: not known; allowed: the keys listed in docs/estimate.md{}",
+                                              change.key, estimator::meant_run_key(change.key)));
 }
 
 // How many GPUs there are is no argument of Megatron-LM's.
@@ -150,11 +113,15 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
     return Status::invalid_argument("--model goes with a DeepSpeed file");
   if (!choices.gpu_kind.empty() && !yaml && !arguments)
     return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
+  if (!choices.read_as.empty() && (yaml || arguments))
+    return Status::invalid_argument(
+        "--as goes with a Hugging Face model; a Megatron-LM run says what its layers are");
   if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
   if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
   Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
   if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);
+  if (!choices.read_as.empty()) keys.value()["model.read_as"] = choices.read_as;
   return Given(std::move(keys.value()));
 }
 
@@ -175,7 +142,8 @@ Result<Change> parse_change(const char* option, const std::string& text) {
 
 Result<std::string> read_text_file(const std::string& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return Status::io(fmt::format("{}: is a folder", path));
+  if (std::filesystem::is_directory(path, error))
+    return Status::io(fmt::format("{}: is a folder without a config.json", path));
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status::io(fmt::format("{}: cannot be read", path));
   std::ostringstream text;
@@ -183,18 +151,20 @@ Result<std::string> read_text_file(const std::string& path) {
   return std::move(text).str();
 }
 
-Result<RunSource> RunSource::open(const InputChoices& choices) {
+Result<RunSource> RunSource::open(const InputChoices& given) {
+  InputChoices choices = given;
+  choices.file = estimator::config_of(given.file);
   Result<std::string> text = read_text_file(choices.file);
   if (!text.ok()) return text.take_status();
-  Result<Given> given = given_of(text.value(), choices);
-  if (!given.ok()) return named(choices.file, given.status());
+  Result<Given> run = given_of(text.value(), choices);
+  if (!run.ok()) return named(choices.file, run.status());
   for (const std::string& set : choices.sets) {
     Result<Change> change = parse_change("--set", set);
     if (!change.ok()) return change.take_status();
-    Status status = std::visit([&](auto& keys) { return set_key(change.value(), keys); }, given.value());
+    Status status = std::visit([&](auto& keys) { return set_key(change.value(), keys); }, run.value());
     if (!status.ok()) return status;
   }
-  return RunSource(choices.file, std::move(given.value()));
+  return RunSource(choices.file, std::move(run.value()));
 }
 
 Result<TrainingRun> RunSource::run(const std::vector<Change>& changes) const {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <numeric>
 
+#include "estimator/inputs/nearest.h"
 #include "estimator/measured.h"
 
 namespace spillway::estimator {
@@ -104,7 +105,9 @@ std::string set_batch(TrainingRun& run, int64_t batch) {
 
 std::string set_sequence(TrainingRun& run, int64_t step) {
   const int64_t tokens = step * run.parallel.context;
-  for (Tower& tower : run.model.towers) tower.sequence = tokens;
+  for (Tower& tower : run.model.towers) {
+    if (!tower.fixed) tower.sequence = tokens;
+  }
   return fmt::format("train.sequence = {}", tokens);
 }
 
@@ -157,12 +160,13 @@ int64_t most_sequence_steps(const TrainingRun& run) {
 }  // namespace
 
 Result<Unknown> unknown_named(const std::string& name) {
-  std::string allowed;
+  std::vector<std::string_view> allowed;
   for (const Name& each : kNames) {
     if (name == each.name) return each.unknown;
-    allowed += (allowed.empty() ? "" : ", ") + std::string(each.name);
+    allowed.emplace_back(each.name);
   }
-  return Status::invalid_argument(fmt::format("--solve '{}' is not allowed; allowed: {}", name, allowed));
+  return Status::invalid_argument(fmt::format("--solve '{}' is not allowed; allowed: {}{}", name,
+                                              fmt::join(allowed, ", "), did_you_mean(name, allowed)));
 }
 
 Result<Solution> solve(const TrainingRun& run, Unknown unknown, const GpuMemory& gpu,

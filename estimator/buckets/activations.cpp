@@ -58,6 +58,12 @@ class Lister {
     for (const double times : {1, 1, 2, 1, 1}) add(Part::kNorms, times * one);
   }
 
+  void operator()(const Mixer& block) const {
+    norm(block.norm_parameters > 0);
+    add(Part::kMixers, tokens_ * element_ * static_cast<double>(block.saved) / tensor_);
+    dropout_mask();
+  }
+
   // The fused kernel keeps its packed input, the scan's output before and after the gate, and the norm's
   // result for the output projection (mamba_ssm, ssd_combined.py).
   void operator()(const Mamba& block) const {

@@ -32,10 +32,18 @@ Bucket gathered_weights(const TrainingRun& run, const RankParameters& parameters
   if (!is_deepspeed(run))
     return {"gathered weights", std::min(all, units), "root unit + 2 layer units",
             "PyTorch FSDP notes, prefetch"};
+  // A product keeps a view of its weight for the backward pass; a layer that is recomputed kept none.
+  const Recompute recompute = run.training.recompute;
+  const bool held = run.communication.keeps_gathered &&
+                    (recompute == Recompute::kNone || recompute == Recompute::kSelective);
+  if (held)
+    return {"gathered weights", all, "all: the forward pass's are held for the backward pass",
+            "DeepSpeed, issue 1465 and pull request 8189"};
   const double unit = std::max(gathered_root_bytes(run), gathered_layer_bytes(run));
   const double live =
       std::max(weight * run.communication.most_gathered, unit + weight * run.communication.prefetch);
-  return {"gathered weights", std::min(all, live), "2 max_live_parameters, at most all",
+  return {"gathered weights", std::min(all, live),
+          "e max_live_parameters, or a unit and what is prefetched, at most all",
           "DeepSpeed, partitioned_param_coordinator.py"};
 }
 
@@ -44,12 +52,14 @@ void add_reduce_buckets(const TrainingRun& run, Buckets& out) {
   const bool one = run.parallel.sharding == DataSharding::kParameters;
   const auto count = static_cast<double>(one ? 1 : run.communication.reduce_buckets);
   out.push_back({"reduce buckets", count * activation_element_bytes(run) * run.communication.reduce_bucket,
-                 "2 reduce_bucket_size, twice where communication overlaps", kZeroSource});
+                 count > 1 ? "2 e reduce_bucket_size" : "e reduce_bucket_size", kZeroSource});
 }
 
 }  // namespace
 
 bool gradients_live_in_buckets(const TrainingRun& run) {
+  // DeepSpeed, stage3.py: grad_partitions_flat_buffer.
+  if (is_deepspeed(run) && run.parallel.sharding == DataSharding::kParameters) return true;
   return is_replicated(run) && run.communication.gradients_are_views;
 }
 

@@ -7,7 +7,8 @@
 
 namespace spillway::estimator {
 
-// True where DDP's buckets, which live from the first backward pass on, hold the gradients themselves.
+// True where buffers that live from one step to the next hold the gradients: DDP's buckets from the first
+// backward pass on, and the flat buffer of DeepSpeed's stage 3.
 bool gradients_live_in_buckets(const TrainingRun& run);
 
 // Held from the first step on.

@@ -27,6 +27,7 @@ double bytes_per_logit(const TrainingRun& run, double element) {
 }
 
 double logits(const TrainingRun& run) {
+  if (!run.model.vocabulary_head) return 0;
   return rank_tokens(run, run.model.towers.back()) * static_cast<double>(vocabulary_shard(run));
 }
 

@@ -63,6 +63,13 @@ double fp8_bytes(const Fp8& fp8, const RankParameters& parameters) {
          4 * scaled * static_cast<double>(fp8.amax_history + 2);
 }
 
+// What matrices of few bits take less than those of `weight` bytes, of an unsharded rank.
+double frozen_saving(const FrozenWeights& frozen, double weight, const RankParameters& parameters) {
+  if (!frozen.on()) return 0;
+  const int64_t quantised = frozen.only_experts ? parameters.expert_products : parameters.products;
+  return (weight - frozen.bytes) * static_cast<double>(quantised);
+}
+
 }  // namespace
 
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage) {
@@ -77,12 +84,12 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
   constexpr int64_t kSharedTable = -1;
   const bool shared = model.tied && run.parallel.pipeline > 1;
   const auto add_table = [&] {
-    out.push_back({rows * model.hidden, false, 1, shared ? kSharedTable : buffer});
+    out.push_back({rows * table_width(model), false, 1, shared ? kSharedTable : buffer});
   };
   if (stage.first) {
     add_table();
-    add(model.positions * model.hidden);
-    add(model.token_types * model.hidden);
+    add(model.positions * table_width(model));
+    add(model.token_types * table_width(model));
   }
   for (const Tower& tower : model.towers) {
     if (stage.first) {
@@ -113,6 +120,7 @@ RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
     (weight.expert ? out.expert : out.dense) += weight.elements * weight.count;
     if (!weight.product) continue;
     out.products += weight.elements * weight.count;
+    if (weight.expert) out.expert_products += weight.elements * weight.count;
     out.product_tensors += weight.count;
   }
   return out;
@@ -130,12 +138,16 @@ double expert_optimizer_ranks(const Parallel& parallel) {
 
 ElementBytes element_bytes(const Training& training, Framework framework) {
   ElementBytes out;
+  if (training.frozen.on()) {
+    out.weight = training.precision == Precision::kFp32 ? 4 : 2;
+    return out;
+  }
   const bool half = training.precision != Precision::kFp32 && !training.autocast;
   out.weight = half ? 2 : 4;
   out.gradient = !half || training.fp32_gradients ? 4 : 2;
-  out.master = half && training.mixed ? 4 : 0;
+  out.master = half && training.mixed ? (training.half_master ? 2 : 4) : 0;
   // Optimizers keep states in the dtype of the parameters they update.
-  out.moments = moment_bytes(training.optimizer, half && !training.mixed ? 2 : 4);
+  out.moments = moment_bytes(training.optimizer, half && (!training.mixed || training.half_states) ? 2 : 4);
   // Megatron-LM, optimizer.py: 16-bit gradients are copied to fp32 ones, freed by zero_grad.
   if (framework == Framework::kMegatron && out.master > 0 && out.gradient < 4) out.master_gradient = 4;
   return out;
@@ -152,7 +164,9 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
     return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
   };
   const double optimizer = held(DataSharding::kOptimizer);
-  return {bytes.weight * held(DataSharding::kParameters),
+  const double all = held(DataSharding::kParameters);
+  return {bytes.weight * all -
+              frozen_saving(run.training.frozen, bytes.weight, parameters) * all / (dense + expert),
           bytes.gradient * held(DataSharding::kGradients),
           bytes.master * optimizer,
           bytes.moments * optimizer,
@@ -165,7 +179,7 @@ double gathered_root_bytes(const TrainingRun& run) {
   const double bytes = activation_element_bytes(run);
   const int64_t tables = model.tied ? 1 : 2;
   return bytes * static_cast<double>((vocabulary_shard(run) * tables + model.positions + model.token_types) *
-                                     model.hidden);
+                                     table_width(model));
 }
 
 double gathered_layer_bytes(const TrainingRun& run) {

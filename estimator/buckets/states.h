@@ -24,6 +24,7 @@ struct RankParameters {
   int64_t dense = 0;
   int64_t expert = 0;
   int64_t products = 0;         // of both, in matrices of layers
+  int64_t expert_products = 0;  // of experts
   int64_t product_tensors = 0;  // such matrices
 };
 RankParameters rank_parameters(const std::vector<RankWeight>& weights);

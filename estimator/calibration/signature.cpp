@@ -39,6 +39,11 @@ std::string text(const Mamba& block) {
                      block.state, block.groups, block.convolution, block.norm_parameters);
 }
 
+std::string text(const Mixer& block) {
+  return fmt::format("mixer {} {} norms {} saved {}", block.matrix_parameters, block.other_parameters,
+                     block.norm_parameters, block.saved);
+}
+
 std::string text(const PredictionInput& block) {
   return fmt::format("prediction norms {}", block.norm_parameters);
 }
@@ -95,11 +100,14 @@ std::string parallel_text(const Parallel& parallel) {
 
 std::string states_text(const TrainingRun& run) {
   const Training& training = run.training;
-  return fmt::format("framework {} gpu {} allocator {} precision {}{}{}{} optimizer {}",
+  return fmt::format("framework {} gpu {} allocator {} precision {}{}{}{}{}{} frozen {}{} optimizer {}",
                      static_cast<int>(run.framework), static_cast<int>(run.gpu),
                      static_cast<int>(run.allocator), static_cast<int>(training.precision),
                      training.autocast ? " autocast" : "", training.mixed ? " mixed" : "",
-                     training.fp32_gradients ? " fp32 gradients" : "", static_cast<int>(training.optimizer));
+                     training.fp32_gradients ? " fp32 gradients" : "",
+                     training.half_master ? " 16-bit master" : "",
+                     training.half_states ? " 16-bit states" : "", training.frozen.bytes,
+                     training.frozen.only_experts ? " experts" : "", static_cast<int>(training.optimizer));
 }
 
 std::string kernels_text(const Training& training) {

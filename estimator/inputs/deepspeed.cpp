@@ -1,50 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <cctype>
 
+#include "estimator/inputs/deepspeed_keys.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/key_values.h"
 #include "estimator/inputs/run_file.h"
 
 namespace spillway::estimator {
 namespace {
-
-// Keys that move or change what is held in a way that is not modelled, by how they begin.
-struct Refusal {
-  const char* key;
-  const char* reason;
-};
-constexpr std::array<Refusal, 13> kRefused = {
-    {{"compression_training", "weights are pruned or quantised"},
-     {"sparse_attention", "attention scores are kept in blocks"},
-     {"zero_optimization.zero_quantized", "weights or gradients are quantised on their way"},
-     {"zero_optimization.zero_hpz_partition_size", "a second copy of the weights is kept in each node"},
-     {"zero_optimization.mics_shard_size", "weights are sharded in groups"},
-     {"zero_optimization.zenflow", "some gradients stay on the device"},
-     {"zero_optimization.offload_optimizer.ratio", "a part of the optimizer stays on the device"},
-     {"zero_optimization.offload_optimizer.super_offload",
-      "the optimizer is divided between device and host"},
-     {"zero_optimization.legacy_stage1", "an older implementation is used"},
-     {"zero_optimization.cpu_offload", "it is an older name of offload_optimizer and offload_param"},
-     {"curriculum_learning.enabled", "sequences change their length"},
-     {"data_efficiency.enabled", "sequences change their length"},
-     {"pipeline", "stages are not described by the file"}}};
-
-bool asks_for(const std::string& value) {
-  return value != "none" && value != "false" && value != "null" && value != "1" && value != "1.0" &&
-         value != "0";
-}
-
-Status refuse_unmodelled(const std::map<std::string, std::string>& flat) {
-  for (const auto& [key, value] : flat) {
-    for (const Refusal& refusal : kRefused) {
-      if (key.rfind(refusal.key, 0) == 0 && asks_for(value))
-        return Status::unsupported(fmt::format("{} is not modelled: {}", key, refusal.reason));
-    }
-  }
-  return {};
-}
 
 class Translator {
  public:
@@ -55,6 +20,8 @@ class Translator {
     out_["parallel.zero"] = std::to_string(stage);
     batch();
     precision();
+    states();
+    degrees();
     optimizer();
     if (stage > 0) buckets(stage);
     tier("zero_optimization.offload_optimizer", "offload.optimizer");
@@ -114,19 +81,75 @@ class Translator {
     if (fp16 && bf16)
       values_.complain("bf16.enabled: 'true' is not allowed beside fp16; allowed: one of them");
     if (fp16 || bf16 || (!automatic("fp16.enabled") && !automatic("bf16.enabled")))
-      out_["train.precision"] = fp16 ? "fp16-mixed" : bf16 ? "bf16-mixed" : "fp32";
-    if (values_.text("data_types.grad_accum_dtype", "null") == "fp32") out_["train.gradients"] = "fp32";
+      out_["train.precision"] = fp16 ? "fp16-mixed" : bf16 ? "bf16-mixed" : autocast() ? "autocast" : "fp32";
   }
 
-  void optimizer() {
-    const std::string type = values_.text("optimizer.type", "");
-    if (type.empty() || type == "Adam" || type == "AdamW") return;
-    if (type == "Lion" || type == "Muon" || type == "SGD") {
-      out_["train.optimizer"] = type == "Lion" ? "lion" : type == "Muon" ? "muon" : "sgd-momentum";
-      return;
-    }
+  // torch.autocast over fp32 weights; beside bf16 and fp16, which make the weights 16-bit ones, it changes
+  // nothing.
+  bool autocast() {
+    if (!flag("torch_autocast.enabled", false)) return false;
+    const std::string type = values_.text("torch_autocast.dtype", "bfloat16");
+    if (type.find("float16") != std::string::npos || type == "bf16" || type == "fp16" || type == "half")
+      return true;
     values_.complain(
-        fmt::format("optimizer.type: '{}' is not modelled; allowed: Adam, AdamW, Lion, Muon, SGD", type));
+        fmt::format("torch_autocast.dtype: '{}' is not allowed; allowed: bfloat16, float16", type));
+    return true;
+  }
+
+  // DeepSpeed, runtime/base_optimizer.py, _configure_master_weights: what is kept in 16 bits instead of 32.
+  void states() {
+    const bool bf16_master = flag("bf16.bf16_master_weights_and_grads", false);
+    const bool bf16_states = flag("bf16.bf16_optimizer_states", false);
+    const bool fp16_master = flag("fp16.fp16_master_weights_and_grads", false);
+    const bool host = values_.text("zero_optimization.offload_optimizer.device", "none") != "none";
+    if (bf16_states && !bf16_master)
+      values_.complain(
+          "bf16.bf16_optimizer_states: 'true' is not allowed without bf16.bf16_master_weights_and_grads");
+    if (bf16_master && !bf16_states && !host)
+      values_.complain(
+          "bf16.bf16_master_weights_and_grads: 'true' is not allowed without bf16.bf16_optimizer_states, "
+          "unless the "
+          "optimizer is offloaded");
+    if (bf16_master || fp16_master) out_["train.master_weights"] = "same";
+    if (bf16_states || fp16_master) out_["train.optimizer_states"] = "same";
+    const std::string type = values_.text("data_types.grad_accum_dtype", "null");
+    if (type == "fp32" || type == "float32") out_["train.gradients"] = "fp32";
+    const bool known = out_.count("train.gradients") != 0 || type == "null" || type == "auto" ||
+                       type == "bf16" || type == "fp16" || type == "bfloat16" || type == "float16";
+    if (!known)
+      values_.complain(
+          fmt::format("data_types.grad_accum_dtype: '{}' is not allowed; allowed: fp32, fp16, bf16", type));
+  }
+
+  // Ulysses divides each sequence over ranks, AutoTP the layers' matrices.
+  void degrees() {
+    copy("sequence_parallel_size", "parallel.context");
+    copy("tensor_parallel.tp_size", "parallel.tensor");
+    copy("tensor_parallel.tp.tp_size", "parallel.tensor");
+    copy("tensor_parallel.tensor_parallel.tp_size", "parallel.tensor");
+    copy("tensor_parallel.autotp_size", "parallel.tensor");
+    if (out_.count("parallel.tensor") != 0 && out_["parallel.tensor"] == "0") out_.erase("parallel.tensor");
+  }
+
+  // DeepSpeed compares names in lower case.
+  void optimizer() {
+    std::string type = values_.text("optimizer.type", "");
+    const std::string written = type;
+    std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (type.empty() || type == "auto" || type == "adam" || type == "adamw" || type == "lamb") return;
+    if (type == "sgd") {
+      const bool momentum =
+          says("optimizer.params.momentum") && values_.number("optimizer.params.momentum", 0, 0, 1) > 0;
+      out_["train.optimizer"] = momentum ? "sgd-momentum" : "sgd";
+    } else if (type == "lion" || type == "muon") {
+      out_["train.optimizer"] = type;
+    } else if (type == "adagrad") {
+      out_["train.optimizer"] = "sgd-momentum";  // one state of a weight's size
+    } else {
+      values_.complain(fmt::format(
+          "optimizer.type: '{}' is not modelled; allowed: Adam, AdamW, Lamb, Adagrad, Lion, Muon, SGD",
+          written));
+    }
   }
 
   void buckets(int64_t stage) {
@@ -137,6 +160,11 @@ class Translator {
     const bool contiguous = flag("zero_optimization.contiguous_gradients", true);
     out_["communication.overlap_comm"] = overlaps && contiguous ? "true" : "false";
     if (stage < 3) return;
+    // Without it, or in a release before July 2026 that wraps no model made outside zero.Init, autograd holds
+    // what the forward pass gathered.
+    if (says("zero_optimization.memory_efficient_linear"))
+      out_["communication.keeps_gathered_weights"] =
+          flag("zero_optimization.memory_efficient_linear", true) ? "false" : "true";
     copy("zero_optimization.stage3_max_live_parameters", "communication.max_live_parameters");
     copy("zero_optimization.stage3_prefetch_bucket_size", "communication.prefetch_bucket_size");
   }
@@ -184,8 +212,11 @@ class Translator {
 Result<RunKeys> read_deepspeed_json(const std::string& text, int64_t gpus) {
   Result<std::map<std::string, std::string>> flat = flatten_json(text);
   if (!flat.ok()) return flat.take_status();
-  if (Status status = refuse_unmodelled(flat.value()); !status.ok()) return status;
-  return Translator(std::move(flat.value()), gpus).keys();
+  if (Status status = refuse_deepspeed_keys(flat.value()); !status.ok()) return status;
+  const std::vector<std::string> warnings = deepspeed_warnings(flat.value());
+  Result<RunKeys> keys = Translator(std::move(flat.value()), gpus).keys();
+  if (keys.ok()) add_warnings(warnings, keys.value());
+  return keys;
 }
 
 }  // namespace spillway::estimator

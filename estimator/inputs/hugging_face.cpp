@@ -2,251 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include <nlohmann/json.hpp>
 
+#include "estimator/inputs/described_model.h"
+#include "estimator/inputs/family_model.h"
 #include "estimator/inputs/hugging_face_families.h"
 #include "estimator/inputs/json_object.h"
+#include "estimator/inputs/nearest.h"
+#include "estimator/inputs/unread_keys.h"
 
 namespace spillway::estimator {
 namespace {
 
 using Json = nlohmann::json;
-
-// A key under any of the names that types have given it.
-class Reader {
- public:
-  Reader(KeyValues& values, std::string prefix) : values_(values), prefix_(std::move(prefix)) {}
-
-  std::string name(std::initializer_list<const char*> names) const {
-    for (const char* key : names) {
-      if (values_.has(prefix_ + key)) return prefix_ + key;
-    }
-    return prefix_ + *names.begin();
-  }
-  bool has(const char* key) const { return values_.has(prefix_ + key); }
-  bool is_nested() const { return has("text_config"); }
-  // `nested`: what a part of a composite model has without saying so; 0 where nothing is known.
-  int64_t required(std::initializer_list<const char*> names, int64_t nested = 0,
-                   int64_t most = KeyValues::kMost) {
-    const std::string key = name(names);
-    return is_nested() && nested > 0 ? values_.whole(key, nested, 1, most) : values_.required(key, 1, most);
-  }
-  int64_t whole(std::initializer_list<const char*> names, int64_t otherwise, int64_t least = 0,
-                int64_t most = KeyValues::kMost) {
-    const std::string key = name(names);
-    if (values_.text(key, "null") == "null") {
-      // None of something is no default.
-      if (otherwise != 0) values_.assume(key, std::to_string(otherwise));
-      return otherwise;
-    }
-    return values_.whole(key, otherwise, least, most);
-  }
-  // Returns what the file says, or what the type has without saying so.
-  bool flag(const char* key, bool otherwise) {
-    return key == nullptr || is_null(key) ? otherwise : values_.flag(prefix_ + key, otherwise);
-  }
-  bool truth(const char* key, bool otherwise) {
-    return is_null(key) ? otherwise : values_.truth(prefix_ + key, otherwise);
-  }
-  std::string text(const char* key, const char* otherwise) { return values_.text(prefix_ + key, otherwise); }
-  void complain(std::string text) { values_.complain(std::move(text)); }
-
- private:
-  // A key that is there but empty says the same as none.
-  bool is_null(const char* key) { return has(key) && values_.text(prefix_ + key, "") == "null"; }
-
-  KeyValues& values_;
-  std::string prefix_;
-};
-
-class Builder {
- public:
-  Builder(Reader reader, const Family& family) : in_(std::move(reader)), family_(family) {
-    const Widths& nested = family_.nested;
-    hidden_ = in_.required({"hidden_size", "n_embd", "d_model", "n_embed"}, nested.hidden);
-    heads_ = in_.required({"num_attention_heads", "n_head", "num_heads"}, nested.heads, 1 << 20);
-    norm_ = family_.norm_vectors * hidden_;
-    ffn_ = in_.whole({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size"},
-                     in_.is_nested() && nested.ffn > 0 ? nested.ffn : 4 * hidden_, 1);
-    const int64_t head_dim = in_.is_nested() ? nested.head_dim : 0;
-    if (!in_.has("head_dim") && !in_.has("d_kv") && !in_.has("kv_lora_rank") && head_dim == 0 &&
-        hidden_ % heads_ != 0) {
-      in_.complain(fmt::format("{}: '{}' is not allowed; allowed: a divisor of hidden_size {}",
-                               in_.name({"num_attention_heads", "n_head", "num_heads"}), heads_, hidden_));
-    }
-    head_dim_ = head_dim > 0 ? head_dim : std::max<int64_t>(1, hidden_ / heads_);
-    if (!in_.has("kv_lora_rank")) head_dim_ = in_.whole({"head_dim", "d_kv"}, head_dim_, 1);
-    gated_ =
-        family_.has_encoder ? in_.text("feed_forward_proj", "relu").rfind("gated", 0) == 0 : family_.gated;
-    norms_per_layer_ = norms_per_layer();
-    if (const int64_t width = in_.whole({"word_embed_proj_dim"}, 0); width != 0 && width != hidden_) {
-      in_.complain(fmt::format("{}: '{}' is not modelled; allowed: hidden_size {}",
-                               in_.name({"word_embed_proj_dim"}), width, hidden_));
-    }
-  }
-
-  const std::vector<std::string>& notes() const { return notes_; }
-
-  Model build() {
-    Model model;
-    model.type = family_.type;
-    model.hidden = hidden_;
-    model.vocabulary = in_.required({"vocab_size"}, family_.nested.vocabulary, KeyValues::kMostEntries);
-    model.tied = in_.truth("tie_word_embeddings", family_.tied);
-    Tower decoder;
-    decoder.sequence = in_.whole({"max_position_embeddings", "n_positions", "n_ctx"}, family_.positions, 1,
-                                 KeyValues::kMostEntries);
-    if (family_.learned_positions) model.positions = decoder.sequence + family_.more_positions;
-    if (family_.input_norm) decoder.input_parameters = norm_;
-    const int64_t layers =
-        in_.required({"num_hidden_layers", "n_layer", "num_layers"}, family_.nested.layers, 10000);
-    for (int64_t i = 0; i < layers; ++i) decoder.layers.push_back(layer(i));
-    const int64_t predictions = in_.whole({"num_nextn_predict_layers"}, 0, 0, 100);
-    if (predictions > 0 && in_.truth("train_prediction_layers", false)) {
-      add_prediction_layers(predictions, decoder);
-      model.prediction_layers = predictions;
-    } else if (predictions > 0) {
-      notes_.push_back(
-          "num_nextn_predict_layers: not trained and not counted; model.train_prediction_layers = true "
-          "counts them");
-    }
-    decoder.final_norm_parameters = norm_;
-    model.towers = {std::move(decoder)};
-    if (family_.only_encoder) finish_bert(model);
-    if (family_.has_encoder) finish_t5(model, layers);
-    model.output_bias = in_.flag("lm_head_bias", family_.output_bias);
-    if (family_.is_composite) notes_.push_back("vision_config: the language part is counted and no other");
-    return model;
-  }
-
- private:
-  Layer layer(int64_t index) {
-    const bool experts = has_experts(index);
-    if (experts) return {attention(), routed()};
-    return {attention(), dense()};
-  }
-
-  // Like the last layer, behind a projection of two norms' outputs; the tables are the model's own.
-  void add_prediction_layers(int64_t count, Tower& tower) const {
-    for (int64_t i = 0; i < count; ++i) {
-      Layer layer = tower.layers.back();
-      if (i == 0) layer.insert(layer.begin(), PredictionInput{3 * norm_});
-      tower.layers.push_back(std::move(layer));
-    }
-  }
-
-  bool has_experts(int64_t index) {
-    const int64_t count = expert_count();
-    if (count <= 1) return false;
-    if (index < in_.whole({"first_k_dense_replace"}, 0)) return false;
-    return (index + 1) %
-               in_.whole({"decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step"}, 1, 1) ==
-           0;
-  }
-
-  int64_t expert_count() { return in_.whole({"num_local_experts", "n_routed_experts", "num_experts"}, 0); }
-
-  int norms_per_layer() {
-    switch (family_.shared_norms) {
-      case SharedNorms::kParallelResidual:
-        return in_.flag("use_parallel_residual", false) ? 1 : family_.norms_per_layer;
-      case SharedNorms::kParallelAttention:
-        if (in_.flag("new_decoder_architecture", false))
-          return static_cast<int>(in_.whole({"num_ln_in_parallel_attn"}, 2, 1, 2));
-        return in_.flag("parallel_attn", true) ? 1 : family_.norms_per_layer;
-      case SharedNorms::kNever:
-        break;
-    }
-    return family_.norms_per_layer;
-  }
-
-  int64_t key_value_heads() {
-    const bool one = family_.may_share_keys && !in_.flag("new_decoder_architecture", false) &&
-                     in_.flag("multi_query", true);
-    if (one) return 1;
-    const int64_t nested = in_.is_nested() ? family_.nested.key_value_heads : 0;
-    return in_.whole({"num_key_value_heads", "num_kv_heads"}, nested > 0 ? nested : heads_, 1);
-  }
-
-  Attention attention() {
-    Attention out{heads_, key_value_heads(), head_dim_};
-    out.query_key_value_bias = in_.flag(family_.query_key_value_bias_key, family_.query_key_value_bias);
-    out.output_bias = in_.flag(family_.attention_output_bias_key, family_.attention_output_bias);
-    out.norm_parameters = norm_ * std::max(1, norms_per_layer_ / 2);
-    if (has_head_norms()) {
-      out.head_norm_parameters = family_.head_norms == HeadNorms::kWholeWidth
-                                     ? head_dim_ * (heads_ + out.key_value_heads)
-                                     : 2 * head_dim_;
-    }
-    if (family_.sinks) out.extra_parameters = heads_;
-    if (in_.has("kv_lora_rank")) {
-      out.latent = LatentAttention{in_.whole({"q_lora_rank"}, 0), in_.required({"kv_lora_rank"}),
-                                   in_.required({"qk_nope_head_dim"}), in_.required({"qk_rope_head_dim"}),
-                                   in_.required({"v_head_dim"})};
-      out.head_norm_parameters = out.latent->query_rank + out.latent->key_value_rank;
-    }
-    return out;
-  }
-
-  bool has_head_norms() {
-    if (family_.head_norms == HeadNorms::kNone) return false;
-    return family_.head_norms_key == nullptr || in_.flag(family_.head_norms_key, false);
-  }
-
-  Mlp dense() {
-    const int64_t ffn = in_.has("intermediate_size_mlp") ? in_.required({"intermediate_size_mlp"}) : ffn_;
-    return {ffn, gated_, in_.flag(family_.feed_forward_bias_key, family_.feed_forward_bias),
-            norm_ * (norms_per_layer_ / 2)};
-  }
-
-  Experts routed() {
-    Experts out;
-    out.count = expert_count();
-    out.top_k = in_.whole({"num_experts_per_tok", "experts_per_token"}, 2, 1);
-    out.ffn = in_.whole({"moe_intermediate_size", "intermediate_size"}, ffn_, 1);
-    out.shared_ffn = in_.has("n_shared_experts") ? in_.whole({"n_shared_experts"}, 0) * out.ffn
-                                                 : in_.whole({"shared_expert_intermediate_size"}, 0);
-    out.gated = true;
-    if (family_.shares_expert) out.shared_ffn = out.ffn;
-    out.bias = family_.feed_forward_bias;
-    // Correction terms beside DeepSeek-V3's scores; a true bias in gpt-oss.
-    out.router_bias = family_.feed_forward_bias || family_.corrects_scores;
-    out.shared_gate = family_.shared_expert_gate;
-    out.norm_parameters = norm_;
-    return out;
-  }
-
-  // Embedding norm and pooler; no norm after the last layer.
-  void finish_bert(Model& model) {
-    model.token_types = in_.whole({"type_vocab_size"}, 2, 1);
-    model.towers.back().input_parameters = norm_;
-    model.towers.back().final_norm_parameters = 0;
-    model.head_parameters = hidden_ * hidden_ + hidden_;
-  }
-
-  // Relative positions: one table in the first layer of each tower.
-  void finish_t5(Model& model, int64_t layers) {
-    const int64_t table = in_.whole({"relative_attention_num_buckets"}, 32, 1) * heads_;
-    Tower encoder = model.towers.back();
-    encoder.name = "encoder";
-    encoder.input_parameters = table;
-    Tower& decoder = model.towers.back();
-    decoder.input_parameters = table;
-    const int64_t decoders = in_.whole({"num_decoder_layers"}, layers, 1);
-    decoder.layers.clear();
-    Attention cross = attention();
-    cross.cross = true;
-    for (int64_t i = 0; i < decoders; ++i) decoder.layers.push_back({attention(), cross, dense()});
-    model.towers.insert(model.towers.begin(), std::move(encoder));
-  }
-
-  Reader in_;
-  const Family& family_;
-  int64_t hidden_ = 1, heads_ = 1, norm_ = 1, ffn_ = 1, head_dim_ = 1;
-  int norms_per_layer_ = 2;
-  bool gated_ = true;
-  std::vector<std::string> notes_ = {};  // what was not counted
-};
 
 void flatten(const Json& value, const std::string& name, std::map<std::string, std::string>& out) {
   if (value.is_object()) {
@@ -267,23 +38,82 @@ Result<std::map<std::string, std::string>> flatten_json(const std::string& text)
   return out;
 }
 
-Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix,
-                                std::vector<std::string>& assumptions) {
+namespace {
+
+// Models of several parts whose language part has nearly all of the weights; it is counted, and a warning
+// says so.
+bool is_mostly_language(const std::string& type) {
+  constexpr std::array kTypes = {std::string_view("gemma3"),          std::string_view("llava"),
+                                 std::string_view("llava_next"),      std::string_view("llava_next_video"),
+                                 std::string_view("llava_onevision"), std::string_view("vipllava"),
+                                 std::string_view("mistral3"),        std::string_view("qwen2_vl"),
+                                 std::string_view("qwen2_5_vl"),      std::string_view("qwen3_vl"),
+                                 std::string_view("qwen3_vl_moe"),    std::string_view("qwen3_5"),
+                                 std::string_view("qwen3_5_moe"),     std::string_view("llama4"),
+                                 std::string_view("internvl"),        std::string_view("kimi_k25"),
+                                 std::string_view("cohere2_vision"),  std::string_view("video_llama_3"),
+                                 std::string_view("gemma4"),          std::string_view("gemma4_unified"),
+                                 std::string_view("shieldgemma2")};
+  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+}
+
+// The type that a file is read as, or why it is not.
+Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes& notes) {
   const std::string type = values.text(prefix + "model_type", "");
-  const Family* family = find_family(type);
-  if (family == nullptr)
-    assumptions.push_back(
-        fmt::format("model_type '{}' is not known: read as a Llama by its generic keys", type));
-  Reader reader(values, prefix);
-  if (const std::string dense = reader.text("mlp_only_layers", "[]"); dense != "[]" && dense != "null")
-    values.complain(fmt::format("{}mlp_only_layers: '{}' is not modelled; allowed: []", prefix, dense));
-  constexpr Family kGeneric{.type = ""};
-  Builder builder(reader, family == nullptr ? kGeneric : *family);
-  Model model = builder.build();
-  assumptions.insert(assumptions.end(), builder.notes().begin(), builder.notes().end());
-  if (values.flag(prefix + "text_config"))
-    assumptions.push_back("text_config: the language part is counted and no other");
-  model.type = type.empty() ? "generic" : type;
+  const std::string as = values.text(prefix + "read_as", "");
+  const std::string wanted = as.empty() ? type : as;
+  if (find_family(wanted) != nullptr || !find_description(wanted).empty()) {
+    if (wanted != type)
+      notes.warnings.push_back(fmt::format(
+          "model_type '{}' is read as '{}': its parameters and activations are that type's", type, as));
+    return wanted;
+  }
+  if (!as.empty())
+    return Status::invalid_argument(
+        fmt::format("{}read_as: '{}' is not known; allowed: a type that is modelled{}", prefix, as,
+                    did_you_mean(as, known_types())));
+  if (type.empty())
+    return Status::invalid_argument(fmt::format(
+        "{}model_type: missing; allowed: a type that is modelled, or --as llama for the layers of a Llama",
+        prefix));
+  return Status::unsupported(
+      fmt::format("model_type '{}' is not modelled{}; `spillway trace-model` or `spillway dryrun` take the "
+                  "figures from its own "
+                  "code, and --as llama counts a Llama of its sizes",
+                  type, did_you_mean(type, known_types())));
+}
+
+}  // namespace
+
+std::vector<std::string_view> known_types() {
+  std::vector<std::string_view> out = family_types();
+  const std::vector<std::string_view> described = described_types();
+  out.insert(out.end(), described.begin(), described.end());
+  return out;
+}
+
+Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, Notes& notes) {
+  const Result<std::string> type = type_of(values, prefix, notes);
+  if (!type.ok()) return type.status();
+  const std::string whole = values.text(prefix + "part_of", "");
+  if (!whole.empty() && !is_mostly_language(whole) && values.text(prefix + "read_as", "").empty())
+    return Status::unsupported(
+        fmt::format("model_type '{}' is not modelled; `spillway trace-model` or `spillway dryrun` take the "
+                    "figures from its own "
+                    "code, and --as {} counts its language part alone",
+                    whole, type.value()));
+  const Family* family = find_family(type.value());
+  Model model = family != nullptr ? read_family(values, prefix, *family, notes)
+                                  : read_described(values, prefix, find_description(type.value()), notes);
+  if (values.flag(prefix + "text_config")) {
+    constexpr const char* kPart = "text_config: the language part is counted and no other";
+    notes.assumptions.emplace_back(kPart);
+    notes.warnings.emplace_back(kPart);
+  }
+  model.type = values.text(prefix + "model_type", type.value());
+  for (const std::string& key : unread_sizes(values, prefix))
+    notes.warnings.push_back(
+        fmt::format("{}{}: not read: what it changes is not in the figures", prefix, key));
   if (!values.status().ok()) return values.status();
   return model;
 }

@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace spillway::estimator {
 
 enum class HeadNorms {
-  kNone,
+  kNone,        // none, or without weights
   kOfOneHead,   // one weight for all query heads, one for all key heads
   kWholeWidth,  // a weight for each element of queries and keys
 };
@@ -56,15 +57,16 @@ struct Family {
   SharedNorms shared_norms = SharedNorms::kNever;
   bool sinks = false;  // a learned score for each head
   bool shared_expert_gate = false;
-  bool shares_expert = false;    // every token passes one more expert
-  bool corrects_scores = false;  // a term for each expert beside the router's scores
-  bool only_encoder = false;     // BERT
-  bool has_encoder = false;      // T5
-  bool is_composite = false;     // beside a vision part, in one file without `text_config`
+  bool shares_expert = false;  // every token passes one more expert
+  bool only_encoder = false;   // BERT
+  bool has_encoder = false;    // T5
+  bool is_composite = false;   // beside a vision part, in one file without `text_config`
   Widths nested = {};
 };
 
 // Null where the type is not known.
 const Family* find_family(std::string_view type);
+
+std::vector<std::string_view> family_types();
 
 }  // namespace spillway::estimator

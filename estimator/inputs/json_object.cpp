@@ -27,7 +27,31 @@ std::string place_of(const std::string& text, size_t byte) {
 
 }  // namespace
 
-Result<Json> read_json_object(const std::string& text) {
+namespace {
+
+// Python writes an infinite limit as a word that JSON does not have; nobody reads one.
+std::string without_infinity(std::string text) {
+  constexpr std::string_view kWord = "Infinity";
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (quoted && text[at] == '\\') {
+      ++at;
+    } else if (text[at] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && text.compare(at, kWord.size(), kWord) == 0) {
+      const size_t start = at > 0 && text[at - 1] == '-' ? at - 1 : at;
+      text.replace(start, at + kWord.size() - start,
+                   std::string("null").append(at + kWord.size() - start - 4, ' '));
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<Json> read_json_object(const std::string& written) {
+  const std::string text =
+      written.find("Infinity") == std::string::npos ? written : without_infinity(written);
   bool too_deep = false;
   const Json::parser_callback_t shallow = [&](int depth, Json::parse_event_t, const Json&) {
     too_deep = too_deep || depth > kDeepest;

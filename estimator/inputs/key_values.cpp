@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "estimator/inputs/nearest.h"
+
 namespace spillway::estimator {
 
 bool KeyValues::has(const std::string& key) const {
@@ -87,8 +89,23 @@ std::string KeyValues::choice(const std::string& key, const std::string& otherwi
   for (const char* word : allowed) {
     if (*text == word) return *text;
   }
-  complain(fmt::format("{}: '{}' is not allowed; allowed: {}", key, *text, fmt::join(allowed, ", ")));
+  complain(fmt::format("{}: '{}' is not allowed; allowed: {}{}", key, *text, fmt::join(allowed, ", "),
+                       did_you_mean(*text, {allowed.begin(), allowed.end()})));
   return otherwise;
+}
+
+std::string KeyValues::peek(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? std::string() : found->second;
+}
+
+int64_t KeyValues::count(const std::string& start) {
+  int64_t found = 0;
+  for (auto at = values_.lower_bound(start); at != values_.end() && at->first.rfind(start, 0) == 0; ++at) {
+    read_.insert(at->first);
+    ++found;
+  }
+  return found;
 }
 
 void KeyValues::complain(std::string text) {

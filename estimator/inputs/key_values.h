@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/status.h"
@@ -38,6 +39,13 @@ class KeyValues {
   void complain(std::string text);
   Status status() const;
 
+  // The value of a key, which does not count as read; empty where it is not there.
+  std::string peek(const std::string& key) const;
+  // How many keys begin with `start`; they count as read.
+  int64_t count(const std::string& start);
+
+  // Keys that somebody has asked for, whether they are there or not.
+  std::vector<std::string_view> asked() const { return {read_.begin(), read_.end()}; }
   // Keys nobody has asked for.
   std::vector<std::string> unread() const;
   // Defaults that were used, as "key = value".

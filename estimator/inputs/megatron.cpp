@@ -5,6 +5,7 @@
 #include <array>
 
 #include "estimator/inputs/fp8.h"
+#include "estimator/inputs/nearest.h"
 
 namespace spillway::estimator {
 namespace {
@@ -127,10 +128,13 @@ Result<TrainingRun> read_megatron(const MegatronRun& given) {
   read_training(values, run);
   if (Status status = set_versions(values, given, run); !status.ok()) return status;
   if (Status status = values.status(); !status.ok()) return status;
-  run.assumptions = values.assumed();
+  run.notes.assumptions = values.assumed();
   for (const std::string& key : values.unread()) {
-    if (!known_without_effect(key))
-      run.assumptions.push_back(fmt::format("{}: not known, taken to have no effect on memory", key));
+    if (known_without_effect(key)) continue;
+    const std::string note = fmt::format("{}: not known, taken to have no effect on memory{}", key,
+                                         did_you_mean(key, values.asked()));
+    run.notes.assumptions.push_back(note);
+    run.notes.warnings.push_back(note);
   }
   return run;
 }

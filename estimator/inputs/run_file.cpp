@@ -12,7 +12,10 @@
 #include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/key_values.h"
+#include "estimator/inputs/nearest.h"
+#include "estimator/inputs/quantization.h"
 #include "estimator/inputs/run_sections.h"
+#include "estimator/inputs/run_words.h"
 #include "estimator/measured.h"
 
 namespace spillway::estimator {
@@ -53,6 +56,8 @@ void read_precision(KeyValues& values, Training& training) {
                        : precision.rfind("fp16", 0) == 0 ? Precision::kFp16
                                                          : Precision::kBf16;
   training.fp32_gradients = values.choice("train.gradients", "same", {"same", "fp32"}) == "fp32";
+  training.half_master = values.choice("train.master_weights", "fp32", {"fp32", "same"}) == "same";
+  training.half_states = values.choice("train.optimizer_states", "fp32", {"fp32", "same"}) == "same";
 }
 
 OptimizerKind optimizer_kind(KeyValues& values) {
@@ -103,7 +108,13 @@ void read_train(KeyValues& values, TrainingRun& run) {
   training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
   const int64_t usual = std::min<int64_t>(4096, run.model.towers.back().sequence);
   const int64_t sequence = values.whole("train.sequence", usual, 1, int64_t{1} << 24);
-  for (Tower& tower : run.model.towers) tower.sequence = sequence;
+  if (const Tower& last = run.model.towers.back(); last.fixed && sequence != last.sequence)
+    values.complain(fmt::format(
+        "train.sequence: '{}' is not allowed; allowed: the {} tokens that the model's samples have", sequence,
+        last.sequence));
+  for (Tower& tower : run.model.towers) {
+    if (!tower.fixed) tower.sequence = sequence;
+  }
   if (run.model.positions > 0 && sequence > run.model.positions) {
     values.complain(
         fmt::format("train.sequence: '{}' is not allowed; allowed: up to the model's {} positions", sequence,
@@ -167,6 +178,14 @@ void read_parallel(KeyValues& values, TrainingRun& run) {
 
 }  // namespace
 
+std::string config_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path inside = std::filesystem::path(path) / "config.json";
+  return std::filesystem::is_directory(path, error) && std::filesystem::exists(inside, error)
+             ? inside.string()
+             : path;
+}
+
 Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder) {
   RunKeys out;
   try {
@@ -174,10 +193,15 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
     for (const auto& [name, node] : root) {
       const auto* section = node.as_table();
       if (section == nullptr) {
-        return Status::invalid_argument(fmt::format(
-            "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
-            "allocator",
-            name.str()));
+        const NamedValue named = run_key(std::string(name.str()), node_text(node));
+        if (named.key.find('.') == std::string::npos || node.is_array()) {
+          return Status::invalid_argument(fmt::format(
+              "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
+              "allocator{}",
+              name.str(), meant_run_key(std::string(name.str()))));
+        }
+        out[named.key] = named.value;
+        continue;
       }
       if (Status status = add_section(*section, std::string(name.str()) + ".", out); !status.ok())
         return status;
@@ -197,11 +221,9 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
   }
   const std::string path = (std::filesystem::path(folder) / config->second).string();
   out.erase(config);
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    return Status::io(fmt::format("model.config: {}: is a folder; allowed: a config.json", path));
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Status::io(fmt::format("model.config: {}: cannot be read", path));
+  std::ifstream file(config_of(path), std::ios::binary);
+  if (!file || std::filesystem::is_directory(config_of(path)))
+    return Status::io(fmt::format("model.config: {}: cannot be read", path));
   std::ostringstream json;
   json << file.rdbuf();
   Result<RunKeys> model = read_model_json(json.str());
@@ -214,14 +236,17 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
 Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& said) {
   if (said.empty()) return {};
   KeyValues values(keys);
-  std::vector<std::string> assumptions;
+  Notes notes;
   // What is wrong with the model is said by read_run().
-  if (!read_hugging_face(values, "model.", assumptions).ok()) return {};
+  if (!read_hugging_face(values, "model.", notes).ok()) return {};
+  TrainingRun scratch;
+  read_quantization(values, "model.", scratch);
   const std::vector<std::string> unread = values.unread();
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
     return Status::invalid_argument(
-        fmt::format("{}: not known; allowed: the keys that give this type of model its size", key));
+        fmt::format("{}: not known; allowed: the keys that give this type of model its size{}", key,
+                    did_you_mean(key, values.asked())));
   }
   return {};
 }
@@ -236,18 +261,35 @@ Result<RunKeys> read_model_json(const std::string& text) {
   for (const auto& [key, value] : values.value()) {
     if (!nested) out["model." + key] = value;
     if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
+    // Said of the whole beside its parts.
+    if (nested && key.rfind("quantization_config.", 0) == 0) out["model." + key] = value;
   }
-  if (nested) out["model.text_config"] = "true";
+  if (!nested) return out;
+  out["model.text_config"] = "true";
+  if (const auto type = values->find("model_type"); type != values->end()) {
+    out.emplace("model.model_type", type->second);
+    out["model.part_of"] = type->second;
+  }
   return out;
 }
 
-Result<TrainingRun> read_run(const RunKeys& keys) {
+void add_warnings(const std::vector<std::string>& warnings, RunKeys& keys) {
+  for (const std::string& warning : warnings) keys.emplace(fmt::format("warning.{}", keys.size()), warning);
+}
+
+Result<TrainingRun> read_run(const RunKeys& written) {
+  Result<RunKeys> translated = translate_words(written);
+  if (!translated.ok()) return translated.take_status();
+  const RunKeys& keys = translated.value();
   KeyValues values(keys);
   TrainingRun run;
-  Result<Model> model = read_hugging_face(values, "model.", run.assumptions);
+  for (auto at = keys.lower_bound("warning."); at != keys.end() && at->first.rfind("warning.", 0) == 0; ++at)
+    run.notes.warnings.push_back(values.text(at->first, ""));
+  Result<Model> model = read_hugging_face(values, "model.", run.notes);
   if (!model.ok()) return model.take_status();
   run.model = std::move(model.value());
   read_train(values, run);
+  read_quantization(values, "model.", run);
   read_parallel(values, run);
   read_communication(values, run);
   read_offload(values, run);
@@ -265,10 +307,10 @@ Result<TrainingRun> read_run(const RunKeys& keys) {
   for (const std::string& key : values.unread()) {
     // A model's file may say more than what touches memory.
     if (key.rfind("model.", 0) == 0) continue;
-    return Status::invalid_argument(
-        fmt::format("{}: not known; allowed: the keys listed in docs/estimate.md", key));
+    return Status::invalid_argument(fmt::format(
+        "{}: not known; allowed: the keys listed in docs/estimate.md{}", key, meant_run_key(key)));
   }
-  for (const std::string& assumed : values.assumed()) run.assumptions.push_back(assumed);
+  for (const std::string& assumed : values.assumed()) run.notes.assumptions.push_back(assumed);
   return run;
 }
 

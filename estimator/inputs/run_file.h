@@ -14,6 +14,12 @@ namespace spillway::estimator {
 
 using RunKeys = std::map<std::string, std::string>;  // "train.micro_batch" and so on
 
+// What a reader has to say beside the keys travels among them, as "warning.0" and so on.
+void add_warnings(const std::vector<std::string>& warnings, RunKeys& keys);
+
+// The config.json in a folder that has one, else the path itself.
+std::string config_of(const std::string& path);
+
 // TOML to keys. `model.config`, a path beside the file, is read as a Hugging Face config.
 Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder);
 

@@ -69,6 +69,7 @@ void read_communication(KeyValues& values, TrainingRun& run) {
   if (run.parallel.sharding != DataSharding::kParameters) return;
   out.most_gathered = values.number("communication.max_live_parameters", out.most_gathered, 0, kMostElements);
   out.prefetch = values.number("communication.prefetch_bucket_size", out.prefetch, 0, kMostElements);
+  out.keeps_gathered = values.truth("communication.keeps_gathered_weights", true);
 }
 
 void read_offload(KeyValues& values, TrainingRun& run) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <toml++/toml.h>
+#include <algorithm>
 #include <array>
 
 #include "estimator/inputs/key_values.h"
@@ -62,10 +63,52 @@ std::string first_of(KeyValues& values, std::initializer_list<const char*> keys,
   return otherwise;
 }
 
+// Keys of sections that change what is held, and that change nothing themselves.
+constexpr std::array<std::string_view, 22> kWithoutEffect = {"training.steps",
+                                                             "training.dataset",
+                                                             "training.dataset_path",
+                                                             "training.seed",
+                                                             "training.deterministic",
+                                                             "training.max_norm",
+                                                             "training.gc_freq",
+                                                             "training.gc_debug",
+                                                             "training.warmup_steps",
+                                                             "training.debug_moe_force_load_balance",
+                                                             "training.global_batch_size",
+                                                             "training.data_parallel_degree",
+                                                             "model.name",
+                                                             "model.tokenizer_path",
+                                                             "model.hf_assets_path",
+                                                             "model.norm_type",
+                                                             "model.print_after_conversion",
+                                                             "model.tokenizer_name",
+                                                             "parallelism.fsdp_reshard_after_forward",
+                                                             "parallelism.context_parallel_rotate_method",
+                                                             "parallelism.disable_loss_parallel",
+                                                             "activation_checkpoint.preserve_rng_state"};
+
+std::vector<std::string> left_out(const KeyValues& values) {
+  std::vector<std::string> out;
+  for (const std::string& key : values.unread()) {
+    const std::string section = key.substr(0, key.find('.'));
+    const bool changes_memory = section == "training" || section == "model" || section == "parallelism" ||
+                                section == "activation_checkpoint" || section == "compile" ||
+                                section == "quantize" || section == "float8" || section == "mx" ||
+                                section == "experimental";
+    const std::string value = values.peek(key);
+    const bool says_no = value == "false" || value == "0" || value == "1" || value == "none" || value.empty();
+    if (!changes_memory || says_no) continue;
+    if (std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end()) continue;
+    out.push_back(fmt::format("{}: not read: what it changes is not in the figures", key));
+  }
+  return out;
+}
+
 // Says how the optimizer steps, and whether it and the weights lie in host memory (FSDP's CPU offload).
 void add_step(KeyValues& values, RunKeys& out) {
   const std::string implementation =
       values.choice("optimizer.implementation", "fused", {"for-loop", "foreach", "fused"});
+  values.choice("optimizer.name", "AdamW", {"AdamW", "Adam"});
   const bool early = values.flag("optimizer.early_step_in_backward");
   out["train.optimizer_step"] = early ? "in-backward" : implementation;
   if (!values.flag("training.enable_cpu_offload")) return;
@@ -117,6 +160,7 @@ Result<RunKeys> read_torchtitan_toml(const std::string& text, int64_t gpus) {
   out["parallel.pipeline"] = values.text("parallelism.pipeline_parallel_degree", "1");
   out["parallel.context"] = values.text("parallelism.context_parallel_degree", "1");
   if (!values.status().ok()) return values.status();
+  add_warnings(left_out(values), out);
   return out;
 }
 

@@ -95,6 +95,56 @@ TEST_F(EstimateCommandTest, ReadsDeepSpeedBesideAModel) {
   EXPECT_EQ(run_command({"estimate", path, "--model", model, "--gpus", "64"}).code, 0);
 }
 
+// As people type them: another trainer's names, keys without their section, a folder, a card's name.
+TEST_F(EstimateCommandTest, TakesTheWordsThatPeopleType) {
+  const std::string path = write("config.json", kLlama8b);
+  const std::string folder = std::filesystem::path(path).parent_path();
+  const auto peak = [&](const std::string& file, const std::vector<std::string>& sets) {
+    std::vector<std::string> words = {"estimate", file, "--json", "--gpu", "a10g"};
+    for (const std::string& set : sets) words.insert(words.end(), {"--set", set});
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.code, 2) << result.err;
+    return json::parse(result.out)["peak_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(peak(path, {"per_device_train_batch_size=4", "seq_len=512", "gradient_checkpointing=True",
+                        "optim=adamw_8bit"}),
+            peak(folder, {"train.micro_batch=4", "train.sequence=512", "train.recompute=full",
+                          "train.optimizer=adamw8bit"}));
+  EXPECT_EQ(peak(path, {"num_hidden_layers=16"}), peak(path, {"model.num_hidden_layers=16"}));
+  expect_complaint({"estimate", path, "--set", "microbatch=4"}, "microbatch: not known");
+  expect_complaint({"estimate", path, "--set", "microbatch=4"}, "did you mean 'micro_batch'?");
+  expect_complaint({"estimate", path, "--gpu", "rtx4091"}, "did you mean '4090'?");
+  write("run.toml", "batch_size = 4\n[model]\nconfig = '.'\n[train]\nseq_len = 512\n");
+  EXPECT_EQ(peak(this->path("run.toml"), {}), peak(path, {"micro_batch=4", "sequence=512"}));
+}
+
+// Warnings are beside the text, and in the JSON.
+TEST_F(EstimateCommandTest, SaysWhatTheFiguresDoNotHold) {
+  std::string config(kLlama8b);
+  config.insert(1, R"("moe_num_experts": 64, )");
+  const std::string path = write("config.json", config);
+  const CommandResult text = run_command({"estimate", path, "--gpu", "a100"});
+  EXPECT_THAT(text.err, HasSubstr("warning: model.moe_num_experts: not read"));
+  EXPECT_THAT(text.err, HasSubstr("--gpu a100: taken for a100-80; there is also a100-40"));
+  EXPECT_THAT(text.out, Not(HasSubstr("moe_num_experts")));
+  const CommandResult answer = run_command({"estimate", path, "--json"});
+  EXPECT_THAT(answer.err, IsEmpty());
+  EXPECT_EQ(json::parse(answer.out)["warnings"].size(), 1u);
+}
+
+TEST_F(EstimateCommandTest, RefusesATypeThatIsNotModelledByItsName) {
+  const std::string path = write("config.json", R"({"model_type": "whispers", "d_model": 512})");
+  expect_complaint({"estimate", path}, "model_type 'whispers' is not modelled");
+  expect_complaint({"estimate", path, "--as", "lama"}, "did you mean 'llama'?");
+  const std::string sized =
+      write("sized.json", R"({"model_type": "newcomer", "hidden_size": 64, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000})");
+  const CommandResult result = run_command({"estimate", sized, "--as", "llama"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("model_type 'newcomer' is read as 'llama'"));
+  EXPECT_THAT(run_command({"estimate", "--types"}).out, HasSubstr("\nllama\n"));
+}
+
 // The first pipeline stage holds the most microbatches: the last, which Megatron-LM logs, is not the one that
 // peaks.
 TEST_F(EstimateCommandTest, NamesTheStageThatPeaks) {

@@ -49,9 +49,12 @@ TEST(DeepSpeedBuckets, DoubleWhereCommunicationOverlaps) {
             2 * 2e8);
 }
 
-// Stage 3 keeps as many gathered weights as it is allowed to, and one bucket from the start.
+// Stage 3 keeps as many gathered weights as it is allowed to, and from the start one bucket and its
+// gradients.
 TEST(DeepSpeedBuckets, OfStage3FollowItsLimits) {
-  const RunKeys stage3 = {{"communication.engine", "deepspeed"}, {"parallel.zero", "3"}};
+  const RunKeys stage3 = {{"communication.engine", "deepspeed"},
+                          {"parallel.zero", "3"},
+                          {"communication.keeps_gathered_weights", "false"}};
   EXPECT_EQ(bucket(rank(stage3), "gathered weights"), 2 * 1e9);
   EXPECT_EQ(bucket(rank(with(stage3, {{"communication.max_live_parameters", "1e10"}})), "gathered weights"),
             2 * kParameters);
@@ -60,8 +63,15 @@ TEST(DeepSpeedBuckets, OfStage3FollowItsLimits) {
                                       {"communication.prefetch_bucket_size", "1e7"}})),
                    "gathered weights"),
             root + 2 * 1e7);
-  EXPECT_EQ(phase(rank(stage3), "between steps") - 2 * 5e8,
+  EXPECT_EQ(phase(rank(stage3), "between steps") - 2 * 5e8 - 2 * kParameters / 8,
             phase(rank({{"parallel.zero", "3"}}), "between steps"));
+}
+
+// DeepSpeed, issue 1465: a product keeps a view of its weight, unless its layer is recomputed.
+TEST(DeepSpeedBuckets, OfStage3HoldWhatWasGatheredUntilTheBackwardPass) {
+  const RunKeys stage3 = {{"communication.engine", "deepspeed"}, {"parallel.zero", "3"}};
+  EXPECT_EQ(bucket(rank(stage3), "gathered weights"), 2 * kParameters);
+  EXPECT_EQ(bucket(rank(with(stage3, {{"train.recompute", "full"}})), "gathered weights"), 2 * 1e9);
 }
 
 // The fp32 copy of 16-bit gradients, of the shard.

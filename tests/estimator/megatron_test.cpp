@@ -154,7 +154,7 @@ TEST(Megatron, EchoesArgumentsItDoesNotKnow) {
   Result<TrainingRun> run = read_megatron(given);
   ASSERT_TRUE(run.ok());
   const auto mentions = [&](std::string_view key) {
-    return std::any_of(run->assumptions.begin(), run->assumptions.end(),
+    return std::any_of(run->notes.assumptions.begin(), run->notes.assumptions.end(),
                        [&](const std::string& text) { return text.find(key) != std::string::npos; });
   };
   EXPECT_TRUE(mentions("brand-new-flag"));

@@ -25,11 +25,12 @@ TEST_P(PublishedModel, HasItsParameters) {
   Result<RunKeys> keys = read_model_json(GetParam().config);
   ASSERT_TRUE(keys.ok()) << keys.status().text();
   KeyValues values(keys.value());
-  std::vector<std::string> assumptions;
-  Result<Model> model = read_hugging_face(values, "model.", assumptions);
+  Notes notes;
+  Result<Model> model = read_hugging_face(values, "model.", notes);
   ASSERT_TRUE(model.ok()) << model.status().text();
   EXPECT_EQ(total_parameters(model.value()), GetParam().parameters);
-  EXPECT_TRUE(assumptions.empty());
+  EXPECT_TRUE(notes.assumptions.empty());
+  EXPECT_TRUE(notes.warnings.empty());
 }
 
 constexpr Published
@@ -75,7 +76,7 @@ constexpr Published
              R"({"model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 51200})"},
             {"Phi3Mini", 3821079552,
              R"({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064})"},
-            {"DeepseekV3", 671026419200,
+            {"DeepseekV3", 671026404352,
              R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})"},
             {"GptOss20b", 20914757184,
              R"({"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": true})"},
@@ -113,7 +114,7 @@ TEST(PredictionLayers, AreCountedWhereTheyAreTrained) {
   Result<RunKeys> keys = read_model_json(published->config);
   ASSERT_TRUE(keys.ok());
   keys.value()["model.num_nextn_predict_layers"] = "1";
-  std::vector<std::string> notes;
+  Notes notes;
   const auto total = [&] {
     KeyValues values(keys.value());
     Result<Model> model = read_hugging_face(values, "model.", notes);
@@ -121,12 +122,12 @@ TEST(PredictionLayers, AreCountedWhereTheyAreTrained) {
     return total_parameters(model.value());
   };
   EXPECT_EQ(total(), published->parameters);
-  EXPECT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes.assumptions.size(), 1u);
   keys.value()["model.train_prediction_layers"] = "true";
   const int64_t h = 7168;
   const int64_t attention =
       1536 * (h + 128 * 192 + 1) + h * (512 + 64) + 512 * (128 * 256 + 1) + 128 * 128 * h;
-  const int64_t experts = 257 * 3 * h * 2048 + 256 * (h + 1);
+  const int64_t experts = 257 * 3 * h * 2048 + 256 * h;
   EXPECT_EQ(total() - published->parameters, attention + experts + 2 * h + 2 * h * h + 3 * h);
   EXPECT_NEAR(static_cast<double>(total() - published->parameters), 11.5e9, 0.2e9);
 }
@@ -137,9 +138,28 @@ TEST(CompositeModel, SaysThatItsLanguagePartIsCounted) {
           "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}, "vision_config": {"hidden_size": 32}})");
   ASSERT_TRUE(keys.ok());
   KeyValues values(keys.value());
-  std::vector<std::string> notes;
+  Notes notes;
   ASSERT_TRUE(read_hugging_face(values, "model.", notes).ok());
-  EXPECT_EQ(notes, std::vector<std::string>{"text_config: the language part is counted and no other"});
+  EXPECT_EQ(notes.assumptions,
+            std::vector<std::string>{"text_config: the language part is counted and no other"});
+}
+
+TEST(CompositeModel, WhoseLanguagePartIsAFractionIsRefused) {
+  Result<RunKeys> keys = read_model_json(
+      R"({"model_type": "blip-2", "text_config": {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "ffn_dim": 128, "vocab_size": 1000}})");
+  ASSERT_TRUE(keys.ok());
+  const auto read = [&] {
+    KeyValues values(keys.value());
+    Notes notes;
+    return read_hugging_face(values, "model.", notes).status().text();
+  };
+  EXPECT_EQ(read(),
+            "model_type 'blip-2' is not modelled; `spillway trace-model` or `spillway dryrun` take the "
+            "figures from its "
+            "own code, and --as opt counts its language part alone");
+  keys.value()["model.read_as"] = "opt";
+  EXPECT_EQ(read(), "");
 }
 
 TEST(MixedExperts, ByAListOfLayersAreRefused) {
@@ -148,7 +168,7 @@ TEST(MixedExperts, ByAListOfLayersAreRefused) {
           "intermediate_size": 128, "vocab_size": 1000, "num_experts": 4, "mlp_only_layers": [0]})");
   ASSERT_TRUE(keys.ok());
   KeyValues values(keys.value());
-  std::vector<std::string> notes;
+  Notes notes;
   Result<Model> model = read_hugging_face(values, "model.", notes);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().text(), "model.mlp_only_layers: '[0]' is not modelled; allowed: []");
@@ -162,26 +182,50 @@ TEST(LearnedPositions, OfAFileThatDoesNotSayAreTheTypes) {
                                   "vocab_size": 100})";
     Result<RunKeys> keys = read_model_json(config);
     KeyValues values(keys.value());
-    std::vector<std::string> assumptions;
-    return read_hugging_face(values, "model.", assumptions).value().positions;
+    Notes notes;
+    return read_hugging_face(values, "model.", notes).value().positions;
   };
   EXPECT_EQ(positions("gpt2"), 1024);
   EXPECT_EQ(positions("bert"), 512);
 }
 
-TEST(UnknownModel, IsReadByItsGenericKeysAndSaysSo) {
-  Result<RunKeys> keys = read_model_json(
-      R"({"model_type": "newcomer", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "intermediate_size": 128, "vocab_size": 1000})");
+constexpr const char* kNewcomer =
+    R"({"model_type": "newcomer", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 128, "vocab_size": 1000, "mamba_d_state": 16, "moe_num_experts": 8,
+        "is_encoder_decoder": false, "layer_types": ["full_attention", "sliding_attention"]})";
+
+TEST(UnknownModel, IsRefusedByItsType) {
+  const auto complaint = [](const char* config) {
+    Result<RunKeys> keys = read_model_json(config);
+    KeyValues values(keys.value());
+    Notes notes;
+    return read_hugging_face(values, "model.", notes).status().text();
+  };
+  EXPECT_EQ(complaint(kNewcomer),
+            "model_type 'newcomer' is not modelled; `spillway trace-model` or `spillway dryrun` take the "
+            "figures from "
+            "its own code, and --as llama counts a Llama of its sizes");
+  EXPECT_EQ(complaint(R"({"model_type": "lama"})")
+                .rfind("model_type 'lama' is not modelled; did you mean 'llama'?", 0),
+            0u);
+  EXPECT_EQ(complaint(R"({"hidden_size": 4})").rfind("model.model_type: missing", 0), 0u);
+}
+
+TEST(UnknownModel, IsReadAsAnotherWhereThatIsAskedFor) {
+  Result<RunKeys> keys = read_model_json(kNewcomer);
   ASSERT_TRUE(keys.ok());
+  keys.value()["model.read_as"] = "llama";
   KeyValues values(keys.value());
-  std::vector<std::string> assumptions;
-  Result<Model> model = read_hugging_face(values, "model.", assumptions);
-  ASSERT_TRUE(model.ok());
+  Notes notes;
+  Result<Model> model = read_hugging_face(values, "model.", notes);
+  ASSERT_TRUE(model.ok()) << model.status().text();
   // Two tables, two layers of 4 h^2 + 3 h f + 2 h, and the final norm.
   EXPECT_EQ(total_parameters(model.value()), 2 * 64'000 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64);
-  ASSERT_EQ(assumptions.size(), 1u);
-  EXPECT_NE(assumptions.front().find("newcomer"), std::string::npos);
+  EXPECT_EQ(notes.warnings,
+            (std::vector<std::string>{
+                "model_type 'newcomer' is read as 'llama': its parameters and activations are that type's",
+                "model.mamba_d_state: not read: what it changes is not in the figures",
+                "model.moe_num_experts: not read: what it changes is not in the figures"}));
 }
 
 // Megatron-LM's padded table and layer norms, counted by hand for 2 layers of 8 wide.

@@ -124,6 +124,40 @@ void add_deepspeed(Figures& out) {
                  (stage3 + kParameters * 2 / 8 + 4 * 32e6) / kGiB, 0.002, ""});
 }
 
+// --- DeepSpeedExamples, training/bf16_master_weight: 32 layers of 4096 on four H100, one sample of 512
+// tokens, checkpointed, stage 3.
+
+void add_deepspeed_example(Figures& out) {
+  constexpr const char* kSource = "D. DeepSpeedExamples, bf16_master_weight";
+  const RunKeys model = {{"model.model_type", "gpt2"},
+                         {"model.n_embd", "4096"},
+                         {"model.n_layer", "32"},
+                         {"model.n_head", "32"},
+                         {"model.n_positions", "512"},
+                         {"model.vocab_size", "50257"},
+                         {"model.tie_word_embeddings", "false"},
+                         {"model.lm_head_bias", "true"},
+                         {"parallel.gpus", "4"},
+                         {"train.sequence", "512"},
+                         {"train.recompute", "full"},
+                         {"overhead.workspace", "0"}};
+  constexpr const char* kZero =
+      R"("zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": 5e7},
+                                   "train_micro_batch_size_per_gpu": 1)";
+  const auto add = [&](const char* what, const char* precision, double allocated, double peak) {
+    const std::string json = fmt::format("{{{}, {}}}", precision, kZero);
+    const RankClass rank = must_estimate(must_read(with(model, read_deepspeed_json(json, 4).value()))).peak();
+    out.push_back({kSource, fmt::format("{}, between steps", what), "GiB", allocated,
+                   rank.steady_bytes / kGiB, 0.01, "small tensors stay gathered"});
+    out.push_back({kSource, fmt::format("{}, peak", what), "GiB", peak, rank.peak_bytes / kGiB, 0.03,
+                   "the step casts its groups of gradients one after another"});
+  };
+  add("fp32 copies", R"("bf16": {"enabled": true})", 25.74, 31.38);
+  add("16-bit copies and states",
+      R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true})",
+      16.17, 18.93);
+}
+
 // --- torchtune's README: Llama-3.2-3B on an A100, pure bf16, batch 2 of 4096 packed tokens, peak active.
 
 double peak_gib(const RunKeys& keys) {
@@ -249,6 +283,7 @@ std::vector<PublishedFigure> published_figures() {
   add_zero(out);
   add_korthikanti(out);
   add_deepspeed(out);
+  add_deepspeed_example(out);
   add_torchtune(out);
   add_torchtitan(out);
   add_guide(out);

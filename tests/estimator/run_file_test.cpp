@@ -30,7 +30,7 @@ TEST(RunFile, IsReadWithEveryDefaultEchoed) {
   ASSERT_TRUE(run.ok()) << run.status().text();
   EXPECT_EQ(run->training.micro_batch, 2);
   EXPECT_EQ(run->model.towers.back().sequence, 256);
-  const auto& assumed = run->assumptions;
+  const auto& assumed = run->notes.assumptions;
   for (const char* line :
        {"train.optimizer = adamw", "train.norm_in_fp32 = false", "model.num_key_value_heads = 8",
         "model.head_dim = 64", "model.tie_word_embeddings = false", "overhead.workspace = 32MiB"})
@@ -51,17 +51,20 @@ INSTANTIATE_TEST_SUITE_P(
     Values, BadRunFile,
     testing::Values(
         Bad{"unknown_key", "[train]\nmicrobatch = 2\n",
-            "train.microbatch: not known; allowed: the keys listed in docs/estimate.md"},
+            "train.microbatch: not known; allowed: the keys listed in docs/estimate.md; did you mean "
+            "'train.micro_batch'?"},
         Bad{"negative", "[train]\nmicro_batch = -1\n",
             "train.micro_batch: '-1' is not allowed; allowed: whole numbers from 1 to 1048576"},
         Bad{"not_a_number", "[train]\ndropout = nan\n",
             "train.dropout: 'nan' is not allowed; allowed: numbers from 0 to 1"},
         Bad{"absurd", "[parallel]\ngpus = 99999999999\n",
             "parallel.gpus: '99999999999' is not allowed; allowed: whole numbers from 1 to 1048576"},
-        Bad{"choice", "[train]\noptimizer = 'adam'\n",
-            "train.optimizer: 'adam' is not allowed; allowed: adamw, adamw8bit, adam-mini, adafactor, lion, "
+        Bad{"choice", "[train]\noptimizer = 'adamv'\n",
+            "train.optimizer: 'adamv' is not allowed; allowed: adamw, adamw8bit, adam-mini, adafactor, lion, "
             "muon, "
-            "sgd-momentum, sgd"},
+            "sgd-momentum, sgd; did you mean 'adamw'?"},
+        Bad{"twice", "[train]\nmicro_batch = 2\nbatch_size = 4\n",
+            "train.micro_batch: says the same as train.batch_size; allowed: one of them"},
         Bad{"sizes", "[parallel]\ngpus = 8\ntensor = 3\n",
             "parallel.gpus: '8' is not allowed; allowed: multiples of parallel.tensor 3 x parallel.pipeline "
             "1 x "
@@ -105,7 +108,9 @@ INSTANTIATE_TEST_SUITE_P(
 // A key of [model] that nothing is read from would change nothing, silently.
 TEST(RunFile, RefusesAKeyOfTheModelThatIsNone) {
   EXPECT_EQ(complaint(std::string(kModel) + "num_key_value_head = 2\n"),
-            "model.num_key_value_head: not known; allowed: the keys that give this type of model its size");
+            "model.num_key_value_head: not known; allowed: the keys that give this type of model its size; "
+            "did you mean "
+            "'model.num_key_value_heads'?");
   EXPECT_EQ(complaint(std::string(kModel) + "num_key_value_heads = 2\n"), "");
 }
 
@@ -172,8 +177,9 @@ TEST(DeepSpeedFile, LeavesToTheDefaultWhatATrainerFillsIn) {
   ASSERT_TRUE(keys.ok()) << keys.status().text();
   EXPECT_EQ(keys->count("train.precision") + keys->count("train.micro_batch"), 0u);
   const TrainingRun run = must_read(with(llama32_3b(), keys.value()));
-  EXPECT_NE(std::find(run.assumptions.begin(), run.assumptions.end(), "train.precision = bf16-mixed"),
-            run.assumptions.end());
+  EXPECT_NE(
+      std::find(run.notes.assumptions.begin(), run.notes.assumptions.end(), "train.precision = bf16-mixed"),
+      run.notes.assumptions.end());
 }
 
 TEST(DeepSpeedFile, NamesWhatIsNotModelled) {
@@ -190,8 +196,70 @@ TEST(DeepSpeedFile, NamesWhatIsNotModelled) {
       "zero_optimization.offload_param: not allowed below zero_optimization.stage 3; allowed: device none");
   EXPECT_EQ(refused(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}})"),
             "zero_optimization.offload_optimizer.device: 'disk' is not allowed; allowed: none, cpu, nvme");
-  EXPECT_EQ(refused(R"({"optimizer": {"type": "OneBitAdam"}})"),
-            "optimizer.type: 'OneBitAdam' is not modelled; allowed: Adam, AdamW, Lion, Muon, SGD");
+  EXPECT_EQ(
+      refused(R"({"optimizer": {"type": "OneBitAdam"}})"),
+      "optimizer.type: 'OneBitAdam' is not modelled; allowed: Adam, AdamW, Lamb, Adagrad, Lion, Muon, SGD");
+  EXPECT_EQ(
+      refused(
+          R"({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}})"),
+      "compression_training.weight_quantization.shared_parameters.enabled is not modelled: weights are "
+      "pruned or "
+      "quantised");
+  EXPECT_EQ(refused(R"({"moe": {"enabled": true, "ep_size": 4}})").rfind("moe.e", 0), 0u);
+  EXPECT_EQ(refused(R"({"data_types": {"grad_accum_dtype": "fp8"}})"),
+            "data_types.grad_accum_dtype: 'fp8' is not allowed; allowed: fp32, fp16, bf16");
+  EXPECT_EQ(refused(R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})"),
+            "bf16.bf16_optimizer_states: 'true' is not allowed without bf16.bf16_master_weights_and_grads");
+}
+
+TEST(DeepSpeedFile, SaysWhatIsKeptInSixteenBits) {
+  const auto keys = [](const char* json) { return read_deepspeed_json(json).value(); };
+  RunKeys half = keys(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true,
+                                   "bf16_optimizer_states": true}})");
+  EXPECT_EQ(half["train.master_weights"] + half["train.optimizer_states"], "samesame");
+  half = keys(R"({"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}})");
+  EXPECT_EQ(half["train.master_weights"] + half["train.optimizer_states"], "samesame");
+  // Weights, gradients, copy and two moments of two bytes each.
+  const TrainingRun run = must_read(with(llama32_3b(), half));
+  const ElementBytes bytes = element_bytes(run.training, run.framework);
+  EXPECT_EQ(bytes.weight + bytes.gradient + bytes.master + bytes.moments, 10);
+  EXPECT_EQ(keys(R"({"data_types": {"grad_accum_dtype": "fp32"}})").at("train.gradients"), "fp32");
+  EXPECT_EQ(keys(R"({"torch_autocast": {"enabled": true, "dtype": "torch.bfloat16"}})").at("train.precision"),
+            "autocast");
+  EXPECT_EQ(keys(R"({"bf16": {"enabled": true}, "torch_autocast": {"enabled": true}})").at("train.precision"),
+            "bf16-mixed");
+}
+
+TEST(DeepSpeedFile, SaysHowSequencesAndMatricesAreDivided) {
+  const RunKeys keys =
+      read_deepspeed_json(R"({"sequence_parallel_size": 4, "tensor_parallel": {"autotp_size": 2}})").value();
+  EXPECT_EQ(keys.at("parallel.context"), "4");
+  EXPECT_EQ(keys.at("parallel.tensor"), "2");
+}
+
+TEST(DeepSpeedFile, SgdHasAStateOnlyWithMomentum) {
+  const auto optimizer = [](const char* json) {
+    return read_deepspeed_json(json).value().at("train.optimizer");
+  };
+  EXPECT_EQ(optimizer(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.1}}})"), "sgd");
+  EXPECT_EQ(optimizer(R"({"optimizer": {"type": "sgd", "params": {"momentum": 0.9}}})"), "sgd-momentum");
+}
+
+TEST(DeepSpeedFile, NamesKeysThatAreNone) {
+  const auto warnings = [](const char* json) {
+    return must_read(with(llama32_3b(), read_deepspeed_json(json).value())).notes.warnings;
+  };
+  EXPECT_EQ(
+      warnings(
+          R"({"gradient_acumulation_steps": 4, "zero_optimization": {"stage": 2, "overlap_com": true}})"),
+      (std::vector<std::string>{
+          "gradient_acumulation_steps: not a key of DeepSpeed's, which passes over it; did you mean "
+          "'gradient_accumulation_steps'?",
+          "zero_optimization.overlap_com: not a key of DeepSpeed's, which passes over it; did you mean "
+          "'overlap_comm'?"}));
+  EXPECT_EQ(warnings(R"({"communication_data_type": "fp32"})").size(), 1u);
+  EXPECT_TRUE(
+      warnings(R"({"gradient_clipping": 1.0, "wandb": {"enabled": true}, "steps_per_print": 10})").empty());
 }
 
 TEST(TorchtitanFile, BecomesTheSameKeys) {
@@ -215,6 +283,11 @@ TEST(TorchtitanFile, BecomesTheSameKeys) {
   std::string selective = job;
   selective.replace(selective.find("'full'"), 6, "'selective'\nselective_ac_option = 'op'");
   EXPECT_EQ(read_torchtitan_toml(selective, 8)->at("train.recompute"), "operators");
+  EXPECT_TRUE(run.notes.warnings.empty());
+  EXPECT_EQ(
+      must_read(read_torchtitan_toml(job + "[compile]\nenable = true\n[training2]\nx = 3\n", 16).value())
+          .notes.warnings,
+      std::vector<std::string>{"compile.enable: not read: what it changes is not in the figures"});
   std::string converted = job;
   converted.replace(converted.find("flavor"), 0, "converters = ['float8']\n");
   EXPECT_EQ(read_torchtitan_toml(converted, 8).status().text(),

@@ -9,13 +9,6 @@
 namespace spillway::estimator::test {
 namespace {
 
-TEST(GpuMemory, IsANameOrASize) {
-  EXPECT_EQ(gpu_memory("h100-80").value().bytes, 81559.0 * (1 << 20));
-  EXPECT_EQ(gpu_memory("24GiB").value().bytes, 24.0 * (1 << 30));
-  for (const char* bad : {"", "h100", "24", "24GB", "-1GiB", "nanGiB", "GiB", "1e30GiB"})
-    EXPECT_FALSE(gpu_memory(bad).ok()) << bad;
-}
-
 TEST(Verdict, IsTightUnderATenth) {
   const GpuMemory gpu{"100", 100};
   EXPECT_EQ(verdict(90, gpu), Verdict::kFits);

@@ -1,0 +1,24 @@
+// Memory of GPUs as CUDA gives it to a process, which is less than nvidia-smi shows and than cards are named
+// after.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "driver/status.h"
+
+namespace spillway::estimator {
+
+struct GpuMemory {
+  std::string name;
+  double bytes = 0;
+};
+
+// A name of the table ("h100-80", "a100-40"), as people and nvidia-smi write it ("H100", "NVIDIA H100 80GB
+// HBM3", "4090"), or a size ("24GiB"; "24GB" is 24e9 bytes). The name that comes back is the table's.
+Result<GpuMemory> gpu_memory(const std::string& text);
+
+// What a name that means several was taken for; empty where it means one.
+std::string gpu_ambiguity(const std::string& text);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,218 @@
+#include "estimator/inputs/described_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "estimator/inputs/hugging_face_heads.h"
+#include "estimator/inputs/key_expression.h"
+
+namespace spillway::estimator {
+namespace {
+
+constexpr int64_t kMostLayers = 10000;
+constexpr int64_t kMostElements = int64_t{1} << 46;
+
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(at), text.size());
+    if (end > 0) out.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return out;
+}
+
+// A block of a layer: what it is, its sizes, and in which layers it is.
+struct BlockLine {
+  std::string_view kind;
+  std::map<std::string_view, std::string_view> sizes = {};
+  std::string_view condition = "1";
+};
+
+BlockLine block_line(const std::vector<std::string_view>& words) {
+  BlockLine out{words.front()};
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (words[i] == "if" && i + 1 < words.size()) {
+      out.condition = words[++i];
+    } else if (const size_t equals = words[i].find('='); equals != std::string_view::npos) {
+      out.sizes[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+    }
+  }
+  return out;
+}
+
+class Describer {
+ public:
+  Describer(KeyValues& values, const std::string& prefix, Notes& notes)
+      : values_(values), prefix_(prefix), notes_(notes), in_(values, prefix) {
+    in_.set("layer", 0);
+    in_.set("labels", label_count(values, prefix));
+    model_.tied = false;
+    model_.vocabulary_head = false;
+  }
+
+  Model build(std::string_view description) {
+    wanted_ = class_name(values_, prefix_);
+    for (const std::string_view line : split(description, '\n')) statement(split(line, ' '));
+    finish_layers();
+    if (!wanted_.empty() && !found_class_) {
+      notes_.warnings.push_back(fmt::format(
+          "architectures: '{}' is not modelled: the usual class of its type is counted", wanted_));
+    }
+    if (!model_.vocabulary_head) model_.tied = true;
+    return std::move(model_);
+  }
+
+ private:
+  void statement(const std::vector<std::string_view>& words) {
+    const std::string_view what = words.front();
+    if (words.size() < 2) return;
+    if (what == "let") {
+      in_.define(words[1], words[2]);
+    } else if (what == "tower") {
+      finish_layers();
+      model_.towers.push_back({});
+      model_.towers.back().name = words[1];
+      model_.towers.back().sequence = std::max<int64_t>(1, value(words[2]));
+      model_.towers.back().fixed = words.size() > 3;
+    } else if (what == "layers") {
+      finish_layers();
+      layers_ = value(words[1]);
+      if (layers_ > kMostLayers) {
+        values_.complain(fmt::format("{}{}: '{}' is not allowed; allowed: up to {} layers", prefix_, words[1],
+                                     layers_, kMostLayers));
+        layers_ = 1;
+      }
+    } else if (what == "class") {
+      set_class(words);
+    } else if (what == "refuse") {
+      if (value(words[1]) != 0)
+        values_.complain(fmt::format("{}{}: '{}' is not modelled for this type", prefix_, words[2],
+                                     values_.text(prefix_ + std::string(words[2]), "")));
+    } else if (what == "warn") {
+      if (value(words[1]) != 0)
+        notes_.warnings.push_back(fmt::format("{}", fmt::join(words.begin() + 2, words.end(), " ")));
+    } else if (what == "passes") {
+      for (size_t i = 1; i < words.size(); ++i) values_.text(prefix_ + std::string(words[i]), "");
+    } else if (layers_ >= 0) {
+      blocks_.push_back(block_line(words));
+    } else {
+      set_size(what, value(words[1]));
+    }
+  }
+
+  void set_size(std::string_view what, int64_t size) {
+    if (what == "hidden") model_.hidden = std::max<int64_t>(1, size);
+    if (what == "embedding") model_.embedding = size;
+    if (what == "vocabulary") model_.vocabulary = size;
+    if (what == "tied") model_.tied = size != 0;
+    if (what == "positions") model_.positions = size;
+    if (what == "segments") model_.token_types = size;
+    if (what == "bias") bias_ = size != 0;
+    if (what == "input") model_.towers.back().input_parameters = size;
+    if (what == "norm") model_.towers.back().final_norm_parameters = size;
+  }
+
+  // "class ENDING PARAMETERS [vocabulary]": the first is the usual one.
+  void set_class(const std::vector<std::string_view>& words) {
+    const std::string_view ending = words[1];
+    const bool is_it =
+        wanted_.size() >= ending.size() && wanted_.substr(wanted_.size() - ending.size()) == ending;
+    if (found_class_ || (seen_class_ && !is_it)) return;
+    seen_class_ = true;
+    found_class_ = is_it;
+    model_.head_parameters = value(words[2]);
+    model_.vocabulary_head = words.size() > 3;
+    model_.output_bias = model_.vocabulary_head && bias_;
+  }
+
+  int64_t value(std::string_view expression) { return in_.evaluate(expression); }
+
+  void finish_layers() {
+    for (int64_t i = 0; i < layers_; ++i) {
+      in_.set("layer", i);
+      Layer layer;
+      for (const BlockLine& line : blocks_) {
+        if (value(line.condition) != 0) layer.push_back(block(line));
+      }
+      model_.towers.back().layers.push_back(std::move(layer));
+    }
+    in_.set("layer", 0);
+    layers_ = -1;
+    blocks_.clear();
+  }
+
+  int64_t size(const BlockLine& line, const char* name, int64_t otherwise = 0) {
+    const auto found = line.sizes.find(name);
+    return found == line.sizes.end() ? otherwise : value(found->second);
+  }
+
+  Block block(const BlockLine& line) {
+    if (line.kind == "attention") return attention(line);
+    if (line.kind == "mlp")
+      return Mlp{std::max<int64_t>(1, size(line, "ffn")), size(line, "gated") != 0, size(line, "bias") != 0,
+                 size(line, "norm")};
+    if (line.kind == "experts") return experts(line);
+    return Mixer{size(line, "matrix"), size(line, "other"), size(line, "norm"), size(line, "saved")};
+  }
+
+  Attention attention(const BlockLine& line) {
+    const int64_t heads = std::max<int64_t>(1, size(line, "heads"));
+    Attention out{heads, std::max<int64_t>(1, size(line, "kv", heads)),
+                  std::max<int64_t>(1, size(line, "dim", model_.hidden / heads))};
+    const int64_t bias = size(line, "bias");
+    out.query_key_value_bias = size(line, "qkv_bias", bias) != 0;
+    out.output_bias = size(line, "out_bias", bias) != 0;
+    out.norm_parameters = size(line, "norm");
+    out.head_norm_parameters = size(line, "head_norms");
+    out.extra_parameters = size(line, "extra");
+    out.cross = size(line, "cross") != 0;
+    if (line.sizes.count("kv_rank") != 0) {
+      out.latent = LatentAttention{size(line, "q_rank"), size(line, "kv_rank"), size(line, "nope"),
+                                   size(line, "rope"), size(line, "value")};
+      out.head_norm_parameters = out.latent->query_rank + out.latent->key_value_rank;
+    }
+    return out;
+  }
+
+  Experts experts(const BlockLine& line) {
+    Experts out;
+    out.count = size(line, "count");
+    out.top_k = std::max<int64_t>(1, size(line, "top"));
+    out.ffn = std::max<int64_t>(1, size(line, "ffn"));
+    out.shared_ffn = size(line, "shared");
+    out.gated = size(line, "gated", 1) != 0;
+    out.bias = size(line, "bias") != 0;
+    out.router_bias = size(line, "router_bias") != 0;
+    out.shared_gate = size(line, "shared_gate") != 0;
+    out.norm_parameters = size(line, "norm");
+    return out;
+  }
+
+  KeyValues& values_;
+  const std::string& prefix_;
+  Notes& notes_;
+  KeyExpressions in_;
+  Model model_ = {};
+  std::vector<BlockLine> blocks_ = {};
+  int64_t layers_ = -1;  // of the group that is being described; negative: none is
+  std::string wanted_ = {};
+  bool found_class_ = false, seen_class_ = false, bias_ = false;
+};
+
+}  // namespace
+
+Model read_described(KeyValues& values, const std::string& prefix, std::string_view description,
+                     Notes& notes) {
+  Model model = Describer(values, prefix, notes).build(description);
+  if (model.towers.empty() || model.towers.back().layers.empty())
+    values.complain(fmt::format("{}layers: '0' is not allowed; allowed: numbers from 1", prefix));
+  if (model.vocabulary > KeyValues::kMostEntries || model.head_parameters > kMostElements)
+    values.complain(fmt::format("{}vocab_size: more than any machine holds", prefix));
+  return model;
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,304 @@
+// Decoders: with state spaces, linear attention, convolutions, and what else no family has.
+// model_descriptions.h says how they are written.
+#include "estimator/inputs/model_descriptions.h"
+
+namespace spillway::estimator {
+
+const std::vector<std::string_view>& decoder_descriptions() {
+  static const std::vector<std::string_view> kAll = {
+      R"(types mamba falcon_mamba
+let h hidden_size
+let i if(has(intermediate_size),intermediate_size:0,expand:2*h)
+let n state_size:16
+let r if(is(time_step_rank,auto),ceil(h,16),time_step_rank)
+let b use_bias:0
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:1
+tower decoder 2048
+norm h
+layers num_hidden_layers|n_layer
+mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(conv_kernel:4+use_conv_bias:1)+i*n+2*i+b*(2*i+h) norm=h saved=6*i+r+2*n
+class ForCausalLM 0 vocabulary
+class Model 0
+passes expand
+)",
+      R"(types mamba2
+let h hidden_size
+let i expand:2*h
+let s 2*n_groups:8*state_size:128
+let b use_bias:0
+let wide 2*i+s+num_heads
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+tower decoder 2048
+norm h
+layers num_hidden_layers
+mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*num_heads+i+b*(wide+h) norm=h saved=5*i+s+num_heads
+class ForCausalLM 0 vocabulary
+class Model 0
+passes head_dim time_step_rank
+)",
+      R"(types jamba
+let h hidden_size
+let i mamba_expand:2*h
+let n mamba_d_state:16
+let r if(is(mamba_dt_rank,auto),ceil(h,16),mamba_dt_rank)
+let attends layer%attn_layer_period==attn_layer_offset
+let routes (num_experts>1)*(layer%expert_layer_period==expert_layer_offset)
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+tower decoder max_position_embeddings:4096
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=num_key_value_heads norm=h if attends
+mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(mamba_d_conv:4+mamba_conv_bias:1)+i*n+2*i+r+2*n+mamba_proj_bias:0*(2*i+h) norm=h saved=6*i+r+2*n if 1-(attends)
+experts count=num_experts top=num_experts_per_tok ffn=intermediate_size norm=h if routes
+mlp ffn=intermediate_size gated=1 norm=h if 1-routes
+class ForCausalLM 0 vocabulary
+class ForSequenceClassification labels*h
+class Model 0
+passes layer_types layers_block_type use_mamba_kernels layers_num_experts
+)",
+      R"(types bamba falcon_h1 granitemoehybrid
+let h hidden_size
+let parallel is(model_type,falcon_h1)
+let routed is(model_type,granitemoehybrid)
+let i if(has(mamba_d_ssm),mamba_d_ssm:0,mamba_expand:2*h)
+let s 2*mamba_n_groups:1*mamba_d_state:256
+let heads mamba_n_heads
+let wide 2*i+s+heads
+let inside if(parallel,i*mamba_rms_norm:0,i)
+let listed at(layer_types|layers_block_type,full_attention,attention)
+let attends if(parallel,1,if(routed,listed,in(attn_layer_indices)))
+let mixes if(parallel,1,1-attends)
+let experts_there if(routed,num_local_experts:0>0,0)
+let shared if(routed,shared_intermediate_size:1024,0)
+let ffn if(routed,shared,intermediate_size)
+let b mamba_proj_bias:0
+let out_b if(parallel,projectors_bias:0,b)
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+tower decoder max_position_embeddings:4096
+norm h
+layers num_hidden_layers
+mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+mamba_conv_bias:1)+3*heads+inside+b*wide+out_b*h norm=h saved=5*i+s+heads if mixes
+attention heads=num_attention_heads kv=num_key_value_heads:num_attention_heads dim=head_dim:(h/num_attention_heads) bias=attention_bias:0 norm=if(parallel,0,h) if attends
+experts count=num_local_experts top=num_experts_per_tok ffn=intermediate_size shared=shared norm=h if experts_there
+mlp ffn=ffn gated=1 bias=if(routed,0,mlp_bias:0) norm=h if 1-experts_there
+class ForCausalLM 0 vocabulary
+class Model 0
+passes num_attention_heads num_key_value_heads head_dim attention_bias mamba_chunk_size mamba_d_head mamba_expand layer_types layers_block_type num_experts_per_tok intermediate_size num_logits_to_keep attn_rotary_emb mamba_norm_before_gate mamba_use_mlp mlp_expansion_factor
+)",
+      R"(types lfm2
+let h hidden_size
+let told block_ff_dim|intermediate_size
+let adjusts block_auto_adjust_ff_dim:1
+let raw if(adjusts,2*told/3,told)
+let ffn if(adjusts,block_multiple_of:256*ceil(raw,block_multiple_of:256),told)
+let attends at(layer_types,full_attention)
+let b conv_bias:0
+let dims h/num_attention_heads
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings|tie_embedding:1
+refuse block_ffn_dim_multiplier:1!=1 block_ffn_dim_multiplier
+tower decoder max_position_embeddings:128000
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=num_key_value_heads dim=dims head_norms=2*dims norm=h if attends
+mixer matrix=h*3*h+h*h other=h*conv_L_cache:3+b*(h+3*h+h) norm=h saved=5*h if 1-attends
+mlp ffn=ffn gated=1 norm=h
+class ForCausalLM 0 vocabulary
+class Model 0
+passes conv_L_cache num_attention_heads num_key_value_heads full_attn_idxs conv_dim conv_dim_out block_dim conv_use_xavier_init block_norm_eps block_use_swiglu block_use_xavier_init num_heads
+)",
+      R"(types nemotron_h
+let h hidden_size
+let i mamba_num_heads*mamba_head_dim
+let s 2*n_groups:8*ssm_state_size:128
+let heads mamba_num_heads
+let wide 2*i+s+heads
+let b mamba_proj_bias|use_bias:0
+let shared n_shared_experts:1*moe_shared_expert_intermediate_size
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+refuse 1-has(layers_block_type) hybrid_override_pattern
+refuse has(moe_latent_size) moe_latent_size
+tower decoder max_position_embeddings:4096
+norm h
+layers count(layers_block_type)
+mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads if at(layers_block_type,linear_attention,mamba)
+attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type,full_attention,attention)
+experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type,moe)
+mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type,mlp)
+class ForCausalLM 0 vocabulary
+class Model 0
+passes moe_shared_expert_overlap mtp_layers_block_type expand chunk_size num_hidden_layers intermediate_size mlp_bias n_routed_experts num_experts_per_tok moe_intermediate_size use_mamba_kernels num_attention_heads num_key_value_heads head_dim mamba_hidden_act n_shared_experts use_bias
+)",
+      R"(types qwen3_next qwen3_5_text qwen3_5_moe_text
+let h hidden_size
+let dims head_dim:256
+let q num_attention_heads*dims
+let keys linear_num_key_heads*linear_key_head_dim
+let vals linear_num_value_heads*linear_value_head_dim
+let vh linear_num_value_heads
+let attends at(layer_types,full_attention)
+let routes if(is(model_type,qwen3_5_text),0,(num_experts>0)*((layer+1)%decoder_sparse_step:1==0))
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+refuse count(mlp_only_layers) mlp_only_layers
+tower decoder max_position_embeddings:32768
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=num_key_value_heads dim=dims bias=attention_bias:0 head_norms=2*dims extra=attention_bias:0*q norm=h if attends
+mixer matrix=h*q saved=q if attends
+mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh if 1-attends
+experts count=num_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared_expert_intermediate_size:0 shared_gate=1 norm=h if routes
+mlp ffn=intermediate_size gated=1 norm=h if 1-routes
+class ForCausalLM 0 vocabulary
+class ForSequenceClassification labels*h
+class ForTokenClassification labels*(h+1)
+class ForQuestionAnswering 2*(h+1)
+class Model 0
+passes intermediate_size decoder_sparse_step full_attention_interval norm_topk_prob
+)",
+      R"(types ernie4_5_moe
+let h hidden_size
+let b use_bias:0
+let last if(is(moe_layer_end_index,-1),num_hidden_layers-1,moe_layer_end_index:(num_hidden_layers-1))
+let routes (layer>=moe_layer_start_index:1)*(layer<=last)*((layer+1)%moe_layer_interval:1==0)
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:1
+tower decoder max_position_embeddings:131072
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim:(h/num_attention_heads) bias=b norm=h
+experts count=moe_num_experts top=moe_k ffn=moe_intermediate_size shared=moe_num_shared_experts*moe_intermediate_size router_bias=1 norm=h if routes
+mlp ffn=intermediate_size gated=1 bias=b norm=h if 1-routes
+class ForCausalLM 0 vocabulary
+class Model 0
+refuse b use_bias
+passes moe_capacity moe_layer_end_index moe_norm_min
+)",
+      R"(types minimax
+let h hidden_size
+let dims head_dim:(h/num_attention_heads)
+let p num_attention_heads*dims
+let attends at(layer_types,full_attention)
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+tower decoder max_position_embeddings:4096
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=num_key_value_heads dim=dims norm=h if attends
+mixer matrix=h*3*p+p*h+h*p other=p norm=h saved=6*p if 1-attends
+experts count=num_local_experts top=num_experts_per_tok ffn=intermediate_size norm=h
+class ForCausalLM 0 vocabulary
+class ForSequenceClassification labels*h
+class ForTokenClassification labels*(h+1)
+class ForQuestionAnswering 2*(h+1)
+class Model 0
+)",
+      R"(types glm4_moe_lite kimi_linear
+let h hidden_size
+let kimi is(model_type,kimi_linear)
+let heads num_attention_heads
+let d linear_head_dim
+let p linear_num_heads*d
+let attends if(kimi,at(layer_types,full_attention),1)
+let routes at(mlp_layer_types,sparse)
+let qr if(has(q_lora_rank),q_lora_rank:0,0)
+let shared n_shared_experts|num_shared_experts*moe_intermediate_size
+let b attention_bias:0
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+refuse 1-has(mlp_layer_types) mlp_layer_types
+tower decoder max_position_embeddings|model_max_length:131072
+norm h
+layers num_hidden_layers
+attention heads=heads q_rank=qr kv_rank=kv_lora_rank nope=qk_nope_head_dim rope=qk_rope_head_dim value=v_head_dim out_bias=b extra=b*(qr+kv_lora_rank+qk_rope_head_dim) norm=h if attends
+mixer matrix=3*h*p+h*d+d*p+h*linear_num_heads+h*d+d*p+p*h other=3*p*linear_conv_kernel_dim:4+p+linear_num_heads+d norm=h saved=12*p if 1-attends
+experts count=n_routed_experts|num_experts top=num_experts_per_tok|num_experts_per_token ffn=moe_intermediate_size shared=shared norm=h if routes
+mlp ffn=intermediate_size gated=1 norm=h if 1-routes
+class ForCausalLM 0 vocabulary
+class Model 0
+passes head_dim num_key_value_heads first_k_dense_replace num_expert_group moe_renormalize qk_head_dim q_lora_rank num_nextn_predict_layers
+)",
+      R"(types apertus
+let h hidden_size
+let heads num_attention_heads
+let dims head_dim:(h/heads)
+let b attention_bias:0
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+tower decoder max_position_embeddings:4096
+norm h
+layers num_hidden_layers
+attention heads=heads kv=num_key_value_heads:heads dim=dims bias=b head_norms=2*dims norm=h
+mlp ffn=intermediate_size bias=mlp_bias:0 norm=h+2
+class ForCausalLM 0 vocabulary
+class ForTokenClassification labels*(h+1)
+class Model 0
+)",
+      R"(types bitnet
+let h hidden_size
+let heads num_attention_heads
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:0
+tower decoder max_position_embeddings:4096
+norm h
+layers num_hidden_layers
+attention heads=heads kv=num_key_value_heads:heads dim=head_dim:(h/heads) bias=attention_bias:0 extra=h norm=h
+mlp ffn=intermediate_size gated=1 norm=h+intermediate_size
+class ForCausalLM 0 vocabulary
+class Model 0
+)",
+      R"(types gemma4_text gemma3n_text
+let h hidden_size
+let third is(model_type,gemma3n_text)
+let n altup_num_inputs:4
+let r laurel_rank:64
+let full if(third,0,at(layer_types,full_attention))
+let dims if(full,global_head_dim:512,head_dim:256)
+let kv if(full,num_global_key_value_heads:num_key_value_heads,num_key_value_heads)
+let shared layer>=num_hidden_layers-num_kv_shared_layers:0
+let q num_attention_heads*dims
+let p hidden_size_per_layer_input:256
+let all num_hidden_layers*p
+let ffn if(third,each(intermediate_size),intermediate_size*(1+(shared)*use_double_wide_mlp:0))
+hidden h
+vocabulary vocab_size
+tied tie_word_embeddings:1
+refuse enable_moe_block:0 enable_moe_block
+refuse attention_k_eq_v:0 attention_k_eq_v
+refuse attention_bias:0 attention_bias
+warn (third)*(num_kv_shared_layers:0>0) num_kv_shared_layers: counted as transformers 5 does; before it these layers had keys and values of their own
+tower decoder max_position_embeddings:32768
+input vocab_size_per_layer_input:262144*all*(p>0)+h*all+p+if(third,2*(n-1)*h*h,0)
+norm h
+layers num_hidden_layers
+attention heads=num_attention_heads kv=kv dim=dims head_norms=2*dims norm=2*h if 1-(shared)
+mixer matrix=2*h*q other=dims norm=2*h saved=2*q if shared
+mlp ffn=ffn gated=1 norm=2*h
+mixer matrix=2*h*p norm=h saved=2*p if p>0
+mixer matrix=2*h*r+n*h other=2*h+n*n+n*n*n norm=h saved=r+n*h if third
+class ForCausalLM 0 vocabulary
+class Model 0
+passes num_experts top_k_experts moe_intermediate_size altup_active_idx altup_coef_clip altup_correct_scale altup_lr_multiplier activation_sparsity_pattern layer_types use_double_wide_mlp
+)",
+  };
+  return kAll;
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,31 @@
+// Descriptions of models, one for each kind, in lines without spaces inside expressions (key_expression.h):
+//
+//   types NAME...                values of model_type
+//   let NAME EXPRESSION          a name for an expression
+//   hidden|embedding|vocabulary|tied|positions|segments|bias EXPRESSION
+//   tower NAME TOKENS [fixed]    then, for this tower: `input EXPRESSION` (what stands before its layers),
+//                                `norm EXPRESSION` (what stands behind them)
+//   layers COUNT                 then each layer's blocks in their order, each with an `if EXPRESSION`:
+//     attention heads= kv= dim= bias= qkv_bias= out_bias= norm= head_norms= extra= cross=
+//               (latent: q_rank= kv_rank= nope= rope= value=)
+//     mlp       ffn= gated= bias= norm=
+//     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=
+//     mixer     matrix= other= norm= saved=   (elements; saved for each token)
+//   class ENDING PARAMETERS [vocabulary]      the head of classes that end so; the first is the usual one
+//   refuse EXPRESSION KEY        where the expression is true the key is not modelled
+//   warn EXPRESSION TEXT         what is said where the expression is true
+//   passes KEY...                keys that change nothing here
+//
+// Sources: transformers 4.57 and 5.17, models/<type>/modeling_<type>.py.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace spillway::estimator {
+
+const std::vector<std::string_view>& encoder_descriptions();
+const std::vector<std::string_view>& decoder_descriptions();
+const std::vector<std::string_view>& vision_descriptions();
+
+}  // namespace spillway::estimator

@@ -1,0 +1,88 @@
+// Parameters of every type of transformers, as transformers itself builds it on the meta device, or a refusal
+// that names the type. meta_parameters.py writes the lines.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Read {
+  int64_t parameters = 0;
+  std::vector<std::string> warnings = {};
+  std::string refused = {};
+};
+
+Read read(const Json& config) {
+  Read out;
+  Result<RunKeys> keys = read_model_json(config.dump());
+  EXPECT_TRUE(keys.ok()) << keys.status().text();
+  KeyValues values(keys.value());
+  Notes notes;
+  Result<Model> model = read_hugging_face(values, "model.", notes);
+  if (!model.ok()) return {0, {}, model.status().text()};
+  return {total_parameters(model.value()), notes.warnings, {}};
+}
+
+class MetaParameters : public testing::TestWithParam<const char*> {
+ protected:
+  // Lines of a type after its first say only what is different in its config.
+  Json config_of(const Json& row) {
+    const std::string type = row["type"];
+    if (row.contains("config")) return configs_[type] = row["config"];
+    if (!row.contains("patch")) return {{"model_type", type}, {"architectures", {row["class"]}}};
+    Json config = configs_[type];
+    config.merge_patch(row["patch"]);
+    return config;
+  }
+
+  std::map<std::string, Json> configs_ = {};
+};
+
+TEST_P(MetaParameters, AreEqualOrTheTypeIsRefused) {
+  std::ifstream lines(std::string(SPILLWAY_PARAMETERS) + "/" + GetParam());
+  ASSERT_TRUE(lines) << GetParam();
+  const std::vector<std::string_view> known = known_types();
+  int equal = 0, refused = 0, warned = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json row = Json::parse(line);
+    const Json config = config_of(row);
+    if (!row.contains("parameters")) continue;
+    const Read answer = read(config);
+    const std::string type = row["type"];
+    if (!answer.refused.empty()) {
+      ++refused;
+      const bool is_known = std::find(known.begin(), known.end(), type) != known.end();
+      EXPECT_EQ(is_known, answer.refused.find("model_type '") == std::string::npos) << answer.refused;
+      EXPECT_TRUE(is_known || row.contains("config") ||
+                  answer.refused.find("'" + type + "'") != std::string::npos)
+          << type << ": " << answer.refused;
+    } else if (answer.parameters == row["parameters"].get<int64_t>()) {
+      ++equal;
+    } else {
+      ++warned;
+      EXPECT_FALSE(answer.warnings.empty()) << line.substr(0, 400) << ": " << answer.parameters;
+    }
+  }
+  RecordProperty("equal", equal);
+  std::printf("%s: %d equal, %d refused, %d warned of\n", GetParam(), equal, refused, warned);
+  EXPECT_GT(equal, 950);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transformers, MetaParameters,
+                         testing::Values("parameters-4.57.jsonl", "parameters-5.17.jsonl"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "parameters-4.57.jsonl" ? "v4" : "v5";
+                         });
+
+}  // namespace
+}  // namespace spillway::estimator
