@@ -42,6 +42,7 @@ STEPS = (
     "convolutions",
     "wide_sums",
     "own_bias",
+    "copied",
     "scaled",
 )
 
@@ -117,6 +118,10 @@ class BesideRealTensors(Steps):
 
     def test_a_bias_that_the_program_adds(self) -> None:
         self.same("own_bias")
+
+    def test_deep_copies(self) -> None:
+        self.same("copied")
+        self.assertEqual(trace_step("copied").stderr, "")
 
     def test_a_gradient_scaler_and_pinned_memory(self) -> None:
         answer = self.trace("scaled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import sys
 import threading
@@ -109,6 +110,21 @@ def own_bias() -> Step:
     def step() -> None:
         states = torch.zeros(64, 8, 512, device="cuda").transpose(0, 1)
         (torch.matmul(states, weight) + bias).sum()
+
+    return step
+
+
+def copied() -> Step:
+    """Deep copies: an encoder's layers are copies of one, and a teacher is a copy of the student on the device."""
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 2, 1024, batch_first=True), 2).cuda()
+    teacher = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        data = torch.randn(4, 128, 128).cuda()
+        nn.functional.mse_loss(model(data), teacher(data)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
 
     return step
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,6 +41,7 @@ def guarded(mode: FakeTensorMode, recorder: Recorder) -> Iterator[None]:
         for name in ("memory_reserved", "max_memory_reserved", "mem_get_info", "memory_stats"):
             stack.enter_context(_replaced(torch.cuda, name, _reading(recorder, name)))
         stack.enter_context(_foreach_takes_fake_tensors())
+        stack.enter_context(_copies_share_the_mode())
         stack.enter_context(_optimizers(recorder))
         stack.enter_context(_without_collector())
         yield
@@ -146,6 +148,18 @@ def _foreach_takes_fake_tensors() -> Iterator[None]:
 def _supported(module: Any) -> list[Any] | None:
     found = getattr(module, "_foreach_supported_types", None)
     return found if isinstance(found, list) else None
+
+
+@contextlib.contextmanager
+def _copies_share_the_mode() -> Iterator[None]:
+    """A deep copy of a fake tensor would have a copy of the mode, and the weak references of that one's own table."""
+    FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # PyTorch does, to copy it
+            yield
+    finally:
+        del FakeTensorMode.__deepcopy__  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
