@@ -76,11 +76,13 @@ class Watch:
         self.values = values
         self.folder = folder
         self.result: dict[str, Any] = {}
+        self.peaks: dict[int, dict[str, int]] = {}  # of each device, before the program began them anew
         self.process_id: int | None = None  # while this one uses CUDA
         self.file = ""
 
     def start(self) -> None:
         self._write({"complete": True, "devices": []})
+        note_peaks(self.torch, self.peaks)
         note_refusals(self.torch, self.result)
         note_end(self.torch, self.result)
         self.torch.cuda._lazy_call(self._begin)  # a child of fork has it as well
@@ -107,7 +109,7 @@ class Watch:
         self.process_id = None
         torch = self.torch
         settle(torch, self.result)
-        rows = [_device(torch, device) for device in range(torch.cuda.device_count())]
+        rows = [_highest(_device(torch, each), self.peaks.get(each)) for each in range(torch.cuda.device_count())]
         devices = [row for row in rows if row["peak_reserved_bytes"] > 0 or row["num_ooms"] > 0]
         allocator = str(torch.cuda.get_allocator_backend())
         result = {"rank": _rank(), "complete": True, "allocator": allocator, "devices": devices}
@@ -159,6 +161,26 @@ def finish_backward_passes(torch: Any, devices: list[int], seconds: float = 1) -
         del mark
         while is_held() is not None and time.monotonic() < deadline:
             time.sleep(0.0002)
+
+
+def note_peaks(torch: Any, peaks: dict[int, dict[str, int]]) -> None:
+    """A program that begins its peaks anew, as for each step, has the highest of all in its result."""
+
+    def noting(reset: Any) -> Any:
+        def note_and_reset(device: int) -> Any:
+            if torch.cuda.is_initialized():
+                peaks[device] = _highest(_device(torch, device), peaks.get(device))
+            return reset(device)
+
+        return note_and_reset
+
+    for name in ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"):
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, noting(getattr(torch._C, name)))
+
+
+def _highest(row: dict[str, int], before: dict[str, int] | None) -> dict[str, int]:
+    return row if before is None else {name: max(value, before[name]) for name, value in row.items()}
 
 
 def note_refusals(torch: Any, result: dict[str, Any]) -> None:

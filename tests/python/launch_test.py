@@ -272,6 +272,18 @@ class DryRun(unittest.TestCase):
         self.assertGreater(report["processes"][0]["devices"][0]["peak_allocated_bytes"], 4 * weights)
         self.assertFalse(report["out_of_memory"])
 
+    def test_the_peak_of_a_program_that_begins_its_peaks_anew(self) -> None:
+        code = (
+            "import torch; torch.cuda.reset_peak_memory_stats();"
+            "torch.zeros(9 << 20, dtype=torch.uint8, device='cuda');"
+            "torch.cuda.reset_peak_memory_stats(); torch.zeros(100, device='cuda')"
+        )
+        for allocator in ("spillway", "native"):
+            options = ("--gpu-memory", "1GiB", "--json", "--allocator", allocator)
+            done = spillway("dryrun", *options, "--", sys.executable, "-c", code)
+            (device,) = json.loads(done.stderr)["processes"][0]["devices"]
+            self.assertEqual(device["peak_requested_bytes"], 9 << 20)
+
     def test_copies_move_bytes_unless_they_are_not_wanted(self) -> None:
         code = "import torch; x = torch.arange(7); print(torch.equal(x.cuda().cpu(), x))"
         for options, equal in (([], "True"), (["--no-bytes"], "False")):
