@@ -1,6 +1,6 @@
 """The memory of each step in the logs of Hugging Face's Trainer; a small Llama of random weights.
 
-    spillway run -- python hugging_face_memory.py
+    spillway run -- python hugging_face_memory.py [tensorboard|wandb|...]
     spillway run -- torchrun --nproc-per-node 2 hugging_face_memory.py
     spillway dryrun --gpu-memory 8GiB -- python hugging_face_memory.py      # without a GPU
 
@@ -55,4 +55,4 @@ def main(report_to: str, folder: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        main(*(sys.argv[1:] or ["none"]), folder=folder)
+        main((sys.argv[1:] or ["none"])[0], folder)

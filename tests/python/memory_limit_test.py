@@ -10,6 +10,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 from pathlib import Path
+from typing import Any
 
 import warm
 
@@ -149,11 +150,11 @@ class Marker(unittest.TestCase):
         self.judged(session)
 
     def test_a_dry_run_that_cannot_be(self) -> None:
-        given = {"LD_PRELOAD": None, "CUDA_VISIBLE_DEVICES": ""}
+        wrong: dict[str, Any] = {"SPILLWAY_COMMAND": "/no_such_command"}
         for words, environment, outcome, said in (
             (
                 (),
-                {"SPILLWAY_COMMAND": "/no_such_command"},
+                wrong,
                 "failure",
                 "there is no GPU, and the simulated device cannot",
             ),
@@ -161,7 +162,7 @@ class Marker(unittest.TestCase):
             (("--no-device-dryrun", "-rs"), {}, "skipped", "there is no GPU"),
         ):
             with self.subTest(said):
-                session = Session(TESTS, "-k", "fits", *words, **given, **environment)
+                session = Session(TESTS, "-k", "fits", *words, LD_PRELOAD=None, CUDA_VISIBLE_DEVICES="", **environment)
                 self.assertEqual(session.outcomes, {"test_fits": outcome}, session.text)
                 self.assertIn(said, session.text)
 
