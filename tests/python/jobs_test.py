@@ -1,4 +1,4 @@
-"""The examples for Slurm and Kubernetes: their syntax, and that the command has the words and options they use."""
+"""The examples for torchrun, Slurm and Kubernetes: their syntax, and that the command has the words that they use."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class Jobs(unittest.TestCase):
         for setting in conf.split(","):
             self.assertIn(f"| `{setting.partition(':')[0]}` |", page)
 
-    def test_slurm(self) -> None:
-        script = EXAMPLES / "slurm" / "train.sbatch"
+    def code(self, script: Path) -> str:
         subprocess.run(["bash", "-n", script], check=True)
         text = script.read_text().replace("\\\n", " ")
         self.assertTrue(text.startswith("#!/bin/bash\n"))
@@ -48,6 +47,13 @@ class Jobs(unittest.TestCase):
         self.assertEqual([words.split()[0] for words in found], ["exporter", "run", "report"])
         for words in found:
             self.known(shlex.split(words))
+        return code
+
+    def test_torchrun(self) -> None:
+        self.code(EXAMPLES / "torchrun" / "train.sh")
+
+    def test_slurm(self) -> None:
+        code = self.code(EXAMPLES / "slurm" / "train.sbatch")
         self.configured(re.findall(r'SPILLWAY_CONF="([^"]*)"', code)[0])
 
     def test_kubernetes(self) -> None:

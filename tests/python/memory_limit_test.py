@@ -71,6 +71,28 @@ class TestClass:
 def test_without():
     hold(MIB)
 """
+MIXED = """
+import pytest
+
+torn_down = []
+
+class TestFirst:
+    @pytest.fixture(scope="class")
+    def thing(self):
+        yield 1
+        torn_down.append("thing")
+
+    def test_before(self, thing):
+        assert thing == 1
+
+    @pytest.mark.limit_device_memory("1GiB")
+    def test_marked(self, thing):
+        assert thing == 1
+
+class TestSecond:
+    def test_after(self):
+        assert torn_down == ["thing"]
+"""
 PRODUCTS = """
 import pytest
 import torch
@@ -149,6 +171,13 @@ class Marker(unittest.TestCase):
         session.cases["test_without"] = session.cases["test_fits"]
         self.judged(session)
 
+    def test_without_a_gpu_between_other_tests(self) -> None:
+        given: dict[str, Any] = {"LD_PRELOAD": None, "CUDA_VISIBLE_DEVICES": ""}
+        session = Session(MIXED, "-o", "addopts=-m 'not limit_device_memory' -x", "-m", "", **given)
+        self.assertEqual(session.code, 0, session.text)
+        self.assertEqual(session.outcomes, dict.fromkeys(("test_before", "test_marked", "test_after"), "passed"))
+        self.assertEqual(session.peak("test_marked"), 0)
+
     def test_a_dry_run_that_cannot_be(self) -> None:
         wrong: dict[str, Any] = {"SPILLWAY_COMMAND": "/no_such_command"}
         for words, environment, outcome, said in (
@@ -165,6 +194,15 @@ class Marker(unittest.TestCase):
                 session = Session(TESTS, "-k", "fits", *words, LD_PRELOAD=None, CUDA_VISIBLE_DEVICES="", **environment)
                 self.assertEqual(session.outcomes, {"test_fits": outcome}, session.text)
                 self.assertIn(said, session.text)
+
+    def test_a_test_that_ends_the_dry_run_has_failed(self) -> None:
+        text = (
+            "import os, pytest\n@pytest.mark.limit_device_memory('1GiB')\ndef test_ends():\n    os._exit(3)\n"
+            "@pytest.mark.limit_device_memory('1GiB')\ndef test_after(): pass\n"
+        )
+        session = Session(text, LD_PRELOAD=None, CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(session.outcomes, {"test_ends": "failure", "test_after": "failure"}, session.text)
+        self.assertIn("it did not end on the simulated device", session.text)
 
     def test_each_test_pays_for_its_own_workspaces(self) -> None:
         session = Session(PRODUCTS)

@@ -41,11 +41,18 @@ class StepMeter:
     keeps_peaks: bool = False
     over_ranks: bool = True
     annotates: bool = True
-    run_peak_bytes: int = 0
-    model_bytes: dict[int, dict[str, int]] = field(default_factory=dict)
-    last: Step | None = None
+    run_peak_bytes: int = field(default=0, init=False)
+    model_bytes: dict[int, dict[str, int]] = field(default_factory=dict, init=False)
+    last: Step | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """A training, perhaps of another model than the one before."""
+        self.run_peak_bytes = 0
+        self.model_bytes = {}
+        self.last = None
         self._highest: Step | None = None
         self._devices: list[int] = []
         self._stalls = 0  # as of the last metrics()

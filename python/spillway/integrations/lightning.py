@@ -37,6 +37,9 @@ class SpillwayCallback(lightning.Callback):
         """The step that ended last, in bytes, of this rank."""
         return self.meter.last
 
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.meter.begin_run()
+
     def on_train_batch_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, batch: Any, batch_idx: int
     ) -> None:

@@ -35,6 +35,8 @@ class SpillwayCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         go_before_loggers(self)
+        self.meter.begin_run()
+        self._metrics = {}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
