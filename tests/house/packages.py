@@ -34,6 +34,16 @@ LAW: dict[str, set[str]] = {
     # Runs in every Python below `spillway run`, before anything of the package is imported.
     "_bootstrap": {"_run"},
     "_command": {"_errors", "_library"},
+    # Modules for what others wrote, which nothing imports but their users.
+    "integrations": {
+        "_errors",
+        "_library",
+        "_command",
+        "_pytorch.install",
+        "_pytorch.annotate",
+        "_pytorch.trace",
+        "_offload.tiers",
+    },
     "__init__": {"_errors", "_pytorch", "_offload"},
     "__main__": {"_command"},
 }

@@ -165,14 +165,14 @@ class Marker(unittest.TestCase):
         self.judged(Session(TESTS))
 
     def test_without_a_gpu_on_the_dry_run(self) -> None:
-        session = Session(TESTS, "-k", "not without", python=sys.executable, LD_PRELOAD=None)
+        session = Session(TESTS, "-k", "not without", CUDA_VISIBLE_DEVICES="")
         self.assertEqual(session.code, 1, session.text)
         session.outcomes["test_without"] = "passed"
         session.cases["test_without"] = session.cases["test_fits"]
         self.judged(session)
 
     def test_without_a_gpu_between_other_tests(self) -> None:
-        given: dict[str, Any] = {"LD_PRELOAD": None, "CUDA_VISIBLE_DEVICES": ""}
+        given: dict[str, Any] = {"CUDA_VISIBLE_DEVICES": ""}
         session = Session(MIXED, "-o", "addopts=-m 'not limit_device_memory' -x", "-m", "", **given)
         self.assertEqual(session.code, 0, session.text)
         self.assertEqual(session.outcomes, dict.fromkeys(("test_before", "test_marked", "test_after"), "passed"))
@@ -191,7 +191,7 @@ class Marker(unittest.TestCase):
             (("--no-device-dryrun", "-rs"), {}, "skipped", "there is no GPU"),
         ):
             with self.subTest(said):
-                session = Session(TESTS, "-k", "fits", *words, LD_PRELOAD=None, CUDA_VISIBLE_DEVICES="", **environment)
+                session = Session(TESTS, "-k", "fits", *words, CUDA_VISIBLE_DEVICES="", **environment)
                 self.assertEqual(session.outcomes, {"test_fits": outcome}, session.text)
                 self.assertIn(said, session.text)
 
@@ -200,7 +200,7 @@ class Marker(unittest.TestCase):
             "import os, pytest\n@pytest.mark.limit_device_memory('1GiB')\ndef test_ends():\n    os._exit(3)\n"
             "@pytest.mark.limit_device_memory('1GiB')\ndef test_after(): pass\n"
         )
-        session = Session(text, LD_PRELOAD=None, CUDA_VISIBLE_DEVICES="")
+        session = Session(text, CUDA_VISIBLE_DEVICES="")
         self.assertEqual(session.outcomes, {"test_ends": "failure", "test_after": "failure"}, session.text)
         self.assertIn("it did not end on the simulated device", session.text)
 

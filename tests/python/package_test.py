@@ -207,7 +207,8 @@ class Package(unittest.TestCase):
             "bin/driver_probe",
         ):
             self.assertIn(f"spillway/{name}", names)
-        strangers = {name for name in names if not name.startswith(("spillway/", "spillway-"))}
+        self.assertIn("pytest_spillway/__init__.py", names)
+        strangers = {name for name in names if not name.startswith(("spillway/", "pytest_spillway/", "spillway-"))}
         self.assertEqual(strangers, set())
         self.assertTrue(self.wheel.name.startswith("spillway-") and "-py3-none-" in self.wheel.name, self.wheel.name)
 

@@ -1,5 +1,5 @@
-"""Tests with the marker where PyTorch finds no GPU: they run together in a pytest of their own under `spillway dryrun`, and
-their reports are those of this session.
+"""Tests with the marker where PyTorch finds no GPU: they run together in another pytest, under `spillway dryrun`, whose
+reports are those of this session.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from .._command import command_path
 from .._errors import SpillwayError
-from .._library import HERE, part
+from .._library import HERE
 
 # In that pytest: the file that its reports go to.
 REPORTS = "SPILLWAY_PYTEST_REPORTS"
@@ -103,8 +104,7 @@ def report_of(item: pytest.Item, outcome: Any, longrepr: Any) -> pytest.TestRepo
 
 
 def dryrun(memory: str) -> list[str]:
-    command = os.environ.get("SPILLWAY_COMMAND") or str(part("bin/spillway", "build/release/bin/spillway"))
-    return [command, "dryrun", "--gpu-memory", memory, "--"]
+    return [str(command_path()), "dryrun", "--gpu-memory", memory, "--"]
 
 
 def environment(file: Path) -> dict[str, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import html
 import itertools
-import os
 import pickle
 import subprocess
 import sys
@@ -27,8 +26,8 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
 
+from .._command import command_path
 from .._errors import SpillwayError
-from .._library import part
 from .._pytorch.install import import_torch
 from ._recording import Peak, Recording, lines_text
 from ._sizes import size_text
@@ -141,7 +140,7 @@ class SpillwayMagics(Magics):
 
 def page_of(snapshot: bytes) -> str:
     """HTML. Errors: SpillwayError, OSError."""
-    command = os.environ.get("SPILLWAY_COMMAND") or str(part("bin/spillway", "build/release/bin/spillway"))
+    command = str(command_path())
     with tempfile.TemporaryDirectory() as folder:
         file, page = Path(folder) / "cell.pickle", Path(folder) / "cell.html"
         file.write_bytes(snapshot)
