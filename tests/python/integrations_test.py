@@ -156,6 +156,31 @@ with warnings.catch_warnings(record=True) as caught:
 assert [each.category for each in caught] == [SpillwayWarning], caught
 """
 
+RECORDING = """
+import sys, torch, spillway
+if sys.argv[1] in ("full", "plain"):
+    spillway.install(sys.argv[1])
+from spillway.integrations._recording import Recording
+
+def hold(size):
+    return torch.zeros(size, dtype=torch.uint8, device="cuda")
+
+for turn in range(2):  # the first brings CUDA into use
+    kept = None
+    with Recording(torch) as recording:
+        more = hold(3000)
+        del more
+        kept = hold(1000)
+    (peak,) = recording.peaks
+    assert (peak.before_bytes, peak.peak_bytes, peak.left_bytes) == (0, 3000, 1000), peak
+    assert bool(peak.lines) == (sys.argv[1] in ("full", "native")), peak
+    for line in peak.lines:
+        assert (line.bytes, line.blocks) == (3000, 1) and line.place.endswith("8 in hold"), line
+with Recording(torch) as recording:
+    pass
+assert recording.peaks == []
+"""
+
 RANKS = """
 import os, sys, tempfile, torch
 from spillway.integrations._steps import largest_over_ranks
@@ -187,6 +212,14 @@ class Callbacks(unittest.TestCase):
 
     def test_what_a_step_takes(self) -> None:
         self.passes(METER)
+
+    def test_what_a_stretch_takes_under_each_allocator(self) -> None:
+        for allocator in ("full", "plain", "native"):
+            with self.subTest(allocator):
+                self.passes(RECORDING, allocator)
+        # PyTorch reads the setting when it is imported.
+        given = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+        subprocess.run([sys.executable, "-c", RECORDING, "cudaMallocAsync"], env=given, check=True)
 
     def test_the_largest_of_all_ranks(self) -> None:
         self.passes(RANKS)

@@ -98,7 +98,7 @@ class Recording:
         if not self._is_on:
             return
         torch = self.torch
-        if torch._C._cuda_isHistoryEnabled():
+        if self._is_recorded():
             self._seen = {at: len(trace) for at, trace in enumerate(torch.cuda.memory._snapshot()["device_traces"])}
             return
         try:
@@ -107,9 +107,15 @@ class Recording:
         except RuntimeError:  # refused, as by Spillway's plain integration: there are no lines then
             return
 
+    def _is_recorded(self) -> bool:
+        try:
+            return bool(self.torch._C._cuda_isHistoryEnabled())
+        except RuntimeError:  # cudaMallocAsync knows no history
+            return False
+
     def _events(self) -> list[list[dict[str, Any]]]:
         """Of each device, and the end of a history that is this one's."""
-        if not self.torch._C._cuda_isHistoryEnabled():
+        if not self._is_recorded():
             return []
         self.snapshot = self.torch.cuda.memory._snapshot()
         if self._is_mine:
@@ -117,7 +123,10 @@ class Recording:
         return [trace[self._seen.get(at, 0) :] for at, trace in enumerate(self.snapshot["device_traces"])]
 
     def _requested(self, device: int) -> dict[str, int]:
-        stats: dict[str, int] = self.torch._C._cuda_memoryStats(device)["requested_bytes"]["all"]
+        """PyTorch does not count requests under cudaMallocAsync: allocated bytes then."""
+        is_counted = self.torch.cuda.get_allocator_backend() != "cudaMallocAsync"
+        name = "requested_bytes" if is_counted else "allocated_bytes"
+        stats: dict[str, int] = self.torch._C._cuda_memoryStats(device)[name]["all"]
         return stats
 
     def _lines(self, events: list[dict[str, Any]]) -> list[Line]:
