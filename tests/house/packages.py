@@ -30,7 +30,9 @@ LAW: dict[str, set[str]] = {
     # What the simulated NCCL is told of a rank of a dryrun, and what stands in for the ranks that do not run.
     "_meeting": set(),
     "_ranks": {"_errors"},
-    "_run": {"_errors", "_meeting", "_ranks", "_pytorch.install"},
+    # Which values of a dryrun are computed.
+    "_values": {"_errors", "_library", "_pytorch.build"},
+    "_run": {"_errors", "_meeting", "_ranks", "_values", "_pytorch.install"},
     # Runs in every Python below `spillway run`, before anything of the package is imported.
     "_bootstrap": {"_run"},
     "_command": {"_errors", "_library"},
