@@ -230,6 +230,7 @@ Result<std::string> preload_simulation(const std::string& python) {
   for (const std::string& library : libraries) all += (all.empty() ? "" : ":") + library;
   ::setenv("LD_PRELOAD", all.c_str(), 1);
   ::setenv("SPILLWAY_LIBCUDA", (folder.value() + "/libcuda.so.1").c_str(), 1);
+  ::setenv("TRITON_LIBCUDA_PATH", folder.value().c_str(), 1);  // it links what it compiles with that
   return folder;
 }
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from ._compiled import prepare as prepare_compiled_code
 from ._errors import SpillwayError
 from ._meeting import meet
 from ._pytorch.install import install
@@ -55,6 +56,7 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
         values.start()
     except SpillwayError as problem:
         print(f"spillway: {problem}; dryrun goes on as with --values none", file=sys.stderr)
+    prepare_compiled_code(torch, values.forget if values.library is not None else None)
     watch = Watch(torch, folder, values)
     watch.start()
     meet(torch, lambda file: _is_programs(torch, file), watch.end)
@@ -251,14 +253,15 @@ def _rank() -> int:
 
 
 def _is_own(torch: Any, frame: traceback.FrameSummary) -> bool:
-    """Of the program, not of PyTorch, Python or Spillway."""
+    """Of the program, not of PyTorch, what that compiles, Python or Spillway."""
     return _is_programs(torch, frame.filename)
 
 
 @functools.cache
 def _is_programs(torch: Any, file: str) -> bool:
     packages = sysconfig.get_paths()["purelib"]  # on some installations below the standard library
-    others = (str(torch.__path__[0]), str(Path(__file__).parent), "<frozen ")
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "<frozen "
+    others = (str(torch.__path__[0]), str(Path(__file__).parent), compiled, "<frozen ")
     is_standard = file.startswith(sysconfig.get_paths()["stdlib"]) and not file.startswith(packages)
     return not is_standard and not file.startswith(others)
 

@@ -20,6 +20,7 @@ CHOICES = ("none", "small", "all")
 _ReportRead = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
+COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
 _started: list[Values] = []  # the observer calls them to the end
 
 
@@ -52,6 +53,11 @@ class Values:
         atexit.register(self.library.spillway_values_end_reports)
         _started.append(self)
 
+    def forget(self, pointer: int, size: int) -> None:
+        """What is there on the device is not real from now on."""
+        assert self.library is not None
+        self.library.spillway_values_set_real(ctypes.c_uint64(pointer), ctypes.c_uint64(size), 0)
+
     def result(self) -> dict[str, Any]:
         totals = (ctypes.c_uint64 * 3)()
         if self.library is not None:
@@ -71,6 +77,8 @@ class Values:
         return build.compiled(self.torch, "spillway_values", HERE / "_host_values", header.parents[2], headers)
 
     def _note_read(self, operator: bytes, size: int) -> None:
+        if _is_compilers():
+            return
         file, line = self._line()
         known = self.reads.get((file, line))
         if known is None:
@@ -93,3 +101,14 @@ class Values:
     def _note_failure(self, operator: bytes, why: bytes) -> None:
         if len(self.failures) < MOST_FAILURES:
             self.failures.setdefault(operator.decode(), why.decode(errors="replace").splitlines()[0])
+
+
+def _is_compilers() -> bool:
+    """Dynamo prints what it compiles for, into guards, and Inductor copies what it times kernels on: no looks of the
+    program's."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in COMPILERS):
+            return True
+        frame = frame.f_back
+    return False

@@ -12,6 +12,7 @@ using namespace spillway::sim;
 namespace {
 
 constexpr int kThreadsPerMultiprocessor = 2048;
+constexpr int kMultiprocessors = 132;
 char linked_image = 0;
 
 struct Module {
@@ -51,6 +52,23 @@ CUresult launch(EntryPoint entry, CUfunction function, CUstream handle) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return enqueue(call.state(), stream, nullptr, {}, entry_point_name(entry), call.lock());
+}
+
+// Of every function. Programs divide by the registers to find how many blocks fit a multiprocessor.
+int function_attribute(CUfunction_attribute attribute) {
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return 1024;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      return 32;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      return 90;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return 49152;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
@@ -104,7 +122,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
   Call call(EntryPoint::k_cuFuncGetAttribute);
   if (call.refused()) return call.result();
   if (value == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+  *value = function_attribute(attribute);
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
@@ -124,6 +142,21 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
   if (call.refused()) return call.result();
   if (blocks == nullptr || function == nullptr || block_size <= 0) return CUDA_ERROR_INVALID_VALUE;
   *blocks = kThreadsPerMultiprocessor / block_size;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+  Call call(EntryPoint::k_cuOccupancyMaxActiveClusters);
+  if (call.refused()) return call.result();
+  if (clusters == nullptr || function == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  unsigned blocks = 1;  // of a cluster
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const CUlaunchAttribute& one = config->attrs[i];
+    if (one.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+    blocks = one.value.clusterDim.x * one.value.clusterDim.y * one.value.clusterDim.z;
+  }
+  if (blocks == 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  *clusters = kMultiprocessors / static_cast<int>(blocks);
   return CUDA_SUCCESS;
 }
 

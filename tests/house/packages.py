@@ -30,9 +30,10 @@ LAW: dict[str, set[str]] = {
     # What the simulated NCCL is told of a rank of a dryrun, and what stands in for the ranks that do not run.
     "_meeting": set(),
     "_ranks": {"_errors"},
-    # Which values of a dryrun are computed.
+    # Which values of a dryrun are computed, and what compiled code needs there.
     "_values": {"_errors", "_library", "_pytorch.build"},
-    "_run": {"_errors", "_meeting", "_ranks", "_values", "_pytorch.install"},
+    "_compiled": {"_errors", "_cache", "_pytorch.after_import"},
+    "_run": {"_errors", "_compiled", "_meeting", "_ranks", "_values", "_pytorch.install"},
     # Runs in every Python below `spillway run`, before anything of the package is imported.
     "_bootstrap": {"_run"},
     "_command": {"_errors", "_library"},
