@@ -102,7 +102,8 @@ IMPOSSIBLE = {("helium", "head_dim")}
 PASSED_OVER = (
     "_token_id", "_token_index", "dropout", "drop", "_eps", "epsilon", "initializer", "init_std",
     "rope_parameters", "rope_scaling", "rope_theta", "rope_interleave", "scaling", "time_step_limit",
-    "transformers_version", "_name_or_path", "label2id", "task_specific_params", "use_cache", "aux_loss", "jitter", "summary_",
+    "transformers_version", "_name_or_path", "label2id", "task_specific_params", "use_cache", "aux_loss", "jitter",
+    "summary_",
     "pretraining_tp", "softcapping", "temperature", "dtype", "hidden_act", "activation_function", "output_",
     "return_", "problem_type", "multiplier", "attn_implementation", "mup",
 )  # fmt: skip
