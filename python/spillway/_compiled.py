@@ -40,7 +40,7 @@ def keep_apart() -> None:
 def time_few_choices(select: Any) -> None:
     """Of the kernels that max-autotune would time for a product, PyTorch's own and one of Triton's: they take the same
     memory, and times mean nothing here. Those that are Triton's alone are all tried, as some may not fit the device."""
-    add = getattr(select, "add_preprocessing_fn", None)  # as of 2.9
+    add = getattr(select, "add_preprocessing_fn", None)  # not of every release
     if add is not None:
         add(lambda choices: few(choices, select.TritonTemplateCaller))
 
