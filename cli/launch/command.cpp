@@ -16,6 +16,7 @@
 #include "cli/launch/meeting.h"
 #include "cli/launch/program.h"
 #include "cli/launch/ranks.h"
+#include "cli/launch/refusals.h"
 #include "cli/launch/values.h"
 #include "cli/output.h"
 #include "cli/size.h"
@@ -209,10 +210,7 @@ std::string report(const Results& results, uint64_t gpu_bytes, const std::string
                          format_size(device.value("peak_reserved_bytes", uint64_t{0})),
                          device.value("num_ooms", uint64_t{0}));
     }
-    if (result.contains("oom")) {
-      out += fmt::format("  rank {} died of device memory at {}\n", result.value("rank", 0),
-                         result["oom"].value("where", std::string("?")));
-    }
+    out += refusals(result);
   }
   out += fmt::format("  {}\n", explain(verdict, results, code));
   for (const std::string& line : results.met.lines) out += fmt::format("    {}\n", line);
@@ -260,6 +258,7 @@ int dryrun(const LaunchChoices& choices) {
   std::filesystem::remove_all(folder, ignored);
   if (!code.ok()) return complain(code.take_status());
 
+  forgive_refusals(results.users, code.value());
   const Verdict verdict = judge(results, code.value());
   // SPILLWAY_DISABLE may have the last word.
   const std::string allocator =

@@ -130,6 +130,10 @@ class Watch:
         return file
 
 
+# Lines at which memory was refused, in a result.
+MOST_REFUSALS = 20
+
+
 class _Mark:
     pass
 
@@ -186,13 +190,20 @@ def _highest(row: dict[str, int], before: dict[str, int] | None) -> dict[str, in
 
 
 def note_refusals(torch: Any, result: dict[str, Any]) -> None:
-    """Where memory was refused last, for processes that end without an exception that anybody sees."""
+    """Where memory was refused and how much, and where last, for processes that end without an exception that anybody
+    sees."""
+    rows: dict[str, dict[str, Any]] = {}
 
-    def refused(device: int, *_: int) -> None:
+    def refused(device: int, size: int, *_: int) -> None:
         stack = traceback.extract_stack()[:-1]
         if not any(_is_own(torch, frame) for frame in stack):  # PyTorch's own thread, as in a backward pass
             stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
-        result["refused"] = {"where": _where(torch, stack), "device": device, "blocks": _blocks(torch, device)}
+        where = _where(torch, stack)
+        if where in rows or len(rows) < MOST_REFUSALS:
+            row = rows.setdefault(where, {"where": where, "device": device, "bytes": 0, "times": 0})
+            row |= {"bytes": max(row["bytes"], size), "times": row["times"] + 1}
+        result["refusals"] = list(rows.values())
+        result["refused"] = {"where": where, "device": device, "blocks": _blocks(torch, device)}
 
     torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(refused))
 
@@ -228,8 +239,12 @@ def settle(torch: Any, result: dict[str, Any]) -> None:
     """Whether a refusal was the end: nothing was allocated after it, and no other exception is known."""
     refused = result.pop("refused", None)
     exception = result.pop("exception", None)
-    if refused is not None and exception is None and _blocks(torch, refused["device"]) == refused["blocks"]:
+    if refused is None:
+        return
+    if exception is None and _blocks(torch, refused["device"]) == refused["blocks"]:
         result["oom"] = {"where": refused["where"], "text": ""}
+    if "oom" in result:
+        result["oom"]["refused_at"] = refused["where"]
 
 
 def _blocks(torch: Any, device: int) -> int:

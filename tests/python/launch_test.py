@@ -342,6 +342,29 @@ if __name__ == "__main__":
                 self.assertEqual(done.returncode, 2, code + done.stderr)
                 self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line}: torch.empty")
 
+    def test_a_refusal_that_the_program_survived_is_no_death(self) -> None:
+        code = """import torch
+for size in (3, 20, 3):
+    try:
+        torch.empty(size << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        pass
+"""
+        goes_on = "torch.zeros(1 << 20, device='cuda')\n"
+        said = r"rank 0 was refused 20.000 GiB at \S+program.py:4: torch.empty.*, and went on \(3 times\)"
+        for allocator in ({}, {"SPILLWAY_DISABLE": "1"}):
+            for program in (code, code + goes_on):
+                done = self.of_1gib(program, **allocator)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stderr, said)
+                self.assertNotIn("died", done.stderr)
+                self.assertIn("it fits", done.stderr)
+            dies = "torch.empty(2 << 40, dtype=torch.uint8, device='cuda')\n"
+            done = self.of_1gib(code + goes_on + dies, **allocator)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, said)
+            self.assertRegex(done.stderr, r"died of device memory at \S+program.py:8: torch.empty")
+
     def test_out_of_memory_inside_another_exception(self) -> None:
         too_much = "torch.empty(4 << 30, dtype=torch.uint8, device='cuda')"
         wrapped = "import torch\ntry:\n    {0}\nexcept torch.OutOfMemoryError as error:\n    raise {1}\n"
