@@ -6,30 +6,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "cli/launch/meeting.h"
+#include "cli/launch/dryrun.h"
 #include "cli/launch/program.h"
-#include "cli/launch/ranks.h"
-#include "cli/launch/refusals.h"
-#include "cli/launch/values.h"
 #include "cli/output.h"
-#include "cli/size.h"
 #include "driver/driver.h"
 
 namespace spillway {
 namespace {
-
-using Parsed = nlohmann::json;
-
-// A device of these sizes can be simulated.
-constexpr uint64_t kLeastGpuBytes = uint64_t{2} << 20;
-constexpr uint64_t kMostGpuBytes = uint64_t{16} << 40;
 
 struct LaunchChoices {
   CLI::App* run = nullptr;
@@ -41,14 +29,7 @@ struct LaunchChoices {
   bool audit = false;
   bool pinned_memory = false;
   std::string python;
-  std::string gpu_memory;
-  int devices = 1;
-  std::string allocator = "spillway";
-  bool no_bytes = false;
-  std::string values = "small";
-  bool json = false;
-  int world_size = 0;
-  std::string ranks;
+  DryrunChoices of_dryrun;
 };
 
 Result<std::vector<std::string>> program_of(const std::vector<std::string>& after_marker,
@@ -107,179 +88,6 @@ int run(const LaunchChoices& choices) {
   return complain(execute(program.value()));
 }
 
-// ---- dryrun
-
-// Holds what the program's processes left in the folder, one file each.
-struct Results {
-  bool watched = false;       // some process had PyTorch and said so
-  bool complete = true;       // each that used CUDA said what it used
-  std::vector<Parsed> users;  // of CUDA, by rank
-  MeetingResult met;
-};
-
-Results results_in(const std::filesystem::path& folder) {
-  Results results;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    std::ifstream file(entry.path());
-    Parsed result = Parsed::parse(file, nullptr, false);
-    results.watched = true;
-    if (result.is_discarded() || !result.value("complete", false)) {
-      results.complete = false;
-    } else if (!result["devices"].empty()) {
-      results.users.push_back(std::move(result));
-    }
-  }
-  std::sort(results.users.begin(), results.users.end(),
-            [](const Parsed& a, const Parsed& b) { return a.value("rank", 0) < b.value("rank", 0); });
-  return results;
-}
-
-enum class Verdict { kFits, kNothingUsed, kOutOfMemory, kStuck, kFailed, kNotKnown };
-
-const char* name_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kFits:
-      return "fits";
-    case Verdict::kNothingUsed:
-      return "nothing used";
-    case Verdict::kOutOfMemory:
-      return "out of memory";
-    case Verdict::kStuck:
-      return "stuck";
-    case Verdict::kFailed:
-      return "failed";
-    case Verdict::kNotKnown:
-      return "not known";
-  }
-  return "";
-}
-
-// Judges a program that ended with the code.
-Verdict judge(const Results& results, int code) {
-  const auto is_out_of_memory = [](const Parsed& result) { return result.contains("oom"); };
-  if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {
-    return Verdict::kOutOfMemory;
-  }
-  if (!results.met.kind.empty()) return Verdict::kStuck;
-  if (!results.watched || !results.complete) return Verdict::kNotKnown;
-  if (code != 0) return Verdict::kFailed;
-  return results.users.empty() ? Verdict::kNothingUsed : Verdict::kFits;
-}
-
-// As of all commands: 2 is a no. What is not known is no success.
-int exit_code(Verdict verdict, int code) {
-  if (verdict == Verdict::kOutOfMemory) return 2;
-  if (verdict == Verdict::kStuck) return 1;
-  return verdict == Verdict::kNotKnown && code == 0 ? 1 : code;
-}
-
-std::string explain(Verdict verdict, const Results& results, int code) {
-  switch (verdict) {
-    case Verdict::kFits:
-      return "it ran to its end: it fits, as far as it ran";
-    case Verdict::kNothingUsed:
-      return "it ran to its end, and used nothing of PyTorch's CUDA memory";
-    case Verdict::kOutOfMemory:
-      return "it does NOT fit";
-    case Verdict::kStuck:
-      return results.met.kind == "deadlock"
-                 ? "DEADLOCK: every rank waits for another, and the job would hang"
-                 : "MISMATCH: ranks that must meet call different collectives, and the job would hang";
-    case Verdict::kFailed:
-      return fmt::format("the program ended with code {}, for another reason than device memory", code);
-    case Verdict::kNotKnown:
-      break;
-  }
-  return fmt::format("not known{}: {}", code == 0 ? "" : fmt::format(" why it ended with code {}", code),
-                     results.watched
-                         ? "a process that used CUDA was killed or crashed, and what it used is lost"
-                         : "no process imported PyTorch where Spillway sees it, which it does not "
-                           "where PYTHONPATH is replaced, or Python has -E, -I or -S");
-}
-
-std::string report(const Results& results, uint64_t gpu_bytes, const std::string& allocator, Verdict verdict,
-                   int code) {
-  std::string out = fmt::format("spillway dryrun: simulated device of {}, allocator {}\n",
-                                format_size(gpu_bytes), allocator);
-  for (const Parsed& result : results.users) {
-    for (const Parsed& device : result["devices"]) {
-      out += fmt::format("  rank {} device {}: peak allocated {}, peak reserved {}, {} out of memory\n",
-                         result.value("rank", 0), device.value("device", 0),
-                         format_size(device.value("peak_allocated_bytes", uint64_t{0})),
-                         format_size(device.value("peak_reserved_bytes", uint64_t{0})),
-                         device.value("num_ooms", uint64_t{0}));
-    }
-    out += refusals(result);
-  }
-  out += fmt::format("  {}\n", explain(verdict, results, code));
-  for (const std::string& line : results.met.lines) out += fmt::format("    {}\n", line);
-  for (const std::string& note : results.met.notes) out += fmt::format("  note: {}\n", note);
-  return out + unreal_reads(results.users) + caveat(results.users);
-}
-
-int dryrun(const LaunchChoices& choices) {
-  Result<std::vector<std::string>> program = program_of(choices.program, *choices.dryrun);
-  if (!program.ok()) return complain(program.take_status());
-  const std::optional<uint64_t> gpu_bytes = parse_size(choices.gpu_memory);
-  if (!gpu_bytes.has_value() || *gpu_bytes < kLeastGpuBytes || *gpu_bytes > kMostGpuBytes) {
-    return complain(Status::invalid_argument(
-        fmt::format("--gpu-memory '{}' is no size of a device; allowed: 2MiB to 16TiB, such as 80GiB",
-                    choices.gpu_memory)));
-  }
-  if (Status status = start_with_package(program.value()); !status.ok()) return complain(status);
-  Result<std::string> libraries = preload_simulation(python_of(program.value()));
-  if (!libraries.ok()) return complain(libraries.take_status());
-
-  std::string folder = (std::filesystem::temp_directory_path() / "spillway-dryrun-XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) {
-    return complain(Status::io(fmt::format("no temporary folder: {}", folder)));
-  }
-  // Host memory is used for what is copied to the device, not for what is only allocated there.
-  const std::string device = fmt::format("capacity:{}B,devices:{},races:off,backing:{}", *gpu_bytes,
-                                         choices.devices, choices.no_bytes ? "none" : "memfd");
-  ::setenv("SPILLWAY_SIM", device.c_str(), 1);
-  // Where the environment hides every device, PyTorch does not ask the driver.
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-      visible != nullptr && (*visible == '\0' || *visible == '-')) {
-    ::unsetenv("CUDA_VISIBLE_DEVICES");
-  }
-  ::setenv("SPILLWAY_DRYRUN", folder.c_str(), 1);
-  ::setenv("SPILLWAY_DRYRUN_VALUES", choices.no_bytes ? "none" : choices.values.c_str(), 1);
-  ::setenv("SPILLWAY_RUN", choices.allocator == "native" ? "native" : "full", 1);
-  Result<int> ranks = choose_ranks(choices.ranks, choices.world_size, choices.devices, program.value());
-  if (!ranks.ok()) return complain(ranks.take_status());
-  Meeting meeting;
-  if (Status status = meeting.start(libraries.value(), ranks.value()); !status.ok()) return complain(status);
-  Result<int> code = execute_and_wait(program.value());
-  Results results = results_in(folder);
-  results.met = meeting.end();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
-  if (!code.ok()) return complain(code.take_status());
-
-  forgive_refusals(results.users, code.value());
-  const Verdict verdict = judge(results, code.value());
-  // SPILLWAY_DISABLE may have the last word.
-  const std::string allocator =
-      results.users.empty() ? choices.allocator : results.users.front().value("allocator", choices.allocator);
-  if (choices.json) {
-    const Parsed all = {
-        {"gpu_memory_bytes", *gpu_bytes},
-        {"allocator", allocator},
-        {"exit_code", code.value()},
-        {"verdict", name_of(verdict)},
-        {"out_of_memory", verdict == Verdict::kOutOfMemory},
-        {"collectives",
-         {{"problem", results.met.kind}, {"ranks", results.met.lines}, {"notes", results.met.notes}}},
-        {"processes", results.users}};
-    std::fprintf(stderr, "%s\n", all.dump(2).c_str());
-  } else {
-    std::fputs(report(results, *gpu_bytes, allocator, verdict, code.value()).c_str(), stderr);
-  }
-  return exit_code(verdict, code.value());
-}
-
 int stand_ins(const LaunchChoices& choices) {
   const std::string python = choices.python.empty() ? python_of({}) : choices.python;
   Result<std::string> folder = simulated_libraries_folder(python);
@@ -315,32 +123,42 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
       "dryrun",
       "Run a PyTorch command on a simulated device and tell whether and where it runs out of memory (exit "
       "code 2 where it does)");
-  choices->dryrun->add_option("--gpu-memory", choices->gpu_memory, "Memory of a device (80GiB)")->required();
-  choices->dryrun->add_option("--devices", choices->devices, "How many there are")
+  choices->dryrun->add_option("--gpu-memory", choices->of_dryrun.gpu_memory, "Memory of a device (80GiB)")
+      ->required();
+  choices->dryrun->add_option("--devices", choices->of_dryrun.devices, "How many there are")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
-  choices->dryrun->add_option("--allocator", choices->allocator, "Spillway, or PyTorch's own for comparison")
-      ->check(CLI::IsMember({"spillway", "native"}))
-      ->capture_default_str();
+  CLI::Option* allocator =
+      choices->dryrun
+          ->add_option("--allocator", choices->of_dryrun.allocator,
+                       "Spillway, or PyTorch's own for comparison, also with expandable segments")
+          ->check(CLI::IsMember(kDryrunAllocators))
+          ->capture_default_str();
   choices->dryrun
-      ->add_option("--world-size", choices->world_size,
+      ->add_flag(
+          "--compare", choices->of_dryrun.compare,
+          "Run on each of these allocators, one after the other, and print one table; the exit code is "
+          "Spillway's")
+      ->excludes(allocator);
+  choices->dryrun
+      ->add_option("--world-size", choices->of_dryrun.world_size,
                    "Ranks of the job, --devices of them on a node (those of torchrun)")
       ->check(CLI::Range(1, 1 << 20));
-  choices->dryrun->add_option("--ranks", choices->ranks,
+  choices->dryrun->add_option("--ranks", choices->of_dryrun.ranks,
                               "Which run, such as 0,511: the others are taken to do the same (all)");
   CLI::Option* values = choices->dryrun
-                            ->add_option("--values", choices->values,
+                            ->add_option("--values", choices->of_dryrun.values,
                                          "Which values are computed: those of small tensors and of integers, "
                                          "all (for small programs), none")
                             ->check(CLI::IsMember({"small", "all", "none"}))
                             ->capture_default_str();
   choices->dryrun
-      ->add_flag("--no-bytes", choices->no_bytes,
+      ->add_flag("--no-bytes", choices->of_dryrun.no_bytes,
                  "Keep accounts only: copies move nothing and read zeros, no values are computed; for data "
                  "larger than "
                  "this machine's memory")
       ->excludes(values);
-  choices->dryrun->add_flag("--json", choices->json, "The report as JSON, on stderr as well");
+  choices->dryrun->add_flag("--json", choices->of_dryrun.json, "The report as JSON, on stderr as well");
   choices->dryrun->prefix_command();
   choices->dryrun->footer("As in: spillway dryrun --gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]");
 
@@ -352,7 +170,11 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
   return [choices]() -> std::optional<int> {
     if (choices->stand_ins->parsed()) return stand_ins(*choices);
     if (choices->run->parsed()) return run(*choices);
-    if (choices->dryrun->parsed()) return dryrun(*choices);
+    if (choices->dryrun->parsed()) {
+      Result<std::vector<std::string>> program = program_of(choices->program, *choices->dryrun);
+      if (!program.ok()) return complain(program.take_status());
+      return dryrun(choices->of_dryrun, std::move(program.value()));
+    }
     return std::nullopt;
   };
 }

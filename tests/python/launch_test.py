@@ -342,6 +342,22 @@ if __name__ == "__main__":
                 self.assertEqual(done.returncode, 2, code + done.stderr)
                 self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line}: torch.empty")
 
+    def test_three_allocators_in_one_table(self) -> None:
+        code = "import torch\nfor n in (70, 90, 300):\n    x = torch.empty(n << 20, dtype=torch.uint8, device='cuda')\n"
+        command = ["--gpu-memory", "420MiB", "--compare"]
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "program.py"
+            script.write_text(code)
+            done = spillway("dryrun", *command, "--", sys.executable, str(script))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"spillway +390.000 MiB +390.000 MiB  it ran to its end")
+            self.assertRegex(done.stderr, r"native +390.000 MiB")
+            self.assertRegex(done.stderr, r"expandable +390.000 MiB")
+            done = spillway("dryrun", *command, "--json", "--", sys.executable, str(script))
+            runs = json.loads(done.stderr[done.stderr.index("{") :])["runs"]
+            self.assertEqual([run["allocator"] for run in runs], ["spillway", "native", "expandable"])
+            self.assertEqual({run["processes"][0]["devices"][0]["num_ooms"] for run in runs}, {0})
+
     def test_a_refusal_that_the_program_survived_is_no_death(self) -> None:
         code = """import torch
 for size in (3, 20, 3):

@@ -1,0 +1,27 @@
+// `spillway dryrun`: a program on a simulated device, and what is said of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/launch/allocators.h"
+
+namespace spillway {
+
+struct DryrunChoices {
+  std::string gpu_memory;
+  int devices = 1;
+  std::string allocator = "spillway";
+  bool no_bytes = false;
+  std::string values = "small";
+  bool json = false;
+  bool compare = false;
+  int world_size = 0;
+  std::string ranks;
+};
+
+// Runs the program, with each allocator that is chosen; prints a report to stderr, and what went wrong with
+// running it. Returns the command's exit code: 0 it fits, 2 it does not, others as documented.
+int dryrun(const DryrunChoices& choices, std::vector<std::string> program);
+
+}  // namespace spillway
