@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import tempfile
 import unittest
 
 import warm
@@ -34,8 +35,9 @@ DEFINE = "def hold(size):\n    return torch.zeros(size, dtype=torch.uint8, devic
 
 def cells(*texts: str) -> list[dict[str, object]]:
     command = [warm.python("torch", "IPython"), "-c", SHELL, json.dumps([LOAD, DEFINE, *texts])]
-    with_command = {**os.environ, "IPYTHONDIR": "/nonexistent"}
-    done = subprocess.run(command, env=with_command, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # not the profile of whoever runs this
+        environment = {**os.environ, "IPYTHONDIR": folder}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")][2:]
 
