@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import tempfile
-import tempfile
 import unittest
 
 import warm
