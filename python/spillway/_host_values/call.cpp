@@ -115,7 +115,7 @@ void Call::prepare(c10::Device device) {
   hosts_.resize(arguments_.size());
   try {
     const Unobserved unobserved;
-    if (op_.random) seed_ = seed_of(op_, {arguments_.data(), arguments_.size()}, device);
+    if (op_.random) seed_ = seed_of(op_, Arguments(arguments_.data(), arguments_.size()), device);
     if (op_.writes_any) take_what_is_written();
     if (op_.counts != Counts::kNothing) compute_counted();
   } catch (const std::exception& problem) {
