@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,13 +124,18 @@ def report(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return dict(json.loads(done.stderr[done.stderr.rindex("\n{\n") :]))
 
 
+def some(*cases: Any) -> tuple[Any, ...]:
+    """The first of them, or all where scripts/test --long asks for everything: each starts PyTorch several times."""
+    return cases if "SPILLWAY_TEST_THOROUGH" in os.environ else cases[:1]
+
+
 class Collectives(unittest.TestCase):
     def test_small_tensors_arrive(self) -> None:
         done = dryrun(3, VALUES)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_who_computes_long_or_sleeps_is_not_dead(self) -> None:
-        for how in ("sleeps", "computes"):
+        for how in some("sleeps", "computes"):
             done = dryrun(2, SLOW, how)
             self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -150,7 +156,7 @@ class Collectives(unittest.TestCase):
 
     def test_different_collectives(self) -> None:
         at = r"at \S+deadlocks.py:\d+: "
-        for fault, *said in (
+        for fault, *said in some(
             (
                 "operations",
                 rf"^ranks 0,1 wait in all_gather of 4 x float32 {at}",
@@ -165,7 +171,7 @@ class Collectives(unittest.TestCase):
                 self.named(fault, "mismatch", *said)
 
     def test_ranks_that_wait_for_each_other(self) -> None:
-        for fault, *said in (
+        for fault, *said in some(
             ("all_gather", r"^ranks 0,1 wait in all_gather of 4 x float32 at \S+deadlocks.py", "^rank 2 has ended$"),
             (
                 "send",
@@ -246,18 +252,21 @@ class SomeRanks(unittest.TestCase):
         ]
 
     def test_memory_is_that_of_a_job_of_which_all_ranks_run(self) -> None:
-        for way in ("ddp", "fsdp2", "hsdp"):
+        # A bucket of DDP's gradients is let go by a thread of PyTorch's, now or a little later.
+        for way, most_difference in some(("fsdp2", 0), ("ddp", 5 << 20), ("hsdp", 0)):
             with self.subTest(way):
-                some = self.peaks(some_ranks("--devices", "4", "--world-size", "4", "--ranks", "0,3", way=way))
+                of_two = self.peaks(some_ranks("--devices", "4", "--world-size", "4", "--ranks", "0,3", way=way))
                 every = self.peaks(some_ranks("--devices", "4", "--world-size", "4", way=way))
                 self.assertEqual([rank for rank, _ in every], [0, 1, 2, 3])
-                self.assertEqual(some, [every[0], every[3]])
+                self.assertEqual([rank for rank, _ in of_two], [0, 3])
+                for (_, one), (_, other) in zip(of_two, [every[0], every[3]], strict=True):
+                    self.assertLessEqual(abs(one - other), most_difference)
 
     def test_ranks_of_a_large_job(self) -> None:
         torchrun = ("-m", "torch.distributed.run", "--nnodes", "128", "--nproc-per-node", "8")
-        for words, launcher in (
-            (("--world-size", "1024", "--ranks", "0,511"), ()),
+        for words, launcher in some(
             (("--ranks", "0,511"), torchrun),
+            (("--world-size", "1024", "--ranks", "0,511"), ()),
             (("--world-size", "1024", "--ranks", "0,511"), ("-m", "torch.distributed.run", "--nproc-per-node", "2")),
         ):
             with self.subTest(words=words, launcher=launcher):
