@@ -64,8 +64,8 @@ int connect_to_meeting() {
 
 uint64_t this_thread() {
   static std::atomic<uint64_t> threads{0};
-  thread_local const uint64_t number = ++threads;
-  return number;
+  thread_local const uint64_t kNumber = ++threads;
+  return kNumber;
 }
 
 }  // namespace
@@ -98,8 +98,8 @@ Client* Client::get() {
     const int socket = connect_to_meeting();
     return socket < 0 ? nullptr : new Client(socket);
   }();
-  static const pid_t owner = ::getpid();
-  return owner == ::getpid() ? client : nullptr;
+  static const pid_t kOwner = ::getpid();
+  return kOwner == ::getpid() ? client : nullptr;
 }
 
 Client::Client(int socket) : socket_(socket) {

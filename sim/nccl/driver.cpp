@@ -37,8 +37,8 @@ Driver::Driver() {
 }
 
 const Driver& driver() {
-  static const Driver driver;
-  return driver;
+  static const Driver kDriver;
+  return kDriver;
 }
 
 }  // namespace spillway::nccl

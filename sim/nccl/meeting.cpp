@@ -312,7 +312,7 @@ void Meeting::wait(int id, const Message& message) {
   process.waits[message.ticket] = message.flag;
 }
 
-void Meeting::answer(int process, Message message) {
+void Meeting::answer(int process, const Message& message) {
   Process& to = processes_[process];
   if (!to.live) return;
   to.unanswered.erase(message.ticket);

@@ -117,7 +117,7 @@ class Meeting {
   bool is_root_missing(const Communicator& communicator, const Posts& posts) const;
   const Message* sibling(const Posts& posts, int size) const;
   void wait(int id, const Message& message);
-  void answer(int process, Message message);
+  void answer(int process, const Message& message);
   void answer(const Communicator& communicator, int rank, Message message);
   void store(int id, const Message& message);
   void told(int id, const Message& message);

@@ -1,5 +1,6 @@
 #include "sim/nccl/wire.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace spillway::nccl {
@@ -34,9 +35,8 @@ std::vector<char> pack(const Message& message) {
   std::vector<char> packed(sizeof head + message.text.size() + message.bytes.size());
   std::memcpy(packed.data(), &head, sizeof head);
   char* at = packed.data() + sizeof head;
-  std::memcpy(at, message.text.data(), message.text.size());
-  if (!message.bytes.empty())
-    std::memcpy(at + message.text.size(), message.bytes.data(), message.bytes.size());
+  at = std::copy(message.text.begin(), message.text.end(), at);
+  std::copy(message.bytes.begin(), message.bytes.end(), at);
   return packed;
 }
 
