@@ -61,7 +61,7 @@ class MeetingTest : public ::testing::Test {
     message.text = line;
     message.has_bytes = true;
     message.bytes.resize(items.size() * sizeof(int32_t));
-    std::memcpy(message.bytes.data(), items.data(), message.bytes.size());
+    if (!items.empty()) std::memcpy(message.bytes.data(), items.data(), message.bytes.size());
     meeting_->receive(process, message);
   }
   void wait(int process, bool may_go) {
