@@ -56,7 +56,7 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
         values.start()
     except SpillwayError as problem:
         print(f"spillway: {problem}; dryrun goes on as with --values none", file=sys.stderr)
-    prepare_compiled_code(torch, values.forget if values.library is not None else None)
+    prepare_compiled_code(torch, values.forget if values.observer is not None else None)
     watch = Watch(torch, folder, values)
     watch.start()
     meet(torch, lambda file: _is_programs(torch, file), watch.end)

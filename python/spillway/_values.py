@@ -35,35 +35,35 @@ class Values:
         self.is_own = is_own
         self.reads: dict[tuple[str, int], dict[str, Any]] = {}
         self.failures: dict[str, str] = {}
-        self.library: ctypes.CDLL | None = None
+        self.observer: ctypes.CDLL | None = None
         self.callbacks = (_ReportRead(self._note_read), _ReportFailure(self._note_failure))
 
     def start(self) -> None:
         """Errors: SpillwayError, where the observer cannot be compiled or the driver is not the simulated one."""
         if self.chosen == "none":
             return
-        self.library = ctypes.CDLL(str(self._compiled()))
-        begin = self.library.spillway_values_start
+        self.observer = ctypes.CDLL(str(self._compiled()))
+        begin = self.observer.spillway_values_start
         begin.restype = ctypes.c_char_p
         problem = begin(int(self.chosen == "all"), *self.callbacks)
         if problem is not None:
             raise SpillwayError(f"values are not computed: {problem.decode()}")
         collectives = ctypes.CDLL("libspillway_nccl.so.0")
-        collectives.spwNcclSetReality(self.library.spillway_values_is_real, self.library.spillway_values_set_real)
-        atexit.register(self.library.spillway_values_end_reports)
+        collectives.spwNcclSetReality(self.observer.spillway_values_is_real, self.observer.spillway_values_set_real)
+        atexit.register(self.observer.spillway_values_end_reports)
         _started.append(self)
 
     def forget(self, pointer: int, size: int) -> None:
         """What is there on the device is not real from now on."""
-        assert self.library is not None
-        self.library.spillway_values_set_real(ctypes.c_uint64(pointer), ctypes.c_uint64(size), 0)
+        assert self.observer is not None
+        self.observer.spillway_values_set_real(ctypes.c_uint64(pointer), ctypes.c_uint64(size), 0)
 
     def result(self) -> dict[str, Any]:
         totals = (ctypes.c_uint64 * 3)()
-        if self.library is not None:
-            self.library.spillway_values_totals(totals)
+        if self.observer is not None:
+            self.observer.spillway_values_totals(totals)
         return {
-            "values": self.chosen if self.library is not None else "none",
+            "values": self.chosen if self.observer is not None else "none",
             "operators_computed": totals[0],
             "operators_too_large": totals[1],
             "operators_failed": self.failures,
