@@ -102,7 +102,7 @@ void Meeting::settle(Communicator& communicator) {
     done.communicator = communicator.number;
     done.rank = rank;
     done.size = communicator.size;
-    answer(communicator, rank, std::move(done));
+    answer(communicator, rank, done);
   }
   communicator.joins.clear();
 }
@@ -139,7 +139,7 @@ void Meeting::split(Communicator& parent, const Posts& posts) {
   }
   for (auto& [rank, done] : answers) {
     done.kind = Kind::kDone;
-    answer(parent, rank, std::move(done));
+    answer(parent, rank, done);
   }
 }
 
@@ -209,7 +209,7 @@ void Meeting::finish(Communicator& communicator, uint64_t sequence, bool without
     done.kind = Kind::kDone;
     done.ticket = posts.at(rank).ticket;
     results.give(rank, done);
-    answer(communicator, rank, std::move(done));
+    answer(communicator, rank, done);
   }
   if (!imagines() || head.operation != Operation::kBroadcast || root_missing) return;
   const auto root = posts.find(head.root);
@@ -242,7 +242,7 @@ void Meeting::transfer(Communicator& communicator, Message message) {
     done.kind = Kind::kDone;
     done.ticket = transfer.send->ticket;
     transfer.is_sent = true;
-    answer(communicator, from, std::move(done));
+    answer(communicator, from, done);
   };
   if (transfer.send && transfer.receive) {
     const Message& sent = *transfer.send;
@@ -256,7 +256,7 @@ void Meeting::transfer(Communicator& communicator, Message message) {
     done.has_bytes = sent.has_bytes;
     done.is_real = sent.is_real;
     done.bytes = sent.bytes;
-    answer(communicator, to, std::move(done));
+    answer(communicator, to, done);
     if (!transfer.is_sent) tell_sender();
     communicator.transfers.erase(key);
   } else if (sends && !transfer.is_sent &&
@@ -289,12 +289,12 @@ void Meeting::answer_imagined(Communicator& communicator, Message message) {
                     message.text);
     }
   }
-  answer(communicator, rank, std::move(done));
+  answer(communicator, rank, done);
 }
 
 void Meeting::store(int id, const Message& message) {
-  for (Store::Answer& given : jobs_[processes_[id].job].store.call(id, message)) {
-    answer(given.process, std::move(given.done));
+  for (const Store::Answer& given : jobs_[processes_[id].job].store.call(id, message)) {
+    answer(given.process, given.done);
   }
 }
 
@@ -326,8 +326,8 @@ void Meeting::answer(int process, const Message& message) {
   }
 }
 
-void Meeting::answer(const Communicator& communicator, int rank, Message message) {
-  answer(communicator.members.at(rank), std::move(message));
+void Meeting::answer(const Communicator& communicator, int rank, const Message& message) {
+  answer(communicator.members.at(rank), message);
 }
 
 // `all_told`: those that were asked, and wait for what is not seen, are not quiet.
@@ -367,7 +367,7 @@ bool Meeting::resolve(const std::string& job) {
   }
   Store& store = jobs_[job].store;
   if (!store.has_waiting()) return false;
-  for (Store::Answer& given : store.imagine()) answer(given.process, std::move(given.done));
+  for (const Store::Answer& given : store.imagine()) answer(given.process, given.done);
   return true;
 }
 

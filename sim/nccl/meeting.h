@@ -118,7 +118,7 @@ class Meeting {
   const Message* sibling(const Posts& posts, int size) const;
   void wait(int id, const Message& message);
   void answer(int process, const Message& message);
-  void answer(const Communicator& communicator, int rank, Message message);
+  void answer(const Communicator& communicator, int rank, const Message& message);
   void store(int id, const Message& message);
   void told(int id, const Message& message);
   void ask_idle(const std::string& name, Job& job, Clock::time_point now);
