@@ -55,7 +55,7 @@ struct ArenaParts {
         device(its_device),
         options(its_options),
         counters(its_options.tracer, its_device),
-        events(*driver),
+        events(*driver, &context),
         shared(*driver, arena, counters, events),
         limit(its_options.limit_bytes),
         reserve_bytes(its_options.reserve_bytes) {}

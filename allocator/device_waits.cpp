@@ -61,6 +61,7 @@ bool DeviceWaits::mark_uses(Heap& heap, std::vector<Event>& marks, std::vector<C
 }
 
 Status DeviceWaits::synchronize(const std::vector<Heap*>& all, bool* everything) {
+  if (Status alive = parts_.context.check_alive(); !alive.ok()) return alive;
   // Both recording and waiting would end another stream's capture.
   const RelaxedCapture relaxed(*parts_.driver);
   std::vector<Event> marks;
@@ -139,7 +140,7 @@ bool DeviceWaits::wait_for_pending_frees(Heap& heap) {
     const Lock lock(heap.mutex);
     heap.pending().list_events(events);
   }
-  if (events.empty()) return false;
+  if (events.empty() || !parts_.context.check_alive().ok()) return false;
   // Waiting, too, would end another stream's capture.
   const RelaxedCapture relaxed(*parts_.driver);  // mutant: relaxed-wait
   for (const CUevent event : events) {

@@ -76,6 +76,8 @@ const Ladder::Row Ladder::kWithoutLocks[] = {
 // ---- The climb
 
 Result<Ladder::Served> Ladder::climb(Heap& heap, const Request& request, uint64_t bytes, SlowPath& tried) {
+  // Streams and events of a device that the program has reset are not to be touched.
+  if (Status alive = parts_.context.check_alive(); !alive.ok()) return alive;
   Miss miss{heap, request, bytes, tried};
   miss.may_map_view = !parts_.options.careful;
   for (;;) {

@@ -119,6 +119,7 @@ void PendingFrees::mark_in_capture(Pending& pending) {
 // ---- Which frees are complete
 
 size_t PendingFrees::complete_finished(const Timeline& timeline, CUstream stream) {
+  if (pending_.empty() || !events_.may_ask()) return 0;
   size_t completed = 0;
   const auto is_captured = [](const Pending& pending) { return pending.captured.capture != 0; };
   if (std::any_of(pending_.begin(), pending_.end(), is_captured)) captured_order_.look(driver_, stream);

@@ -186,6 +186,7 @@ void SharedBlocks::complete_free(Block& block) {
 }
 
 void SharedBlocks::complete_finished_frees() {
+  if (blocks_.empty() || !events_.may_ask()) return;
   for (auto& [va, block] : blocks_) {
     if (block.state != State::kPending || block.is_unordered) continue;
     const bool done = std::all_of(block.events.begin(), block.events.end(), [&](const Event& event) {

@@ -150,7 +150,7 @@ bool StreamHeaps::may_take_over(Heap& heap, PoolId pool) {
   if (heap.key.pool.is_private()) return !heap.use.keeps_pages && heap.is_idle();  // mutant: take-over-pool
   if (pool.is_private()) return false;
   if (heap.timeline.is_over()) return true;  // mutant: take-over-closed
-  if (!heap.timeline.is_covered()) return false;
+  if (!heap.timeline.is_covered() || !parts_.context.check_alive().ok()) return false;
   parts_.counters.on_driver_call(DriverCall::kEventQuery);
   const Result<bool> done = heap.timeline.event().completed();
   return done.ok() && done.value();

@@ -12,11 +12,16 @@ namespace {
 // Taken back under one hold of the arena's lock.
 constexpr uint32_t kMostPagesAtOnce = 64;
 
+// What the driver takes for a graph comes from what is free on the device: of it, a share of the device, at
+// most so much.
+constexpr uint64_t kGraphsShare = 64;
+constexpr uint64_t kMostForGraphs = uint64_t{256} << 20;
+
 }  // namespace
 
 Status Trimming::settle() {
   // Segments cannot be joined: what is free in several serves a large block only from the driver again.
-  return trim_heaps(heaps_.all(), nullptr, parts_.store->uses_vmm() ? Amount::kToLimit : Amount::kAll);
+  return trim_heaps(heaps_.all(), nullptr, parts_.store->uses_vmm() ? Amount::kForGraphs : Amount::kAll);
 }
 
 Status Trimming::trim_for_now() {
@@ -102,7 +107,16 @@ size_t Trimming::pages_to_go(Amount amount) const {
   if (amount == Amount::kAll) return SIZE_MAX;
   const uint64_t most = parts_.store->most_pages();
   const uint64_t count = parts_.store->page_count();
-  return count > most ? count - most : 0;
+  const uint64_t beyond_limit = count > most ? count - most : 0;
+  return amount == Amount::kForGraphs ? std::max(beyond_limit, pages_for_graphs()) : beyond_limit;
+}
+
+uint64_t Trimming::pages_for_graphs() const {
+  size_t free = 0;
+  size_t total = 0;
+  if (parts_.driver->cuMemGetInfo(&free, &total) != CUDA_SUCCESS) return 0;
+  const uint64_t wanted = std::min<uint64_t>(total / kGraphsShare, kMostForGraphs);
+  return wanted > free ? (wanted - free + kPageBytes - 1) / kPageBytes : 0;
 }
 
 Status Trimming::release_free_segments(const std::vector<Heap*>& chosen, Amount amount) {

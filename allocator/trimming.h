@@ -38,7 +38,7 @@ class Trimming {
  private:
   using GivenBack = std::vector<std::pair<Heap*, PageId>>;
   // Says how much of what is free goes.
-  enum class Amount : uint8_t { kAll, kToLimit };
+  enum class Amount : uint8_t { kAll, kToLimit, kForGraphs };
 
   // `given`, where it is not null: what went.
   Status trim_heaps(const std::vector<Heap*>& chosen, GivenBack* given = nullptr,
@@ -48,6 +48,7 @@ class Trimming {
   // Without virtual memory management, where pages go with their whole segment.
   Status release_free_segments(const std::vector<Heap*>& chosen, Amount amount) SPW_REQUIRES(kArenaLock);
   size_t pages_to_go(Amount amount) const;
+  uint64_t pages_for_graphs() const;
 
   ArenaParts& parts_;
   StreamHeaps& heaps_;

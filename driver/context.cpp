@@ -92,6 +92,15 @@ Result<RetainedContext> RetainedContext::retain(std::shared_ptr<const Driver> dr
   return context;
 }
 
+Status RetainedContext::check_alive() const {
+  unsigned int flags = 0;
+  int active = 1;
+  if (!primary_ || driver_->cuDevicePrimaryCtxGetState(device_, &flags, &active) != CUDA_SUCCESS ||
+      active != 0)
+    return {};
+  return driver_->check(CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuDevicePrimaryCtxGetState");
+}
+
 void RetainedContext::reset() noexcept {
   if (primary_) driver_->cuDevicePrimaryCtxRelease(device_);
   primary_ = false;

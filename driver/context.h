@@ -34,6 +34,11 @@ class RetainedContext {
   bool is_primary() const { return primary_; }
   explicit operator bool() const { return context_ != nullptr; }
 
+  // An error of the driver's once the program has reset its device (cuDevicePrimaryCtxReset): then a question
+  // about an event of the context is undefined. Costs one driver call; always ok of a context that is only
+  // borrowed, and where the program has used the device again since.
+  Status check_alive() const;
+
   void reset() noexcept;
   void swap(RetainedContext& other) noexcept {
     std::swap(driver_, other.driver_);

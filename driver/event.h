@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/context.h"
 #include "driver/driver.h"
 
 namespace spillway {
@@ -54,7 +55,12 @@ class Event {
 // current before acquire. Thread-safe; the lock is not held during a driver call.
 class EventPool {
  public:
-  explicit EventPool(const Driver& driver) : driver_(&driver) {}
+  // `context`, where given, is that of the events, and must outlive the pool.
+  explicit EventPool(const Driver& driver, const RetainedContext* context = nullptr)
+      : driver_(&driver), context_(context) {}
+
+  // False where a question about its events is undefined, since the program has reset the device.
+  bool may_ask() const { return context_ == nullptr || context_->check_alive().ok(); }
 
   // A kept event, or a new one. What it marks is undefined until it is recorded.
   Result<Event> acquire();
@@ -66,6 +72,7 @@ class EventPool {
 
  private:
   const Driver* driver_;
+  const RetainedContext* context_;
   mutable std::mutex lock_;
   std::vector<Event> kept_;
 };

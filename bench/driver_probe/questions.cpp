@@ -213,6 +213,46 @@ Json ask_destroyed_stream(const Session& session, std::string_view question) {
   return report;
 }
 
+Json ask_reset_context(const Session& session, std::string_view question) {
+  const Driver& driver = session.driver();
+  const CUdevice device = session.properties().device;
+  // Without owners, whose ends would be further calls.
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  session.check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  session.check(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  session.check(driver.cuEventRecord(event, stream), "cuEventRecord");
+  session.wait();
+  CUcontext before = nullptr, after = nullptr;
+  session.check(driver.cuCtxGetCurrent(&before), "cuCtxGetCurrent");
+  const auto reset = session.entry<PFN_cuDevicePrimaryCtxReset_v11000>("cuDevicePrimaryCtxReset");
+  session.check(reset(device), "cuDevicePrimaryCtxReset");
+  if (question == "cuStreamQuery")
+    return {{"answers", session.answer(driver.cuStreamQuery(stream), "cuStreamQuery")}};
+  if (question == "cuStreamIsCapturing") {
+    CUstreamCaptureStatus status = {};
+    const CUresult result = driver.cuStreamIsCapturing(CU_STREAM_LEGACY, &status);
+    return {{"answers", session.answer(result, "cuStreamIsCapturing")}};
+  }
+  if (question == "cuEventRecord")
+    return {{"answers", session.answer(driver.cuEventRecord(event, stream), "cuEventRecord")}};
+  if (question == "cuEventQuery")
+    return {{"answers", session.answer(driver.cuEventQuery(event), "cuEventQuery")}};
+  if (question == "cuMemCreate") {
+    const Result<PhysicalHandle> handle = PhysicalHandle::create(driver, session.device(), session.granule());
+    return {{"answers", handle.ok() ? "works" : handle.status().text()}};
+  }
+  if (question == "next_use")
+    session.check(driver.cuDevicePrimaryCtxRetain(&after, device), "cuDevicePrimaryCtxRetain");
+  unsigned flags = 0;
+  int active = 0;
+  session.check(driver.cuDevicePrimaryCtxGetState(device, &flags, &active), "cuDevicePrimaryCtxGetState");
+  Json report = {{"active", active != 0}};
+  if (question == "state") session.check(driver.cuCtxGetCurrent(&after), "cuCtxGetCurrent");
+  report[question == "state" ? "stays_current" : "has_the_same_handle"] = before == after;
+  return report;
+}
+
 Json ask_green_context(const Session& session, std::string_view question) {
   const Green green(session);
   return question == "streams" ? green_streams(session, green) : green_memory(session, green);

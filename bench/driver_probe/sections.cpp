@@ -37,6 +37,11 @@ const std::vector<Section>& all_sections() {
        {"cuStreamQuery", "cuStreamGetId", "cuStreamGetCtx", "cuStreamIsCapturing", "cuEventRecord",
         "handle_of_the_next"},
        ask_destroyed_stream},
+      {"reset_context",
+       nullptr,
+       {"state", "cuStreamQuery", "cuStreamIsCapturing", "cuEventRecord", "cuEventQuery", "cuMemCreate",
+        "next_use"},
+       ask_reset_context},
       {"green_contexts", nullptr, {"streams", "memory"}, ask_green_context},
       {"remap_to_host", check_remap},
       {"trim", measure_trim},
@@ -48,7 +53,8 @@ const std::vector<Section>& all_sections() {
 
 Json measure_here(const Options& options, std::string_view name) {
   try {
-    Session session(options);
+    // It ends with the process: a context that a question has reset may take no further call.
+    static Session& session = *new Session(options);
     const size_t dot = name.find('.');
     for (const Section& section : all_sections()) {
       if (section.name != name.substr(0, dot)) continue;

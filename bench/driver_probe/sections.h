@@ -67,6 +67,7 @@ Json find_mapping_limit(Session& session);
 Json ask_host_memory(const Session& session, std::string_view question);
 Json ask_captured_stream(const Session& session, std::string_view question);
 Json ask_destroyed_stream(const Session& session, std::string_view question);
+Json ask_reset_context(const Session& session, std::string_view question);
 Json ask_green_context(const Session& session, std::string_view question);
 
 // Marks fields of a section where the device runs no kernels.

@@ -75,8 +75,9 @@ SPW_API spw_status spw_stream_synchronize(int device, spw_stream stream);
  * SPW_ERROR_DRIVER. */
 SPW_API spw_status spw_trim(int device);
 /* Waits for the device as spw_trim does, and keeps the memory: what is free serves every stream and pool from
- * here on without a wait. Only what exceeds a limit goes back. With debug:guard and with backend:malloc it is
- * spw_trim. Errors: as spw_trim. */
+ * here on without a wait. Only what exceeds a limit goes back, and on a device that is full what lacks to
+ * 1/64 of it, at most 256 MiB, that the driver may want for a graph. With debug:guard and with backend:malloc
+ * it is spw_trim. Errors: as spw_trim. */
 SPW_API spw_status spw_settle(int device);
 
 /* Makes all memory that Spillway holds on `device`, now and later, usable from device `peer` (kernels and

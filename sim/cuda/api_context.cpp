@@ -101,6 +101,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   Call call(EntryPoint::k_cuDevicePrimaryCtxReset);
   if (call.refused()) return call.result();
   if (!valid_device(call.state(), device)) return CUDA_ERROR_INVALID_DEVICE;
+  Context* primary = call.state().primary[static_cast<size_t>(device)];
+  if (primary != nullptr) primary->reset = true;
   drop_primary(call, device);
   return CUDA_SUCCESS;
 }
@@ -187,7 +189,8 @@ CUresult cuCtxGetCurrent(CUcontext* handle) {
   Call call(EntryPoint::k_cuCtxGetCurrent);
   if (call.refused()) return call.result();
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *handle = handle_of(call.context());
+  Context* context = call.context();
+  *handle = handle_of(context != nullptr ? context : reset_context(call.state()));
   return CUDA_SUCCESS;
 }
 

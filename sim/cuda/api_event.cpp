@@ -70,7 +70,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned fl
 CUresult cuEventQuery(CUevent handle) {
   Call call(EntryPoint::k_cuEventQuery, kUnsafeInCapture);
   if (call.refused()) return call.result();
-  Event* event = find_event(handle);
+  Event* event = find_event_asked(call.state(), handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture != nullptr) return refuse_captured(*event);
   return query_event(call.state(), event, call.lock());
@@ -79,7 +79,7 @@ CUresult cuEventQuery(CUevent handle) {
 CUresult cuEventSynchronize(CUevent handle) {
   Call call(EntryPoint::k_cuEventSynchronize, kUnsafeInCapture);
   if (call.refused()) return call.result();
-  Event* event = find_event(handle);
+  Event* event = find_event_asked(call.state(), handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture != nullptr) return refuse_captured(*event);
   ++call.state().host_waits;

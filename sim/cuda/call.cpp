@@ -30,7 +30,7 @@ Call::Call(EntryPoint entry, unsigned needs) : state_(State::get()), lock_(state
   } else if (!state_.initialized && (needs & kBeforeInit) == 0) {
     result_ = CUDA_ERROR_NOT_INITIALIZED;
   } else if ((needs & kNeedsContext) != 0 && current_context(state_) == nullptr) {
-    result_ = CUDA_ERROR_INVALID_CONTEXT;
+    result_ = refuse_context(state_);
   } else if (!state_.captures.empty() && is_unsafe(state_, needs)) {
     result_ = check_unsafe_call(state_);
   }

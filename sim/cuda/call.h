@@ -12,7 +12,7 @@ namespace spillway::sim {
 
 enum CallNeeds : unsigned {
   kNeedsNothing = 0,
-  kNeedsContext = 1,     // CUDA_ERROR_INVALID_CONTEXT unless one is current
+  kNeedsContext = 1,     // refuse_context() unless one is current
   kUnsafeInCapture = 2,  // refused, and ends the captures it disturbs, unless the thread's mode permits
   kBeforeInit = 4,       // allowed before cuInit
   kVmmInCapture = 8,     // kUnsafeInCapture, unless configured otherwise

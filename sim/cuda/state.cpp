@@ -98,15 +98,31 @@ std::string State::configure(const char* text, const char* visible) {
   return "";
 }
 
-Context* current_context(State& state) {
+namespace {
+
+Context* entered_context(State& state) {
   ThreadState& thread = this_thread();
   if (thread.generation != state.generation) {
     thread.current.clear();
     thread.generation = state.generation;
   }
-  if (thread.current.empty()) return nullptr;
-  Context* context = thread.current.back();
+  return thread.current.empty() ? nullptr : thread.current.back();
+}
+
+}  // namespace
+
+Context* current_context(State& state) {
+  Context* context = entered_context(state);
   return Slots<Context>::is_alive(context) ? context : nullptr;
+}
+
+Context* reset_context(State& state) {
+  Context* context = entered_context(state);
+  return context != nullptr && context->reset && !context->alive ? context : nullptr;
+}
+
+CUresult refuse_context(State& state) {
+  return reset_context(state) != nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 namespace {
@@ -164,13 +180,26 @@ void destroy_green_context(State& state, Context* context, Lock& lock) {
 void destroy_context(State& state, Context* context, Lock& lock) {
   wait_context(state, context, lock);
   for (Mapping* mapping : state.memory.allocations_of(handle_of(context))) free_allocation(state, mapping);
+  if (context->reset) {
+    state.events.for_each([&](Event& event) {
+      if (event.context != context) return;
+      event.orphaned = true;
+      state.events.retire(&event);
+    });
+  }
   state.events.drop_if([&](const Event& event) { return event.context == context; });
   for (Stream* stream : context->streams) {
     abandon_capture(state, stream);
     state.scheduler.close(stream->timeline);
-    state.streams.drop(stream);
+    stream->orphaned = context->reset;
+    if (context->reset) {
+      state.streams.retire(stream);
+    } else {
+      state.streams.drop(stream);
+    }
   }
   release_context_memory(state, context);
+  if (context->reset) return state.contexts.retire(context);
   state.contexts.drop(context);
 }
 
@@ -215,7 +244,7 @@ Stream* find_stream(State& state, CUstream handle) {
 
 CUresult refuse_stream(CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
-    return CUDA_ERROR_INVALID_CONTEXT;
+    return refuse_context(State::get());
   }
   return reinterpret_cast<Stream*>(handle)->orphaned ? CUDA_ERROR_CONTEXT_IS_DESTROYED
                                                      : CUDA_ERROR_INVALID_HANDLE;
@@ -229,6 +258,13 @@ Context* find_context(CUcontext handle) {
 Event* find_event(CUevent handle) {
   auto* event = reinterpret_cast<Event*>(handle);
   return Slots<Event>::is_alive(event) ? event : nullptr;
+}
+
+Event* find_event_asked(State& state, CUevent handle) {
+  Event* event = find_event(handle);
+  if (event != nullptr || handle == nullptr || !reinterpret_cast<Event*>(handle)->orphaned) return event;
+  if (state.config.destroyed_streams_fault) std::raise(SIGSEGV);
+  return nullptr;
 }
 
 namespace {

@@ -37,7 +37,7 @@ struct Stream {
   bool alive = false;
   bool blocking = true;  // ordered against the legacy default stream
   bool legacy = false;
-  bool orphaned = false;  // its green context has been destroyed
+  bool orphaned = false;  // its green context was destroyed, or its primary one reset
   Context* context = nullptr;
   TimelineId timeline = kNoTimeline;
   uint64_t id = 0;
@@ -53,6 +53,7 @@ struct Stream {
 struct Event {
   bool alive = false;
   bool recorded = false;
+  bool orphaned = false;  // its primary context was reset
   Context* context = nullptr;
   unsigned flags = 0;
   TimelineId timeline = kNoTimeline;
@@ -83,6 +84,7 @@ struct OpenedMemory {
 struct Context {
   bool alive = false;
   bool primary = false;
+  bool reset = false;  // and not alive: it stays current where it was
   int device = 0;
   unsigned flags = 0;
   unsigned retained = 0;
@@ -153,6 +155,10 @@ ThreadState& this_thread();
 
 // The context current in this thread, or null.
 Context* current_context(State& state);
+// What the thread has current where that is a primary context that was reset; null otherwise.
+Context* reset_context(State& state);
+// Why no context is current.
+CUresult refuse_context(State& state);
 // Null: the device is out of memory.
 Context* make_context(State& state, int device, bool primary, unsigned flags);
 // The device's, made where there is none. Null as above.
@@ -177,6 +183,9 @@ Stream* find_stream(State& state, CUstream handle);
 CUresult refuse_stream(CUstream handle);
 Context* find_context(CUcontext handle);
 Event* find_event(CUevent handle);
+// For a question about it: of an event whose context was reset that is a segmentation fault, as an H100 with
+// driver 580 had it.
+Event* find_event_asked(State& state, CUevent handle);
 
 inline CUstream handle_of(Stream* stream) {
   return reinterpret_cast<CUstream>(stream);

@@ -161,6 +161,15 @@ void use_without_device(const InUse& use) {
   }
   expect_no_device([&] { return spw_alloc(100 * kMiB, 0, nullptr, &block); });
   SPW_CHECK(spw_free(block) == SPW_OK);
+  // These would ask whether what waits for the other stream is done, which a reset has made undefined.
+  for (const size_t bytes : {size_t{700}, 3 * kMiB, 30 * kMiB}) {
+    block = nullptr;
+    SPW_CHECK(spw_alloc(bytes, 0, nullptr, &block) == SPW_OK || last_error_has("cu"));
+    SPW_CHECK(spw_free(block) == SPW_OK);
+    if (lacks_controls()) continue;
+    SPW_CHECK(spw_alloc(bytes, 0, use.stream, &block) == SPW_OK || last_error_has("cu"));
+    SPW_CHECK(spw_free(block) == SPW_OK);
+  }
   SPW_CHECK(spw_free(use.blocks[1]) == SPW_OK && spw_free(use.blocks[2]) == SPW_OK);
   SPW_CHECK(stats_of(0).allocation.all.current == 0 && spw_validate(0) == SPW_OK);
 }

@@ -51,6 +51,8 @@ TEST(Guard, IsSetByAnOptionAndCountsWhatTheProgramAskedFor) {
     SPW_CHECK(spw_record_stream(block, nullptr) == SPW_OK);
     SPW_CHECK(spw_free(block) == SPW_OK && stats_of(0).pending_blocks == 1);
     SPW_CHECK(spw_validate(0) == SPW_OK && findings() == 0);
+    // What comes before a capture gives up what is kept for a look after its free, as a trim does.
+    SPW_CHECK(spw_settle(0) == SPW_OK && stats_of(0).pending_blocks == 0);
     SPW_CHECK(spw_trim(0) == SPW_OK && stats_of(0).reserved_bytes.all.current == 0);
     SPW_CHECK(spw_guard_check(5, nullptr) == SPW_ERROR_INVALID_ARGUMENT);
   });

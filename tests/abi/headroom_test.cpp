@@ -1,6 +1,10 @@
 // What stays free on a device that a program fills: room for what is no memory of the program's.
 #include <cuda.h>
 
+#include <cstdlib>
+#include <string>
+#include <vector>
+
 #include "tests/support/child.h"
 #include "tests/support/sizes.h"
 
@@ -10,11 +14,17 @@ namespace {
 // Page tables and modules take memory, as on a real device.
 constexpr const char* kDevice = "capacity:16GiB,overheads:on,backing:none";
 
-void fill_device() {
-  void* block = nullptr;
+std::vector<void*> fill_device() {
+  std::vector<void*> blocks;
   for (size_t bytes = 512 * kMiB; bytes >= 2 * kMiB;) {
-    if (spw_alloc(bytes, 0, nullptr, &block) != SPW_OK) bytes /= 2;
+    void* block = nullptr;
+    if (spw_alloc(bytes, 0, nullptr, &block) == SPW_OK) {
+      blocks.push_back(block);
+    } else {
+      bytes /= 2;
+    }
   }
+  return blocks;
 }
 
 // A kernel that nobody has launched yet, as a library's are.
@@ -77,6 +87,26 @@ TEST(Headroom, OthersMemoryCountsAsItComes) {
     SPW_CHECK(driver->cuMemFree(of_a_library) == CUDA_SUCCESS);
     SPW_CHECK(spw_alloc(6000 * kMiB, 0, nullptr, &block) == SPW_OK);
   });
+}
+
+// PyTorch empties its cache before each capture, and calls this instead.
+TEST(Headroom, WhatComesBeforeACaptureLeavesRoomForTheGraph) {
+  for (const char* backend : {"backend:vmm", "backend:malloc"}) {
+    in_child({{"SPILLWAY_SIM", "capacity:8GiB,overheads:on,backing:none"}, {"SPILLWAY_CONF", backend}}, [] {
+      const auto driver = start_device();
+      const std::vector<void*> blocks = fill_device();
+      SPW_CHECK(free_bytes(*driver) < 8 * kMiB);
+      SPW_CHECK(launch_something_new(*driver) == CUDA_ERROR_OUT_OF_MEMORY);
+      for (void* block : blocks) SPW_CHECK(spw_free(block) == SPW_OK);
+      const int64_t before = stats_of(0).reserved_bytes.all.current;
+      SPW_CHECK(spw_settle(0) == SPW_OK && spw_validate(0) == SPW_OK);
+      SPW_CHECK(free_bytes(*driver) >= 128 * kMiB);
+      SPW_CHECK(launch_something_new(*driver) == CUDA_SUCCESS);
+      const int64_t given = before - stats_of(0).reserved_bytes.all.current;
+      // Segments of cuMemAlloc cannot be joined, and go whole.
+      SPW_CHECK(std::getenv("SPILLWAY_CONF") != std::string("backend:vmm") || given <= 160 * int64_t{kMiB});
+    });
+  }
 }
 
 TEST(Headroom, SmallDevicesHaveNone) {

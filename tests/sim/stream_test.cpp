@@ -473,6 +473,34 @@ TEST_F(StreamTest, ADestroyedStreamIsRefusedOrAFault) {
               testing::ExitedWithCode(0), "");
 }
 
+// As an H100 with driver 580 answered.
+TEST_F(StreamTest, AContextThatIsResetStaysCurrentAndItsEventsAreAFault) {
+  start("destroyed_streams:report");
+  const auto use_after_reset = [&] {
+    CUcontext before = nullptr;
+    CUcontext after = nullptr;
+    SIM_OK(cuCtxGetCurrent(&before));
+    CUstream work = stream();
+    CUevent mark = event();
+    SIM_OK(cuEventRecord(mark, work));
+    SIM_OK(cuDevicePrimaryCtxReset(0));
+    SIM_OK(cuCtxGetCurrent(&after));
+    EXPECT_EQ(before, after);
+    unsigned flags = 0;
+    int active = 1;
+    SIM_OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    EXPECT_EQ(active, 0);
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuStreamQuery(work), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuEventRecord(mark, work), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuEventQuery(mark), CUDA_ERROR_INVALID_HANDLE);
+  };
+  use_after_reset();
+  std::signal(SIGSEGV, SIG_DFL);
+  EXPECT_EXIT((start("destroyed_streams:fault"), use_after_reset()), testing::KilledBySignal(SIGSEGV), "");
+}
+
 TEST_F(StreamTest, WorkOfAnotherLibraryHoldsItsStreamUntilItIsReady) {
   static std::atomic<int> ready;
   static std::atomic<int> runs;

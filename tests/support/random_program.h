@@ -108,13 +108,15 @@ class LiveBlocks {
 };
 
 // Runs `run(seed, steps)` for so many seeds, or as SPILLWAY_TEST_SEEDS, _STEPS and _FIRST_SEED say. The first
-// failure is the last, and names its seed.
+// failure is the last, and names its seed. Cases that share the seeds take one in `shares` each, from the
+// `share`th on.
 template <typename Run>
-void for_each_seed(uint64_t usual_seeds, uint64_t usual_steps, Run run) {
+void for_each_seed(uint64_t usual_seeds, uint64_t usual_steps, Run run, uint64_t share = 0,
+                   uint64_t shares = 1) {
   const uint64_t seeds = from_environment("SPILLWAY_TEST_SEEDS", usual_seeds);
   const uint64_t steps = from_environment("SPILLWAY_TEST_STEPS", usual_steps);
   const uint64_t first = from_environment("SPILLWAY_TEST_FIRST_SEED", 1);
-  for (uint64_t seed = first; seed < first + seeds && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = first + share; seed < first + seeds && !testing::Test::HasFailure(); seed += shares) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     run(static_cast<uint32_t>(seed), steps);
   }

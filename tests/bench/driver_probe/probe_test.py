@@ -25,6 +25,7 @@ SECTIONS = {
         "host_memory",
         "captured_streams",
         "destroyed_streams",
+        "reset_context",
         "green_contexts",
         "remap_to_host",
         "trim",
@@ -107,6 +108,13 @@ class Report(unittest.TestCase):
         answers = self.report["destroyed_streams"]
         self.assertEqual(answers["cuStreamQuery"], {"crashed": "Segmentation fault"})
         self.assertTrue(answers["handle_of_the_next"]["next_has_another_id"])
+
+    def test_a_reset_context_stays_current_and_its_events_end_who_asks(self) -> None:
+        answers = self.report["reset_context"]
+        self.assertEqual(answers["state"], {"active": False, "stays_current": True})
+        self.assertIn("CONTEXT_IS_DESTROYED", answers["cuStreamIsCapturing"]["answers"])
+        self.assertEqual(answers["cuEventQuery"], {"crashed": "Segmentation fault"})
+        self.assertTrue(answers["next_use"]["active"])
 
     def test_views_of_one_handle_agree(self) -> None:
         for name, value in self.report["aliasing"].items():
