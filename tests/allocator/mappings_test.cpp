@@ -59,8 +59,8 @@ TEST(Mappings, RandomSizesHoldMorePagesBeforeTheyMapWithoutEnd) {
   RandomSizes(*arena, 1).run(20'000, 20 * kMiB);
   const DeviceStats stats = arena->stats();
   EXPECT_LT(stats.host_waits, 30);
-  // The bound is one for views; new pages are mapped beyond it. The figures differ by what other tests have left on a device
-  // that lacks controls.
+  // The bound is one for views; new pages are mapped beyond it. The figures differ by what other tests have
+  // left on a device that lacks controls.
   EXPECT_LT(stats.live_mappings, 8000 + 8000 / 64);
   EXPECT_LT(stats.reserved_bytes.all.peak, stats.active_bytes.all.peak * 11 / 8);
   SPW_EXPECT_OK(arena->validate());
