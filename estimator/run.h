@@ -8,11 +8,16 @@
 #include <vector>
 
 #include "estimator/model.h"
+#include "estimator/model_code.h"
 
 namespace spillway::estimator {
 
 // Whose code runs: it decides which tensors are saved for the backward pass.
-enum class Framework { kMegatron, kPytorch };
+enum class Framework {
+  kMegatron,
+  kPytorch,       // lean code of one kernel for each norm and activation: torchtitan, torchtune
+  kTransformers,  // a Hugging Face model's own code
+};
 
 enum class Precision { kFp32, kFp16, kBf16 };
 
@@ -218,6 +223,7 @@ struct TrainingRun {
   Gpu gpu = Gpu::kOther;
   AllocatorModel allocator = AllocatorModel::kPytorch;
   Model model;
+  ModelCode code = {};  // of transformers, where the framework is that
   Parallel parallel;
   Training training;
   Communication communication;

@@ -10,6 +10,7 @@
 #include "estimator/held.h"
 #include "estimator/measured.h"
 #include "estimator/rounding.h"
+#include "estimator/tape/buckets.h"
 
 namespace spillway::estimator {
 namespace {
@@ -116,9 +117,47 @@ void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   out.highest_bytes = out.peak_bytes + spread;
 }
 
+// A model of transformers, whose step is played operator by operator: the peak is that of the pass through it,
+// or the optimizer's step.
+RankClass played_class(const TrainingRun& run, const Stage& stage) {
+  const std::vector<RankWeight> weights = rank_weights(run, stage);
+  const RankParameters parameters = rank_parameters(weights);
+  const StateBytes states = state_bytes(run, parameters);
+  const bool stay = gradients_stay(run);
+  const bool sharded = run.parallel.sharding >= DataSharding::kGradients;
+  const bool accumulated = run.training.microbatches > 1;
+  const PlayedStep played = play_step(run, !stay && !sharded && !accumulated);
+  RankClass out;
+  out.stage = stage.rank;
+  out.parameters = parameters.dense + parameters.expert;
+  out.steady = state_buckets(run, states, stay);
+  append(persistent_overhead(run, stage), out.steady);
+  append(persistent_communication(run, states), out.steady);
+  add_nonzero(out.steady, {"buffers", run.code.buffers_bytes, "masks that the model keeps", "transformers"});
+  out.steady_bytes = total_bytes(out.steady);
+  out.peak = played_buckets(played);
+  append(transient_communication(run, parameters), out.peak);
+  const double gradients = stay ? 0 : waiting_gradient_bytes(run, states);
+  if (!stay && (sharded || accumulated))
+    add_nonzero(out.peak, {"gradients", gradients, "accumulated over microbatches", kCount});
+  const double peak = out.steady_bytes + total_bytes(out.peak);
+  const double temporaries = step_temporary_bytes(run, states);
+  const double step = out.steady_bytes + gradients + temporaries;
+  out.phases = {{"after load", states.weights + states.master + (stay ? states.gradients : 0)},
+                {"end of forward", out.steady_bytes + played.forward_bytes},
+                {"largest of forward and backward", peak},
+                {"optimizer step", step},
+                {"between steps", out.steady_bytes}};
+  set_peak(peak, gradients, 0, temporaries, out);
+  out.peak_step1_bytes = std::max(peak - states.moments, step);
+  set_interval(run, 0, out);
+  return out;
+}
+
 }  // namespace
 
 RankClass rank_class(const TrainingRun& run, const Stage& stage) {
+  if (run.framework == Framework::kTransformers) return played_class(run, stage);
   const std::vector<RankWeight> weights = rank_weights(run, stage);
   const RankParameters parameters = rank_parameters(weights);
   const HeldActivations held = held_activations(run, stage);

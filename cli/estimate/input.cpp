@@ -50,7 +50,10 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   if (toml && estimator::is_torchtitan_toml(text))
     return estimator::read_torchtitan_toml(text, std::max<int64_t>(1, choices.gpus));
   if (toml) return estimator::read_run_toml(text, folder);
-  return is_deepspeed(text) ? deepspeed_keys(text, choices) : estimator::read_model_json(text);
+  if (is_deepspeed(text)) return deepspeed_keys(text, choices);
+  Result<RunKeys> keys = estimator::read_model_json(text);
+  if (keys.ok()) keys.value()["model.is_config_json"] = "true";
+  return keys;
 }
 
 // A name without a section is a run's key, or else one of the model's.
