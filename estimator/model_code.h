@@ -63,10 +63,13 @@ struct ModelCode {
   double rotary = 1;           // the share of a head that is rotated; 0: none is
   bool copies_rotated = false;  // the rotated part is put together with the rest, even where there is none
   bool joined_feed_forward = false;  // gate and up are one matrix
+  bool transposed_matrices = false;  // Conv1D
+  bool softmax_in_fp32 = true;       // of eager attention
   bool eager_attention = false;      // the type has no other (T5)
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
+  bool caps_scores = false;  // the same of eager attention's scores
   bool caps_logits = false;  // c tanh(logits / c)
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss

@@ -159,8 +159,10 @@ def model_of(row: Row) -> Any:
     config = transformers.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     dtype = torch.bfloat16 if row["precision"] == "bf16" else torch.float32
     kind = getattr(transformers, CLASSES.get(row["config"]["model_type"], "AutoModelForCausalLM"))
+    # The default is SDPA where a class has it.
+    attention = {} if row["attention"] == "sdpa" else {"attn_implementation": row["attention"]}
     with torch.device("cuda"):
-        model = kind.from_config(config, dtype=dtype, attn_implementation=row["attention"])
+        model = kind.from_config(config, dtype=dtype, **attention)
     model.train()
     if row["recompute"]:
         model.gradient_checkpointing_enable()

@@ -238,11 +238,14 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   code.rotary = row->rotary > 0 ? in.number({"rotary_pct", "partial_rotary_factor"}, row->rotary, 1) : 0;
   code.copies_rotated = row->type == "gpt_neox" || row->type == "phi3" || row->type == "phi";
   code.joined_feed_forward = row->type == "phi3";
+  code.transposed_matrices = row->projection == ProjectionCode::kSplit && row->rotary == 0;
+  code.softmax_in_fp32 = !code.transposed_matrices && row->residual != ResidualCode::kBehind;
   code.eager_attention = row->norm == NormCode::kT5;
   code.bidirectional = row->encoder;
   code.scales_embedding = row->type.substr(0, 5) == "gemma";
   code.embedding_norm = row->residual == ResidualCode::kBehind;
   code.caps_logits = row->type == "gemma2" && in.text({"final_logit_softcapping"}, "30") != "null";
+  code.caps_scores = row->type == "gemma2" && in.text({"attn_logit_softcapping"}, "50") != "null";
   code.masked_language_head = row->residual == ResidualCode::kBehind;
   code.loss_in_fp32 = !row->encoder && row->norm != NormCode::kT5;
   read_dropouts(in, *row, code);
@@ -252,8 +255,8 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
     const double side = in.number({"image_size"}, 224, 1e6);
     code.sample_elements = side * side * in.number({"num_channels"}, 3, 1e6);
   }
-  // A mask of truth values for each layer (modeling_gpt2.py, register_buffer).
-  if (row->projection == ProjectionCode::kSplit && row->rotary == 0)
+  // A mask of truth values for each layer (modeling_gpt2.py of 4.57, register_buffer).
+  if (code.reentrant && row->projection == ProjectionCode::kSplit && row->rotary == 0)
     code.buffers_bytes = static_cast<double>(model.positions) * static_cast<double>(model.positions) *
                          static_cast<double>(model.towers.back().layers.size());
   return code;

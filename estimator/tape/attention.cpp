@@ -94,6 +94,17 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
   return {parts[0], parts[1], parts[2]};
 }
 
+// DynamicLayer.update: torch.cat of what was there, which is nothing but has the keys' type, and of what comes.
+// Where autocast casts it for the product only the cache holds it.
+Tensor Layers::cached(const Tensor& x, double element) {
+  if (!op_.autocast() || element == 2) return op_.copy(x);
+  const Purpose before = tape_.set_purpose(Purpose::kCache);
+  Tensor out = op_.copy(op_.cast(x, element));
+  tape_.set_purpose(before);
+  cache_.push_back(out.data);
+  return out;
+}
+
 Tensor Layers::attention(const Attention& block, const Tensor& x) {
   Heads heads = heads_of(block, x);
   if (code_.rotary > 0 && !block.cross) {
@@ -103,9 +114,9 @@ Tensor Layers::attention(const Attention& block, const Tensor& x) {
     heads.key = std::move(key);
   }
   if (code_.uses_cache && run_.training.recompute == Recompute::kNone) {
-    // DynamicLayer.update: torch.cat of what was there, which is nothing, and of what comes.
-    heads.key = op_.copy(op_.view_of_transposed(heads.key));
-    heads.value = op_.copy(op_.view_of_transposed(heads.value));
+    const double element = std::max(heads.key.element, heads.value.element);
+    heads.key = cached(op_.view_of_transposed(heads.key), element);
+    heads.value = cached(op_.view_of_transposed(heads.value), element);
   }
   const Tensor mixed = scaled_dot_product(block, heads, path(block));
   return projected(mixed, code_.names.output, static_cast<double>(block.heads * block.head_dim), hidden_,
@@ -246,8 +257,10 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
       probabilities = op_.softmax(probabilities, 4);
     } else {
       probabilities = op_.scale(probabilities);
-      if (!code_.bidirectional) probabilities = op_.add(probabilities, probabilities.detached().view(0));
-      probabilities = op_.softmax(probabilities, 4);
+      if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
+      // The mask, or what takes its place.
+      if (!code_.bidirectional || code_.residual == ResidualCode::kBehind) probabilities = op_.scale(probabilities);
+      probabilities = op_.softmax(probabilities, code_.softmax_in_fp32 || op_.autocast() ? 4 : element);
     }
     probabilities = op_.cast(probabilities, element);
   }

@@ -22,6 +22,7 @@ constexpr std::array<PurposeName, kPurposes> kPurposeNames = {{
     {"recomputed layers' inputs", "e h T for each layer"},
     {"recomputed segment", "what one layer's second run brings back"},
     {"16-bit copies of weights", "2 for each element of a matrix"},
+    {"cache of keys and values", "e (2 k d) T for each layer, until the forward pass is over"},
     {"gradients", "bytes of the gradient dtype for each element that has one by then"},
     {"gradients under way", "of activations, and what operators need while they run"},
 }};

@@ -17,7 +17,8 @@ Layers::Layers(const TrainingRun& run, const Tower& tower, const Operators& oper
       weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2) {}
 
 Matrix Layers::matrix(double in, double out, bool bias) const {
-  return {tape_.weight(in * out, weight_element_), bias ? tape_.weight(out, weight_element_) : Tensor(), in, out};
+  return {tape_.weight(in * out, weight_element_), bias ? tape_.weight(out, weight_element_) : Tensor(), in, out,
+          !code_.transposed_matrices};
 }
 
 Tensor Layers::projected(const Tensor& x, const char*, double in, double out, bool bias) const {

@@ -42,6 +42,7 @@ class Layers {
     cross_bias_ = std::move(cross);
   }
   double tokens() const { return tokens_; }
+  void forget_cache() { cache_.clear(); }
   // Tells whether two layers keep the same.
   bool same(const std::vector<Layer>& layers, size_t first, size_t second) const;
   // Tells whether the attention of a layer gets a mask: one with a window that the sequence is longer than.
@@ -54,6 +55,7 @@ class Layers {
 
   Tensor block(const Block& block, const Tensor& x);
   Tensor attention(const Attention& block, const Tensor& x);
+  Tensor cached(const Tensor& x, double element);
   Heads heads_of(const Attention& block, const Tensor& x);
   Tensor rotated(const Tensor& x);
   Tensor head_norm(const Tensor& x, const Attention& block, double heads);
@@ -75,6 +77,7 @@ class Layers {
   double batch_, sequence_, tokens_, hidden_;
   double weight_element_;
   size_t index_ = 0;
+  std::vector<Share> cache_ = {};
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
   double source_sequence_ = 0;
 };

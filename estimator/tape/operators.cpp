@@ -36,6 +36,7 @@ Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
     }
   }
   const double rows = x.elements / matrix.in;
+  const bool transposed = matrix.transposed;
   const Edge to_input = x.edge, to_weight = weight.edge, to_bias = matrix.bias.edge;
   Recorder recorder(tape_, {to_input, to_weight, to_bias});
   if (to_weight.any()) recorder.save(x.data);
@@ -44,8 +45,10 @@ Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
   const double input_bytes = x.bytes(), weight_bytes = weight.bytes(), bias_bytes = matrix.out * x.element;
   out.edge = recorder.finish([=](Backward& run) {
     if (to_bias.any()) run.give(2, run.make(bias_bytes));
-    if (to_input.any()) run.give(0, run.make(input_bytes));
-    if (to_weight.any()) run.give(1, run.make(weight_bytes));
+    if (to_input.any()) run.give(0, run.make(input_bytes).view());
+    if (!to_weight.any()) return;
+    Share gradient = run.make(weight_bytes);
+    run.give(1, transposed ? std::move(gradient).view() : std::move(gradient));
   });
   return out;
 }
@@ -213,7 +216,7 @@ Tensor Operators::dropout(const Tensor& x) const {
 Tensor Operators::copy(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(x.elements, x.element);
-  out.edge = recorder.finish([](Backward& run) { run.give(0, run.gradient()); });
+  out.edge = recorder.finish([](Backward& run) { run.give(0, Share(run.gradient()).view()); });
   return out;
 }
 
@@ -244,8 +247,8 @@ Tensor Operators::concatenate(const Tensor& a, const Tensor& b) const {
   Tensor out = tape_.make(a.elements + b.elements, std::max(a.element, b.element));
   const bool a_needs = a.edge.any(), b_needs = b.edge.any();
   out.edge = recorder.finish([=](Backward& run) {
-    if (a_needs) run.give(0, run.gradient());
-    if (b_needs) run.give(1, run.gradient());
+    if (a_needs) run.give(0, Share(run.gradient()).view());
+    if (b_needs) run.give(1, Share(run.gradient()).view());
   });
   return out;
 }
@@ -275,8 +278,12 @@ Tensor Operators::softmax(const Tensor& x, double element) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(x.elements, element);
   recorder.save(out.data);
-  const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  const double bytes = x.bytes(), whole = out.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    // softmax_backward_cuda_out: the product of gradient and result.
+    const Share product = run.make(whole);
+    run.give(0, run.make(bytes));
+  });
   return out;
 }
 
@@ -295,10 +302,13 @@ Tensor Operators::cross_entropy(const Tensor& logits) const {
   first.save(probabilities.data);
   const double bytes = logits.bytes();
   probabilities.edge = first.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  // Autocast runs the second part in fp32.
+  if (autocast_) probabilities = cast(probabilities, 4);
+  const double wide = probabilities.bytes();
   Recorder second(tape_, {probabilities.edge});
   second.save(probabilities.data);
   Tensor out = tape_.make(1, 4);
-  out.edge = second.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = second.finish([=](Backward& run) { run.give(0, run.make(wide)); });
   return out;
 }
 

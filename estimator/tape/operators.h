@@ -16,6 +16,7 @@ struct Matrix {
   Tensor bias = {};
   double in = 0;
   double out = 0;
+  bool transposed = true;  // as nn.Linear keeps it; Conv1D does not
 };
 
 class Operators {

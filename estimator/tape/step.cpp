@@ -27,7 +27,9 @@ class StepPlayer {
       out = through(tower, source);
       source = out;
     }
-    return loss(out);
+    Tensor found = loss(out);
+    for (Layers& layers : layers_) layers.forget_cache();
+    return found;
   }
 
  private:
@@ -156,8 +158,7 @@ class StepPlayer {
       logits = op_.scale(logits);
     }
     const Tensor whole = code_.loss_in_fp32 ? op_.cast(logits, 4) : logits;
-    const Tensor out = op_.cross_entropy(op_.autocast() ? op_.cast(whole, 4) : whole);
-    return out;
+    return op_.cross_entropy(whole);
   }
 
   const TrainingRun& run_;
@@ -179,7 +180,7 @@ PlayedStep play_step(const TrainingRun& run, bool keeps_gradients) {
   {
     StepPlayer player(run, tape);
     const Tensor loss = player.forward();
-    tape.casts().clear();
+    tape.end_forward(run.training.recompute != Recompute::kFull);
     out.forward_bytes = tape.live_bytes();
     tape.backward(loss);
   }

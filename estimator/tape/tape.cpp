@@ -12,7 +12,7 @@ constexpr int64_t kPlayed = 4;
 
 }  // namespace
 
-Share::Share(const Share& other) : tape_(other.tape_), index_(other.index_) {
+Share::Share(const Share& other) : tape_(other.tape_), index_(other.index_), is_view_(other.is_view_) {
   if (tape_ != nullptr) ++tape_->storages_[index_].shares;
 }
 
@@ -56,7 +56,7 @@ Share Tape::make_share(double bytes) {
     index = unused_.back();
     unused_.pop_back();
   }
-  const Purpose purpose = recomputing_ != nullptr ? Purpose::kRecomputed
+  const Purpose purpose = recomputing_ != nullptr || in_second_run_ ? Purpose::kRecomputed
                           : in_backward_          ? Purpose::kPassing
                                                   : purpose_;
   storages_[index] = {stopped_ ? 0 : std::ceil(bytes / kLine) * kLine, 1, purpose};
@@ -135,9 +135,17 @@ Tensor Tape::repeat(int64_t count, Tensor input, const Body& body) {
     if (!stands_for_more) continue;
     const auto more = static_cast<double>(count - played);
     repeated_.push_back({first, nodes_.size(), more, {}});
+    for (size_t purpose = 0; purpose < kPurposes; ++purpose)
+      repeated_ones_[purpose] += more * (of_[purpose] - before[purpose]);
     add_times(before, more);
   }
   return input;
+}
+
+void Tape::end_forward(bool copies_are_saved) {
+  casts_.clear();
+  add(Purpose::kCache, -repeated_ones_[static_cast<size_t>(Purpose::kCache)]);
+  if (!copies_are_saved) add(Purpose::kCopies, -repeated_ones_[static_cast<size_t>(Purpose::kCopies)]);
 }
 
 Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
@@ -165,11 +173,11 @@ Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
     Tensor again = kept;
     again.edge = {static_cast<int64_t>(base), 0};
     in_backward_ = false;
-    const Purpose before = set_purpose(Purpose::kRecomputed);
+    in_second_run_ = true;
     // The output lives until the inner backward pass is through (CheckpointFunction.backward).
     const Tensor result = body(again);
     casts_.clear();
-    set_purpose(before);
+    in_second_run_ = false;
     in_backward_ = true;
     deliver(result.edge, run.gradient());
     run_down_to(base + 1, false);
@@ -180,17 +188,18 @@ Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
   return out;
 }
 
-Share Tape::accumulated(const Share& old, const Share& more) {
+Share Tape::accumulated(Share old, const Share& more) {
+  if (is_sole(old)) return old;
   return make_share(std::max(storages_[old.index_].bytes, storages_[more.index_].bytes));
 }
 
 void Tape::deliver_to_weight(Weight& weight, Share gradient) {
-  weight.under_way = weight.under_way ? accumulated(weight.under_way, gradient) : std::move(gradient);
+  weight.under_way = weight.under_way ? accumulated(std::move(weight.under_way), gradient) : std::move(gradient);
   if (--weight.uses > 0) return;
   Share whole = std::move(weight.under_way);
   weight.under_way.reset();
   if (weight.gradient || !keeps_gradients) return;
-  if (!is_sole(whole)) whole = make_share(storages_[whole.index_].bytes);
+  if (storages_[whole.index_].shares > 1) whole = make_share(storages_[whole.index_].bytes);
   Storage& storage = storages_[whole.index_];
   add(storage.purpose, -storage.bytes);
   storage.purpose = Purpose::kGradients;
@@ -205,7 +214,7 @@ void Tape::deliver(const Edge& edge, Share gradient) {
     return;
   }
   Share& slot = nodes_[static_cast<size_t>(edge.node)].gradients[static_cast<size_t>(edge.slot)];
-  slot = slot ? accumulated(slot, gradient) : std::move(gradient);
+  slot = slot ? accumulated(std::move(slot), gradient) : std::move(gradient);
 }
 
 void Tape::recompute(Region& region) {

@@ -4,8 +4,9 @@
 // what the code does, at whatever moment it comes.
 //
 // Rules: a node frees the gradients it was given and then what it saved, once its own results are there; a
-// second gradient for one tensor makes a sum beside both (torch/csrc/autograd/engine.cpp, evaluate_function;
-// input_buffer.cpp, accumulate). Blocks are whole lines of 512 bytes.
+// second gradient for one tensor is added in place where nothing else holds the first one's storage, which a
+// view's base does (torch/csrc/autograd/engine.cpp, evaluate_function; input_buffer.cpp, accumulate). Blocks are
+// whole lines of 512 bytes.
 //
 // Not known here: models, layers, kernels. Cost: some 50 ns for each operator; equal layers are played four
 // times and counted as many times as there are. Not for use by several threads.
@@ -33,10 +34,11 @@ enum class Purpose {
   kInputs,      // of layers that are recomputed
   kRecomputed,  // what recomputation brings back
   kCopies,      // of weights, in 16 bits
+  kCache,       // keys and values that nothing but a cache holds
   kGradients,   // of weights
   kPassing,     // gradients of activations and what operators need while they run
 };
-constexpr size_t kPurposes = 13;
+constexpr size_t kPurposes = 14;
 using PurposeBytes = std::array<double, kPurposes>;
 
 class Tape;
@@ -46,16 +48,23 @@ class Share {
  public:
   Share() = default;
   Share(const Share& other);
-  Share(Share&& other) noexcept : tape_(std::exchange(other.tape_, nullptr)), index_(other.index_) {}
+  Share(Share&& other) noexcept
+      : tape_(std::exchange(other.tape_, nullptr)), index_(other.index_), is_view_(other.is_view_) {}
   Share& operator=(Share other) noexcept {
     std::swap(tape_, other.tape_);
     std::swap(index_, other.index_);
+    std::swap(is_view_, other.is_view_);
     return *this;
   }
   ~Share();
 
   explicit operator bool() const { return tape_ != nullptr; }
   void reset() { *this = Share(); }
+  // The same as a view, whose base stays.
+  Share view() && {
+    is_view_ = true;
+    return std::move(*this);
+  }
 
  private:
   friend class Tape;
@@ -63,6 +72,7 @@ class Share {
 
   Tape* tape_ = nullptr;
   size_t index_ = 0;
+  bool is_view_ = false;
 };
 
 // A node's output or a weight; none where no gradient is asked for.
@@ -159,6 +169,8 @@ class Tape {
 
   // Copies of weights that autocast keeps until it ends.
   std::vector<std::pair<Edge, Tensor>>& casts() { return casts_; }
+  // Ends the forward pass: autocast and caches are gone. `copies_are_saved`: nodes hold weights' copies on.
+  void end_forward(bool copies_are_saved);
 
   double peak_bytes() const { return peak_; }
   const PurposeBytes& at_peak() const { return at_peak_; }
@@ -209,8 +221,8 @@ class Tape {
   void add(Purpose purpose, double bytes);
   void add_times(const PurposeBytes& before, double times);
   void release(size_t index);
-  bool is_sole(const Share& share) const { return storages_[share.index_].shares == 1; }
-  Share accumulated(const Share& old, const Share& more);
+  bool is_sole(const Share& share) const { return !share.is_view_ && storages_[share.index_].shares == 1; }
+  Share accumulated(Share old, const Share& more);
   void deliver(const Edge& edge, Share gradient);
   void deliver_to_weight(Weight& weight, Share gradient);
   void recompute(Region& region);
@@ -227,9 +239,11 @@ class Tape {
   Purpose purpose_ = Purpose::kEmbeddings;
   bool gradients_on_ = true;
   bool in_backward_ = false;
+  bool in_second_run_ = false;     // a re-entrant recomputation is under way
   bool stopped_ = false;           // what is made has no size: a recomputation has all it needs
   int64_t region_ = -1;            // that nodes are recorded in
   Region* recomputing_ = nullptr;  // whose saved tensors are collected
+  PurposeBytes repeated_ones_ = {};  // of layers that are not played
   double live_ = 0, peak_ = 0;
   PurposeBytes of_ = {}, at_peak_ = {};
 };
