@@ -65,6 +65,7 @@ struct ModelCode {
   bool joined_feed_forward = false;  // gate and up are one matrix
   bool transposed_matrices = false;  // Conv1D
   bool softmax_in_fp32 = true;       // of eager attention
+  bool biased_attention = false;     // T5 of transformers 5: PyTorch's math kernel with a bias
   bool eager_attention = false;      // the type has no other (T5)
   bool bidirectional = false;
   bool scales_embedding = false;

@@ -124,6 +124,17 @@ def draw(rng: random.Random, kinds: list[str]) -> Row:
     }
 
 
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def with_adapter(rng: random.Random, row: Row) -> Row:
+    """The same with an adapter of PEFT's beside frozen weights."""
+    adapter: Row = {"r": rng.choice([4, 8, 16, 64]), "use_dora": rng.random() < 0.3, "task_type": "CAUSAL_LM"}
+    adapter["lora_dropout"] = rng.choice([0.0, 0.0, 0.1])
+    adapter["target_modules"] = rng.choice([["q_proj", "v_proj"], ALL])
+    return row | {"adapter": adapter}
+
+
 def optimizer_of(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     if name == "adamw":
@@ -172,6 +183,7 @@ def model_of(row: Row) -> Any:
 def measured(row: Row, steps: int, snapshot: str = "") -> Row:
     before = torch.cuda.memory_allocated()
     model = model_of(row)
+    name = type(model).__name__
     if "adapter" in row:
         model = adapted(row, model)
     model.to("cuda")
@@ -186,7 +198,7 @@ def measured(row: Row, steps: int, snapshot: str = "") -> Row:
     peak, steady = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     if snapshot:
         torch.cuda.memory._dump_snapshot(snapshot)
-    return {"class": type(model).__name__, "peak": peak - before, "steady": steady - before}
+    return {"class": name, "peak": peak - before, "steady": steady - before}
 
 
 def adapted(row: Row, model: Any) -> Any:
@@ -226,6 +238,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--kinds", default="")
+    parser.add_argument("--adapters", action="store_true", help="each with an adapter, of types that have q_proj")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--snapshot", default="", help="PyTorch's memory history of the last step, of one row")
@@ -239,6 +252,8 @@ def main() -> None:
         rows = []
         while len(rows) < options.count:
             row = draw(rng, kinds)
+            if options.adapters:
+                row = with_adapter(rng, row)
             if not too_large(row):
                 rows.append(row | {"seed": options.seed, "number": len(rows)})
     for row in rows:

@@ -211,6 +211,7 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.reentrant = old;
   code.experts = old ? ExpertsCode::kLoop : ExpertsCode::kGrouped;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old);
+  code.biased_attention = !old && row.norm == NormCode::kT5;
   code.masks_without_cache = old && row.norm != NormCode::kT5;
 }
 

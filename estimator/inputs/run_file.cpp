@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "estimator/inputs/adapter.h"
 #include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/hugging_face_code.h"
@@ -246,8 +247,8 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
         const NamedValue named = run_key(std::string(name.str()), node_text(node));
         if (named.key.find('.') == std::string::npos || node.is_array()) {
           return Status::invalid_argument(fmt::format(
-              "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
-              "allocator{}",
+              "{}: not allowed; allowed: sections model, train, adapter, parallel, communication, offload, "
+              "overhead, allocator{}",
               name.str(), meant_run_key(std::string(name.str()))));
         }
         out[named.key] = named.value;
@@ -346,6 +347,7 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   read_communication(values, run);
   read_offload(values, run);
   read_transformers(values, run);
+  read_adapter(values, run);
   run.allocator = values.choice("allocator.model", "spillway", {"spillway", "pytorch"}) == "pytorch"
                       ? AllocatorModel::kPytorch
                       : AllocatorModel::kSpillway;

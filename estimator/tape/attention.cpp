@@ -40,6 +40,8 @@ bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second)
 }
 
 AttentionPath Layers::path(const Attention& block) const {
+  if (code_.biased_attention && run_.training.attention == AttentionKernel::kFlash)
+    return block.cross ? AttentionPath::kEfficient : AttentionPath::kMath;
   if (code_.eager_attention || run_.training.attention != AttentionKernel::kFlash) return AttentionPath::kEager;
   const bool half = run_.training.precision != Precision::kFp32;
   if (is_masked(index_)) return AttentionPath::kEfficient;
@@ -239,11 +241,14 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
   tape_.set_purpose(Purpose::kScores);
   Tensor probabilities;
   if (path == AttentionPath::kMath) {
-    const Tensor query = op_.scale(heads.query), key = op_.scale(heads.key);
+    // It computes in fp32 whatever comes in.
+    const Tensor query = op_.scale(op_.cast(heads.query, 4)), key = op_.scale(op_.cast(heads.key, 4));
+    heads.value = op_.cast(heads.value, 4);
     const Tensor mask = tape_.make(sequence_ * sequence_, element);
     // The mask is added in place.
     probabilities = product(op_, query, key, scores);
-    probabilities = op_.softmax(probabilities, element);
+    if (position_bias_.data && !block.cross) probabilities = op_.add_in_place(std::move(probabilities), position_bias_);
+    probabilities = op_.softmax(probabilities, 4);
   } else {
     // Products over four dimensions copy factors whose heads are not next to each other.
     const bool copies = batch_ > 1 && !code_.eager_attention;
@@ -266,10 +271,10 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
   }
   probabilities = dropped(probabilities, code_.attention_dropout);
   const bool copies = path == AttentionPath::kEager && batch_ > 1 && !code_.eager_attention;
-  Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value, heads.query.elements);
+  Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value, tokens_ * static_cast<double>(block.heads * block.head_dim));
   tape_.set_purpose(Purpose::kAttention);
   // transpose(1, 2).contiguous()
-  return op_.copy(out);
+  return op_.copy(op_.cast(out, element));
 }
 
 }  // namespace spillway::estimator

@@ -17,12 +17,60 @@ Layers::Layers(const TrainingRun& run, const Tower& tower, const Operators& oper
       weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2) {}
 
 Matrix Layers::matrix(double in, double out, bool bias) const {
-  return {tape_.weight(in * out, weight_element_), bias ? tape_.weight(out, weight_element_) : Tensor(), in, out,
-          !code_.transposed_matrices};
+  const bool trained = !run_.training.adapter.on() && !run_.training.frozen.on();
+  return {tape_.weight(in * out, weight_element_, trained),
+          bias ? tape_.weight(out, weight_element_, trained) : Tensor(), in, out, !code_.transposed_matrices};
 }
 
-Tensor Layers::projected(const Tensor& x, const char*, double in, double out, bool bias) const {
-  return op_.linear(x, matrix(in, out, bias));
+Tensor Layers::projected(const Tensor& x, const char* name, double in, double out, bool bias) const {
+  const bool quantised = run_.training.frozen.on() && !run_.training.frozen.only_experts;
+  Matrix base = matrix(in, out, bias);
+  base.quantised = quantised;
+  Tensor result = op_.linear(x, base);
+  if (!run_.training.adapter.targets_module(name)) return result;
+  const Purpose before = tape_.set_purpose(Purpose::kAdapters);
+  result = adapted(x, std::move(result), in, out);
+  tape_.set_purpose(before);
+  return result;
+}
+
+// peft/tuners/lora/layer.py, Linear.forward; dora.py, DoraLinearLayer.forward.
+Tensor Layers::adapted(const Tensor& x, Tensor result, double in, double out) const {
+  const Adapter& adapter = run_.training.adapter;
+  const auto rank = static_cast<double>(adapter.rank);
+  const auto trained = [&](double from, double to) {
+    return Matrix{tape_.weight(from * to, adapter.element), {}, from, to};
+  };
+  const double element = result.element;
+  const Tensor cast = op_.cast(x, adapter.element);
+  const Matrix down = trained(in, rank), up = trained(rank, out);
+  const auto narrow = [&](const Tensor& given) {
+    const Tensor inner = op_.linear(given, down);
+    return op_.linear(inner, up);
+  };
+  const Tensor dropped_input = adapter.dropout ? op_.dropout(cast) : cast;
+  if (!adapter.dora) {
+    Tensor more = narrow(dropped_input);
+    more = op_.scale(more);
+    result = op_.add(result, more);
+    return op_.cast(result, element);
+  }
+  const Tensor magnitude = tape_.weight(out, adapter.element);
+  {
+    // The norm of the whole matrix, of the product with a unit matrix: nothing of it stays.
+    const Tensor product = tape_.make(in * out + in * in, adapter.element);
+    const Tensor weight = tape_.make(in * out, adapter.element), sum = tape_.make(2 * in * out, adapter.element);
+  }
+  Tensor base = result;
+  // With dropout the product is computed again, of the dropped input and a copy of the weight.
+  if (adapter.dropout) base = op_.linear(dropped_input, {tape_.make(in * out, adapter.element), {}, in, out});
+  base = op_.multiply_by_weight(base, magnitude);
+  Tensor more = narrow(dropped_input);
+  more = op_.multiply_by_weight(more, magnitude);
+  more = op_.scale(more);
+  more = op_.add(base, more);
+  result = op_.add(result, more);
+  return op_.cast(result, element);
 }
 
 Tensor Layers::dropped(const Tensor& x, double share) const {
@@ -55,9 +103,10 @@ Tensor Layers::activated(const Tensor& x) const {
 
 Tensor Layers::norm(const Tensor& x, double width) {
   const double rows = x.elements / width;
+  const bool trained = !run_.training.adapter.on() && !run_.training.frozen.on();
   if (code_.norm == NormCode::kLayerNorm)
-    return op_.layer_norm(x, tape_.weight(2 * width, weight_element_), rows);
-  const Tensor weight = tape_.weight(width, weight_element_);
+    return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained), rows);
+  const Tensor weight = tape_.weight(width, weight_element_, trained);
   const Tensor whole = op_.cast(x, 4);
   const Tensor variance = op_.mean(op_.power(whole), rows);
   const Tensor inverse = op_.activation_of_result(op_.scale(variance));

@@ -56,6 +56,7 @@ class Layers {
   Tensor block(const Block& block, const Tensor& x);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
+  Tensor adapted(const Tensor& x, Tensor result, double in, double out) const;
   Heads heads_of(const Attention& block, const Tensor& x);
   Tensor rotated(const Tensor& x);
   Tensor head_norm(const Tensor& x, const Attention& block, double heads);

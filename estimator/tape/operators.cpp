@@ -40,11 +40,15 @@ Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
   const Edge to_input = x.edge, to_weight = weight.edge, to_bias = matrix.bias.edge;
   Recorder recorder(tape_, {to_input, to_weight, to_bias});
   if (to_weight.any()) recorder.save(x.data);
-  if (to_input.any()) recorder.save(weight.data);
+  if (to_input.any() && !matrix.quantised) recorder.save(weight.data);
+  // bitsandbytes, MatMul4Bit: the copy goes with the product, forward and backward.
+  const double copied = matrix.quantised ? 2 * matrix.in * matrix.out : 0;
+  const Share copy = tape_.make_share(copied);
   Tensor out = tape_.make(rows * matrix.out, x.element);
   const double input_bytes = x.bytes(), weight_bytes = weight.bytes(), bias_bytes = matrix.out * x.element;
   out.edge = recorder.finish([=](Backward& run) {
     if (to_bias.any()) run.give(2, run.make(bias_bytes));
+    const Share again = run.make(copied);
     if (to_input.any()) run.give(0, run.make(input_bytes).view());
     if (!to_weight.any()) return;
     Share gradient = run.make(weight_bytes);

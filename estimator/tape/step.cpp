@@ -18,7 +18,8 @@ class StepPlayer {
         weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2),
         vocabulary_(static_cast<double>(run.model.vocabulary)) {
     if (run.model.vocabulary > 0)
-      table_ = tape_.weight(vocabulary_ * static_cast<double>(table_width(run.model)), weight_element_);
+      table_ = tape_.weight(vocabulary_ * static_cast<double>(table_width(run.model)), weight_element_,
+                            run.training.adapter.trains("embed_tokens") && !run.training.frozen.on());
   }
 
   Tensor forward() {
@@ -33,6 +34,8 @@ class StepPlayer {
   }
 
  private:
+  bool trained() const { return !run_.training.adapter.on() && !run_.training.frozen.on(); }
+
   Tensor through(const Tower& tower, const Tensor& source) {
     layers_.emplace_back(run_, tower, op_);
     Layers& layers = layers_.back();
@@ -43,6 +46,9 @@ class StepPlayer {
     const Tensor embedded = embedding(layers, tower);
     Tensor x = embedded;
     if (code_.scales_embedding) x = op_.scale(x);
+    // enable_input_require_grads: recomputed layers get an input that asks for a gradient.
+    if (run_.training.adapter.on() && run_.training.recompute == Recompute::kFull && !x.needs_gradient())
+      x.edge = tape_.leaf(x.elements, x.element).edge;
     x = layers.dropped(x, code_.embedding_dropout);
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
@@ -65,12 +71,12 @@ class StepPlayer {
       // Patches: a convolution of the samples, put beside the class token.
       inputs_.push_back(
           tape_.make(static_cast<double>(run_.training.micro_batch) * code_.sample_elements, weight_element_));
-      const Tensor weights = tape_.weight(static_cast<double>(tower.input_parameters), weight_element_);
+      const Tensor weights = tape_.weight(static_cast<double>(tower.input_parameters), weight_element_, trained());
       x = op_.copy(op_.embedding(weights, layers.tokens(), hidden_));
     }
     const auto table = [&](int64_t rows, double tokens) {
       if (rows == 0) return;
-      const Tensor weight = tape_.weight(static_cast<double>(rows) * width, weight_element_);
+      const Tensor weight = tape_.weight(static_cast<double>(rows) * width, weight_element_, trained());
       x = op_.add(x, op_.embedding(weight, tokens, width));
     };
     table(run_.model.token_types, layers.tokens());
@@ -94,10 +100,10 @@ class StepPlayer {
     const auto sequence = static_cast<double>(tower.sequence);
     const auto heads = static_cast<double>(attention->heads);
     const double scores = layers.tokens() * sequence * heads;
-    const Tensor table = tape_.weight(32 * heads, weight_element_);
+    const Tensor table = tape_.weight(32 * heads, weight_element_, trained());
     tape_.set_purpose(Purpose::kScores);
     Tensor own = op_.embedding(table, sequence * sequence, heads);
-    own = op_.add(own, tape_.make(0, element).view(scores));
+    if (!code_.biased_attention) own = op_.add(own, tape_.make(0, element).view(scores));
     layers.set_biases(std::move(own), has_source ? tape_.make(scores, element) : Tensor());
   }
 
@@ -148,8 +154,10 @@ class StepPlayer {
       x = layers.activated(x);
       x = layers.norm(x, hidden_);
     }
-    Matrix head{run_.model.tied ? table_ : tape_.weight(hidden_ * vocabulary_, weight_element_),
-                run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_) : Tensor(), hidden_,
+    Matrix head{run_.model.tied ? table_
+                                  : tape_.weight(hidden_ * vocabulary_, weight_element_,
+                                                 run_.training.adapter.trains("lm_head") && !run_.training.frozen.on()),
+                run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(), hidden_,
                 vocabulary_};
     Tensor logits = op_.linear(x, head);
     if (code_.caps_logits) {
@@ -187,6 +195,8 @@ PlayedStep play_step(const TrainingRun& run, bool keeps_gradients) {
   out.peak_bytes = tape.peak_bytes();
   out.at_peak = tape.at_peak();
   out.backward_bytes = tape.live_bytes();
+  out.trained_elements = tape.trained_elements();
+  out.trained_bytes = tape.trained_bytes();
   return out;
 }
 

@@ -69,8 +69,17 @@ Tensor Tape::make(double elements, double element) {
 }
 
 Tensor Tape::weight(double elements, double element, bool trained) {
+  if (!trained) return {{}, elements, element, {}};
+  // A second run makes them anew.
+  if (!in_backward_ && !in_second_run_ && recomputing_ == nullptr) {
+    trained_elements_ += weight_times_ * elements;
+    trained_bytes_ += weight_times_ * elements * element;
+  }
+  return leaf(elements, element);
+}
+
+Tensor Tape::leaf(double elements, double element) {
   Tensor out{{}, elements, element, {}};
-  if (!trained) return out;
   weights_.push_back({elements * element});
   out.edge.node = -2 - static_cast<int64_t>(weights_.size() - 1);
   return out;
@@ -131,7 +140,9 @@ Tensor Tape::repeat(int64_t count, Tensor input, const Body& body) {
     const bool stands_for_more = i == 1 && count > played;
     const PurposeBytes before = of_;
     const size_t first = nodes_.size();
+    weight_times_ = stands_for_more ? 1 + static_cast<double>(count - played) : 1;
     input = body(input);
+    weight_times_ = 1;
     if (!stands_for_more) continue;
     const auto more = static_cast<double>(count - played);
     repeated_.push_back({first, nodes_.size(), more, {}});

@@ -136,6 +136,13 @@ class Tape {
   // A weight, which is no part of what is counted; its gradient is.
   Tensor weight(double elements, double element, bool trained = true);
 
+  // Another tensor that a gradient is asked for.
+  Tensor leaf(double elements, double element);
+
+  // Trained weights so far, each layer as often as it is there.
+  double trained_elements() const { return trained_elements_; }
+  double trained_bytes() const { return trained_bytes_; }
+
   // A node over `inputs`, which starts with what it saves of them. `out` is what it makes; no node is made
   // where no input needs a gradient or gradients are off.
   class Recorder {
@@ -244,6 +251,7 @@ class Tape {
   int64_t region_ = -1;            // that nodes are recorded in
   Region* recomputing_ = nullptr;  // whose saved tensors are collected
   PurposeBytes repeated_ones_ = {};  // of layers that are not played
+  double weight_times_ = 1, trained_elements_ = 0, trained_bytes_ = 0;
   double live_ = 0, peak_ = 0;
   PurposeBytes of_ = {}, at_peak_ = {};
 };
