@@ -21,9 +21,9 @@ enum class ProjectionCode {
 };
 
 enum class ActivationCode {
-  kOfInput,   // one kernel that keeps its input: silu, gelu, gelu_pytorch_tanh
-  kOfResult,  // one kernel that keeps its result: relu, tanh
-  kGeluNew,   // written out: 0.5 x (1 + tanh(c (x + 0.044715 x^3)))
+  kOfInput,    // one kernel that keeps its input: silu, gelu, gelu_pytorch_tanh
+  kOfResult,   // one kernel that keeps its result: relu, tanh
+  kGeluNew,    // written out: 0.5 x (1 + tanh(c (x + 0.044715 x^3)))
   kGeluQuick,  // x sigmoid(1.702 x)
   kSquaredRelu,
 };
@@ -60,7 +60,7 @@ struct ModelCode {
   ActivationCode activation = ActivationCode::kOfInput;
   ResidualCode residual = ResidualCode::kBefore;
   ExpertsCode experts = ExpertsCode::kGrouped;
-  double rotary = 1;           // the share of a head that is rotated; 0: none is
+  double rotary = 1;            // the share of a head that is rotated; 0: none is
   bool copies_rotated = false;  // the rotated part is put together with the rest, even where there is none
   bool joined_feed_forward = false;  // gate and up are one matrix
   bool transposed_matrices = false;  // Conv1D
@@ -70,13 +70,13 @@ struct ModelCode {
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
-  bool caps_scores = false;  // the same of eager attention's scores
-  bool caps_logits = false;  // c tanh(logits / c)
+  bool caps_scores = false;           // the same of eager attention's scores
+  bool caps_logits = false;           // c tanh(logits / c)
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
   bool loss_in_fp32 = true;           // logits are cast before the loss
   bool uses_cache = true;             // keys and values are copied into a cache
   bool masks_without_cache = false;   // without one a causal mask is made, in case sequences are packed
-  bool reentrant = false;    // checkpointing is
+  bool reentrant = false;             // checkpointing is
   double hidden_dropout = 0;
   double attention_dropout = 0;
   double embedding_dropout = 0;
@@ -84,7 +84,7 @@ struct ModelCode {
   // Whether a layer's attention has it, by layers; empty: all have.
   std::vector<bool> windowed = {};
   double sample_elements = 0;  // of an image, where samples are that
-  double buffers_bytes = 0;  // that the model keeps beside its weights
+  double buffers_bytes = 0;    // that the model keeps beside its weights
 };
 
 }  // namespace spillway::estimator

@@ -117,7 +117,8 @@ void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   out.highest_bytes = out.peak_bytes + spread;
 }
 
-// What is trained beside the frozen model; its inputs' gradients, which recomputed layers ask for, are none of it.
+// What is trained beside the frozen model; its inputs' gradients, which recomputed layers ask for, are none
+// of it.
 double adapter_bytes(const TrainingRun& run, const PlayedStep& played) {
   (void)run;
   return played.trained_bytes;
@@ -134,8 +135,8 @@ void only_adapters(const TrainingRun& run, const PlayedStep& played, StateBytes&
   states.moments = element_bytes(trained, run.framework).moments * played.trained_elements;
 }
 
-// A model of transformers, whose step is played operator by operator: the peak is that of the pass through it,
-// or the optimizer's step.
+// A model of transformers, whose step is played operator by operator: the peak is that of the pass through
+// it, or the optimizer's step.
 RankClass played_class(const TrainingRun& run, const Stage& stage) {
   const std::vector<RankWeight> weights = rank_weights(run, stage);
   const RankParameters parameters = rank_parameters(weights);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`spillway estimate` against rows of transformers_peaks.py: a table of errors by type, and the worst rows.
 
-    python transformers_errors.py rows.jsonl [--worst 10]
+python transformers_errors.py rows.jsonl [--worst 10]
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def estimated(row: Row, command: Path, folder: Path, more: list[str]) -> Row:
     if "adapter" in row:
         (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **row["adapter"]}))
         words += ["--adapter", str(folder / "adapter_config.json")]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode == 1:
         raise ValueError(done.stderr)
     answer: Row = json.loads(done.stdout)
@@ -83,15 +83,15 @@ def main() -> None:
                 continue
             peak = answer["peak_bytes"]
             steady = answer["steady_bytes"]
-            error = 100 * (peak / row["peak"] - 1)
-            errors[row["config"]["model_type"]].append(error)
-            found.append((abs(error), error, 100 * (steady / row["steady"] - 1), peak, row))
+            off = 100 * (peak / row["peak"] - 1)
+            errors[row["config"]["model_type"]].append(off)
+            found.append((abs(off), off, 100 * (steady / row["steady"] - 1), peak, row))
     print("| type | rows | median % | 95th % | worst % | signed median % |\n|---|---:|---:|---:|---:|---:|")
     for kind in sorted(errors):
         print(line(kind, errors[kind]))
-    print(line("all", [error for kind in errors.values() for error in kind]))
-    for _, error, steady, peak, row in sorted(found, key=lambda each: -each[0])[: options.worst]:
-        print(f"{error:+.2f} % (steady {steady:+.2f} %) {peak / 2**20:.1f} MiB for {row['peak'] / 2**20:.1f}: {row}")
+    print(line("all", [off for kind in errors.values() for off in kind]))
+    for _, off, steady, peak, row in sorted(found, key=lambda each: -each[0])[: options.worst]:
+        print(f"{off:+.2f} % (steady {steady:+.2f} %) {peak / 2**20:.1f} MiB for {row['peak'] / 2**20:.1f}: {row}")
 
 
 if __name__ == "__main__":

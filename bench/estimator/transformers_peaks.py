@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Peaks of one training step of models of the package transformers, drawn at random, as `spillway dryrun` sees them.
 
-    spillway dryrun --allocator spillway -- python transformers_peaks.py --seed 1 --count 100 >> rows.jsonl
+    spillway dryrun --gpu-memory 80GiB -- python transformers_peaks.py --seed 1 --count 100 >> rows.jsonl
 
-Each line holds the model's configuration, how it was trained, and the bytes: `peak` of the third step, `steady` after it.
-The same seed draws the same configurations. `--rows FILE` runs the configurations of these lines again. The lines of
+Each line holds the model's configuration, how it was trained, and the bytes: `peak` of the third step, `steady` after
+it. The same seed and kinds draw the same configurations. `--rows FILE` runs those of its lines again. The lines of
 tests/estimator/data/transformers-*.jsonl were made so; `seed` and `number` say how each was.
 """
 
@@ -16,6 +16,8 @@ import importlib
 import json
 import random
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +98,11 @@ def vit(rng: random.Random) -> Row:
     }
 
 
-KINDS = {
-    **{kind: (lambda rng, kind=kind: decoder(rng, kind)) for kind in ("llama", "qwen2", "qwen3", "mistral", "phi3")},
-    **{kind: (lambda rng, kind=kind: decoder(rng, kind)) for kind in ("gemma", "gemma2", "gemma3_text", "gpt_neox")},
-    **{kind: (lambda rng, kind=kind: decoder(rng, kind)) for kind in ("mixtral", "qwen3_moe")},
-    **{"bert": lambda rng: bert(rng, "bert"), "roberta": lambda rng: bert(rng, "roberta")},
+LLAMAS = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma", "gemma2", "gemma3_text", "gpt_neox")
+EXPERTS = ("mixtral", "qwen3_moe")
+KINDS: dict[str, Callable[[random.Random], Row]] = {
+    **{kind: partial(decoder, kind=kind) for kind in LLAMAS + EXPERTS},
+    **{kind: partial(bert, kind=kind) for kind in ("bert", "roberta")},
     **{"gpt2": gpt2, "t5": t5, "vit": vit},
 }
 CLASSES = {
@@ -197,7 +199,7 @@ def measured(row: Row, steps: int, snapshot: str = "") -> Row:
         step(row, model, optimizer, inputs)
     peak, steady = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     if snapshot:
-        torch.cuda.memory._dump_snapshot(snapshot)
+        torch.cuda.memory._dump_snapshot(snapshot)  # type: ignore[no-untyped-call]
     return {"class": name, "peak": peak - before, "steady": steady - before}
 
 
@@ -215,7 +217,7 @@ def too_large(row: Row) -> bool:
     layers = getattr(config, "num_hidden_layers", 12) * tokens * config.hidden_size * 40 * (1 if size == 2 else 2)
     scores = tokens * row["sequence"] * config.num_attention_heads * 10 * getattr(config, "num_hidden_layers", 12)
     logits = 14 * tokens * getattr(config, "vocab_size", 0)
-    return 4 * size * weights + logits + layers + (scores if row["attention"] == "eager" else 0) > MOST_BYTES
+    return bool(4 * size * weights + logits + layers + (scores if row["attention"] == "eager" else 0) > MOST_BYTES)
 
 
 def model_meta(row: Row) -> Any:

@@ -114,7 +114,8 @@ Status add_adapter(const std::string& adapter, RunKeys& keys) {
     if (adapter != kind) continue;
     keys["adapter.kind"] = adapter;
     // QLoRA's base has four bits unless the file says something else.
-    if (kind == "qlora" && keys.lower_bound("model.quantization_config.") == keys.lower_bound("model.quantization_config/"))
+    if (kind == "qlora" &&
+        keys.lower_bound("model.quantization_config.") == keys.lower_bound("model.quantization_config/"))
       keys.emplace("model.weights", "nf4");
     return {};
   }
@@ -122,8 +123,10 @@ Status add_adapter(const std::string& adapter, RunKeys& keys) {
   const std::filesystem::path path(adapter);
   if (!std::filesystem::exists(path, error))
     return Status::invalid_argument(fmt::format(
-        "--adapter: '{}' is not known; allowed: lora, rslora, dora, qlora, or an adapter_config.json", adapter));
-  const std::string file = std::filesystem::is_directory(path, error) ? (path / "adapter_config.json").string() : adapter;
+        "--adapter: '{}' is not known; allowed: lora, rslora, dora, qlora, or an adapter_config.json",
+        adapter));
+  const std::string file =
+      std::filesystem::is_directory(path, error) ? (path / "adapter_config.json").string() : adapter;
   Result<std::string> text = read_text_file(file);
   if (!text.ok()) return text.take_status();
   Result<RunKeys> read = estimator::read_adapter_json(text.value());

@@ -10,7 +10,8 @@ namespace {
 constexpr const char* kZeroSource = "DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py";
 
 bool is_deepspeed(const TrainingRun& run) {
-  return run.framework != Framework::kMegatron && run.communication.engine == DataParallelEngine::kDeepspeed &&
+  return run.framework != Framework::kMegatron &&
+         run.communication.engine == DataParallelEngine::kDeepspeed &&
          run.parallel.sharding != DataSharding::kNone;
 }
 

@@ -88,14 +88,15 @@ void read_targets(KeyValues& values, TrainingRun& run) {
   adapter.targets = text.empty() ? usual_targets(run) : listed(text);
   if (adapter.all_linear) return;
   if (adapter.targets.empty()) {
-    values.complain(fmt::format("adapter.targets: missing; allowed: all-linear, or some of {}",
-                                fmt::join(names, ",")));
+    values.complain(
+        fmt::format("adapter.targets: missing; allowed: all-linear, or some of {}", fmt::join(names, ",")));
     return;
   }
   for (const std::string& target : adapter.targets) {
     if (std::find(names.begin(), names.end(), target) == names.end())
-      values.complain(fmt::format("adapter.targets: no module of this model is called '{}'; allowed: all-linear, {}{}",
-                                  target, fmt::join(names, ", "), did_you_mean(target, names)));
+      values.complain(
+          fmt::format("adapter.targets: no module of this model is called '{}'; allowed: all-linear, {}{}",
+                      target, fmt::join(names, ", "), did_you_mean(target, names)));
   }
   if (text.empty()) values.assume("adapter.targets", fmt::format("{}", fmt::join(adapter.targets, ",")));
 }
@@ -111,7 +112,8 @@ Result<RunKeys> read_adapter_json(const std::string& text) {
   if (type != "LORA")
     return Status::unsupported(fmt::format("peft_type: '{}' is not modelled; allowed: LORA", type));
   if (file.contains("bias") && joined(file["bias"]) != "none" && file["bias"].is_string())
-    return Status::unsupported(fmt::format("bias: '{}' is not modelled; allowed: none", joined(file["bias"])));
+    return Status::unsupported(
+        fmt::format("bias: '{}' is not modelled; allowed: none", joined(file["bias"])));
   RunKeys out;
   out["adapter.kind"] = is("use_dora") ? "dora" : is("use_rslora") ? "rslora" : "lora";
   if (file.contains("r")) out["adapter.rank"] = file["r"].dump();
@@ -124,13 +126,12 @@ Result<RunKeys> read_adapter_json(const std::string& text) {
 }
 
 void read_adapter(KeyValues& values, TrainingRun& run) {
-  const std::string kind =
-      values.choice("adapter.kind", "none", {"none", "lora", "rslora", "dora", "qlora"});
+  const std::string kind = values.choice("adapter.kind", "none", {"none", "lora", "rslora", "dora", "qlora"});
   if (kind == "none") {
     for (const char* key : {"rank", "targets", "dtype", "dropout", "modules_to_save"}) {
       if (values.has(fmt::format("adapter.{}", key)))
-        values.complain(fmt::format("adapter.{}: not allowed without adapter.kind; allowed: lora, rslora, dora, qlora",
-                                    key));
+        values.complain(fmt::format(
+            "adapter.{}: not allowed without adapter.kind; allowed: lora, rslora, dora, qlora", key));
     }
     return;
   }
@@ -142,7 +143,8 @@ void read_adapter(KeyValues& values, TrainingRun& run) {
   adapter.rank = values.whole("adapter.rank", 8, 1, 1 << 16);
   adapter.dora = kind == "dora";
   if (kind == "qlora" && !run.training.frozen.on())
-    values.complain("adapter.kind: 'qlora' needs quantised weights; allowed: beside model.weights nf4, fp4 or int8");
+    values.complain(
+        "adapter.kind: 'qlora' needs quantised weights; allowed: beside model.weights nf4, fp4 or int8");
   // PEFT casts adapters of 16-bit models to fp32 (autocast_adapter_dtype).
   const bool same = values.choice("adapter.dtype", "fp32", {"fp32", "same"}) == "same";
   adapter.element = same && run.training.precision != Precision::kFp32 && !run.training.autocast ? 2 : 4;
@@ -150,7 +152,8 @@ void read_adapter(KeyValues& values, TrainingRun& run) {
   adapter.trained_modules = listed(values.text("adapter.modules_to_save", ""));
   for (const std::string& module : adapter.trained_modules) {
     if (module != "lm_head" && module != "embed_tokens")
-      values.complain(fmt::format("adapter.modules_to_save: '{}' is not modelled; allowed: lm_head, embed_tokens", module));
+      values.complain(fmt::format(
+          "adapter.modules_to_save: '{}' is not modelled; allowed: lm_head, embed_tokens", module));
   }
   read_targets(values, run);
 }

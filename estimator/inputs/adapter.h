@@ -1,5 +1,5 @@
-// Reads which low-rank adapters are trained, as PEFT has them: the section `adapter` of a run, or the keys of its
-// adapter_config.json.
+// Reads which low-rank adapters are trained, as PEFT has them: the section `adapter` of a run, or the keys of
+// its adapter_config.json.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace spillway::estimator {
 
-// The keys of the section `adapter` that an adapter_config.json gives. Errors: no JSON; another kind of adapter.
+// The keys of the section `adapter` that an adapter_config.json gives. Errors: no JSON; another kind of
+// adapter.
 Result<RunKeys> read_adapter_json(const std::string& text);
 
 void read_adapter(KeyValues& values, TrainingRun& run);

@@ -19,49 +19,43 @@ struct CodeRow {
   double dropout = 0;  // hidden, of attention and of the embedding
   bool encoder = false;
   int64_t window = 0;
-  int64_t window_pattern = 0;    // each n-th layer has none
+  int64_t window_pattern = 0;  // each n-th layer has none
   bool caches_in_training = true;
   ModuleNames names = {};
 };
 
-constexpr CodeRow kBertCode{.type = "bert",
-                    .norm = NormCode::kLayerNorm,
-                    .activation = "gelu",
-                    .residual = ResidualCode::kBehind,
-                    .rotary = 0,
-                    .dropout = 0.1,
-                    .encoder = true,
-                    .names = {.query = "query",
-                              .key = "key",
-                              .value = "value",
-                              .output = "dense",
-                              .up = "dense",
-                              .down = "dense"}};
-constexpr CodeRow kGpt2Code{.type = "gpt2",
-                    .norm = NormCode::kLayerNorm,
-                    .projection = ProjectionCode::kSplit,
-                    .activation = "gelu_new",
-                    .rotary = 0,
-                    .dropout = 0.1,
-                    .names = {.joined = "c_attn", .output = "c_proj", .up = "c_fc", .down = "c_proj"}};
-constexpr CodeRow kT5Code{.type = "t5",
-                  .norm = NormCode::kT5,
-                  .activation = "relu",
-                  .rotary = 0,
-                  .dropout = 0.1,
-                  .names = {.query = "q",
-                            .key = "k",
-                            .value = "v",
-                            .output = "o",
-                            .gate = "wi_0",
-                            .up = "wi_1",
-                            .down = "wo"}};
+constexpr CodeRow kBertCode{
+    .type = "bert",
+    .norm = NormCode::kLayerNorm,
+    .activation = "gelu",
+    .residual = ResidualCode::kBehind,
+    .rotary = 0,
+    .dropout = 0.1,
+    .encoder = true,
+    .names = {
+        .query = "query", .key = "key", .value = "value", .output = "dense", .up = "dense", .down = "dense"}};
+constexpr CodeRow kGpt2Code{
+    .type = "gpt2",
+    .norm = NormCode::kLayerNorm,
+    .projection = ProjectionCode::kSplit,
+    .activation = "gelu_new",
+    .rotary = 0,
+    .dropout = 0.1,
+    .names = {.joined = "c_attn", .output = "c_proj", .up = "c_fc", .down = "c_proj"}};
+constexpr CodeRow kT5Code{
+    .type = "t5",
+    .norm = NormCode::kT5,
+    .activation = "relu",
+    .rotary = 0,
+    .dropout = 0.1,
+    .names = {
+        .query = "q", .key = "k", .value = "v", .output = "o", .gate = "wi_0", .up = "wi_1", .down = "wo"}};
 constexpr CodeRow kVitCode{.type = "vit",
-                   .norm = NormCode::kLayerNorm,
-                   .activation = "gelu",
-                   .rotary = 0,
-                   .encoder = true,
-                   .names = kBertCode.names};
+                           .norm = NormCode::kLayerNorm,
+                           .activation = "gelu",
+                           .rotary = 0,
+                           .encoder = true,
+                           .names = kBertCode.names};
 
 constexpr CodeRow code_named(std::string_view type, CodeRow row) {
   row.type = type;
@@ -88,45 +82,49 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "phi3", .projection = ProjectionCode::kSliced, .names = {.gate = "gate_up_proj"}},
     CodeRow{.type = "gemma", .norm = NormCode::kGemma, .activation = "gelu_pytorch_tanh"},
     CodeRow{.type = "gemma2",
-        .norm = NormCode::kGemma,
-        .activation = "gelu_pytorch_tanh",
-        .residual = ResidualCode::kBoth,
-        .window = 4096,
-        .window_pattern = 2,
-        .caches_in_training = false},
+            .norm = NormCode::kGemma,
+            .activation = "gelu_pytorch_tanh",
+            .residual = ResidualCode::kBoth,
+            .window = 4096,
+            .window_pattern = 2,
+            .caches_in_training = false},
     CodeRow{.type = "gemma3_text",
-        .norm = NormCode::kGemma,
-        .activation = "gelu_pytorch_tanh",
-        .residual = ResidualCode::kBoth,
-        .window = 4096,
-        .window_pattern = 6,
-        .caches_in_training = false},
+            .norm = NormCode::kGemma,
+            .activation = "gelu_pytorch_tanh",
+            .residual = ResidualCode::kBoth,
+            .window = 4096,
+            .window_pattern = 6,
+            .caches_in_training = false},
     kGpt2Code,
     code_named("gpt-sw3", kGpt2Code),
     CodeRow{.type = "gpt_neox",
-        .norm = NormCode::kLayerNorm,
-        .projection = ProjectionCode::kSplit,
-        .activation = "gelu",
-        .residual = ResidualCode::kParallel,
-        .rotary = 0.25,
-        .names = {.joined = "query_key_value",
-                  .output = "dense",
-                  .up = "dense_h_to_4h",
-                  .down = "dense_4h_to_h"}},
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSplit,
+            .activation = "gelu",
+            .residual = ResidualCode::kParallel,
+            .rotary = 0.25,
+            .names = {.joined = "query_key_value",
+                      .output = "dense",
+                      .up = "dense_h_to_4h",
+                      .down = "dense_4h_to_h"}},
     CodeRow{.type = "phi",
-        .norm = NormCode::kLayerNorm,
-        .activation = "gelu_new",
-        .residual = ResidualCode::kParallel,
-        .rotary = 0.5,
-        .names = {.output = "dense", .up = "fc1", .down = "fc2"}},
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu_new",
+            .residual = ResidualCode::kParallel,
+            .rotary = 0.5,
+            .names = {.output = "dense", .up = "fc1", .down = "fc2"}},
     CodeRow{.type = "starcoder2",
-        .norm = NormCode::kLayerNorm,
-        .activation = "gelu_pytorch_tanh",
-        .names = {.up = "c_fc", .down = "c_proj"}},
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu_pytorch_tanh",
+            .names = {.up = "c_fc", .down = "c_proj"}},
     CodeRow{.type = "stablelm", .norm = NormCode::kLayerNorm, .rotary = 0.25},
     CodeRow{.type = "nemotron", .norm = NormCode::kLayerNorm, .activation = "relu2", .rotary = 0.5},
-    CodeRow{.type = "opt", .norm = NormCode::kLayerNorm, .activation = "relu", .rotary = 0, .dropout = 0.1,
-        .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}},
+    CodeRow{.type = "opt",
+            .norm = NormCode::kLayerNorm,
+            .activation = "relu",
+            .rotary = 0,
+            .dropout = 0.1,
+            .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}},
     kBertCode,
     code_named("roberta", kBertCode),
     code_named("xlm-roberta", kBertCode),
@@ -176,11 +174,12 @@ class CodeReader {
 
 void read_dropouts(CodeReader& in, const CodeRow& row, ModelCode& code) {
   const double otherwise = row.dropout;
-  code.hidden_dropout =
-      in.number({"resid_pdrop", "hidden_dropout_prob", "hidden_dropout", "dropout_rate", "dropout"}, otherwise, 1);
-  code.attention_dropout =
-      in.number({"attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate"}, otherwise, 1);
-  code.embedding_dropout = in.number({"embd_pdrop", "hidden_dropout_prob", "dropout_rate", "dropout"}, otherwise, 1);
+  code.hidden_dropout = in.number(
+      {"resid_pdrop", "hidden_dropout_prob", "hidden_dropout", "dropout_rate", "dropout"}, otherwise, 1);
+  code.attention_dropout = in.number(
+      {"attn_pdrop", "attention_probs_dropout_prob", "attention_dropout", "dropout_rate"}, otherwise, 1);
+  code.embedding_dropout =
+      in.number({"embd_pdrop", "hidden_dropout_prob", "dropout_rate", "dropout"}, otherwise, 1);
   // OPT's is of hidden states; its embedding has none, nor do attention scores unless the file says so.
   if (row.type == "opt") code.attention_dropout = in.number({"attention_dropout"}, 0, 1);
   if (row.type == "opt") code.embedding_dropout = 0;
@@ -200,8 +199,8 @@ void read_windows(CodeReader& in, const CodeRow& row, const Model& model, ModelC
     at = next + 1;
   }
   if (!code.windowed.empty() || row.window_pattern == 0) return;
-  const auto pattern =
-      static_cast<size_t>(in.number({"sliding_window_pattern"}, static_cast<double>(row.window_pattern), 1e6));
+  const auto pattern = static_cast<size_t>(
+      in.number({"sliding_window_pattern"}, static_cast<double>(row.window_pattern), 1e6));
   for (size_t i = 0; i < layers; ++i) code.windowed.push_back((i + 1) % std::max<size_t>(1, pattern) != 0);
 }
 
@@ -222,7 +221,8 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   const std::string as = values.text(prefix + "read_as", "");
   const std::string type = as.empty() ? model.type : as;
   const std::string_view wanted = type == "gemma3" ? "gemma3_text" : std::string_view(type);
-  const auto* row = std::find_if(kCodeRows.begin(), kCodeRows.end(), [&](const CodeRow& each) { return each.type == wanted; });
+  const auto* row = std::find_if(kCodeRows.begin(), kCodeRows.end(),
+                                 [&](const CodeRow& each) { return each.type == wanted; });
   if (row == kCodeRows.end()) return code;
   CodeReader in(values, prefix);
   code.known = true;
@@ -232,10 +232,12 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   std::string activation =
       in.text({"hidden_activation", "activation_function", "hidden_act", "dense_act_fn", "feed_forward_proj"},
               row->activation);
-  if (activation.rfind("gated-", 0) == 0) activation = activation == "gated-gelu" ? "gelu_new" : activation.substr(6);
+  if (activation.rfind("gated-", 0) == 0)
+    activation = activation == "gated-gelu" ? "gelu_new" : activation.substr(6);
   code.activation = activation_code(activation);
   code.residual = row->residual;
-  if (row->type == "gpt_neox" && !in.flag("use_parallel_residual", true)) code.residual = ResidualCode::kBefore;
+  if (row->type == "gpt_neox" && !in.flag("use_parallel_residual", true))
+    code.residual = ResidualCode::kBefore;
   code.rotary = row->rotary > 0 ? in.number({"rotary_pct", "partial_rotary_factor"}, row->rotary, 1) : 0;
   code.copies_rotated = row->type == "gpt_neox" || row->type == "phi3" || row->type == "phi";
   code.joined_feed_forward = row->type == "phi3";

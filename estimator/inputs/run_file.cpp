@@ -130,8 +130,9 @@ std::string not_played(const TrainingRun& run) {
     for (const Layer& layer : tower.layers) {
       for (const Block& block : layer) {
         const auto* attention = std::get_if<Attention>(&block);
-        if (attention != nullptr ? attention->latent.has_value()
-                                 : !std::holds_alternative<Mlp>(block) && !std::holds_alternative<Experts>(block))
+        if (attention != nullptr
+                ? attention->latent.has_value()
+                : !std::holds_alternative<Mlp>(block) && !std::holds_alternative<Experts>(block))
           return "this type of model";
       }
     }
@@ -146,7 +147,8 @@ void read_transformers(KeyValues& values, TrainingRun& run) {
   const std::string problem = not_played(run);
   if (problem.empty()) return;
   if (values.has("train.framework"))
-    values.complain(fmt::format("train.framework: 'transformers' does not know {}; allowed: pytorch", problem));
+    values.complain(
+        fmt::format("train.framework: 'transformers' does not know {}; allowed: pytorch", problem));
   run.framework = Framework::kPytorch;
   run.notes.warnings.push_back(fmt::format(
       "activations are counted as lean code keeps them: transformers' own are not known with {}", problem));

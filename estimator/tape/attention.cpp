@@ -42,7 +42,8 @@ bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second)
 AttentionPath Layers::path(const Attention& block) const {
   if (code_.biased_attention && run_.training.attention == AttentionKernel::kFlash)
     return block.cross ? AttentionPath::kEfficient : AttentionPath::kMath;
-  if (code_.eager_attention || run_.training.attention != AttentionKernel::kFlash) return AttentionPath::kEager;
+  if (code_.eager_attention || run_.training.attention != AttentionKernel::kFlash)
+    return AttentionPath::kEager;
   const bool half = run_.training.precision != Precision::kFp32;
   if (is_masked(index_)) return AttentionPath::kEfficient;
   if (half && block.head_dim <= kFlashHead) return AttentionPath::kFlash;
@@ -96,8 +97,8 @@ Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
   return {parts[0], parts[1], parts[2]};
 }
 
-// DynamicLayer.update: torch.cat of what was there, which is nothing but has the keys' type, and of what comes.
-// Where autocast casts it for the product only the cache holds it.
+// DynamicLayer.update: torch.cat of what was there, which is nothing but has the keys' type, and of what
+// comes. Where autocast casts it for the product only the cache holds it.
 Tensor Layers::cached(const Tensor& x, double element) {
   if (!op_.autocast() || element == 2) return op_.copy(x);
   const Purpose before = tape_.set_purpose(Purpose::kCache);
@@ -143,15 +144,17 @@ Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, Attention
   return materialised(block, std::move(heads), path);
 }
 
-// mha_fwd, mha_bwd: the backward pass adds up queries' gradients in fp32, and makes keys' and values' for each
-// query head.
+// mha_fwd, mha_bwd: the backward pass adds up queries' gradients in fp32, and makes keys' and values' for
+// each query head.
 Tensor Layers::flash(const Attention& block, const Heads& heads) {
   const auto query_heads = static_cast<double>(block.heads);
   const double rows = rounded_up(sequence_, 128);
-  const double accumulated = 4 * batch_ * rows * query_heads * rounded_up(static_cast<double>(block.head_dim), 32);
+  const double accumulated =
+      4 * batch_ * rows * query_heads * rounded_up(static_cast<double>(block.head_dim), 32);
   const double sums = 4 * batch_ * query_heads * rows;
   const double query_bytes = heads.query.bytes(), key_bytes = heads.key.bytes();
-  const double expanded = heads.key.element * key_elements(block, batch_ * (block.cross ? source_sequence_ : sequence_)) /
+  const double expanded = heads.key.element *
+                          key_elements(block, batch_ * (block.cross ? source_sequence_ : sequence_)) /
                           static_cast<double>(block.key_value_heads) * query_heads;
   const bool grouped = block.heads != block.key_value_heads;
   Tape::Recorder recorder(tape_, {heads.query.edge, heads.key.edge, heads.value.edge});
@@ -204,7 +207,8 @@ Tensor Layers::efficient(const Attention& block, const Heads& given, bool masked
   return out;
 }
 
-// repeat_kv, and repeat_interleave of the math kernel: a copy for each query head, whose gradient is summed up.
+// repeat_kv, and repeat_interleave of the math kernel: a copy for each query head, whose gradient is summed
+// up.
 Tensor Layers::repeated(const Tensor& x, const Attention& block) {
   if (block.heads == block.key_value_heads) return x;
   const double times = static_cast<double>(block.heads) / static_cast<double>(block.key_value_heads);
@@ -247,7 +251,8 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
     const Tensor mask = tape_.make(sequence_ * sequence_, element);
     // The mask is added in place.
     probabilities = product(op_, query, key, scores);
-    if (position_bias_.data && !block.cross) probabilities = op_.add_in_place(std::move(probabilities), position_bias_);
+    if (position_bias_.data && !block.cross)
+      probabilities = op_.add_in_place(std::move(probabilities), position_bias_);
     probabilities = op_.softmax(probabilities, 4);
   } else {
     // Products over four dimensions copy factors whose heads are not next to each other.
@@ -264,14 +269,16 @@ Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath p
       probabilities = op_.scale(probabilities);
       if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
       // The mask, or what takes its place.
-      if (!code_.bidirectional || code_.residual == ResidualCode::kBehind) probabilities = op_.scale(probabilities);
+      if (!code_.bidirectional || code_.residual == ResidualCode::kBehind)
+        probabilities = op_.scale(probabilities);
       probabilities = op_.softmax(probabilities, code_.softmax_in_fp32 || op_.autocast() ? 4 : element);
     }
     probabilities = op_.cast(probabilities, element);
   }
   probabilities = dropped(probabilities, code_.attention_dropout);
   const bool copies = path == AttentionPath::kEager && batch_ > 1 && !code_.eager_attention;
-  Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value, tokens_ * static_cast<double>(block.heads * block.head_dim));
+  Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value,
+                       tokens_ * static_cast<double>(block.heads * block.head_dim));
   tape_.set_purpose(Purpose::kAttention);
   // transpose(1, 2).contiguous()
   return op_.copy(op_.cast(out, element));

@@ -33,7 +33,8 @@ constexpr const char* kPlayedSource = "transformers, modeling_<type>.py; PyTorch
 Buckets played_buckets(const PlayedStep& step) {
   Buckets out;
   for (size_t i = 0; i < kPurposes; ++i) {
-    if (step.at_peak[i] > 0) out.push_back({kPurposeNames[i].name, step.at_peak[i], kPurposeNames[i].formula, kPlayedSource});
+    if (step.at_peak[i] > 0)
+      out.push_back({kPurposeNames[i].name, step.at_peak[i], kPurposeNames[i].formula, kPlayedSource});
   }
   return out;
 }

@@ -1,6 +1,6 @@
-// Routed experts. transformers 4 goes through experts one after the other (MixtralSparseMoeBlock and its like);
-// 5 sorts tokens by expert for grouped products (integrations/moe.py, grouped_mm_experts_forward). Tokens
-// spread evenly, which random weights nearly do.
+// Routed experts. transformers 4 goes through experts one after the other (MixtralSparseMoeBlock and its
+// like); 5 sorts tokens by expert for grouped products (integrations/moe.py, grouped_mm_experts_forward).
+// Tokens spread evenly, which random weights nearly do.
 #include <algorithm>
 
 #include "estimator/tape/layers.h"
@@ -80,7 +80,10 @@ Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tens
   Tensor state = op_.in_place(picked(op_, x, rows * hidden_));
   const auto grouped = [&](const Tensor& in, double from, double to) {
     Matrix stacked{tape_.weight(count * from * to, weight_element_,
-                                 !run_.training.adapter.on() && !run_.training.frozen.on()), {}, from, to};
+                                !run_.training.adapter.on() && !run_.training.frozen.on()),
+                   {},
+                   from,
+                   to};
     return op_.linear(in, stacked);
   };
   Tensor out = grouped(state, hidden_, wide / rows);

@@ -59,7 +59,8 @@ Tensor Layers::adapted(const Tensor& x, Tensor result, double in, double out) co
   {
     // The norm of the whole matrix, of the product with a unit matrix: nothing of it stays.
     const Tensor product = tape_.make(in * out + in * in, adapter.element);
-    const Tensor weight = tape_.make(in * out, adapter.element), sum = tape_.make(2 * in * out, adapter.element);
+    const Tensor weight = tape_.make(in * out, adapter.element),
+                 sum = tape_.make(2 * in * out, adapter.element);
   }
   Tensor base = result;
   // With dropout the product is computed again, of the dropped input and a copy of the weight.
@@ -112,7 +113,8 @@ Tensor Layers::norm(const Tensor& x, double width) {
   const Tensor inverse = op_.activation_of_result(op_.scale(variance));
   // T5 multiplies what came in.
   Tensor out = op_.multiply(code_.norm == NormCode::kT5 ? x : whole, inverse);
-  if (code_.norm == NormCode::kGemma) return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
+  if (code_.norm == NormCode::kGemma)
+    return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
   if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
   return op_.multiply_by_weight(out, weight);
 }

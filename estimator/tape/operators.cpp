@@ -14,8 +14,8 @@ Tensor Operators::for_product(const Tensor& x) const {
   return autocast_ ? cast(x, 2) : x;
 }
 
-// MmBackward0 and AddmmBackward0: the gradient of the input, then that of the weight. The weight's is kept for
-// the input's, and the input for the weight's; of a weight that is not trained nothing is kept for it.
+// MmBackward0 and AddmmBackward0: the gradient of the input, then that of the weight. The weight's is kept
+// for the input's, and the input for the weight's; of a weight that is not trained nothing is kept for it.
 Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
   const Tensor x = for_product(given);
   Tensor weight = matrix.weight;
@@ -185,7 +185,8 @@ Tensor Operators::mean(const Tensor& x, double rows) const {
   return out;
 }
 
-// NativeLayerNormBackward0: input, mean and the inverse of the deviation, both fp32. Autocast runs it in fp32.
+// NativeLayerNormBackward0: input, mean and the inverse of the deviation, both fp32. Autocast runs it in
+// fp32.
 Tensor Operators::layer_norm(const Tensor& given, const Tensor& weight, double rows) const {
   const Tensor x = autocast_ ? cast(given, 4) : given;
   Recorder recorder(tape_, {x.edge, weight.edge, weight.edge});
@@ -235,8 +236,7 @@ Tensor Operators::slice(const Tensor& x, double elements) const {
 std::vector<Tensor> Operators::split(const Tensor& x, const std::vector<double>& elements) const {
   Recorder recorder(tape_, {x.edge});
   const double bytes = x.bytes();
-  const Edge edge =
-      recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); }, elements.size());
+  const Edge edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); }, elements.size());
   std::vector<Tensor> out;
   for (size_t i = 0; i < elements.size(); ++i) {
     out.push_back(x.view(elements[i]));

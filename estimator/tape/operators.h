@@ -16,7 +16,7 @@ struct Matrix {
   Tensor bias = {};
   double in = 0;
   double out = 0;
-  bool quantised = false;   // a 16-bit copy is made for each product
+  bool quantised = false;  // a 16-bit copy is made for each product
   bool transposed = true;  // as nn.Linear keeps it; Conv1D does not
 };
 

@@ -69,9 +69,10 @@ class StepPlayer {
       x = op_.embedding(table_, layers.tokens(), width);
     } else {
       // Patches: a convolution of the samples, put beside the class token.
-      inputs_.push_back(
-          tape_.make(static_cast<double>(run_.training.micro_batch) * code_.sample_elements, weight_element_));
-      const Tensor weights = tape_.weight(static_cast<double>(tower.input_parameters), weight_element_, trained());
+      inputs_.push_back(tape_.make(static_cast<double>(run_.training.micro_batch) * code_.sample_elements,
+                                   weight_element_));
+      const Tensor weights =
+          tape_.weight(static_cast<double>(tower.input_parameters), weight_element_, trained());
       x = op_.copy(op_.embedding(weights, layers.tokens(), hidden_));
     }
     const auto table = [&](int64_t rows, double tokens) {
@@ -113,7 +114,8 @@ class StepPlayer {
     bool found[2] = {false, false};
     for (size_t i = 0; i < tower.layers.size(); ++i) {
       if (!layers.is_masked(i)) continue;
-      const bool windowed = code_.window > 0 && (code_.windowed.empty() || code_.windowed[i % code_.windowed.size()]);
+      const bool windowed =
+          code_.window > 0 && (code_.windowed.empty() || code_.windowed[i % code_.windowed.size()]);
       if (!std::exchange(found[windowed ? 1 : 0], true))
         inputs_.push_back(tape_.make(layers.tokens() * sequence, 1));
     }
@@ -154,11 +156,12 @@ class StepPlayer {
       x = layers.activated(x);
       x = layers.norm(x, hidden_);
     }
-    Matrix head{run_.model.tied ? table_
-                                  : tape_.weight(hidden_ * vocabulary_, weight_element_,
-                                                 run_.training.adapter.trains("lm_head") && !run_.training.frozen.on()),
-                run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(), hidden_,
-                vocabulary_};
+    Matrix head{run_.model.tied
+                    ? table_
+                    : tape_.weight(hidden_ * vocabulary_, weight_element_,
+                                   run_.training.adapter.trains("lm_head") && !run_.training.frozen.on()),
+                run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
+                hidden_, vocabulary_};
     Tensor logits = op_.linear(x, head);
     if (code_.caps_logits) {
       logits = op_.scale(logits);

@@ -7,9 +7,9 @@
 namespace spillway::estimator {
 
 struct PlayedStep {
-  double forward_bytes = 0;   // live when the loss is there
-  double peak_bytes = 0;      // of the whole forward and backward pass
-  PurposeBytes at_peak = {};  // what they are for
+  double forward_bytes = 0;     // live when the loss is there
+  double peak_bytes = 0;        // of the whole forward and backward pass
+  PurposeBytes at_peak = {};    // what they are for
   double trained_elements = 0;  // of the weights that have gradients
   double trained_bytes = 0;
   double backward_bytes = 0;  // live after it: gradients, where they are kept

@@ -57,8 +57,8 @@ Share Tape::make_share(double bytes) {
     unused_.pop_back();
   }
   const Purpose purpose = recomputing_ != nullptr || in_second_run_ ? Purpose::kRecomputed
-                          : in_backward_          ? Purpose::kPassing
-                                                  : purpose_;
+                          : in_backward_                            ? Purpose::kPassing
+                                                                    : purpose_;
   storages_[index] = {stopped_ ? 0 : std::ceil(bytes / kLine) * kLine, 1, purpose};
   add(purpose, storages_[index].bytes);
   return {this, index};
@@ -205,7 +205,8 @@ Share Tape::accumulated(Share old, const Share& more) {
 }
 
 void Tape::deliver_to_weight(Weight& weight, Share gradient) {
-  weight.under_way = weight.under_way ? accumulated(std::move(weight.under_way), gradient) : std::move(gradient);
+  weight.under_way =
+      weight.under_way ? accumulated(std::move(weight.under_way), gradient) : std::move(gradient);
   if (--weight.uses > 0) return;
   Share whole = std::move(weight.under_way);
   weight.under_way.reset();

@@ -5,8 +5,8 @@
 //
 // Rules: a node frees the gradients it was given and then what it saved, once its own results are there; a
 // second gradient for one tensor is added in place where nothing else holds the first one's storage, which a
-// view's base does (torch/csrc/autograd/engine.cpp, evaluate_function; input_buffer.cpp, accumulate). Blocks are
-// whole lines of 512 bytes.
+// view's base does (torch/csrc/autograd/engine.cpp, evaluate_function; input_buffer.cpp, accumulate). Blocks
+// are whole lines of 512 bytes.
 //
 // Not known here: models, layers, kernels. Cost: some 50 ns for each operator; equal layers are played four
 // times and counted as many times as there are. Not for use by several threads.
@@ -246,10 +246,10 @@ class Tape {
   Purpose purpose_ = Purpose::kEmbeddings;
   bool gradients_on_ = true;
   bool in_backward_ = false;
-  bool in_second_run_ = false;     // a re-entrant recomputation is under way
-  bool stopped_ = false;           // what is made has no size: a recomputation has all it needs
-  int64_t region_ = -1;            // that nodes are recorded in
-  Region* recomputing_ = nullptr;  // whose saved tensors are collected
+  bool in_second_run_ = false;       // a re-entrant recomputation is under way
+  bool stopped_ = false;             // what is made has no size: a recomputation has all it needs
+  int64_t region_ = -1;              // that nodes are recorded in
+  Region* recomputing_ = nullptr;    // whose saved tensors are collected
   PurposeBytes repeated_ones_ = {};  // of layers that are not played
   double weight_times_ = 1, trained_elements_ = 0, trained_bytes_ = 0;
   double live_ = 0, peak_ = 0;

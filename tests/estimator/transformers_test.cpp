@@ -69,7 +69,8 @@ TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFift
 INSTANTIATE_TEST_SUITE_P(Versions, DryrunPeaks,
                          testing::Values("transformers-4.57.jsonl", "transformers-5.17.jsonl"),
                          [](const auto& version) {
-                           return std::string(version.param).find("4.57") != std::string::npos ? "Old" : "New";
+                           return std::string(version.param).find("4.57") != std::string::npos ? "Old"
+                                                                                               : "New";
                          });
 
 }  // namespace
