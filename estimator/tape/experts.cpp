@@ -18,7 +18,8 @@ Tensor picked(const Operators& op, const Tensor& x, double elements) {
   return out;
 }
 
-// index_add_: into a sum that is there; gives the rows of its gradient, and keeps the added ones for their shape.
+// index_add_: into a sum that is there; gives the rows of its gradient, and keeps the added ones for their
+// shape.
 void add_rows(const Operators& op, Tensor& sum, const Tensor& rows) {
   Tape::Recorder recorder(op.tape(), {sum.edge, rows.edge});
   recorder.save(rows.data);
