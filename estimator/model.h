@@ -18,6 +18,7 @@ struct LatentAttention {
   int64_t head_dim = 0;  // of queries and keys, without the rotary part
   int64_t rotary_dim = 0;
   int64_t value_dim = 0;
+  bool operator==(const LatentAttention& other) const = default;
 };
 
 enum class AttentionMask {
@@ -38,6 +39,7 @@ struct Attention {
   bool cross = false;                // keys and values come from the tower before
   AttentionMask mask = AttentionMask::kCausal;
   std::optional<LatentAttention> latent = {};
+  bool operator==(const Attention& other) const = default;
 };
 
 struct Mlp {
@@ -45,6 +47,7 @@ struct Mlp {
   bool gated = false;  // two projections in, one out
   bool bias = false;
   int64_t norm_parameters = 0;
+  bool operator==(const Mlp& other) const = default;
 };
 
 struct Experts {
@@ -57,6 +60,7 @@ struct Experts {
   bool router_bias = false;
   bool shared_gate = false;
   int64_t norm_parameters = 0;
+  bool operator==(const Experts& other) const = default;
 };
 
 // A Mamba-2 mixer.
@@ -67,6 +71,7 @@ struct Mamba {
   int64_t groups = 0;
   int64_t convolution = 4;
   int64_t norm_parameters = 0;
+  bool operator==(const Mamba& other) const = default;
 };
 
 // A block that mixes tokens by other means than attention: state spaces, linear attention, convolutions. What
@@ -76,12 +81,14 @@ struct Mixer {
   int64_t other_parameters = 0;   // convolutions, decays, biases, norms inside
   int64_t norm_parameters = 0;    // of the norm before it
   int64_t saved = 0;
+  bool operator==(const Mixer& other) const = default;
 };
 
 // Holds what stands before a multi-token prediction layer (DeepSeek-V3, section 2.2): norms of the hidden
 // state and of the next token's embedding, and the projection of both to one width.
 struct PredictionInput {
   int64_t norm_parameters = 0;  // of these two and of the layer's final norm
+  bool operator==(const PredictionInput& other) const = default;
 };
 
 using Block = std::variant<Attention, Mlp, Experts, Mamba, Mixer, PredictionInput>;

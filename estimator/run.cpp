@@ -1,5 +1,6 @@
 #include "estimator/run.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -119,6 +120,14 @@ double approximate_parameters(const Model& model) {
 }
 
 }  // namespace
+
+bool Adapter::targets_module(std::string_view name) const {
+  return on() && (all_linear || std::find(targets.begin(), targets.end(), name) != targets.end());
+}
+
+bool Adapter::trains(std::string_view name) const {
+  return !on() || std::find(trained_modules.begin(), trained_modules.end(), name) != trained_modules.end();
+}
 
 int64_t vocabulary_shard(const TrainingRun& run) {
   const int64_t multiple = run.model.vocabulary_multiple * run.parallel.tensor;

@@ -5,14 +5,20 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "estimator/model.h"
+#include "estimator/model_code.h"
 
 namespace spillway::estimator {
 
 // Whose code runs: it decides which tensors are saved for the backward pass.
-enum class Framework { kMegatron, kPytorch };
+enum class Framework {
+  kMegatron,
+  kPytorch,       // lean code of one kernel for each norm and activation: torchtitan, torchtune
+  kTransformers,  // a Hugging Face model's own code
+};
 
 enum class Precision { kFp32, kFp16, kBf16 };
 
@@ -101,6 +107,21 @@ struct FrozenWeights {
   bool on() const { return bytes > 0; }
 };
 
+// Low-rank matrices that are trained beside frozen ones (PEFT's LoRA and what follows from it).
+struct Adapter {
+  int64_t rank = 0;   // 0: there is none
+  bool dora = false;  // with a trained magnitude for each output
+  bool all_linear = false;
+  std::vector<std::string> targets = {};  // names of modules
+  double element = 4;                     // bytes of a weight
+  bool dropout = false;
+  std::vector<std::string> trained_modules = {};  // copied and trained whole: lm_head, embed_tokens
+
+  bool on() const { return rank > 0; }
+  bool targets_module(std::string_view name) const;
+  bool trains(std::string_view name) const;
+};
+
 struct Training {
   Precision precision = Precision::kBf16;
   bool autocast = false;       // fp32 weights and states, 16-bit activations
@@ -127,6 +148,7 @@ struct Training {
   bool norm_in_fp32 = false;  // an RMSNorm that upcasts keeps fp32 copies
   Fp8 fp8 = {};
   FrozenWeights frozen = {};
+  Adapter adapter = {};
   int64_t deferred_embedding_gradients = 0;  // microbatches whose output-projection gradient is put off
   TokenDispatcher dispatcher = TokenDispatcher::kAllGather;
   bool grouped_gemm = false;
@@ -218,6 +240,7 @@ struct TrainingRun {
   Gpu gpu = Gpu::kOther;
   AllocatorModel allocator = AllocatorModel::kPytorch;
   Model model;
+  ModelCode code = {};  // of transformers, where the framework is that
   Parallel parallel;
   Training training;
   Communication communication;

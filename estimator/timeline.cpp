@@ -10,6 +10,7 @@
 #include "estimator/held.h"
 #include "estimator/measured.h"
 #include "estimator/rounding.h"
+#include "estimator/tape/buckets.h"
 
 namespace spillway::estimator {
 namespace {
@@ -116,9 +117,68 @@ void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   out.highest_bytes = out.peak_bytes + spread;
 }
 
+// What is trained beside the frozen model; its inputs' gradients, which recomputed layers ask for, are none
+// of it.
+double adapter_bytes(const TrainingRun& run, const PlayedStep& played) {
+  (void)run;
+  return played.trained_bytes;
+}
+
+// Frozen weights have no gradients and no states.
+void only_adapters(const TrainingRun& run, const PlayedStep& played, StateBytes& states) {
+  states.gradients = played.trained_bytes;
+  states.master = 0;
+  states.master_gradients = 0;
+  Training trained = run.training;
+  trained.frozen = {};
+  trained.autocast = true;  // states of fp32 weights
+  states.moments = element_bytes(trained, run.framework).moments * played.trained_elements;
+}
+
+// A model of transformers, whose step is played operator by operator: the peak is that of the pass through
+// it, or the optimizer's step.
+RankClass played_class(const TrainingRun& run, const Stage& stage) {
+  const std::vector<RankWeight> weights = rank_weights(run, stage);
+  const RankParameters parameters = rank_parameters(weights);
+  StateBytes states = state_bytes(run, parameters);
+  const bool stay = gradients_stay(run);
+  const bool sharded = run.parallel.sharding >= DataSharding::kGradients;
+  const bool accumulated = run.training.microbatches > 1;
+  const PlayedStep played = play_step(run, !stay && !sharded && !accumulated);
+  if (run.training.adapter.on()) only_adapters(run, played, states);
+  RankClass out;
+  out.stage = stage.rank;
+  out.parameters = parameters.dense + parameters.expert;
+  out.steady = state_buckets(run, states, stay);
+  if (run.training.adapter.on())
+    add_nonzero(out.steady, {"adapters", adapter_bytes(run, played), "r (in + out) for each module", "PEFT"});
+  append(persistent_overhead(run, stage), out.steady);
+  append(persistent_communication(run, states), out.steady);
+  add_nonzero(out.steady, {"buffers", run.code.buffers_bytes, "masks that the model keeps", "transformers"});
+  out.steady_bytes = total_bytes(out.steady);
+  out.peak = played_buckets(played);
+  append(transient_communication(run, parameters), out.peak);
+  const double gradients = stay ? 0 : waiting_gradient_bytes(run, states);
+  if (!stay && (sharded || accumulated))
+    add_nonzero(out.peak, {"gradients", gradients, "accumulated over microbatches", kCount});
+  const double peak = out.steady_bytes + total_bytes(out.peak);
+  const double temporaries = step_temporary_bytes(run, states);
+  const double step = out.steady_bytes + gradients + temporaries;
+  out.phases = {{"after load", states.weights + states.master + (stay ? states.gradients : 0)},
+                {"end of forward", out.steady_bytes + played.forward_bytes},
+                {"largest of forward and backward", peak},
+                {"optimizer step", step},
+                {"between steps", out.steady_bytes}};
+  set_peak(peak, gradients, 0, temporaries, out);
+  out.peak_step1_bytes = std::max(peak - states.moments, step);
+  set_interval(run, 0, out);
+  return out;
+}
+
 }  // namespace
 
 RankClass rank_class(const TrainingRun& run, const Stage& stage) {
+  if (run.framework == Framework::kTransformers) return played_class(run, stage);
   const std::vector<RankWeight> weights = rank_weights(run, stage);
   const RankParameters parameters = rank_parameters(weights);
   const HeldActivations held = held_activations(run, stage);

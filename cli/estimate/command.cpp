@@ -229,6 +229,9 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   command.add_option(
       "--as", choices.input.read_as,
       "Read a model whose type is not modelled as another, such as llama: a guess, which is said");
+  command.add_option("--adapter", choices.input.adapter,
+                     "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's "
+                     "adapter_config.json");
   command.add_option("--gpus", choices.input.gpus, "How many GPUs the run has")
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("--gpu-kind", choices.input.gpu_kind, "Of a Megatron-LM run: a100, h100, gb200");

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "estimator/inputs/adapter.h"
 #include "estimator/inputs/megatron_files.h"
 #include "estimator/inputs/run_words.h"
 
@@ -50,7 +51,10 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   if (toml && estimator::is_torchtitan_toml(text))
     return estimator::read_torchtitan_toml(text, std::max<int64_t>(1, choices.gpus));
   if (toml) return estimator::read_run_toml(text, folder);
-  return is_deepspeed(text) ? deepspeed_keys(text, choices) : estimator::read_model_json(text);
+  if (is_deepspeed(text)) return deepspeed_keys(text, choices);
+  Result<RunKeys> keys = estimator::read_model_json(text);
+  if (keys.ok()) keys.value()["model.is_config_json"] = "true";
+  return keys;
 }
 
 // A name without a section is a run's key, or else one of the model's.
@@ -103,6 +107,34 @@ Result<Given> megatron(Result<MegatronRun> given, const InputChoices& choices) {
   return Given(std::move(given.value()));
 }
 
+// A kind of adapter, or PEFT's file or folder.
+Status add_adapter(const std::string& adapter, RunKeys& keys) {
+  if (adapter.empty()) return {};
+  for (const std::string_view kind : {"lora", "rslora", "dora", "qlora"}) {
+    if (adapter != kind) continue;
+    keys["adapter.kind"] = adapter;
+    // QLoRA's base has four bits unless the file says something else.
+    if (kind == "qlora" &&
+        keys.lower_bound("model.quantization_config.") == keys.lower_bound("model.quantization_config/"))
+      keys.emplace("model.weights", "nf4");
+    return {};
+  }
+  std::error_code error;
+  const std::filesystem::path path(adapter);
+  if (!std::filesystem::exists(path, error))
+    return Status::invalid_argument(fmt::format(
+        "--adapter: '{}' is not known; allowed: lora, rslora, dora, qlora, or an adapter_config.json",
+        adapter));
+  const std::string file =
+      std::filesystem::is_directory(path, error) ? (path / "adapter_config.json").string() : adapter;
+  Result<std::string> text = read_text_file(file);
+  if (!text.ok()) return text.take_status();
+  Result<RunKeys> read = estimator::read_adapter_json(text.value());
+  if (!read.ok()) return {read.status().code(), fmt::format("{}: {}", file, read.status().text())};
+  for (auto& [key, value] : read.value()) keys[key] = value;
+  return {};
+}
+
 Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
@@ -116,12 +148,15 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   if (!choices.read_as.empty() && (yaml || arguments))
     return Status::invalid_argument(
         "--as goes with a Hugging Face model; a Megatron-LM run says what its layers are");
+  if (!choices.adapter.empty() && (yaml || arguments))
+    return Status::invalid_argument("--adapter goes with a Hugging Face model");
   if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
   if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
   Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
   if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);
   if (!choices.read_as.empty()) keys.value()["model.read_as"] = choices.read_as;
+  if (Status status = add_adapter(choices.adapter, keys.value()); !status.ok()) return status;
   return Given(std::move(keys.value()));
 }
 

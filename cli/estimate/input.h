@@ -17,8 +17,10 @@ struct InputChoices {
   std::string model;              // a Hugging Face config beside a DeepSpeed file
   std::vector<std::string> sets;  // "train.micro_batch=4", over what the file says
   std::string gpu_kind;           // of a Megatron-LM run
-  std::string read_as;            // the type that a model of another type is read as
-  int64_t gpus = 0;               // 0: as the file says
+  std::string read_as;
+  std::string adapter;  // a kind, or PEFT's adapter_config.json            // the type that a model of
+                        // another type is read as
+  int64_t gpus = 0;     // 0: as the file says
 };
 
 // Another value for a key of the run: of a run file, with or without its section ("train.micro_batch",

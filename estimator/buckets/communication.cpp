@@ -10,13 +10,14 @@ namespace {
 constexpr const char* kZeroSource = "DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py";
 
 bool is_deepspeed(const TrainingRun& run) {
-  return run.framework == Framework::kPytorch && run.communication.engine == DataParallelEngine::kDeepspeed &&
+  return run.framework != Framework::kMegatron &&
+         run.communication.engine == DataParallelEngine::kDeepspeed &&
          run.parallel.sharding != DataSharding::kNone;
 }
 
 // DDP: every rank holds all gradients and reduces them in buckets.
 bool is_replicated(const TrainingRun& run) {
-  return run.framework == Framework::kPytorch && run.parallel.sharding == DataSharding::kNone &&
+  return run.framework != Framework::kMegatron && run.parallel.sharding == DataSharding::kNone &&
          run.communication.engine == DataParallelEngine::kTorch &&
          run.parallel.data() * run.parallel.context > 1;
 }
@@ -86,7 +87,7 @@ Buckets transient_communication(const TrainingRun& run, const RankParameters& pa
 }
 
 double layer_reduction_bytes(const TrainingRun& run) {
-  const bool fsdp = run.framework == Framework::kPytorch &&
+  const bool fsdp = run.framework != Framework::kMegatron &&
                     run.parallel.sharding == DataSharding::kParameters &&
                     run.communication.engine == DataParallelEngine::kTorch;
   if (!fsdp && run.offload.optimizer == Tier::kDevice) return 0;

@@ -120,11 +120,11 @@ bool takes_layers_out(std::string list) {
 
 void freeze(TrainingRun& run, double bytes, bool only_experts, const std::string& what) {
   run.training.frozen = {bytes, only_experts};
-  run.notes.warnings.push_back(
-      fmt::format("{}: weights of {:.3g} bytes are not trained: no gradients and no optimizer states are "
-                  "counted, and adapters are "
-                  "not modelled; model.weights = trained is a run of the same model in 16 bits",
-                  what, bytes));
+  run.notes.warnings.push_back(fmt::format(
+      "{}: weights of {:.3g} bytes are not trained: no gradients and no optimizer states are "
+      "counted for them, and none for adapters but those that adapter.kind names; model.weights = "
+      "trained is a run of the same model in 16 bits",
+      what, bytes));
 }
 
 void read_method(KeyValues& values, const std::string& section, TrainingRun& run) {

@@ -9,8 +9,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "estimator/inputs/adapter.h"
 #include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/hugging_face_code.h"
 #include "estimator/inputs/key_values.h"
 #include "estimator/inputs/nearest.h"
 #include "estimator/inputs/quantization.h"
@@ -99,11 +101,62 @@ void read_recompute(KeyValues& values, TrainingRun& run) {
   training.partition_checkpoints = values.truth("train.partition_checkpoints");
 }
 
+// A config.json is one of transformers' models, which its own code runs.
+Framework read_framework(KeyValues& values) {
+  const bool is_config = values.flag("model.is_config_json");
+  const std::string framework = values.choice("train.framework", is_config ? "transformers" : "pytorch",
+                                              {"transformers", "pytorch", "megatron"});
+  return framework == "megatron"       ? Framework::kMegatron
+         : framework == "transformers" ? Framework::kTransformers
+                                       : Framework::kPytorch;
+}
+
+// What is not written down of transformers; empty where all is.
+std::string not_played(const TrainingRun& run) {
+  const Parallel& parallel = run.parallel;
+  const Training& training = run.training;
+  if (!run.code.known) return "this type of model";
+  if (parallel.tensor > 1 || parallel.pipeline > 1 || parallel.context > 1 || parallel.expert > 1)
+    return "models divided over ranks";
+  if (run.offload.any()) return "offloading";
+  if (training.fp8.on()) return "train.fp8";
+  if (training.step_graph) return "train.cuda_graph";
+  if (training.recompute == Recompute::kSelective || training.recompute == Recompute::kOperators)
+    return "this train.recompute";
+  if (training.recompute_layers > 1) return "several layers recomputed together";
+  if (training.cross_entropy != CrossEntropy::kEager) return "this train.loss";
+  if (training.step_in_backward) return "train.optimizer_step 'in-backward'";
+  for (const Tower& tower : run.model.towers) {
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) {
+        const auto* attention = std::get_if<Attention>(&block);
+        if (attention != nullptr
+                ? attention->latent.has_value()
+                : !std::holds_alternative<Mlp>(block) && !std::holds_alternative<Experts>(block))
+          return "this type of model";
+      }
+    }
+  }
+  return {};
+}
+
+// Transformers' own code where it can be played, else the formulas of lean code.
+void read_transformers(KeyValues& values, TrainingRun& run) {
+  if (run.framework != Framework::kTransformers) return;
+  run.code = read_code(values, "model.", run.model);
+  const std::string problem = not_played(run);
+  if (problem.empty()) return;
+  if (values.has("train.framework"))
+    values.complain(
+        fmt::format("train.framework: 'transformers' does not know {}; allowed: pytorch", problem));
+  run.framework = Framework::kPytorch;
+  run.notes.warnings.push_back(fmt::format(
+      "activations are counted as lean code keeps them: transformers' own are not known with {}", problem));
+}
+
 void read_train(KeyValues& values, TrainingRun& run) {
   Training& training = run.training;
-  run.framework = values.choice("train.framework", "pytorch", {"pytorch", "megatron"}) == "megatron"
-                      ? Framework::kMegatron
-                      : Framework::kPytorch;
+  run.framework = read_framework(values);
   training.micro_batch = values.whole("train.micro_batch", 1, 1, 1 << 20);
   training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
   const int64_t usual = std::min<int64_t>(4096, run.model.towers.back().sequence);
@@ -196,8 +249,8 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
         const NamedValue named = run_key(std::string(name.str()), node_text(node));
         if (named.key.find('.') == std::string::npos || node.is_array()) {
           return Status::invalid_argument(fmt::format(
-              "{}: not allowed; allowed: sections model, train, parallel, communication, offload, overhead, "
-              "allocator{}",
+              "{}: not allowed; allowed: sections model, train, adapter, parallel, communication, offload, "
+              "overhead, allocator{}",
               name.str(), meant_run_key(std::string(name.str()))));
         }
         out[named.key] = named.value;
@@ -238,9 +291,11 @@ Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& sai
   KeyValues values(keys);
   Notes notes;
   // What is wrong with the model is said by read_run().
-  if (!read_hugging_face(values, "model.", notes).ok()) return {};
+  const Result<Model> model = read_hugging_face(values, "model.", notes);
+  if (!model.ok()) return {};
   TrainingRun scratch;
   read_quantization(values, "model.", scratch);
+  read_code(values, "model.", model.value());
   const std::vector<std::string> unread = values.unread();
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
@@ -293,11 +348,14 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   read_parallel(values, run);
   read_communication(values, run);
   read_offload(values, run);
+  read_transformers(values, run);
+  read_adapter(values, run);
   run.allocator = values.choice("allocator.model", "spillway", {"spillway", "pytorch"}) == "pytorch"
                       ? AllocatorModel::kPytorch
                       : AllocatorModel::kSpillway;
   run.reserve.cublas_workspace_bytes = read_size(values, "overhead.workspace", 32 * kMiB);
-  run.reserve.cublas_workspaces = 1;
+  // Autograd runs the backward pass in a thread of its own, which has a handle of its own (CUDABlas.cpp).
+  run.reserve.cublas_workspaces = run.framework == Framework::kTransformers ? 2 : 1;
   run.reserve.engine_workspaces = 0;
   run.reserve.context_bytes = read_size(values, "overhead.context", kContextBytes.value);
   run.reserve.communicator_bytes =

@@ -89,9 +89,13 @@ class Values:
 
     def _line(self) -> tuple[str, int]:
         """The program's, of this thread or, where none of its lines is in this one, of the main thread."""
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
-        for frame in (sys._getframe(), main):
-            first: FrameType | None = frame
+        # Nothing here may refer to this call's own frame: that would keep all that the program's calls hold.
+        stacks: list[FrameType | None] = [sys._getframe(1)]
+        if threading.current_thread() is not threading.main_thread():
+            stacks.append(sys._current_frames().get(threading.main_thread().ident or 0))
+        first: FrameType | None = None
+        for frame in stacks:
+            first = frame
             while frame is not None:
                 if self.is_own(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False)):
                     return frame.f_code.co_filename, frame.f_lineno

@@ -1,0 +1,161 @@
+#include "estimator/inputs/adapter.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "estimator/inputs/json_object.h"
+#include "estimator/inputs/nearest.h"
+
+namespace spillway::estimator {
+namespace {
+
+using AdapterJson = nlohmann::json;
+
+std::string joined(const AdapterJson& value) {
+  if (value.is_string()) return value.get<std::string>();
+  std::string out;
+  if (!value.is_array()) return out;
+  for (const AdapterJson& each : value)
+    out += (out.empty() ? "" : ",") + (each.is_string() ? each.get<std::string>() : each.dump());
+  return out;
+}
+
+std::vector<std::string> listed(const std::string& text) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const size_t first = text.find_first_not_of(" ", at);
+    if (first < end) out.push_back(text.substr(first, text.find_last_not_of(" ", end - 1) + 1 - first));
+    at = end + 1;
+  }
+  return out;
+}
+
+// Modules of the model's matrices, in the order of a layer.
+std::vector<std::string_view> module_names(const TrainingRun& run) {
+  const ModuleNames& names = run.code.names;
+  std::vector<std::string_view> out;
+  if (run.code.projection == ProjectionCode::kSeparate) {
+    out = {names.query, names.key, names.value};
+  } else {
+    out = {names.joined};
+  }
+  out.emplace_back(names.output);
+  for (const Tower& tower : run.model.towers) {
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) {
+        const auto* mlp = std::get_if<Mlp>(&block);
+        if (mlp == nullptr) continue;
+        if (mlp->gated) out.emplace_back(names.gate);
+        if (!mlp->gated || !run.code.joined_feed_forward) out.emplace_back(names.up);
+        out.emplace_back(names.down);
+        break;
+      }
+    }
+  }
+  std::vector<std::string_view> unique;
+  for (const std::string_view name : out) {
+    if (std::find(unique.begin(), unique.end(), name) == unique.end()) unique.push_back(name);
+  }
+  return unique;
+}
+
+// What PEFT takes where nobody says (utils/constants.py, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING);
+// empty where it asks.
+std::vector<std::string> usual_targets(const TrainingRun& run) {
+  const std::string& type = run.model.type;
+  if (type == "gpt2") return {"c_attn"};
+  if (type == "gpt_neox") return {"query_key_value"};
+  if (type == "phi") return {"q_proj", "v_proj", "fc1", "fc2"};
+  constexpr std::array<std::string_view, 10> kQueriesAndValues = {
+      "llama", "mistral", "mixtral", "stablelm", "gemma", "gemma2", "gemma3_text", "qwen2", "qwen3", "opt"};
+  if (std::find(kQueriesAndValues.begin(), kQueriesAndValues.end(), type) != kQueriesAndValues.end())
+    return {"q_proj", "v_proj"};
+  if (type == "bert" || type == "roberta" || type == "xlm-roberta") return {"query", "value"};
+  if (type == "t5" || type == "mt5") return {"q", "v"};
+  return {};
+}
+
+void read_targets(KeyValues& values, TrainingRun& run) {
+  Adapter& adapter = run.training.adapter;
+  const std::vector<std::string_view> names = module_names(run);
+  const std::string text = values.text("adapter.targets", "");
+  adapter.all_linear = text == "all-linear";
+  adapter.targets = text.empty() ? usual_targets(run) : listed(text);
+  if (adapter.all_linear) return;
+  if (adapter.targets.empty()) {
+    values.complain(
+        fmt::format("adapter.targets: missing; allowed: all-linear, or some of {}", fmt::join(names, ",")));
+    return;
+  }
+  for (const std::string& target : adapter.targets) {
+    if (std::find(names.begin(), names.end(), target) == names.end())
+      values.complain(
+          fmt::format("adapter.targets: no module of this model is called '{}'; allowed: all-linear, {}{}",
+                      target, fmt::join(names, ", "), did_you_mean(target, names)));
+  }
+  if (text.empty()) values.assume("adapter.targets", fmt::format("{}", fmt::join(adapter.targets, ",")));
+}
+
+}  // namespace
+
+Result<RunKeys> read_adapter_json(const std::string& text) {
+  const Result<AdapterJson> root = read_json_object(text);
+  if (!root.ok()) return root.status();
+  const AdapterJson& file = root.value();
+  const auto is = [&](const char* key) { return file.value(key, AdapterJson(false)) == AdapterJson(true); };
+  const std::string type = file.contains("peft_type") ? joined(file["peft_type"]) : "LORA";
+  if (type != "LORA")
+    return Status::unsupported(fmt::format("peft_type: '{}' is not modelled; allowed: LORA", type));
+  if (file.contains("bias") && joined(file["bias"]) != "none" && file["bias"].is_string())
+    return Status::unsupported(
+        fmt::format("bias: '{}' is not modelled; allowed: none", joined(file["bias"])));
+  RunKeys out;
+  out["adapter.kind"] = is("use_dora") ? "dora" : is("use_rslora") ? "rslora" : "lora";
+  if (file.contains("r")) out["adapter.rank"] = file["r"].dump();
+  if (file.contains("lora_dropout")) out["adapter.dropout"] = file["lora_dropout"].dump();
+  if (file.contains("target_modules") && !joined(file["target_modules"]).empty())
+    out["adapter.targets"] = joined(file["target_modules"]);
+  if (file.contains("modules_to_save") && !joined(file["modules_to_save"]).empty())
+    out["adapter.modules_to_save"] = joined(file["modules_to_save"]);
+  return out;
+}
+
+void read_adapter(KeyValues& values, TrainingRun& run) {
+  const std::string kind = values.choice("adapter.kind", "none", {"none", "lora", "rslora", "dora", "qlora"});
+  if (kind == "none") {
+    for (const char* key : {"rank", "targets", "dtype", "dropout", "modules_to_save"}) {
+      if (values.has(fmt::format("adapter.{}", key)))
+        values.complain(fmt::format(
+            "adapter.{}: not allowed without adapter.kind; allowed: lora, rslora, dora, qlora", key));
+    }
+    return;
+  }
+  if (run.framework != Framework::kTransformers) {
+    values.complain("adapter.kind: not modelled beside this train.framework; allowed: transformers");
+    return;
+  }
+  Adapter& adapter = run.training.adapter;
+  adapter.rank = values.whole("adapter.rank", 8, 1, 1 << 16);
+  adapter.dora = kind == "dora";
+  if (kind == "qlora" && !run.training.frozen.on())
+    values.complain(
+        "adapter.kind: 'qlora' needs quantised weights; allowed: beside model.weights nf4, fp4 or int8");
+  // PEFT casts adapters of 16-bit models to fp32 (autocast_adapter_dtype).
+  const bool same = values.choice("adapter.dtype", "fp32", {"fp32", "same"}) == "same";
+  adapter.element = same && run.training.precision != Precision::kFp32 && !run.training.autocast ? 2 : 4;
+  adapter.dropout = values.number("adapter.dropout", 0, 0, 1) > 0;
+  adapter.trained_modules = listed(values.text("adapter.modules_to_save", ""));
+  for (const std::string& module : adapter.trained_modules) {
+    if (module != "lm_head" && module != "embed_tokens")
+      values.complain(fmt::format(
+          "adapter.modules_to_save: '{}' is not modelled; allowed: lm_head, embed_tokens", module));
+  }
+  read_targets(values, run);
+}
+
+}  // namespace spillway::estimator

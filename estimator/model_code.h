@@ -1,0 +1,90 @@
+// Says what transformers' code of a model does where it decides which tensors are kept. Sizes are in model.h.
+// Plain data: inputs/hugging_face_code.cpp fills it from the model's type and keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace spillway::estimator {
+
+enum class NormCode {
+  kLayerNorm,  // nn.LayerNorm, one kernel
+  kLlama,      // cast to fp32, normalised, cast back, times the weight
+  kGemma,      // the same with the weight in fp32 before the cast
+  kT5,         // the statistic in fp32 alone
+};
+
+enum class ProjectionCode {
+  kSeparate,  // queries, keys and values by a matrix each
+  kSplit,     // one matrix, torch.split (GPT-2, GPT-NeoX, Falcon, ...)
+  kSliced,    // one matrix, three slices (Phi-3)
+};
+
+enum class ActivationCode {
+  kOfInput,    // one kernel that keeps its input: silu, gelu, gelu_pytorch_tanh
+  kOfResult,   // one kernel that keeps its result: relu, tanh
+  kGeluNew,    // written out: 0.5 x (1 + tanh(c (x + 0.044715 x^3)))
+  kGeluQuick,  // x sigmoid(1.702 x)
+  kSquaredRelu,
+};
+
+enum class ResidualCode {
+  kBefore,    // norms before blocks
+  kBehind,    // norms behind the residual sum (BERT)
+  kBoth,      // norms before and behind blocks (Gemma 2)
+  kParallel,  // both blocks read the same input
+};
+
+enum class ExpertsCode {
+  kLoop,     // transformers 4: a loop over experts that have tokens
+  kGrouped,  // transformers 5: tokens sorted by experts, grouped products
+};
+
+// As the modules of matrices are called, which adapters name.
+struct ModuleNames {
+  const char* query = "q_proj";
+  const char* key = "k_proj";
+  const char* value = "v_proj";
+  const char* joined = "qkv_proj";  // of the three
+  const char* output = "o_proj";
+  const char* gate = "gate_proj";  // of gate and up, where they are one
+  const char* up = "up_proj";
+  const char* down = "down_proj";
+};
+
+struct ModelCode {
+  ModuleNames names = {};
+  bool known = false;  // false: there is no such code, or it is not written down
+  NormCode norm = NormCode::kLlama;
+  ProjectionCode projection = ProjectionCode::kSeparate;
+  ActivationCode activation = ActivationCode::kOfInput;
+  ResidualCode residual = ResidualCode::kBefore;
+  ExpertsCode experts = ExpertsCode::kGrouped;
+  double rotary = 1;            // the share of a head that is rotated; 0: none is
+  bool copies_rotated = false;  // the rotated part is put together with the rest, even where there is none
+  bool joined_feed_forward = false;  // gate and up are one matrix
+  bool transposed_matrices = false;  // Conv1D
+  bool softmax_in_fp32 = true;       // of eager attention
+  bool biased_attention = false;     // T5 of transformers 5: PyTorch's math kernel with a bias
+  bool eager_attention = false;      // the type has no other (T5)
+  bool bidirectional = false;
+  bool scales_embedding = false;
+  bool embedding_norm = false;
+  bool caps_scores = false;           // the same of eager attention's scores
+  bool caps_logits = false;           // c tanh(logits / c)
+  bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection
+  bool loss_in_fp32 = true;           // logits are cast before the loss
+  bool uses_cache = true;             // keys and values are copied into a cache
+  bool masks_without_cache = false;   // without one a causal mask is made, in case sequences are packed
+  bool reentrant = false;             // checkpointing is
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
+  double embedding_dropout = 0;
+  int64_t window = 0;  // of attention; 0: none
+  // Whether a layer's attention has it, by layers; empty: all have.
+  std::vector<bool> windowed = {};
+  double sample_elements = 0;  // of an image, where samples are that
+  double buffers_bytes = 0;    // that the model keeps beside its weights
+};
+
+}  // namespace spillway::estimator

@@ -1,0 +1,287 @@
+// Attention as transformers calls it and PyTorch runs it. Sources: integrations/sdpa_attention.py;
+// aten/src/ATen/native/transformers/attention.cpp, cuda/attention.cu, cuda/attention_backward.cu,
+// cuda/sdp_utils.cpp, cuda/flash_attn/flash_api.cpp.
+#include <algorithm>
+#include <cmath>
+
+#include "estimator/tape/layers.h"
+
+namespace spillway::estimator {
+namespace {
+
+// A flash kernel serves heads up to this size.
+constexpr int64_t kFlashHead = 256;
+
+double rounded_up(double value, double to) {
+  return std::ceil(value / to) * to;
+}
+
+double query_elements(const Attention& block, double tokens) {
+  return tokens * static_cast<double>(block.heads * block.head_dim);
+}
+
+double key_elements(const Attention& block, double tokens) {
+  return tokens * static_cast<double>(block.key_value_heads * block.head_dim);
+}
+
+}  // namespace
+
+bool Layers::is_masked(size_t index) const {
+  if (code_.masks_without_cache && !code_.bidirectional) {
+    // Where layers are recomputed the cache is off (utils/generic.py, check_model_inputs).
+    if (!code_.uses_cache || run_.training.recompute != Recompute::kNone) return true;
+  }
+  if (code_.window <= 0 || sequence_ < static_cast<double>(code_.window)) return false;
+  return code_.windowed.empty() || code_.windowed[index % code_.windowed.size()];
+}
+
+bool Layers::same(const std::vector<Layer>& layers, size_t first, size_t second) const {
+  return layers[first] == layers[second] && is_masked(first) == is_masked(second);
+}
+
+AttentionPath Layers::path(const Attention& block) const {
+  if (code_.biased_attention && run_.training.attention == AttentionKernel::kFlash)
+    return block.cross ? AttentionPath::kEfficient : AttentionPath::kMath;
+  if (code_.eager_attention || run_.training.attention != AttentionKernel::kFlash)
+    return AttentionPath::kEager;
+  const bool half = run_.training.precision != Precision::kFp32;
+  if (is_masked(index_)) return AttentionPath::kEfficient;
+  if (half && block.head_dim <= kFlashHead) return AttentionPath::kFlash;
+  return block.heads == block.key_value_heads ? AttentionPath::kEfficient : AttentionPath::kMath;
+}
+
+Tensor Layers::head_norm(const Tensor& x, const Attention& block, double heads) {
+  if (block.head_norm_parameters == 0) return x;
+  const bool whole = block.head_norm_parameters > 4 * block.head_dim;
+  return norm(x, static_cast<double>(block.head_dim) * (whole ? heads : 1));
+}
+
+// apply_rotary_pos_emb and rotate_half. The tables need no gradient, so products keep nothing else.
+Tensor Layers::rotated(const Tensor& given) {
+  if (code_.rotary <= 0) return given;
+  const bool part = code_.rotary < 1 || code_.copies_rotated;
+  const double elements = given.elements * code_.rotary;
+  const Tensor x = part ? op_.slice(given, elements) : given;
+  const auto table = [&](const Tensor& of) { return op_.scale(of, std::max(of.element, cosine_.element)); };
+  const Tensor first = table(x);
+  Tensor turned;
+  {
+    const Tensor front = op_.slice(x, elements / 2), back = op_.slice(x, elements / 2);
+    turned = op_.concatenate(op_.scale(back), front);
+  }
+  turned = table(turned);
+  Tensor out = op_.add(first, turned);
+  if (!part) return out;
+  return op_.concatenate(out, op_.slice(given, given.elements - elements));
+}
+
+Layers::Heads Layers::heads_of(const Attention& block, const Tensor& x) {
+  const double query = static_cast<double>(block.heads * block.head_dim);
+  const double key = static_cast<double>(block.key_value_heads * block.head_dim);
+  const bool bias = block.query_key_value_bias;
+  const Tensor& source = block.cross ? source_ : x;
+  if (code_.projection == ProjectionCode::kSeparate || block.cross) {
+    const auto one = [&](const Tensor& from, const char* name, double width) {
+      return projected(from, name, hidden_, width, bias);
+    };
+    Heads out;
+    out.query = head_norm(one(x, code_.names.query, query), block, static_cast<double>(block.heads));
+    out.key = head_norm(one(source, code_.names.key, key), block, static_cast<double>(block.key_value_heads));
+    out.value = one(source, code_.names.value, key);
+    return out;
+  }
+  const Tensor all = projected(x, code_.names.joined, hidden_, query + 2 * key, bias);
+  if (code_.projection == ProjectionCode::kSliced)
+    return {op_.slice(all, tokens_ * query), op_.slice(all, tokens_ * key), op_.slice(all, tokens_ * key)};
+  const std::vector<Tensor> parts = op_.split(all, {tokens_ * query, tokens_ * key, tokens_ * key});
+  return {parts[0], parts[1], parts[2]};
+}
+
+// DynamicLayer.update: torch.cat of what was there, which is nothing but has the keys' type, and of what
+// comes. Where autocast casts it for the product only the cache holds it.
+Tensor Layers::cached(const Tensor& x, double element) {
+  if (!op_.autocast() || element == 2) return op_.copy(x);
+  const Purpose before = tape_.set_purpose(Purpose::kCache);
+  Tensor out = op_.copy(op_.cast(x, element));
+  tape_.set_purpose(before);
+  cache_.push_back(out.data);
+  return out;
+}
+
+Tensor Layers::attention(const Attention& block, const Tensor& x) {
+  Heads heads = heads_of(block, x);
+  if (code_.rotary > 0 && !block.cross) {
+    Tensor query = rotated(op_.view_of_transposed(heads.query));
+    Tensor key = rotated(op_.view_of_transposed(heads.key));
+    heads.query = std::move(query);
+    heads.key = std::move(key);
+  }
+  if (code_.uses_cache && run_.training.recompute == Recompute::kNone) {
+    const double element = std::max(heads.key.element, heads.value.element);
+    heads.key = cached(op_.view_of_transposed(heads.key), element);
+    heads.value = cached(op_.view_of_transposed(heads.value), element);
+  }
+  const Tensor mixed = scaled_dot_product(block, heads, path(block));
+  return projected(mixed, code_.names.output, static_cast<double>(block.heads * block.head_dim), hidden_,
+                   block.output_bias);
+}
+
+Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, AttentionPath path) {
+  if (op_.autocast()) {
+    heads.query = op_.for_product(heads.query);
+    heads.key = op_.for_product(heads.key);
+    heads.value = op_.for_product(heads.value);
+  }
+  switch (path) {
+    case AttentionPath::kFlash:
+      return flash(block, heads);
+    case AttentionPath::kEfficient:
+      return efficient(block, heads, is_masked(index_));
+    case AttentionPath::kMath:
+    case AttentionPath::kEager:
+      break;
+  }
+  return materialised(block, std::move(heads), path);
+}
+
+// mha_fwd, mha_bwd: the backward pass adds up queries' gradients in fp32, and makes keys' and values' for
+// each query head.
+Tensor Layers::flash(const Attention& block, const Heads& heads) {
+  const auto query_heads = static_cast<double>(block.heads);
+  const double rows = rounded_up(sequence_, 128);
+  const double accumulated =
+      4 * batch_ * rows * query_heads * rounded_up(static_cast<double>(block.head_dim), 32);
+  const double sums = 4 * batch_ * query_heads * rows;
+  const double query_bytes = heads.query.bytes(), key_bytes = heads.key.bytes();
+  const double expanded = heads.key.element *
+                          key_elements(block, batch_ * (block.cross ? source_sequence_ : sequence_)) /
+                          static_cast<double>(block.key_value_heads) * query_heads;
+  const bool grouped = block.heads != block.key_value_heads;
+  Tape::Recorder recorder(tape_, {heads.query.edge, heads.key.edge, heads.value.edge});
+  recorder.save(heads.query.data);
+  recorder.save(heads.key.data);
+  recorder.save(heads.value.data);
+  Tensor out = tape_.make(heads.query.elements, heads.query.element);
+  const Tensor logarithms = tape_.make(batch_ * query_heads * sequence_, 4);
+  recorder.save(out.data);
+  recorder.save(logarithms.data);
+  out.edge = recorder.finish([=](Backward& run) {
+    Share query = run.make(query_bytes), key = run.make(key_bytes), value = run.make(key_bytes);
+    const Share sum = run.make(sums), accumulator = run.make(accumulated);
+    const Share keys = run.make(grouped ? expanded : 0), values = run.make(grouped ? expanded : 0);
+    run.give(0, std::move(query));
+    run.give(1, std::move(key));
+    run.give(2, std::move(value));
+  });
+  return out;
+}
+
+// mem_eff_forward and backward. With a mask keys and values are repeated for each query head before it
+// (sdpa_attention.py, use_gqa_in_sdpa), and the mask of truth values becomes one of numbers for each layer.
+Tensor Layers::efficient(const Attention& block, const Heads& given, bool masked) {
+  const auto query_heads = static_cast<double>(block.heads);
+  const Tensor key = masked ? repeated(given.key, block) : given.key;
+  const Tensor value = masked ? repeated(given.value, block) : given.value;
+  Tensor mask;
+  if (masked) mask = tape_.make(batch_ * sequence_ * rounded_up(sequence_, 16), given.query.element);
+  const double query_bytes = given.query.bytes(), key_bytes = key.bytes();
+  const double delta = 4 * batch_ * query_heads * sequence_;
+  const bool half = given.query.element < 4;
+  const double workspace = half ? 4 * given.query.elements : 0;
+  Tape::Recorder recorder(tape_, {given.query.edge, key.edge, value.edge});
+  recorder.save(given.query.data);
+  recorder.save(key.data);
+  recorder.save(value.data);
+  recorder.save(mask.data);
+  Tensor out = tape_.make(given.query.elements, given.query.element);
+  const Tensor logarithms = tape_.make(batch_ * query_heads * rounded_up(sequence_, 32), 4);
+  recorder.save(out.data);
+  recorder.save(logarithms.data);
+  out.edge = recorder.finish([=](Backward& run) {
+    Share query = run.make(query_bytes), of_key = run.make(key_bytes), of_value = run.make(key_bytes);
+    const Share sum = run.make(delta), accumulator = run.make(workspace);
+    run.give(0, std::move(query));
+    run.give(1, std::move(of_key));
+    run.give(2, std::move(of_value));
+  });
+  return out;
+}
+
+// repeat_kv, and repeat_interleave of the math kernel: a copy for each query head, whose gradient is summed
+// up.
+Tensor Layers::repeated(const Tensor& x, const Attention& block) {
+  if (block.heads == block.key_value_heads) return x;
+  const double times = static_cast<double>(block.heads) / static_cast<double>(block.key_value_heads);
+  Tape::Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements * times, x.element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+// A batched product: keeps both factors.
+Tensor product(const Operators& op, const Tensor& a, const Tensor& b, double elements) {
+  Tape& tape = op.tape();
+  Tape::Recorder recorder(tape, {a.edge, b.edge});
+  if (b.needs_gradient()) recorder.save(a.data);
+  if (a.needs_gradient()) recorder.save(b.data);
+  Tensor out = tape.make(elements, a.element);
+  const double a_bytes = a.bytes(), b_bytes = b.bytes();
+  const bool a_needs = a.needs_gradient(), b_needs = b.needs_gradient();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (a_needs) run.give(0, run.make(a_bytes));
+    if (b_needs) run.give(1, run.make(b_bytes));
+  });
+  return out;
+}
+
+// _scaled_dot_product_attention_math, and the models' own eager_attention_forward.
+Tensor Layers::materialised(const Attention& block, Heads heads, AttentionPath path) {
+  const double scores = query_elements(block, tokens_) / static_cast<double>(block.head_dim) *
+                        (block.cross ? source_sequence_ : sequence_);
+  heads.key = repeated(heads.key, block);
+  heads.value = repeated(heads.value, block);
+  const double element = heads.query.element;
+  tape_.set_purpose(Purpose::kScores);
+  Tensor probabilities;
+  if (path == AttentionPath::kMath) {
+    // It computes in fp32 whatever comes in.
+    const Tensor query = op_.scale(op_.cast(heads.query, 4)), key = op_.scale(op_.cast(heads.key, 4));
+    heads.value = op_.cast(heads.value, 4);
+    const Tensor mask = tape_.make(sequence_ * sequence_, element);
+    // The mask is added in place.
+    probabilities = product(op_, query, key, scores);
+    if (position_bias_.data && !block.cross)
+      probabilities = op_.add_in_place(std::move(probabilities), position_bias_);
+    probabilities = op_.softmax(probabilities, 4);
+  } else {
+    // Products over four dimensions copy factors whose heads are not next to each other.
+    const bool copies = batch_ > 1 && !code_.eager_attention;
+    const Tensor query = copies ? op_.copy(heads.query) : heads.query;
+    probabilities = product(op_, query, copies ? op_.copy(heads.key) : heads.key, scores);
+    if (code_.eager_attention) {
+      // T5: biases by relative positions are added in place, softmax runs in fp32.
+      const Tensor& bias = block.cross ? cross_bias_ : position_bias_;
+      if (bias.data) probabilities = op_.add_in_place(std::move(probabilities), bias);
+      probabilities = op_.cast(probabilities, 4);
+      probabilities = op_.softmax(probabilities, 4);
+    } else {
+      probabilities = op_.scale(probabilities);
+      if (code_.caps_scores) probabilities = op_.scale(op_.activation_of_result(op_.scale(probabilities)));
+      // The mask, or what takes its place.
+      if (!code_.bidirectional || code_.residual == ResidualCode::kBehind)
+        probabilities = op_.scale(probabilities);
+      probabilities = op_.softmax(probabilities, code_.softmax_in_fp32 || op_.autocast() ? 4 : element);
+    }
+    probabilities = op_.cast(probabilities, element);
+  }
+  probabilities = dropped(probabilities, code_.attention_dropout);
+  const bool copies = path == AttentionPath::kEager && batch_ > 1 && !code_.eager_attention;
+  Tensor out = product(op_, probabilities, copies ? op_.copy(heads.value) : heads.value,
+                       tokens_ * static_cast<double>(block.heads * block.head_dim));
+  tape_.set_purpose(Purpose::kAttention);
+  // transpose(1, 2).contiguous()
+  return op_.copy(op_.cast(out, element));
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,108 @@
+// Routed experts. transformers 4 goes through experts one after the other (MixtralSparseMoeBlock and its
+// like); 5 sorts tokens by expert for grouped products (integrations/moe.py, grouped_mm_experts_forward).
+// Tokens spread evenly, which random weights nearly do.
+#include <algorithm>
+
+#include "estimator/tape/layers.h"
+
+namespace spillway::estimator {
+namespace {
+
+// Rows of a tensor by their numbers, whose gradient is put into zeros of its size.
+Tensor picked(const Operators& op, const Tensor& x, double elements) {
+  Tape& tape = op.tape();
+  Tape::Recorder recorder(tape, {x.edge});
+  Tensor out = tape.make(elements, x.element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+// index_add_: into a sum that is there; gives the rows of its gradient, and keeps the added ones for their
+// shape.
+void add_rows(const Operators& op, Tensor& sum, const Tensor& rows) {
+  Tape::Recorder recorder(op.tape(), {sum.edge, rows.edge});
+  recorder.save(rows.data);
+  const double bytes = rows.bytes();
+  const bool more = sum.edge.any();
+  sum.edge = recorder.finish([=](Backward& run) {
+    if (more) run.give(0, run.gradient());
+    run.give(1, run.make(bytes));
+  });
+}
+
+}  // namespace
+
+Tensor Layers::routed(const Experts& block, const Tensor& x) {
+  const auto count = static_cast<double>(block.count);
+  const double chosen = tokens_ * static_cast<double>(block.top_k);
+  const Tensor logits = op_.linear(x, matrix(hidden_, count, block.router_bias));
+  const Tensor probabilities = op_.softmax(logits, 4);
+  Tensor weights = picked(op_, probabilities, chosen);
+  // topk's indices, in eight bytes each.
+  const Tensor indices = tape_.make(chosen, 8);
+  weights = op_.cast(op_.multiply(weights, tape_.make(tokens_, 4)), x.element);
+  Tensor out = code_.experts == ExpertsCode::kLoop ? looped_experts(block, x, weights)
+                                                   : grouped_experts(block, x, weights);
+  if (block.shared_ffn == 0) return out;
+  Tensor shared = feed_forward({block.shared_ffn, block.gated, block.bias, 0}, x);
+  if (block.shared_gate) {
+    const Tensor gate = op_.activation_of_result(op_.linear(x, matrix(hidden_, 1, false)));
+    shared = op_.multiply(gate, shared);
+  }
+  return op_.add(out, shared);
+}
+
+Tensor Layers::looped_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
+  const auto ffn = static_cast<double>(block.ffn);
+  const double rows = weights.elements / static_cast<double>(block.count);
+  Tensor sum = tape_.make(x.elements, x.element);
+  // one_hot, of whole numbers.
+  const Tensor mask = tape_.make(weights.elements * static_cast<double>(block.count), 8);
+  for (int64_t i = 0; i < block.count; ++i) {
+    const Tensor state = picked(op_, x, rows * hidden_);
+    Tensor out = op_.linear(state, matrix(hidden_, ffn, block.bias));
+    out = activated(out);
+    if (block.gated) out = op_.multiply(out, op_.linear(state, matrix(hidden_, ffn, block.bias)));
+    out = op_.linear(out, matrix(ffn, hidden_, block.bias));
+    out = op_.multiply(out, picked(op_, weights, rows));
+    add_rows(op_, sum, op_.cast(out, x.element));
+  }
+  return sum;
+}
+
+Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights) {
+  const auto ffn = static_cast<double>(block.ffn);
+  const auto count = static_cast<double>(block.count);
+  const double rows = weights.elements;
+  const double wide = rows * ffn * (block.gated ? 2 : 1);
+  // Expert numbers, sorted ones, their order and its inverse.
+  const Tensor order = tape_.make(3 * rows, 8);
+  const Tensor chosen = picked(op_, weights, rows);
+  Tensor state = op_.in_place(picked(op_, x, rows * hidden_));
+  const auto grouped = [&](const Tensor& in, double from, double to) {
+    Matrix stacked{tape_.weight(count * from * to, weight_element_,
+                                !run_.training.adapter.on() && !run_.training.frozen.on()),
+                   {},
+                   from,
+                   to};
+    return op_.linear(in, stacked);
+  };
+  Tensor out = grouped(state, hidden_, wide / rows);
+  state.reset();
+  // masked_fill of rows that no expert has.
+  out = op_.scale(out);
+  if (block.gated) {
+    const std::vector<Tensor> parts = op_.split(out, {wide / 2, wide / 2});
+    out = op_.multiply(activated(parts[0]), parts[1]);
+  } else {
+    out = activated(out);
+  }
+  out = grouped(out, ffn, hidden_);
+  out = op_.scale(out);
+  out = op_.multiply(out, chosen);
+  out = picked(op_, out, rows * hidden_);
+  return op_.sum_of_rows(out, x.elements);
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,184 @@
+#include "estimator/tape/layers.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace spillway::estimator {
+
+Layers::Layers(const TrainingRun& run, const Tower& tower, const Operators& operators)
+    : run_(run),
+      code_(run.code),
+      op_(operators),
+      tape_(operators.tape()),
+      batch_(static_cast<double>(run.training.micro_batch)),
+      sequence_(static_cast<double>(tower.sequence)),
+      tokens_(batch_ * sequence_),
+      hidden_(static_cast<double>(run.model.hidden)),
+      weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2) {}
+
+Matrix Layers::matrix(double in, double out, bool bias) const {
+  const bool trained = !run_.training.adapter.on() && !run_.training.frozen.on();
+  return {tape_.weight(in * out, weight_element_, trained),
+          bias ? tape_.weight(out, weight_element_, trained) : Tensor(), in, out, !code_.transposed_matrices};
+}
+
+Tensor Layers::projected(const Tensor& x, const char* name, double in, double out, bool bias) const {
+  const bool quantised = run_.training.frozen.on() && !run_.training.frozen.only_experts;
+  Matrix base = matrix(in, out, bias);
+  base.quantised = quantised;
+  Tensor result = op_.linear(x, base);
+  if (!run_.training.adapter.targets_module(name)) return result;
+  const Purpose before = tape_.set_purpose(Purpose::kAdapters);
+  result = adapted(x, std::move(result), in, out);
+  tape_.set_purpose(before);
+  return result;
+}
+
+// peft/tuners/lora/layer.py, Linear.forward; dora.py, DoraLinearLayer.forward.
+Tensor Layers::adapted(const Tensor& x, Tensor result, double in, double out) const {
+  const Adapter& adapter = run_.training.adapter;
+  const auto rank = static_cast<double>(adapter.rank);
+  const auto trained = [&](double from, double to) {
+    return Matrix{tape_.weight(from * to, adapter.element), {}, from, to};
+  };
+  const double element = result.element;
+  const Tensor cast = op_.cast(x, adapter.element);
+  const Matrix down = trained(in, rank), up = trained(rank, out);
+  const auto narrow = [&](const Tensor& given) {
+    const Tensor inner = op_.linear(given, down);
+    return op_.linear(inner, up);
+  };
+  const Tensor dropped_input = adapter.dropout ? op_.dropout(cast) : cast;
+  if (!adapter.dora) {
+    Tensor more = narrow(dropped_input);
+    more = op_.scale(more);
+    result = op_.add(result, more);
+    return op_.cast(result, element);
+  }
+  const Tensor magnitude = tape_.weight(out, adapter.element);
+  {
+    // The norm of the whole matrix, of the product with a unit matrix: nothing of it stays.
+    const Tensor product = tape_.make(in * out + in * in, adapter.element);
+    const Tensor weight = tape_.make(in * out, adapter.element),
+                 sum = tape_.make(2 * in * out, adapter.element);
+  }
+  Tensor base = result;
+  // With dropout the product is computed again, of the dropped input and a copy of the weight.
+  if (adapter.dropout) base = op_.linear(dropped_input, {tape_.make(in * out, adapter.element), {}, in, out});
+  base = op_.multiply_by_weight(base, magnitude);
+  Tensor more = narrow(dropped_input);
+  more = op_.multiply_by_weight(more, magnitude);
+  more = op_.scale(more);
+  more = op_.add(base, more);
+  result = op_.add(result, more);
+  return op_.cast(result, element);
+}
+
+Tensor Layers::dropped(const Tensor& x, double share) const {
+  return share > 0 ? op_.dropout(x) : x;
+}
+
+Tensor Layers::activated(const Tensor& x) const {
+  switch (code_.activation) {
+    case ActivationCode::kOfInput:
+      return op_.activation(x);
+    case ActivationCode::kOfResult:
+      return op_.activation_of_result(x);
+    case ActivationCode::kSquaredRelu:
+      return op_.power(op_.activation_of_result(x));
+    case ActivationCode::kGeluQuick:
+      return op_.multiply(x, op_.activation_of_result(op_.scale(x)));
+    case ActivationCode::kGeluNew:
+      break;
+  }
+  // activations.py, NewGELUActivation; autocast runs the power in fp32.
+  const Tensor half = op_.scale(x);
+  Tensor inner = op_.power(op_.autocast() ? op_.cast(x, 4) : x);
+  inner = op_.scale(inner);
+  inner = op_.add(x, inner);
+  inner = op_.scale(inner);
+  inner = op_.activation_of_result(inner);
+  inner = op_.scale(inner);
+  return op_.multiply(half, inner);
+}
+
+Tensor Layers::norm(const Tensor& x, double width) {
+  const double rows = x.elements / width;
+  const bool trained = !run_.training.adapter.on() && !run_.training.frozen.on();
+  if (code_.norm == NormCode::kLayerNorm)
+    return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained), rows);
+  const Tensor weight = tape_.weight(width, weight_element_, trained);
+  const Tensor whole = op_.cast(x, 4);
+  const Tensor variance = op_.mean(op_.power(whole), rows);
+  const Tensor inverse = op_.activation_of_result(op_.scale(variance));
+  // T5 multiplies what came in.
+  Tensor out = op_.multiply(code_.norm == NormCode::kT5 ? x : whole, inverse);
+  if (code_.norm == NormCode::kGemma)
+    return op_.cast(op_.multiply_by_weight(out, op_.cast(weight, 4)), x.element);
+  if (code_.norm == NormCode::kLlama || weight_element_ < 4) out = op_.cast(out, std::min(x.element, 4.0));
+  return op_.multiply_by_weight(out, weight);
+}
+
+Tensor Layers::block(const Block& block, const Tensor& x) {
+  if (const auto* attention_block = std::get_if<Attention>(&block)) {
+    tape_.set_purpose(Purpose::kAttention);
+    return attention(*attention_block, x);
+  }
+  if (const auto* mlp = std::get_if<Mlp>(&block)) {
+    tape_.set_purpose(Purpose::kMlp);
+    return feed_forward(*mlp, x);
+  }
+  tape_.set_purpose(Purpose::kExperts);
+  return routed(std::get<Experts>(block), x);
+}
+
+Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
+  index_ = index;
+  Tensor out = x;
+  if (code_.residual == ResidualCode::kParallel) {
+    tape_.set_purpose(Purpose::kNorms);
+    // Where only one norm is left both blocks read its output (GPT-J, Phi).
+    const auto* mlp = std::get_if<Mlp>(&layer.back());
+    const bool shared = mlp != nullptr && mlp->norm_parameters == 0;
+    Tensor normed = norm(x, hidden_);
+    const Tensor first = block(layer[0], normed);
+    if (!shared) normed.reset();
+    tape_.set_purpose(Purpose::kNorms);
+    const Tensor second = block(layer[1], shared ? normed : norm(x, hidden_));
+    tape_.set_purpose(Purpose::kNorms);
+    return op_.add(op_.add(second, first), x);
+  }
+  for (const Block& each : layer) {
+    tape_.set_purpose(Purpose::kNorms);
+    const Tensor residual = out;
+    if (code_.residual != ResidualCode::kBehind) out = norm(out, hidden_);
+    out = block(each, out);
+    tape_.set_purpose(Purpose::kNorms);
+    out = dropped(out, code_.hidden_dropout);
+    if (code_.residual == ResidualCode::kBoth) out = norm(out, hidden_);
+    out = op_.add(residual, out);
+    if (code_.residual == ResidualCode::kBehind) out = norm(out, hidden_);
+  }
+  return out;
+}
+
+Tensor Layers::feed_forward(const Mlp& block, const Tensor& x) {
+  const ModuleNames& names = code_.names;
+  const auto ffn = static_cast<double>(block.ffn);
+  const double inner_dropout = code_.eager_attention ? code_.hidden_dropout : 0;  // T5
+  const double wide = x.elements / hidden_ * ffn;
+  Tensor out;
+  if (block.gated && code_.joined_feed_forward) {
+    const Tensor both = projected(x, names.gate, hidden_, 2 * ffn, block.bias);
+    const std::vector<Tensor> parts = op_.split(both, {wide, wide});
+    out = op_.multiply(parts[1], activated(parts[0]));
+    return projected(out, names.down, ffn, hidden_, block.bias);
+  }
+  out = projected(x, block.gated ? names.gate : names.up, hidden_, ffn, block.bias);
+  out = activated(out);
+  if (block.gated) out = op_.multiply(out, projected(x, names.up, hidden_, ffn, block.bias));
+  out = dropped(out, inner_dropout);
+  return projected(out, names.down, ffn, hidden_, block.bias);
+}
+
+}  // namespace spillway::estimator

@@ -1,0 +1,86 @@
+// Layers as transformers writes them, on a tape. Each function follows the Python function of its name, line
+// by line, in models/<type>/modeling_<type>.py of 4.57 and 5.17.
+#pragma once
+
+#include "estimator/run.h"
+#include "estimator/tape/operators.h"
+
+namespace spillway::estimator {
+
+// How attention is computed.
+enum class AttentionPath {
+  kFlash,      // 16 bits, no mask
+  kEfficient,  // fp32 or a mask, as many key as query heads
+  kMath,       // what no kernel takes: fp32 with grouped heads
+  kEager,      // the model's own
+};
+
+class Layers {
+ public:
+  Layers(const TrainingRun& run, const Tower& tower, const Operators& operators);
+
+  // `index`: of the layer, which says whether attention has a window.
+  Tensor layer(const Layer& layer, size_t index, const Tensor& x);
+  Tensor norm(const Tensor& x, double width);
+  Tensor dropped(const Tensor& x, double share) const;
+  Tensor activated(const Tensor& x) const;
+  Matrix matrix(double in, double out, bool bias) const;
+  // A product with a matrix that adapters may name.
+  Tensor projected(const Tensor& x, const char* name, double in, double out, bool bias) const;
+  // What cross attention reads.
+  void set_source(Tensor source, double sequence) {
+    source_ = std::move(source);
+    source_sequence_ = sequence;
+  }
+  void set_rotary_tables(Tensor cosine, Tensor sine) {
+    cosine_ = std::move(cosine);
+    sine_ = std::move(sine);
+  }
+  // What is added to scores: of self attention, and of cross attention.
+  void set_biases(Tensor own, Tensor cross) {
+    position_bias_ = std::move(own);
+    cross_bias_ = std::move(cross);
+  }
+  double tokens() const { return tokens_; }
+  void forget_cache() { cache_.clear(); }
+  // Tells whether two layers keep the same.
+  bool same(const std::vector<Layer>& layers, size_t first, size_t second) const;
+  // Tells whether the attention of a layer gets a mask: one with a window that the sequence is longer than.
+  bool is_masked(size_t index) const;
+
+ private:
+  struct Heads {
+    Tensor query, key, value;
+  };
+
+  Tensor block(const Block& block, const Tensor& x);
+  Tensor attention(const Attention& block, const Tensor& x);
+  Tensor cached(const Tensor& x, double element);
+  Tensor adapted(const Tensor& x, Tensor result, double in, double out) const;
+  Heads heads_of(const Attention& block, const Tensor& x);
+  Tensor rotated(const Tensor& x);
+  Tensor head_norm(const Tensor& x, const Attention& block, double heads);
+  AttentionPath path(const Attention& block) const;
+  Tensor scaled_dot_product(const Attention& block, Heads heads, AttentionPath path);
+  Tensor flash(const Attention& block, const Heads& heads);
+  Tensor efficient(const Attention& block, const Heads& heads, bool masked);
+  Tensor materialised(const Attention& block, Heads heads, AttentionPath path);
+  Tensor repeated(const Tensor& x, const Attention& block);
+  Tensor feed_forward(const Mlp& block, const Tensor& x);
+  Tensor routed(const Experts& block, const Tensor& x);
+  Tensor looped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
+  Tensor grouped_experts(const Experts& block, const Tensor& x, const Tensor& weights);
+
+  const TrainingRun& run_;
+  const ModelCode& code_;
+  const Operators& op_;
+  Tape& tape_;
+  double batch_, sequence_, tokens_, hidden_;
+  double weight_element_;
+  size_t index_ = 0;
+  std::vector<Share> cache_ = {};
+  Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};
+  double source_sequence_ = 0;
+};
+
+}  // namespace spillway::estimator

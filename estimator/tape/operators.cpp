@@ -1,0 +1,319 @@
+#include "estimator/tape/operators.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace spillway::estimator {
+namespace {
+
+using Recorder = Tape::Recorder;
+
+}  // namespace
+
+Tensor Operators::for_product(const Tensor& x) const {
+  return autocast_ ? cast(x, 2) : x;
+}
+
+// MmBackward0 and AddmmBackward0: the gradient of the input, then that of the weight. The weight's is kept
+// for the input's, and the input for the weight's; of a weight that is not trained nothing is kept for it.
+Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
+  const Tensor x = for_product(given);
+  Tensor weight = matrix.weight;
+  if (autocast_ && weight.element > 2) {
+    // cached_cast: one copy for each weight that is trained and in fp32, until autocast ends.
+    auto& casts = tape_.casts();
+    const auto known = std::find_if(casts.begin(), casts.end(), [&](const auto& cast) {
+      return weight.edge.any() && cast.first.node == weight.edge.node;
+    });
+    if (known != casts.end()) {
+      weight = known->second;
+    } else {
+      const Purpose before = tape_.set_purpose(Purpose::kCopies);
+      const Edge key = weight.edge;
+      weight = cast(weight, 2);
+      tape_.set_purpose(before);
+      if (key.any()) casts.emplace_back(key, weight);
+    }
+  }
+  const double rows = x.elements / matrix.in;
+  const bool transposed = matrix.transposed;
+  const Edge to_input = x.edge, to_weight = weight.edge, to_bias = matrix.bias.edge;
+  Recorder recorder(tape_, {to_input, to_weight, to_bias});
+  if (to_weight.any()) recorder.save(x.data);
+  if (to_input.any() && !matrix.quantised) recorder.save(weight.data);
+  // bitsandbytes, MatMul4Bit: the copy goes with the product, forward and backward.
+  const double copied = matrix.quantised ? 2 * matrix.in * matrix.out : 0;
+  const Share copy = tape_.make_share(copied);
+  Tensor out = tape_.make(rows * matrix.out, x.element);
+  const double input_bytes = x.bytes(), weight_bytes = weight.bytes(), bias_bytes = matrix.out * x.element;
+  out.edge = recorder.finish([=](Backward& run) {
+    if (to_bias.any()) run.give(2, run.make(bias_bytes));
+    const Share again = run.make(copied);
+    if (to_input.any()) run.give(0, run.make(input_bytes).view());
+    if (!to_weight.any()) return;
+    Share gradient = run.make(weight_bytes);
+    run.give(1, transposed ? std::move(gradient).view() : std::move(gradient));
+  });
+  return out;
+}
+
+Tensor Operators::add(const Tensor& a, const Tensor& b) const {
+  const double element = std::max(a.element, b.element);
+  Recorder recorder(tape_, {a.edge, b.edge});
+  Tensor out = tape_.make(std::max(a.elements, b.elements), element);
+  const bool a_needs = a.edge.any(), b_needs = b.edge.any();
+  const bool a_casts = a.element < element || a.elements < out.elements;
+  const bool b_casts = b.element < element || b.elements < out.elements;
+  const double a_bytes = a.bytes(), b_bytes = b.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (a_needs) run.give(0, a_casts ? run.make(a_bytes) : run.gradient());
+    if (b_needs) run.give(1, b_casts ? run.make(b_bytes) : run.gradient());
+  });
+  return out;
+}
+
+Tensor Operators::add_in_place(Tensor a, const Tensor& b) const {
+  Recorder recorder(tape_, {a.edge, b.edge});
+  const bool a_needs = a.edge.any(), b_needs = b.edge.any();
+  a.edge = recorder.finish([=](Backward& run) {
+    if (a_needs) run.give(0, run.gradient());
+    if (b_needs) run.give(1, run.gradient());
+  });
+  return a;
+}
+
+Tensor Operators::multiply(const Tensor& a, const Tensor& b) const {
+  const double element = std::max(a.element, b.element);
+  const bool a_needs = a.edge.any(), b_needs = b.edge.any();
+  Recorder recorder(tape_, {a.edge, b.edge});
+  if (b_needs) recorder.save(a.data);
+  if (a_needs) recorder.save(b.data);
+  Tensor out = tape_.make(std::max(a.elements, b.elements), element);
+  const double whole = out.bytes();
+  const Tensor of_a = {{}, a.elements, a.element, {}}, of_b = {{}, b.elements, b.element, {}};
+  out.edge = recorder.finish([=](Backward& run) {
+    // mul_tensor_backward; a smaller factor's is summed up from a whole one.
+    const auto one = [&](size_t input, const Tensor& of) {
+      Share product = run.make(whole);
+      if (of.bytes() < whole) product = run.make(of.bytes());
+      run.give(input, std::move(product));
+    };
+    if (a_needs) one(0, of_a);
+    if (b_needs) one(1, of_b);
+  });
+  return out;
+}
+
+Tensor Operators::multiply_by_weight(const Tensor& x, const Tensor& weight) const {
+  const bool x_needs = x.edge.any(), weight_needs = weight.edge.any();
+  Recorder recorder(tape_, {weight.edge, x.edge});
+  if (weight_needs) recorder.save(x.data);
+  Tensor out = tape_.make(x.elements, std::max(x.element, weight.element));
+  const double whole = out.bytes(), of_x = x.bytes(), of_weight = weight.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    // The weight's is summed up after both are there (validate_outputs, sum_to).
+    Share product = weight_needs ? run.make(whole) : Share();
+    if (x_needs) {
+      Share gradient = run.make(whole);
+      if (of_x < whole) gradient = run.make(of_x);
+      run.give(1, std::move(gradient));
+    }
+    if (weight_needs) run.give(0, run.make(of_weight));
+  });
+  return out;
+}
+
+Tensor Operators::scale(const Tensor& x, double element) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements, element);
+  const double bytes = x.bytes(), whole = out.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    Share gradient = run.make(whole);
+    if (bytes < whole) gradient = run.make(bytes);
+    run.give(0, std::move(gradient));
+  });
+  return out;
+}
+
+Tensor Operators::cast(const Tensor& x, double element) const {
+  if (x.element == element) return x;
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements, element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+Tensor Operators::activation(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  recorder.save(x.data);
+  Tensor out = tape_.make(x.elements, x.element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+Tensor Operators::activation_of_result(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements, x.element);
+  recorder.save(out.data);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+// pow_backward: grad * (exponent * self.pow(exponent - 1)), all of one expression.
+Tensor Operators::power(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  recorder.save(x.data);
+  Tensor out = tape_.make(x.elements, x.element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    const Share power = run.make(bytes);
+    const Share factor = run.make(bytes);
+    run.give(0, run.make(bytes));
+  });
+  return out;
+}
+
+// mean_backward divides the expanded gradient.
+Tensor Operators::mean(const Tensor& x, double rows) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(rows, x.element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+// NativeLayerNormBackward0: input, mean and the inverse of the deviation, both fp32. Autocast runs it in
+// fp32.
+Tensor Operators::layer_norm(const Tensor& given, const Tensor& weight, double rows) const {
+  const Tensor x = autocast_ ? cast(given, 4) : given;
+  Recorder recorder(tape_, {x.edge, weight.edge, weight.edge});
+  recorder.save(x.data);
+  Tensor out = tape_.make(x.elements, x.element);
+  for (int i = 0; i < 2; ++i) {
+    const Tensor statistic = tape_.make(rows, 4);
+    recorder.save(statistic.data);
+  }
+  const bool x_needs = x.edge.any(), weight_needs = weight.edge.any();
+  const double bytes = x.bytes(), of_weight = weight.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (x_needs) run.give(0, run.make(bytes));
+    if (!weight_needs) return;
+    run.give(1, run.make(of_weight));
+    run.give(2, run.make(of_weight));
+  });
+  return out;
+}
+
+// NativeDropoutBackward0 keeps a byte for each element (native/cuda/Dropout.cu).
+Tensor Operators::dropout(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements, x.element);
+  const Tensor mask = tape_.make(x.elements, 1);
+  recorder.save(mask.data);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+Tensor Operators::copy(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements, x.element);
+  out.edge = recorder.finish([](Backward& run) { run.give(0, Share(run.gradient()).view()); });
+  return out;
+}
+
+Tensor Operators::slice(const Tensor& x, double elements) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = x.view(elements);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+std::vector<Tensor> Operators::split(const Tensor& x, const std::vector<double>& elements) const {
+  Recorder recorder(tape_, {x.edge});
+  const double bytes = x.bytes();
+  const Edge edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); }, elements.size());
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < elements.size(); ++i) {
+    out.push_back(x.view(elements[i]));
+    out.back().edge = edge.any() ? Edge{edge.node, static_cast<int64_t>(i)} : Edge{};
+  }
+  return out;
+}
+
+// CatBackward0 gives views of its gradient.
+Tensor Operators::concatenate(const Tensor& a, const Tensor& b) const {
+  Recorder recorder(tape_, {a.edge, b.edge});
+  Tensor out = tape_.make(a.elements + b.elements, std::max(a.element, b.element));
+  const bool a_needs = a.edge.any(), b_needs = b.edge.any();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (a_needs) run.give(0, Share(run.gradient()).view());
+    if (b_needs) run.give(1, Share(run.gradient()).view());
+  });
+  return out;
+}
+
+Tensor Operators::view_of_transposed(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = x;
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+Tensor Operators::in_place(const Tensor& x) const {
+  return view_of_transposed(x);
+}
+
+Tensor Operators::sum_of_rows(const Tensor& x, double elements) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(elements, x.element);
+  const double bytes = x.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+// SoftmaxBackward0 keeps the result.
+Tensor Operators::softmax(const Tensor& x, double element) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(x.elements, element);
+  recorder.save(out.data);
+  const double bytes = x.bytes(), whole = out.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    // softmax_backward_cuda_out: the product of gradient and result.
+    const Share product = run.make(whole);
+    run.give(0, run.make(bytes));
+  });
+  return out;
+}
+
+// embedding_dense_backward makes the whole table's gradient.
+Tensor Operators::embedding(const Tensor& table, double tokens, double width) const {
+  Recorder recorder(tape_, {table.edge});
+  Tensor out = tape_.make(tokens * width, table.element);
+  const double bytes = table.bytes();
+  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  return out;
+}
+
+Tensor Operators::cross_entropy(const Tensor& logits) const {
+  Recorder first(tape_, {logits.edge});
+  Tensor probabilities = tape_.make(logits.elements, logits.element);
+  first.save(probabilities.data);
+  const double bytes = logits.bytes();
+  probabilities.edge = first.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  // Autocast runs the second part in fp32.
+  if (autocast_) probabilities = cast(probabilities, 4);
+  const double wide = probabilities.bytes();
+  Recorder second(tape_, {probabilities.edge});
+  second.save(probabilities.data);
+  Tensor out = tape_.make(1, 4);
+  out.edge = second.finish([=](Backward& run) { run.give(0, run.make(wide)); });
+  return out;
+}
+
+}  // namespace spillway::estimator

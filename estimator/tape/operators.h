@@ -1,0 +1,80 @@
+// PyTorch's operators on a tape: what each makes, what its node keeps for the backward pass, and what the
+// backward formula makes. Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp,
+// aten/src/ATen/autocast_mode.{h,cpp} and the kernels that are named beside an operator. Shapes are known to
+// the caller: an operator is told sizes in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/tape/tape.h"
+
+namespace spillway::estimator {
+
+// A matrix of weights with its bias, and the input and output widths.
+struct Matrix {
+  Tensor weight = {};
+  Tensor bias = {};
+  double in = 0;
+  double out = 0;
+  bool quantised = false;  // a 16-bit copy is made for each product
+  bool transposed = true;  // as nn.Linear keeps it; Conv1D does not
+};
+
+class Operators {
+ public:
+  // `autocast`: matrix products and attention run in 16 bits whatever comes in.
+  Operators(Tape& tape, bool autocast) : tape_(tape), autocast_(autocast) {}
+
+  Tape& tape() const { return tape_; }
+  bool autocast() const { return autocast_; }
+
+  // x W^T + b over the last dimension.
+  Tensor linear(const Tensor& x, const Matrix& matrix) const;
+  // Autocast's cast of what goes into a product.
+  Tensor for_product(const Tensor& x) const;
+
+  Tensor add(const Tensor& a, const Tensor& b) const;
+  // a += b, into a's storage.
+  Tensor add_in_place(Tensor a, const Tensor& b) const;
+  Tensor multiply(const Tensor& a, const Tensor& b) const;
+  // With a number, or a tensor that needs no gradient and is held elsewhere.
+  Tensor scale(const Tensor& x) const { return scale(x, x.element); }
+  // The same with a tensor of wider elements.
+  Tensor scale(const Tensor& x, double element) const;
+  // With a vector of weights over the last dimension.
+  Tensor multiply_by_weight(const Tensor& x, const Tensor& weight) const;
+  Tensor cast(const Tensor& x, double element) const;
+  // With a function whose gradient needs its input (SiLU, GELU), or its result (ReLU, tanh, sigmoid).
+  Tensor activation(const Tensor& x) const;
+  Tensor activation_of_result(const Tensor& x) const;
+  // x to a power that is a number.
+  Tensor power(const Tensor& x) const;
+  // The mean over the last dimension of `rows` rows.
+  Tensor mean(const Tensor& x, double rows) const;
+  Tensor layer_norm(const Tensor& x, const Tensor& weight, double rows) const;
+  Tensor dropout(const Tensor& x) const;
+  // A copy in another layout, or into a larger tensor's place.
+  Tensor copy(const Tensor& x) const;
+  // A part of a tensor's last dimension, whose gradient is a whole tensor of zeros beside it.
+  Tensor slice(const Tensor& x, double elements) const;
+  // `count` parts at once, whose gradients are put together.
+  std::vector<Tensor> split(const Tensor& x, const std::vector<double>& elements) const;
+  Tensor concatenate(const Tensor& a, const Tensor& b) const;
+  // A view whose gradient has to be copied into the layout of what was viewed.
+  Tensor view_of_transposed(const Tensor& x) const;
+  // The same storage, changed in place, whose gradient is a tensor of its own (masked_fill_).
+  Tensor in_place(const Tensor& x) const;
+  // Sums over rows; the gradient is expanded, and copied where it is viewed.
+  Tensor sum_of_rows(const Tensor& x, double elements) const;
+  Tensor softmax(const Tensor& x, double element) const;
+  // Rows of a table for `tokens`.
+  Tensor embedding(const Tensor& table, double tokens, double width) const;
+  // The loss of fp32 logits: log-softmax and negative log-likelihood.
+  Tensor cross_entropy(const Tensor& logits) const;
+
+ private:
+  Tape& tape_;
+  bool autocast_;
+};
+
+}  // namespace spillway::estimator

@@ -1,0 +1,206 @@
+#include "estimator/tape/step.h"
+
+#include <algorithm>
+
+#include "estimator/tape/layers.h"
+
+namespace spillway::estimator {
+namespace {
+
+class StepPlayer {
+ public:
+  StepPlayer(const TrainingRun& run, Tape& tape)
+      : run_(run),
+        code_(run.code),
+        tape_(tape),
+        op_(tape, run.training.autocast),
+        hidden_(static_cast<double>(run.model.hidden)),
+        weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2),
+        vocabulary_(static_cast<double>(run.model.vocabulary)) {
+    if (run.model.vocabulary > 0)
+      table_ = tape_.weight(vocabulary_ * static_cast<double>(table_width(run.model)), weight_element_,
+                            run.training.adapter.trains("embed_tokens") && !run.training.frozen.on());
+  }
+
+  Tensor forward() {
+    Tensor out, source;
+    for (const Tower& tower : run_.model.towers) {
+      out = through(tower, source);
+      source = out;
+    }
+    Tensor found = loss(out);
+    for (Layers& layers : layers_) layers.forget_cache();
+    return found;
+  }
+
+ private:
+  bool trained() const { return !run_.training.adapter.on() && !run_.training.frozen.on(); }
+
+  Tensor through(const Tower& tower, const Tensor& source) {
+    layers_.emplace_back(run_, tower, op_);
+    Layers& layers = layers_.back();
+    if (source.data) layers.set_source(source, static_cast<double>(run_.model.towers.front().sequence));
+    tape_.set_purpose(Purpose::kEmbeddings);
+    // Token numbers of eight bytes.
+    inputs_.push_back(tape_.make(layers.tokens(), 8));
+    const Tensor embedded = embedding(layers, tower);
+    Tensor x = embedded;
+    if (code_.scales_embedding) x = op_.scale(x);
+    // enable_input_require_grads: recomputed layers get an input that asks for a gradient.
+    if (run_.training.adapter.on() && run_.training.recompute == Recompute::kFull && !x.needs_gradient())
+      x.edge = tape_.leaf(x.elements, x.element).edge;
+    x = layers.dropped(x, code_.embedding_dropout);
+    rotary_tables(layers, tower, x.element);
+    masks(layers, tower);
+    biases(layers, tower, bool(source.data), x.element);
+    x = all_layers(layers, tower, x);
+    layers.set_biases({}, {});
+    tape_.set_purpose(Purpose::kNorms);
+    if (tower.final_norm_parameters > 0) x = layers.norm(x, hidden_);
+    if (code_.eager_attention) x = layers.dropped(x, code_.hidden_dropout);
+    return x;
+  }
+
+  Tensor embedding(Layers& layers, const Tower& tower) {
+    const auto sequence = static_cast<double>(tower.sequence);
+    const auto width = static_cast<double>(table_width(run_.model));
+    Tensor x;
+    if (run_.model.vocabulary > 0) {
+      x = op_.embedding(table_, layers.tokens(), width);
+    } else {
+      // Patches: a convolution of the samples, put beside the class token.
+      inputs_.push_back(tape_.make(static_cast<double>(run_.training.micro_batch) * code_.sample_elements,
+                                   weight_element_));
+      const Tensor weights =
+          tape_.weight(static_cast<double>(tower.input_parameters), weight_element_, trained());
+      x = op_.copy(op_.embedding(weights, layers.tokens(), hidden_));
+    }
+    const auto table = [&](int64_t rows, double tokens) {
+      if (rows == 0) return;
+      const Tensor weight = tape_.weight(static_cast<double>(rows) * width, weight_element_, trained());
+      x = op_.add(x, op_.embedding(weight, tokens, width));
+    };
+    table(run_.model.token_types, layers.tokens());
+    table(run_.model.positions, sequence);
+    if (code_.embedding_norm) x = layers.norm(x, width);
+    return x;
+  }
+
+  void rotary_tables(Layers& layers, const Tower& tower, double element) {
+    if (code_.rotary <= 0) return;
+    const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
+    if (attention == nullptr) return;
+    const double elements = static_cast<double>(tower.sequence * attention->head_dim) * code_.rotary;
+    layers.set_rotary_tables(tape_.make(elements, element), tape_.make(elements, element));
+  }
+
+  // T5's: a table's entries by relative position, with the mask of the batch (T5Attention.compute_bias).
+  void biases(Layers& layers, const Tower& tower, bool has_source, double element) {
+    if (!code_.eager_attention) return;
+    const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
+    const auto sequence = static_cast<double>(tower.sequence);
+    const auto heads = static_cast<double>(attention->heads);
+    const double scores = layers.tokens() * sequence * heads;
+    const Tensor table = tape_.weight(32 * heads, weight_element_, trained());
+    tape_.set_purpose(Purpose::kScores);
+    Tensor own = op_.embedding(table, sequence * sequence, heads);
+    if (!code_.biased_attention) own = op_.add(own, tape_.make(0, element).view(scores));
+    layers.set_biases(std::move(own), has_source ? tape_.make(scores, element) : Tensor());
+  }
+
+  // Of truth values, for each kind of layer that has one.
+  void masks(Layers& layers, const Tower& tower) {
+    const auto sequence = static_cast<double>(tower.sequence);
+    bool found[2] = {false, false};
+    for (size_t i = 0; i < tower.layers.size(); ++i) {
+      if (!layers.is_masked(i)) continue;
+      const bool windowed =
+          code_.window > 0 && (code_.windowed.empty() || code_.windowed[i % code_.windowed.size()]);
+      if (!std::exchange(found[windowed ? 1 : 0], true))
+        inputs_.push_back(tape_.make(layers.tokens() * sequence, 1));
+    }
+  }
+
+  Tensor all_layers(Layers& layers, const Tower& tower, const Tensor& x) {
+    const bool recomputes = run_.training.recompute == Recompute::kFull;
+    size_t next = 0;
+    const auto run_of = [&](size_t first) {
+      size_t end = first + 1;
+      while (end < tower.layers.size() && layers.same(tower.layers, first, end)) ++end;
+      return end;
+    };
+    Tensor out = x;
+    while (next < tower.layers.size()) {
+      const size_t first = next, end = run_of(first);
+      const Layer& layer = tower.layers[first];
+      const Body body = [&layers, &layer, first](const Tensor& in) { return layers.layer(layer, first, in); };
+      out = tape_.repeat(static_cast<int64_t>(end - first), out, [&](const Tensor& in) {
+        if (!recomputes) return body(in);
+        tape_.set_purpose(Purpose::kInputs);
+        return tape_.checkpoint(in, body, code_.reentrant);
+      });
+      next = end;
+    }
+    return out;
+  }
+
+  Tensor loss(const Tensor& given) {
+    Tensor x = given;
+    Layers& layers = layers_.back();
+    tape_.set_purpose(Purpose::kLoss);
+    // T5 scales what a tied table multiplies.
+    if (code_.eager_attention && run_.model.tied) x = op_.scale(x);
+    if (!run_.model.vocabulary_head) return x;
+    if (code_.masked_language_head) {
+      x = op_.linear(x, layers.matrix(hidden_, hidden_, true));
+      x = layers.activated(x);
+      x = layers.norm(x, hidden_);
+    }
+    Matrix head{run_.model.tied
+                    ? table_
+                    : tape_.weight(hidden_ * vocabulary_, weight_element_,
+                                   run_.training.adapter.trains("lm_head") && !run_.training.frozen.on()),
+                run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
+                hidden_, vocabulary_};
+    Tensor logits = op_.linear(x, head);
+    if (code_.caps_logits) {
+      logits = op_.scale(logits);
+      logits = op_.activation_of_result(logits);
+      logits = op_.scale(logits);
+    }
+    const Tensor whole = code_.loss_in_fp32 ? op_.cast(logits, 4) : logits;
+    return op_.cross_entropy(whole);
+  }
+
+  const TrainingRun& run_;
+  const ModelCode& code_;
+  Tape& tape_;
+  Operators op_;
+  double hidden_, weight_element_, vocabulary_;
+  Tensor table_ = {};
+  std::deque<Layers> layers_ = {};
+  std::vector<Tensor> inputs_ = {};
+};
+
+}  // namespace
+
+PlayedStep play_step(const TrainingRun& run, bool keeps_gradients) {
+  Tape tape;
+  tape.keeps_gradients = keeps_gradients;
+  PlayedStep out;
+  {
+    StepPlayer player(run, tape);
+    const Tensor loss = player.forward();
+    tape.end_forward(run.training.recompute != Recompute::kFull);
+    out.forward_bytes = tape.live_bytes();
+    tape.backward(loss);
+  }
+  out.peak_bytes = tape.peak_bytes();
+  out.at_peak = tape.at_peak();
+  out.backward_bytes = tape.live_bytes();
+  out.trained_elements = tape.trained_elements();
+  out.trained_bytes = tape.trained_bytes();
+  return out;
+}
+
+}  // namespace spillway::estimator

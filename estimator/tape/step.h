@@ -1,0 +1,21 @@
+// One step of a transformers model on a tape: the most that is live beside the model's states.
+#pragma once
+
+#include "estimator/run.h"
+#include "estimator/tape/tape.h"
+
+namespace spillway::estimator {
+
+struct PlayedStep {
+  double forward_bytes = 0;     // live when the loss is there
+  double peak_bytes = 0;        // of the whole forward and backward pass
+  PurposeBytes at_peak = {};    // what they are for
+  double trained_elements = 0;  // of the weights that have gradients
+  double trained_bytes = 0;
+  double backward_bytes = 0;  // live after it: gradients, where they are kept
+};
+
+// `keeps_gradients`: those of weights are made by this step and stay until the optimizer has used them.
+PlayedStep play_step(const TrainingRun& run, bool keeps_gradients);
+
+}  // namespace spillway::estimator

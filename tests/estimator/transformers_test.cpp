@@ -1,0 +1,77 @@
+// Peaks of models of transformers against those of `spillway dryrun`, to the byte what PyTorch was asked for.
+// bench/estimator/transformers_peaks.py wrote the lines.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "estimator/estimate.h"
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator {
+namespace {
+
+using Json = nlohmann::json;
+
+// A row as a run's keys.
+RunKeys keys_of(const Json& row) {
+  Json config = row["config"];
+  config["architectures"] = {row["class"]};
+  config["transformers_version"] = row["transformers"];
+  Result<RunKeys> keys = read_model_json(config.dump());
+  EXPECT_TRUE(keys.ok()) << keys.status().text();
+  const std::string optimizer = row["optimizer"];
+  RunKeys out = keys.value();
+  out["train.framework"] = "transformers";
+  out["train.micro_batch"] = row["batch"].dump();
+  if (config["model_type"] != "vit") out["train.sequence"] = row["sequence"].dump();
+  out["train.precision"] = row["precision"];
+  out["train.gradient_accumulation"] = row["accumulation"].dump();
+  out["train.recompute"] = row["recompute"] ? "full" : "none";
+  out["train.attention"] = row["attention"] == "sdpa" ? "flash" : "materialised";
+  out["train.optimizer"] = optimizer == "sgd"            ? "sgd"
+                           : optimizer == "sgd_momentum" ? "sgd-momentum"
+                                                         : "adamw";
+  out["train.optimizer_step"] = optimizer == "adamw_foreach" ? "foreach" : "fused";
+  return out;
+}
+
+double error_percent(const Json& row) {
+  const Result<TrainingRun> run = read_run(keys_of(row));
+  EXPECT_TRUE(run.ok()) << run.status().text() << row;
+  if (!run.ok()) return 100;
+  const Result<Estimate> found = estimate(run.value());
+  EXPECT_TRUE(found.ok()) << found.status().text();
+  return 100 * (found.value().peak().peak_bytes / row["peak"].get<double>() - 1);
+}
+
+class DryrunPeaks : public testing::TestWithParam<const char*> {};
+
+TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFifth) {
+  std::ifstream lines(std::string(SPILLWAY_PARAMETERS) + "/" + GetParam());
+  ASSERT_TRUE(lines) << GetParam();
+  std::vector<double> errors;
+  for (std::string line; std::getline(lines, line);) {
+    const Json row = Json::parse(line);
+    errors.push_back(std::abs(error_percent(row)));
+  }
+  ASSERT_GT(errors.size(), 50u);
+  std::sort(errors.begin(), errors.end());
+  EXPECT_LE(errors[errors.size() / 2], 1.5);
+  EXPECT_LE(errors[errors.size() * 95 / 100], 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, DryrunPeaks,
+                         testing::Values("transformers-4.57.jsonl", "transformers-5.17.jsonl"),
+                         [](const auto& version) {
+                           return std::string(version.param).find("4.57") != std::string::npos ? "Old"
+                                                                                               : "New";
+                         });
+
+}  // namespace
+}  // namespace spillway::estimator
