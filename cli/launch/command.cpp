@@ -123,8 +123,13 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
       "dryrun",
       "Run a PyTorch command on a simulated device and tell whether and where it runs out of memory (exit "
       "code 2 where it does)");
-  choices->dryrun->add_option("--gpu-memory", choices->of_dryrun.gpu_memory, "Memory of a device (80GiB)")
-      ->required();
+  CLI::Option* memory = choices->dryrun->add_option("--gpu-memory", choices->of_dryrun.gpu_memory,
+                                                    "Memory that the allocator may have of a device (80GiB)");
+  CLI::Option* gpus = choices->dryrun
+                          ->add_option("--gpu", choices->of_dryrun.gpus,
+                                       "Instead: GPUs to judge by, h100-80,a100-40 and such, or sizes (exit "
+                                       "code 2 where it does not fit one of them)")
+                          ->excludes(memory);
   choices->dryrun->add_option("--devices", choices->of_dryrun.devices, "How many there are")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
@@ -134,12 +139,14 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
                        "Spillway, or PyTorch's own for comparison, also with expandable segments")
           ->check(CLI::IsMember(kDryrunAllocators))
           ->capture_default_str();
-  choices->dryrun
-      ->add_flag(
-          "--compare", choices->of_dryrun.compare,
-          "Run on each of these allocators, one after the other, and print one table; the exit code is "
-          "Spillway's")
-      ->excludes(allocator);
+  CLI::Option* compare =
+      choices->dryrun
+          ->add_flag(
+              "--compare", choices->of_dryrun.compare,
+              "Run on each of these allocators, one after the other, and print one table; the exit code is "
+              "Spillway's")
+          ->excludes(allocator)
+          ->excludes(gpus);
   choices->dryrun
       ->add_option("--world-size", choices->of_dryrun.world_size,
                    "Ranks of the job, --devices of them on a node (those of torchrun)")
@@ -158,6 +165,16 @@ std::function<std::optional<int>()> add_launch_commands(CLI::App& app, std::vect
                  "larger than "
                  "this machine's memory")
       ->excludes(values);
+  choices->dryrun
+      ->add_option(
+          "--out", choices->of_dryrun.files.out,
+          "Write a snapshot of the rank with most to this file, for PyTorch's memory_viz, report and "
+          "replay; of each rank where it has %r")
+      ->excludes(compare);
+  choices->dryrun
+      ->add_option("--html", choices->of_dryrun.files.html,
+                   "Write one self-contained page of it to this file")
+      ->excludes(compare);
   choices->dryrun->add_flag("--json", choices->of_dryrun.json, "The report as JSON, on stderr as well");
   choices->dryrun->prefix_command();
   choices->dryrun->footer("As in: spillway dryrun --gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]");

@@ -1,15 +1,18 @@
 // `spillway dryrun`: a program on a simulated device, and what is said of it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/launch/allocators.h"
+#include "cli/launch/snapshots.h"
 
 namespace spillway {
 
 struct DryrunChoices {
-  std::string gpu_memory;
+  std::optional<std::string> gpu_memory;
+  std::optional<std::string> gpus;  // names with commas between them
   int devices = 1;
   std::string allocator = "spillway";
   bool no_bytes = false;
@@ -18,6 +21,7 @@ struct DryrunChoices {
   bool compare = false;
   int world_size = 0;
   std::string ranks;
+  SnapshotFiles files;
 };
 
 // Runs the program, with each allocator that is chosen; prints a report to stderr, and what went wrong with

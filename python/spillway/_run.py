@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import ctypes
+import faulthandler
 import functools
 import json
 import os
+import pickle
 import sys
 import sysconfig
 import tempfile
@@ -14,16 +17,18 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
+from ._absent_ranks import stand_in
 from ._compiled import prepare as prepare_compiled_code
 from ._errors import SpillwayError
+from ._holders import Holders
 from ._meeting import meet
 from ._pytorch.install import install
-from ._ranks import stand_in, watch_launcher
+from ._ranks import watch_launcher
 from ._values import Values
 
 
@@ -57,7 +62,7 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
     except SpillwayError as problem:
         print(f"spillway: {problem}; dryrun goes on as with --values none", file=sys.stderr)
     prepare_compiled_code(torch, values.forget if values.observer is not None else None)
-    watch = Watch(torch, folder, values)
+    watch = Watch(torch, folder, values, Holders(torch, functools.partial(_is_programs, torch)))
     watch.start()
     meet(torch, lambda file: _is_programs(torch, file), watch.end)
     if "RANK" not in os.environ:
@@ -73,20 +78,25 @@ class Watch:
     that is not complete, and completes it when it ends, by whatever end Python knows of; who is killed does not.
     """
 
-    def __init__(self, torch: Any, folder: Path, values: Values) -> None:
+    def __init__(self, torch: Any, folder: Path, values: Values, holders: Holders) -> None:
         self.torch = torch
         self.values = values
+        self.holders = holders
         self.folder = folder
         self.result: dict[str, Any] = {}
         self.peaks: dict[int, dict[str, int]] = {}  # of each device, before the program began them anew
         self.process_id: int | None = None  # while this one uses CUDA
         self.file = ""
+        named = os.environ.get("SPILLWAY_DRYRUN_SNAPSHOTS")
+        self.snapshots = Path(named) if named else None
+        self.crash: TextIO | None = None
 
     def start(self) -> None:
         self._write({"complete": True, "devices": []})
         note_peaks(self.torch, self.peaks)
-        note_refusals(self.torch, self.result)
+        note_refusals(self.torch, self.result, self.holders.mark)
         note_end(self.torch, self.result)
+        self.holders.start()
         self.torch.cuda._lazy_call(self._begin)  # a child of fork has it as well
         atexit.register(self._end_of_interpreter)
         leave = os._exit
@@ -103,6 +113,19 @@ class Watch:
     def _begin(self) -> None:
         self.process_id = os.getpid()
         self.file = self._write({"rank": _rank(), "complete": False, "devices": []})
+        try:
+            self.holders.begin(keeps_history=self.snapshots is not None)
+        except (SpillwayError, RuntimeError) as problem:
+            reason = str(problem).splitlines()[0]
+            print(f"spillway: {reason}; dryrun does not say which lines hold memory", file=sys.stderr)
+        self._watch_crashes()
+
+    def _watch_crashes(self) -> None:
+        """Where Python was when a signal ended it is written beside the result."""
+        self.crash = Path(self.file).with_suffix(".crash").open("w")  # it stays open to the end
+        if not faulthandler.is_enabled():
+            faulthandler.enable(self.crash)
+            self.holders.say_crashes(self.crash.fileno())
 
     def end(self) -> list[int]:
         """The devices that were used."""
@@ -111,16 +134,27 @@ class Watch:
         self.process_id = None
         torch = self.torch
         settle(torch, self.result)
+        self.holders.mark()
         rows = [_highest(_device(torch, each), self.peaks.get(each)) for each in range(torch.cuda.device_count())]
-        devices = [row for row in rows if row["peak_reserved_bytes"] > 0 or row["num_ooms"] > 0]
+        devices: list[dict[str, Any]] = [row for row in rows if row["peak_reserved_bytes"] > 0 or row["num_ooms"] > 0]
+        for row in devices:
+            row["peak"] = self.holders.peak(row["device"])
         allocator = str(torch.cuda.get_allocator_backend())
         result = {"rank": _rank(), "complete": True, "allocator": allocator, "devices": devices}
         result |= {**self.values.result(), **self.result}
+        if self.snapshots is not None:
+            result["snapshot"] = self._snapshot(self.snapshots)
+        self.holders.forget()
         self._write(result, self.file)
         return [row["device"] for row in devices]
 
     def _end_of_interpreter(self) -> None:
         finish_backward_passes(self.torch, self.end())
+
+    def _snapshot(self, folder: Path) -> str:
+        file = folder / f"{os.getpid()}.pickle"
+        file.write_bytes(pickle.dumps(self.torch.cuda.memory._snapshot()))
+        return str(file)
 
     def _write(self, result: dict[str, Any], file: str = "") -> str:
         if not file:
@@ -189,7 +223,7 @@ def _highest(row: dict[str, int], before: dict[str, int] | None) -> dict[str, in
     return row if before is None else {name: max(value, before[name]) for name, value in row.items()}
 
 
-def note_refusals(torch: Any, result: dict[str, Any]) -> None:
+def note_refusals(torch: Any, result: dict[str, Any], mark: Callable[[], None]) -> None:
     """Where memory was refused and how much, and where last, for processes that end without an exception that anybody
     sees."""
     rows: dict[str, dict[str, Any]] = {}
@@ -198,6 +232,7 @@ def note_refusals(torch: Any, result: dict[str, Any]) -> None:
         stack = traceback.extract_stack()[:-1]
         if not any(_is_own(torch, frame) for frame in stack):  # PyTorch's own thread, as in a backward pass
             stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident or 0])
+        mark()  # what is live now is gone when the program ends
         where = _where(torch, stack)
         if where in rows or len(rows) < MOST_REFUSALS:
             row = rows.setdefault(where, {"where": where, "device": device, "bytes": 0, "times": 0})
@@ -217,9 +252,19 @@ def note_end(torch: Any, result: dict[str, Any]) -> None:
             if isinstance(cause, torch.OutOfMemoryError):
                 frames = [*traceback.extract_tb(trace), *traceback.extract_tb(cause.__traceback__)]
                 result["oom"] = {"where": _where(torch, frames), "text": str(cause)}
+            elif "CUDA error" in str(cause) and (misuse := _last_misuse()):
+                frames = [*traceback.extract_tb(trace), *traceback.extract_tb(cause.__traceback__)]
+                result["misuse"] = {"where": _where(torch, frames), "text": misuse}
         before(kind, error, trace)
 
     sys.excepthook = note_exception
+
+
+def _last_misuse() -> str:
+    """What the simulated driver has to say of the last call that it refused in this thread, beside its code."""
+    last = ctypes.CDLL("libcuda.so.1").spwSimLastError
+    last.restype = ctypes.c_char_p
+    return str(last().decode(errors="replace"))
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

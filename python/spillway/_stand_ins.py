@@ -22,6 +22,7 @@ from ._errors import SpillwayError
 from ._library import CHECKOUT
 
 CUDA = "13"  # of the simulated runtime, libcudart.so.13
+OLDEST = (2, 9)  # the first releases that are built for it
 
 
 def folder(built: Path) -> Path:
@@ -37,7 +38,7 @@ def folder(built: Path) -> Path:
         if made_for.exists():  # the program may have its PyTorch elsewhere
             return built
         raise SpillwayError(f"PyTorch is not installed for {sys.executable}, so its libraries cannot be simulated")
-    check_cuda(torch / "version.py")
+    check_release(torch / "version.py")
     version = (torch / "version.py").read_bytes()
     if made_for.exists() and made_for.read_bytes() == version:
         return built
@@ -50,9 +51,13 @@ def folder(built: Path) -> Path:
     return _cache.find(name) or make(maker, torch, built, name)
 
 
-def check_cuda(version: Path) -> None:
+def check_release(version: Path) -> None:
     named = runpy.run_path(str(version))
     release, cuda = named["__version__"], named["cuda"]
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise SpillwayError(f"PyTorch {release} is too old for the simulated device: upgrade to {oldest} or later")
     if cuda is None or cuda.split(".")[0] != CUDA:
         has = "without CUDA" if cuda is None else f"for CUDA {cuda}"
         raise SpillwayError(

@@ -10,7 +10,7 @@
 #include <bit>
 #include <iterator>
 
-#include "sim/cuda/bytes.h"
+#include "sim/cuda/sparse.h"
 
 namespace spillway::sim {
 namespace {
@@ -60,7 +60,7 @@ uint64_t Backing::allocate(uint64_t bytes) {
     const auto [offset, size] = *it;
     free_.erase(it);
     if (size > bytes) free_.emplace(offset + bytes, size - bytes);
-    clear(offset, bytes);
+    clear_sparse({window_ + offset, file_, offset}, bytes);
     return offset;
   }
   return UINT64_MAX;
@@ -69,16 +69,6 @@ uint64_t Backing::allocate(uint64_t bytes) {
 uint64_t Backing::held_bytes() const {
   struct stat status {};
   return fstat(file_, &status) == 0 ? static_cast<uint64_t>(status.st_blocks) * kBlockBytes : UINT64_MAX;
-}
-
-void Backing::clear(uint64_t offset, uint64_t bytes) {
-  const auto end = static_cast<off_t>(offset + bytes);
-  for (auto at = static_cast<off_t>(offset); at < end;) {
-    const off_t data = lseek(file_, at, SEEK_DATA);
-    if (data < 0 || data >= end) return;  // ENXIO: none up to the file's end
-    at = std::min(lseek(file_, data, SEEK_HOLE), end);
-    fill_bytes(window_ + data, 0, static_cast<uint64_t>(at - data));
-  }
 }
 
 void Backing::free(uint64_t offset, uint64_t bytes) {

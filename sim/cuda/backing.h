@@ -32,7 +32,6 @@ class Backing {
 
  private:
   uint64_t held_bytes() const;  // by the file
-  void clear(uint64_t offset, uint64_t bytes);
 
   int file_ = -1;
   char* window_ = nullptr;

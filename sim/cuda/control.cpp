@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "sim/cuda/bytes.h"
 #include "sim/cuda/call.h"
@@ -79,6 +80,13 @@ int spwSimConfigure(const char* text) {
 
 const char* spwSimLastError() {
   return this_thread().last_error.c_str();
+}
+
+const char* spwSimFate(uint64_t address) {
+  State& state = State::get();
+  const std::unique_lock lock(state.mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return "";
+  return state.memory.find(address) != nullptr ? "mapped" : state.memory.fate_of(address);
 }
 
 int spwSimTouch(CUstream handle, const SpwSimRange* ranges, size_t count, unsigned flags) {

@@ -1,11 +1,14 @@
 #include "sim/cuda/copies.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include "sim/cuda/addresses.h"
 #include "sim/cuda/bytes.h"
 #include "sim/cuda/shared_events.h"
+#include "sim/cuda/sparse.h"
 #include "sim/cuda/work.h"
 
 namespace spillway::sim {
@@ -25,44 +28,49 @@ bool device_visible(State& state, uint64_t address) {
 }
 
 // Finds where the bytes at an address are; ordinary host memory is where it is.
-char* locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous) {
-  if (pageable) {
-    *contiguous = UINT64_MAX;
-    return pointer_to(address);
-  }
-  return state.memory.bytes_at(address, contiguous);
+Piece locate(State& state, uint64_t address, bool pageable, uint64_t* contiguous) {
+  if (!pageable) return state.memory.piece_at(address, contiguous);
+  *contiguous = UINT64_MAX;
+  return {pointer_to(address), -1, 0};
 }
 
 void run_copy(State& state, Work& work) {
   for (uint64_t done = 0; done < work.bytes;) {
     uint64_t to_left = 0;
     uint64_t from_left = 0;
-    char* to = locate(state, work.to + done, work.to_pageable, &to_left);
-    char* from = work.staged.empty() ? locate(state, work.from + done, work.from_pageable, &from_left)
-                                     : work.staged.data() + done;
+    const Piece to = locate(state, work.to + done, work.to_pageable, &to_left);
+    const Piece from = work.staged.empty() ? locate(state, work.from + done, work.from_pageable, &from_left)
+                                           : Piece{work.staged.data() + done, -1, 0};
     if (!work.staged.empty()) from_left = work.staged.size() - done;
-    if (to != nullptr && !state.config.backed) {
+    if (to.bytes != nullptr && !state.config.backed) {
       // Device memory without bytes reads as zeros.
-      fill_bytes(to, 0, work.bytes - done);
+      fill_bytes(to.bytes, 0, work.bytes - done);
       return;
     }
-    if (to == nullptr || from == nullptr) return;  // unmapped by now (reported), or nothing is backed
+    if (to.bytes == nullptr || from.bytes == nullptr) return;  // unmapped by now, or nothing is backed
     const uint64_t part = std::min({work.bytes - done, to_left, from_left});
-    move_bytes(to, from, part);
+    if (kSparseWork) {
+      move_sparse(to, from, part);
+    } else {
+      move_bytes(to.bytes, from.bytes, part);
+    }
     done += part;
   }
 }
 
 void run_fill(State& state, uint64_t start, uint64_t bytes, const char* value, uint32_t width) {
+  const bool is_zero = kSparseWork && std::all_of(value, value + width, [](char each) { return each == 0; });
   for (uint64_t done = 0; done < bytes;) {
     uint64_t left = 0;
-    char* to = state.memory.bytes_at(start + done, &left);
-    if (to == nullptr) return;
+    const Piece to = state.memory.piece_at(start + done, &left);
+    if (to.bytes == nullptr) return;
     const uint64_t part = std::min(bytes - done, left);
-    if (width == 1) {
-      fill_bytes(to, value[0], part);
+    if (is_zero) {
+      clear_sparse(to, part);
+    } else if (width == 1) {
+      fill_bytes(to.bytes, value[0], part);
     } else {
-      for (uint64_t i = 0; i + width <= part; i += width) std::memcpy(to + i, value, width);
+      for (uint64_t i = 0; i + width <= part; i += width) std::memcpy(to.bytes + i, value, width);
     }
     done += part;
   }
@@ -82,10 +90,21 @@ void run_on_host(Work& work, Lock& lock) {
   lock.lock();
 }
 
-// The side must be known to the device, or be ordinary host memory where that is allowed.
+// The side must be known to the device, or be ordinary host memory where that is allowed, which addresses
+// that the driver has reserved are not.
 bool side_is_valid(State& state, uint64_t address, CopySide side, bool* pageable) {
   *pageable = !device_visible(state, address);
-  return !*pageable || side != CopySide::kDevice;
+  if (!*pageable) return true;
+  return side != CopySide::kDevice && state.memory.reservation_of(address).second == 0;
+}
+
+CUresult refuse_address(State& state, EntryPoint entry, uint64_t address) {
+  const std::string name = entry_point_name(entry);
+  state.detector.report(name + " with an address that is not device memory");
+  char hex[32];
+  std::snprintf(hex, sizeof hex, "0x%llx", static_cast<unsigned long long>(address));
+  return fail(CUDA_ERROR_INVALID_VALUE,
+              name + " of memory that is not there: " + hex + " is " + state.memory.fate_of(address));
 }
 
 // False for a context that is none. Without one, *device stays.
@@ -155,12 +174,10 @@ CUresult copy_on(const Copy& copy, CUstream handle, bool synchronous) {
   if (copy.bytes == 0) return CUDA_SUCCESS;
   bool to_pageable = false;
   bool from_pageable = false;
-  if (!side_is_valid(state, copy.to, copy.to_side, &to_pageable) ||
-      !side_is_valid(state, copy.from, copy.from_side, &from_pageable)) {
-    state.detector.report(std::string(entry_point_name(copy.entry)) +
-                          " with an address that is not device memory");
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!side_is_valid(state, copy.to, copy.to_side, &to_pageable))
+    return refuse_address(state, copy.entry, copy.to);
+  if (!side_is_valid(state, copy.from, copy.from_side, &from_pageable))
+    return refuse_address(state, copy.entry, copy.from);
   int to_device = -1;
   int from_device = -1;
   if (!context_device(copy.to_context, &to_device) || !context_device(copy.from_context, &from_device)) {
@@ -201,11 +218,7 @@ CUresult fill_on(EntryPoint entry, uint64_t to, uint32_t value, uint32_t width, 
   if (stream == nullptr) return refuse_stream(handle);
   if (to % width != 0) return CUDA_ERROR_INVALID_VALUE;
   if (count == 0) return CUDA_SUCCESS;
-  if (!device_visible(state, to)) {
-    state.detector.report(std::string(entry_point_name(entry)) +
-                          " with an address that is not device memory");
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!device_visible(state, to)) return refuse_address(state, entry, to);
   WorkPtr work;
   if (state.config.backed) {
     work.reset(new Work);

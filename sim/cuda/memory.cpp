@@ -286,6 +286,15 @@ char* Memory::bytes_at(uint64_t address, uint64_t* contiguous) {
   return mapping->physical->data + (address - mapping->start);
 }
 
+Piece Memory::piece_at(uint64_t address, uint64_t* contiguous) {
+  char* bytes = bytes_at(address, contiguous);
+  if (bytes == nullptr) return {};
+  const Mapping& mapping = *find(address);
+  const Physical& physical = *mapping.physical;
+  if (physical.kind == Physical::Kind::kPinned) return {bytes, -1, 0};
+  return {bytes, file_of(physical), physical.file_offset + (address - mapping.start)};
+}
+
 int Memory::file_of(const Physical& physical) const {
   return physical.data == nullptr || physical.foreign ? -1 : backings_[backing_index(physical.device)].file();
 }

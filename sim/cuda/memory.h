@@ -16,6 +16,7 @@
 #include "sim/cuda/cuda_api.h"
 #include "sim/cuda/shadow.h"
 #include "sim/cuda/shared_account.h"
+#include "sim/cuda/sparse.h"
 
 namespace spillway::sim {
 
@@ -108,6 +109,8 @@ class Memory {
   // Host address of the byte at this device address and how many follow it contiguously; null where there is
   // none.
   char* bytes_at(uint64_t address, uint64_t* contiguous);
+  // The same, and where it lies in the file of its device.
+  Piece piece_at(uint64_t address, uint64_t* contiguous);
 
   uint64_t free_bytes(int device) const {
     const uint64_t held = used_bytes(device) + account_.held_by_others(device);

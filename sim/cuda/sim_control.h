@@ -84,6 +84,10 @@ int spwSimConfigure(const char* text);
 /* One line about the last failure in this thread that has more to say than its code; "" if none. */
 const char* spwSimLastError(void);
 
+/* What the device's addresses are here: "mapped", "already freed", "already unmapped" or "never mapped". For
+ * a handler of signals: it waits for no lock, and answers "" where another thread has it. */
+const char* spwSimFate(uint64_t address);
+
 /* Enqueues one grid that touches the ranges. Writes fill them with a value of their own where memory is
  * backed. */
 int spwSimTouch(struct CUstream_st* stream, const SpwSimRange* ranges, size_t count, unsigned flags);

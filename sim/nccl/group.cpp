@@ -103,6 +103,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
         if (!message.has_bytes) message.bytes.clear();
         message.is_real = !gives || is_real(call.from, message.bytes.size());
       }
+      message.flag = is_real(call.to, bytes_taken(call));
       auto answer = std::make_shared<Answer>();
       answer->batch = shared_from_this();
       answer->index = i;
@@ -112,6 +113,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
 
   void finish() {
     for (size_t i = 0; i < calls_.size() && !calls_.front().member->aborted; ++i) {
+      if (answers_[i].flag) continue;
       if (answers_[i].has_bytes) take(calls_[i], answers_[i].bytes);
       set_real(calls_[i].to, bytes_taken(calls_[i]), answers_[i].has_bytes && answers_[i].is_real);
     }

@@ -37,7 +37,9 @@ struct Head {
   uint8_t reduction = 0;
   bool has_bytes = false;
   bool is_real = false;  // the bytes are what a GPU would have
-  bool flag = false;     // kWait: the thread may go on where nobody can; kWake: see there
+  // kWait: the thread may go on where nobody can; kWake: see there; kPost: what lies where the result goes is
+  // real; kDone: that stays there, as nobody knows better
+  bool flag = false;
   int32_t rank = 0;
   int32_t size = 0;
   int32_t root = 0;  // or the peer

@@ -29,11 +29,14 @@ LAW: dict[str, set[str]] = {
     "_stand_ins": {"_errors", "_library", "_cache"},
     # What the simulated NCCL is told of a rank of a dryrun, and what stands in for the ranks that do not run.
     "_meeting": set(),
-    "_ranks": {"_errors"},
+    "_ranks": set(),
+    "_absent_ranks": {"_errors", "_ranks"},
     # Which values of a dryrun are computed, and what compiled code needs there.
     "_values": {"_errors", "_library", "_pytorch.build"},
+    # Who holds memory at its peak.
+    "_holders": {"_library", "_pytorch.build"},
     "_compiled": {"_errors", "_cache", "_pytorch.after_import"},
-    "_run": {"_errors", "_compiled", "_meeting", "_ranks", "_values", "_pytorch.install"},
+    "_run": {"_errors", "_absent_ranks", "_compiled", "_holders", "_meeting", "_ranks", "_values", "_pytorch.install"},
     # Runs in every Python below `spillway run`, before anything of the package is imported.
     "_bootstrap": {"_run"},
     "_command": {"_errors", "_library"},

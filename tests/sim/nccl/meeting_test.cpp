@@ -59,6 +59,7 @@ class MeetingTest : public ::testing::Test {
     message.sequence = sequence;
     message.ticket = ++ticket_;
     message.text = line;
+    message.flag = is_real_there_;
     message.has_bytes = true;
     message.bytes.resize(items.size() * sizeof(int32_t));
     if (!items.empty()) std::memcpy(message.bytes.data(), items.data(), message.bytes.size());
@@ -89,6 +90,7 @@ class MeetingTest : public ::testing::Test {
   uint64_t ticket_ = 0;
   double used_ = 0;
   bool busy_ = false;
+  bool is_real_there_ = false;  // where results go
 };
 
 TEST_F(MeetingTest, CollectivesMoveBytes) {
@@ -221,6 +223,16 @@ TEST_F(MeetingTest, RanksThatDoNotRunDoAsTheNearest) {
   EXPECT_EQ(sent_[1].back().kind, Kind::kWake);
   EXPECT_FALSE(sent_[1].back().flag);
   EXPECT_EQ(meeting_->notes().size(), 1u);
+  // Who has what it would get is taken to get that.
+  is_real_there_ = true;
+  post(0, 0, Operation::kBroadcast, {}, 1, 4, 2, "a.py:10");
+  post(1, 7, Operation::kBroadcast, {}, 1, 4, 2, "a.py:10");
+  wait(0, true);
+  wait(1, true);
+  EXPECT_EQ(meeting_->notes().size(), 1u);
+  const Message& done = sent_[0].at(sent_[0].size() - 2);
+  EXPECT_EQ(done.kind, Kind::kDone);
+  EXPECT_TRUE(done.flag);
 }
 
 TEST_F(MeetingTest, AKeyOfARankThatDoesNotRunIsAsOneOfARankThatDoes) {

@@ -104,7 +104,9 @@ void History::allocated(const Block& block, Context context) {
     // Memory that another stream or pool had is mapped for this one before the block.
     const auto address = reinterpret_cast<uint64_t>(block.pointer);
     const Segment bytes{address, block.bytes, block.stream, block.pool};
-    if (!holds(segments_[block.device], bytes)) update_segments(block.device, context);
+    // Who keeps one event listens to blocks, and has no use for segments.
+    const bool shows_segments = most_entries_ > 1 || when_.load() != RecordContext::ALLOC;
+    if (shows_segments && !holds(segments_[block.device], bytes)) update_segments(block.device, context);
   }
   add(Entry::ALLOC, block, std::move(context));
 }

@@ -1,0 +1,80 @@
+#include "cli/launch/snapshots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "cli/output.h"
+#include "cli/report/html.h"
+#include "cli/report/job.h"
+#include "cli/report/json.h"
+
+namespace spillway {
+namespace {
+
+using Parsed = nlohmann::json;
+namespace fs = std::filesystem;
+
+uint64_t peak_of(const Parsed& process) {
+  uint64_t most = 0;
+  for (const Parsed& device : process["devices"])
+    most = std::max(most, device.value("peak_reserved_bytes", uint64_t{0}));
+  return most;
+}
+
+std::string snapshot_of(const Parsed& process) {
+  return process.value("snapshot", std::string());
+}
+
+Status copy(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  return error ? Status::io(fmt::format("{}: {}", to, error.message())) : Status{};
+}
+
+Status write_out(const std::string& out, const DryrunResults& results, const std::string& most) {
+  const size_t at = out.find("%r");
+  if (at == std::string::npos) return copy(most, out);
+  for (const Parsed& process : results.users) {
+    std::string file = out;
+    file.replace(at, 2, std::to_string(process.value("rank", 0)));
+    if (snapshot_of(process).empty()) continue;
+    if (Status status = copy(snapshot_of(process), file); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status write_page(const std::string& file, const std::string& snapshot, const std::string& answer) {
+  JobReport job = report_job({snapshot}, {});
+  if (!job.shown) {
+    return Status::io(fmt::format("{}: no page, {}", file,
+                                  job.complaints.empty() ? "no memory was used" : job.complaints[0]));
+  }
+  std::istringstream lines(answer);
+  std::vector<std::string> verdict;
+  for (std::string line; std::getline(lines, line);) verdict.push_back(line);
+  job.shown->verdict.insert(job.shown->verdict.begin(), verdict.begin(), verdict.end());
+  nlohmann::ordered_json page = page_json(job, {});
+  redact_json(page);
+  return write_file(file, page_html(page));
+}
+
+}  // namespace
+
+Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results, const std::string& answer) {
+  const auto most =
+      std::max_element(results.users.begin(), results.users.end(),
+                       [](const Parsed& a, const Parsed& b) { return peak_of(a) < peak_of(b); });
+  if (most == results.users.end() || snapshot_of(*most).empty()) {
+    return Status::io(fmt::format("{}: not written, as no process left a snapshot",
+                                  files.out.empty() ? files.html : files.out));
+  }
+  if (!files.out.empty()) {
+    if (Status status = write_out(files.out, results, snapshot_of(*most)); !status.ok()) return status;
+  }
+  return files.html.empty() ? Status{} : write_page(files.html, snapshot_of(*most), answer);
+}
+
+}  // namespace spillway

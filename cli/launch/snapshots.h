@@ -1,0 +1,21 @@
+// The snapshot of a dry run's memory (--out), and a page of it (--html).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "cli/launch/results.h"
+#include "driver/status.h"
+
+namespace spillway {
+
+struct SnapshotFiles {
+  std::string out;   // of the rank with most; with %r in it of each rank, by its number
+  std::string html;  // of the rank with most
+  bool any() const { return !out.empty() || !html.empty(); }
+};
+
+// From what the processes kept. `answer`: the report, which is part of the page. Errors: io.
+Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results, const std::string& answer);
+
+}  // namespace spillway

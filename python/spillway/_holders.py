@@ -1,0 +1,269 @@
+"""Who holds the devices' memory at the peak of a dry run: lines of the program, and what their blocks are."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import linecache
+import re
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ._library import HERE
+from ._pytorch import build
+
+# As in _peak_holders/holders.h.
+KINDS = ("others", "parameters", "gradients", "optimizer_states", "buffers")
+_OTHERS, _PARAMETERS, _GRADIENTS, _STATES, _BUFFERS = range(5)
+# Lines of a peak in a result, those with most first.
+MOST_LINES = 100
+# Steps of each optimizer after which it is looked what its states are, whether or not there was a new peak.
+FIRST_STEPS = 2
+_AskToMark = ctypes.CFUNCTYPE(None)
+_MODULE = "/torch/nn/modules/module.py"
+# A program may ask PyTorch for the frames of C++ as well.
+_OF_C = re.compile(r"(^$|^\?\?|\.(c|cc|cpp|cxx|cu|cuh|h|hpp|so)(\.[\d.]+)?)$")
+_kept: list[Any] = []  # what the tracker calls to the end
+
+
+class Holders:
+    """Of one process. start() before the program makes modules, begin() when the devices come into use."""
+
+    def __init__(self, torch: Any, is_own: Callable[[str], bool]) -> None:
+        self.torch = torch
+        self.is_own = is_own
+        self.modules: dict[int, weakref.ref[Any]] = {}
+        self.optimizers: dict[int, weakref.ref[Any]] = {}
+        self.steps: dict[int, int] = {}
+        self.library: ctypes.CDLL | None = None
+        self.marked_peaks = -1
+        self.keeps_history = False
+        self.record: Callable[..., Any] = lambda *_: None
+        self.recorded: tuple[Any, ...] = ()
+
+    def start(self) -> None:
+        torch = self.torch
+        modules = torch.nn.modules.module
+        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
+        modules.register_module_parameter_registration_hook(self._note_module)
+        modules.register_module_buffer_registration_hook(self._note_module)
+        optimizers.register_optimizer_step_pre_hook(self._before_step)
+        optimizers.register_optimizer_step_post_hook(self._after_step)
+        self._share_record()
+
+    def begin(self, keeps_history: bool) -> None:
+        """With `keeps_history` PyTorch keeps all events, for a snapshot. Errors: SpillwayError."""
+        self.keeps_history = keeps_history
+        library = ctypes.CDLL(str(build.compiled(self.torch, "spillway_holders", HERE / "_peak_holders", HERE, [])))
+        library.spillway_holders_peaks.restype = ctypes.c_uint64
+        ask = _AskToMark(self.mark)
+        _kept.extend((ask, self))
+        library.spillway_holders_start(ask)
+        self.library = library
+        if self.recorded:
+            self.record(*self.recorded)
+        else:
+            self.torch.cuda.memory._record_memory_history(None)
+
+    def say_crashes(self, file: int) -> None:
+        if self.library is not None:
+            self.library.spillway_holders_say_crashes(file)
+
+    def _share_record(self) -> None:
+        """PyTorch's own record of stacks serves the program as well, and goes on where that ends it."""
+        record = self.torch._C._cuda_record_memory_history
+
+        def record_for_both(enabled: Any, context: Any, stacks: Any, entries: int, *more: Any) -> Any:
+            self.recorded = (enabled, context, stacks, entries, *more)
+            if self.library is None:
+                return record(enabled, context, stacks, entries, *more)
+            least = sys.maxsize if self.keeps_history else 1
+            if enabled is None:
+                enabled, stacks, entries = "all", "python", least
+            return record(enabled, "all" if context == "all" else "alloc", stacks, max(entries, least), *more)
+
+        self.torch._C._cuda_record_memory_history = record_for_both
+        self.record = record_for_both
+
+    def _note_module(self, module: Any, *_: Any) -> None:
+        if id(module) not in self.modules and not self.torch.compiler.is_compiling():
+            self.modules[id(module)] = weakref.ref(module)
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self.library is None or self.torch.compiler.is_compiling():
+            return
+        self.optimizers[id(optimizer)] = weakref.ref(optimizer)
+        self._mark_if_new(optimizer)
+        self.library.spillway_holders_in_optimizer(1)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self.library is None or self.torch.compiler.is_compiling():
+            return
+        self.library.spillway_holders_in_optimizer(0)
+        self._mark_if_new(optimizer)
+        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        self.library.spillway_holders_stepped(max(self.steps.values()))
+
+    def _mark_if_new(self, optimizer: Any) -> None:
+        assert self.library is not None
+        is_new = self.marked_peaks != self.library.spillway_holders_peaks()
+        if is_new or self.steps.get(id(optimizer), 0) < FIRST_STEPS:
+            self.mark()
+
+    def mark(self) -> None:
+        """Tells the tracker which blocks are the model's."""
+        library = self.library
+        if library is None:
+            return
+        with self.torch._C.DisableTorchFunction():
+            found = self._state()
+        for kind, addresses in found.items():
+            library.spillway_holders_mark((ctypes.c_uint64 * len(addresses))(*addresses), len(addresses), kind)
+        library.spillway_holders_marked()
+        self.marked_peaks = library.spillway_holders_peaks()
+
+    def _state(self) -> dict[int, set[int]]:
+        found: dict[int, set[int]] = {_STATES: set(), _GRADIENTS: set(), _BUFFERS: set(), _PARAMETERS: set()}
+        for module in _alive(self.modules):
+            for parameter in module._parameters.values():
+                found[_PARAMETERS] |= self._addresses(parameter)
+                found[_GRADIENTS] |= self._gradients(parameter)
+            for buffer in module._buffers.values():
+                found[_BUFFERS] |= self._addresses(buffer)
+        has_modules = bool(found[_PARAMETERS])
+        for optimizer in _alive(self.optimizers):
+            for group in optimizer.param_groups:
+                for tensor in group["params"]:
+                    # What is no module's is a copy in another precision, or a piece of it, where there are modules.
+                    own = self._addresses(tensor)
+                    found[_STATES if has_modules else _PARAMETERS] |= own - found[_PARAMETERS]
+                    found[_GRADIENTS] |= self._gradients(tensor)
+            for state in [*optimizer.state.values()]:
+                found[_STATES] |= self._addresses(state)
+        return found
+
+    def _gradients(self, parameter: Any) -> set[int]:
+        if not isinstance(parameter, self.torch.Tensor) or not parameter.is_leaf:
+            return set()
+        # Megatron-LM and others keep gradients of their own.
+        return self._addresses(parameter.grad) | self._addresses(getattr(parameter, "main_grad", None))
+
+    def _addresses(self, holder: Any, depth: int = 4) -> set[int]:
+        """Where the memory of a tensor begins, of what a tensor is made of, or of a list or dictionary of tensors."""
+        if depth == 0 or holder is None:
+            return set()
+        if isinstance(holder, dict):
+            holder = [*holder.values()]
+        if isinstance(holder, list | tuple):
+            return {address for each in holder for address in self._addresses(each, depth - 1)}
+        if not isinstance(holder, self.torch.Tensor):
+            return set()
+        parts = getattr(type(holder), "__tensor_flatten__", None)
+        if parts is not None and type(holder) is not self.torch.nn.Parameter:
+            names = parts(holder)[0]
+            return {address for name in names for address in self._addresses(getattr(holder, name), depth - 1)}
+        if holder.device.type != "cuda":
+            return set()
+        try:
+            return {holder.untyped_storage().data_ptr()}
+        except (RuntimeError, NotImplementedError):  # fake, or without storage
+            return set()
+
+    def end(self) -> None:
+        """Nothing of Python is asked for any more."""
+        if self.library is not None:
+            self.library.spillway_holders_stop_asking()
+
+    def forget(self) -> None:
+        library, self.library = self.library, None
+        if library is not None:
+            self.torch.cuda.memory._record_memory_history(None)
+
+    def peak(self, device: int) -> dict[str, Any] | None:
+        if self.library is None:
+            return None
+        tell = ctypes.PyDLL(self.library._name).spillway_holders_json
+        tell.restype = ctypes.c_char_p
+        told = tell(device)
+        return None if told is None else peak_of(json.loads(told.decode(errors="replace")), self.is_own)
+
+
+def _alive(references: dict[int, weakref.ref[Any]]) -> Iterator[Any]:
+    for key, reference in [*references.items()]:
+        one = reference()
+        if one is None:
+            references.pop(key, None)
+        else:
+            yield one
+
+
+def peak_of(told: dict[str, Any], is_own: Callable[[str], bool]) -> dict[str, Any]:
+    """What a result says of a peak, from what the tracker tells."""
+    lines = Lines(told, is_own)
+    kinds = dict.fromkeys(KINDS, 0)
+    sums: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    for row in told["rows"]:
+        kinds[row["kind"]] += row["bytes"]
+        where, called_at = lines.of(row)
+        key = {"where": where, "called_at": called_at, "kind": row["kind"], "phase": lines.phase(row)}
+        total = sums.setdefault((*key.values(),), {**key, "bytes": 0, "blocks": 0})
+        total["bytes"] += row["bytes"]
+        total["blocks"] += row["blocks"]
+    rows = sorted(sums.values(), key=lambda row: -row["bytes"])
+    moment = told["moment"]
+    phase = lines.phase(moment)
+    return {
+        "requested_bytes": told["bytes"],
+        "phase": phase,
+        "step": 0 if phase == "load" else moment["steps"] + 1,
+        "where": lines.of(moment)[0],
+        "kinds": kinds,
+        "lines": rows[:MOST_LINES],
+        "left_out_bytes": sum(row["bytes"] for row in rows[MOST_LINES:]),
+    }
+
+
+class Lines:
+    """Of the stacks of a peak."""
+
+    def __init__(self, told: dict[str, Any], is_own: Callable[[str], bool]) -> None:
+        self.frames: list[tuple[str, int, str]] = [tuple(frame) for frame in told["frames"]]
+        self.is_own = is_own
+        self.packages = tuple({sysconfig.get_paths()[name] for name in ("purelib", "platlib")})
+        forward = [row["number"] for row in told["rows"] if self._is_in_module(row)]
+        self.forward_began = min(forward, default=sys.maxsize)
+
+    def of(self, row: dict[str, Any]) -> tuple[str, str]:
+        """The innermost line that is not PyTorch's, and where it is a package's, the line that called that."""
+        own = [frame for frame in map(self.frames.__getitem__, row["stack"]) if self._is_own(frame[0])]
+        if not own:
+            return f"backward ({row['node']})" if row["node"] else "an unknown line", ""
+        called_at = ""
+        if own[0][0].startswith(self.packages):
+            called_at = next((_line(frame) for frame in own if not frame[0].startswith(self.packages)), "")
+        return _line(own[0]), called_at
+
+    def _is_own(self, file: str) -> bool:
+        return _OF_C.search(file) is None and self.is_own(file)
+
+    def phase(self, row: dict[str, Any]) -> str:
+        if row["in_optimizer"]:
+            return "optimizer"
+        if row["node"]:
+            return "backward"
+        # What precedes a loss, or follows it, may stand in no module.
+        is_in_step = row["steps"] > 0 or row["number"] >= self.forward_began
+        return "forward" if is_in_step or self._is_in_module(row) else "load"
+
+    def _is_in_module(self, row: dict[str, Any]) -> bool:
+        calls = (self.frames[number] for number in row["stack"])
+        return any(function == "_call_impl" and file.endswith(_MODULE) for file, _, function in calls)
+
+
+def _line(frame: tuple[str, int, str]) -> str:
+    file, line, _ = frame
+    return f"{file}:{line}: {linecache.getline(file, line).strip()}"
