@@ -214,10 +214,10 @@ std::string forgotten_value(const CLI::App& app) {
 }
 
 std::string plain_words(const CLI::ParseError& error, const CLI::App& app) {
-  if (const std::string text = forgotten_value(app); !text.empty()) return text;
-  if (const std::string text = unexpected(app); !text.empty()) return text;
+  if (std::string text = forgotten_value(app); !text.empty()) return text;
+  if (std::string text = unexpected(app); !text.empty()) return text;
   const CLI::App& command = chosen(app);
-  const std::string text = error.what();
+  std::string text = error.what();
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) return missing(text, command);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return mismatch(text, command);
   if (dynamic_cast<const CLI::RequiresError*>(&error) != nullptr)

@@ -45,7 +45,7 @@ std::string usage(const HelpCommand& command) {
 
 std::string heading(const HelpOption& option) {
   constexpr size_t kMostChoices = 36;  // in letters
-  const std::string names = fmt::format("{}", fmt::join(option.names, ", "));
+  std::string names = fmt::format("{}", fmt::join(option.names, ", "));
   if (option.is_positional) return option.is_repeatable ? names + "..." : names;
   if (option.value.empty()) return names;
   const std::string choices = fmt::format("{}", fmt::join(option.choices, "|"));
