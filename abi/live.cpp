@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -46,6 +47,20 @@ std::string program_name() {
 template <size_t capacity>
 void copy_text(char (&to)[capacity], const std::string& from) {
   from.copy(to, capacity - 1);
+}
+
+// Gives the page a second name in the folder of who started this process and wants to read it after its end:
+// cli/launch/served.h. A name more or less is no error.
+void link_for_launcher(const std::string& page) {
+  constexpr int kMostLinks = 256;
+  const char* folder = std::getenv("SPILLWAY_LIVE_LINKS");
+  if (folder == nullptr) return;
+  std::error_code error;
+  int links = 0;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    ++links;
+  if (error || links >= kMostLinks) return;
+  (void)link(page.c_str(), (std::string(folder) + "/" + base_name(page)).c_str());
 }
 
 // Tells whether this thread holds the mutex of the writer for its fork.
@@ -102,6 +117,7 @@ void LiveWriter::start(const Options& options) {
   page_ = std::make_unique<LivePage>();
   state_ = std::make_unique<LiveState>();
   if (!page_->open(options.folder, description).ok()) return;
+  link_for_launcher(page_->path());
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) return;
   try {
     thread_ = start_own_thread([this] { work(); });
@@ -115,12 +131,14 @@ void LiveWriter::start(const Options& options) {
 void LiveWriter::work() {
   pthread_setname_np(pthread_self(), "spillway-live");
   const Lock lock(mutex_);
-  while (!is_stopping_) {
+  while (true) {
+    const bool is_last = is_stopping_;  // what the process ended with is written as well
     try {
       write();
     } catch (const std::exception&) {
       // The host has no memory left: the page keeps the state before.
     }
+    if (is_last) break;
     const size_t devices = devices_.size();
     changed_.wait_for(mutex_, interval_,
                       [&]() SPW_REQUIRES(mutex_) { return is_stopping_ || devices_.size() != devices; });

@@ -15,6 +15,9 @@
 #include "cli/doctor/command.h"
 #include "cli/estimate/command.h"
 #include "cli/exporter/command.h"
+#include "cli/help/command.h"
+#include "cli/help/described.h"
+#include "cli/help/values.h"
 #include "cli/launch/command.h"
 #include "cli/output.h"
 #include "cli/plot/command.h"
@@ -26,61 +29,62 @@
 
 namespace {
 
-int complain(std::string text) {
+// What is wrong with the words, and where to read how it is right.
+int complain_of_words(std::string text, const CLI::App& app) {
   std::replace(text.begin(), text.end(), '\n', ' ');
-  std::fprintf(stderr, "spillway: %s (see spillway --help)\n", text.c_str());
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  const std::string command = chosen.empty() ? "spillway" : "spillway " + chosen.front()->get_name();
+  std::fprintf(stderr, "spillway: %s (see %s --help)\n", text.c_str(), command.c_str());
   return 1;
 }
 
-std::vector<std::string> names(const CLI::App& app) {
-  std::vector<std::string> out;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    out.push_back(command->get_name());
-  }
-  return out;
+using Command = std::function<std::optional<int>()>;
+
+std::vector<Command> add_commands(CLI::App& app, const std::vector<std::string>& program) {
+  return {spillway::add_launch_commands(app, program), spillway::add_report_commands(app),
+          spillway::add_trace_commands(app),           spillway::add_replay_command(app),
+          spillway::add_estimate_command(app),         spillway::add_calibrate_command(app),
+          spillway::add_trace_model_command(app),      spillway::add_top_command(app),
+          spillway::add_doctor_command(app),           spillway::add_tiers_commands(app),
+          spillway::add_exporter_command(app),         spillway::add_help_commands(app)};
+}
+
+bool has_command(const CLI::App& app, const std::string& name) {
+  return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; }).empty();
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Spillway, a caching allocator for CUDA device memory", "spillway");
-  app.set_version_flag("--version", "spillway " SPILLWAY_VERSION);
+  CLI::App app("A caching allocator for CUDA device memory, and what tells where every byte went",
+               "spillway");
+  app.set_version_flag("-V,--version", "spillway " SPILLWAY_VERSION, "Show the version")->group("Help");
   app.require_subcommand(1);
-  const std::function<int()> replay = spillway::add_replay_command(app);
+  spillway::set_examples(
+      app, {{"Train with Spillway as PyTorch's allocator", "spillway run -- python train.py"},
+            {"Would it fit, without a GPU?", "spillway dryrun --gpu-memory h100-80 -- python train.py"}});
   // What follows "--" is another program's command line.
   char** const end = argv + argc;
   char** const marker = std::find_if(argv, end, [](const char* word) { return std::string(word) == "--"; });
   const std::vector<std::string> program(marker == end ? end : marker + 1, end);
-  const std::function<std::optional<int>()> launch = spillway::add_launch_commands(app, program);
-  const std::function<std::optional<int>()> estimate = spillway::add_estimate_command(app);
-  const std::function<std::optional<int>()> calibrate = spillway::add_calibrate_command(app);
-  const std::function<std::optional<int>()> tiers = spillway::add_tiers_commands(app);
-  const std::function<std::optional<int>()> traces = spillway::add_trace_commands(app);
-  const std::function<std::optional<int>()> report = spillway::add_report_commands(app);
-  const std::function<std::optional<int>()> exporter = spillway::add_exporter_command(app);
-  const std::function<std::optional<int>()> top = spillway::add_top_command(app);
-  const std::function<std::optional<int>()> doctor = spillway::add_doctor_command(app);
-  const std::function<std::optional<int>()> trace_model = spillway::add_trace_model_command(app);
-  const std::vector<std::string> commands = names(app);
-  if (argc > 1 && argv[1][0] != '-' &&
-      std::find(commands.begin(), commands.end(), argv[1]) == commands.end()) {
-    return complain(std::string("no command '") + argv[1] +
-                    "'; allowed: " + CLI::detail::join(commands, ", "));
-  }
+  const std::vector<Command> commands = add_commands(app, program);
+  spillway::take_one_value_each(app);
+  if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1]))
+    return complain_of_words(spillway::no_command(app, argv[1]), app);
   try {
     app.parse(static_cast<int>(marker - argv), argv);
   } catch (const CLI::CallForHelp&) {
     const auto chosen = app.get_subcommands();
-    return spillway::write_stdout(chosen.empty() ? app.help() : chosen.front()->help("spillway")).ok() ? 0
-                                                                                                       : 1;
+    return spillway::show_help(app, chosen.empty() ? nullptr : chosen.front());
   } catch (const CLI::CallForVersion&) {
     return spillway::write_stdout("spillway " SPILLWAY_VERSION "\n").ok() ? 0 : 1;
   } catch (const CLI::ParseError& error) {
-    return complain(error.what());
+    return complain_of_words(spillway::plain_words(error, app), app);
   }
-  for (const auto& command :
-       {launch, estimate, calibrate, tiers, report, traces, exporter, top, doctor, trace_model}) {
+  if (const std::string text = spillway::forgotten_value(app); !text.empty())
+    return complain_of_words(text, app);
+  for (const Command& command : commands) {
     if (const std::optional<int> code = command(); code.has_value()) return *code;
   }
-  return replay();
+  return 1;
 }
 
 }  // namespace
@@ -91,6 +95,6 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    return complain(error.what());
+    return spillway::complain(spillway::Status::internal(error.what()));
   }
 }

@@ -5,11 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 
 #include <fmt/format.h>
+
+#include "cli/size.h"
 
 namespace spillway {
 
@@ -48,6 +52,25 @@ Status write_file(const std::string& path, std::string_view text) {
   if (error == 0 && !in_place && std::rename(name.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0 && !in_place) ::unlink(name.c_str());
   return error == 0 ? Status() : output_error(path, error);
+}
+
+Status write_and_say(const std::string& path, std::string_view text) {
+  Status status = write_file(path, text);
+  if (status.ok()) std::fprintf(stderr, "wrote %s (%s)\n", path.c_str(), format_size(text.size()).c_str());
+  return status;
+}
+
+std::string made_by(std::string_view version) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &utc);
+  return fmt::format("Spillway {}, {}", version, std::string_view(text.data(), size));
+}
+
+Status write_answer(const std::string& path, std::string_view text) {
+  return path.empty() ? write_stdout(text) : write_file(path, text);
 }
 
 int complain(const Status& status) {

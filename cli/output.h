@@ -15,6 +15,15 @@ Status write_stdout(std::string_view text);
 // regular file.
 Status write_file(const std::string& path, std::string_view text);
 
+// As write_file(), and says on stderr where it is and how large.
+Status write_and_say(const std::string& path, std::string_view text);
+
+// "Spillway 0.9.0, 2026-11-27 21:50 UTC": what stands below a page that is made now.
+std::string made_by(std::string_view version);
+
+// To the file, or to stdout where `path` is empty.
+Status write_answer(const std::string& path, std::string_view text);
+
 // Says what is wrong, in one line on stderr. Returns the exit code of an error, 1.
 int complain(const Status& status);
 // The same, with the command's name.

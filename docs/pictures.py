@@ -16,23 +16,30 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 EXAMPLE = ROOT / "examples" / "traces" / "small_transformer.pickle.gz"
-SIZE = "1180,1500"
+# Width and height, and whether the screen is a dark one.
+REPORTS = {
+    "report.png": ("1180,1500", False),
+    "report-dark.png": ("1180,1100", True),
+    "report-phone.png": ("500,1500", False),
+}
 
 
-def picture_of_page(chromium: str, spillway: str, snapshot: Path, output: Path) -> None:
+def picture_of_page(chromium: str, spillway: str, snapshot: Path, output: Path, size: str, is_dark: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        subprocess.run([spillway, "report", str(snapshot), "--html", str(page)], check=True, stdout=subprocess.DEVNULL)
+        command = [spillway, "report", str(snapshot), "--html", str(page)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         subprocess.run(
             [
                 chromium,
+                *(["--blink-settings=preferredColorScheme=0"] if is_dark else []),
                 "--headless",
                 "--no-sandbox",
                 "--disable-gpu",
                 "--disable-dev-shm-usage",
                 "--hide-scrollbars",
                 f"--user-data-dir={folder}/profile",
-                f"--window-size={SIZE}",
+                f"--window-size={size}",
                 "--virtual-time-budget=20000",
                 f"--screenshot={output}",
                 page.as_uri(),
@@ -51,7 +58,8 @@ def main() -> int:
         sys.exit("pictures.py: chromium was not found; Debian: apt-get install chromium")
     PICTURES.mkdir(exist_ok=True)
     snapshot = Path(sys.argv[2]) if len(sys.argv) == 3 else EXAMPLE
-    picture_of_page(chromium, sys.argv[1], snapshot, PICTURES / "report.png")
+    for name, (size, is_dark) in REPORTS.items():
+        picture_of_page(chromium, sys.argv[1], snapshot, PICTURES / name, size, is_dark)
     return 0
 
 

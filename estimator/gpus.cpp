@@ -112,7 +112,11 @@ std::vector<std::string_view> names() {
 std::string meant_perhaps(const std::string& text) {
   std::vector<std::string> plain_names;
   for (const Size& size : kSizes) plain_names.push_back(plain(size.name));
-  return did_you_mean(plain(text), {plain_names.begin(), plain_names.end()});
+  const std::string_view found = nearest(plain(text), {plain_names.begin(), plain_names.end()});
+  for (size_t i = 0; i < kSizes.size(); ++i) {
+    if (!found.empty() && plain_names[i] == found) return fmt::format("; did you mean '{}'?", kSizes[i].name);
+  }
+  return "";
 }
 
 double unit_bytes(std::string_view unit) {

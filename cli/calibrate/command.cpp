@@ -10,6 +10,7 @@
 
 #include "cli/calibrate/evidence.h"
 #include "cli/estimate/input.h"
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "cli/size.h"
 #include "estimator/calibration/catalog.h"
@@ -138,21 +139,27 @@ std::function<std::optional<int>()> add_calibrate_command(CLI::App& app) {
           "DUMP", choices->dumps,
           "Spillway dumps, torch.cuda.memory_stats() as JSON, or PyTorch memory snapshots, of one run")
       ->required();
-  command
-      ->add_option("--run", choices->input.file, "The run that was measured, as `spillway estimate` reads it")
+  const auto add = [&](const char* name, auto& value, const char* kind, const char* text) {
+    return command->add_option(name, value, text)->type_name(kind);
+  };
+  add("--run", choices->input.file, "FILE", "The run that was measured, as `spillway estimate` reads it")
       ->required();
-  command->add_option("--catalog", choices->catalog,
-                      "Append one line for each dump to this file, for `spillway estimate --catalog`");
-  command->add_option("--set", choices->input.sets, "Another value for a key of the run; may be repeated");
-  command->add_option("--model", choices->input.model, "The model's config.json, beside a DeepSpeed file");
-  command->add_option("--gpus", choices->input.gpus, "How many GPUs the run has")
-      ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--gpu-kind", choices->input.gpu_kind, "Of a Megatron-LM run: a100, h100, gb200");
-  command->add_option("--hardware", choices->hardware,
-                      "The device's name, where the dumps have none or another one is wanted");
+  add("--catalog", choices->catalog, "FILE",
+      "Append one line for each dump to this file, for `spillway estimate --catalog`");
+  add("--set", choices->input.sets, "KEY=VALUE", "Another value for a key of the run; may be repeated");
+  add("--model", choices->input.model, "FILE", "The model's config.json, beside a DeepSpeed file");
+  add("--gpus", choices->input.gpus, "N", "How many GPUs the run has")->check(whole(1, 1 << 20));
+  add("--gpu-kind", choices->input.gpu_kind, "NAME", "Of a Megatron-LM run: a100, h100, gb200");
+  add("--hardware", choices->hardware, "NAME",
+      "The device's name, where the dumps have none or another one is wanted");
   command->add_flag("--between-steps", choices->between_steps,
                     "The dumps were written between two steps: what is allocated then is held always");
   command->add_flag("--json", choices->json, "The catalog's lines instead of a table");
+  command->group("Plan");
+  set_examples(
+      *command,
+      {{"What was measured beside what was predicted", "spillway calibrate dump.json --run run.toml"},
+       {"And remembered", "spillway calibrate rank*.json --run run.toml --catalog runs.jsonl"}});
   return [choices, command]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     return calibrate(*choices);

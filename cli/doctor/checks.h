@@ -21,12 +21,14 @@ struct Check {
 struct Examination {
   std::vector<Check> checks;
   bool can_serve = false;  // there is a driver, and a device that answers
+  int driver_version = 0;  // of CUDA, 13000; 0: there is no driver
 };
 
 // The driver, and each device. Takes and gives back some MiB of device memory.
 Examination examine_devices();
 
 // Everything else. Writes 1 MiB to the disk at `spill_dir`, or the temporary directory.
-std::vector<Check> examine_host(const std::string& spill_dir);
+// `driver_version`: as of the examination of devices.
+std::vector<Check> examine_host(const std::string& spill_dir, int driver_version);
 
 }  // namespace spillway

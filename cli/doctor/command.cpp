@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -14,8 +15,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor/checks.h"
+#include "cli/doctor/grades.h"
 #include "cli/doctor/probe.h"
+#include "cli/help/values.h"
 #include "cli/output.h"
+#include "cli/terminal.h"
 #include "include/spillway/spillway.h"
 
 namespace spillway {
@@ -54,7 +58,9 @@ Json to_json(const Examination& found, const std::optional<Probed>& probed) {
     checks.push_back({{"name", check.name},
                       {"device", check.device.has_value() ? Json(*check.device) : Json(nullptr)},
                       {"answer", word_of(check.answer)},
-                      {"detail", check.detail}});
+                      {"detail", check.detail},
+                      {"grade", word_of(grade_of(check).grade)},
+                      {"advice", grade_of(check).advice}});
   }
   Json out = {{"schema_version", 1}, {"can_serve", found.can_serve}, {"checks", std::move(checks)}};
   if (!probed.has_value()) return out;
@@ -75,13 +81,27 @@ std::string to_text(const Verdict& verdict) {
   return fmt::format("{} deserves the profile {}: kept in {}.\n", what, *verdict.profile, verdict.kept_in);
 }
 
+// "ok", "warn" or "bad", green, yellow or red.
+std::string mark_of(Grade grade, bool has_colour) {
+  constexpr std::array<int, 3> kColours = {32, 33, 31};
+  const std::string word = fmt::format("{:<5}", word_of(grade));
+  return has_colour ? fmt::format("\x1b[{}m{}\x1b[0m", kColours[static_cast<size_t>(grade)], word) : word;
+}
+
+std::string to_text(const Check& check, bool has_colour) {
+  const std::string name =
+      check.device.has_value() ? fmt::format("{} {}", check.name, *check.device) : check.name;
+  const Graded graded = grade_of(check);
+  std::string text = fmt::format("{} {:<28}{:<9}{}\n", mark_of(graded.grade, has_colour), name,
+                                 word_of(check.answer), check.detail);
+  if (!graded.advice.empty()) text += fmt::format("      {:<28}-> {}\n", "", graded.advice);
+  return text;
+}
+
 std::string to_text(const Examination& found, const std::optional<Probed>& probed) {
   std::string text;
-  for (const Check& check : found.checks) {
-    const std::string name =
-        check.device.has_value() ? fmt::format("{} {}", check.name, *check.device) : check.name;
-    text += fmt::format("{:<30}{:<9}{}\n", name, word_of(check.answer), check.detail);
-  }
+  const bool has_colour = has_colours();
+  for (const Check& check : found.checks) text += to_text(check, has_colour);
   if (probed.has_value())
     for (const Verdict& verdict : probed->verdicts) text += to_text(verdict);
   return text + (found.can_serve ? "Spillway can serve here.\n" : "Spillway cannot serve here.\n");
@@ -94,7 +114,7 @@ int fail(const Status& status) {
 
 int run(const DoctorOptions& asked) {
   Examination found = examine_devices();
-  std::vector<Check> host = examine_host(spill_directory());
+  std::vector<Check> host = examine_host(spill_directory(), found.driver_version);
   std::move(host.begin(), host.end(), std::back_inserter(found.checks));
   std::optional<Probed> probed;
   if (asked.probe && found.can_serve) {
@@ -116,10 +136,13 @@ int run(const DoctorOptions& asked) {
 std::function<std::optional<int>()> add_doctor_command(CLI::App& app) {
   auto asked = std::make_shared<DoctorOptions>();
   CLI::App* command =
-      app.add_subcommand("doctor", "what this machine offers, and whether Spillway can serve");
+      app.add_subcommand("doctor", "Say what this machine offers, and whether Spillway can serve");
+  command->group("Watch a machine");
   command->add_flag("--json", asked->json, "JSON instead of text");
   command->add_flag("--probe", asked->probe,
-                    "try in 20 s what is relied on, and keep which profile the driver deserves");
+                    "Try in 20 s what is relied on, and keep which profile the driver deserves");
+  set_examples(*command, {{"Can Spillway serve here?", "spillway doctor"},
+                          {"Which profile does the driver deserve?", "spillway doctor --probe"}});
   return [=]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     return run(*asked);

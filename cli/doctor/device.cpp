@@ -100,6 +100,7 @@ Examination examine_devices() {
     return out;
   }
   const Driver& driver = *opened.value();
+  out.driver_version = driver.version();
   out.checks.push_back(
       {"driver",
        CheckAnswer::kYes,

@@ -2,14 +2,16 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <array>
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "cli/doctor/checks.h"
 #include "cli/size.h"
@@ -64,8 +66,8 @@ Check huge_pages() {
   return found("huge_pages", modes.find("[never]") == std::string::npos, "transparent: " + modes);
 }
 
-// The limit of this process' control group, version 2 or 1.
-Check control_group() {
+// The limit of this process' control group, version 2 or 1; 0: none, and the file that says it.
+std::pair<uint64_t, std::string> memory_limit() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const std::string path = line.substr(line.rfind(':') + 1);
@@ -76,11 +78,36 @@ Check control_group() {
       uint64_t bytes = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
       // Version 1 writes "no limit" as a number near 2^63.
-      if (error == std::errc() && bytes > 0 && bytes < uint64_t{1} << 60)
-        return found("memory_limit", true, fmt::format("{} ({})", format_size(bytes), file));
+      if (error == std::errc() && bytes > 0 && bytes < uint64_t{1} << 60) return {bytes, file};
     }
   }
-  return found("memory_limit", false, "this process' control group has none");
+  return {0, ""};
+}
+
+// What a container gives: memory, and what its processes share, of which Docker gives 64 MiB unless told.
+void examine_container(std::vector<Check>& checks) {
+  struct stat file {};
+  const bool is_container = stat("/.dockerenv", &file) == 0 || stat("/run/.containerenv", &file) == 0 ||
+                            std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+  checks.push_back(found("container", is_container, is_container ? "this is one" : "none is seen"));
+  const auto [limit, from] = memory_limit();
+  checks.push_back(found(
+      "memory_limit", limit > 0,
+      limit > 0 ? fmt::format("{} ({})", format_size(limit), from) : "this process' control group has none"));
+  constexpr uint64_t kEnoughMemory = uint64_t{8} << 30;
+  if (limit > 0 && limit < kEnoughMemory)
+    checks.push_back(
+        found("memory_limit_suffices", false, format_size(limit) + " for all of it, pinned memory too"));
+  struct statvfs shared {};
+  if (statvfs("/dev/shm", &shared) != 0) {
+    checks.push_back(found("shared_memory", false, "there is no /dev/shm"));
+    return;
+  }
+  constexpr uint64_t kEnoughShared = uint64_t{256} << 20;
+  const uint64_t bytes = uint64_t{shared.f_blocks} * shared.f_frsize;
+  checks.push_back(found("shared_memory", bytes >= kEnoughShared,
+                         fmt::format("{} in /dev/shm, {} free", format_size(bytes),
+                                     format_size(uint64_t{shared.f_bavail} * shared.f_frsize))));
 }
 
 Check process_service() {
@@ -92,21 +119,44 @@ Check process_service() {
                is_there ? folder : fmt::format("no control daemon at {}", folder));
 }
 
-// Tells what the interpreter that programs would use finds; nothing is imported.
-Check pytorch() {
-  constexpr const char* kAsk =
-      "python3 -c \"import importlib.metadata as m, importlib.util as u\n"
-      "print('torch', m.version('torch'), 'spillway', u.find_spec('spillway') is not None)\" 2>/dev/null";
+// "13.0" as the driver writes it: 13000.
+int cuda_version(const std::string& text) {
+  int major = 0, minor = 0;
+  return std::sscanf(text.c_str(), "%d.%d", &major, &minor) == 2 ? 1000 * major + 10 * minor : 0;
+}
+
+// A driver serves its own major version of CUDA and older ones.
+Check pytorch_cuda(const std::string& built_for, int driver_version) {
+  if (built_for == "None") return found("pytorch_cuda", false, "this PyTorch is built without CUDA");
+  const std::string what = fmt::format("PyTorch is built for CUDA {}", built_for);
+  const int wanted = cuda_version(built_for);
+  if (wanted == 0 || driver_version == 0) return {"pytorch_cuda", CheckAnswer::kUnknown, what, {}};
+  return found(
+      "pytorch_cuda", wanted / 1000 <= driver_version / 1000,
+      fmt::format("{}, the driver serves {}.{}", what, driver_version / 1000, driver_version % 1000 / 10));
+}
+
+// Tells what the interpreter that programs would use finds; PyTorch is not imported.
+void examine_pytorch(int driver_version, std::vector<Check>& checks) {
+  constexpr const char* kAsk = R"py(python3 -c '
+import importlib.metadata as m, importlib.util as u, pathlib, re
+text = pathlib.Path(u.find_spec("torch").origin).with_name("version.py").read_text()
+cuda = re.search(r"^cuda\b.*=\s*(\S+)", text, re.M)
+has_package = u.find_spec("spillway") is not None
+print(m.version("torch"), cuda[1].strip("\"\x27") if cuda else "?", has_package)' 2>/dev/null)py";
   const std::unique_ptr<FILE, int (*)(FILE*)> answer(popen(kAsk, "r"), pclose);
   std::array<char, 256> text{};
-  if (answer == nullptr || fgets(text.data(), text.size(), answer.get()) == nullptr)
-    return found("pytorch", false, "python3 finds no torch");
-  const std::string_view line(text.data());
-  const std::string version(line.substr(6, line.find(' ', 6) - 6));
-  const bool has_package = line.find("True") != std::string_view::npos;
-  return found("pytorch", has_package,
-               has_package ? fmt::format("torch {} and the package spillway", version)
-                           : fmt::format("torch {}, but no package spillway: pip install it", version));
+  if (answer == nullptr || fgets(text.data(), text.size(), answer.get()) == nullptr) {
+    checks.push_back({"pytorch", CheckAnswer::kUnknown, "python3 finds no torch", {}});
+    return;
+  }
+  std::istringstream words(text.data());
+  std::string version, built_for, has_package;
+  words >> version >> built_for >> has_package;
+  checks.push_back(found("pytorch", has_package == "True",
+                         has_package == "True" ? fmt::format("torch {} and the package spillway", version)
+                                               : fmt::format("torch {}, but no package spillway", version)));
+  checks.push_back(pytorch_cuda(built_for, driver_version));
 }
 
 Check live_view() {
@@ -120,14 +170,14 @@ Check live_view() {
 
 }  // namespace
 
-std::vector<Check> examine_host(const std::string& spill_dir) {
+std::vector<Check> examine_host(const std::string& spill_dir, int driver_version) {
   std::vector<Check> checks;
   examine_disk(spill_dir, checks);
   checks.push_back(locked_memory());
   checks.push_back(huge_pages());
-  checks.push_back(control_group());
+  examine_container(checks);
   checks.push_back(process_service());
-  checks.push_back(pytorch());
+  examine_pytorch(driver_version, checks);
   checks.push_back(live_view());
   return checks;
 }

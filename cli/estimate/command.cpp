@@ -19,6 +19,7 @@
 #include "cli/estimate/solve.h"
 #include "cli/estimate/sweep.h"
 #include "cli/estimate/what_if.h"
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "estimator/inputs/hugging_face.h"
 
@@ -36,6 +37,7 @@ struct EstimateChoices {
   std::string hardware;
   std::vector<std::string> dumps;
   std::string html;
+  std::string output;
   bool accuracy = false;
   bool types = false;
   bool json = false;
@@ -44,8 +46,8 @@ struct EstimateChoices {
 int answer_lines(const EstimateChoices& choices) {
   Result<LineAnswers> answers = estimate_lines(choices.lines);
   if (!answers.ok()) return complain("estimate", answers.status());
-  const Status written =
-      write_stdout(choices.accuracy ? accuracy_markdown(answers->comparisons) : answers->json);
+  const Status written = write_answer(
+      choices.output, choices.accuracy ? accuracy_markdown(answers->comparisons) : answers->json);
   if (!written.ok()) return complain("estimate", written);
   std::fputs(accuracy_summary(answers->comparisons).c_str(), stderr);
   return 0;
@@ -112,8 +114,8 @@ Result<Answer> answer_estimate(const Question& question, const std::string& html
     if (calibration) out.text += calibration_text(*calibration, peak);
   }
   if (!html.empty()) {
-    if (Status status = write_file(html, answer_html(question, estimate.value())); !status.ok())
-      return status;
+    const std::string page = answer_html(question, estimate.value(), made_by(SPILLWAY_VERSION));
+    if (Status status = write_and_say(html, page); !status.ok()) return status;
   }
   out.yes = worst_verdict(estimator::needed_bytes(question.run, estimate.value()), question.gpus) !=
             estimator::Verdict::kNo;
@@ -147,7 +149,7 @@ int answer_file(const EstimateChoices& choices) {
     return complain("estimate", Status(answered.status().code(),
                                        named ? text : fmt::format("{}: {}", choices.input.file, text)));
   }
-  if (const Status written = write_stdout(answered.value().text); !written.ok())
+  if (const Status written = write_answer(choices.output, answered.value().text); !written.ok())
     return complain("estimate", written);
   warn(choices, question.value());
   if (!damaged.empty()) return complain("estimate", Status::invalid_argument(damaged));
@@ -172,7 +174,7 @@ int answer_dumps(const EstimateChoices& choices) {
     const estimator::MeasuredRun run{question.value().run, estimate.value()};
     text = diagnosis_text(measurements.value(), &run, choices.json);
   }
-  const Status written = write_stdout(text);
+  const Status written = write_answer(choices.output, text);
   return written.ok() ? 0 : complain("estimate", written);
 }
 
@@ -214,56 +216,68 @@ int run_estimate(const EstimateChoices& choices) {
 }
 
 void add_input_options(CLI::App& command, EstimateChoices& choices) {
+  const auto add = [&](const char* name, auto& value, const char* kind, const char* text) {
+    return command.add_option(name, value, text)->type_name(kind)->group("What is run");
+  };
   command.add_option("FILE", choices.input.file,
                      "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
                      "model_config.yaml or its arguments");
-  command
-      .add_option(
-          "--gpu", choices.gpus,
-          "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
+  add("--gpu", choices.gpus, "NAME,SIZE",
+      "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
       ->delimiter(',')
       ->default_str("h100-80");
-  command.add_option("--set", choices.input.sets,
-                     "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
-  command.add_option("--model", choices.input.model, "The model's config.json, beside a DeepSpeed file");
-  command.add_option(
-      "--as", choices.input.read_as,
+  add("--set", choices.input.sets, "KEY=VALUE",
+      "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
+  add("--model", choices.input.model, "FILE", "The model's config.json, beside a DeepSpeed file");
+  add("--as", choices.input.read_as, "TYPE",
       "Read a model whose type is not modelled as another, such as llama: a guess, which is said");
-  command.add_option("--adapter", choices.input.adapter,
-                     "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's "
-                     "adapter_config.json");
-  command.add_option("--gpus", choices.input.gpus, "How many GPUs the run has")
-      ->check(CLI::Range(1, 1 << 20));
-  command.add_option("--gpu-kind", choices.input.gpu_kind, "Of a Megatron-LM run: a100, h100, gb200");
-  command.add_option(
-      "--jsonl", choices.lines,
+  add("--adapter", choices.input.adapter, "KIND",
+      "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's adapter_config.json");
+  add("--gpus", choices.input.gpus, "N", "How many GPUs the run has")->check(whole(1, 1 << 20));
+  add("--gpu-kind", choices.input.gpu_kind, "NAME", "Of a Megatron-LM run: a100, h100, gb200");
+  add("--jsonl", choices.lines, "FILE",
       "Recorded Megatron-LM runs, one JSON object a line: one answer a line, and errors against what "
       "was measured on stderr");
 }
 
 void add_question_options(CLI::App& command, EstimateChoices& choices) {
-  command.add_option(
-      "--solve", choices.solve,
+  const auto add = [&](const char* name, auto& value, const char* kind, const char* text) {
+    return command.add_option(name, value, text)->type_name(kind)->group("What is asked");
+  };
+  add("--solve", choices.solve, "SETTING",
       "The setting that just fits: the largest batch or seq, the fewest gpus, the smallest tp, "
       "the weakest recompute (exit code 2 where none fits)");
-  command.add_option("--sweep", choices.sweeps,
-                     "KEY=V1,V2,... with ranges such as 1..8, 64..1024+64, 1..64x2: every combination of all "
-                     "sweeps (exit code 2 where none fits); may be repeated");
-  command
-      .add_option("--what-if", choices.what_if,
-                  "The run beside itself with other settings, such as recompute=full,optimizer=adamw8bit")
+  add("--sweep", choices.sweeps, "KEY=VALUES",
+      "KEY=V1,V2,... with ranges such as 1..8, 64..1024+64, 1..64x2: every combination of all "
+      "sweeps (exit code 2 where none fits); may be repeated");
+  add("--what-if", choices.what_if, "KEY=VALUE",
+      "The run beside itself with other settings, such as recompute=full,optimizer=adamw8bit")
       ->delimiter(',');
-  command.add_option("--catalog", choices.catalog,
-                     "What `spillway calibrate` learned: predicted, calibrated and measured side by side");
-  command.add_option("--hardware", choices.hardware,
-                     "The device's name, where the catalog has the run on several");
-  command.add_option("--dump", choices.dumps,
-                     "Dumps of a run that was measured: where its memory went, and what would save some; "
-                     "with FILE the run's own tensors are looked for");
-  command.add_option("--html", choices.html, "Also write the estimate as a page with pictures");
-  command.add_flag("--accuracy", choices.accuracy, "With --jsonl: the errors as Markdown tables instead");
-  command.add_flag("--types", choices.types, "Print the types of Hugging Face's models that are modelled");
-  command.add_flag("--json", choices.json, "The answer as JSON; of --sweep one object a line");
+  add("--catalog", choices.catalog, "FILE",
+      "What `spillway calibrate` learned: predicted, calibrated and measured side by side");
+  add("--hardware", choices.hardware, "NAME", "The device's name, where the catalog has the run on several");
+  add("--dump", choices.dumps, "DUMP",
+      "Dumps of a run that was measured: where its memory went, and what would save some; "
+      "with FILE the run's own tensors are looked for; may be repeated");
+  command.add_flag("--types", choices.types, "Print the types of Hugging Face's models that are modelled")
+      ->group("What is asked");
+}
+
+void add_answer_options(CLI::App& command, EstimateChoices& choices) {
+  const char* const group = "Answer";
+  command.add_option("--html", choices.html, "Also write the estimate as a page with pictures")
+      ->type_name("FILE")
+      ->group(group);
+  command.add_option("--output", choices.output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE")
+      ->group(group);
+  command.add_flag("--accuracy", choices.accuracy, "With --jsonl: the errors as Markdown tables instead")
+      ->group(group);
+  command.add_flag("--json", choices.json, "The answer as JSON; of --sweep one object a line")->group(group);
+  set_examples(
+      command,
+      {{"Will it fit, and what would make it fit?", "spillway estimate run.toml --gpu h100-80,a100-40"},
+       {"The largest batch of a Hugging Face model", "spillway estimate config.json --solve batch"}});
 }
 
 }  // namespace
@@ -274,6 +288,8 @@ std::function<std::optional<int>()> add_estimate_command(CLI::App& app) {
       app.add_subcommand("estimate", "Predict a training run's device memory before it is run");
   add_input_options(*command, *choices);
   add_question_options(*command, *choices);
+  add_answer_options(*command, *choices);
+  command->group("Plan");
   // An option that is named says something.
   const CLI::Validator said([](const std::string& text) { return text.empty() ? "empty" : ""; }, "");
   for (CLI::Option* option : command->get_options()) option->check(said);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <filesystem>
 #include <string_view>
 
 namespace spillway {
@@ -67,22 +69,26 @@ class Scale {
   double width(double bytes) const { return (kWidth - kLeft - 10) * bytes / most_; }
 
   std::string open(double height, std::string_view title) const {
-    return fmt::format(
-        "<svg viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\" role=\"img\" aria-label=\"{}\">\n", kWidth,
-        height + 20, kWidth, height + 20, title);
+    return fmt::format("<div class=\"scroll\"><svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n",
+                       kWidth, height + 20, title);
   }
 
+  // A GPU's name stands at its line, on a row of its own where two lines are close.
   std::string close(double height) const {
     std::string out;
+    double last_x = kWidth * 2;
+    double row = 14;
     for (const GpuMemory& gpu : question_.gpus) {
       if (gpu.bytes > most_) continue;
       const double x = kLeft + width(gpu.bytes);
+      row = std::abs(x - last_x) < kFigureWidth ? row + 14 : 14;
+      last_x = x;
       out += fmt::format(
           "<line x1=\"{0:.1f}\" y1=\"0\" x2=\"{0:.1f}\" y2=\"{1:.1f}\" class=\"gpu\"/>"
           "<text x=\"{0:.1f}\" y=\"{2:.1f}\" text-anchor=\"end\">{3}</text>\n",
-          x, height, height + 14, escaped(gpu.name));
+          x, height + row - 14, height + row, escaped(fmt::format("{}, {}", gpu.name, gib(gpu.bytes))));
     }
-    return out + "</svg>\n";
+    return out + "</svg></div>\n";
   }
 
  private:
@@ -94,6 +100,18 @@ std::string bar(double x, double y, double width, const char* colour, std::strin
   return fmt::format(
       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{}</title></rect>\n",
       x, y, std::max(0.0, width), kBarHeight, colour, escaped(title));
+}
+
+struct LegendRow {
+  const char* colour;
+  std::string text;
+};
+
+std::string legend(const std::vector<LegendRow>& rows) {
+  std::string out = "<p class=\"legend\">";
+  for (const LegendRow& row : rows)
+    out += fmt::format("<span><i style=\"background:{}\"></i>{}</span> ", row.colour, escaped(row.text));
+  return out + "</p>\n";
 }
 
 std::string label(double y, std::string_view text) {
@@ -119,18 +137,49 @@ std::string phases_picture(const RankClass& rank, const Scale& scale) {
                        y + kBarHeight - 6, inside ? " class=\"figure\"" : "", gib(phase.bytes));
     y += kRowHeight;
   }
-  return out + scale.close(height);
+  return out + scale.close(height) +
+         legend({{kColours[0], "held between steps"}, {kColours[1], "only in this phase"}});
 }
 
+// One colour for a bucket of a name, wherever it is.
+class BucketColours {
+ public:
+  explicit BucketColours(const Estimate& estimate) {
+    add(estimate.peak());
+    for (const RankClass& rank : estimate.ranks) add(rank);
+  }
+
+  const char* of(const Bucket& bucket) const {
+    const auto found = std::find(names_.begin(), names_.end(), bucket.name);
+    return kColours[static_cast<size_t>(found - names_.begin()) % kColours.size()];
+  }
+  std::string legend_text() const {
+    std::vector<LegendRow> rows;
+    for (size_t i = 0; i < names_.size(); ++i) rows.push_back({kColours[i % kColours.size()], names_[i]});
+    return legend(rows);
+  }
+
+ private:
+  void add(const RankClass& rank) {
+    for (const Buckets* buckets : {&rank.steady, &rank.peak}) {
+      for (const Bucket& bucket : *buckets) {
+        const bool is_known = std::find(names_.begin(), names_.end(), bucket.name) != names_.end();
+        if (bucket.bytes > 0 && !is_known) names_.emplace_back(bucket.name);
+      }
+    }
+  }
+
+  std::vector<std::string> names_;
+};
+
 // The buckets of one rank class, one after the other.
-std::string buckets_bar(const RankClass& rank, const Scale& scale, double y) {
+std::string buckets_bar(const RankClass& rank, const Scale& scale, const BucketColours& colours, double y) {
   std::string out = label(y, fmt::format("stage {}", rank.stage));
   double x = kLeft;
-  size_t colour = 0;
   for (const Buckets* buckets : {&rank.steady, &rank.peak}) {
     for (const Bucket& bucket : *buckets) {
       if (bucket.bytes <= 0) continue;
-      out += bar(x, y, scale.width(bucket.bytes), kColours[colour++ % kColours.size()],
+      out += bar(x, y, scale.width(bucket.bytes), colours.of(bucket),
                  fmt::format("{}: {}", bucket.name, gib(bucket.bytes)));
       x += scale.width(bucket.bytes);
     }
@@ -138,23 +187,25 @@ std::string buckets_bar(const RankClass& rank, const Scale& scale, double y) {
   return out;
 }
 
-std::string ranks_picture(const Estimate& estimate, const Scale& scale) {
+std::string ranks_picture(const Estimate& estimate, const Scale& scale, const BucketColours& colours) {
   const double height = kRowHeight * static_cast<double>(estimate.ranks.size());
   std::string out = scale.open(height, "buckets by rank class");
   double y = 4;
   for (const RankClass& rank : estimate.ranks) {
-    out += buckets_bar(rank, scale, y);
+    out += buckets_bar(rank, scale, colours, y);
     y += kRowHeight;
   }
-  return out + scale.close(height);
+  return out + scale.close(height) + colours.legend_text();
 }
 
-std::string bucket_table(const RankClass& rank) {
-  std::string out = "<table>\n<tr><th></th><th>bucket</th><th>GiB</th><th>formula</th><th>source</th></tr>\n";
-  size_t colour = 0;
+std::string bucket_table(const RankClass& rank, const BucketColours& colours) {
+  std::string out =
+      "<div "
+      "class=\"scroll\"><table>\n<tr><th></th><th>bucket</th><th>GiB</th><th>formula</th><th>source</th></"
+      "tr>\n";
   for (const Buckets* buckets : {&rank.steady, &rank.peak}) {
     for (const Bucket& bucket : *buckets) {
-      const char* shown = bucket.bytes > 0 ? kColours[colour++ % kColours.size()] : "none";
+      const char* shown = bucket.bytes > 0 ? colours.of(bucket) : "none";
       out += fmt::format(
           "<tr><td style=\"background:{}\"></td><td>{}</td><td "
           "class=\"number\">{:.3f}</td><td>{}</td><td>{}</td>"
@@ -166,7 +217,7 @@ std::string bucket_table(const RankClass& rank) {
         fmt::format("<tr class=\"total\"><td></td><td>= {}</td><td class=\"number\">{:.3f}</td></tr>\n",
                     steady ? "between steps" : "peak", (steady ? rank.steady_bytes : rank.peak_bytes) / kGiB);
   }
-  return out + "</table>\n";
+  return out + "</table></div>\n";
 }
 
 std::string verdicts(const Question& question, const Estimate& estimate) {
@@ -181,34 +232,54 @@ std::string verdicts(const Question& question, const Estimate& estimate) {
 }
 
 constexpr const char* kHead =
-    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Spillway "
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Spillway "
     "estimate</title>\n"
-    "<style>\nbody{font:14px sans-serif;max-width:900px;margin:2em auto;color:#222}\n"
-    "text{font:12px sans-serif;fill:#222}\n.figure{fill:#fff;font-weight:bold}\n"
-    ".gpu{stroke:#222;stroke-dasharray:4 3}\ntable{border-collapse:collapse}\n"
+    "<style>\n:root{color-scheme:light dark;--text:#222;--page:#fff;--note:#666}\n"
+    "@media (prefers-color-scheme:dark){:root{--text:#ddd;--page:#181a1b;--note:#aaa}}\n"
+    "body{font:14px sans-serif;max-width:900px;margin:2em auto;padding:0 "
+    "1em;color:var(--text);background:var(--page)}\n"
+    "h1{font-size:24px}h2{font-size:18px}.scroll{overflow-x:auto}svg{width:100%;min-width:560px;height:auto;"
+    "overflow:visible}\n"
+    "text{font:12px sans-serif;fill:var(--text)}\n.figure{fill:#fff;font-weight:bold}\n"
+    ".gpu{stroke:var(--text);stroke-dasharray:4 3}\ntable{border-collapse:collapse}\n"
     "td,th{padding:2px 8px;text-align:left}\n.number{text-align:right}\n.total{font-weight:bold}\n"
-    "td:first-child{width:12px}\n</style>\n</head>\n<body>\n";
+    "td:first-child{width:12px}.legend span{margin-right:1em;white-space:nowrap}.legend "
+    "i{display:inline-block;"
+    "width:12px;height:12px;margin-right:4px;vertical-align:-1px}\n.note,footer{color:var(--note)}footer{"
+    "margin-top:3em}\n"
+    "li{overflow-wrap:anywhere}\n</style>\n</head>\n<body>\n";
 
 }  // namespace
 
-std::string answer_html(const Question& question, const Estimate& estimate) {
+std::string answer_html(const Question& question, const Estimate& estimate, const std::string& made) {
   const RankClass& rank = estimate.peak();
+  const BucketColours colours(estimate);
   const Scale scale(rank.peak_bytes, question);
   std::string out = kHead;
   out += fmt::format(
       "<h1>{}</h1>\n<p>{}: {} parameters; stage {} of {} peaks at {}, between {} and {}.</p>\n",
-      escaped(question.source.file()), escaped(question.run.model.type), estimate.parameters, rank.stage,
-      question.run.parallel.pipeline, gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
+      escaped(std::filesystem::path(question.source.file()).filename().string()),
+      escaped(question.run.model.type), estimate.parameters, rank.stage, question.run.parallel.pipeline,
+      gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
   out += verdicts(question, estimate);
   for (const std::string& warning : question.run.notes.warnings)
     out += fmt::format("<p>Not in these figures: {}</p>\n", escaped(warning));
-  out += "<h2>By phase of a step</h2>\n" + phases_picture(rank, scale);
-  out += "<h2>By rank class</h2>\n" + ranks_picture(estimate, scale);
-  out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank);
+  out +=
+      "<h2>By phase of a step</h2>\n<p class=\"note\">What one GPU holds in each phase; the lines are what "
+      "GPUs "
+      "have.</p>\n" +
+      phases_picture(rank, scale);
+  out +=
+      "<h2>By rank class</h2>\n<p class=\"note\">Ranks that hold the same are one class: each bar is what "
+      "one rank "
+      "of it holds at its peak.</p>\n" +
+      ranks_picture(estimate, scale, colours);
+  out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank, colours);
   out += "<h2>Assumed</h2>\n<ul>\n";
   for (const std::string& assumed : question.run.notes.assumptions)
     out += fmt::format("<li>{}</li>\n", escaped(assumed));
-  return out + "</ul>\n</body>\n</html>\n";
+  return out + fmt::format("</ul>\n<footer>{}</footer>\n</body>\n</html>\n", escaped(made));
 }
 
 }  // namespace spillway

@@ -9,7 +9,8 @@
 namespace spillway {
 
 // Memory by phase of a step, and the buckets of each rank class, as pictures (SVG) with the figures beside
-// them.
-std::string answer_html(const Question& question, const estimator::Estimate& estimate);
+// them. `made`: by whom and when, below it.
+std::string answer_html(const Question& question, const estimator::Estimate& estimate,
+                        const std::string& made);
 
 }  // namespace spillway

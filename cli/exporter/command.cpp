@@ -14,6 +14,7 @@
 #include <string>
 
 #include "cli/exporter/metrics.h"
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "driver/status.h"
 #include "stats/live_reader.h"
@@ -147,9 +148,15 @@ int serve(const ExporterOptions& asked) {
 std::function<std::optional<int>()> add_exporter_command(CLI::App& app) {
   auto asked = std::make_shared<ExporterOptions>();
   CLI::App* command =
-      app.add_subcommand("exporter", "serve the counters of all processes of the machine to Prometheus");
-  command->add_option("--listen", asked->listen, "address and port; port 0 takes any")->capture_default_str();
-  command->add_option("--dir", asked->directory, "where live pages are, if programs were told live_dir");
+      app.add_subcommand("exporter", "Serve the counters of all processes of the machine to Prometheus");
+  command->group("Watch a machine");
+  command->add_option("--listen", asked->listen, "Address and port; port 0 takes any")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  command->add_option("--dir", asked->directory, "Where live pages are, if programs were told live_dir")
+      ->type_name("FOLDER");
+  set_examples(*command, {{"To a Prometheus of this machine", "spillway exporter"},
+                          {"To one of another", "spillway exporter --listen 0.0.0.0:9835"}});
   return [=]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     return serve(*asked);

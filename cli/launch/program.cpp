@@ -1,8 +1,6 @@
 #include "cli/launch/program.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cli/launch/child.h"
 #include "cli/own_folder.h"
 
 namespace spillway {
@@ -50,10 +49,6 @@ std::vector<char*> arguments_of(const std::vector<std::string>& program) {
   for (const std::string& word : program) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   return arguments;
-}
-
-Status not_started(const std::vector<std::string>& program, int error) {
-  return Status::io(fmt::format("{} cannot be started: {}", program.front(), std::strerror(error)));
 }
 
 // As one word of the shell.
@@ -234,37 +229,24 @@ Result<std::string> preload_simulation(const std::string& python) {
   return folder;
 }
 
-Status execute(const std::vector<std::string>& program) {
+Status not_started(const std::vector<std::string>& program, int error) {
+  return Status::io(fmt::format("{} cannot be started: {}", program.front(), std::strerror(error)));
+}
+
+int become_program(const std::vector<std::string>& program) {
   std::signal(SIGPIPE, SIG_DFL);
   ::execvp(program.front().c_str(), arguments_of(program).data());
-  return not_started(program, errno);
+  return errno;
+}
+
+Status execute(const std::vector<std::string>& program) {
+  return not_started(program, become_program(program));
 }
 
 Result<int> execute_and_wait(const std::vector<std::string>& program) {
-  // The child says through this pipe why the program could not be started.
-  int failure[2];
-  if (::pipe2(failure, O_CLOEXEC) != 0) return not_started(program, errno);
-  const pid_t child = ::fork();
-  if (child < 0) return not_started(program, errno);
-  if (child == 0) {
-    std::signal(SIGPIPE, SIG_DFL);
-    ::execvp(program.front().c_str(), arguments_of(program).data());
-    const int error = errno;
-    (void)!::write(failure[1], &error, sizeof error);
-    ::_exit(127);
-  }
-  ::close(failure[1]);
-  // Keys like Ctrl-C reach the program as well; the report comes after it.
-  std::signal(SIGINT, SIG_IGN);
-  std::signal(SIGQUIT, SIG_IGN);
-  int error = 0;
-  const bool failed = ::read(failure[0], &error, sizeof error) == sizeof error;
-  ::close(failure[0]);
-  int ended = 0;
-  while (::waitpid(child, &ended, 0) < 0 && errno == EINTR) {
-  }
-  if (failed) return not_started(program, error);
-  return WIFSIGNALED(ended) ? 128 + WTERMSIG(ended) : WEXITSTATUS(ended);
+  Result<Ended> ended = run_and_wait(program);
+  if (!ended.ok()) return ended.take_status();
+  return ended->exit_code();
 }
 
 }  // namespace spillway

@@ -41,7 +41,11 @@ Status import_package();
 // here to take before any other of its name. Answers their folder. Errors: io.
 Result<std::string> preload_simulation(const std::string& python);
 
-// Replaces this process. Returns only on failure.
+// That it cannot be started, with errno.
+Status not_started(const std::vector<std::string>& program, int error);
+// Replaces this process. Returns errno, and only on failure.
+int become_program(const std::vector<std::string>& program);
+// The same, as a status.
 Status execute(const std::vector<std::string>& program);
 // Runs the program and waits for it; answers its exit code, 128 + N where signal N ended it.
 Result<int> execute_and_wait(const std::vector<std::string>& program);

@@ -58,7 +58,7 @@ Status write_page(const std::string& file, const std::string& snapshot, const st
   job.shown->verdict.insert(job.shown->verdict.begin(), verdict.begin(), verdict.end());
   nlohmann::ordered_json page = page_json(job, {});
   redact_json(page);
-  return write_file(file, page_html(page));
+  return write_file(file, page_html(page, "Spillway: a dry run", SPILLWAY_VERSION));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "cli/plot/picture.h"
 #include "cli/plot/timeline.h"
@@ -36,13 +37,6 @@ struct ConvertOptions {
   int device = -1;
 };
 
-int complain(const char* command, const Status& status) {
-  std::string text = status.text();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  std::fprintf(stderr, "spillway %s: %s\n", command, text.c_str());
-  return 1;
-}
-
 // Says what of a file was not there to read, which is no error of the rest.
 void warn_of_gaps(const char* command, const Recording& recording) {
   if (!recording.missing.empty())
@@ -53,11 +47,12 @@ void warn_of_gaps(const char* command, const Recording& recording) {
                  recording.path.c_str(), static_cast<unsigned long long>(recording.dropped));
 }
 
-Result<PictureFormat> format_of(const std::string& path) {
-  if (path.ends_with(".png")) return PictureFormat::kPng;
-  if (path.ends_with(".svg")) return PictureFormat::kSvg;
+Status check_name(const std::string& path) {
+  for (const char* ending : {".png", ".svg", ".json"}) {
+    if (path.ends_with(ending)) return {};
+  }
   return Status::invalid_argument(
-      fmt::format("--output {}: allowed: a name that ends in .svg or .png", path));
+      fmt::format("--output {}: allowed: a name that ends in .svg, .png or .json", path));
 }
 
 std::string to_json(const PlotTimeline& timeline) {
@@ -71,7 +66,8 @@ std::string to_json(const PlotTimeline& timeline) {
     marks.push_back(
         {{"kind", kNames[static_cast<size_t>(mark.kind)]}, {"time_ns", mark.time_ns}, {"text", mark.text}});
   }
-  const nlohmann::ordered_json out{{"begin_ns", timeline.begin_ns},
+  const nlohmann::ordered_json out{{"schema_version", 1},
+                                   {"begin_ns", timeline.begin_ns},
                                    {"end_ns", timeline.end_ns},
                                    {"has_times", timeline.has_times},
                                    {"peak_live_bytes", timeline.peak_live_bytes},
@@ -88,6 +84,11 @@ PlotBy by_of(const PlotOptions& options, const Recording& recording) {
   return options.by == "tag" || !recording.tags.empty() ? PlotBy::kTag : PlotBy::kSize;
 }
 
+Result<std::string> contents(const std::string& path, const PlotTimeline& timeline, const PictureSize& size) {
+  if (path.ends_with(".json")) return to_json(timeline);
+  return draw(timeline, path.ends_with(".png") ? PictureFormat::kPng : PictureFormat::kSvg, size);
+}
+
 Status plot(const PlotOptions& options) {
   std::vector<std::string> outputs = options.outputs;
   if (outputs.empty() && !options.json) {
@@ -95,7 +96,7 @@ Status plot(const PlotOptions& options) {
     outputs.push_back(name.string() + ".svg");
   }
   for (const std::string& path : outputs) {
-    if (auto format = format_of(path); !format.ok()) return format.take_status();
+    if (Status status = check_name(path); !status.ok()) return status;
   }
   const auto limit = parse_size(options.limit);
   if (!options.limit.empty() && !limit)
@@ -109,9 +110,9 @@ Status plot(const PlotOptions& options) {
     return Status(timeline.status().code(), fmt::format("{}: {}", options.trace, timeline.status().text()));
   if (limit) timeline->limit_bytes = *limit;
   for (const std::string& path : outputs) {
-    auto picture = draw(timeline.value(), format_of(path).value(), options.size);
-    if (!picture.ok()) return picture.take_status();
-    if (Status status = write_file(path, picture.value()); !status.ok()) return status;
+    Result<std::string> shown = contents(path, timeline.value(), options.size);
+    if (!shown.ok()) return shown.take_status();
+    if (Status status = write_file(path, shown.value()); !status.ok()) return status;
   }
   if (options.json) return write_stdout(to_json(timeline.value()));
   std::string written;
@@ -138,41 +139,68 @@ int finish(const char* command, const Status& status) {
   return status.ok() ? 0 : complain(command, status);
 }
 
+void add_plot_options(CLI::App& command, PlotOptions& plots) {
+  command.add_option("TRACE", plots.trace, "A trace, or a PyTorch memory snapshot")->required();
+  command
+      .add_option("--by", plots.by,
+                  "What blocks on the device are told apart by; auto: tags if there are any")
+      ->type_name("WHAT")
+      ->check(one_of({"auto", "size", "tag", "stream"}))
+      ->capture_default_str();
+  command
+      .add_option("--limit", plots.limit,
+                  "A line at this size, or at a GPU's (h100-80), instead of the limit in the trace")
+      ->type_name("SIZE")
+      ->transform(name_of_gpu());
+  command.add_option("--device", plots.device, "The device; the one with the most events unless told")
+      ->type_name("N")
+      ->check(whole(0, 127));
+  command
+      .add_option(
+          "--output", plots.outputs,
+          "The picture, .svg or .png, or .json for what it shows; may be given again (TRACE.svg here, "
+          "unless told)")
+      ->type_name("FILE")
+      ->group("Answer");
+  command.add_option("--width", plots.size.width, "Pixels")
+      ->type_name("N")
+      ->check(whole(400, 10000))
+      ->capture_default_str()
+      ->group("Answer");
+  command.add_option("--height", plots.size.height, "Pixels")
+      ->type_name("N")
+      ->check(whole(300, 10000))
+      ->capture_default_str()
+      ->group("Answer");
+  command.add_flag("--json", plots.json, "Print what the picture shows, as JSON")->group("Answer");
+  set_examples(command,
+               {{"A picture of a snapshot", "spillway plot step.pickle --output step.png"},
+                {"By tag, with a GPU's limit", "spillway plot run.trace.zst --by tag --limit a100-40"}});
+}
+
+void add_convert_options(CLI::App& command, ConvertOptions& converts) {
+  command.add_option("IN", converts.from, "A trace, or a PyTorch memory snapshot")->required();
+  command.add_option("OUT", converts.to, ".pickle: a snapshot; .zst: a trace")->required();
+  command.add_option("--device", converts.device, "Of a snapshot; the one with the most events unless told")
+      ->type_name("N")
+      ->check(whole(0, 127));
+  set_examples(command, {{"For pytorch.org/memory_viz", "spillway convert run.trace.zst run.pickle"},
+                         {"A snapshot as a small trace", "spillway convert step.pickle step.zst"}});
+}
+
 }  // namespace
 
 std::function<std::optional<int>()> add_trace_commands(CLI::App& app) {
   auto plots = std::make_shared<PlotOptions>();
+  auto converts = std::make_shared<ConvertOptions>();
   CLI::App* plot_command =
       app.add_subcommand("plot", "Draw a recorded run's memory over time, as SVG or PNG");
-  plot_command->add_option("TRACE", plots->trace, "A trace, or a PyTorch memory snapshot")->required();
-  plot_command->add_option("--output", plots->outputs,
-                           "The picture, .svg or .png; may be given again (TRACE.svg here, unless told)");
-  plot_command
-      ->add_option("--by", plots->by,
-                   "What blocks on the device are told apart by; auto: tags if there are any")
-      ->check(CLI::IsMember({"auto", "size", "tag", "stream"}))
-      ->capture_default_str();
-  plot_command->add_option("--limit", plots->limit, "A line at this size, instead of the limit in the trace");
-  plot_command->add_option("--device", plots->device, "The device; the one with the most events unless told")
-      ->check(CLI::Range(0, 127));
-  plot_command->add_option("--width", plots->size.width, "Pixels")
-      ->check(CLI::Range(400, 10000))
-      ->capture_default_str();
-  plot_command->add_option("--height", plots->size.height, "Pixels")
-      ->check(CLI::Range(300, 10000))
-      ->capture_default_str();
-  plot_command->add_flag("--json", plots->json, "Print what the picture shows, as JSON");
-
-  auto converts = std::make_shared<ConvertOptions>();
   CLI::App* convert_command = app.add_subcommand(
       "convert",
       "Write a recorded run in the other format: a PyTorch memory snapshot, or a trace of Spillway's");
-  convert_command->add_option("IN", converts->from, "A trace, or a PyTorch memory snapshot")->required();
-  convert_command->add_option("OUT", converts->to, ".pickle: a snapshot; .zst: a trace")->required();
-  convert_command
-      ->add_option("--device", converts->device, "Of a snapshot; the one with the most events unless told")
-      ->check(CLI::Range(0, 127));
-
+  for (CLI::App* command : {plot_command, convert_command}) command->group("Look at what happened");
+  add_plot_options(*plot_command, *plots);
+  add_convert_options(*convert_command, *converts);
   return [=]() -> std::optional<int> {
     if (plot_command->parsed()) return finish("plot", plot(*plots));
     if (convert_command->parsed()) return finish("convert", convert(*converts));

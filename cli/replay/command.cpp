@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/replay/capacity_search.h"
@@ -252,7 +253,7 @@ int run_replay(const Options& options) {
   auto rows = replay_all(options);
   if (!rows.ok()) return complain("replay", rows.status());
   const std::string text = options.json ? to_json(rows.value()) : to_text(rows.value());
-  const Status written = options.output.empty() ? write_stdout(text) : write_file(options.output, text);
+  const Status written = write_answer(options.output, text);
   if (!written.ok()) return complain("replay", written);
   const bool out_of_memory = std::any_of(rows->begin(), rows->end(), [](const ReplayRow& row) {
     return row.run.ooms > 0 || (row.searched && !row.min_capacity_bytes);
@@ -260,62 +261,87 @@ int run_replay(const Options& options) {
   return out_of_memory ? 2 : 0;
 }
 
+void add_device_options(CLI::App& command, Options& options) {
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    return command.add_option(name, value, text)->group("What is run");
+  };
+  add("--capacity", options.capacity,
+      "Device memory: unlimited, a size (24GiB), a GPU (h100-80), a share of peak live (101%), or min: "
+      "search for "
+      "the smallest (exit code 2 where a trace runs out of memory)")
+      ->type_name("SIZE")
+      ->transform(name_of_gpu())
+      ->capture_default_str();
+  add("--repeat", options.repeats, "Run the trace this many times in a loop")
+      ->type_name("N")
+      ->check(whole(1, 1000000))
+      ->capture_default_str();
+  add("--allocator", options.allocator, "Spillway, or PyTorch's own without or with expandable segments")
+      ->type_name("NAME")
+      ->check(one_of({"spillway", "native", "expandable"}))
+      ->capture_default_str();
+  add("--completion", options.completion,
+      "When enqueued work completes: at once, or not before the host waits for it")
+      ->type_name("WHEN")
+      ->check(one_of({"instant", "run-ahead"}))
+      ->capture_default_str();
+  add("--profile", options.profile, "Spillway's option profile")
+      ->type_name("NAME")
+      ->check(one_of({"ordinary", "careful", "plain"}))
+      ->capture_default_str();
+  add("--device", options.device, "Device of the snapshot; the one with the most events unless told")
+      ->type_name("N")
+      ->check(whole(0, 1023));
+  command
+      .add_flag("--compare", options.compare,
+                "Spillway, native and expandable side by side, with --capacity min")
+      ->group("What is run");
+}
+
+void add_cost_options(CLI::App& command, Options& options) {
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    return command.add_option(name, value, text)->group("How it is counted");
+  };
+  add("--set-access-cost", options.set_access_cost,
+      "Reading of the published cost of cuMemSetAccess in virtual_driver_ns")
+      ->type_name("KIND")
+      ->check(one_of({"per-call", "per-mapping"}))
+      ->capture_default_str();
+  add("--costs", options.costs,
+      "Published run whose costs of calls make virtual_driver_ns: the cheap or the dear one")
+      ->type_name("KIND")
+      ->check(one_of({"cheap", "dear"}))
+      ->capture_default_str();
+  add("--jobs", options.jobs, "Replays at a time in a capacity search; one for each processor unless told")
+      ->type_name("N")
+      ->check(whole(1, 256));
+}
+
 }  // namespace
 
-std::function<int()> add_replay_command(CLI::App& app) {
+std::function<std::optional<int>()> add_replay_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "replay",
       "Run recorded memory traces through an allocator on a simulated device and report what it took");
+  command->group("Look at what happened");
   command
       ->add_option("TRACE", options->traces,
                    "Traces of Spillway's, or PyTorch memory snapshots (.pickle, .pickle.gz)")
       ->required();
-  command
-      ->add_option(
-          "--capacity", options->capacity,
-          "Device memory: unlimited, a size (24GiB), a share of peak live (101%), or min: search for the "
-          "smallest (exit code 2 where a trace runs out of memory)")
-      ->capture_default_str();
-  command->add_option("--repeat", options->repeats, "Run the trace this many times in a loop")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  command
-      ->add_option("--allocator", options->allocator,
-                   "Spillway, or PyTorch's own without or with expandable segments")
-      ->check(CLI::IsMember({"spillway", "native", "expandable"}))
-      ->capture_default_str();
-  command
-      ->add_option("--completion", options->completion,
-                   "When enqueued work completes: at once, or not before the host waits for it")
-      ->check(CLI::IsMember({"instant", "run-ahead"}))
-      ->capture_default_str();
-  command
-      ->add_option("--set-access-cost", options->set_access_cost,
-                   "Reading of the published cost of cuMemSetAccess in virtual_driver_ns")
-      ->check(CLI::IsMember({"per-call", "per-mapping"}))
-      ->capture_default_str();
-  command
-      ->add_option("--costs", options->costs,
-                   "Published run whose costs of calls make virtual_driver_ns: the cheap or the dear one")
-      ->check(CLI::IsMember({"cheap", "dear"}))
-      ->capture_default_str();
-  command->add_option("--profile", options->profile, "Spillway's option profile")
-      ->check(CLI::IsMember({"ordinary", "careful", "plain"}))
-      ->capture_default_str();
-  command
-      ->add_option("--device", options->device,
-                   "Device of the snapshot; the one with the most events unless told")
-      ->check(CLI::Range(0, 1023));
-  command
-      ->add_option("--jobs", options->jobs,
-                   "Replays at a time in a capacity search; one for each processor unless told")
-      ->check(CLI::Range(1, 256));
-  command->add_option("--output", options->output, "Write the answer to this file instead of stdout");
-  command->add_flag("--compare", options->compare,
-                    "Spillway, native and expandable side by side, with --capacity min");
-  command->add_flag("--json", options->json, "An array with one object for each trace");
-  return [options] { return run_replay(*options); };
+  add_device_options(*command, *options);
+  add_cost_options(*command, *options);
+  command->add_option("--output", options->output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE")
+      ->group("Answer");
+  command->add_flag("--json", options->json, "An array with one object for each trace")->group("Answer");
+  set_examples(*command,
+               {{"What would the smallest device be?", "spillway replay step.pickle --capacity min"},
+                {"Beside PyTorch's own allocators", "spillway replay step.pickle --compare"}});
+  return [options, command]() -> std::optional<int> {
+    if (!command->parsed()) return std::nullopt;
+    return run_replay(*options);
+  };
 }
 
 }  // namespace spillway

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/report/diff.h"
@@ -25,6 +28,7 @@ struct ReportChoices {
   std::vector<std::string> files;
   std::string html;
   std::string perfetto;
+  std::string output;
   std::string fits;
   std::optional<int64_t> rank;
   size_t rows = 10;
@@ -36,6 +40,8 @@ struct ReportChoices {
 struct DiffChoices {
   std::string before, after;
   std::string max_peak;
+  std::string html;
+  std::string output;
   std::optional<double> max_ratio;
   std::string of = "reserved";
   size_t rows = 10;
@@ -58,22 +64,22 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::string check_size(const std::string& text) {
-  return parse_size(text) ? "" : "'" + text + "' is not a size; allowed: such as 512MiB, 1.5GiB";
-}
-
 // ---- report
 
 Status write_shared(const JobReport& job, const ReportChoices& choices, const std::optional<uint64_t>& fits) {
   if (!choices.html.empty()) {
     nlohmann::ordered_json page = page_json(job, fits);
     if (!choices.no_redact) redact_json(page);
-    if (Status status = write_file(choices.html, page_html(page)); !status.ok()) return status;
+    const std::string title =
+        job.is_one() ? "Memory of one process" : fmt::format("Memory of {} ranks", job.rows.size());
+    if (Status status = write_and_say(choices.html, page_html(page, "Spillway: " + title, SPILLWAY_VERSION));
+        !status.ok())
+      return status;
   }
   if (!choices.perfetto.empty() && job.shown) {
     nlohmann::ordered_json trace = perfetto_json(*job.shown);
     if (!choices.no_redact) redact_json(trace);
-    if (Status status = write_file(choices.perfetto, dump_json(trace, -1)); !status.ok()) return status;
+    if (Status status = write_and_say(choices.perfetto, dump_json(trace, -1)); !status.ok()) return status;
   }
   return {};
 }
@@ -105,7 +111,7 @@ int report(const ReportChoices& choices) {
   const std::optional<uint64_t> fits = parse_size(choices.fits);
   if (Status status = write_shared(job, choices, fits); !status.ok())
     return complain("report", status.text());
-  if (Status status = write_stdout(answer_of_report(job, choices, fits)); !status.ok())
+  if (Status status = write_answer(choices.output, answer_of_report(job, choices, fits)); !status.ok())
     return complain("report", status.text());
   if (!job.complaints.empty()) return 1;
   return fits_nowhere(job, fits) ? 2 : 0;
@@ -114,22 +120,37 @@ int report(const ReportChoices& choices) {
 void add_report_options(CLI::App* command, ReportChoices& choices) {
   command
       ->add_option("DUMP", choices.files,
-                   "Spillway dumps and PyTorch memory snapshots, of any number of ranks")
+                   "Spillway dumps and traces, and PyTorch memory snapshots, of any number of ranks")
       ->required();
-  command->add_option("--html", choices.html, "Write one self-contained page to this file");
-  command->add_option("--perfetto", choices.perfetto, "Write a trace for ui.perfetto.dev to this file");
+  command->add_option("--html", choices.html, "Write one self-contained page to this file")
+      ->type_name("FILE")
+      ->group("Answer");
+  command->add_option("--perfetto", choices.perfetto, "Write a trace for ui.perfetto.dev to this file")
+      ->type_name("FILE")
+      ->group("Answer");
   command
       ->add_option("--fits", choices.fits, "Say whether a request of this size would fit; exit code 2 if not")
-      ->check(check_size);
+      ->type_name("SIZE")
+      ->check(size_of_memory());
   command
       ->add_option("--rank", choices.rank,
                    "The rank to report in full; else the one with the highest reserved peak")
-      ->check(CLI::NonNegativeNumber);
+      ->type_name("N")
+      ->check(whole(0, INT64_MAX));
   command->add_option("--rows", choices.rows, "Of call sites, pools, streams and outliers, at most")
-      ->check(CLI::Range(1, 1'000'000));
-  command->add_flag("--redact", choices.redact, "No folders, host names and user names on stdout either");
-  command->add_flag("--no-redact", choices.no_redact, "Keep them in the files of --html and --perfetto");
-  command->add_flag("--json", choices.json, "JSON instead of text");
+      ->type_name("N")
+      ->check(whole(1, 1'000'000));
+  command->add_flag("--redact", choices.redact, "No folders, host names and user names on stdout either")
+      ->group("Answer");
+  command->add_flag("--no-redact", choices.no_redact, "Keep them in the files of --html and --perfetto")
+      ->group("Answer");
+  command->add_option("--output", choices.output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE")
+      ->group("Answer");
+  command->add_flag("--json", choices.json, "JSON instead of text")->group("Answer");
+  set_examples(*command,
+               {{"Which lines held the memory when it ran out?", "spillway report oom.json --html oom.html"},
+                {"All ranks of a job, the third in full", "spillway report rank*.pickle --rank 3"}});
 }
 
 // ---- diff
@@ -155,6 +176,13 @@ int diff(const DiffChoices& choices) {
   const Diff changed = diff_of(before.value(), after.value());
   const std::vector<std::string> broken =
       exceeded(changed, {parse_size(choices.max_peak), choices.max_ratio, choices.of == "live"});
+  if (!choices.html.empty()) {
+    nlohmann::ordered_json page = change_page_json(before.value(), after.value(), changed, broken);
+    redact_json(page);
+    const std::string html = page_html(page, "Spillway: what changed", SPILLWAY_VERSION);
+    if (Status status = write_and_say(choices.html, html); !status.ok())
+      return complain("diff", status.text());
+  }
   std::string text;
   if (choices.json) {
     nlohmann::ordered_json out = diff_json(changed, broken);
@@ -164,28 +192,47 @@ int diff(const DiffChoices& choices) {
     text = printable(diff_text(changed, broken, choices.rows));
     if (choices.redact) text = redact_text(text, this_machine());
   }
-  if (Status status = write_stdout(text); !status.ok()) return complain("diff", status.text());
+  if (Status status = write_answer(choices.output, text); !status.ok())
+    return complain("diff", status.text());
   return broken.empty() ? 0 : 2;
 }
 
 void add_diff_options(CLI::App* command, DiffChoices& choices) {
-  command->add_option("BEFORE", choices.before, "A Spillway dump or a PyTorch memory snapshot")->required();
+  command->add_option("BEFORE", choices.before, "A Spillway dump or trace, or a PyTorch memory snapshot")
+      ->required();
   command->add_option("AFTER", choices.after, "Another one")->required();
   command
-      ->add_option("--max-peak", choices.max_peak,
-                   "Exit code 2 where the second file's peak is above this size")
-      ->check(check_size);
+      ->add_option(
+          "--max-peak", choices.max_peak,
+          "Exit code 2 where the second file's peak is above this size, or does not fit this GPU (h100-80)")
+      ->type_name("SIZE")
+      ->transform(name_of_gpu())
+      ->check(size_of_memory());
   command
       ->add_option(
           "--max-ratio", choices.max_ratio,
           "Exit code 2 where the second file's peak is above this share of the first one's, such as 1.02")
-      ->check(CLI::PositiveNumber);
+      ->type_name("RATIO")
+      ->check(number(1e-9, 1e9));
   command->add_option("--of", choices.of, "Which peak these bound")
-      ->check(CLI::IsMember({"reserved", "live"}));
+      ->type_name("PEAK")
+      ->check(one_of({"reserved", "live"}));
   command->add_option("--rows", choices.rows, "Of size classes and call sites, at most")
-      ->check(CLI::Range(1, 1'000'000));
-  command->add_flag("--redact", choices.redact, "No folders, host names and user names");
-  command->add_flag("--json", choices.json, "JSON instead of text");
+      ->type_name("N")
+      ->check(whole(1, 1'000'000));
+  command->add_flag("--redact", choices.redact, "No folders, host names and user names")->group("Answer");
+  command
+      ->add_option("--html", choices.html, "Write the flame graph of what changed to this file, as one page")
+      ->type_name("FILE")
+      ->group("Answer");
+  command->add_option("--output", choices.output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE")
+      ->group("Answer");
+  command->add_flag("--json", choices.json, "JSON instead of text")->group("Answer");
+  set_examples(
+      *command,
+      {{"What changed since yesterday's run?", "spillway diff yesterday.pickle today.pickle"},
+       {"In CI: no peak more than 2 % above main's", "spillway diff main.json pr.json --max-ratio 1.02"}});
 }
 
 }  // namespace
@@ -197,6 +244,7 @@ std::function<std::optional<int>()> add_report_commands(CLI::App& app) {
       app.add_subcommand("report", "Say where every byte is, from dumps and snapshots of all ranks");
   CLI::App* diffs =
       app.add_subcommand("diff", "Say what changed between two dumps or snapshots, and hold it to bounds");
+  for (CLI::App* command : {reports, diffs}) command->group("Look at what happened");
   add_report_options(reports, *report_choices);
   add_diff_options(diffs, *diff_choices);
   return [=]() -> std::optional<int> {

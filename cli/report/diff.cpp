@@ -32,8 +32,9 @@ std::vector<ChangedRow> changes(const std::vector<Row>& before, const std::vecto
 
 std::string row_text(char sign, const ChangedRow& row) {
   const char* direction = row.change() < 0 ? "-" : "+";
-  return fmt::format("{} {:>18} {:>18} {:>+18} {:>14}  {}\n", sign, row.before, row.after, row.change(),
-                     direction + format_size(static_cast<uint64_t>(std::abs(row.change()))), row.name);
+  const auto change = static_cast<uint64_t>(std::abs(row.change()));
+  return fmt::format("{} {:>18} {:>18} {:>18} {:>14}  {}\n", sign, grouped(row.before), grouped(row.after),
+                     direction + grouped(change), direction + format_size(change), row.name);
 }
 
 std::string rows_text(const char* title, const std::vector<ChangedRow>& rows, size_t most) {
@@ -75,8 +76,9 @@ Diff diff_of(const RankReport& before, const RankReport& after) {
   out.parts = {{"live", a.live, b.live},          {"rounding", a.rounding, b.rounding},
                {"pending", a.pending, b.pending}, {"inactive split", a.inactive_split, b.inactive_split},
                {"cached", a.cached, b.cached},    {"reserved", a.reserved(), b.reserved()}};
-  out.classes = changes(before.live().tables.classes, after.live().tables.classes,
-                        [](const ClassRow& row) { return "requests up to " + format_size(row.up_to_bytes); });
+  out.classes = changes(before.live().tables.classes, after.live().tables.classes, [](const ClassRow& row) {
+    return "requests up to " + format_bound(row.up_to_bytes);
+  });
   out.sites = changes(before.live().tables.sites, after.live().tables.sites,
                       [](const SiteRow& row) { return row.site; });
   return out;

@@ -149,7 +149,7 @@ void add_growing(const Counts& counts, bool is_site, Name name, std::vector<Grow
 
 std::string class_name(uint64_t up_to) {
   return up_to <= 512 ? std::string("up to 512 B")
-                      : fmt::format("{} to {}", format_size(up_to / 2), format_size(up_to));
+                      : fmt::format("{} to {}", format_bound(up_to / 2), format_bound(up_to));
 }
 
 }  // namespace

@@ -44,8 +44,9 @@ void History::find_start() {
         segment.expandable};
     for (const BlockView& block : segment.blocks) {
       if (block.state == BlockState::kInactive) continue;
-      blocks_[block.address] = {block.bytes, block.requested_bytes, segment.stream, block.site,
-                                block.state == BlockState::kPending};
+      blocks_[block.address] = {
+          block.bytes, block.requested_bytes, segment.stream, block.site, block.state == BlockState::kPending,
+          block.stack};
     }
   }
   const auto& events = view_->events;
@@ -163,7 +164,7 @@ bool History::allocate(size_t index) {
       known != known_bytes_.end() ? known->second : block_bytes(event.address, event.bytes);
   if (bytes > room(event.address) || event.bytes > bytes) return false;
   if (parts_.active() + bytes > kMostViewBytes) return false;
-  const Block block{bytes, event.bytes, event.stream, event.site, false};
+  const Block block{bytes, event.bytes, event.stream, event.site, false, event.stack};
   use(event.address, block, true);
   blocks_.emplace(event.address, block);
   return true;
@@ -330,8 +331,12 @@ void History::count(const Segment& segment, bool add) {
 std::vector<SegmentView> History::segments() const {
   std::vector<SegmentView> out;
   const auto view_of_block = [](uint64_t address, const Block& block) {
-    return BlockView{address, block.bytes, block.requested_bytes,
-                     block.pending ? BlockState::kPending : BlockState::kLive, block.site};
+    return BlockView{address,
+                     block.bytes,
+                     block.requested_bytes,
+                     block.pending ? BlockState::kPending : BlockState::kLive,
+                     block.site,
+                     block.stack};
   };
   if (!records_segments_) {
     for (const auto& [address, block] : blocks_)

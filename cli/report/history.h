@@ -44,6 +44,7 @@ class History {
     uint64_t stream = 0;
     uint32_t site = 0;
     bool pending = false;
+    uint32_t stack = 0;
   };
   const std::map<uint64_t, Block>& blocks() const { return blocks_; }
 

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <string_view>
 
+#include "cli/output.h"
+#include "cli/report/flame.h"
 #include "cli/report/json.h"
 #include "cli/report/page_assets.h"
 
@@ -62,29 +65,56 @@ std::string script_json(const Json& value) {
   return out;
 }
 
+// Both ways of looking at who holds the bytes.
+Json flames_json(const std::function<FlameNode(FlameBy)>& flame) {
+  Json out = Json::array();
+  for (const FlameBy by : {FlameBy::kStack, FlameBy::kModule}) {
+    Json one = Json::object();
+    one["title"] = by == FlameBy::kStack ? "by stack" : "by module";
+    one["tree"] = flame_json(flame(by));
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
 }  // namespace
 
 Json page_json(const JobReport& job, const std::optional<uint64_t>& fits) {
   Json out = report_json(job, fits);
   out["timelines"] = Json::array();
   out["maps"] = Json::array();
+  out["flames"] = Json::array();
   out["site_names"] = Json::array();
   if (!job.shown) return out;
   for (const Timeline& timeline : job.shown->timelines) out["timelines"].push_back(timeline_json(timeline));
   for (const Moment& moment : job.shown->moments) out["maps"].push_back(map_json(moment));
+  out["flames"] = flames_json([&](FlameBy by) { return flame_of(*job.shown, by); });
   out["site_names"] = job.shown->view.sites;
   return out;
 }
 
-std::string page_html(const Json& page) {
-  std::string out =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Spillway "
-      "report</title>\n";
+Json change_page_json(const RankReport& before, const RankReport& after, const Diff& diff,
+                      const std::vector<std::string>& exceeded) {
+  Json out = diff_json(diff, exceeded);
+  out["flames"] =
+      flames_json([&](FlameBy by) { return flame_of_change(flame_of(before, by), flame_of(after, by)); });
+  return out;
+}
+
+std::string page_html(const Json& page, const std::string& title, const std::string& version) {
+  const bool is_change = page.contains("exceeded");
+  std::string out = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n"
+      "<meta name=\"generator\" content=\"Spillway {}\">\n<title>{}</title>\n",
+      version, title);
   out += fmt::format("<style>\n{}\n{}\n</style>\n</head>\n", kDygraphCss, kPageCss);
-  out +=
-      fmt::format("<body>\n<script type=\"application/json\" id=\"report\">{}</script>\n", script_json(page));
-  out += fmt::format("<script>\n{}\n</script>\n<script>\n{}\n</script>\n</body>\n</html>\n", kDygraphJs,
-                     kPageJs);
+  out += fmt::format("<body data-made=\"{}\">\n", made_by(version));
+  out += fmt::format("<script type=\"application/json\" id=\"report\">{}</script>\n", script_json(page));
+  if (!is_change) out += fmt::format("<script>\n{}\n</script>\n", kDygraphJs);
+  out += fmt::format("<script>\n{}\n{}\n{}\n</script>\n</body>\n</html>\n", kSharedJs, kFlameJs,
+                     is_change ? kChangeJs : kPageJs);
   return out;
 }
 

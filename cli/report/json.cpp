@@ -130,7 +130,9 @@ Json rank_json(const RankReport& report, const std::optional<uint64_t>& fits) {
   const MemoryView& view = report.view;
   return {
       {"source", view.source},
-      {"format", view.is_snapshot ? "pytorch_snapshot" : "spillway_dump"},
+      {"format", view.is_snapshot ? "pytorch_snapshot"
+                 : view.is_trace  ? "spillway_trace"
+                                  : "spillway_dump"},
       {"rank", or_null(view.rank)},
       {"device", view.device},
       {"hardware", view.hardware},

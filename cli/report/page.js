@@ -1,70 +1,33 @@
 // Draws the report from its JSON. Every figure of a table is a figure of the JSON.
-"use strict";
 (() => {
-  const report = JSON.parse(document.getElementById("report").textContent);
   const shown = report.shown;
-  // Told apart by people who do not see all colours (Okabe and Ito).
-  const colours = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999",
-                   "#332288", "#bbbbbb"];
-  const stateColours = ["#0072b2", "#d55e00", "#dddddd"]; // live, pending, free
+  const stateColours = () => ["#0072b2", "#d55e00", getComputedStyle(body).getPropertyValue("--free")]; // live, pending, free
   const partNames = [["live_bytes", "live, as the program requested"], ["rounding_bytes", "+ rounding of it"],
                      ["pending_bytes", "+ freed, a stream is not done with it"],
                      ["inactive_split_bytes", "+ inactive split: free, segment in use"],
                      ["cached_bytes", "+ cached: free segments"], ["reserved_bytes", "= reserved"]];
 
-  function size(bytes) {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = 0;
-    while (bytes >= 1024 && unit < 4) {
-      bytes /= 1024;
-      ++unit;
-    }
-    return (unit === 0 ? bytes : bytes.toFixed(unit > 2 ? 3 : 1)) + " " + units[unit];
-  }
-
-  function add(parent, tag, text, attributes = {}) {
-    const made = document.createElement(tag);
-    if (text !== undefined) made.textContent = text;
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    parent.append(made);
-    return made;
-  }
-  const body = document.body;
-  const heading = (text) => add(body, "h2", text);
-
-  // Columns: [title, value of a row, is a number].
-  function table(rows, columns, total) {
-    const made = add(body, "table");
-    const head = add(made, "tr");
-    for (const [title, , number] of columns) add(head, "th", title, number ? {class: "number"} : {});
-    const line = (row, values) => {
-      for (let i = 0; i < columns.length; ++i)
-        add(row, "td", values[i], columns[i][2] ? {class: "number"} : {});
-    };
-    for (const row of rows) line(add(made, "tr"), columns.map(([, value]) => value(row)));
-    if (total) line(add(made, "tr", undefined, {class: "total"}), total);
-    return made;
-  }
-  const sum = (rows, name) => rows.reduce((all, row) => all + row[name], 0);
-
-  function list(texts) {
-    const made = add(body, "ul");
-    for (const text of texts) add(made, "li", text);
-  }
+  const byteAxis = {
+    axisLabelWidth: 70,
+    valueFormatter: size,
+    ticker: (least, most, pixels) => roundTicks(most, pixels / 40).filter((at) => at >= least).map((at) => ({v: at, label: tickText(at)})),
+  };
 
   // ---- The job
 
+  // All in the unit of the largest.
   function partsTable(columns) {
-    const made = add(body, "table", undefined, {id: "parts"});
+    const unit = unitOf(Math.max(...columns.map(([, parts]) => parts.reserved_bytes)));
+    const made = add(add(body, "div", undefined, {class: "scroll"}), "table", undefined, {id: "parts"});
     const head = add(made, "tr");
-    add(head, "th", "bytes");
+    add(head, "th", "");
     for (const [name] of columns) add(head, "th", name, {class: "number"});
     for (const [key, name] of partNames) {
       const row = add(made, "tr", undefined, key === "reserved_bytes" ? {class: "total"} : {});
       add(row, "td", name);
       for (const [moment, parts] of columns)
-        add(row, "td", parts[key].toLocaleString("en") + " (" + size(parts[key]) + ")",
-            {class: "number", "data-moment": moment, "data-part": key, "data-bytes": parts[key]});
+        add(row, "td", size(parts[key], unit), {class: "number", title: parts[key].toLocaleString("en") + " bytes",
+              "data-moment": moment, "data-part": key, "data-bytes": parts[key]});
     }
   }
 
@@ -81,7 +44,7 @@
     const div = add(body, "div", undefined, {style: "width:100%;height:200px"});
     new Dygraph(div, report.ranks.map((row, i) => [row.rank === null ? i : row.rank, row.reserved_peak_bytes]),
                 {labels: ["rank", "reserved peak"], drawPoints: true, strokeWidth: 0, pointSize: 2, includeZero: true,
-                 colors: [colours[0]], axes: {y: {axisLabelWidth: 80, axisLabelFormatter: size, valueFormatter: size}}});
+                 colors: [colours[0]], axes: {y: byteAxis}});
     heading(report.outliers.length === 0 ? "Outliers: none" : "Outliers");
     if (report.outliers.length > 0) {
       table(report.outliers.slice(0, 50).map((i) => report.ranks[i]),
@@ -89,7 +52,7 @@
              ["reserved peak", (row) => size(row.reserved_peak_bytes), true],
              ["live peak", (row) => size(row.live_peak_bytes), true],
              ["deviation", (row) => row.deviation.toFixed(1), true], ["OOMs", (row) => row.ooms, true],
-             ["file", (row) => row.source]]);
+             ["file", (row) => fileName(row.source)]]);
     }
     if (report.differences.length > 0) {
       heading("Configuration differs");
@@ -109,17 +72,10 @@
 
   // ---- The timeline
 
-  function selector(names, choose) {
-    const made = add(body, "select");
-    names.forEach((name, i) => add(made, "option", name, {value: i}));
-    made.addEventListener("change", () => choose(Number(made.value)));
-  }
-
   function timelines() {
     if (report.timelines.length === 0) return;
-    heading("Timeline");
-    selector(report.timelines.map((timeline) => timeline.title), (i) => draw(report.timelines[i]));
-    add(body, "span", " drag to zoom, double-click to see all, point to read", {class: "note"});
+    heading("Timeline", "What was reserved over time, in layers. Drag to zoom, double-click to see all, point to read.");
+    selector(body, report.timelines.map((timeline) => timeline.title), (i) => draw(report.timelines[i]));
     const div = add(body, "div", undefined, {id: "timeline"});
     const labels = add(body, "div", undefined, {id: "labels"});
     let graph = null;
@@ -139,7 +95,7 @@
             strokeWidth: 0.5,
             labelsDiv: labels,
             legend: "always",
-            axes: {y: {axisLabelWidth: 80, axisLabelFormatter: size, valueFormatter: size}},
+            axes: {y: byteAxis},
           });
     }
     draw(report.timelines[0]);
@@ -149,20 +105,34 @@
 
   function maps() {
     if (report.maps.every((map) => map.segments.length === 0)) return;
-    heading("Addresses");
-    selector(report.maps.map((map) => map.name), (i) => draw(report.maps[i]));
+    heading("Addresses", "Every block where it lies, segment after segment from left to right and line after line; a black " +
+                             "mark begins a segment. A segment is a range that the allocator has of the driver.");
+    const bar = add(body, "div", undefined, {class: "bar"});
+    selector(bar, report.maps.map((map) => map.name), (i) => draw(report.maps[i]));
     ["live", "freed, pending", "free"].forEach((name, state) => {
-      add(body, "span", undefined, {class: "swatch", style: "background:" + stateColours[state]});
-      add(body, "span", name);
+      add(bar, "span", undefined, {class: "swatch", style: "background:" + ["#0072b2", "#d55e00", "var(--free)"][state]});
+      add(bar, "span", name);
     });
+    const whole = add(bar, "span", "", {class: "note whole"});
+    const scale = add(body, "div", undefined, {id: "scale", class: "note"});
     const under = add(body, "div", undefined, {id: "under", class: "note"});
     const canvas = add(body, "canvas", undefined, {id: "map", width: 1100, height: 10});
     const lineHeight = 12;
     let rows = [];  // one for each block: [where it begins in all that is drawn, block, segment]
     let perLine = 1;
+    let drawn = null;
+
+    // A line's width in round parts.
+    function drawScale() {
+      scale.textContent = "";
+      for (const at of roundTicks(perLine, 4).slice(1))
+        add(scale, "span", tickText(at)).style.left = 100 * at / perLine + "%";
+      whole.textContent = "one line: " + size(perLine);
+    }
 
     // Segment after segment, as lines of text.
     function draw(map) {
+      drawn = map;
       rows = [];
       let total = 0;
       for (const segment of map.segments) {
@@ -174,11 +144,13 @@
       const lines = Math.min(60, Math.max(1, map.segments.length));
       perLine = Math.ceil(total / lines) || 1;
       canvas.height = lines * lineHeight;
+      drawScale();
+      const state = stateColours();
       const paint = canvas.getContext("2d");
       paint.clearRect(0, 0, canvas.width, canvas.height);
       let segment = null;
       for (const [begin, block, owner] of rows) {
-        paint.fillStyle = stateColours[block[2]];
+        paint.fillStyle = state[block[2]];
         for (let at = begin; at < begin + block[0];) {
           const line = Math.floor(at / perLine);
           const end = Math.min(begin + block[0], (line + 1) * perLine);
@@ -189,7 +161,7 @@
         }
         if (owner !== segment) {
           const line = Math.floor(begin / perLine);
-          paint.fillStyle = "#000";
+          paint.fillStyle = getComputedStyle(body).color;
           paint.fillRect((begin - line * perLine) / perLine * canvas.width, line * lineHeight, 1, lineHeight - 2);
           segment = owner;
         }
@@ -213,6 +185,7 @@
           "; segment " + segment.address + " of " + size(segment.bytes) + ", stream " + segment.stream;
     });
     draw(report.maps[0]);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(drawn));
   }
 
   // ---- One rank
@@ -220,7 +193,7 @@
   function deviceTable() {
     const device = shown.device_memory;
     if (device === null) return;
-    heading("The device");
+    heading("The device", "What of the device's memory is not the allocator's.");
     const rest = Math.max(0, device.total_bytes - device.reserved_bytes);
     const others = device.other_bytes === null ? null : Math.min(rest, device.other_bytes);
     const rows = others === null ? [["+ others and free (not told apart)", rest]]
@@ -239,7 +212,7 @@
 
   function holders(title, rows) {
     if (rows.length === 0) return;
-    heading(title);
+    heading(title, "Stranded: reserved and free here, where no other pool or stream takes it without a wait or a release.");
     table(rows, [["", (row) => row.name], ["segments", (row) => row.segments, true],
                  ["reserved", (row) => size(row.reserved_bytes), true], ["active", (row) => size(row.active_bytes), true],
                  ["stranded", (row) => size(row.stranded_bytes), true],
@@ -250,10 +223,10 @@
 
   function classes(rows, when) {
     if (rows.length === 0) return;
-    heading("By size of request, " + when);
+    heading("By size of request, " + when, "Live: what the program asked for. Rounding: what blocks have above that.");
     const total = sum(rows, "live_bytes");
     let running = 0;
-    table(rows, [["up to", (row) => size(row.up_to_bytes), true], ["blocks", (row) => row.blocks, true],
+    table(rows, [["up to", (row) => tickText(row.up_to_bytes), true], ["blocks", (row) => row.blocks, true],
                  ["live", (row) => size(row.live_bytes), true], ["rounding", (row) => size(row.rounding_bytes), true],
                  ["cumulative", (row) => size(running += row.live_bytes), true],
                  ["", () => (100 * running / (total || 1)).toFixed(1) + " %", true]],
@@ -262,7 +235,7 @@
 
   function sites(rows, when) {
     if (rows.length === 0) return;
-    heading("By call site, " + when);
+    heading("By call site, " + when, "The line of the program that allocated, not counting lines of libraries below it.");
     const most = rows.slice(0, 30);
     const rest = rows.slice(30);
     if (rest.length > 0)
@@ -274,10 +247,11 @@
 
   function rank() {
     if (shown === null) return;
-    heading((shown.rank === null ? "" : "Rank " + shown.rank + ", ") + "device " + shown.device +
-            (shown.hardware ? " (" + shown.hardware + ")" : "") + ": " + shown.source);
+    heading((shown.rank === null ? "Device " : "Rank " + shown.rank + ", device ") + shown.device +
+            (shown.hardware ? " (" + shown.hardware + ")" : ""), "From " + fileName(shown.source) + ".");
     list([...shown.verdict, ...shown.notes]);
     partsTable(shown.moments.map((moment) => [moment.name, moment.parts]));
+    flames(report.flames, false);
     timelines();
     maps();
     deviceTable();
@@ -288,7 +262,8 @@
     sites(live.sites, at(live));
     holders("By pool, " + at(shown.moments[0]), shown.moments[0].pools);
     holders("By stream, " + at(shown.moments[0]), shown.moments[0].streams);
-    heading("Fragmentation");
+    heading("Fragmentation", "The external index is the share of free bytes outside of the largest free range: 0, where one " +
+                                 "range has all.");
     const fragmentation = shown.fragmentation;
     add(body, "p", "External index " + fragmentation.external_index.toFixed(3) + ": of " +
                        size(fragmentation.free_bytes) + " free, the largest range has " +
@@ -300,7 +275,8 @@
            ["", (row) => row.most === null ? "unknown" : size(row.most), true]]);
     const tried = shown.rungs.filter((rung) => rung.hits > 0 || rung.time_ns > 0);
     if (tried.length > 0) {
-      heading("The ladder: what was tried when memory was short");
+      heading("The ladder: what was tried when memory was short",
+              "A request that its heap cannot serve goes from rung to rung, the dearer ones last.");
       table(tried, [["rung", (rung) => rung.name], ["served", (rung) => rung.hits, true],
                     ["ms", (rung) => (rung.time_ns / 1e6).toFixed(3), true]]);
     }
@@ -314,5 +290,5 @@
 
   job();
   rank();
-  body.dataset.drawn = "yes";
+  ending();
 })();

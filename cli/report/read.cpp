@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "cli/trace/file.h"
+#include "cli/trace/recording.h"
 
 namespace spillway {
 namespace {
@@ -38,19 +39,6 @@ bool only_calls(std::string_view function) {
   constexpr std::array<std::string_view, 5> kCallers = {"_call_impl", "_wrapped_call_impl", "__call__",
                                                         "decorate_context", "wrapper"};
   return std::find(kCallers.begin(), kCallers.end(), function) != kCallers.end();
-}
-
-// "MmBackward0" of "torch::autograd::generated::MmBackward0::apply(...)", "at::_ops::mm" of
-// "at::_ops::mm::call".
-std::string_view operator_of(std::string_view function) {
-  constexpr std::string_view kGenerated = "torch::autograd::generated::";
-  constexpr std::string_view kOperators = "at::_ops::";
-  if (begins(function, kGenerated)) {
-    const std::string_view rest = function.substr(kGenerated.size());
-    return rest.substr(0, rest.find("::"));
-  }
-  if (begins(function, kOperators)) return function.substr(0, function.find("::", kOperators.size()));
-  return {};
 }
 
 Status settle_one(SegmentView& segment) {
@@ -120,6 +108,28 @@ Status settle(std::vector<SegmentView>& segments) {
   return {};
 }
 
+namespace {
+
+// A trace file of Spillway's, as the snapshot that it converts to.
+Result<std::vector<MemoryView>> read_trace_views(const std::string& path) {
+  Result<Recording> recording = read_recording(path);
+  if (!recording.ok()) return recording.take_status();
+  Result<std::vector<MemoryView>> out = parse_memory_snapshot(to_snapshot(recording.value()));
+  if (!out.ok()) return Status(out.status().code(), fmt::format("{}: {}", path, out.status().text()));
+  for (MemoryView& view : out.value()) {
+    view.is_snapshot = false;
+    view.is_trace = true;
+    view.process_id = recording->process_id;
+    view.rank = recording->rank;
+    if (!recording->missing.empty()) view.notes.push_back(recording->missing + "; what is before is shown");
+    if (recording->dropped > 0)
+      view.notes.push_back(fmt::format("{} records were lost while the program ran", recording->dropped));
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<std::vector<MemoryView>> parse_views(const std::string& data) {
   const size_t first = data.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return Status::invalid_argument("empty");
@@ -130,6 +140,13 @@ Result<std::vector<MemoryView>> parse_views(const std::string& data) {
 Result<std::vector<MemoryView>> read_views(const std::string& path) {
   Result<std::string> data = read_file(path);
   if (!data.ok()) return data.take_status();
+  if (is_trace_file(data.value())) {
+    data.value().clear();
+    Result<std::vector<MemoryView>> traced = read_trace_views(path);
+    if (!traced.ok()) return traced;
+    for (MemoryView& view : traced.value()) view.source = path;
+    return traced;
+  }
   Result<std::vector<MemoryView>> out = parse_views(data.value());
   if (!out.ok()) return Status(out.status().code(), fmt::format("{}: {}", path, out.status().text()));
   for (MemoryView& view : out.value()) {

@@ -1,4 +1,5 @@
-// Files of memory, as views: Spillway dumps (JSON) and PyTorch memory snapshots (pickles), gzip'd or not.
+// Files of memory, as views: Spillway dumps (JSON), PyTorch memory snapshots (pickles), gzip'd or not, and
+// Spillway's traces.
 //
 // Nothing is believed: sizes are bounded, blocks must lie in their segments, and a file costs memory and time
 // in proportion to its length. Members that are not known are skipped, and those that are missing are absent.

@@ -83,6 +83,7 @@ class MemorySnapshotReader {
       }
       if (view.segments.empty() && view.events.empty()) continue;
       finish(view);
+      if (stacks_->size() > 1) view.stacks = stacks_;
       out.push_back(std::move(view));
     }
     if (!error_.ok()) return std::move(error_);
@@ -137,25 +138,41 @@ class MemorySnapshotReader {
 
   // ---- Stacks
 
-  uint32_t site_of(const PickleValue& frames, MemoryView& view) {
-    if (!frames.is_sequence() || document_.items(frames).empty()) return 0;
-    const auto [known, added] = sites_.try_emplace(frames.payload());
-    if (added) {
-      CallSite site;
-      const auto& stack = document_.items(frames);
-      if (!spend(stack.size())) return 0;
-      for (const PickleValue& value : stack) {
-        if (!value.is(Kind::kDict)) continue;
-        const Row frame(document_, value);
-        if (!spend(frame.size())) return 0;
-        site.add(frame.text("name"), frame.text("filename"), frame.integer("line", 0));
-      }
-      known->second = site.text();
+  struct Place {
+    std::string site;
+    uint32_t stack = 0;
+  };
+
+  Place place_of(const PickleValue& frames) {
+    CallSite site;
+    std::vector<uint32_t> numbers;
+    const auto& stack = document_.items(frames);
+    if (!spend(stack.size())) return {};
+    for (const PickleValue& value : stack) {
+      if (!value.is(Kind::kDict)) continue;
+      const Row frame(document_, value);
+      if (!spend(frame.size())) return {};
+      const std::string_view function = frame.text("name");
+      const std::string_view file = frame.text("filename");
+      const int64_t line = frame.integer("line", 0);
+      site.add(function, file, line);
+      if (file.ends_with(".py") || !operator_of(function).empty())
+        numbers.push_back(stacks_->frame(function, file, line));
     }
-    if (known->second.empty()) return 0;
-    const auto [number, is_new] = numbers_[view.device].try_emplace(known->second, view.sites.size());
-    if (is_new) view.sites.push_back(known->second);
-    return number->second;
+    return {site.text(), stacks_->stack(numbers)};
+  }
+
+  // Sets the site and the stack of a block or an event.
+  template <typename Allocated>
+  void set_place(const PickleValue& frames, MemoryView& view, Allocated& out) {
+    if (!frames.is_sequence() || document_.items(frames).empty()) return;
+    const auto [known, added] = places_.try_emplace(frames.payload());
+    if (added) known->second = place_of(frames);
+    out.stack = known->second.stack;
+    if (known->second.site.empty()) return;
+    const auto [number, is_new] = numbers_[view.device].try_emplace(known->second.site, view.sites.size());
+    if (is_new) view.sites.push_back(known->second.site);
+    out.site = number->second;
   }
 
   // ---- Segments
@@ -209,7 +226,7 @@ class MemorySnapshotReader {
       if (state == "active_allocated") out.state = BlockState::kLive;
       if (state == "active_pending_free" || state == "active_awaiting_free") out.state = BlockState::kPending;
       out.requested_bytes = static_cast<uint64_t>(std::max<int64_t>(0, row.integer("requested_size", size)));
-      if (out.state != BlockState::kInactive) out.site = site_of(row.find("frames"), view);
+      if (out.state != BlockState::kInactive) set_place(row.find("frames"), view, out);
       address = out.address + out.bytes;
       segment.blocks.push_back(out);
     });
@@ -261,7 +278,7 @@ class MemorySnapshotReader {
     out.bytes = static_cast<uint64_t>(size);
     out.stream = static_cast<uint64_t>(row.integer("stream", 0));
     out.time_us = time_of(row);
-    if (out.kind == Event::kAllocate) out.site = site_of(row.find("frames"), view);
+    if (out.kind == Event::kAllocate) set_place(row.find("frames"), view, out);
     view.events.push_back(out);
   }
 
@@ -286,7 +303,8 @@ class MemorySnapshotReader {
   uint64_t budget_;
   Status error_;
   std::map<int64_t, MemoryView> views_;
-  std::unordered_map<uint64_t, std::string> sites_;  // by the list of frames
+  std::unordered_map<uint64_t, Place> places_;  // by the list of frames
+  std::shared_ptr<Stacks> stacks_ = std::make_shared<Stacks>();
   std::map<int64_t, std::unordered_map<std::string, uint32_t>> numbers_;
 };
 

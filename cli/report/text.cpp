@@ -64,11 +64,12 @@ std::string moments_text(const RankReport& report) {
   out += "\n";
   for (const PartName& part : kParts) {
     out += fmt::format("{} {:<38}", part.sign, part.name);
-    for (const Moment& moment : report.moments) out += fmt::format("{:>20}", moment.parts.*part.bytes);
+    for (const Moment& moment : report.moments)
+      out += fmt::format("{:>20}", grouped(moment.parts.*part.bytes));
     out += "\n";
   }
   out += fmt::format("= {:<38}", "reserved");
-  for (const Moment& moment : report.moments) out += fmt::format("{:>20}", moment.parts.reserved());
+  for (const Moment& moment : report.moments) out += fmt::format("{:>20}", grouped(moment.parts.reserved()));
   return out + "\n";
 }
 
@@ -115,10 +116,10 @@ std::string classes_text(const std::vector<ClassRow>& classes, std::string_view 
     rounding += row.rounding_bytes;
     blocks += row.blocks;
     out += fmt::format("{} {:>12} {:>9} {:>18} {:>16} {:>18} {:>5.1f} %\n", sum == row.live_bytes ? ' ' : '+',
-                       format_size(row.up_to_bytes), row.blocks, row.live_bytes, row.rounding_bytes, sum,
-                       percent(sum, total));
+                       format_bound(row.up_to_bytes), row.blocks, grouped(row.live_bytes),
+                       grouped(row.rounding_bytes), grouped(sum), percent(sum, total));
   }
-  return out + fmt::format("= {:>12} {:>9} {:>18} {:>16}\n", "", blocks, sum, rounding);
+  return out + fmt::format("= {:>12} {:>9} {:>18} {:>16}\n", "", blocks, grouped(sum), grouped(rounding));
 }
 
 std::string sites_text(const std::vector<SiteRow>& sites, size_t most, std::string_view when) {
@@ -129,13 +130,14 @@ std::string sites_text(const std::vector<SiteRow>& sites, size_t most, std::stri
   uint64_t rest = total;
   for (size_t i = 0; i < std::min(most, sites.size()); ++i) {
     rest -= sites[i].live_bytes;
-    out += fmt::format("{} {:>18} {:>5.1f} % {:>8} blocks  {}\n", i == 0 ? ' ' : '+', sites[i].live_bytes,
-                       percent(sites[i].live_bytes, total), sites[i].blocks, shortened(sites[i].site));
+    out += fmt::format("{} {:>18} {:>5.1f} % {:>8} blocks  {}\n", i == 0 ? ' ' : '+',
+                       grouped(sites[i].live_bytes), percent(sites[i].live_bytes, total), sites[i].blocks,
+                       shortened(sites[i].site));
   }
   if (sites.size() > most)
-    out += fmt::format("+ {:>18} {:>5.1f} %           {} others\n", rest, percent(rest, total),
+    out += fmt::format("+ {:>18} {:>5.1f} %           {} others\n", grouped(rest), percent(rest, total),
                        sites.size() - most);
-  return out + fmt::format("= {:>18}\n", total);
+  return out + fmt::format("= {:>18}\n", grouped(total));
 }
 
 std::string holders_text(const std::vector<HolderRow>& rows, const char* title, size_t most) {
@@ -155,11 +157,12 @@ std::string holders_text(const std::vector<HolderRow>& rows, const char* title, 
       continue;
     }
     out += fmt::format("{} {:<22} {:>18} {:>18} {:>18} {:>18}\n", i == 0 ? ' ' : '+', row.name,
-                       row.reserved_bytes, row.active_bytes, row.stranded_bytes(), row.largest_free_bytes);
+                       grouped(row.reserved_bytes), grouped(row.active_bytes), grouped(row.stranded_bytes()),
+                       grouped(row.largest_free_bytes));
   }
   const auto sum = [&](char sign, const std::string& name, const HolderRow& row) {
-    return fmt::format("{} {:<22} {:>18} {:>18} {:>18}\n", sign, name, row.reserved_bytes, row.active_bytes,
-                       row.stranded_bytes());
+    return fmt::format("{} {:<22} {:>18} {:>18} {:>18}\n", sign, name, grouped(row.reserved_bytes),
+                       grouped(row.active_bytes), grouped(row.stranded_bytes()));
   };
   if (rows.size() > most) out += sum('+', fmt::format("{} others", rows.size() - most), rest);
   return out + sum('=', "", total);
@@ -277,13 +280,14 @@ std::string rank_text(const RankReport& report, const TextOptions& options, bool
 // ---- Ranks
 
 std::string row_text(const RankRow& row) {
-  return fmt::format("  {:<20} {:>18} {:>18} {:>10.1f} {:>6}  {}\n", row.label, row.reserved_peak_bytes,
-                     row.live_peak_bytes, row.deviation, row.ooms, row.source);
+  return fmt::format("  {:<20} {:>18} {:>18} {:>10.1f} {:>6}  {}\n", row.label,
+                     grouped(row.reserved_peak_bytes), grouped(row.live_peak_bytes), row.deviation, row.ooms,
+                     row.source);
 }
 
 std::string spread_text(const char* name, const Spread& spread) {
-  return fmt::format("  {:<16} {:>18} {:>18} {:>18} {:>18} {:>10.3f}\n", name, spread.least, spread.median,
-                     spread.mean, spread.most, spread.imbalance());
+  return fmt::format("  {:<16} {:>18} {:>18} {:>18} {:>18} {:>10.3f}\n", name, grouped(spread.least),
+                     grouped(spread.median), grouped(spread.mean), grouped(spread.most), spread.imbalance());
 }
 
 std::string list_text(const std::vector<std::string>& names) {
@@ -325,7 +329,7 @@ std::string job_text(const JobReport& job, const TextOptions& options) {
 }  // namespace
 
 std::string sum_line(char sign, std::string_view what, uint64_t bytes) {
-  return fmt::format("{} {:<38}{:>20} {:>14}\n", sign, what, bytes, format_size(bytes));
+  return fmt::format("{} {:<38}{:>20} {:>14}\n", sign, what, grouped(bytes), format_size(bytes));
 }
 
 FitsAnswer answer_of(uint64_t request, const std::optional<uint64_t>& most) {

@@ -21,8 +21,8 @@ size_t class_of(uint64_t bytes) {
 
 std::vector<std::string> class_names() {
   std::vector<std::string> out;
-  for (const uint64_t bound : kClassBounds) out.push_back("up to " + format_size(bound));
-  out.push_back("above " + format_size(kClassBounds[kClasses - 2]));
+  for (const uint64_t bound : kClassBounds) out.push_back("up to " + format_bound(bound));
+  out.push_back("above " + format_bound(kClassBounds[kClasses - 2]));
   return out;
 }
 

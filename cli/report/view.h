@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cli/report/stacks.h"
 
 namespace spillway {
 
@@ -31,7 +34,8 @@ struct BlockView {
   uint64_t bytes = 0;
   uint64_t requested_bytes = 0;  // 0 where inactive
   BlockState state = BlockState::kInactive;
-  uint32_t site = 0;  // index into MemoryView::sites
+  uint32_t site = 0;   // index into MemoryView::sites
+  uint32_t stack = 0;  // of MemoryView::stacks
 };
 
 struct SegmentView {
@@ -61,6 +65,7 @@ struct MemoryEvent {
   uint64_t bytes = 0;    // of a block: as requested
   uint64_t stream = 0;
   int64_t time_us = 0;  // 0: the file has no times
+  uint32_t stack = 0;   // of MemoryView::stacks
 };
 
 // Holds what the program said about its own time.
@@ -107,6 +112,7 @@ struct TierView {
 struct MemoryView {
   std::string source;           // the file
   bool is_snapshot = false;     // PyTorch's; else a Spillway dump
+  bool is_trace = false;        // or a Spillway trace
   std::optional<int64_t> rank;  // in the job
   int64_t device = 0;
   int64_t process_id = 0;
@@ -135,6 +141,7 @@ struct MemoryView {
   std::vector<ClimbView> climbs;  // oldest first
   std::vector<SegmentView> segments;
   std::vector<std::string> sites = {"unknown"};  // where blocks were allocated; the first is no place
+  std::shared_ptr<const Stacks> stacks;          // null: none were recorded
   std::vector<MemoryEvent> events;               // those that led to `segments`
   std::vector<Mark> marks;
   std::vector<std::string> notes;  // what the file does not say, or says twice

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/help/values.h"
 #include "cli/output.h"
 #include "cli/size.h"
 #include "cli/tiers/device.h"
@@ -25,6 +26,7 @@ using Json = nlohmann::ordered_json;
 struct TiersOptions {
   std::string directory;
   std::string bytes = "1GiB";
+  std::string output;
   int device = 0;
   bool tune = false;
   bool json = false;
@@ -79,8 +81,8 @@ std::string disk_text(const Json& disk) {
   return text;
 }
 
-int answer(const Json& json, const std::string& text, bool as_json) {
-  const Status status = write_stdout(as_json ? json.dump(2) + "\n" : text);
+int answer(const Json& json, const std::string& text, const TiersOptions& asked) {
+  const Status status = write_answer(asked.output, asked.json ? json.dump(2) + "\n" : text);
   return status.ok() ? 0 : complain(status);
 }
 
@@ -89,14 +91,17 @@ int run_tiers(const TiersOptions& asked, uint64_t bytes) {
   if (!device_part.ok()) return complain(device_part.status());
   Result<Json> disk_part = disk(asked, bytes, asked.tune ? 1 : SPW_TUNE_UNKNOWN);
   if (!disk_part.ok()) return complain(disk_part.status());
-  const Json json{{"device", device_part.value()}, {"host", host_facts()}, {"disk", disk_part.value()}};
+  const Json json{{"schema_version", 1},
+                  {"device", device_part.value()},
+                  {"host", host_facts()},
+                  {"disk", disk_part.value()}};
   const std::string text =
       device_text(json["device"]) + host_text(json["host"]) + disk_text(json["disk"]) +
       (asked.tune ? fmt::format("        best here: SPILLWAY_CONF=spill_block:{}KiB,spill_depth:{}\n",
                                 json["disk"]["block_bytes"].get<uint64_t>() >> 10,
                                 json["disk"]["depth"].get<uint64_t>())
                   : std::string());
-  return answer(json, text, asked.json);
+  return answer(json, text, asked);
 }
 
 int run_bench(const TiersOptions& asked, uint64_t bytes) {
@@ -108,17 +113,25 @@ int run_bench(const TiersOptions& asked, uint64_t bytes) {
   if (!device_part.ok()) return complain(device_part.status());
   Result<Json> disk_part = disk(asked, bytes, 0);
   if (!disk_part.ok()) return complain(disk_part.status());
-  const Json json{{"device", device_part.value()}, {"disk", disk_part.value()}};
-  return answer(json, bench_text(json["device"]) + disk_text(json["disk"]), asked.json);
+  const Json json{{"schema_version", 1}, {"device", device_part.value()}, {"disk", disk_part.value()}};
+  return answer(json, bench_text(json["device"]) + disk_text(json["disk"]), asked);
 }
 
 CLI::App* add(CLI::App& app, const char* name, const char* help, TiersOptions& asked) {
   CLI::App* command = app.add_subcommand(name, help);
-  command->add_option("--dir", asked.directory,
-                      "directory of the disk; else spill_dir, else the temporary one");
-  command->add_option("--bytes", asked.bytes, "how much is written and read")->capture_default_str();
-  command->add_option("--device", asked.device, "number of the device")->capture_default_str();
+  command->add_option("--dir", asked.directory, "Folder on the disk; else spill_dir, else the temporary one")
+      ->type_name("FOLDER");
+  command->add_option("--bytes", asked.bytes, "How much is written and read")
+      ->type_name("SIZE")
+      ->check(size_of_memory())
+      ->capture_default_str();
+  command->add_option("--device", asked.device, "Number of the device")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--output", asked.output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE");
   command->add_flag("--json", asked.json, "JSON instead of text");
+  command->group("Watch a machine");
   return command;
 }
 
@@ -126,11 +139,16 @@ CLI::App* add(CLI::App& app, const char* name, const char* help, TiersOptions& a
 
 std::function<std::optional<int>()> add_tiers_commands(CLI::App& app) {
   auto asked = std::make_shared<TiersOptions>();
-  CLI::App* tiers = add(app, "tiers", "what memory there is below the device, and how fast it is", *asked);
+  CLI::App* tiers =
+      add(app, "tiers", "Say what memory there is below the device, and how fast it is", *asked);
   tiers->add_flag("--tune", asked->tune,
-                  "find the best block size and depth for the disk again (some seconds)");
+                  "Find the best block size and depth for the disk again (some seconds)");
   CLI::App* bench = add(app, "bench-tiers",
-                        "measure evicting and restoring a region, beside plain copies and the disk", *asked);
+                        "Measure evicting and restoring a region, beside plain copies and the disk", *asked);
+  set_examples(*tiers, {{"How fast are host memory and disk?", "spillway tiers"},
+                        {"Of another disk, tuned", "spillway tiers --dir /mnt/nvme --tune"}});
+  set_examples(*bench, {{"What would spilling 8 GiB cost?", "spillway bench-tiers --bytes 8GiB"},
+                        {"To another disk", "spillway bench-tiers --dir /mnt/nvme"}});
   return [=]() -> std::optional<int> {
     if (!tiers->parsed() && !bench->parsed()) return std::nullopt;
     const std::optional<uint64_t> bytes = parse_size(asked->bytes);

@@ -4,24 +4,27 @@
 #include <langinfo.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <termios.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "cli/help/values.h"
 #include "cli/output.h"
+#include "cli/terminal.h"
 #include "cli/top/json.h"
+#include "cli/top/screen.h"
 #include "cli/top/view.h"
 #include "driver/status.h"
 #include "stats/live_reader.h"
@@ -51,38 +54,8 @@ LiveListing look(const TopOptions& asked) {
   return listing;
 }
 
-struct ScreenSize {
-  size_t columns = 80;
-  size_t rows = 24;
-};
-
-// Returns what the terminal says; where it says nothing, COLUMNS, or 80.
-ScreenSize screen_size() {
-  ScreenSize size;
-  winsize found{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &found) == 0 && found.ws_col > 0) {
-    size.columns = found.ws_col;
-    size.rows = std::max<size_t>(found.ws_row, 1);
-  } else if (const char* columns = std::getenv("COLUMNS"); columns != nullptr) {
-    const long wanted = std::strtol(columns, nullptr, 10);
-    if (wanted > 0 && wanted < 10000) size.columns = static_cast<size_t>(wanted);
-  }
-  return size;
-}
-
-bool is_terminal() {
-  const char* kind = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
-}
-
-// NO_COLOR: no-color.org.
 TopStyle style_of(const ScreenSize& size) {
-  const char* no_colour = std::getenv("NO_COLOR");
-  TopStyle style;
-  style.columns = size.columns;
-  style.has_colour = is_terminal() && (no_colour == nullptr || *no_colour == '\0');
-  style.has_unicode = std::string_view(nl_langinfo(CODESET)) == "UTF-8";
-  return style;
+  return {size.columns, has_colours(), std::string_view(nl_langinfo(CODESET)) == "UTF-8"};
 }
 
 int show_once(const TopOptions& asked) {
@@ -129,31 +102,80 @@ class Terminal {
   bool has_keys_ = false;
 };
 
-Status draw(const TopOptions& asked) {
+Status draw(const TopScreen& screen, const LiveListing& listing) {
   const ScreenSize size = screen_size();
-  std::vector<std::string> lines = top_lines(look(asked), now_ns(), style_of(size));
-  lines.front() += "  q: quit";
-  if (lines.size() > size.rows) {
-    const size_t more = lines.size() - size.rows + 1;
-    lines.resize(size.rows - 1);
-    lines.push_back(fmt::format("{} more lines: spillway top --once", more));
-  }
+  const std::vector<std::string> lines = screen_lines(screen, listing, now_ns(), style_of(size), size.rows);
   std::string text = "\x1b[H";
   for (size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : "\r\n") + lines[i] + "\x1b[K";
   return write_stdout(text + "\x1b[J");
 }
 
-// Waits for the next look. False where the user is done.
-bool wait_for_next(const TopOptions& asked, int signals, bool has_keys) {
+// What came of the keyboard, key by key: an arrow is three letters.
+std::vector<std::string> keys_of(std::string_view read) {
+  std::vector<std::string> out;
+  while (!read.empty()) {
+    const bool is_sequence = read.size() >= 3 && read[0] == '\x1b' && (read[1] == '[' || read[1] == 'O');
+    out.emplace_back(read.substr(0, is_sequence ? 3 : 1));
+    read.remove_prefix(out.back().size());
+  }
+  return out;
+}
+
+// The process that was asked about, if it is still the same one.
+void end_process(TopScreen& screen, const LiveListing& listing) {
+  const pid_t pid = std::exchange(screen.asked_about, 0);
+  for (const LiveReading& page : listing.pages) {
+    if (page.process.pid != pid) continue;
+    const Result<LiveReading> now = read_live_page(page.path);
+    const bool is_there =
+        now.ok() && (now.value().life == LiveLife::kRunning || now.value().life == LiveLife::kStopped);
+    screen.message = is_there && kill(pid, SIGTERM) == 0
+                         ? fmt::format("process {} was told to end", pid)
+                         : fmt::format("process {} was not ended: {}", pid,
+                                       is_there ? std::strerror(errno) : "it is not there any more");
+  }
+}
+
+struct Waited {
+  bool is_done = false;
+  bool is_key = false;  // what is shown is shown again at once, without a new look
+};
+
+Waited take_keys(TopScreen& screen, const LiveListing& listing) {
+  std::array<char, 64> read_now{};
+  const ssize_t count = read(STDIN_FILENO, read_now.data(), read_now.size());
+  if (count <= 0) return {true};
+  for (const std::string& key : keys_of({read_now.data(), static_cast<size_t>(count)})) {
+    const TopKey what = press(screen, key, listing);
+    if (what == TopKey::kQuit) return {true};
+    if (what == TopKey::kEnd) end_process(screen, listing);
+  }
+  return {false, true};
+}
+
+// Waits for a key, a signal, or the time of the next look.
+Waited wait_for_next(const TopOptions& asked, int signals, bool has_keys, TopScreen& screen,
+                     const LiveListing& listing) {
   std::array<pollfd, 2> waits{pollfd{signals, POLLIN, 0}, pollfd{has_keys ? STDIN_FILENO : -1, POLLIN, 0}};
-  if (poll(waits.data(), waits.size(), static_cast<int>(asked.interval_s * 1000)) <= 0) return true;
+  if (poll(waits.data(), waits.size(), static_cast<int>(asked.interval_s * 1000)) <= 0) return {};
   if (waits[0].revents != 0) {
     signalfd_siginfo signal{};
     const bool is_read = read(signals, &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal);
-    return is_read && signal.ssi_signo == SIGWINCH;
+    return {!is_read || signal.ssi_signo != SIGWINCH};
   }
-  char key = 'q';
-  return read(STDIN_FILENO, &key, 1) == 1 && key != 'q';
+  return take_keys(screen, listing);
+}
+
+Status show_on_terminal(const TopOptions& asked, int signals) {
+  const Terminal terminal;
+  TopScreen screen;
+  LiveListing listing = look(asked);
+  while (true) {
+    if (Status status = draw(screen, listing); !status.ok()) return status;
+    const Waited waited = wait_for_next(asked, signals, terminal.has_keys(), screen, listing);
+    if (waited.is_done) return {};
+    if (!waited.is_key) listing = look(asked);
+  }
 }
 
 int show_until_done(const TopOptions& asked) {
@@ -163,13 +185,7 @@ int show_until_done(const TopOptions& asked) {
   sigprocmask(SIG_BLOCK, &told, nullptr);
   const int signals = signalfd(-1, &told, SFD_CLOEXEC);
   if (signals < 0) return complain(Status::io("no signals can be received"));
-  Status status;
-  {
-    const Terminal terminal;
-    do {
-      status = draw(asked);
-    } while (status.ok() && wait_for_next(asked, signals, terminal.has_keys()));
-  }
+  const Status status = show_on_terminal(asked, signals);
   close(signals);
   return status.ok() ? 0 : complain(status);
 }
@@ -178,14 +194,20 @@ int show_until_done(const TopOptions& asked) {
 
 std::function<std::optional<int>()> add_top_command(CLI::App& app) {
   auto asked = std::make_shared<TopOptions>();
-  CLI::App* command = app.add_subcommand("top", "what every Spillway process of the machine holds, live");
-  command->add_option("pid", asked->pid, "only this process")->check(CLI::PositiveNumber);
-  command->add_option("--dir", asked->directory, "where live pages are, if programs were told live_dir");
-  command->add_option("--interval", asked->interval_s, "seconds from one look to the next")
-      ->check(CLI::Range(0.1, 3600.0))
+  CLI::App* command =
+      app.add_subcommand("top", "Show what every Spillway process of the machine holds, live");
+  command->group("Watch a machine");
+  command->add_option("PID", asked->pid, "Only this process")->check(whole(1, INT32_MAX));
+  command->add_option("--dir", asked->directory, "Where live pages are, if programs were told live_dir")
+      ->type_name("FOLDER");
+  command->add_option("--interval", asked->interval_s, "Seconds from one look to the next")
+      ->type_name("SECONDS")
+      ->check(number(0.1, 3600))
       ->capture_default_str();
-  command->add_flag("--once", asked->once, "print and end; also where the output is no terminal");
+  command->add_flag("--once", asked->once, "Print and end; also where the output is no terminal");
   command->add_flag("--json", asked->json, "JSON instead of text; implies --once");
+  set_examples(*command, {{"Watch all processes; h tells the keys", "spillway top"},
+                          {"For a script", "spillway top --json"}});
   return [=]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     std::setlocale(LC_CTYPE, "");

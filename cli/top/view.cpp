@@ -13,9 +13,6 @@ namespace {
 
 constexpr double kNsPerSecond = 1e9;
 
-enum class Colour : uint8_t { kNone, kBold, kDim, kGreen, kYellow, kBlue, kRed };
-constexpr std::array<const char*, 7> kCodes{"", "1", "2", "32", "33", "34", "31"};
-
 // Figures of a page may be anything, so arithmetic on them is in doubles.
 double number(int64_t value) {
   return static_cast<double>(value);
@@ -71,101 +68,28 @@ std::vector<RungFigures> rungs_of(const LiveReading& page, const LiveRow& row) {
   return out;
 }
 
-// Lines of items that are kept whole where they fit: the next begins a line where it does not.
-class Screen {
- public:
-  explicit Screen(const TopStyle& style) : style_(style) {
-    style_.columns = std::max(style_.columns, TopStyle::kNarrowest);
-  }
-
-  void line() {
-    lines_.emplace_back();
-    used_ = 0;
-  }
-  // Appends an item of one-column characters, two blanks after the one before.
-  void item(std::string_view text, Colour colour = Colour::kNone) {
-    const std::string shown(text.substr(0, style_.columns - kIndent));
-    if (used_ > 0 && used_ + 2 + shown.size() > style_.columns) {
-      line();
-      raw(std::string(kIndent, ' '), kIndent, Colour::kNone);
-    } else if (used_ > kIndent) {
-      raw("  ", 2, Colour::kNone);
-    }
-    raw(shown, shown.size(), colour);
-  }
-  // Lines of its own, as many as the text takes.
-  void paragraph(std::string_view text, Colour colour) {
-    while (!text.empty()) {
-      line();
-      const std::string shown(text.substr(0, style_.columns));
-      raw(shown, shown.size(), colour);
-      text.remove_prefix(shown.size());
-    }
-  }
-  void indent() { raw(std::string(kIndent, ' '), kIndent, Colour::kNone); }
-  // Parts of a whole, each a share of it and how it looks.
-  struct Part {
-    double share;
-    const char* block;
-    const char* letter;
-    Colour colour;
-  };
-  void bar(const std::vector<Part>& parts) {
-    const size_t width = std::min<size_t>(style_.columns - kIndent - 2, 72);
-    raw("[", 1, Colour::kNone);
-    size_t drawn = 0;
-    double until = 0;
-    for (const Part& part : parts) {
-      until += std::isfinite(part.share) ? std::clamp(part.share, 0.0, 1.0) : 0;
-      const auto end = static_cast<size_t>(std::lround(std::min(until, 1.0) * static_cast<double>(width)));
-      std::string text;
-      const size_t columns = end - std::min(drawn, end);
-      for (size_t i = 0; i < columns; ++i) text += style_.has_unicode ? part.block : part.letter;
-      raw(text, columns, part.colour);
-      drawn = std::max(drawn, end);
-    }
-    raw(std::string(width - drawn, ' ') + "]", width - drawn + 1, Colour::kNone);
-  }
-  std::vector<std::string> take() { return std::move(lines_); }
-
- private:
-  static constexpr size_t kIndent = 2;
-
-  void raw(const std::string& text, size_t columns, Colour colour) {
-    if (columns == 0) return;
-    const bool is_plain = !style_.has_colour || colour == Colour::kNone;
-    lines_.back() +=
-        is_plain ? text : fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<size_t>(colour)], text);
-    used_ += columns;
-  }
-
-  TopStyle style_;
-  std::vector<std::string> lines_;
-  size_t used_ = 0;
-};
-
-void add_process(Screen& screen, const LiveReading& page, int64_t now_ns) {
+void add_process(TopLines& screen, const LiveReading& page, int64_t now_ns) {
   screen.line();
-  screen.item(fmt::format("PID {}", page.process.pid), Colour::kBold);
-  screen.item(page.program, Colour::kBold);
+  screen.item(fmt::format("PID {}", page.process.pid), TopColour::kBold);
+  screen.item(page.program, TopColour::kBold);
   screen.item(fmt::format("rank {}", page.rank));
   const bool is_running = page.life == LiveLife::kRunning;
-  screen.item(life_name(page.life), is_running                      ? Colour::kGreen
-                                    : page.life == LiveLife::kEnded ? Colour::kRed
-                                                                    : Colour::kYellow);
+  screen.item(life_name(page.life), is_running                      ? TopColour::kGreen
+                                    : page.life == LiveLife::kEnded ? TopColour::kRed
+                                                                    : TopColour::kYellow);
   // A process that runs writes every interval; one that was replaced by another program does not.
   const double age = (number(now_ns) - number(page.written_ns)) / kNsPerSecond;
   if (!is_running || age > 3 + 3 * static_cast<double>(page.interval_ns) / kNsPerSecond) {
-    screen.item(fmt::format("as of {} ago", age_text(age)), Colour::kYellow);
+    screen.item(fmt::format("as of {} ago", age_text(age)), TopColour::kYellow);
   }
 }
 
-void add_memory(Screen& screen, const LiveDevice& device) {
+void add_memory(TopLines& screen, const LiveDevice& device) {
   const spw_stats& stats = device.stats;
   const auto total = static_cast<double>(device.total_bytes);
   screen.line();
   screen.indent();
-  screen.item(fmt::format("GPU {}", device.ordinal), Colour::kBold);
+  screen.item(fmt::format("GPU {}", device.ordinal), TopColour::kBold);
   screen.item(device.name);
   screen.item(size_text(total));
   if (stats.limit_bytes != INT64_MAX && number(stats.limit_bytes) < total) {
@@ -176,34 +100,35 @@ void add_memory(Screen& screen, const LiveDevice& device) {
   const double cached = number(stats.cached_free_bytes);
   screen.line();
   screen.indent();
-  screen.bar({{active / total, "\u2588", "#", Colour::kGreen},
-              {split / total, "\u2593", "+", Colour::kYellow},
-              {cached / total, "\u2591", ".", Colour::kBlue}});
+  screen.bar({{active / total, "\u2588", "#", TopColour::kGreen},
+              {split / total, "\u2593", "+", TopColour::kYellow},
+              {cached / total, "\u2591", ".", TopColour::kBlue}});
   screen.line();
   screen.indent();
-  screen.item("active " + size_text(active), Colour::kGreen);
-  screen.item("inactive split " + size_text(split), Colour::kYellow);
-  screen.item("cached " + size_text(cached), Colour::kBlue);
+  screen.item("active " + size_text(active), TopColour::kGreen);
+  screen.item("inactive split " + size_text(split), TopColour::kYellow);
+  screen.item("cached " + size_text(cached), TopColour::kBlue);
   screen.item("reserved " + size_text(number(stats.reserved_bytes.all.current)));
   screen.item("peak " + size_text(number(stats.reserved_bytes.all.peak)));
 }
 
-void add_fragmentation(Screen& screen, const spw_stats& stats) {
+void add_fragmentation(TopLines& screen, const spw_stats& stats) {
   const double free = number(stats.inactive_split_bytes.all.current) + number(stats.cached_free_bytes);
   const double scattered = external_fragmentation(stats);
   screen.line();
   screen.indent();
   screen.item(fmt::format("fragmentation {:.0f} %", 100 * scattered),
-              scattered > 0.5 ? Colour::kYellow : Colour::kNone);
+              scattered > 0.5 ? TopColour::kYellow : TopColour::kNone);
   screen.item(fmt::format("largest range {} of {} free", size_text(number(stats.largest_free_bytes)),
                           size_text(free)));
   if (free <= 0) return;
   screen.line();
   screen.indent();
-  screen.bar({{1 - scattered, "\u2588", "=", Colour::kBlue}, {scattered, "\u2591", ".", Colour::kYellow}});
+  screen.bar(
+      {{1 - scattered, "\u2588", "=", TopColour::kBlue}, {scattered, "\u2591", ".", TopColour::kYellow}});
 }
 
-void add_rates(Screen& screen, const LiveReading& page, const LiveRow& row) {
+void add_rates(TopLines& screen, const LiveReading& page, const LiveRow& row) {
   const TopRates rates = rates_of(page, row);
   const spw_stats& stats = row.now.stats;
   screen.line();
@@ -211,10 +136,11 @@ void add_rates(Screen& screen, const LiveReading& page, const LiveRow& row) {
   screen.item("allocations " + rate_text(rates.allocations_per_s));
   screen.item("driver calls " + rate_text(rates.driver_calls_per_s));
   screen.item("host waits " + rate_text(rates.host_waits_per_s),
-              rates.host_waits_per_s > 0 ? Colour::kYellow : Colour::kNone);
+              rates.host_waits_per_s > 0 ? TopColour::kYellow : TopColour::kNone);
   screen.item(fmt::format("retries {}", stats.num_alloc_retries),
-              stats.num_alloc_retries > 0 ? Colour::kYellow : Colour::kNone);
-  screen.item(fmt::format("OOMs {}", stats.num_ooms), stats.num_ooms > 0 ? Colour::kRed : Colour::kNone);
+              stats.num_alloc_retries > 0 ? TopColour::kYellow : TopColour::kNone);
+  screen.item(fmt::format("OOMs {}", stats.num_ooms),
+              stats.num_ooms > 0 ? TopColour::kRed : TopColour::kNone);
   screen.line();
   screen.indent();
   screen.item("ladder");
@@ -222,11 +148,11 @@ void add_rates(Screen& screen, const LiveReading& page, const LiveRow& row) {
     if (rung.hits <= 0) continue;
     const std::string rate = rung.per_s > 0 ? fmt::format(" ({})", rate_text(rung.per_s)) : "";
     screen.item(fmt::format("{} {:.0f}{}", rung.name, rung.hits, rate),
-                rung.per_s > 0 ? Colour::kYellow : Colour::kDim);
+                rung.per_s > 0 ? TopColour::kYellow : TopColour::kDim);
   }
 }
 
-void add_tiers(Screen& screen, const LiveReading& page, const LiveDevice& device) {
+void add_tiers(TopLines& screen, const LiveReading& page, const LiveDevice& device) {
   const spw_tier_stats& tiers = device.tiers;
   const auto host =
       static_cast<double>(tiers.region_host_bytes) + static_cast<double>(tiers.stash_host_bytes);
@@ -269,25 +195,95 @@ double external_fragmentation(const spw_stats& stats) {
   return std::clamp(1 - number(stats.largest_free_bytes) / free, 0.0, 1.0);
 }
 
-std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, const TopStyle& style) {
-  Screen screen(style);
-  screen.line();
-  screen.item("spillway", Colour::kBold);
-  screen.item(fmt::format("{} process{}", listing.pages.size(), listing.pages.size() == 1 ? "" : "es"));
+bool is_over(const LiveReading& page) {
+  return page.life == LiveLife::kEnded;
+}
+
+double sort_value(const LiveReading& page, TopSort sort) {
+  double sum = 0;
+  for (const LiveRow& row : page.devices) {
+    const spw_stats& stats = row.now.stats;
+    if (sort == TopSort::kReserved) sum += number(stats.reserved_bytes.all.current);
+    if (sort == TopSort::kActive) sum += number(stats.active_bytes.all.current);
+    if (sort == TopSort::kAllocations) sum += rates_of(page, row).allocations_per_s;
+  }
+  if (sort == TopSort::kRank) return -number(page.rank);
+  return sort == TopSort::kPid ? -number(page.process.pid) : sum;
+}
+
+std::vector<const LiveReading*> ordered(const LiveListing& listing, TopSort sort, const std::string& filter) {
+  std::vector<const LiveReading*> out;
   for (const LiveReading& page : listing.pages) {
-    screen.line();
-    add_process(screen, page, now_ns);
-    for (const LiveRow& row : page.devices) {
-      add_memory(screen, row.now);
-      add_fragmentation(screen, row.now.stats);
-      add_rates(screen, page, row);
-      add_tiers(screen, page, row.now);
-    }
+    const std::string names = fmt::format("{} {} rank {}", page.process.pid, page.program, page.rank);
+    if (names.find(filter) != std::string::npos) out.push_back(&page);
   }
+  std::stable_sort(out.begin(), out.end(), [&](const LiveReading* a, const LiveReading* b) {
+    if (is_over(*a) != is_over(*b)) return is_over(*b);
+    return sort_value(*a, sort) > sort_value(*b, sort);
+  });
+  return out;
+}
+
+double reserved_peak(const LiveReading& page) {
+  double peak = 0;
+  for (const LiveRow& row : page.devices) peak += number(row.now.stats.reserved_bytes.all.peak);
+  return peak;
+}
+
+void add_row(TopLines& screen, const LiveReading& page, int64_t now_ns) {
+  double active = 0, reserved = 0, total = 0;
+  for (const LiveRow& row : page.devices) {
+    active += number(row.now.stats.active_bytes.all.current);
+    reserved += number(row.now.stats.reserved_bytes.all.current);
+    total += static_cast<double>(row.now.total_bytes);
+  }
+  const std::string who = fmt::format("{:>8} {:>4} {:<22.22}", page.process.pid, page.rank, page.program);
+  if (is_over(page)) {
+    const double age = (number(now_ns) - number(page.written_ns)) / kNsPerSecond;
+    screen.rest(
+        fmt::format("{} {:>10} ended, as of {} ago", who, size_text(reserved_peak(page)), age_text(age)),
+        TopColour::kDim);
+    return;
+  }
+  screen.rest(fmt::format("{} {:>10}", who, size_text(reserved)));
+  screen.rest(" ");
+  if (screen.left() > 10)
+    screen.bar({{active / total, "\u2588", "#", TopColour::kGreen},
+                {(reserved - active) / total, "\u2591", ".", TopColour::kBlue}});
+}
+
+void add_details(TopLines& screen, const LiveReading& page, int64_t now_ns) {
+  screen.line();
+  add_process(screen, page, now_ns);
+  for (const LiveRow& row : page.devices) {
+    add_memory(screen, row.now);
+    add_fragmentation(screen, row.now.stats);
+    add_rates(screen, page, row);
+    add_tiers(screen, page, row.now);
+  }
+}
+
+void add_problems(TopLines& screen, const LiveListing& listing) {
   if (!listing.problems.empty()) screen.line();
-  for (const std::string& problem : listing.problems) {
-    screen.paragraph(problem, Colour::kRed);
+  for (const std::string& problem : listing.problems) screen.paragraph(problem, TopColour::kRed);
+}
+
+std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, const TopStyle& style) {
+  const std::vector<const LiveReading*> pages = ordered(listing, TopSort::kReserved, "");
+  const auto over =
+      std::find_if(pages.begin(), pages.end(), [](const LiveReading* page) { return is_over(*page); });
+  TopLines screen(style);
+  screen.line();
+  screen.item("spillway", TopColour::kBold);
+  screen.item(fmt::format("{} running", over - pages.begin()));
+  if (over != pages.end()) screen.item(fmt::format("{} ended", pages.end() - over));
+  for (auto page = pages.begin(); page != over; ++page) add_details(screen, **page, now_ns);
+  if (over != pages.end()) screen.line();
+  for (auto page = over; page != pages.end(); ++page) {
+    add_process(screen, **page, now_ns);
+    screen.item("peak " + size_text(reserved_peak(**page)));
   }
+  add_problems(screen, listing);
   return screen.take();
 }
 

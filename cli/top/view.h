@@ -6,17 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/top/lines.h"
 #include "stats/live_reader.h"
 
 namespace spillway {
-
-struct TopStyle {
-  static constexpr size_t kNarrowest = 40;
-
-  size_t columns = 80;  // at least kNarrowest; what does not fit beside goes below
-  bool has_colour = false;
-  bool has_unicode = true;  // bars of blocks rather than letters
-};
 
 // Holds what is shared by the text and the JSON. Rates are over the writer's last interval; 0 where there is
 // none.
@@ -32,7 +25,24 @@ TopRates rates_of(const LiveReading& page, const LiveRow& row);
 // The share of the free memory that is not in the largest free range: 0 where one range holds all of it.
 double external_fragmentation(const spw_stats& stats);
 
-// The lines of all pages, each at most `columns` wide, colours apart. `now_ns` is since 1970.
+// What processes are put in order by: running ones first, the most first, then by rank or process id.
+enum class TopSort : uint8_t { kReserved, kActive, kAllocations, kRank, kPid };
+constexpr int kTopSorts = 5;
+
+bool is_over(const LiveReading& page);
+// Those whose process id, program or rank has the filter in it.
+std::vector<const LiveReading*> ordered(const LiveListing& listing, TopSort sort, const std::string& filter);
+
+// What was reserved on all its devices at their peaks.
+double reserved_peak(const LiveReading& page);
+// A process in one line, on a line that was begun.
+void add_row(TopLines& screen, const LiveReading& page, int64_t now_ns);
+// All that is known of one, below a blank line.
+void add_details(TopLines& screen, const LiveReading& page, int64_t now_ns);
+void add_problems(TopLines& screen, const LiveListing& listing);
+
+// The lines of all pages, each at most `columns` wide, colours apart; processes that have ended are a line
+// each, below the others. `now_ns` is since 1970.
 std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, const TopStyle& style);
 
 }  // namespace spillway

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/help/values.h"
 #include "cli/launch/program.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -183,14 +184,24 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
           "FUNCTION", choices->function,
           "package.module:function, which makes the model on \"cuda\" and returns a function for one step")
       ->required();
-  choices->command->add_option("--capacity", choices->capacity, "Memory that the allocator may have (75GiB)");
+  choices->command->group("Plan");
+  choices->command
+      ->add_option("--capacity", choices->capacity,
+                   "Memory that the allocator may have: a size (75GiB), or a GPU's (h100-80)")
+      ->type_name("SIZE")
+      ->transform(name_of_gpu());
   choices->command
       ->add_option("--steps", choices->steps, "How many are run; the second has the optimizer's states")
-      ->check(CLI::Range(1, 100))
+      ->type_name("N")
+      ->check(whole(1, 100))
       ->capture_default_str();
-  choices->command->add_option("--out", choices->out, "Keep the trace in this file, for `spillway replay`");
+  choices->command->add_option("--out", choices->out, "Keep the trace in this file, for `spillway replay`")
+      ->type_name("FILE");
   choices->command->add_flag("--strict", choices->strict, "Whatever makes the trace inexact is an error");
   choices->command->add_flag("--json", choices->json, "JSON instead of text");
+  set_examples(*choices->command,
+               {{"What does a step of this model take?", "spillway trace-model train.py:make_step"},
+                {"Would it fit an A100?", "spillway trace-model my.models:gpt --capacity a100-40"}});
   return [choices]() -> std::optional<int> {
     if (!choices->command->parsed()) return std::nullopt;
     return run_and_complain(*choices);

@@ -42,8 +42,8 @@ void expect_one_line_error(const CommandResult& result, const std::string& part)
 }
 
 TEST_F(CommandTest, WrongUseIsOneLineAndExitCodeOne) {
-  expect_one_line_error(run_command({}), "subcommand is required");
-  expect_one_line_error(run_command({"no-such-command"}), "no command 'no-such-command'; allowed: replay");
+  expect_one_line_error(run_command({}), "which command?");
+  expect_one_line_error(run_command({"no-such-command"}), "no command 'no-such-command'; allowed: run");
   expect_one_line_error(run_command({"replay"}), "TRACE");
   expect_one_line_error(run_command({"replay", "--frobnicate", "x"}), "--frobnicate");
   expect_one_line_error(run_command({"replay", "x", "--allocator", "mine"}), "mine");

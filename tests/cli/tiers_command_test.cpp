@@ -56,7 +56,7 @@ class TiersCommandTest : public CommandFolder {
 
 TEST_F(TiersCommandTest, TiersSaysWhatThereIs) {
   const json found = answer({"tiers", "--device", "1"});
-  EXPECT_THAT(keys(found), ElementsAre("device", "disk", "host"));
+  EXPECT_THAT(keys(found), ElementsAre("device", "disk", "host", "schema_version"));
   EXPECT_THAT(keys(found["device"]),
               ElementsAre("available", "copies_reason", "copy_in_bytes_per_s", "copy_out_bytes_per_s",
                           "driver", "host_memory_mapped", "name", "numa_node", "total_bytes", "vmm"));
@@ -137,7 +137,7 @@ TEST_F(TiersCommandTest, ADiskIsTunedTheFirstTimeAlone) {
 TEST_F(TiersCommandTest, BenchMeasuresEachDevice) {
   for (const char* device : {"0", "1"}) {
     const json found = answer({"bench-tiers", "--device", device});
-    EXPECT_THAT(keys(found), ElementsAre("device", "disk"));
+    EXPECT_THAT(keys(found), ElementsAre("device", "disk", "schema_version"));
     EXPECT_THAT(keys(found["device"]),
                 ElementsAre("bytes", "copy_in_bytes_per_s", "copy_out_bytes_per_s", "evict_disk_bytes_per_s",
                             "evict_first_bytes_per_s", "evict_host_bytes_per_s", "managed_in_bytes_per_s",

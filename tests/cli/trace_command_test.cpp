@@ -44,6 +44,20 @@ TEST_F(TraceCommandTest, ReplayOfAConversionIsTheSame) {
   EXPECT_EQ(peaks, (std::vector<uint64_t>{peaks[0], peaks[1], peaks[0], peaks[1], peaks[0], peaks[1]}));
 }
 
+TEST_F(TraceCommandTest, ReportReadsATraceAsTheSnapshotThatItCameFrom) {
+  const std::string trace = path("a.zst");
+  ASSERT_EQ(run_command({"convert", SPILLWAY_EXAMPLE_TRACE, trace}).code, 0);
+  const CommandResult compared = run_command({"diff", SPILLWAY_EXAMPLE_TRACE, trace, "--json"});
+  ASSERT_EQ(compared.code, 0) << compared.err;
+  const nlohmann::json live = nlohmann::json::parse(compared.out)["peaks"][1];
+  EXPECT_EQ(live["before_bytes"], live["after_bytes"]);
+  EXPECT_GT(live["after_bytes"], 0);
+  ASSERT_EQ(run_command({"report", trace, "--json", "--output", path("report.json")}).code, 0);
+  EXPECT_EQ(nlohmann::json::parse(read("report.json"))["shown"]["format"], "spillway_trace");
+  write("cut.zst", CommandFolder::read("a.zst").substr(0, 100));
+  expect_complaint({"report", path("cut.zst")}, "cut.zst: ");
+}
+
 TEST_F(TraceCommandTest, MistakesAreOneLineAndWriteNothing) {
   write("empty", "");
   write("text", "no trace");
@@ -53,7 +67,7 @@ TEST_F(TraceCommandTest, MistakesAreOneLineAndWriteNothing) {
       {{"plot", path("empty"), "--output", out}, "empty: the file is empty"},
       {{"plot", path("text"), "--output", out}, "this is not a pickle"},
       {{"plot", SPILLWAY_EXAMPLE_TRACE, "--output", path("out.jpg")},
-       "allowed: a name that ends in .svg or .png"},
+       "allowed: a name that ends in .svg, .png or .json"},
       {{"plot", SPILLWAY_EXAMPLE_TRACE, "--output", out, "--limit", "much"}, "allowed: a size such as 24GiB"},
       {{"plot", SPILLWAY_EXAMPLE_TRACE, "--output", out, "--device", "5"}, "device"},
       {{"convert", SPILLWAY_EXAMPLE_TRACE, out}, "allowed: a name that ends in .pickle"},

@@ -10,6 +10,7 @@ TEST(Nearest, FindsWhatWasMeant) {
   EXPECT_EQ(nearest("microbatch", names), "micro_batch");
   EXPECT_EQ(nearest("sequnce", names), "sequence");
   EXPECT_EQ(nearest("gpu", names), "gpus");
+  EXPECT_EQ(nearest("spug", names), "gpus") << "letters that changed places are one mistake each";
   EXPECT_EQ(did_you_mean("recompte", names), "; did you mean 'recompute'?");
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,40 @@ if __name__ == "__main__":
         done = spillway("run", "--", "sh", "-c", "echo here; exit 3")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "here\n", ""))
 
+    def test_what_was_served_is_one_line_at_the_end(self) -> None:
+        code = "import torch; torch.zeros(1 << 20, device='cuda')"
+        done = run_python(code)
+        peak = r"peak 4\.000 MiB allocated in .*B reserved"
+        self.assertRegex(done.stderr, rf"(?m)^spillway run: python.*: [\d,]+ allocations served, .*B in all; {peak}\n$")
+        done = spillway("run", "--quiet", "--", sys.executable, "-c", code)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = spillway("run", "--", "true")
+        self.assertEqual(done.stderr, "spillway run: nothing was served: no process asked for device memory\n")
+
+    def test_without_a_gpu_it_points_at_dryrun(self) -> None:
+        done = spillway("run", "--", "sh", "-c", "exit 3", SPILLWAY_LIBCUDA="/nowhere/libcuda.so.1")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (3, 1), done.stderr)
+        self.assertIn("spillway dryrun --gpu-memory", done.stderr)
+
+    def test_signals_reach_the_program(self) -> None:
+        handles = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9));"
+        for own, number, code in (
+            (handles, signal.SIGTERM, 9),
+            ("", signal.SIGTERM, -15),
+            (handles, signal.SIGKILL, -9),
+        ):
+            words = f"import os, signal, sys, time; {own} print(os.getpid(), flush=True); time.sleep(100)"
+            with subprocess.Popen(
+                [COMMAND, "run", "--", sys.executable, "-c", words], stdout=subprocess.PIPE, text=True
+            ) as run:
+                assert run.stdout is not None
+                program = int(run.stdout.readline())
+                run.send_signal(number)
+                self.assertEqual(run.wait(60), code)
+                # Nothing is left behind: where its pipe is closed, the program has ended.
+                self.assertEqual(run.stdout.read(), "")
+                self.assertNotEqual(program, run.pid)
+
     def test_preloaded_without_a_driver(self) -> None:
         done = spillway(
             "run", "--preload", "--", "sh", "-c", "echo here; exit 3", SPILLWAY_LIBCUDA="/nowhere/libcuda.so.1"
@@ -253,6 +288,17 @@ print(torch.cuda.get_allocator_backend(), loss.item())
 class DryRun(unittest.TestCase):
     def dryrun(self, width: int, *options: str) -> subprocess.CompletedProcess[str]:
         return spillway("dryrun", "--gpu-memory", "2GiB", *options, "--", sys.executable, "-c", TRAINING, str(width))
+
+    def test_one_that_is_told_to_end_is_reported(self) -> None:
+        code = "import time, torch; torch.zeros(1 << 20, device='cuda'); print('ready', flush=True); time.sleep(100)"
+        words = [COMMAND, "dryrun", "--gpu-memory", "h100-80", "--", sys.executable, "-c", code]
+        given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        with subprocess.Popen(words, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            assert run.stdout is not None and run.stderr is not None
+            self.assertEqual(run.stdout.readline(), "ready\n")
+            run.terminate()
+            self.assertIn("simulated device of 79.179 GiB", run.stderr.read())
+            self.assertEqual(run.wait(60), 128 + signal.SIGTERM)
 
     def test_what_fits(self) -> None:
         done = self.dryrun(4000)

@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any
@@ -84,6 +83,7 @@ def test_states(here: Watched) -> None:
 def test_widths(here: Watched) -> None:
     with here.program(60) as process:
         eventually(lambda: process_of(here, process.pid) is not None, "the page")
+        eventually(lambda: allocated_of(process_of(here, process.pid)) >= 60 * MIB, "the block")
         for locale, bar in ("C.UTF-8", "█"), ("C", "#"):
             for columns in 40, 61, 80, 200:
                 done = here.run("top", "--once", "--dir", here.folder, COLUMNS=str(columns), LC_ALL=locale)
@@ -96,47 +96,103 @@ def test_widths(here: Watched) -> None:
                 assert "\x1b" not in done.stdout
 
 
-def screen_of(here: Watched, columns: int, rows: int, **more: str) -> bytes:
-    """What the full screen draws on a terminal of this size, which grows by ten columns meanwhile."""
-    mine, its = pty.openpty()
-    ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    environment = here.environment() | {"TERM": "xterm", "LC_ALL": "C.UTF-8"} | more
-    with subprocess.Popen(
-        [here.command, "top", "--dir", here.folder, "--interval", "3600"],
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        env=environment,
-        start_new_session=True,
-    ) as process:
+class Screen:
+    """The full screen on a terminal of this size."""
+
+    def __init__(self, here: Watched, columns: int, rows: int, **more: str) -> None:
+        self.terminal, its = pty.openpty()
+        self.resize(columns, rows)
+        environment = here.environment() | {"TERM": "xterm", "LC_ALL": "C.UTF-8"} | more
+        self.process = subprocess.Popen(
+            [here.command, "top", "--dir", here.folder, "--interval", "3600"],
+            stdin=its,
+            stdout=its,
+            stderr=its,
+            env=environment,
+            start_new_session=True,
+        )
         os.close(its)
-        seen = b""
-        while b"\x1b[J" not in seen:
-            seen += os.read(mine, 65536)
-        first = seen
-        ioctl(mine, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns + 10, 0, 0))
-        process.send_signal(signal.SIGWINCH)
-        while seen.count(b"\x1b[J") < 2:
-            seen += os.read(mine, 65536)
-        os.write(mine, b"q")
-        time.sleep(0.1)
-        rest = os.read(mine, 65536)
-        assert process.wait(60) == 0
+        self.seen = b""
+        self.drawn = self.next()
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+
+    def resize(self, columns: int, rows: int) -> None:
+        ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def next(self) -> str:
+        """The next drawing, whole."""
+        while b"\x1b[J" not in self.seen:
+            self.seen += os.read(self.terminal, 65536)
+        drawn, self.seen = self.seen.split(b"\x1b[J", 1)
+        return drawn.decode()
+
+    def press(self, *keys: str) -> str:
+        """What is drawn after them, without colours."""
+        for key in keys:
+            os.write(self.terminal, key.encode())
+            self.drawn = self.next()
+        return re.sub(r"\x1b\[[0-9?]*[a-zA-Z]", "", self.drawn)
+
+    def quit(self) -> None:
+        os.write(self.terminal, b"q")
+        assert self.process.wait(60) == 0
         # The terminal is given back as it was.
-        assert b"\x1b[?1049l" in seen + rest
-    os.close(mine)
-    return first
+        assert b"\x1b[?1049l" in self.seen + os.read(self.terminal, 65536)
 
 
 def test_full_screen(here: Watched) -> None:
     with here.program(60) as process:
         eventually(lambda: process_of(here, process.pid) is not None, "the page")
-        colourful = screen_of(here, 60, 30)
-        assert b"\x1b[32m" in colourful
-        assert b"\x1b[32m" not in screen_of(here, 60, 30, NO_COLOR="1")
-        low = screen_of(here, 60, 4).decode()
-        text = re.sub(r"\x1b\[[0-9?]*[a-zA-Z]", "", low)
-        assert "more lines" in text and text.count("\r\n") == 3, low
+        eventually(lambda: allocated_of(process_of(here, process.pid)) >= 60 * MIB, "the block")
+        with Screen(here, 60, 30) as screen:
+            assert "\x1b[32m" in screen.drawn
+            screen.resize(70, 30)
+            screen.process.send_signal(signal.SIGWINCH)
+            screen.next()
+            screen.quit()
+        with Screen(here, 60, 30, NO_COLOR="1") as screen:
+            assert "\x1b[32m" not in screen.drawn
+        for columns, rows in (60, 4), (80, 24), (200, 50):
+            with Screen(here, columns, rows) as screen:
+                lines = [line.rstrip("\r") for line in screen.press("h", "h").split("\n")]
+                assert len(lines) <= rows and max(map(len, lines)) <= columns, lines
+                assert rows > 4 or "more lines" in "".join(lines), lines
+                if columns == 200:  # bars are as wide as the screen
+                    assert max(line.count("█") + line.count(" ") for line in lines) > 150, lines
+
+
+def test_keys(here: Watched) -> None:
+    with here.program(60) as first, here.program(200) as second:
+        for process in first, second:
+            eventually(lambda p=process: process_of(here, p.pid) is not None, "the page")  # type: ignore[misc]
+            eventually(lambda p=process: allocated_of(process_of(here, p.pid)) >= 60 * MIB, "the block")  # type: ignore[misc]
+        dead = len([row for row in document(here)["processes"] if row["state"] == "ended"])
+        with Screen(here, 100, 40) as screen:
+            text = screen.press("\x1b[A")
+            assert "2 running" in text and "by reserved" in text and f"> {second.pid:>8}" in text, text
+            assert f"{dead} ended" in text and " ended, as of" not in text, text
+            assert " ended, as of" in screen.press("e") and " ended, as of" not in screen.press("e")
+            assert f"> {first.pid:>8}" in screen.press("\x1b[B") and f"> {second.pid:>8}" in screen.press("\x1b[A")
+            assert "by active" in screen.press("s")
+            assert "k        end the chosen process" in screen.press("h")
+            screen.press("h")
+            text = screen.press("/", *str(first.pid), "\r")
+            assert f"filter: {first.pid}" in text and "1 running" in text and f"> {first.pid:>8}" in text, text
+            # No answer but yes ends a process.
+            assert f"end process {first.pid}" in screen.press("k")
+            screen.press("n")
+            assert first.poll() is None
+            assert f"process {first.pid} was told to end" in screen.press("k", "y")
+            first.wait(60)
+            screen.quit()
+        assert second.poll() is None
 
 
 def test_bad_input(here: Watched) -> None:
@@ -160,7 +216,7 @@ def test_bad_input(here: Watched) -> None:
 
 def main() -> int:
     with watched(sys.argv) as here:
-        for test in test_bad_input, test_json, test_states, test_widths, test_full_screen:
+        for test in test_bad_input, test_json, test_states, test_widths, test_full_screen, test_keys:
             test(here)
             print(f"{test.__name__}: ok", flush=True)
     return 0

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -88,6 +89,7 @@ size_t check_sums(const std::string& text) {
     if (each.find_first_of(" +=") != 0 || each.find(' ', 1) != 1) continue;
     const size_t begin = each.find_first_of(kDigits);
     if (begin == std::string::npos) continue;
+    each.erase(std::remove(each.begin() + static_cast<std::ptrdiff_t>(begin), each.end(), ','), each.end());
     const size_t end = each.find_first_not_of(kDigits, begin);
     if (end == std::string::npos || each[end] != ' ') continue;
     const uint64_t bytes = std::stoull(each.substr(begin));
@@ -106,7 +108,7 @@ TEST_F(ReportCommand, LinesSumToTheDevice) {
   EXPECT_THAT(result.out, HasSubstr("rank 3, device 0 (a device)"));
   const std::string parts = result.out.substr(0, result.out.find("By size of request"));
   EXPECT_EQ(check_sums(parts), 2u) << parts;
-  EXPECT_THAT(parts, HasSubstr("= device                                          1073741824"));
+  EXPECT_THAT(parts, HasSubstr("= device                                       1,073,741,824"));
   EXPECT_THAT(result.out, HasSubstr("host_wait          served          3 times,          5.000 ms"));
 }
 
@@ -118,7 +120,7 @@ TEST_F(ReportCommand, AnnotationsAreListed) {
       {"parameters", 3 * kMiB}, {"preload_managed_bytes", 5}, {"preload_plain_bytes", 0}};
   const std::string file = write("b.json", dump_to_json(dump));
   const std::string text = run_command({"report", file}).out;
-  EXPECT_THAT(text, HasSubstr("As annotated\n  parameters                                         3145728"));
+  EXPECT_THAT(text, HasSubstr("As annotated\n  parameters                                       3,145,728"));
   EXPECT_THAT(text, HasSubstr("  preload_managed_bytes                                    5"));
   EXPECT_THAT(text, Not(HasSubstr("preload_plain_bytes")));
   EXPECT_EQ(json_of({"report", file})["shown"]["annotations"]["preload_managed_bytes"], 5);

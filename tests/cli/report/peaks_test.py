@@ -1,4 +1,4 @@
-"""The peaks that `spillway report` explains are those of the file.
+"""The peaks that `spillway report` explains are those of the file, and who holds them sums to them.
 
 usage: peaks_test.py SPILLWAY SNAPSHOT...
 
@@ -11,8 +11,11 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 ADDS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -33,6 +36,46 @@ def highest(now: int, changes: list[int]) -> int:
         now -= change
         most = max(most, now)
     return most
+
+
+def page_of(command: list[str]) -> dict[str, Any]:
+    """What a page of --html holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        done = subprocess.run([*command, "--html", str(page)], capture_output=True, text=True, check=True)
+        assert re.fullmatch(r"wrote .*page\.html \([0-9.]+ [KM]iB\)\n", done.stderr), done.stderr
+        found = re.search(r'id="report">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    held: dict[str, Any] = json.loads(found[1])
+    return held
+
+
+def sums(node: dict[str, Any], path: str, complaints: list[str]) -> None:
+    """A box has room for those in it, in bytes of both files of a comparison."""
+    for side in ("bytes", "before"):
+        inner = sum(child[side] for child in node["children"])
+        if inner > node[side]:
+            complaints.append(f"{path}/{node['name']}: {inner} {side} in a box of {node[side]}")
+    for child in node["children"]:
+        sums(child, f"{path}/{node['name']}", complaints)
+
+
+def check_flames(spillway: str, path: str, live: int) -> list[str]:
+    complaints: list[str] = []
+    flames = page_of([spillway, "report", path])["flames"]
+    if [flame["title"] for flame in flames] != ["by stack", "by module"]:
+        complaints.append(f"flames: {[flame['title'] for flame in flames]}")
+    for flame in flames:
+        root = flame["tree"]
+        if root["bytes"] != live or sum(child["bytes"] for child in root["children"]) != live:
+            complaints.append(f"{flame['title']}: the boxes sum to {root['bytes']}, the live peak is {live}")
+        sums(root, flame["title"], complaints)
+    for flame in page_of([spillway, "diff", path, path])["flames"]:
+        root = flame["tree"]
+        if (root["bytes"], root["before"]) != (live, live):
+            complaints.append(f"diff {flame['title']}: {root['before']} and {root['bytes']}, the live peak is {live}")
+        sums(root, f"diff {flame['title']}", complaints)
+    return complaints
 
 
 def check(spillway: str, path: str) -> list[str]:
@@ -70,6 +113,7 @@ def check(spillway: str, path: str) -> list[str]:
         )
         if moments["reserved peak"]["reserved_bytes"] != reserved:
             complaints.append(f"reserved peak {moments['reserved peak']['reserved_bytes']}, in the file {reserved}")
+    complaints += check_flames(spillway, path, live)
     return [f"{path}: {complaint}" for complaint in complaints]
 
 

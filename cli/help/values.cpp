@@ -1,0 +1,94 @@
+#include "cli/help/values.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "cli/help/described.h"
+#include "cli/size.h"
+#include "estimator/gpus.h"
+#include "estimator/inputs/nearest.h"
+
+namespace spillway {
+namespace {
+
+// A bound that no value is meant to reach is not told.
+constexpr int64_t kEndless = 1'000'000;
+
+std::string allowed_instead(const std::string& text, const std::string& allowed) {
+  return fmt::format("'{}' is not allowed; allowed: {}", text, allowed);
+}
+
+std::string range_words(int64_t least, int64_t most) {
+  if (most < kEndless) return fmt::format("{} to {}", least, most);
+  return least > 0 ? fmt::format("at least {}", least) : "";
+}
+
+template <typename Number>
+bool is_within(const std::string& text, Number least, Number most) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && rest == end && value >= least && value <= most;
+}
+
+}  // namespace
+
+CLI::Validator one_of(const std::vector<std::string>& words) {
+  const std::string all = fmt::format("{}", fmt::join(words, ", "));
+  return {[words, all](const std::string& text) -> std::string {
+            if (std::find(words.begin(), words.end(), text) != words.end()) return "";
+            return allowed_instead(text, all) + estimator::did_you_mean(text, {words.begin(), words.end()});
+          },
+          kOneOf + all};
+}
+
+CLI::Validator whole(int64_t least, int64_t most) {
+  return {[least, most](const std::string& text) -> std::string {
+            if (is_within(text, least, most)) return "";
+            return allowed_instead(text, fmt::format("whole numbers from {} to {}", least, most));
+          },
+          range_words(least, most)};
+}
+
+CLI::Validator number(double least, double most) {
+  return {[least, most](const std::string& text) -> std::string {
+            if (is_within(text, least, most)) return "";
+            return allowed_instead(text, fmt::format("numbers from {} to {}", least, most));
+          },
+          fmt::format("{} to {}", least, most)};
+}
+
+CLI::Validator size_of_memory() {
+  return {[](const std::string& text) -> std::string {
+            return parse_size(text)
+                       ? ""
+                       : fmt::format("'{}' is not a size; allowed: such as 512MiB, 1.5GiB, 2GB", text);
+          },
+          ""};
+}
+
+CLI::Validator name_of_gpu() {
+  return {[](std::string& text) -> std::string {
+            if (parse_size(text) && text.find_first_not_of("0123456789") != std::string::npos) return "";
+            const Result<estimator::GpuMemory> gpu = estimator::gpu_memory(text);
+            if (!gpu.ok()) return "";
+            if (const std::string others = estimator::gpu_ambiguity(text); !others.empty())
+              std::fprintf(stderr, "spillway: note: %s\n", others.c_str());
+            text = fmt::format("{:.0f}B", std::floor(gpu.value().bytes));
+            return "";
+          },
+          ""};
+}
+
+void set_examples(CLI::App& command, const std::vector<std::pair<std::string, std::string>>& examples) {
+  std::string footer;
+  for (const auto& [text, line] : examples) footer += fmt::format("{}\n{}\n", text, line);
+  command.footer(footer);
+}
+
+}  // namespace spillway

@@ -1,0 +1,26 @@
+// What options may be given, said in words that people read: in help, and where a value is wrong.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace spillway {
+
+// One of a few words. Help and completions know them.
+CLI::Validator one_of(const std::vector<std::string>& words);
+// Whole numbers; help says from where to where, and nothing of a bound that nobody meets.
+CLI::Validator whole(int64_t least, int64_t most);
+// Numbers with fractions.
+CLI::Validator number(double least, double most);
+// A size, "1.5GiB".
+CLI::Validator size_of_memory();
+// A size of a device: also what the GPUs of the estimator's table are called, which becomes their bytes. What
+// is neither stays as it is: some options take other words as well.
+CLI::Validator name_of_gpu();
+
+// What stands in help below the options: what is done, and the command that does it.
+void set_examples(CLI::App& command, const std::vector<std::pair<std::string, std::string>>& examples);
+
+}  // namespace spillway

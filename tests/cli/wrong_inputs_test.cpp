@@ -1,0 +1,157 @@
+// What people get wrong: each is one line on stderr that says what, nothing on stdout, and exit code 1.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/command_folder.h"
+
+namespace spillway {
+namespace {
+
+using test::CommandResult;
+using test::run_command;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Wrong {
+  std::vector<std::string> words;
+  std::string said;
+};
+
+// RUN stands for a run file that is there, TRACE for a trace.
+const std::vector<Wrong> kWrong = {
+    // Commands.
+    {{}, "which command?"},
+    {{"repaly"}, "no command 'repaly'; did you mean 'replay'?"},
+    {{"estimat", "RUN"}, "did you mean 'estimate'?"},
+    {{"dry-run", "--", "true"}, "did you mean 'dryrun'?"},
+    {{"frobnicate-everything"}, "allowed: run, dryrun"},
+    {{"train.py"}, "to run a program: spillway run -- python train.py"},
+    {{"help", "reprot"}, "did you mean 'report'?"},
+    {{"man", "tpo"}, "did you mean 'top'?"},
+    {{"completion"}, "SHELL is missing: spillway completion"},
+    {{"completion", "csh"}, "allowed: bash, zsh, fish"},
+    {{"--versoin"}, "spillway has no option --versoin; did you mean '--version'?"},
+    {{"--json", "replay", "TRACE"}, "spillway has no option --json"},
+    // Options that are not there.
+    {{"replay", "TRACE", "--capactiy", "1GiB"},
+     "spillway replay has no option --capactiy; did you mean '--capacity'?"},
+    {{"replay", "TRACE", "--capactiy=1GiB"}, "did you mean '--capacity'?"},
+    {{"replay", "--jsn"}, "did you mean '--json'?"},
+    {{"report", "TRACE", "--sweep", "x=1"}, "spillway report has no option --sweep; spillway estimate has"},
+    {{"estimate", "RUN", "--gpu-memory", "80GiB"}, "--gpu"},
+    {{"top", "-x"}, "spillway top has no option -x"},
+    {{"doctor", "now"}, "'now' was not expected: spillway doctor [OPTIONS]"},
+    {{"convert", "TRACE", "a.zst", "b.zst"}, "'b.zst' was not expected: spillway convert"},
+    // Values that were forgotten, or are given twice.
+    {{"replay", "TRACE", "--capacity"}, "--capacity needs a value: --capacity SIZE"},
+    {{"report", "TRACE", "--html", "--json"}, "--html needs a value, and --json is an option"},
+    {{"estimate", "RUN", "--gpu"}, "--gpu needs a value"},
+    {{"estimate", "--gpu", "h100-80"}, "name one FILE"},
+    {{"replay", "TRACE", "--repeat", "2", "--repeat", "3"}, "--repeat is given more than once"},
+    {{"replay"}, "TRACE is missing: spillway replay [OPTIONS] TRACE..."},
+    {{"diff", "TRACE"}, "AFTER is missing"},
+    {{"dryrun", "--", "true"}, "--gpu-memory is missing"},
+    {{"dryrun", "--gpu-memory", "80GiB"}, "what is to be run?"},
+    {{"run"}, "what is to be run?"},
+    {{"run", "--", "/no/such/program"}, "/no/such/program cannot be started"},
+    // Values that are none.
+    {{"replay", "TRACE", "--capacity", "eighty"}, "--capacity eighty: allowed: min, unlimited, a size"},
+    {{"replay", "TRACE", "--capacity", "h1000"}, "--capacity h1000"},
+    {{"replay", "TRACE", "--repeat", "many"},
+     "--repeat: 'many' is not allowed; allowed: whole numbers from 1"},
+    {{"replay", "TRACE", "--repeat", "1.5"}, "'1.5' is not allowed"},
+    {{"replay", "TRACE", "--allocator", "nativ"}, "did you mean 'native'?"},
+    {{"dryrun", "--gpu-memory", "80", "--", "true"}, "2MiB to 16TiB"},
+    {{"dryrun", "--gpu-memory", "80GiB", "--devices", "17", "--", "true"}, "whole numbers from 1 to 16"},
+    {{"dryrun", "--gpu-memory", "80GiB", "--values", "some", "--", "true"}, "allowed: small, all, none"},
+    {{"report", "TRACE", "--fits", "big"}, "--fits: 'big' is not a size"},
+    {{"diff", "TRACE", "TRACE", "--max-ratio", "-1"}, "--max-ratio: '-1' is not allowed"},
+    {{"plot", "TRACE", "--output", "picture.jpg"}, "ends in .svg, .png or .json"},
+    {{"plot", "TRACE", "--width", "1e9"}, "whole numbers from 400 to 10000"},
+    {{"top", "--interval", "0"}, "--interval: '0' is not allowed; allowed: numbers from 0.1 to 3600"},
+    {{"exporter", "--listen", "here"}, "--listen: 'here' is no address"},
+    {{"tiers", "--bytes", "lots"}, "--bytes: 'lots' is not a size"},
+    // What does not go together, and keys of a run.
+    {{"run", "--plain", "--preload", "--", "true"}, "does not go with"},
+    {{"run", "--audit", "--", "true"}, "--audit goes with --preload"},
+    {{"estimate", "RUN", "--solve", "batch", "--html", "x.html"}, "choose one of"},
+    {{"estimate", "RUN", "--set", "train.mirco_batch=4"}, "did you mean 'train.micro_batch'?"},
+    {{"estimate", "RUN", "--set", "micro_batch"}, "allowed: key=value"},
+    {{"estimate", "RUN", "--gpu", "h10-80"}, "did you mean 'h100-80'?"},
+    {{"estimate", "no-such-run.toml"}, "no-such-run.toml: cannot be read"},
+    {{"report", "no-such-dump.json"}, "no-such-dump.json: No such file"},
+};
+
+class WrongInputsTest : public test::CommandFolder {};
+
+TEST_F(WrongInputsTest, AreOneLineEach) {
+  ASSERT_GE(kWrong.size(), 50u);
+  for (Wrong wrong : kWrong) {
+    std::string shown = "spillway";
+    for (std::string& word : wrong.words) {
+      shown += " " + word;
+      if (word == "RUN") word = SPILLWAY_EXAMPLE_RUN;
+      if (word == "TRACE") word = SPILLWAY_EXAMPLE_TRACE;
+    }
+    const CommandResult result = run_command(wrong.words);
+    EXPECT_EQ(result.code, 1) << shown << ": " << result.err;
+    EXPECT_EQ(result.error_lines(), 1) << shown << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr(wrong.said)) << shown;
+    EXPECT_THAT(result.out, IsEmpty()) << shown;
+  }
+}
+
+// What looks wrong and is not.
+TEST_F(WrongInputsTest, OneValueAnOption) {
+  const std::string run = SPILLWAY_EXAMPLE_RUN;
+  const std::string trace = SPILLWAY_EXAMPLE_TRACE;
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"estimate", "--gpu", "h100-80", run},
+                                             {"estimate", "--gpu", "h100-80,a100-80", run},
+                                             {"estimate", "--set", "train.micro_batch=1", run},
+                                             {"estimate", "--what-if", "recompute=full", run},
+                                             {"estimate", "--sweep", "micro_batch=1,2", run},
+                                             {"replay", "--capacity", "h100", trace},
+                                             {"replay", "--capacity", "80GB", trace},
+                                             {"replay", "--capacity", "80 gb", trace},
+                                             {"diff", "--max-peak", "a100-40", trace, trace}}) {
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.code, 0) << words[1] << " " << words[2] << ": " << result.err;
+  }
+}
+
+TEST_F(WrongInputsTest, HelpIsWhereItIsLookedFor) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"help"}, {"--help"}, {"-h"}, {"help", "dryrun"}, {"dryrun", "--help"}, {"dryrun", "-h"}}) {
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("Examples"));
+    EXPECT_THAT(result.err, IsEmpty());
+  }
+  EXPECT_THAT(run_command({"-V"}).out, HasSubstr("spillway "));
+  const std::string help = run_command({"help", "dryrun"}).out;
+  EXPECT_THAT(help, HasSubstr("--gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]"));
+  for (const char* jargon : {"INT", "TEXT", "REQUIRED", ":{", " in ["})
+    EXPECT_THAT(help, ::testing::Not(HasSubstr(jargon)));
+}
+
+// Every command has two examples, and what is made of the tables names every command and option.
+TEST_F(WrongInputsTest, CompletionAndPagesAreMadeOfTheSameTables) {
+  const std::string help = run_command({"help", "estimate"}).out;
+  const std::string page = run_command({"man", "estimate"}).out;
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const std::string script = run_command({"completion", shell}).out;
+    for (const char* word :
+         {"estimate", "bench-tiers", "completion", "gpu-memory", "set-access-cost", "run-ahead"})
+      EXPECT_THAT(script, HasSubstr(word)) << shell;
+  }
+  for (const char* option : {"--gpu", "--sweep", "--html", "Examples"}) EXPECT_THAT(help, HasSubstr(option));
+  for (const char* option : {"\\-\\-gpu", "\\-\\-sweep", ".SH EXAMPLES", ".TH spillway\\-estimate 1"})
+    EXPECT_THAT(page, HasSubstr(option));
+  EXPECT_EQ(run_command({"man", "--output", path("man1")}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("man1/spillway.1")));
+  EXPECT_TRUE(std::filesystem::exists(path("man1/spillway-bench-tiers.1")));
+}
+
+}  // namespace
+}  // namespace spillway
