@@ -28,8 +28,8 @@ std::vector<std::string> listed(const std::string& text) {
   std::vector<std::string> out;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
-    const size_t first = text.find_first_not_of(" ", at);
-    if (first < end) out.push_back(text.substr(first, text.find_last_not_of(" ", end - 1) + 1 - first));
+    const size_t first = text.find_first_not_of(' ', at);
+    if (first < end) out.push_back(text.substr(first, text.find_last_not_of(' ', end - 1) + 1 - first));
     at = end + 1;
   }
   return out;

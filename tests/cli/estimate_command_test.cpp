@@ -113,8 +113,9 @@ TEST_F(EstimateCommandTest, TakesTheWordsThatPeopleType) {
   EXPECT_EQ(peak(path, {"num_hidden_layers=16"}), peak(path, {"model.num_hidden_layers=16"}));
   expect_complaint({"estimate", path, "--set", "microbatch=4"}, "microbatch: not known");
   expect_complaint({"estimate", path, "--set", "microbatch=4"}, "did you mean 'micro_batch'?");
-  expect_complaint({"estimate", path, "--gpu", "rtx4091"}, "did you mean '4090'?");
-  write("run.toml", "batch_size = 4\n[model]\nconfig = '.'\n[train]\nseq_len = 512\nframework = 'transformers'\n");
+  expect_complaint({"estimate", path, "--gpu", "rtx4091"}, "did you mean 'rtx4090'?");
+  write("run.toml",
+        "batch_size = 4\n[model]\nconfig = '.'\n[train]\nseq_len = 512\nframework = 'transformers'\n");
   EXPECT_EQ(peak(this->path("run.toml"), {}), peak(path, {"micro_batch=4", "sequence=512"}));
 }
 

@@ -50,7 +50,7 @@ const std::vector<Wrong> kWrong = {
     {{"replay", "TRACE", "--repeat", "2", "--repeat", "3"}, "--repeat is given more than once"},
     {{"replay"}, "TRACE is missing: spillway replay [OPTIONS] TRACE..."},
     {{"diff", "TRACE"}, "AFTER is missing"},
-    {{"dryrun", "--", "true"}, "--gpu-memory is missing"},
+    {{"dryrun", "--", "true"}, "how much memory has a device?"},
     {{"dryrun", "--gpu-memory", "80GiB"}, "what is to be run?"},
     {{"run"}, "what is to be run?"},
     {{"run", "--", "/no/such/program"}, "/no/such/program cannot be started"},
@@ -130,7 +130,7 @@ TEST_F(WrongInputsTest, HelpIsWhereItIsLookedFor) {
   }
   EXPECT_THAT(run_command({"-V"}).out, HasSubstr("spillway "));
   const std::string help = run_command({"help", "dryrun"}).out;
-  EXPECT_THAT(help, HasSubstr("--gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]"));
+  EXPECT_THAT(help, HasSubstr("spillway dryrun [OPTIONS] -- COMMAND [ARGUMENT...]"));
   for (const char* jargon : {"INT", "TEXT", "REQUIRED", ":{", " in ["})
     EXPECT_THAT(help, ::testing::Not(HasSubstr(jargon)));
 }
