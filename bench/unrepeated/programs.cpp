@@ -141,8 +141,8 @@ uint64_t Program::between(uint64_t fewest_bytes, uint64_t most_bytes) {
 }
 
 const std::vector<std::string>& program_names() {
-  static const std::vector<std::string> names = {"serving", "replace", "varlen", "drift", "buckets"};
-  return names;
+  static const std::vector<std::string> kNames = {"serving", "replace", "varlen", "drift", "buckets"};
+  return kNames;
 }
 
 std::unique_ptr<Program> make_program(const std::string& name, uint64_t seed, uint32_t scale) {
