@@ -78,15 +78,28 @@ class Holders:
         record = self.torch._C._cuda_record_memory_history
 
         def record_for_both(enabled: Any, context: Any, stacks: Any, entries: int, *more: Any) -> Any:
+            begins = not is_programs()
             self.recorded = (enabled, context, stacks, entries, *more)
             if self.library is None:
                 return record(enabled, context, stacks, entries, *more)
             least = sys.maxsize if self.keeps_history else 1
             if enabled is None:
-                enabled, stacks, entries = "all", "python", least
+                # Stacks of frees as well would lose the exception by which a recomputation ends early, in PyTorch 2.11.
+                enabled, context, stacks, entries = "all", "alloc", "python", least
+            elif begins and more and not self.keeps_history:
+                more = (True, *more[1:])  # what was there before is not the program's
             return record(enabled, "all" if context == "all" else "alloc", stacks, max(entries, least), *more)
 
+        is_recorded = self.torch._C._cuda_isHistoryEnabled
+
+        def is_programs() -> bool:
+            """Whether the program itself has one."""
+            if self.library is None:
+                return bool(is_recorded())
+            return bool(self.recorded) and self.recorded[0] is not None
+
         self.torch._C._cuda_record_memory_history = record_for_both
+        self.torch._C._cuda_isHistoryEnabled = is_programs
         self.record = record_for_both
 
     def _note_module(self, module: Any, *_: Any) -> None:

@@ -155,8 +155,8 @@ TEST_F(Calibrate, BadInputIsOneLineAndNothingIsWritten) {
   complains(write("other.json", "{}"), "allowed: a Spillway dump");
   complains(write("cut.json", read("good.json").substr(0, 300)), "cut.json: not a JSON object");
   complains(dump("low.json", 0.01), "is less than");
-  expect_complaint({"calibrate", good}, "--run is required");
-  expect_complaint({"calibrate", "--run", run}, "DUMP is required");
+  expect_complaint({"calibrate", good}, "--run is missing");
+  expect_complaint({"calibrate", "--run", run}, "DUMP is missing");
   expect_complaint({"calibrate", good, "--run", "/no/such/run.toml"}, "/no/such/run.toml: cannot be read");
   expect_complaint({"calibrate", good, "--run", run, "--catalog", "/no/such/catalog"}, "/no/such/catalog");
   expect_complaint({"estimate", run, "--catalog", "/no/such/catalog"}, "/no/such/catalog: cannot be read");

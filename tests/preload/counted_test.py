@@ -22,7 +22,7 @@ class Counted(unittest.TestCase):
         self.assertEqual(notes["preload_array_bytes"], 256 * 256 * 4)
         self.assertEqual(notes["preload_host_bytes"], MIB)
         self.assertEqual(notes["preload_vmm_bytes"], 4 * MIB)  # which belongs to no context
-        self.assertRegex(done.report(), rf"(?s)As annotated\n.*preload_managed_bytes +{3 * MIB} .*preload_vmm_bytes")
+        self.assertRegex(done.report(), rf"(?s)As annotated\n.*preload_managed_bytes +{3 * MIB:,} .*preload_vmm_bytes")
 
     def test_memory_of_graphs_is_counted(self) -> None:
         done = self.case("graph-memory")

@@ -326,12 +326,12 @@ int main(void) { return count(); }
 
 class TheCommand(unittest.TestCase):
     def test_run_preload(self) -> None:
-        done = run(COMMAND, "run", "--preload", "--", PROGRAMS / "preload_pairs", "modern", preload=[])
+        done = run(COMMAND, "run", "--quiet", "--preload", "--", PROGRAMS / "preload_pairs", "modern", preload=[])
         self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
 
     @refused_by_sanitizers
     def test_run_preload_of_a_library_that_is_bound_deeply(self) -> None:
-        command = (COMMAND, "run", "--preload", "--audit", "--", PROGRAMS / "preload_pairs", "deepbind")
+        command = (COMMAND, "run", "--quiet", "--preload", "--audit", "--", PROGRAMS / "preload_pairs", "deepbind")
         done = run(*command, preload=[], TEST_PLUGIN=str(PROGRAMS / "libpreload_plugin.so"))
         self.assertEqual((done.code, done.err, done.served()), (0, "", PAIRS))
 
@@ -344,7 +344,7 @@ class TheCommand(unittest.TestCase):
             compiler = os.environ["SPILLWAY_CC"]
             subprocess.run([compiler, "-shared", "-fPIC", "-DLIBRARY", "-o", library, source], check=True)
             subprocess.run([compiler, "-o", program, source, library], check=True)
-            done = run(COMMAND, "run", "--preload", "--audit", "--", program, preload=[])
+            done = run(COMMAND, "run", "--quiet", "--preload", "--audit", "--", program, preload=[])
         self.assertEqual((done.code, done.err), (0, ""))
 
     def test_what_it_cannot_be_combined_with(self) -> None:

@@ -83,7 +83,7 @@ class Magic(unittest.TestCase):
             command = [os.environ["SPILLWAY_COMMAND"], "report", f"{folder}/cell.pickle"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertIn("<iframe srcdoc=", str(shown["html"]))
-        self.assertIn("Spillway report", str(shown["html"]))
+        self.assertIn("&lt;title&gt;Spillway: ", str(shown["html"]))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("hold In[2].py:2", done.stdout)
 
