@@ -157,6 +157,7 @@ int compare(const DryrunChoices& choices, const DryrunQuestion& question) {
 int dryrun(const DryrunChoices& choices, std::vector<std::string> program) {
   Result<DryrunQuestion> asked = question_of(choices, std::move(program));
   if (!asked.ok()) return complain(asked.take_status());
+  if (Status status = check_folders(choices.files); !status.ok()) return complain(status);
   const DryrunQuestion& question = asked.value();
   set_environment(choices);
   if (choices.compare) return compare(choices, question);

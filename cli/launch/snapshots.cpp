@@ -1,8 +1,11 @@
 #include "cli/launch/snapshots.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 #include <vector>
 
@@ -62,6 +65,16 @@ Status write_page(const std::string& file, const std::string& snapshot, const st
 }
 
 }  // namespace
+
+Status check_folders(const SnapshotFiles& files) {
+  for (const std::string& file : {files.out, files.html}) {
+    if (file.empty()) continue;
+    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+    if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
+      return Status::io(fmt::format("{}: cannot be written: {}", file, std::strerror(errno)));
+  }
+  return {};
+}
 
 Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results, const std::string& answer) {
   const auto most =

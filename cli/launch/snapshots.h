@@ -15,6 +15,9 @@ struct SnapshotFiles {
   bool any() const { return !out.empty() || !html.empty(); }
 };
 
+// Before a program runs for minutes: whether what is to be written has a folder that takes it. Errors: io.
+Status check_folders(const SnapshotFiles& files);
+
 // From what the processes kept. `answer`: the report, which is part of the page. Errors: io.
 Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results, const std::string& answer);
 

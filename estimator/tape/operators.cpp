@@ -8,6 +8,11 @@ namespace {
 
 using Recorder = Tape::Recorder;
 
+// The commonest backward: it makes the gradient of the one input.
+Edge gives_gradient(Recorder& recorder, double bytes) {
+  return recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+}
+
 }  // namespace
 
 Tensor Operators::for_product(const Tensor& x) const {
@@ -140,7 +145,7 @@ Tensor Operators::cast(const Tensor& x, double element) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(x.elements, element);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -149,7 +154,7 @@ Tensor Operators::activation(const Tensor& x) const {
   recorder.save(x.data);
   Tensor out = tape_.make(x.elements, x.element);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -158,7 +163,7 @@ Tensor Operators::activation_of_result(const Tensor& x) const {
   Tensor out = tape_.make(x.elements, x.element);
   recorder.save(out.data);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -181,7 +186,7 @@ Tensor Operators::mean(const Tensor& x, double rows) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(rows, x.element);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -214,7 +219,7 @@ Tensor Operators::dropout(const Tensor& x) const {
   const Tensor mask = tape_.make(x.elements, 1);
   recorder.save(mask.data);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -229,7 +234,7 @@ Tensor Operators::slice(const Tensor& x, double elements) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = x.view(elements);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -261,7 +266,7 @@ Tensor Operators::view_of_transposed(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = x;
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -273,7 +278,7 @@ Tensor Operators::sum_of_rows(const Tensor& x, double elements) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(elements, x.element);
   const double bytes = x.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -296,7 +301,7 @@ Tensor Operators::embedding(const Tensor& table, double tokens, double width) co
   Recorder recorder(tape_, {table.edge});
   Tensor out = tape_.make(tokens * width, table.element);
   const double bytes = table.bytes();
-  out.edge = recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -305,7 +310,7 @@ Tensor Operators::cross_entropy(const Tensor& logits) const {
   Tensor probabilities = tape_.make(logits.elements, logits.element);
   first.save(probabilities.data);
   const double bytes = logits.bytes();
-  probabilities.edge = first.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
+  probabilities.edge = gives_gradient(first, bytes);
   // Autocast runs the second part in fp32.
   if (autocast_) probabilities = cast(probabilities, 4);
   const double wide = probabilities.bytes();

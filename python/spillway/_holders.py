@@ -39,7 +39,7 @@ class Holders:
         self.modules: dict[int, weakref.ref[Any]] = {}
         self.optimizers: dict[int, weakref.ref[Any]] = {}
         self.steps: dict[int, int] = {}
-        self.library: ctypes.CDLL | None = None
+        self.tracker: ctypes.CDLL | None = None
         self.marked_peaks = -1
         self.keeps_history = False
         self.record: Callable[..., Any] = lambda *_: None
@@ -63,15 +63,15 @@ class Holders:
         ask = _AskToMark(self.mark)
         _kept.extend((ask, self))
         library.spillway_holders_start(ask)
-        self.library = library
+        self.tracker = library
         if self.recorded:
             self.record(*self.recorded)
         else:
             self.torch.cuda.memory._record_memory_history(None)
 
     def say_crashes(self, file: int) -> None:
-        if self.library is not None:
-            self.library.spillway_holders_say_crashes(file)
+        if self.tracker is not None:
+            self.tracker.spillway_holders_say_crashes(file)
 
     def _share_record(self) -> None:
         """PyTorch's own record of stacks serves the program as well, and goes on where that ends it."""
@@ -80,7 +80,7 @@ class Holders:
         def record_for_both(enabled: Any, context: Any, stacks: Any, entries: int, *more: Any) -> Any:
             begins = not is_programs()
             self.recorded = (enabled, context, stacks, entries, *more)
-            if self.library is None:
+            if self.tracker is None:
                 return record(enabled, context, stacks, entries, *more)
             least = sys.maxsize if self.keeps_history else 1
             if enabled is None:
@@ -94,7 +94,7 @@ class Holders:
 
         def is_programs() -> bool:
             """Whether the program itself has one."""
-            if self.library is None:
+            if self.tracker is None:
                 return bool(is_recorded())
             return bool(self.recorded) and self.recorded[0] is not None
 
@@ -107,29 +107,29 @@ class Holders:
             self.modules[id(module)] = weakref.ref(module)
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self.library is None or self.torch.compiler.is_compiling():
+        if self.tracker is None or self.torch.compiler.is_compiling():
             return
         self.optimizers[id(optimizer)] = weakref.ref(optimizer)
         self._mark_if_new(optimizer)
-        self.library.spillway_holders_in_optimizer(1)
+        self.tracker.spillway_holders_in_optimizer(1)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        if self.library is None or self.torch.compiler.is_compiling():
+        if self.tracker is None or self.torch.compiler.is_compiling():
             return
-        self.library.spillway_holders_in_optimizer(0)
+        self.tracker.spillway_holders_in_optimizer(0)
         self._mark_if_new(optimizer)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        self.library.spillway_holders_stepped(max(self.steps.values()))
+        self.tracker.spillway_holders_stepped(max(self.steps.values()))
 
     def _mark_if_new(self, optimizer: Any) -> None:
-        assert self.library is not None
-        is_new = self.marked_peaks != self.library.spillway_holders_peaks()
+        assert self.tracker is not None
+        is_new = self.marked_peaks != self.tracker.spillway_holders_peaks()
         if is_new or self.steps.get(id(optimizer), 0) < FIRST_STEPS:
             self.mark()
 
     def mark(self) -> None:
         """Tells the tracker which blocks are the model's."""
-        library = self.library
+        library = self.tracker
         if library is None:
             return
         with self.torch._C.DisableTorchFunction():
@@ -188,18 +188,18 @@ class Holders:
 
     def end(self) -> None:
         """Nothing of Python is asked for any more."""
-        if self.library is not None:
-            self.library.spillway_holders_stop_asking()
+        if self.tracker is not None:
+            self.tracker.spillway_holders_stop_asking()
 
     def forget(self) -> None:
-        library, self.library = self.library, None
+        library, self.tracker = self.tracker, None
         if library is not None:
             self.torch.cuda.memory._record_memory_history(None)
 
     def peak(self, device: int) -> dict[str, Any] | None:
-        if self.library is None:
+        if self.tracker is None:
             return None
-        tell = ctypes.PyDLL(self.library._name).spillway_holders_json
+        tell = ctypes.PyDLL(self.tracker._name).spillway_holders_json
         tell.restype = ctypes.c_char_p
         told = tell(device)
         return None if told is None else peak_of(json.loads(told.decode(errors="replace")), self.is_own)

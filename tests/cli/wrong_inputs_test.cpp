@@ -51,6 +51,8 @@ const std::vector<Wrong> kWrong = {
     {{"replay"}, "TRACE is missing: spillway replay [OPTIONS] TRACE..."},
     {{"diff", "TRACE"}, "AFTER is missing"},
     {{"dryrun", "--", "true"}, "how much memory has a device?"},
+    {{"dryrun", "--gpu", "h100-80", "--out", "/no/such/folder/x", "--", "true"},
+     "/no/such/folder/x: cannot be written"},
     {{"dryrun", "--gpu-memory", "80GiB"}, "what is to be run?"},
     {{"run"}, "what is to be run?"},
     {{"run", "--", "/no/such/program"}, "/no/such/program cannot be started"},
