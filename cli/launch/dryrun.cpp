@@ -67,6 +67,7 @@ Result<DryrunQuestion> question_of(const DryrunChoices& choices, std::vector<std
     if (!capacity.ok()) return capacity.take_status();
     question.capacity_bytes = capacity.value();
   }
+  if (Status status = check_folders(choices.files); !status.ok()) return status;
   if (Status status = start_with_package(program); !status.ok()) return status;
   Result<std::string> libraries = preload_simulation(python_of(program));
   if (!libraries.ok()) return libraries.take_status();
@@ -157,7 +158,6 @@ int compare(const DryrunChoices& choices, const DryrunQuestion& question) {
 int dryrun(const DryrunChoices& choices, std::vector<std::string> program) {
   Result<DryrunQuestion> asked = question_of(choices, std::move(program));
   if (!asked.ok()) return complain(asked.take_status());
-  if (Status status = check_folders(choices.files); !status.ok()) return complain(status);
   const DryrunQuestion& question = asked.value();
   set_environment(choices);
   if (choices.compare) return compare(choices, question);

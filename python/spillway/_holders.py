@@ -94,8 +94,8 @@ class Holders:
 
         def is_programs() -> bool:
             """Whether the program itself has one."""
-            if self.tracker is None:
-                return bool(is_recorded())
+            if self.tracker is None:  # before the first use of CUDA PyTorch's own answer is a segmentation fault
+                return bool(self.torch.cuda.is_initialized() and is_recorded())
             return bool(self.recorded) and self.recorded[0] is not None
 
         self.torch._C._cuda_record_memory_history = record_for_both

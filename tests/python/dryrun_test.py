@@ -1,0 +1,328 @@
+"""`spillway dryrun`: whether a program fits, where it died if it does not, and what is said of each rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from command import COMMAND, spillway
+
+TRAINING = """
+import sys, torch
+width = int(sys.argv[1])
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    loss = model(torch.randn(64, width, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(torch.cuda.get_allocator_backend(), loss.item())
+"""
+
+
+class DryRun(unittest.TestCase):
+    def dryrun(self, width: int, *options: str) -> subprocess.CompletedProcess[str]:
+        return spillway("dryrun", "--gpu-memory", "2GiB", *options, "--", sys.executable, "-c", TRAINING, str(width))
+
+    def test_one_that_is_told_to_end_is_reported(self) -> None:
+        code = "import time, torch; torch.zeros(1 << 20, device='cuda'); print('ready', flush=True); time.sleep(100)"
+        words = [COMMAND, "dryrun", "--gpu-memory", "h100-80", "--", sys.executable, "-c", code]
+        given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        with subprocess.Popen(words, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            assert run.stdout is not None and run.stderr is not None
+            self.assertEqual(run.stdout.readline(), "ready\n")
+            run.terminate()
+            self.assertIn("simulated device of 79.179 GiB", run.stderr.read())
+            self.assertEqual(run.wait(60), 128 + signal.SIGTERM)
+
+    def test_what_fits(self) -> None:
+        done = self.dryrun(4000)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("spillway", done.stdout)
+        self.assertIn("it fits", done.stderr)
+        self.assertIn("meaningless", done.stderr)
+
+    def test_what_does_not_fit(self) -> None:
+        done = self.dryrun(12000)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("does NOT fit", done.stderr)
+
+    def test_the_native_allocator_for_comparison(self) -> None:
+        done = self.dryrun(4000, "--allocator", "native", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("native", done.stdout)
+        report = json.loads(done.stderr)
+        weights = 4 * 4000 * 4001 * 4
+        self.assertGreater(report["processes"][0]["devices"][0]["peak_allocated_bytes"], 4 * weights)
+        self.assertFalse(report["out_of_memory"])
+
+    def test_the_peak_of_a_program_that_begins_its_peaks_anew(self) -> None:
+        code = (
+            "import torch; torch.cuda.reset_peak_memory_stats();"
+            "torch.zeros(9 << 20, dtype=torch.uint8, device='cuda');"
+            "torch.cuda.reset_peak_memory_stats(); torch.zeros(100, device='cuda')"
+        )
+        for allocator in ("spillway", "native"):
+            options = ("--gpu-memory", "1GiB", "--json", "--allocator", allocator)
+            done = spillway("dryrun", *options, "--", sys.executable, "-c", code)
+            (device,) = json.loads(done.stderr)["processes"][0]["devices"]
+            self.assertEqual(device["peak_requested_bytes"], 9 << 20)
+
+    def test_copies_move_bytes_unless_they_are_not_wanted(self) -> None:
+        code = "import torch; x = torch.arange(7); print(torch.equal(x.cuda().cpu(), x))"
+        for options, equal in (([], "True"), (["--no-bytes"], "False")):
+            done = spillway("dryrun", "--gpu-memory", "80GiB", *options, "--", sys.executable, "-c", code)
+            self.assertEqual((done.returncode, done.stdout.strip()), (0, equal), done.stderr)
+
+    def test_the_smallest_and_the_largest_device(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda')"
+        for size in ("2MiB", "16TiB"):
+            done = spillway("dryrun", "--gpu-memory", size, "--", sys.executable, "-c", code)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_python_whose_path_has_a_quote(self) -> None:
+        libraries = Path(COMMAND).parents[1] / "lib" / "sim"
+        with tempfile.TemporaryDirectory() as folder:
+            # As in a wheel, where the libraries that PyTorch is linked with are made by the Python that is named.
+            (Path(folder) / "libcudart.so.13").touch()
+            python = Path(folder) / "it's python"
+            python.write_text(f"#!/bin/sh\necho {libraries}\n")
+            python.chmod(0o755)
+            given = {"SPILLWAY_SIM_LIBRARIES": folder, "SPILLWAY_PYTHON": str(python)}
+            done = spillway("dryrun", "--gpu-memory", "1GiB", "--", "sh", "-c", "echo $SPILLWAY_LIBCUDA", **given)
+        self.assertEqual(done.stdout.strip(), str(libraries / "libcuda.so.1"), done.stderr)
+
+    def test_another_error_is_not_out_of_memory(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda'); raise SystemExit(5)"
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, "-c", code)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn("another reason", done.stderr)
+
+    def of_1gib(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "program.py"
+            script.write_text(code)
+            return spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, str(script), **environment)
+
+    def test_out_of_memory_that_no_handler_of_exceptions_sees(self) -> None:
+        too_much = "torch.empty(4 << 30, dtype=torch.uint8, device='cuda')"
+        worker = f"""
+import torch, torch.multiprocessing
+
+def work(rank):
+    {too_much}
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work)
+"""
+        caught = f"import sys, torch\ntry:\n    {too_much}\nexcept torch.OutOfMemoryError:\n    sys.exit(3)\n"
+        replaced = f"import sys, torch\nsys.excepthook = lambda *_: None\n{too_much}\n"
+        for allocator in ({}, {"SPILLWAY_DISABLE": "1"}):
+            for code, line in ((worker, 5), (caught, 3), (replaced, 3)):
+                done = self.of_1gib(code, **allocator)
+                self.assertEqual(done.returncode, 2, code + done.stderr)
+                self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line}: torch.empty")
+
+    def test_three_allocators_in_one_table(self) -> None:
+        code = "import torch\nfor n in (70, 90, 300):\n    x = torch.empty(n << 20, dtype=torch.uint8, device='cuda')\n"
+        command = ["--gpu-memory", "420MiB", "--compare"]
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "program.py"
+            script.write_text(code)
+            done = spillway("dryrun", *command, "--", sys.executable, str(script))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"spillway +390.000 MiB +390.000 MiB  it ran to its end")
+            self.assertRegex(done.stderr, r"native +390.000 MiB")
+            self.assertRegex(done.stderr, r"expandable +390.000 MiB")
+            done = spillway("dryrun", *command, "--json", "--", sys.executable, str(script))
+            runs = json.loads(done.stderr[done.stderr.index("{") :])["runs"]
+            self.assertEqual([run["allocator"] for run in runs], ["spillway", "native", "expandable"])
+            self.assertEqual({run["processes"][0]["devices"][0]["num_ooms"] for run in runs}, {0})
+
+    def test_a_refusal_that_the_program_survived_is_no_death(self) -> None:
+        code = """import torch
+for size in (3, 20, 3):
+    try:
+        torch.empty(size << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        pass
+"""
+        goes_on = "torch.zeros(1 << 20, device='cuda')\n"
+        said = r"rank 0 was refused 20.000 GiB at \S+program.py:4: torch.empty.*, and went on \(3 times\)"
+        for allocator in ({}, {"SPILLWAY_DISABLE": "1"}):
+            for program in (code, code + goes_on):
+                done = self.of_1gib(program, **allocator)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stderr, said)
+                self.assertNotIn("died", done.stderr)
+                self.assertIn("it fits", done.stderr)
+            dies = "torch.empty(2 << 40, dtype=torch.uint8, device='cuda')\n"
+            done = self.of_1gib(code + goes_on + dies, **allocator)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, said)
+            self.assertRegex(done.stderr, r"died of device memory at \S+program.py:8: torch.empty")
+
+    def test_out_of_memory_inside_another_exception(self) -> None:
+        too_much = "torch.empty(4 << 30, dtype=torch.uint8, device='cuda')"
+        wrapped = "import torch\ntry:\n    {0}\nexcept torch.OutOfMemoryError as error:\n    raise {1}\n"
+        compiled = f"""
+import torch
+def backend(module, inputs):
+    {too_much}
+torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+"""
+        group = wrapped.format(too_much, "ExceptionGroup('steps', [ValueError('x'), error])")
+        for code, line in (
+            (wrapped.format(too_much, "RuntimeError('step failed') from error"), 3),
+            (wrapped.format(too_much, "RuntimeError('step failed')"), 3),
+            (wrapped.format(too_much, "RuntimeError('step failed') from None"), 3),
+            *([(group, 3)] if sys.version_info >= (3, 11) else []),
+            (compiled, 4),
+        ):
+            done = self.of_1gib("import torch; torch.zeros(1, device='cuda')\n" + code)
+            self.assertEqual(done.returncode, 2, code + done.stderr)
+            self.assertRegex(done.stderr, rf"died of device memory at \S+program.py:{line + 1}: torch.empty")
+
+    def test_children_of_fork_that_are_the_first_to_use_cuda(self) -> None:
+        by_multiprocessing = """
+import multiprocessing, sys, torch
+
+def work(count):
+    torch.empty(count << 20, dtype=torch.uint8, device="cuda")
+
+worker = multiprocessing.get_context("fork").Process(target=work, args=({count},))
+worker.start()
+worker.join()
+sys.exit(worker.exitcode)
+"""
+        by_os = """
+import os, sys, torch
+child = os.fork()
+if child == 0:
+    try:
+        torch.empty({count} << 20, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        os._exit(3)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+        for program in (by_multiprocessing, by_os):
+            done = self.of_1gib(program.format(count=100))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("rank 0 device 0: peak allocated 100", done.stderr)
+            done = self.of_1gib(program.format(count=4096))
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("died of device memory", done.stderr)
+
+    def test_what_nobody_watched_is_not_known(self) -> None:
+        uses = "import torch; torch.zeros(1, device='cuda')"
+        killed = f"{uses}; import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        unseen = ["env", "PYTHONPATH=/tmp", sys.executable, "-c"]
+        for words, said, code in (
+            ([*unseen, uses], "PYTHONPATH is replaced", 1),
+            ([*unseen, f"{uses}; raise SystemExit(7)"], "why it ended with code 7", 7),
+            (["true"], "no process imported PyTorch", 1),
+            (["sh", "-c", f'{sys.executable} -c "{killed}"; true'], "was killed", 1),
+        ):
+            done = spillway("dryrun", "--gpu-memory", "1GiB", "--", *words)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn("not known", done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertNotIn("fits", done.stderr)
+
+    def test_a_program_that_uses_no_device(self) -> None:
+        done = self.of_1gib("import torch; torch.zeros(1)")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("used nothing", done.stderr)
+        self.assertNotIn("fits", done.stderr)
+
+    def test_devices_that_a_rank_left_alone_are_left_out(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda:1')"
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--devices", "3", "--", sys.executable, "-c", code)
+        self.assertEqual(
+            [line.split(":")[0].strip() for line in done.stderr.splitlines() if ": peak" in line],
+            ["rank 0 device 1"],
+            done.stderr,
+        )
+
+    def test_out_of_memory_that_the_program_coped_with(self) -> None:
+        code = """
+import sys, torch
+try:
+    torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError:
+    torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+"""
+        for end, said in (("sys.exit(3)", 3), ("raise ValueError", 1)):
+            done = self.of_1gib(code + end)
+            self.assertEqual(done.returncode, said, done.stderr)
+            self.assertIn("1 out of memory", done.stderr)
+            self.assertIn("another reason", done.stderr)
+
+    def test_ranks_are_those_that_workers_take(self) -> None:
+        code = """
+import os, torch, torch.multiprocessing
+
+def work(rank):
+    os.environ["RANK"] = str(rank)
+    torch.zeros(1, device="cuda")
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=2)
+"""
+        self.assertIn("ranks 0-1, 2 devices", self.of_1gib(code).stderr)
+
+    def test_the_report_names_the_allocator_that_served(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda')"
+        for environment, name in (({}, "spillway"), ({"SPILLWAY_DISABLE": "1"}, "native")):
+            self.assertIn(f"allocator {name}\n", self.of_1gib(code, **environment).stderr)
+
+    def test_no_thread_of_a_backward_pass_asks_for_an_interpreter_that_ends(self) -> None:
+        # A pass is found whose context PyTorch's thread still holds, and which it cannot drop while this one runs.
+        code = """
+import contextvars, sys, weakref, torch
+from spillway._pytorch.releases import release_of
+from spillway._run import finish_backward_passes
+
+class Mark:
+    pass
+
+def backward(mark):
+    held.set(mark)
+    torch.ones((), device="cuda", requires_grad=True).backward()
+
+def is_held():
+    mark = Mark()
+    reference = weakref.ref(mark)
+    contextvars.copy_context().run(backward, mark)
+    del mark
+    return reference if reference() is not None else None
+
+held = contextvars.ContextVar("held")
+reference = None
+sys.setswitchinterval(1000)
+while release_of(torch) >= (2, 15) and reference is None:
+    reference = is_held()
+finish_backward_passes(torch, [0])
+print(reference is None or reference() is None)
+"""
+        done = self.of_1gib(code)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "True"), done.stderr)
+
+    def test_an_environment_that_hides_the_devices(self) -> None:
+        code = "import torch; torch.zeros(1, device='cuda'); print(torch.cuda.device_count())"
+        for hidden in ("", "-1"):
+            done = self.of_1gib(code, CUDA_VISIBLE_DEVICES=hidden)
+            self.assertEqual(done.stdout.strip(), "1", done.stderr)
+            self.assertIn("rank 0 device 0", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
