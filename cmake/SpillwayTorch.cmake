@@ -3,6 +3,7 @@
 # not tested.
 set(SPILLWAY_TORCH_DIR "" CACHE PATH "Folder of the installed torch package; empty looks into .venv")
 set(SPILLWAY_HAVE_TORCH OFF)
+set(SPILLWAY_TORCH_CUDA 13) # the major version that it was built for
 if(SPILLWAY_SANITIZE STREQUAL "" AND NOT SPILLWAY_COVERAGE)
   if(SPILLWAY_TORCH_DIR)
     set(SPILLWAY_TORCH ${SPILLWAY_TORCH_DIR})
@@ -13,6 +14,8 @@ if(SPILLWAY_SANITIZE STREQUAL "" AND NOT SPILLWAY_COVERAGE)
   if(SPILLWAY_TORCH AND EXISTS ${SPILLWAY_TORCH}/lib/libc10_cuda.so
       AND EXISTS ${SPILLWAY_TORCH}/include/c10/cuda/CUDACachingAllocator.h)
     set(SPILLWAY_HAVE_TORCH ON)
+    file(STRINGS ${SPILLWAY_TORCH}/version.py version REGEX "^cuda[ :].*'[0-9]+\\.")
+    string(REGEX REPLACE "^.*'([0-9]+)\\..*$" "\\1" SPILLWAY_TORCH_CUDA "${version}")
   elseif(SPILLWAY_TORCH_DIR)
     message(FATAL_ERROR "SPILLWAY_TORCH_DIR names no CUDA build of torch: ${SPILLWAY_TORCH_DIR}")
   endif()

@@ -155,7 +155,7 @@ std::string python_of(const std::vector<std::string>& program) {
 
 Result<std::string> simulated_libraries_folder(const std::string& python) {
   Result<std::string> built =
-      folder_with("libcudart.so.13", {named_folder("SPILLWAY_SIM_LIBRARIES"), own_folder() / "../lib/sim"},
+      folder_with("libcuda.so.1", {named_folder("SPILLWAY_SIM_LIBRARIES"), own_folder() / "../lib/sim"},
                   "the simulated CUDA libraries are", "SPILLWAY_SIM_LIBRARIES");
   if (!built.ok()) return built;
   Result<std::string> package = package_folder();

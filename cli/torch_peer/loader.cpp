@@ -46,7 +46,7 @@ Result<const TorchPeer*> load_torch_peer(bool expandable_segments, int device_co
   }
   // libc10_cuda.so looks for these by name, and the loader then finds them already open. None is ever closed:
   // they register destructors.
-  for (const char* name : {"libcudart.so.13", "libnvidia-ml.so.1"}) {
+  for (const char* name : {SPILLWAY_CUDART, "libnvidia-ml.so.1"}) {
     if (dlopen((folder / "sim" / name).c_str(), RTLD_NOW) == nullptr) {
       return Status::unsupported("what PyTorch's allocator needs of CUDA cannot be opened: " + dl_error());
     }

@@ -21,8 +21,10 @@ from . import _cache
 from ._errors import SpillwayError
 from ._library import CHECKOUT
 
-CUDA = "13"  # of the simulated runtime, libcudart.so.13
-OLDEST = (2, 9)  # the first releases that are built for it
+CUDAS = ("12", "13")  # of the simulated runtimes
+OLDEST = (2, 9)  # the first release that was tried
+# Of those that were built, what serves every PyTorch.
+FOR_ALL = ("libcuda.so.1", "libnvidia-ml.so.1", "libspillway_nccl.so.0")
 
 
 def folder(built: Path) -> Path:
@@ -38,32 +40,35 @@ def folder(built: Path) -> Path:
         if made_for.exists():  # the program may have its PyTorch elsewhere
             return built
         raise SpillwayError(f"PyTorch is not installed for {sys.executable}, so its libraries cannot be simulated")
-    check_release(torch / "version.py")
+    cuda = cuda_of(torch / "version.py")
     version = (torch / "version.py").read_bytes()
     if made_for.exists() and made_for.read_bytes() == version:
         return built
     maker = find_maker(built)
     sources = sorted(file for file in maker.parent.rglob("*") if file.suffix in (".py", ".c", ".h"))
     key = hashlib.sha256(b"\0".join([str(torch).encode(), version]))
-    for file in [*sources, *sorted(built.glob("*.so.*"))]:
+    for file in [*sources, *sorted(built.rglob("*.so.*"))]:
         key.update(file.read_bytes())
     name = f"simulated-{key.hexdigest()[:16]}"
-    return _cache.find(name) or make(maker, torch, built, name)
+    return _cache.find(name) or make(maker, torch, cuda, built, name)
 
 
-def check_release(version: Path) -> None:
+def cuda_of(version: Path) -> str:
+    """The major version that this PyTorch was built for."""
     named = runpy.run_path(str(version))
     release, cuda = named["__version__"], named["cuda"]
     numbers = re.match(r"(\d+)\.(\d+)", release)
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise SpillwayError(f"PyTorch {release} is too old for the simulated device: upgrade to {oldest} or later")
-    if cuda is None or cuda.split(".")[0] != CUDA:
+    if cuda is None or cuda.split(".")[0] not in CUDAS:
         has = "without CUDA" if cuda is None else f"for CUDA {cuda}"
         raise SpillwayError(
-            f"PyTorch {release} is built {has}, and the simulated device has CUDA {CUDA}: install a PyTorch for CUDA "
-            f"{CUDA} (https://pytorch.org/get-started)"
+            f"PyTorch {release} is built {has}, and the simulated device has CUDA {' and '.join(CUDAS)}: install a "
+            f"PyTorch for one of them (https://pytorch.org/get-started)"
         )
+    major: str = cuda.split(".")[0]
+    return major
 
 
 def find_maker(built: Path) -> Path:
@@ -83,17 +88,38 @@ def compiler() -> list[str]:
     raise SpillwayError("a C compiler and nm are needed to simulate CUDA's libraries: install gcc and binutils")
 
 
-def make(maker: Path, torch: Path, built: Path, name: str) -> Path:
+def make(maker: Path, torch: Path, cuda: str, built: Path, name: str) -> Path:
     """Whole or not at all, whoever else makes them now."""
     words = compiler()
     cache = _cache.writable_folder()
     target = cache / name
     with tempfile.TemporaryDirectory(dir=cache) as work:
         made = Path(work) / "made"
-        shutil.copytree(built, made, ignore=shutil.ignore_patterns("libraries"))
-        places = ["--torch", str(torch), "--built", str(built), "--output", str(made), "--work", f"{work}/sources"]
+        made.mkdir()
+        runtime = f"libcudart.so.{cuda}"
+        beside = built / runtime
+        for file in [
+            *(built / each for each in FOR_ALL),
+            beside if beside.exists() else built / f"cuda{cuda}" / runtime,
+        ]:
+            shutil.copy2(file, made)
+        places = [
+            "--torch",
+            str(torch),
+            "--cuda",
+            cuda,
+            "--built",
+            str(made),
+            "--output",
+            str(made),
+            "--work",
+            f"{work}/sources",
+        ]
         done = subprocess.run(
-            [sys.executable, str(maker), *places, "--cc", *words], capture_output=True, text=True, check=False
+            [sys.executable, str(maker), *places, "--refuse-unknown", "--cc", *words],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             raise SpillwayError((done.stderr.strip().splitlines() or ["the simulated libraries were not made"])[-1])

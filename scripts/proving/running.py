@@ -89,10 +89,11 @@ class Stage:
         self.lock = threading.RLock()
 
     def side_by_side(self, jobs: Iterable[Callable[[], None]], alone: Iterable[Callable[[], None]] = ()) -> None:
-        """As many at once as the machine has processors for; the first exception of one comes when all have ended.
+        """As many at once as half of the machine's processors, or two; the first exception of one comes when all have ended.
         Those of `alone` follow, one at a time: they take much of the device, or look at all of it.
         """
-        most = max(1, min(MOST_AT_ONCE, (os.cpu_count() or 1) // 2))
+        processors = os.cpu_count() or 1
+        most = min(MOST_AT_ONCE, max(processors // 2, min(processors, 2)))
         with ThreadPoolExecutor(most) as pool:
             for started in [pool.submit(job) for job in jobs]:
                 started.result()

@@ -11,6 +11,13 @@
 
 namespace spillway::cudart {
 
+// The version that the runtime says it has.
+#ifdef SPILLWAY_CUDART_VERSION
+inline constexpr int kVersion = SPILLWAY_CUDART_VERSION;
+#else
+inline constexpr int kVersion = CUDART_VERSION;
+#endif
+
 // Notes a failure as the thread's last error and returns it. Driver and runtime codes have the same numbers.
 cudaError_t note(cudaError_t error);
 

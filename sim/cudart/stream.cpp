@@ -93,24 +93,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return call(&DriverTable::stream_is_capturing, stream, reinterpret_cast<CUstreamCaptureStatus*>(status));
 }
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                                     unsigned long long* id, cudaGraph_t* graph,
-                                     const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
-                                     size_t* dependency_count) {
-  auto* driver_id = reinterpret_cast<cuuint64_t*>(id);
-  return call(&DriverTable::stream_get_capture_info, stream, reinterpret_cast<CUstreamCaptureStatus*>(status),
-              driver_id, graph, dependencies, reinterpret_cast<const CUgraphEdgeData**>(edges),
-              dependency_count);
-}
-
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return call(&DriverTable::exchange_capture_mode, reinterpret_cast<CUstreamCaptureMode*>(mode));
-}
-
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
-                                         cudaGraphEdgeData* edges, size_t* count) {
-  return call(&DriverTable::graph_node_get_dependencies, node, dependencies,
-              reinterpret_cast<CUgraphEdgeData*>(edges), count);
 }
 
 }  // extern "C"

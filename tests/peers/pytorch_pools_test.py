@@ -32,7 +32,7 @@ class Mapped:
 
     def __init__(self) -> None:
         self.kept.append(self)
-        self.runtime = ctypes.CDLL("libcudart.so.13")
+        self.runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}")
         self.given: list[int] = []
         self.came_back: list[int] = []
         # PyTorch keeps their addresses.

@@ -91,7 +91,7 @@ class DryRun(unittest.TestCase):
         libraries = Path(COMMAND).parents[1] / "lib" / "sim"
         with tempfile.TemporaryDirectory() as folder:
             # As in a wheel, where the libraries that PyTorch is linked with are made by the Python that is named.
-            (Path(folder) / "libcudart.so.13").touch()
+            (Path(folder) / "libcuda.so.1").touch()
             python = Path(folder) / "it's python"
             python.write_text(f"#!/bin/sh\necho {libraries}\n")
             python.chmod(0o755)

@@ -54,7 +54,7 @@ import ctypes, spillway, torch
 spillway.install()
 source = torch.arange(100_000)
 there = source.to("cuda:0").to("cuda:1")
-runtime = ctypes.CDLL("libcudart.so.13")
+runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}")
 print(torch.equal(there.cpu(), source), runtime.cudaDeviceEnablePeerAccess(1, 0))
 """
         done = run_on("devices:2", code)

@@ -208,7 +208,7 @@ class PoolSources(unittest.TestCase):
 
 class FromTheRuntime(unittest.TestCase):
     def test_memory_of_the_runtime_has_handles_for_other_processes(self) -> None:
-        runtime = ctypes.CDLL("libcudart.so.13")
+        runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}")
 
         def alloc(size: int, _device: int, _stream: int | None) -> int | None:
             pointer = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""`spillway stand-ins`: libraries that stand in for NVIDIA's, made for the PyTorch of whichever Python runs the program."""
+"""`spillway stand-ins`: libraries that stand in for NVIDIA's, made for the PyTorch that the program has."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class StandIns(unittest.TestCase):
         self.assertEqual(done.stdout, "ran\n", done.stderr)
 
     def test_a_pytorch_for_another_cuda_is_refused_and_one_that_is_too_old(self) -> None:
-        other = "install a PyTorch for CUDA 13"
+        other = "install a PyTorch for one of them"
         for release, cuda, said, advice in (
-            ("2.11.0", "12.8", "for CUDA 12.8", other),
+            ("2.11.0", "11.8", "for CUDA 11.8, and the simulated device has CUDA 12 and 13", other),
             ("2.11.0", None, "without CUDA", other),
             ("2.8.0+cu129", "12.9", "PyTorch 2.8.0+cu129 is too old", "upgrade to 2.9 or later"),
         ):
@@ -82,6 +82,16 @@ class StandIns(unittest.TestCase):
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
             self.assertIn(said, done.stderr)
             self.assertIn(advice, done.stderr)
+
+    def test_a_pytorch_for_cuda_12_has_the_libraries_of_that(self) -> None:
+        path = self.pytorch("2.10.0", "12.8")
+        made = spillway("stand-ins", sys.executable, PYTHONPATH=path, SPILLWAY_CACHE=str(self.folder / "cache"))
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+        names = {file.name for file in Path(made.stdout.strip()).iterdir()}
+        self.assertGreater(
+            names, {"libcuda.so.1", "libcudart.so.12", "libcublas.so.12", "libcufft.so.11", "libnccl.so.2"}
+        )
+        self.assertEqual([name for name in names if name.endswith(".so.13")], [])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ extern "C" int Py_AddPendingCall(int (*function)(void*), void* argument);
 namespace spillway::holders {
 namespace {
 
-using Entry = c10::CachingDeviceAllocator::TraceEntry;
+using Entry = c10::cuda::CUDACachingAllocator::TraceEntry;
 
 // A peak so many times the one at the last marking asks for another.
 constexpr double kGrowth = 1.1;

@@ -12,7 +12,7 @@ from typing import Any
 from .._counters import pool_bytes
 from .._errors import SpillwayError
 
-OLDEST = (2, 11)
+OLDEST = (2, 9)
 NEWEST_TESTED = (2, 15)
 
 # The vtable of c10::OutOfMemoryError, and c10::Error(std::string, Backtrace, const void*), in the C++11 ABI.
@@ -48,6 +48,15 @@ def check_release(torch: Any) -> None:
         raise SpillwayError(f"PyTorch {torch.__version__} is not supported; upgrade to {oldest} or later")
     if torch.version.cuda is None:
         raise SpillwayError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build")
+
+
+def settings_name(torch: Any) -> str:
+    """The function of torch._C that takes the settings of PyTorch's allocator while the program runs."""
+    return (
+        "_accelerator_setAllocatorSettings"
+        if release_of(torch) >= (2, 10)
+        else "_cuda_cudaCachingAllocator_set_allocator_settings"
+    )
 
 
 def later_stats(torch: Any, device: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._errors import SpillwayError, SpillwayWarning
 from .._library import check, get_limit, library, option
+from .releases import settings_name
 
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -66,7 +67,7 @@ def check_values(torch: Any, environment: Mapping[str, str]) -> None:
     if (name := variable_of(environment)) is None:
         return
     try:
-        torch._C._accelerator_setAllocatorSettings(environment[name])
+        getattr(torch._C, settings_name(torch))(environment[name])
     except (ValueError, IndexError, RuntimeError) as problem:
         first_line = str(problem).splitlines()[0]
         raise SpillwayError(f"PyTorch refuses {name}={environment[name]} ({first_line}): correct it") from None
@@ -118,7 +119,7 @@ def apply(torch: Any, settings: Settings, serves_pinned_memory: Callable[[], boo
     limit(settings.fraction)
     if is_limited:
         keep_limit(torch)
-    native = torch._C._accelerator_setAllocatorSettings
+    native = getattr(torch._C, settings_name(torch))
 
     def set_settings(text: str) -> None:
         changed = read(text, "allocator settings")
@@ -126,7 +127,7 @@ def apply(torch: Any, settings: Settings, serves_pinned_memory: Callable[[], boo
         native(text)  # PyTorch's own judgement, and what is for host memory
         limit(changed.fraction)
 
-    torch._C._accelerator_setAllocatorSettings = set_settings
+    setattr(torch._C, settings_name(torch), set_settings)
     if not torch.cuda.is_initialized():
         _apply_when_first_used(torch, set_settings)
 

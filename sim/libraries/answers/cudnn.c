@@ -12,7 +12,7 @@ size_t cudnnGetVersion(void) {
   return 91900;
 }
 size_t cudnnGetCudartVersion(void) {
-  return 13000;
+  return CUDA * 1000;
 }
 int cudnnGetProperty(int property, int* value) {
   static const int kVersion[] = {9, 19, 0};

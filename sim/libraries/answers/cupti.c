@@ -6,7 +6,7 @@
 CREATES(cuptiSubscribe)
 
 int cuptiGetVersion(uint32_t* version) {
-  *version = 130000;
+  *version = CUDA * 10000;
   return 0;
 }
 int cuptiGetResultString(int result, const char** text) {

@@ -6,8 +6,8 @@
 CREATES(nvrtcCreateProgram)
 
 int nvrtcVersion(int* major, int* minor) {
-  *major = 13;
-  *minor = 0;
+  *major = CUDA;
+  *minor = CUDA == 12 ? 8 : 0;
   return 0;
 }
 static int one_byte(size_t* bytes) {

@@ -154,7 +154,7 @@ FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ct
 
 def pool_of_a_foreign_allocator() -> None:
     """What the foreign allocator gave comes back to it."""
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}")
     given: list[int] = []
     returned: list[int] = []
 
@@ -342,7 +342,7 @@ def many_streams() -> None:
 def new_stream() -> int:
     """PyTorch's own streams are no more than 32."""
     stream = ctypes.c_void_p()
-    ctypes.CDLL("libcudart.so.13").cudaStreamCreate(ctypes.byref(stream))
+    ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}").cudaStreamCreate(ctypes.byref(stream))
     return stream.value or 0
 
 
@@ -366,7 +366,7 @@ def error_in_mapping() -> None:
 def handle_of(block: Any) -> bytes:
     """As a custom all-reduce makes it, by the runtime."""
     handle = ctypes.create_string_buffer(64)
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}")
     status = runtime.cudaIpcGetMemHandle(handle, ctypes.c_void_p(block.data_ptr()))
     runtime.cudaGetLastError()
     if status in (801, 34, 36, 500):
@@ -399,7 +399,9 @@ def memory_for_others() -> None:
     for size in range(3, MOST // 3, 7):
         mebibytes(size)
     pointer = ctypes.c_void_p()
-    status = ctypes.CDLL("libcudart.so.13").cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(MOST // 2 * MIB))
+    status = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}").cudaMalloc(
+        ctypes.byref(pointer), ctypes.c_size_t(MOST // 2 * MIB)
+    )
     expect(status == 0, "half of the device is the limit, and another library cannot have the other half")
 
 

@@ -18,7 +18,7 @@ def install(folder: str | None) -> None:
     sys.path.insert(0, folder)
     rmm: Any = importlib.import_module("rmm")
     torch: Any = importlib.import_module("torch")
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda[:2]}")
 
     def allocate(size: int, _: object) -> int:
         pointer = ctypes.c_void_p()

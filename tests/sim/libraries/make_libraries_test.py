@@ -33,7 +33,7 @@ class MakeLibraries(unittest.TestCase):
         library = self.folder / "torch" / "lib" / "libimporter.so"
         subprocess.run([CC, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
 
-    def make(self) -> subprocess.CompletedProcess[str]:
+    def make(self, *options: str) -> subprocess.CompletedProcess[str]:
         places = ["--output", str(self.folder / "made"), "--work", str(self.folder / "work")]
         words = [
             sys.executable,
@@ -45,6 +45,7 @@ class MakeLibraries(unittest.TestCase):
             "--cc",
             CC,
             *places,
+            *options,
         ]
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
@@ -67,6 +68,16 @@ class MakeLibraries(unittest.TestCase):
     def test_an_import_that_nobody_has_is_named(self) -> None:
         self.imports("cudaOfTomorrow", "cuOfTomorrow", "cublasCreate_v2")
         self.refuses("PyTorch imports what no stand-in has: cuOfTomorrow, cudaOfTomorrow")
+
+    def test_what_the_runtime_lacks_answers_that_it_is_not_supported_where_that_is_wanted(self) -> None:
+        self.imports("cudaOfTomorrow", "cudaMalloc")
+        done = self.make("--refuse-unknown")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        unknown = ctypes.CDLL(str(self.folder / "made" / "libspillway_unknown.so.0"))
+        self.assertEqual(unknown.cudaOfTomorrow(), 801)
+        self.assertFalse(hasattr(unknown, "cudaMalloc"))
+        self.imports("cuOfTomorrow")
+        self.assertIn("cuOfTomorrow", self.make("--refuse-unknown").stderr)
 
     def test_what_is_no_pytorch_for_cuda(self) -> None:
         folder = self.folder / "torch" / "lib"

@@ -20,7 +20,7 @@
 namespace spillway_torch {
 namespace {
 
-using c10::CachingDeviceAllocator::RecordContext;
+using recording::RecordContext;
 
 // Fills in whose block it is.
 void find_owner(History::Block& block) {
@@ -329,8 +329,8 @@ std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
   return {free_bytes, total_bytes};
 }
 
-std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
-  std::vector<caching::StreamSegmentSize> sizes;
+std::vector<SegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex device) {
+  std::vector<SegmentSize> sizes;
   walk(device, [&](const spw_segment& segment) {
     const auto same = std::find_if(sizes.begin(), sizes.end(),
                                    [&](const auto& size) { return size.stream == segment.stream; });
@@ -412,7 +412,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces)
       const MempoolId_t id{segment.pool.first, segment.pool.second};
       if (pool != MempoolId_t{0, 0} && id != pool) return;
       active_bytes += segment.active_bytes;
-      c10::CachingDeviceAllocator::SegmentInfo info;
+      recording::SegmentInfo info;
       info.device = index;
       info.address = segment.address;
       info.total_size = segment.total_bytes;
@@ -426,7 +426,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces)
       info.context_when_allocated = history_.context_of_segment(index, segment.address);
       for (uint64_t i = 0; i < segment.block_count; ++i) {
         const spw_block& block = segment.blocks[i];
-        c10::CachingDeviceAllocator::BlockInfo row;
+        recording::BlockInfo row;
         row.size = block.bytes;
         row.requested_size = block.requested_bytes;
         row.allocated = block.state == SPW_BLOCK_ALLOCATED;
@@ -437,7 +437,7 @@ caching::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces)
       out.segments.push_back(std::move(info));
     });
     out.device_traces.push_back(include_traces ? history_.entries(index)
-                                               : std::vector<c10::CachingDeviceAllocator::TraceEntry>());
+                                               : std::vector<recording::TraceEntry>());
     // Part of the next one's events.
     if (history_.is_enabled()) history_.snapshot_taken(index, active_bytes);
   }

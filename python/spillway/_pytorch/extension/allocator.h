@@ -49,7 +49,7 @@ class Allocator final : public AllocatorOfRelease {
   void setMemoryFraction(double fraction, DeviceIndex device) override;
   void cacheInfo(DeviceIndex device, size_t* largest_block) override;
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override;
-  std::vector<caching::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
+  std::vector<SegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
 
   caching::DeviceStats getDeviceStats(DeviceIndex device) override;
   void resetAccumulatedStats(DeviceIndex device) override;

@@ -10,8 +10,8 @@
 namespace spillway_torch {
 namespace {
 
-using c10::CachingDeviceAllocator::RecordContext;
-using c10::CachingDeviceAllocator::TraceEntry;
+using recording::RecordContext;
+using recording::TraceEntry;
 
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string metadata_of_thread;
@@ -27,12 +27,11 @@ void keep_latest(std::deque<Item>& items, size_t most) {
 
 }  // namespace
 
-void History::configure(bool enabled, int devices, c10::CachingDeviceAllocator::CreateContextFn gather,
-                        size_t most_entries, RecordContext when, bool clear,
-                        const std::vector<std::string>& skipped_actions) {
+void History::configure(bool enabled, int devices, recording::CreateContextFn gather, size_t most_entries,
+                        RecordContext when, bool clear, const std::vector<std::string>& skipped_actions) {
   std::vector<Entry::Action> skipped;
   for (const std::string& action : skipped_actions) {
-    skipped.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+    skipped.push_back(action_named(action));
   }
   const std::lock_guard lock(mutex_);
   skipped_ = std::move(skipped);
@@ -55,7 +54,7 @@ void History::configure(bool enabled, int devices, c10::CachingDeviceAllocator::
   listens_.store(enabled || !trackers_.empty());
 }
 
-void History::attach(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) {
+void History::attach(recording::AllocatorTraceTracker tracker) {
   const std::lock_guard lock(mutex_);
   trackers_.push_back(std::move(tracker));
   listens_.store(true);
@@ -77,7 +76,7 @@ void History::add(Entry entry) {
 
 void History::add(Entry entry, const std::string& metadata) {
   entry.compile_context_ = compile_context();
-  entry.user_metadata_ = metadata;
+  set_metadata(entry, metadata);
   for (const auto& tracker : trackers_) tracker(entry);
   record(std::move(entry));
 }
@@ -129,7 +128,7 @@ void History::update_segments(c10::DeviceIndex device, const Context& context) {
       Entry entry(action, device, part.address, part.bytes, part.stream, part.pool, c10::getApproximateTime(),
                   context);
       entry.compile_context_ = compile_context();
-      entry.user_metadata_ = metadata_of_thread;
+      set_metadata(entry, metadata_of_thread);
       record(std::move(entry));
     }
   };
@@ -200,7 +199,7 @@ void History::annotate(c10::DeviceIndex device,
                        const std::vector<std::pair<std::string, std::string>>& annotation) {
   const std::lock_guard lock(mutex_);
   if (!enabled_.load(std::memory_order_relaxed)) return;
-  c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
+  recording::AnnotationEntry entry(device, c10::getApproximateTime());
   for (const auto& [name, value] : annotation) entry.recordUserMetadata(name, value);
   annotations_.push_back(std::move(entry));
   keep_latest(annotations_, most_entries_);
@@ -233,10 +232,10 @@ std::vector<History::Entry> History::entries(c10::DeviceIndex device) {
   return out;
 }
 
-std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations() {
+std::vector<recording::AnnotationEntry> History::annotations() {
   const auto to_ns = clock_.makeConverter();
   const std::lock_guard lock(mutex_);
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> out(annotations_.begin(), annotations_.end());
+  std::vector<recording::AnnotationEntry> out(annotations_.begin(), annotations_.end());
   for (auto& entry : out) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   return out;
 }

@@ -12,7 +12,6 @@
 // alone.
 #pragma once
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/ApproximateClock.h>
 
 #include <atomic>
@@ -25,20 +24,21 @@
 #include <unordered_set>
 #include <vector>
 
+#include "release.h"
 #include "segments.h"
 
 namespace spillway_torch {
 
 class History {
  public:
-  using Entry = c10::CachingDeviceAllocator::TraceEntry;
+  using Entry = recording::TraceEntry;
   using Context = std::shared_ptr<c10::GatheredContext>;
 
   struct Block {
     c10::DeviceIndex device;
     void* pointer;
     size_t bytes;  // requested
-    void* stream;  // a cudaStream_t
+    cudaStream_t stream;
     c10::MempoolId_t pool;
   };
 
@@ -47,13 +47,12 @@ class History {
   bool is_enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
   // `devices`: how many there are.
-  void configure(bool enabled, int devices, c10::CachingDeviceAllocator::CreateContextFn gather,
-                 size_t most_entries, c10::CachingDeviceAllocator::RecordContext when, bool clear,
-                 const std::vector<std::string>& skipped_actions);
-  void attach(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker);
+  void configure(bool enabled, int devices, recording::CreateContextFn gather, size_t most_entries,
+                 recording::RecordContext when, bool clear, const std::vector<std::string>& skipped_actions);
+  void attach(recording::AllocatorTraceTracker tracker);
 
   // Stacks are gathered before any lock is taken: it may need the GIL.
-  Context gather(c10::CachingDeviceAllocator::RecordContext least) const;
+  Context gather(recording::RecordContext least) const;
 
   void allocated(const Block& block, Context context);
   void free_requested(const Block& block, Context context);
@@ -75,7 +74,7 @@ class History {
 
   // Oldest first, with times in microseconds since 1970.
   std::vector<Entry> entries(c10::DeviceIndex device);
-  std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations();
+  std::vector<recording::AnnotationEntry> annotations();
   Context context_of(const void* pointer) const;
   // Where the segment that begins there was mapped.
   Context context_of_segment(c10::DeviceIndex device, uint64_t address) const;
@@ -99,9 +98,8 @@ class History {
 
   std::atomic<bool> enabled_{false};
   std::atomic<bool> listens_{false};
-  std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather_{nullptr};
-  std::atomic<c10::CachingDeviceAllocator::RecordContext> when_{
-      c10::CachingDeviceAllocator::RecordContext::NEVER};
+  std::atomic<recording::CreateContextFn> gather_{nullptr};
+  std::atomic<recording::RecordContext> when_{recording::RecordContext::NEVER};
 
   // Measures the clock of entries against real time, from its construction to each use.
   c10::ApproximateClockToUnixTimeConverter clock_;
@@ -110,8 +108,8 @@ class History {
   size_t most_entries_ = 0;
   std::vector<Entry::Action> skipped_;
   std::map<c10::DeviceIndex, std::deque<Entry>> entries_;
-  std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
-  std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
+  std::deque<recording::AnnotationEntry> annotations_;
+  std::vector<recording::AllocatorTraceTracker> trackers_;
   std::unordered_map<const void*, Context> live_;
   std::unordered_set<void*> on_other_streams_;
   std::deque<PendingFree> pending_;

@@ -91,15 +91,15 @@ at::HostStats HostAllocator::get_stats() {
   stats.size = sizeof stats;
   check(spw_pinned_stats_get(&stats));
   at::HostStats out;
-  out.active_requests = to_torch(stats.blocks);
-  out.active_bytes = to_torch(stats.active_bytes);
-  out.allocations = to_torch(stats.chunks);
-  out.allocated_bytes = to_torch(stats.reserved_bytes);
+  set_counts(out, {.blocks = to_torch(stats.blocks),
+                   .block_bytes = to_torch(stats.active_bytes),
+                   .chunks = to_torch(stats.chunks),
+                   .chunk_bytes = to_torch(stats.reserved_bytes),
+                   .chunks_by_size = {std::begin(stats.chunks_by_size), std::end(stats.chunks_by_size)}});
   out.host_alloc_time = to_torch(stats.pin);
   out.host_free_time = to_torch(stats.unpin);
   out.num_host_alloc = stats.chunks.allocated;
   out.num_host_free = stats.chunks.freed;
-  out.bucket_allocation.assign(std::begin(stats.chunks_by_size), std::end(stats.chunks_by_size));
   return out;
 }
 

@@ -56,11 +56,11 @@ caching::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
     if (block.state == SPW_BLOCK_ALLOCATED) {
       delta.dataptrs_allocd.emplace_back(pointer, pointer, raw_deleter(), c10::Device(c10::kCUDA, device));
       if (!history_.listens()) continue;
-      history_.allocated(named, history_.gather(c10::CachingDeviceAllocator::RecordContext::STATE));
+      history_.allocated(named, history_.gather(recording::RecordContext::STATE));
     } else {
       delta.ptrs_freed.push_back(pointer);
       if (!history_.listens()) continue;
-      history_.free_requested(named, history_.gather(c10::CachingDeviceAllocator::RecordContext::ALL));
+      history_.free_requested(named, history_.gather(recording::RecordContext::ALL));
       history_.complete_frees();
     }
   }

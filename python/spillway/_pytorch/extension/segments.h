@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,7 @@ namespace spillway_torch {
 struct Segment {
   uint64_t address;
   uint64_t bytes;
-  void* stream;  // a cudaStream_t
+  cudaStream_t stream;
   c10::MempoolId_t pool;
   std::shared_ptr<c10::GatheredContext> context = nullptr;  // where it was mapped, as far as that is known
 
