@@ -1,4 +1,4 @@
-"""`spillway run`: an unchanged program, all its Python processes served, its own exit code; and what dryrun refuses too."""
+"""`spillway run`: an unchanged program, all its Python processes served, its exit code; and what dryrun refuses too."""
 
 from __future__ import annotations
 
