@@ -12,9 +12,12 @@ namespace spillway {
 std::string unreal_reads(const std::vector<nlohmann::json>& processes) {
   constexpr size_t kMostLines = 10;
   std::map<std::string, uint64_t> times;
+  std::map<std::string, uint64_t> ended;
   for (const nlohmann::json& process : processes) {
     for (const nlohmann::json& read : process.value("unreal_reads", nlohmann::json::array())) {
-      times[read.value("where", std::string("?"))] += read.value("times", uint64_t{0});
+      const std::string where = read.value("where", std::string("?"));
+      times[where] += read.value("times", uint64_t{0});
+      ended[where] += read.value("loops_ended", uint64_t{0});
     }
   }
   if (times.empty()) return "";
@@ -24,7 +27,10 @@ std::string unreal_reads(const std::vector<nlohmann::json>& processes) {
   std::string out =
       "  the program looked at values that are not real, and may have gone another way than on a GPU, at\n";
   for (size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) {
-    out += fmt::format("    {} ({} times)\n", lines[i].first, lines[i].second);
+    const auto& [where, looks] = lines[i];
+    const uint64_t loops = ended.at(where);
+    out += fmt::format("    {} ({} times{})\n", where, looks,
+                       loops == 0 ? "" : "; a loop waited there for another value, and got one");
   }
   if (lines.size() > kMostLines)
     out += fmt::format("    and {} more lines: --json\n", lines.size() - kMostLines);

@@ -4,7 +4,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#if __has_include(<c10/cuda/PeerToPeerAccess.h>)
 #include <c10/cuda/PeerToPeerAccess.h>
+#define SPILLWAY_PEER_ACCESS_IS_CACHED  // since PyTorch 2.11 the allocator's own library asks who are peers
+#endif
 
 #include <string>
 
@@ -46,7 +49,9 @@ spw_status init(int device_count) {
     // the runtime makes it.
     c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex /*device*/) { return true; });
     // As libtorch_cuda.so does; from 2.15 on, expandable segments ask it for every segment.
+#ifdef SPILLWAY_PEER_ACCESS_IS_CACHED
     c10::cuda::detail::init_p2p_access_cache(device_count);
+#endif
     torch_cuda::init(device_count);
   });
 }

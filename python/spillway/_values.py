@@ -17,9 +17,12 @@ from ._library import HERE, part
 from ._pytorch import build
 
 CHOICES = ("none", "small", "all")
-_ReportRead = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64)
+_ReportRead = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
+# A line that looks at one so often, and no other line between, waits for another answer: no loop is endless. That is more
+# often than a program that is tried makes steps, and soon over.
+LOOKS_OF_A_LOOP = 10_000
 COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
 _started: list[Values] = []  # the observer calls them to the end
 
@@ -34,6 +37,8 @@ class Values:
         self.chosen = chosen
         self.is_own = is_own
         self.reads: dict[tuple[str, int], dict[str, Any]] = {}
+        self.last_read: dict[str, Any] | None = None
+        self.looks_in_a_row = 0
         self.failures: dict[str, str] = {}
         self.observer: ctypes.CDLL | None = None
         self.callbacks = (_ReportRead(self._note_read), _ReportFailure(self._note_failure))
@@ -76,9 +81,10 @@ class Values:
         headers = [header, HERE / "_operands" / "tensors.h"]
         return build.compiled(self.torch, "spillway_values", HERE / "_host_values", header.parents[2], headers)
 
-    def _note_read(self, operator: bytes, size: int) -> None:
+    def _note_read(self, operator: bytes, size: int) -> int:
+        """Whether the program is to find another value there than it does."""
         if _is_compilers():
-            return
+            return 0
         file, line = self._line()
         known = self.reads.get((file, line))
         if known is None:
@@ -86,6 +92,14 @@ class Values:
             where = f"{file}:{line}: {text}"
             known = self.reads[file, line] = {"where": where, "operator": operator.decode(), "bytes": size, "times": 0}
         known["times"] += 1
+        self.looks_in_a_row = self.looks_in_a_row + 1 if known is self.last_read else 1
+        self.last_read = known
+        if self.looks_in_a_row >= LOOKS_OF_A_LOOP:
+            known.setdefault("loops_ended", 0)
+        if "loops_ended" not in known:
+            return 0
+        known["loops_ended"] += 1
+        return 1
 
     def _line(self) -> tuple[str, int]:
         """The program's, of this thread or, where none of its lines is in this one, of the main thread."""

@@ -295,7 +295,7 @@ torch.cuda.memory.change_current_allocator(other)
 
     def test_a_pytorch_that_is_not_supported(self) -> None:
         for release, cuda, said in (
-            ("2.9.1", "12.8", "upgrade to 2.11"),
+            ("2.8.0", "12.8", "upgrade to 2.9"),
             ("2.11.0", None, "install a CUDA build"),
             ("main", "13.0", "not understood"),
         ):

@@ -159,6 +159,16 @@ y.tolist()
 print(x.tolist())
 """
 
+ENDLESS = """
+x = torch.rand(1 << 20, device="cuda")
+for end in (True, False):
+    while bool(x.mean() < 1e-4) != end: pass
+error = 1
+while error > 1e-4:
+    error = float(1 + x.mean().abs().cpu())
+print("over")
+"""
+
 TRAFFIC = """
 import hashlib, itertools
 torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
@@ -280,6 +290,13 @@ class NotComputed(unittest.TestCase):
     def test_what_a_graph_computes_is_not_real(self) -> None:
         reads = self.report(GRAPHED)["unreal_reads"]
         self.assertEqual([read["where"].split(": ", 1)[1] for read in reads], ["y.tolist()"])
+
+    def test_no_loop_waits_for_ever_for_what_is_not_real(self) -> None:
+        done = dryrun(ENDLESS)
+        self.assertEqual((done.returncode, done.stdout), (0, "over\n"), done.stderr)
+        for line in (r"5: while bool\(.*", r"8: error = .*"):
+            ended = rf"program.py:{line} \(1\d{{4}} times; a loop waited there for another value, and got one"
+            self.assertRegex(done.stderr, ended)
 
     def test_the_allocator_sees_the_same_whatever_is_computed(self) -> None:
         for allocator in ("spillway", "native"):

@@ -26,8 +26,9 @@ c10::DispatchKeySet all_but_kernels() {
 
 }  // namespace
 
-void report_read(const Operator& op, int64_t bytes) {
-  if (const auto report = settings.report_read.load()) report(op.handle.schema().name().c_str(), bytes);
+bool report_read(const Operator& op, int64_t bytes) {
+  const auto report = settings.report_read.load();
+  return report != nullptr && report(op.handle.schema().name().c_str(), bytes) != 0;
 }
 
 void report_failure(const Operator& op, const char* why) {

@@ -9,6 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <dlfcn.h>
 
+#include <cstring>
 #include <mutex>
 
 #include "../_operands/tensors.h"
@@ -97,9 +98,23 @@ bool reads_unknown(const Operator& op, Arguments arguments) {
   return found;
 }
 
+// Makes a single value another: what is not zero becomes zero, and zero becomes one.
+void change(const at::Tensor& tensor) {
+  const Unobserved unobserved;
+  const at::Tensor now = tensor.is_cuda() ? mirror_of(tensor) : tensor;
+  if (!now.defined()) return;
+  const at::Tensor changed = now.eq(0).to(tensor.scalar_type());
+  if (tensor.is_cuda()) {
+    write_back(tensor, changed);
+  } else {
+    std::memcpy(tensor.mutable_data_ptr(), changed.const_data_ptr(), tensor.nbytes());
+  }
+}
+
 void check_read(const Operator& op, const at::Tensor& tensor) {
-  if (!Call::is_answered() && !reality.is_real(tensor))
-    report_read(op, static_cast<int64_t>(tensor.nbytes()));
+  if (Call::is_answered() || reality.is_real(tensor)) return;
+  const bool is_awaited = report_read(op, static_cast<int64_t>(tensor.nbytes()));
+  if (is_awaited && op.kind == Kind::kReads && tensor.numel() == 1) change(tensor);
 }
 
 // The host gets few values only to look at them.
@@ -171,7 +186,7 @@ using spillway::values::driver;
 using spillway::values::settings;
 
 // Once per process, for all threads and to the end. NULL, or why not.
-EXPORTED const char* spillway_values_start(int all, void (*report_read)(const char*, int64_t),
+EXPORTED const char* spillway_values_start(int all, int (*report_read)(const char*, int64_t),
                                            void (*report_failure)(const char*, const char*)) {
   void* libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (libcuda == nullptr) return "libcuda.so.1 is not loaded";
