@@ -20,8 +20,8 @@ CHOICES = ("none", "small", "all")
 _ReportRead = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
-# A line that looks at one so often, and no other line between, waits for another answer: no loop is endless. That is more
-# often than a program that is tried makes steps, and soon over.
+# A line that looks at one so often, and no other line between, waits for another answer: no loop is endless. That is
+# more often than a program that is tried makes steps, and soon over.
 LOOKS_OF_A_LOOP = 10_000
 COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
 _started: list[Values] = []  # the observer calls them to the end

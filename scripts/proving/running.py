@@ -89,7 +89,7 @@ class Stage:
         self.lock = threading.RLock()
 
     def side_by_side(self, jobs: Iterable[Callable[[], None]], alone: Iterable[Callable[[], None]] = ()) -> None:
-        """As many at once as half of the machine's processors, or two; the first exception of one comes when all have ended.
+        """As many at once as half of the machine's processors, or two; the first exception comes when all have ended.
         Those of `alone` follow, one at a time: they take much of the device, or look at all of it.
         """
         processors = os.cpu_count() or 1

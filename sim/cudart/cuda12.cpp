@@ -1,5 +1,6 @@
 // The functions whose parameters CUDA 13 changed, as CUDA 12 has them: of libcudart.so.12 alone, for programs
 // that were built for it. The headers are those of CUDA 13, so the older forms are declared here.
+#include "sim/cudart/pointer_attributes.h"
 #include "sim/cudart/properties.h"
 #include "sim/cudart/runtime.h"
 
@@ -70,6 +71,16 @@ struct Properties12 {
   int hostNumaId;  // reserved there: CUDA 12 has no such property
   int reserved[62];
 };
+
+// cudaPointerAttributes without the reserved bytes that CUDA 13 put behind it.
+struct PointerAttributes12 {
+  cudaMemoryType type;
+  int device;
+  void* devicePointer;
+  void* hostPointer;
+};
+static_assert(sizeof(PointerAttributes12) == 24);
+
 static_assert(offsetof(Properties12, multiProcessorCount) == 388);
 static_assert(offsetof(Properties12, l2CacheSize) == 616);
 static_assert(offsetof(Properties12, sharedMemPerBlockOptin) == 696);
@@ -84,12 +95,18 @@ using spillway::cudart::DriverTable;
 
 extern "C" {
 
-// The headers declare this name with the parameters of CUDA 13.
+// The headers declare these names with the parameters of CUDA 13.
+cudaError_t get_pointer_attributes(spillway::cudart::PointerAttributes12* attributes,
+                                   const void* pointer) asm("cudaPointerGetAttributes");
 cudaError_t get_dependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies,
                              size_t* count) asm("cudaGraphNodeGetDependencies");
 
 cudaError_t cudaGetDeviceProperties_v2(spillway::cudart::Properties12* properties, int device) {
   return spillway::cudart::properties_of(properties, device);
+}
+
+cudaError_t get_pointer_attributes(spillway::cudart::PointerAttributes12* attributes, const void* pointer) {
+  return spillway::cudart::attributes_of(attributes, pointer);
 }
 
 cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,

@@ -1,4 +1,5 @@
 // The functions whose parameters CUDA 13 changed, as it has them: of libcudart.so.13 alone.
+#include "sim/cudart/pointer_attributes.h"
 #include "sim/cudart/properties.h"
 #include "sim/cudart/runtime.h"
 
@@ -9,6 +10,10 @@ extern "C" {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return spillway::cudart::properties_of(properties, device);
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  return spillway::cudart::attributes_of(attributes, pointer);
 }
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,

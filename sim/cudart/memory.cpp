@@ -71,31 +71,6 @@ cudaError_t cudaHostUnregister(void* pointer) {
   return call(&DriverTable::host_unregister, pointer);
 }
 
-// Memory that CUDA does not know is a type of its own, no error.
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
-  if (attributes == nullptr) return note(cudaErrorInvalidValue);
-  *attributes = {};
-  attributes->device = -2;
-  CUmemorytype type{};
-  CUdeviceptr device_address = 0;
-  void* host_address = nullptr;
-  int ordinal = 0;
-  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-                                  CU_POINTER_ATTRIBUTE_HOST_POINTER, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-  void* answers[] = {&type, &device_address, &host_address, &ordinal};
-  const cudaError_t error =
-      call(&DriverTable::pointer_get_attributes, 4u, wanted, answers, device_pointer(pointer));
-  if (error != cudaSuccess) return error;
-  if (type == CU_MEMORYTYPE_DEVICE) attributes->type = cudaMemoryTypeDevice;
-  if (type == CU_MEMORYTYPE_HOST) attributes->type = cudaMemoryTypeHost;
-  attributes->hostPointer = const_cast<void*>(pointer);
-  if (attributes->type == cudaMemoryTypeUnregistered) return cudaSuccess;
-  attributes->device = ordinal;
-  attributes->devicePointer = reinterpret_cast<void*>(device_address);
-  attributes->hostPointer = host_address;
-  return cudaSuccess;
-}
-
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return call(&DriverTable::mem_get_info, free_bytes, total_bytes);
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -63,6 +64,24 @@ TEST(Cudart12, DescribesADeviceInTheOlderStructure) {
   EXPECT_EQ(static_cast<int>(at<size_t>(bytes, kSharedMemPerBlockOptin)),
             attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
   EXPECT_GT(at<int>(bytes, kMultiProcessorCount), 0);
+}
+
+TEST(Cudart12, SaysWhatLiesAtAnAddressInTheOlderStructure) {
+  void* block = nullptr;
+  ASSERT_EQ(of_cuda12<int(void**, size_t)>("cudaMalloc")(&block, 4096), 0);
+  struct {
+    int type;
+    int device;
+    void* device_pointer;
+    void* host_pointer;
+    uint64_t behind[8];
+  } attributes{};
+  for (uint64_t& word : attributes.behind) word = 0x5a5a5a5a5a5a5a5a;
+  ASSERT_EQ(of_cuda12<int(void*, const void*)>("cudaPointerGetAttributes")(&attributes, block), 0);
+  EXPECT_EQ(attributes.type, 2);  // cudaMemoryTypeDevice
+  EXPECT_EQ(attributes.device_pointer, block);
+  for (const uint64_t word : attributes.behind) EXPECT_EQ(word, 0x5a5a5a5a5a5a5a5a);
+  EXPECT_EQ(of_cuda12<int(void*)>("cudaFree")(block), 0);
 }
 
 TEST(Cudart12, TellsOfACaptureWithoutEdges) {
