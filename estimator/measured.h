@@ -41,8 +41,27 @@ constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
 
 constexpr Measured kFp8Spread{0.06, "of the transient part with fp8", "one run, 4 % off"};
 
-constexpr std::array<Measured, 10> kMeasured = {
-    kFusedLossBytesOld, kFusedLossBytesOldest, kContextBytes,     kCommunicatorBytes, kHostBandwidth,
-    kNvmeBandwidth,     kStateSpread,          kActivationSpread, kExpertSpread,      kFp8Spread};
+// Of vLLM's start (serving/).
+constexpr Measured kSamplerBytesOld{38, "bytes for each logit of vLLM's sampler that sorts, until 0.19",
+                                    "38.4 in issue 12529, 38 in issues 23278 and 27508 of vLLM"};
+constexpr Measured kSamplerBytes{14, "bytes for each logit of vLLM's sampler by FlashInfer",
+                                 "13.8 in pull request 24577 of vLLM"};
+constexpr Measured kServingLibraryBytes{60 * kMiB, "what libraries take while vLLM starts on one GPU",
+                                        "0.03 to 0.1 GiB in issues 12529, 13882 of vLLM"};
+constexpr Measured kServingCommunicatorBytes{200 * kMiB,
+                                             "the same of communicators between GPUs of a machine",
+                                             "0.20 to 0.25 GiB in all in issues 13061, 15340 of vLLM"};
+constexpr Measured kGraphLayerBytes{8 * kMiB, "CUDA graphs that vLLM expects, for each layer",
+                                    "0.42 GiB of 36 layers in pull request 57047, 0.17 to 0.36 of 64 with "
+                                    "fewer sizes"};
+
+constexpr std::array<Measured, 15> kMeasured = {kFusedLossBytesOld,   kFusedLossBytesOldest,
+                                                kContextBytes,        kCommunicatorBytes,
+                                                kHostBandwidth,       kNvmeBandwidth,
+                                                kStateSpread,         kActivationSpread,
+                                                kExpertSpread,        kFp8Spread,
+                                                kSamplerBytesOld,     kSamplerBytes,
+                                                kServingLibraryBytes, kServingCommunicatorBytes,
+                                                kGraphLayerBytes};
 
 }  // namespace spillway::estimator

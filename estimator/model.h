@@ -75,12 +75,15 @@ struct Mamba {
 };
 
 // A block that mixes tokens by other means than attention: state spaces, linear attention, convolutions. What
-// its kernels keep for the backward pass is a number of elements for each token.
+// its kernels keep for the backward pass is a number of elements for each token; what generating text keeps,
+// a number for each sequence.
 struct Mixer {
   int64_t matrix_parameters = 0;  // of products
   int64_t other_parameters = 0;   // convolutions, decays, biases, norms inside
   int64_t norm_parameters = 0;    // of the norm before it
   int64_t saved = 0;
+  int64_t convolution_state = 0;
+  int64_t recurrent_state = 0;
   bool operator==(const Mixer& other) const = default;
 };
 

@@ -5,7 +5,7 @@
 namespace spillway::estimator {
 namespace {
 
-constexpr int64_t kLine = 512;
+constexpr int64_t kRounding = 512;
 constexpr int64_t kMega = 1 << 20;
 constexpr int64_t kSmallSegment = 2 * kMega;
 constexpr int64_t kLargeSegment = 20 * kMega;
@@ -38,7 +38,7 @@ size_t TorchAllocator::add_node(int64_t size, bool small) {
 }
 
 TorchAllocator::Block TorchAllocator::allocate(double bytes) {
-  const int64_t size = std::max(kLine, rounded(static_cast<int64_t>(bytes), kLine));
+  const int64_t size = std::max(kRounding, rounded(static_cast<int64_t>(bytes), kRounding));
   const bool small = size <= kMega;
   FreeBlocks& free = free_blocks(small);
   size_t index = kNone;
@@ -49,7 +49,7 @@ TorchAllocator::Block TorchAllocator::allocate(double bytes) {
     index = add_node(segment_size(size), small);
   }
   const int64_t rest = nodes_[index].size - size;
-  if (small ? rest >= kLine : rest > kMega) {
+  if (small ? rest >= kRounding : rest > kMega) {
     const size_t tail = add_node(rest, small);
     Node& head = nodes_[index];
     nodes_[tail].before = index;

@@ -16,12 +16,14 @@
 #include "cli/estimate/html.h"
 #include "cli/estimate/lines.h"
 #include "cli/estimate/question.h"
+#include "cli/estimate/serve.h"
 #include "cli/estimate/solve.h"
 #include "cli/estimate/sweep.h"
 #include "cli/estimate/what_if.h"
 #include "cli/help/values.h"
 #include "cli/output.h"
 #include "estimator/inputs/hugging_face.h"
+#include "estimator/inputs/known_models.h"
 
 namespace spillway {
 namespace {
@@ -40,6 +42,7 @@ struct EstimateChoices {
   std::string output;
   bool accuracy = false;
   bool types = false;
+  bool models = false;
   bool json = false;
 };
 
@@ -69,25 +72,32 @@ Status add_catalog(const EstimateChoices& choices, Question& question, std::stri
   return {};
 }
 
-Result<Question> read_question(const EstimateChoices& choices, std::string& damaged) {
-  std::vector<estimator::GpuMemory> gpus;
-  std::vector<std::string> ambiguous;
+struct Gpus {
+  std::vector<estimator::GpuMemory> list;
+  std::vector<std::string> warnings;  // of names that mean several
+};
+
+Result<Gpus> read_gpus(const EstimateChoices& choices) {
+  Gpus out;
   for (const std::string& name : choices.gpus) {
     Result<estimator::GpuMemory> gpu = estimator::gpu_memory(name);
     if (!gpu.ok()) return gpu.take_status();
-    gpus.push_back(std::move(gpu.value()));
+    out.list.push_back(std::move(gpu.value()));
     if (std::string text = estimator::gpu_ambiguity(name); !text.empty())
-      ambiguous.push_back(std::move(text));
+      out.warnings.push_back(std::move(text));
   }
-  Result<RunSource> source = RunSource::open(choices.input);
-  if (!source.ok()) return source.take_status();
-  Result<estimator::TrainingRun> run = source->run();
+  return out;
+}
+
+Result<Question> read_question(const EstimateChoices& choices, RunSource source, std::string& damaged) {
+  Result<Gpus> gpus = read_gpus(choices);
+  if (!gpus.ok()) return gpus.take_status();
+  Result<estimator::TrainingRun> run = source.run();
   if (!run.ok()) return run.take_status();
   std::vector<std::string>& warnings = run->notes.warnings;
-  warnings.insert(warnings.end(), ambiguous.begin(), ambiguous.end());
-  Question out{std::move(source.value()), std::move(run.value()),
-               estimator::estimate,       {},
-               std::move(gpus),           choices.json};
+  warnings.insert(warnings.end(), gpus->warnings.begin(), gpus->warnings.end());
+  Question out{std::move(source), std::move(run.value()), estimator::estimate, {}, std::move(gpus->list),
+               choices.json};
   if (choices.catalog.empty()) return out;
   if (Status status = add_catalog(choices, out, damaged); !status.ok()) return status;
   return out;
@@ -138,9 +148,48 @@ void warn(const EstimateChoices& choices, const Question& question) {
     std::fprintf(stderr, "spillway estimate: warning: %s\n", warning.c_str());
 }
 
+// What a server holds is no question of a training run's.
+std::string serving_conflict(const EstimateChoices& choices) {
+  const bool others = !choices.solve.empty() || !choices.sweeps.empty() || !choices.what_if.empty() ||
+                      !choices.html.empty() || !choices.dumps.empty() || !choices.catalog.empty();
+  if (others)
+    return "--serve, or [serve], goes without --solve, --sweep, --what-if, --html, --dump, --catalog";
+  if (!choices.input.adapter.empty()) return "--adapter does not go with --serve: adapters are not served";
+  return "";
+}
+
+int answer_serving(const EstimateChoices& choices, const RunSource& source) {
+  if (const std::string text = serving_conflict(choices); !text.empty())
+    return complain("estimate", Status::invalid_argument(text));
+  Result<Gpus> gpus = read_gpus(choices);
+  if (!gpus.ok()) return complain("estimate", gpus.status());
+  Result<estimator::ServingRun> run = source.serving();
+  if (!run.ok()) return complain("estimate", run.status());
+  const estimator::ServingSettings& settings = run->settings;
+  const int64_t ranks = settings.tensor * settings.pipeline * settings.data;
+  if (choices.input.gpus > 0 && choices.input.gpus != ranks)
+    return complain("estimate", Status::invalid_argument(fmt::format(
+                                    "--gpus {}: the server has {}; allowed: the product of serve.tensor_"
+                                    "parallel_size, pipeline_parallel_size and data_parallel_size",
+                                    choices.input.gpus, ranks)));
+  std::vector<std::string>& warnings = run->notes.warnings;
+  warnings.insert(warnings.end(), gpus->warnings.begin(), gpus->warnings.end());
+  const Answer answered = answer_serve(run.value(), gpus->list, choices.json);
+  if (const Status written = write_answer(choices.output, answered.text); !written.ok())
+    return complain("estimate", written);
+  if (!choices.json) {
+    for (const std::string& warning : warnings)
+      std::fprintf(stderr, "spillway estimate: warning: %s\n", warning.c_str());
+  }
+  return answered.yes ? 0 : 2;
+}
+
 int answer_file(const EstimateChoices& choices) {
+  Result<RunSource> source = RunSource::open(choices.input);
+  if (!source.ok()) return complain("estimate", source.status());
+  if (choices.input.serve || source->asks_to_serve()) return answer_serving(choices, source.value());
   std::string damaged;
-  const Result<Question> question = read_question(choices, damaged);
+  const Result<Question> question = read_question(choices, std::move(source.value()), damaged);
   if (!question.ok()) return complain("estimate", question.status());
   const Result<Answer> answered = answer(choices, question.value());
   if (!answered.ok()) {
@@ -165,7 +214,9 @@ int answer_dumps(const EstimateChoices& choices) {
     text = diagnosis_text(measurements.value(), nullptr, choices.json);
   } else {
     std::string damaged;
-    const Result<Question> question = read_question(choices, damaged);
+    Result<RunSource> source = RunSource::open(choices.input);
+    if (!source.ok()) return complain("estimate", source.status());
+    const Result<Question> question = read_question(choices, std::move(source.value()), damaged);
     if (!question.ok()) return complain("estimate", question.status());
     const Result<estimator::Estimate> estimate = question.value().estimator(question.value().run);
     if (!estimate.ok())
@@ -188,8 +239,9 @@ std::string conflict(const EstimateChoices& choices) {
                         int{!choices.dumps.empty()};
   if (!choices.lines.empty()) {
     const InputChoices& input = choices.input;
-    return input.file.empty() && input.model.empty() && input.gpu_kind.empty() && input.read_as.empty() &&
-                   input.sets.empty() && input.gpus == 0 && questions == 0 && choices.catalog.empty()
+    return input.file.empty() && !input.serve && input.weights.empty() && input.model.empty() &&
+                   input.gpu_kind.empty() && input.read_as.empty() && input.sets.empty() && input.gpus == 0 &&
+                   questions == 0 && choices.catalog.empty()
                ? ""
                : "--jsonl stands alone: without FILE and other questions";
   }
@@ -207,8 +259,17 @@ int print_types() {
   return written.ok() ? 0 : complain("estimate", written);
 }
 
+int print_models() {
+  std::string out;
+  for (const estimator::KnownModel& model : estimator::known_models())
+    out += fmt::format("{:<30} {:>9.3f}e9 parameters  {}\n", model.name, model.billions, model.repository);
+  const Status written = write_stdout(out);
+  return written.ok() ? 0 : complain("estimate", written);
+}
+
 int run_estimate(const EstimateChoices& choices) {
   if (choices.types) return print_types();
+  if (choices.models) return print_models();
   if (const std::string text = conflict(choices); !text.empty())
     return complain("estimate", Status::invalid_argument(text));
   if (!choices.lines.empty()) return answer_lines(choices);
@@ -221,7 +282,7 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   };
   command.add_option("FILE", choices.input.file,
                      "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
-                     "model_config.yaml or its arguments");
+                     "model_config.yaml or its arguments; or a model's name, such as llama-3.1-8b");
   add("--gpu", choices.gpus, "NAME,SIZE",
       "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
       ->delimiter(',')
@@ -233,6 +294,8 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
       "Read a model whose type is not modelled as another, such as llama: a guess, which is said");
   add("--adapter", choices.input.adapter, "KIND",
       "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's adapter_config.json");
+  add("--quant", choices.input.weights, "KIND",
+      "What the model's weights are quantised to: nf4, fp4, int4, int8, fp8, mxfp4; trained for none");
   add("--gpus", choices.input.gpus, "N", "How many GPUs the run has")->check(whole(1, 1 << 20));
   add("--gpu-kind", choices.input.gpu_kind, "NAME", "Of a Megatron-LM run: a100, h100, gb200");
   add("--jsonl", choices.lines, "FILE",
@@ -259,6 +322,14 @@ void add_question_options(CLI::App& command, EstimateChoices& choices) {
   add("--dump", choices.dumps, "DUMP",
       "Dumps of a run that was measured: where its memory went, and what would save some; "
       "with FILE the run's own tensors are looked for; may be repeated");
+  command
+      .add_flag(
+          "--serve", choices.input.serve,
+          "The model as a server of generated text: weights, cache of keys and values, requests at once, "
+          "in the words of vLLM and SGLang; --set takes their options (exit code 2 where no request fits)")
+      ->group("What is asked");
+  command.add_flag("--models", choices.models, "Print the models that are known by name")
+      ->group("What is asked");
   command.add_flag("--types", choices.types, "Print the types of Hugging Face's models that are modelled")
       ->group("What is asked");
 }
@@ -277,7 +348,11 @@ void add_answer_options(CLI::App& command, EstimateChoices& choices) {
   set_examples(
       command,
       {{"Will it fit, and what would make it fit?", "spillway estimate run.toml --gpu h100-80,a100-40"},
-       {"The largest batch of a Hugging Face model", "spillway estimate config.json --solve batch"}});
+       {"The largest batch of a Hugging Face model", "spillway estimate config.json --solve batch"},
+       {"A model by its name, with an adapter on four bits",
+        "spillway estimate llama-3.1-8b --gpu 4090 --adapter lora --quant nf4"},
+       {"How many requests of 8192 tokens does a server hold at once?",
+        "spillway estimate config.json --serve --gpu h100-80 --set max_model_len=8192"}});
 }
 
 }  // namespace

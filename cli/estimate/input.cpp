@@ -10,8 +10,10 @@
 #include <string_view>
 
 #include "estimator/inputs/adapter.h"
+#include "estimator/inputs/known_models.h"
 #include "estimator/inputs/megatron_files.h"
 #include "estimator/inputs/run_words.h"
+#include "estimator/inputs/serving.h"
 
 namespace spillway {
 namespace {
@@ -32,14 +34,26 @@ bool is_deepspeed(const std::string& text) {
   return false;
 }
 
+// A name of known_models(), where no file has it.
+const estimator::KnownModel* known_model(const std::string& name) {
+  std::error_code error;
+  return std::filesystem::exists(name, error) ? nullptr : estimator::find_known_model(name);
+}
+
+Result<RunKeys> model_keys(const std::string& model) {
+  if (const estimator::KnownModel* known = known_model(model)) return estimator::known_model_keys(*known);
+  Result<std::string> config = read_text_file(estimator::config_of(model));
+  if (!config.ok()) return config.take_status();
+  Result<RunKeys> keys = estimator::read_model_json(config.value());
+  if (!keys.ok()) return Status::invalid_argument(fmt::format("{}: {}", model, keys.status().text()));
+  return keys;
+}
+
 Result<RunKeys> deepspeed_keys(const std::string& text, const InputChoices& choices) {
   if (choices.model.empty())
     return Status::invalid_argument("a DeepSpeed file holds no model; name its config with --model");
-  Result<std::string> config = read_text_file(estimator::config_of(choices.model));
-  if (!config.ok()) return config.take_status();
-  Result<RunKeys> model = estimator::read_model_json(config.value());
-  if (!model.ok())
-    return Status::invalid_argument(fmt::format("{}: {}", choices.model, model.status().text()));
+  Result<RunKeys> model = model_keys(choices.model);
+  if (!model.ok()) return model;
   Result<RunKeys> keys = estimator::read_deepspeed_json(text, choices.gpus);
   if (!keys.ok()) return keys;
   keys->insert(model->begin(), model->end());
@@ -135,6 +149,15 @@ Status add_adapter(const std::string& adapter, RunKeys& keys) {
   return {};
 }
 
+// What options say goes over what the file does.
+Result<Given> with_choices(RunKeys keys, const InputChoices& choices) {
+  if (choices.gpus > 0) keys["parallel.gpus"] = std::to_string(choices.gpus);
+  if (!choices.read_as.empty()) keys["model.read_as"] = choices.read_as;
+  if (!choices.weights.empty()) keys["model.weights"] = choices.weights;
+  if (Status status = add_adapter(choices.adapter, keys); !status.ok()) return status;
+  return Given(std::move(keys));
+}
+
 Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
@@ -150,14 +173,31 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
         "--as goes with a Hugging Face model; a Megatron-LM run says what its layers are");
   if (!choices.adapter.empty() && (yaml || arguments))
     return Status::invalid_argument("--adapter goes with a Hugging Face model");
+  if (!choices.weights.empty() && (yaml || arguments))
+    return Status::invalid_argument("--quant goes with a Hugging Face model");
   if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
   if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
   Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
   if (!keys.ok()) return keys.take_status();
-  if (choices.gpus > 0) keys.value()["parallel.gpus"] = std::to_string(choices.gpus);
-  if (!choices.read_as.empty()) keys.value()["model.read_as"] = choices.read_as;
-  if (Status status = add_adapter(choices.adapter, keys.value()); !status.ok()) return status;
-  return Given(std::move(keys.value()));
+  return with_choices(std::move(keys.value()), choices);
+}
+
+Result<Given> known_given(const estimator::KnownModel& known, const InputChoices& choices) {
+  if (!choices.model.empty()) return Status::invalid_argument("--model goes with a DeepSpeed file");
+  if (!choices.gpu_kind.empty())
+    return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
+  return with_choices(estimator::known_model_keys(known), choices);
+}
+
+// Of a file, or of a model's name where there is no such file.
+Result<Given> read_given(const InputChoices& choices) {
+  if (const estimator::KnownModel* known = known_model(choices.file)) return known_given(*known, choices);
+  Result<std::string> text = read_text_file(choices.file);
+  if (!text.ok()) {
+    const std::string hint = estimator::meant_model(choices.file);
+    return Status(text.status().code(), text.status().text() + hint);
+  }
+  return given_of(text.value(), choices);
 }
 
 Status named(const std::string& file, const Status& status) {
@@ -189,17 +229,36 @@ Result<std::string> read_text_file(const std::string& path) {
 Result<RunSource> RunSource::open(const InputChoices& given) {
   InputChoices choices = given;
   choices.file = estimator::config_of(given.file);
-  Result<std::string> text = read_text_file(choices.file);
-  if (!text.ok()) return text.take_status();
-  Result<Given> run = given_of(text.value(), choices);
+  Result<Given> run = read_given(choices);
+  if (!run.ok() && run.status().code() == SPW_ERROR_IO) return run.take_status();
   if (!run.ok()) return named(choices.file, run.status());
   for (const std::string& set : choices.sets) {
     Result<Change> change = parse_change("--set", set);
     if (!change.ok()) return change.take_status();
+    if (choices.serve) change->key = estimator::serving_key(change->key);
+    if (change->key.rfind("serve.", 0) == 0 && std::holds_alternative<RunKeys>(run.value())) {
+      std::get<RunKeys>(run.value())[change->key] = change->value;
+      continue;
+    }
     Status status = std::visit([&](auto& keys) { return set_key(change.value(), keys); }, run.value());
     if (!status.ok()) return status;
   }
   return RunSource(choices.file, std::move(run.value()));
+}
+
+bool RunSource::asks_to_serve() const {
+  const auto* const keys = std::get_if<RunKeys>(&given_);
+  return keys != nullptr && estimator::asks_to_serve(*keys);
+}
+
+Result<estimator::ServingRun> RunSource::serving() const {
+  const auto* const keys = std::get_if<RunKeys>(&given_);
+  if (keys == nullptr)
+    return Status::invalid_argument(
+        fmt::format("{}: a Megatron-LM run is not served; allowed: a config.json, a run file", file_));
+  Result<estimator::ServingRun> run = estimator::read_serving(*keys);
+  if (!run.ok()) return named(file_, run.status());
+  return run;
 }
 
 Result<TrainingRun> RunSource::run(const std::vector<Change>& changes) const {

@@ -9,6 +9,7 @@
 #include "estimator/inputs/megatron.h"
 #include "estimator/inputs/run_file.h"
 #include "estimator/run.h"
+#include "estimator/serving/serving.h"
 
 namespace spillway {
 
@@ -17,10 +18,11 @@ struct InputChoices {
   std::string model;              // a Hugging Face config beside a DeepSpeed file
   std::vector<std::string> sets;  // "train.micro_batch=4", over what the file says
   std::string gpu_kind;           // of a Megatron-LM run
-  std::string read_as;
-  std::string adapter;  // a kind, or PEFT's adapter_config.json            // the type that a model of
-                        // another type is read as
-  int64_t gpus = 0;     // 0: as the file says
+  std::string read_as;            // the type that a model of another type is read as
+  std::string adapter;            // a kind, or PEFT's adapter_config.json
+  std::string weights;            // what the model's are quantised to, over what its file says
+  int64_t gpus = 0;               // 0: as the file says
+  bool serve = false;             // names of --set without a section are those of [serve]
 };
 
 // Another value for a key of the run: of a run file, with or without its section ("train.micro_batch",
@@ -39,13 +41,18 @@ Result<std::string> read_text_file(const std::string& path);
 // number of threads.
 class RunSource {
  public:
-  // Kinds: .toml is a run file or torchtitan's; .yaml and .yml Megatron-LM's; .json DeepSpeed's where it has
-  // its keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors
-  // name the file.
+  // A name of known_models() where there is no such file. Kinds: .toml is a run file or torchtitan's; .yaml
+  // and .yml Megatron-LM's; .json DeepSpeed's where it has its keys, else a Hugging Face config; a text that
+  // begins with "--" is Megatron-LM's arguments. Errors name the file.
   static Result<RunSource> open(const InputChoices& choices);
 
   // Later changes of one key win. Errors name the file.
   Result<estimator::TrainingRun> run(const std::vector<Change>& changes = {}) const;
+
+  // The same file as a server of generated text. Errors name the file.
+  Result<estimator::ServingRun> serving() const;
+  // Does the file, or what was set, have a section [serve]?
+  bool asks_to_serve() const;
 
   const std::string& file() const { return file_; }
 

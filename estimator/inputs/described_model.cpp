@@ -156,7 +156,8 @@ class Describer {
       return Mlp{std::max<int64_t>(1, size(line, "ffn")), size(line, "gated") != 0, size(line, "bias") != 0,
                  size(line, "norm")};
     if (line.kind == "experts") return experts(line);
-    return Mixer{size(line, "matrix"), size(line, "other"), size(line, "norm"), size(line, "saved")};
+    return Mixer{size(line, "matrix"), size(line, "other"), size(line, "norm"),
+                 size(line, "saved"),  size(line, "conv"),  size(line, "state")};
   }
 
   Attention attention(const BlockLine& line) {

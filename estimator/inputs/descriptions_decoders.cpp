@@ -18,7 +18,7 @@ tied tie_word_embeddings:1
 tower decoder 2048
 norm h
 layers num_hidden_layers|n_layer
-mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(conv_kernel:4+use_conv_bias:1)+i*n+2*i+b*(2*i+h) norm=h saved=6*i+r+2*n
+mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(conv_kernel:4+use_conv_bias:1)+i*n+2*i+b*(2*i+h) norm=h saved=6*i+r+2*n conv=i*(conv_kernel:4-1) state=i*n
 class ForCausalLM 0 vocabulary
 class Model 0
 passes expand
@@ -35,7 +35,7 @@ tied tie_word_embeddings:0
 tower decoder 2048
 norm h
 layers num_hidden_layers
-mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*num_heads+i+b*(wide+h) norm=h saved=5*i+s+num_heads
+mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*num_heads+i+b*(wide+h) norm=h saved=5*i+s+num_heads conv=(i+s)*(conv_kernel:4-1) state=i*state_size:128
 class ForCausalLM 0 vocabulary
 class Model 0
 passes head_dim time_step_rank
@@ -54,7 +54,7 @@ tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads norm=h if attends
-mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(mamba_d_conv:4+mamba_conv_bias:1)+i*n+2*i+r+2*n+mamba_proj_bias:0*(2*i+h) norm=h saved=6*i+r+2*n if 1-(attends)
+mixer matrix=h*2*i+i*(r+2*n)+r*i+i*h other=i*(mamba_d_conv:4+mamba_conv_bias:1)+i*n+2*i+r+2*n+mamba_proj_bias:0*(2*i+h) norm=h saved=6*i+r+2*n conv=i*(mamba_d_conv:4-1) state=i*n if 1-(attends)
 experts count=num_experts top=num_experts_per_tok ffn=intermediate_size norm=h if routes
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary
@@ -85,7 +85,7 @@ tied tie_word_embeddings:0
 tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
-mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+mamba_conv_bias:1)+3*heads+inside+b*wide+out_b*h norm=h saved=5*i+s+heads if mixes
+mixer matrix=h*wide+i*h other=(i+s)*(mamba_d_conv:4+mamba_conv_bias:1)+3*heads+inside+b*wide+out_b*h norm=h saved=5*i+s+heads conv=(i+s)*(mamba_d_conv:4-1) state=i*mamba_d_state:256 if mixes
 attention heads=num_attention_heads kv=num_key_value_heads:num_attention_heads dim=head_dim:(h/num_attention_heads) bias=attention_bias:0 norm=if(parallel,0,h) if attends
 experts count=num_local_experts top=num_experts_per_tok ffn=intermediate_size shared=shared norm=h if experts_there
 mlp ffn=ffn gated=1 bias=if(routed,0,mlp_bias:0) norm=h if 1-experts_there
@@ -110,7 +110,7 @@ tower decoder max_position_embeddings:128000
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims head_norms=2*dims norm=h if attends
-mixer matrix=h*3*h+h*h other=h*conv_L_cache:3+b*(h+3*h+h) norm=h saved=5*h if 1-attends
+mixer matrix=h*3*h+h*h other=h*conv_L_cache:3+b*(h+3*h+h) norm=h saved=5*h conv=h*(conv_L_cache:3-1) if 1-attends
 mlp ffn=ffn gated=1 norm=h
 class ForCausalLM 0 vocabulary
 class Model 0
@@ -132,7 +132,7 @@ refuse has(moe_latent_size) moe_latent_size
 tower decoder max_position_embeddings:4096
 norm h
 layers count(layers_block_type)
-mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads if at(layers_block_type,linear_attention,mamba)
+mixer matrix=h*wide+i*h other=(i+s)*(conv_kernel:4+use_conv_bias:1)+3*heads+i+b*(wide+h) norm=h saved=5*i+s+heads conv=(i+s)*(conv_kernel:4-1) state=i*ssm_state_size:128 if at(layers_block_type,linear_attention,mamba)
 attention heads=num_attention_heads kv=num_key_value_heads dim=head_dim bias=attention_bias:0 norm=h if at(layers_block_type,full_attention,attention)
 experts count=n_routed_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared gated=0 norm=h if at(layers_block_type,moe)
 mlp ffn=intermediate_size bias=mlp_bias:0 norm=h if at(layers_block_type,mlp)
@@ -158,7 +158,7 @@ norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims bias=attention_bias:0 head_norms=2*dims extra=attention_bias:0*q norm=h if attends
 mixer matrix=h*q saved=q if attends
-mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh if 1-attends
+mixer matrix=h*(2*keys+2*vals+2*vh)+vals*h other=(2*keys+vals)*linear_conv_kernel_dim:4+2*vh+linear_value_head_dim norm=h saved=4*keys+5*vals+2*vh conv=(2*keys+vals)*(linear_conv_kernel_dim:4-1) state=vals*linear_key_head_dim if 1-attends
 experts count=num_experts top=num_experts_per_tok ffn=moe_intermediate_size shared=shared_expert_intermediate_size:0 shared_gate=1 norm=h if routes
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary
@@ -199,7 +199,7 @@ tower decoder max_position_embeddings:4096
 norm h
 layers num_hidden_layers
 attention heads=num_attention_heads kv=num_key_value_heads dim=dims norm=h if attends
-mixer matrix=h*3*p+p*h+h*p other=p norm=h saved=6*p if 1-attends
+mixer matrix=h*3*p+p*h+h*p other=p norm=h saved=6*p state=p*dims if 1-attends
 experts count=num_local_experts top=num_experts_per_tok ffn=intermediate_size norm=h
 class ForCausalLM 0 vocabulary
 class ForSequenceClassification labels*h
@@ -226,7 +226,7 @@ tower decoder max_position_embeddings|model_max_length:131072
 norm h
 layers num_hidden_layers
 attention heads=heads q_rank=qr kv_rank=kv_lora_rank nope=qk_nope_head_dim rope=qk_rope_head_dim value=v_head_dim out_bias=b extra=b*(qr+kv_lora_rank+qk_rope_head_dim) norm=h if attends
-mixer matrix=3*h*p+h*d+d*p+h*linear_num_heads+h*d+d*p+p*h other=3*p*linear_conv_kernel_dim:4+p+linear_num_heads+d norm=h saved=12*p if 1-attends
+mixer matrix=3*h*p+h*d+d*p+h*linear_num_heads+h*d+d*p+p*h other=3*p*linear_conv_kernel_dim:4+p+linear_num_heads+d norm=h saved=12*p conv=3*p*(linear_conv_kernel_dim:4-1) state=p*d if 1-attends
 experts count=n_routed_experts|num_experts top=num_experts_per_tok|num_experts_per_token ffn=moe_intermediate_size shared=shared norm=h if routes
 mlp ffn=intermediate_size gated=1 norm=h if 1-routes
 class ForCausalLM 0 vocabulary

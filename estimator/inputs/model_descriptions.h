@@ -10,7 +10,8 @@
 //               (latent: q_rank= kv_rank= nope= rope= value=)
 //     mlp       ffn= gated= bias= norm=
 //     experts   count= top= ffn= shared= gated= bias= router_bias= shared_gate= norm=
-//     mixer     matrix= other= norm= saved=   (elements; saved for each token)
+//     mixer     matrix= other= norm= saved= conv= state=   (elements; saved for each token, the last two
+//               for each sequence of generated text)
 //   class ENDING PARAMETERS [vocabulary]      the head of classes that end so; the first is the usual one
 //   refuse EXPRESSION KEY        where the expression is true the key is not modelled
 //   warn EXPRESSION TEXT         what is said where the expression is true

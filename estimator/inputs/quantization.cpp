@@ -118,16 +118,7 @@ bool takes_layers_out(std::string list) {
   return list.find_first_not_of("[]\"', nul") != std::string::npos;
 }
 
-void freeze(TrainingRun& run, double bytes, bool only_experts, const std::string& what) {
-  run.training.frozen = {bytes, only_experts};
-  run.notes.warnings.push_back(fmt::format(
-      "{}: weights of {:.3g} bytes are not trained: no gradients and no optimizer states are "
-      "counted for them, and none for adapters but those that adapter.kind names; model.weights = "
-      "trained is a run of the same model in 16 bits",
-      what, bytes));
-}
-
-void read_method(KeyValues& values, const std::string& section, TrainingRun& run) {
+void read_method(KeyValues& values, const std::string& section, Notes& notes, QuantisedWeights& out) {
   Reader in(values, section);
   std::string name = in.text("quant_method", "");
   // Files of bitsandbytes before it had a name.
@@ -140,38 +131,49 @@ void read_method(KeyValues& values, const std::string& section, TrainingRun& run
         section, name, fmt::join(method_names(), ", "), did_you_mean(name, method_names())));
     return;
   }
-  freeze(run, found->bytes(in), found->only_experts, fmt::format("quantization_config '{}'", name));
+  out = {{found->bytes(in), found->only_experts}, fmt::format("quantization_config '{}'", name)};
   for (const char* key : {"modules_to_not_convert", "ignore", "llm_int8_skip_modules"}) {
     if (in.said(key) && !found->only_experts && takes_layers_out(in.text(key, "")))
-      run.notes.warnings.push_back(
+      notes.warnings.push_back(
           fmt::format("quantization_config.{}: layers it names are counted as quantised", key));
   }
   if (in.said("config_groups.group_1.weights.num_bits"))
-    run.notes.warnings.emplace_back(
+    notes.warnings.emplace_back(
         "quantization_config.config_groups: all layers are counted as those of group_0");
 }
 
 }  // namespace
 
-void read_quantization(KeyValues& values, const std::string& prefix, TrainingRun& run) {
+QuantisedWeights read_quantised_weights(KeyValues& values, const std::string& prefix, Notes& notes) {
+  QuantisedWeights out;
   const std::string section = prefix + "quantization_config.";
   const bool has_section = values.count(section) > 0;
   const std::string weights = values.text(prefix + "weights", has_section ? "as the file says" : "trained");
-  if (weights == "trained") return;
+  if (weights == "trained") return out;
   if (weights == "as the file says") {
-    read_method(values, section, run);
-    return;
+    read_method(values, section, notes, out);
+    return out;
   }
   std::vector<std::string_view> names = {"trained"};
   for (const Weights& kind : kWeights) {
     names.push_back(kind.name);
-    if (weights == kind.name) {
-      freeze(run, kind.bytes, kind.name == "mxfp4", fmt::format("model.weights '{}'", weights));
-      return;
-    }
+    if (weights == kind.name)
+      return {{kind.bytes, kind.name == "mxfp4"}, fmt::format("model.weights '{}'", weights)};
   }
   values.complain(fmt::format("{}weights: '{}' is not known; allowed: {}{}", prefix, weights,
                               fmt::join(names, ", "), did_you_mean(weights, names)));
+  return out;
+}
+
+void read_quantization(KeyValues& values, const std::string& prefix, TrainingRun& run) {
+  const QuantisedWeights read = read_quantised_weights(values, prefix, run.notes);
+  if (!read.weights.on()) return;
+  run.training.frozen = read.weights;
+  run.notes.warnings.push_back(fmt::format(
+      "{}: weights of {:.3g} bytes are not trained: no gradients and no optimizer states are "
+      "counted for them, and none for adapters but those that adapter.kind names; model.weights = "
+      "trained is a run of the same model in 16 bits",
+      read.what, read.weights.bytes));
 }
 
 }  // namespace spillway::estimator

@@ -9,8 +9,15 @@
 
 namespace spillway::estimator {
 
-// Fills `run.training.frozen` and says in its notes what that leaves out. Complains of a method that is not
-// modelled, by its name.
+struct QuantisedWeights {
+  FrozenWeights weights = {};
+  std::string what = {};  // the key that says so, and its value
+};
+
+// Complains of a method that is not modelled, by its name.
+QuantisedWeights read_quantised_weights(KeyValues& values, const std::string& prefix, Notes& notes);
+
+// Fills `run.training.frozen` with these and says in its notes what that leaves out.
 void read_quantization(KeyValues& values, const std::string& prefix, TrainingRun& run);
 
 }  // namespace spillway::estimator

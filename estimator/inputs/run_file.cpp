@@ -14,10 +14,12 @@
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/hugging_face_code.h"
 #include "estimator/inputs/key_values.h"
+#include "estimator/inputs/known_models.h"
 #include "estimator/inputs/nearest.h"
 #include "estimator/inputs/quantization.h"
 #include "estimator/inputs/run_sections.h"
 #include "estimator/inputs/run_words.h"
+#include "estimator/inputs/serving.h"
 #include "estimator/measured.h"
 
 namespace spillway::estimator {
@@ -239,6 +241,27 @@ std::string config_of(const std::string& path) {
              : path;
 }
 
+namespace {
+
+// A path beside the run file, or a model's name.
+Result<RunKeys> read_named_model(const std::string& named, const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / named).string();
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    if (const KnownModel* known = find_known_model(named)) return known_model_keys(*known);
+  }
+  std::ifstream file(config_of(path), std::ios::binary);
+  if (!file || std::filesystem::is_directory(config_of(path)))
+    return Status::io(fmt::format("model.config: {}: cannot be read{}", path, meant_model(named)));
+  std::ostringstream json;
+  json << file.rdbuf();
+  Result<RunKeys> model = read_model_json(json.str());
+  if (!model.ok()) return Status::invalid_argument(fmt::format("{}: {}", path, model.status().text()));
+  return model;
+}
+
+}  // namespace
+
 Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder) {
   RunKeys out;
   try {
@@ -248,10 +271,11 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
       if (section == nullptr) {
         const NamedValue named = run_key(std::string(name.str()), node_text(node));
         if (named.key.find('.') == std::string::npos || node.is_array()) {
-          return Status::invalid_argument(fmt::format(
-              "{}: not allowed; allowed: sections model, train, adapter, parallel, communication, offload, "
-              "overhead, allocator{}",
-              name.str(), meant_run_key(std::string(name.str()))));
+          return Status::invalid_argument(
+              fmt::format("{}: not allowed; allowed: sections model, train, serve, adapter, parallel, "
+                          "communication, offload, "
+                          "overhead, allocator{}",
+                          name.str(), meant_run_key(std::string(name.str()))));
         }
         out[named.key] = named.value;
         continue;
@@ -272,15 +296,12 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
     if (Status status = check_model_keys(out, said); !status.ok()) return status;
     return out;
   }
-  const std::string path = (std::filesystem::path(folder) / config->second).string();
+  const std::string named = config->second;
   out.erase(config);
-  std::ifstream file(config_of(path), std::ios::binary);
-  if (!file || std::filesystem::is_directory(config_of(path)))
-    return Status::io(fmt::format("model.config: {}: cannot be read", path));
-  std::ostringstream json;
-  json << file.rdbuf();
-  Result<RunKeys> model = read_model_json(json.str());
-  if (!model.ok()) return Status::invalid_argument(fmt::format("{}: {}", path, model.status().text()));
+  Result<RunKeys> model = read_named_model(named, folder);
+  if (!model.ok()) return model;
+  // What names a file of Hugging Face's is run by transformers.
+  out["model.is_config_json"] = "true";
   for (auto& [key, value] : model.value()) out.emplace(key, value);
   if (Status status = check_model_keys(out, said); !status.ok()) return status;
   return out;
@@ -296,6 +317,7 @@ Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& sai
   TrainingRun scratch;
   read_quantization(values, "model.", scratch);
   read_code(values, "model.", model.value());
+  if (asks_to_serve(keys)) mark_serving_model_keys(values);
   const std::vector<std::string> unread = values.unread();
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;

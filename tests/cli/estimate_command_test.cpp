@@ -114,9 +114,53 @@ TEST_F(EstimateCommandTest, TakesTheWordsThatPeopleType) {
   expect_complaint({"estimate", path, "--set", "microbatch=4"}, "microbatch: not known");
   expect_complaint({"estimate", path, "--set", "microbatch=4"}, "did you mean 'micro_batch'?");
   expect_complaint({"estimate", path, "--gpu", "rtx4091"}, "did you mean 'rtx4090'?");
-  write("run.toml",
-        "batch_size = 4\n[model]\nconfig = '.'\n[train]\nseq_len = 512\nframework = 'transformers'\n");
+  write("run.toml", "batch_size = 4\n[model]\nconfig = '.'\n[train]\nseq_len = 512\n");
   EXPECT_EQ(peak(this->path("run.toml"), {}), peak(path, {"micro_batch=4", "sequence=512"}));
+}
+
+// Without a file: a model by its name, with an adapter on few bits.
+TEST_F(EstimateCommandTest, KnowsModelsByTheirNames) {
+  const auto answer = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"estimate", "meta-llama/Llama-3.1-8B-Instruct", "--json", "--gpu",
+                                      "4090"};
+    words.insert(words.end(), more.begin(), more.end());
+    return json::parse(run_command(words).out);
+  };
+  EXPECT_EQ(answer({})["verdict"], "NO");
+  const json adapted = answer({"--adapter", "lora", "--quant", "nf4"});
+  EXPECT_LT(adapted["peak_bytes"].get<int64_t>(), answer({})["peak_bytes"].get<int64_t>() / 2);
+  EXPECT_EQ(adapted["peak_bytes"], answer({"--adapter", "qlora"})["peak_bytes"]);
+  const std::string run = write("run.toml", "[model]\nconfig = 'llama-3.1-8b'\n");
+  EXPECT_EQ(json::parse(run_command({"estimate", run, "--json"}).out)["peak_bytes"],
+            answer({})["peak_bytes"]);
+  EXPECT_THAT(run_command({"estimate", "--models"}).out, HasSubstr("qwen3-30b-a3b"));
+  expect_complaint({"estimate", "lama-3.1-8b"}, "did you mean 'llama-3.1-8b'?");
+  expect_complaint({"estimate", "llama-3.1-8b", "--quant", "nf5"}, "weights: 'nf5' is not known");
+  expect_complaint({"estimate", "llama-3.1-8b", "--gpu-kind", "h100"}, "--gpu-kind goes with");
+}
+
+// The lines that vLLM prints, of a start whose log is public: 1952 blocks of 16 tokens.
+TEST_F(EstimateCommandTest, ServesAModel) {
+  const std::vector<std::string> start = {
+      "estimate", "llama-3.1-8b",       "--serve", "--gpu", "3090", "--set", "kv_cache_memory=3.81GiB",
+      "--set",    "max-model-len=20000"};
+  const CommandResult text = run_command(start);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("Model loading took 14.99 GiB"));
+  EXPECT_THAT(text.out, HasSubstr("Maximum concurrency for 20,000 tokens per request: 1.56x"));
+  EXPECT_THAT(text.out, HasSubstr("KV Cache is allocated. #tokens: 31211"));
+  const std::string run =
+      write("run.toml", "[model]\nconfig = 'llama-3.1-8b'\n[serve]\nmax_model_len = 20000\nrequests = 3\n");
+  const CommandResult file = run_command({"estimate", run, "--gpu", "24GiB", "--json"});
+  EXPECT_EQ(file.code, 2) << file.err;
+  EXPECT_EQ(json::parse(file.out)["gpus"][0]["verdict"], "NO");
+  expect_complaint({"estimate", run, "--solve", "batch"}, "goes without --solve");
+  expect_complaint({"estimate", "llama-3.1-8b", "--serve", "--adapter", "lora"}, "adapters are not served");
+  expect_complaint({"estimate", "llama-3.1-8b", "--serve", "--gpus", "3"}, "--gpus 3: the server has 1");
+  expect_complaint({"estimate", "llama-3.1-8b", "--serve", "--set", "serve.max_len=1"},
+                   "serve.max_len: not known");
+  expect_complaint({"estimate", "bert-base", "--serve"}, "generates no text");
+  EXPECT_EQ(run_command({"estimate", "llama-3.1-70b", "--serve", "--gpu", "4090"}).code, 2);
 }
 
 // Warnings are beside the text, and in the JSON.

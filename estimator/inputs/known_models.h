@@ -1,0 +1,31 @@
+// Sizes of the open models that people ask for most, by name, so that no file is needed.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "estimator/inputs/run_file.h"
+
+namespace spillway::estimator {
+
+struct KnownModel {
+  std::string_view name;        // "llama-3.1-8b"
+  std::string_view repository;  // on huggingface.co, whose config.json the sizes are from
+  double billions;              // of parameters, as published; of the language part
+  std::string_view sizes;       // words as known_models.cpp explains them
+};
+
+const std::vector<KnownModel>& known_models();
+
+// By its name or its repository's, in capitals or not, with or without the owner and an ending such as
+// "-Instruct", which changes no size. Null where none is known.
+const KnownModel* find_known_model(std::string_view name);
+
+// What its config.json says, as keys of [model].
+RunKeys known_model_keys(const KnownModel& model);
+
+// "; did you mean 'llama-3.1-8b'?", or nothing.
+std::string meant_model(const std::string& name);
+
+}  // namespace spillway::estimator

@@ -1,0 +1,52 @@
+// Models by their names: each has the parameters that its owner publishes.
+#include "estimator/inputs/known_models.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "estimator/model.h"
+#include "tests/support/training_runs.h"
+
+namespace spillway::estimator::test {
+namespace {
+
+TEST(KnownModels, HaveTheirPublishedParameters) {
+  EXPECT_GE(known_models().size(), 100u);
+  for (const KnownModel& model : known_models()) {
+    const Result<TrainingRun> run = read_run(known_model_keys(model));
+    ASSERT_TRUE(run.ok()) << model.name << ": " << run.status().text();
+    const double billions = static_cast<double>(total_parameters(run.value().model)) / 1e9;
+    EXPECT_NEAR(billions, model.billions, 0.005 * model.billions) << model.name;
+  }
+}
+
+TEST(KnownModels, HaveNamesOfTheirOwn) {
+  std::set<std::string_view> names;
+  for (const KnownModel& model : known_models()) {
+    EXPECT_TRUE(names.insert(model.name).second) << model.name;
+    EXPECT_EQ(find_known_model(model.name), &model) << model.name;
+    EXPECT_NE(find_known_model(model.repository), nullptr) << model.repository;
+  }
+}
+
+TEST(KnownModels, AreFoundAsPeopleWriteThem) {
+  const auto found = [](const char* name) {
+    const KnownModel* model = find_known_model(name);
+    return model == nullptr ? std::string() : std::string(model->name);
+  };
+  EXPECT_EQ(found("Llama-3.1-8B-Instruct"), "llama-3.1-8b");
+  EXPECT_EQ(found("meta-llama/Meta-Llama-3-8B-Instruct"), "llama-3-8b");
+  EXPECT_EQ(found("Qwen/Qwen3-30B-A3B-Instruct-2507"), "qwen3-30b-a3b");
+  EXPECT_EQ(found("google/gemma-3-27b-it"), "gemma-3-27b");
+  EXPECT_EQ(found("mistralai/Mistral-7B-v0.3"), "mistral-7b-v0.3");
+  EXPECT_EQ(found("mistralai/Mistral-7B-Instruct-v0.1"), "mistral-7b");
+  EXPECT_EQ(found("mistralai/Mistral-7B-Instruct-v0.3"), "mistral-7b-v0.3");
+  EXPECT_EQ(found("llama-9-8b"), "");
+  EXPECT_EQ(found(""), "");
+  EXPECT_NE(meant_model("lama-3.1-8b").find("llama-3.1-8b"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace spillway::estimator::test
