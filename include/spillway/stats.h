@@ -30,14 +30,13 @@ typedef struct spw_pool_stat {
 } spw_pool_stat;
 
 /* Each is a spw_pool_stat. Bytes are bytes of device memory, counted once however many views map them.
- * reserved_bytes = active_bytes + inactive_split_bytes + cached_free_bytes at every moment.
- *
- * - allocation, allocated_bytes: blocks in the program's hands, up when handed out, down when freed
- * - active, active_bytes: the same, down only when the free has completed on every stream that used the block
- * - requested_bytes: what the program asked for, of the active blocks
- * - segment: runs of memory taken from the driver; all are counted as large_pool
- * - reserved_bytes: bytes taken from the driver; small_pool: those carved into slabs
- * - inactive_split, .._bytes: free pieces of pages that are partly in use, unused slots of slabs included */
+ *   allocation, allocated_bytes   blocks in the program's hands: up when handed out, down when freed
+ *   active, active_bytes          the same, down only when the free has completed on every stream that used
+ * the block requested_bytes               what the program asked for, of the active blocks segment runs of
+ * memory taken from the driver; all are counted as large_pool reserved_bytes                bytes taken from
+ * the driver; small_pool: those carved into slabs inactive_split, .._bytes      free pieces of pages that are
+ * partly in use, unused slots of slabs included reserved_bytes = active_bytes + inactive_split_bytes +
+ * cached_free_bytes at every moment. */
 #define SPW_STATS_POOLED(X) \
   X(allocation)             \
   X(allocated_bytes)        \
@@ -50,24 +49,23 @@ typedef struct spw_pool_stat {
   X(inactive_split_bytes)
 
 /* Each is an int64_t.
- *
- * - num_alloc_retries: allocations served only after a rung that waits on the host
- * - num_ooms: allocations that failed for want of memory
- * - num_sync_all_streams: waits for everything a device had to do
- * - num_device_alloc, .._free: driver calls that brought memory, and that gave it back
- * - max_split_size: always -1, there is no size above which blocks are not split
- * - cached_free_bytes: pages with no byte in use
- * - pending_blocks, .._bytes: freed, waiting for a stream to finish with them
- * - largest_free_bytes: the largest request that needs no new memory of the driver
- * - limit_bytes: what reserved_bytes may reach; INT64_MAX when unlimited
- * - heaps: number of (stream, pool) heaps
- * - stream_waits, host_waits: device-side waits enqueued, waits that blocked a host thread
- * - live_mappings: pages mapped, once at home and once for every view they appear in
- * - metadata_bytes: host memory of the tables, but for the process-wide one from addresses to blocks
- * - mean_*_bytes: weighted by time, since the last reset of peaks. Reserved bytes exactly; active and
- * requested bytes as the line through samples, taken by each pool of a heap every 64 to 191 allocations,
- * halfway through one, and by every reader of these counters
- * - host_placed_blocks, .._bytes: blocks in host memory that the device uses; in none of the counts above */
+ *   num_alloc_retries             allocations served only after a rung that waits on the host
+ *   num_ooms                      allocations that failed for want of memory
+ *   num_sync_all_streams          waits for everything a device had to do
+ *   num_device_alloc, .._free     driver calls that brought memory, and that gave it back
+ *   max_split_size                always -1: there is no size above which blocks are not split
+ *   cached_free_bytes             pages with no byte in use
+ *   pending_blocks, .._bytes      freed, waiting for a stream to finish with them
+ *   largest_free_bytes            the largest request that needs no new memory of the driver
+ *   limit_bytes                   what reserved_bytes may reach; INT64_MAX when unlimited
+ *   heaps                         number of (stream, pool) heaps
+ *   stream_waits, host_waits      device-side waits enqueued, waits that blocked a host thread
+ *   live_mappings                 pages mapped, once at home and once for every view they appear in
+ *   metadata_bytes                host memory of the tables, but for the process-wide one from addresses to
+ * blocks mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes
+ * exactly; active and requested bytes as the line through samples, taken by each pool of a heap every 64 to
+ * 191 allocations, halfway through one, and by every reader of these counters
+ *   host_placed_blocks, .._bytes  blocks in host memory that the device uses; in none of the counts above */
 #define SPW_STATS_VALUES(X) \
   X(num_alloc_retries)      \
   X(num_ooms)               \

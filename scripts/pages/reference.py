@@ -58,7 +58,12 @@ def of_node(node: ast.FunctionDef | ast.ClassDef) -> str:
 
 def docstring(node: ast.FunctionDef | ast.ClassDef | ast.Module) -> str:
     """Blocks that are indented below the text stay so, and are code in Markdown too."""
-    return re.sub(r"::$", ":", ast.get_docstring(node) or "", flags=re.MULTILINE)
+    return linked(re.sub(r"::$", ":", ast.get_docstring(node) or "", flags=re.MULTILINE))
+
+
+def linked(text: str) -> str:
+    """The pages that it names, as links."""
+    return re.sub(r"(?<![\w`\[(/])docs/([\w/-]+\.md)", r"[docs/\1](\1)", text)
 
 
 def python(_: Path) -> str:
@@ -121,13 +126,15 @@ def prose(comment: str) -> str:
     """Lines that are set further in are a table of what stands beside what."""
     text = re.sub(r"(?m)^ {3}(?=\S)", "    ", comment)
     text = re.sub(r"(?m)(^(?! {4}).*\S\n)(?= {4}\S)", r"\1\n", text)
-    return re.sub(r"(?m)^(?! {4}).*", lambda line: line[0].replace("<", "&lt;"), text)
+    return re.sub(r"(?m)^(?! {4}).*", lambda line: line[0].replace("<", "&lt;"), linked(text))
 
 
 def declared(text: str) -> str:
     """A header without what the compiler alone is told: its guard, its includes, and what is C++'s."""
     text = re.sub(r"(?ms)^#if(def __cplusplus| defined\(__GNUC__\))$.*?^#endif$", "", text)
-    text = re.sub(r"(?m)^#(ifndef|define) SPILLWAY_\w+_H$|^#include.*$|^#endif.*$|^/\* clang-format o.*\*/$", "", text)
+    text = re.sub(
+        r"(?m)^#(ifndef|define) SPILLWAY_(\w+_)?H$|^#include.*$|^#endif.*$|^/\* clang-format o.*\*/$", "", text
+    )
     return text.replace("SPW_API ", "")
 
 
