@@ -54,8 +54,7 @@ bool has_command(const CLI::App& app, const std::string& name) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("A caching allocator for CUDA device memory, and what tells where every byte went",
-               "spillway");
+  CLI::App app("A caching allocator for CUDA device memory, and its tools", "spillway");
   app.set_version_flag("-V,--version", "spillway " SPILLWAY_VERSION, "Show the version")->group("Help");
   app.require_subcommand(1);
   spillway::set_examples(
@@ -82,7 +81,10 @@ int run(int argc, char** argv) {
   if (const std::string text = spillway::forgotten_value(app); !text.empty())
     return complain_of_words(text, app);
   for (const Command& command : commands) {
-    if (const std::optional<int> code = command(); code.has_value()) return *code;
+    const std::optional<int> code = command();
+    if (!code.has_value()) continue;
+    if (*code != 1) spillway::say_notes();
+    return *code;
   }
   return 1;
 }

@@ -54,6 +54,14 @@ Status write_file(const std::string& path, std::string_view text) {
   return error == 0 ? Status() : output_error(path, error);
 }
 
+Status check_folder(const std::string& path) {
+  if (path.empty()) return {};
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::access(folder.c_str(), W_OK) == 0) return {};
+  return Status::io(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+}
+
 Status write_and_say(const std::string& path, std::string_view text) {
   Status status = write_file(path, text);
   if (status.ok()) std::fprintf(stderr, "wrote %s (%s)\n", path.c_str(), format_size(text.size()).c_str());

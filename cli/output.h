@@ -15,6 +15,10 @@ Status write_stdout(std::string_view text);
 // regular file.
 Status write_file(const std::string& path, std::string_view text);
 
+// Before something takes minutes: whether the folder of a file is there and takes it; ok where `path` is
+// empty.
+Status check_folder(const std::string& path);
+
 // As write_file(), and says on stderr where it is and how large.
 Status write_and_say(const std::string& path, std::string_view text);
 

@@ -123,6 +123,7 @@ install_for_tests() {
   install_packages scripts/packages.txt scripts/packages-test.txt
   install_for_use
   install_requirements "$venv" scripts/requirements-test.txt
+  install_requirements "$venv" scripts/requirements-docs.txt
   install_cccl_headers
 }
 

@@ -32,6 +32,7 @@ struct CalibrateChoices {
   InputChoices input;
   std::string catalog;
   std::string hardware;
+  std::string output;
   bool between_steps = false;
   bool json = false;
 };
@@ -115,6 +116,7 @@ Result<std::vector<CatalogLine>> lines_of(const CalibrateChoices& choices) {
 }
 
 int calibrate(const CalibrateChoices& choices) {
+  if (const Status status = check_folder(choices.output); !status.ok()) return complain("calibrate", status);
   const Result<std::vector<CatalogLine>> lines = lines_of(choices);
   if (!lines.ok()) return complain("calibrate", lines.status());
   if (!choices.catalog.empty()) {
@@ -124,7 +126,8 @@ int calibrate(const CalibrateChoices& choices) {
   std::string text;
   for (const CatalogLine& line : lines.value())
     text += choices.json ? estimator::to_text(line) : text_of(line);
-  if (const Status status = write_stdout(text); !status.ok()) return complain("calibrate", status);
+  if (const Status status = write_answer(choices.output, text); !status.ok())
+    return complain("calibrate", status);
   return 0;
 }
 
@@ -154,6 +157,7 @@ std::function<std::optional<int>()> add_calibrate_command(CLI::App& app) {
       "The device's name, where the dumps have none or another one is wanted");
   command->add_flag("--between-steps", choices->between_steps,
                     "The dumps were written between two steps: what is allocated then is held always");
+  add("--output", choices->output, "FILE", "Write the answer to this file instead of stdout");
   command->add_flag("--json", choices->json, "The catalog's lines instead of a table");
   command->group("Plan");
   set_examples(

@@ -28,6 +28,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct DoctorOptions {
+  std::string output;
   bool json = false;
   bool probe = false;
 };
@@ -98,9 +99,8 @@ std::string to_text(const Check& check, bool has_colour) {
   return text;
 }
 
-std::string to_text(const Examination& found, const std::optional<Probed>& probed) {
+std::string to_text(const Examination& found, const std::optional<Probed>& probed, bool has_colour) {
   std::string text;
-  const bool has_colour = has_colours();
   for (const Check& check : found.checks) text += to_text(check, has_colour);
   if (probed.has_value())
     for (const Verdict& verdict : probed->verdicts) text += to_text(verdict);
@@ -113,6 +113,7 @@ int fail(const Status& status) {
 }
 
 int run(const DoctorOptions& asked) {
+  if (const Status status = check_folder(asked.output); !status.ok()) return fail(status);
   Examination found = examine_devices();
   std::vector<Check> host = examine_host(spill_directory(), found.driver_version);
   std::move(host.begin(), host.end(), std::back_inserter(found.checks));
@@ -124,9 +125,10 @@ int run(const DoctorOptions& asked) {
     found.checks.insert(found.checks.end(), probed->checks.begin(), probed->checks.end());
   }
   // Texts of the system need not be UTF-8.
-  const Status status = write_stdout(
-      asked.json ? to_json(found, probed).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"
-                 : to_text(found, probed));
+  const Status status = write_answer(
+      asked.output, asked.json
+                        ? to_json(found, probed).dump(1, ' ', false, Json::error_handler_t::replace) + "\n"
+                        : to_text(found, probed, asked.output.empty() && has_colours()));
   if (!status.ok()) return fail(status);
   return found.can_serve ? 0 : 2;
 }
@@ -138,6 +140,8 @@ std::function<std::optional<int>()> add_doctor_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("doctor", "Say what this machine offers, and whether Spillway can serve");
   command->group("Watch a machine");
+  command->add_option("--output", asked->output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE");
   command->add_flag("--json", asked->json, "JSON instead of text");
   command->add_flag("--probe", asked->probe,
                     "Try in 20 s what is relied on, and keep which profile the driver deserves");

@@ -27,8 +27,9 @@ constexpr double kRowHeight = 34;
 constexpr double kFigureWidth = 90;  // of "123.456 GiB"
 
 // Told apart by people who do not see all colours (Okabe and Ito).
-constexpr std::array<const char*, 8> kColours = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
-                                                 "#56b4e9", "#d55e00", "#f0e442", "#999999"};
+constexpr std::array<const char*, 12> kColours = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
+                                                  "#56b4e9", "#d55e00", "#f0e442", "#999999",
+                                                  "#882255", "#44aa99", "#6a51a3", "#ddcc77"};
 
 std::string escaped(std::string_view text) {
   std::string out;

@@ -16,6 +16,12 @@
 namespace spillway {
 namespace {
 
+// What is to be said of the words of this command, once it has an answer.
+std::vector<std::string>& notes() {
+  static std::vector<std::string> said;
+  return said;
+}
+
 // A bound that no value is meant to reach is not told.
 constexpr int64_t kEndless = 1'000'000;
 
@@ -78,11 +84,16 @@ CLI::Validator name_of_gpu() {
             const Result<estimator::GpuMemory> gpu = estimator::gpu_memory(text);
             if (!gpu.ok()) return "";
             if (const std::string others = estimator::gpu_ambiguity(text); !others.empty())
-              std::fprintf(stderr, "spillway: note: %s\n", others.c_str());
+              notes().push_back(others.substr(others.find(' ') + 1));
             text = fmt::format("{:.0f}B", std::floor(gpu.value().bytes));
             return "";
           },
           ""};
+}
+
+void say_notes() {
+  for (const std::string& note : notes()) std::fprintf(stderr, "spillway: note: %s\n", note.c_str());
+  notes().clear();
 }
 
 void set_examples(CLI::App& command, const std::vector<std::pair<std::string, std::string>>& examples) {

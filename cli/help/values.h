@@ -19,6 +19,9 @@ CLI::Validator size_of_memory();
 // A size of a device: also what the GPUs of the estimator's table are called, which becomes their bytes. What
 // is neither stays as it is: some options take other words as well.
 CLI::Validator name_of_gpu();
+// Says on stderr for which GPU a name was taken that several have. Not to be called where there is an error,
+// which is one line.
+void say_notes();
 
 // What stands in help below the options: what is done, and the command that does it.
 void set_examples(CLI::App& command, const std::vector<std::pair<std::string, std::string>>& examples);

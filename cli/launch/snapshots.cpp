@@ -68,10 +68,7 @@ Status write_page(const std::string& file, const std::string& snapshot, const st
 
 Status check_folders(const SnapshotFiles& files) {
   for (const std::string& file : {files.out, files.html}) {
-    if (file.empty()) continue;
-    const std::filesystem::path folder = std::filesystem::path(file).parent_path();
-    if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0)
-      return Status::io(fmt::format("{}: cannot be written: {}", file, std::strerror(errno)));
+    if (Status status = check_folder(file); !status.ok()) return status;
   }
   return {};
 }

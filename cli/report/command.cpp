@@ -169,10 +169,10 @@ Result<RankReport> read_for_diff(const std::string& path) {
 int diff(const DiffChoices& choices) {
   Result<RankReport> before = read_for_diff(choices.before);
   Result<RankReport> after = read_for_diff(choices.after);
-  for (const auto* each : {&before, &after}) {
-    if (!each->ok()) complain("diff", printable(each->status().text()));
-  }
-  if (!before.ok() || !after.ok()) return 1;
+  std::string wrong;
+  for (const auto* each : {&before, &after})
+    if (!each->ok()) wrong += (wrong.empty() ? "" : "; ") + each->status().text();
+  if (!wrong.empty()) return complain("diff", printable(wrong));
   const Diff changed = diff_of(before.value(), after.value());
   const std::vector<std::string> broken =
       exceeded(changed, {parse_size(choices.max_peak), choices.max_ratio, choices.of == "live"});

@@ -35,6 +35,7 @@ namespace {
 struct TopOptions {
   int pid = 0;  // 0: all
   std::string directory;
+  std::string output;
   double interval_s = 1;
   bool once = false;
   bool json = false;
@@ -65,12 +66,14 @@ int show_once(const TopOptions& asked) {
         fmt::format("process {} has no live page that this user may read", asked.pid)));
   }
   std::string text;
+  TopStyle style = style_of(screen_size());
+  style.has_colour = style.has_colour && asked.output.empty();
   if (asked.json) {
     text = top_json(listing, now_ns());
   } else {
-    for (const std::string& line : top_lines(listing, now_ns(), style_of(screen_size()))) text += line + "\n";
+    for (const std::string& line : top_lines(listing, now_ns(), style)) text += line + "\n";
   }
-  const Status status = write_stdout(text);
+  const Status status = write_answer(asked.output, text);
   return status.ok() ? 0 : complain(status);
 }
 
@@ -205,13 +208,16 @@ std::function<std::optional<int>()> add_top_command(CLI::App& app) {
       ->check(number(0.1, 3600))
       ->capture_default_str();
   command->add_flag("--once", asked->once, "Print and end; also where the output is no terminal");
+  command->add_option("--output", asked->output, "Write the answer to this file instead; implies --once")
+      ->type_name("FILE");
   command->add_flag("--json", asked->json, "JSON instead of text; implies --once");
   set_examples(*command, {{"Watch all processes; h tells the keys", "spillway top"},
                           {"For a script", "spillway top --json"}});
   return [=]() -> std::optional<int> {
     if (!command->parsed()) return std::nullopt;
     std::setlocale(LC_CTYPE, "");
-    return asked->once || asked->json || !is_terminal() ? show_once(*asked) : show_until_done(*asked);
+    const bool once = asked->once || asked->json || !asked->output.empty() || !is_terminal();
+    return once ? show_once(*asked) : show_until_done(*asked);
   };
 }
 

@@ -36,6 +36,7 @@ struct TraceModelChoices {
   std::string function;
   std::string capacity;
   std::string out;
+  std::string output;
   int steps = 2;
   bool strict = false;
   bool json = false;
@@ -143,6 +144,8 @@ Status keep(const TemporaryFolder& folder, const std::string& path) {
 
 Result<int> run(const TraceModelChoices& choices) {
   TracedModel model;
+  for (const std::string& file : {choices.out, choices.output})
+    if (Status status = check_folder(file); !status.ok()) return status;
   if (Status status = check(choices, &model.capacity_bytes); !status.ok()) return status;
   const TemporaryFolder folder;
   if (!folder.ok()) return Status::io("no temporary folder");
@@ -157,7 +160,8 @@ Result<int> run(const TraceModelChoices& choices) {
   if (status.ok() && !choices.out.empty()) status = keep(folder, choices.out);
   progress.clear();
   model.trace_path = choices.out;
-  if (status.ok()) status = write_stdout(choices.json ? to_json(model).dump(2) + "\n" : to_text(model));
+  if (status.ok())
+    status = write_answer(choices.output, choices.json ? to_json(model).dump(2) + "\n" : to_text(model));
   if (!status.ok()) return status;
   return model.fits() ? 0 : 2;
 }
@@ -198,6 +202,8 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
   choices->command->add_option("--out", choices->out, "Keep the trace in this file, for `spillway replay`")
       ->type_name("FILE");
   choices->command->add_flag("--strict", choices->strict, "Whatever makes the trace inexact is an error");
+  choices->command->add_option("--output", choices->output, "Write the answer to this file instead of stdout")
+      ->type_name("FILE");
   choices->command->add_flag("--json", choices->json, "JSON instead of text");
   set_examples(*choices->command,
                {{"What does a step of this model take?", "spillway trace-model train.py:make_step"},

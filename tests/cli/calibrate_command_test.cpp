@@ -1,6 +1,7 @@
 // `spillway calibrate` and what `spillway estimate` makes of its catalog and of dumps.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -73,6 +74,27 @@ TEST_F(Calibrate, TheNextEstimateIsWhatWasMeasured) {
   const CommandResult text = run_command({"estimate", run_file(), "--catalog", path("catalog.jsonl")});
   for (const char* part : {"predicted", "calibrated", "measured", "Test GPU"})
     EXPECT_THAT(text.out, HasSubstr(part));
+}
+
+TEST_F(Calibrate, TheAnswerGoesWhereItIsAskedTo) {
+  const std::vector<std::string> words{"calibrate", dump("dump.json", 1.2), "--run", run_file()};
+  const std::string text = run_command(words).out;
+  std::vector<std::string> more = words;
+  more.insert(more.end(), {"--output", path("answer.txt")});
+  const CommandResult done = run_command(more);
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(done.out + done.err, "");
+  EXPECT_EQ(read("answer.txt"), text);
+}
+
+// A catalog does not learn from a run whose answer nobody got.
+TEST_F(Calibrate, NothingIsRememberedWithoutAnAnswer) {
+  const CommandResult done =
+      run_command({"calibrate", dump("dump.json", 1.2), "--run", run_file(), "--catalog",
+                   path("catalog.jsonl"), "--output", path("none/answer.txt")});
+  EXPECT_EQ(done.code, 1);
+  EXPECT_THAT(done.err, HasSubstr("none/answer.txt: cannot be written"));
+  EXPECT_FALSE(std::filesystem::exists(path("catalog.jsonl")));
 }
 
 TEST_F(Calibrate, RanksGiveASpread) {

@@ -55,6 +55,16 @@ const std::vector<Wrong> kWrong = {
      "/no/such/folder/x: cannot be written"},
     {{"dryrun", "--gpu-memory", "80GiB"}, "what is to be run?"},
     {{"run"}, "what is to be run?"},
+    // Files that cannot be written: said before what takes time is done.
+    {{"doctor", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written: No such file"},
+    {{"doctor", "--output", "/proc/x", "--json"}, "/proc/x: "},
+    {{"top", "--output", "/no/such/folder/x"}, "/no/such/folder/x: No such file"},
+    {{"trace-model", "train:step", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+    {{"trace-model", "train:step", "--out", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+    {{"calibrate", "dump.json", "--run", "RUN", "--output", "/no/such/folder/x", "--catalog",
+      "catalog.jsonl"},
+     "/no/such/folder/x: cannot be written"},
+    {{"trace-model", "train:step", "--output"}, "--output needs a value"},
     {{"run", "--", "/no/such/program"}, "/no/such/program cannot be started"},
     // Values that are none.
     {{"replay", "TRACE", "--capacity", "eighty"}, "--capacity eighty: allowed: min, unlimited, a size"},
@@ -82,6 +92,8 @@ const std::vector<Wrong> kWrong = {
     {{"estimate", "RUN", "--gpu", "h10-80"}, "did you mean 'h100-80'?"},
     {{"estimate", "no-such-run.toml"}, "no-such-run.toml: cannot be read"},
     {{"report", "no-such-dump.json"}, "no-such-dump.json: No such file"},
+    {{"diff", "none.json", "no.json"}, "none.json: No such file or directory; no.json: No such file"},
+    {{"replay", "none.pickle", "--capacity", "h100"}, "none.pickle: No such file"},
 };
 
 class WrongInputsTest : public test::CommandFolder {};
@@ -101,6 +113,13 @@ TEST_F(WrongInputsTest, AreOneLineEach) {
     EXPECT_THAT(result.err, HasSubstr(wrong.said)) << shown;
     EXPECT_THAT(result.out, IsEmpty()) << shown;
   }
+}
+
+// For which GPU a name was taken is said beside an answer.
+TEST_F(WrongInputsTest, ANameOfSeveralGpusIsANote) {
+  const CommandResult result = run_command({"replay", SPILLWAY_EXAMPLE_TRACE, "--capacity", "h100"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "spillway: note: h100: taken for h100-80; there is also h100-94\n");
 }
 
 // What looks wrong and is not.

@@ -295,7 +295,7 @@ std::string published_page(const std::vector<PublishedFigure>& figures) {
   std::string out =
       "# Published figures beside ours\n\n"
       "Printed by `build/release/bin/print_published`, from tests/estimator/published.cpp; `ctest -R "
-      "published` "
+      "Published` "
       "checks every row\n"
       "and that this page is what is printed. A figure without a remark is met to the published digits.\n";
   const char* source = "";

@@ -162,6 +162,13 @@ class Answers(Steps):
         self.assertEqual(row["peak_live_bytes"], answer["peak_live_bytes"])
         self.assertEqual(row["peak_reserved_bytes"], answer["peak_reserved_bytes"])
 
+    def test_the_answer_goes_where_it_is_asked_to(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "answer.json"
+            done = trace_model("traced_steps:fused", "--json", "--output", str(path))
+            self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+            self.assertGreater(json.loads(path.read_text())["peak_live_bytes"], 0)
+
     def test_the_schema(self) -> None:
         root = HERE.parents[1]
         schema = root / "docs" / "schema" / "trace-model.schema.json"

@@ -131,6 +131,10 @@ def main() -> int:
 
         text = here.run("doctor").stdout
         assert text.endswith("Spillway can serve here.\n") and "virtual_memory_management 0" in text, text
+        into = Path(here.folder) / "answer.txt"
+        done = here.run("doctor", "--output", str(into))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+        assert into.read_text() == text
         probe(here, Path(here.folder))
     return 0
 

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from fcntl import ioctl
 from pathlib import Path
@@ -57,6 +58,12 @@ def test_json(here: Watched) -> None:
                 lambda p=process: process_of(here, p.pid)["devices"][0]["rates"]["allocations_per_second"] > 0,  # type: ignore[misc]
                 "allocations",
             )
+        with tempfile.TemporaryDirectory() as folder:
+            into = Path(folder) / "top.json"
+            done = here.run("top", "--json", "--dir", here.folder, "--output", str(into))
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+            written = {process["process_id"] for process in json.loads(into.read_text())["processes"]}
+            assert written == {first.pid, second.pid}
     # Nothing the schema says may be missing.
     incomplete = document(here)
     del incomplete["processes"][0]["devices"][0]["stats"]["pending_bytes"]

@@ -1,0 +1,58 @@
+"""The tutorials, as they stand: each command after a prompt is run, and prints the lines that the page shows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from pages.contents import DOCS, ROOT
+from pages.reading import read
+
+COMMAND = os.environ["SPILLWAY_COMMAND"]
+TUTORIALS = {"out-of-memory.md": 2, "growing-memory.md": 3}  # and how many commands each shows
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Each command with the lines that are shown below it, those of later blocks without a command too."""
+    found: list[tuple[str, list[str]]] = []
+    for code in read(page).code:
+        if not code.is_block or code.language:
+            continue
+        first, *others = code.text.rstrip("\n").split("\n")
+        if first.startswith("$ "):
+            found.append((first[2:], others))
+        elif code.text.lstrip()[:1].isdigit():
+            found[-1][1].extend([first, *others])
+    return found
+
+
+class Tutorials(unittest.TestCase):
+    def run_as_shown(self, folder: str, command: str) -> str:
+        """In a folder of its own, where files are written; the project's own files are named from its root."""
+        programs = {"spillway": COMMAND, "python": sys.executable}
+        words = [programs.get(word, word) for word in shlex.split(command)]
+        words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+        given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        done = subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, check=False)
+        self.assertIn(done.returncode, (0, 2), done.stderr)
+        return (done.stdout + done.stderr).replace(f"{ROOT}/", "")
+
+    def test_commands_print_what_is_shown(self) -> None:
+        for name, count in TUTORIALS.items():
+            shown = commands(DOCS / name)
+            self.assertEqual(len(shown), count, name)
+            with tempfile.TemporaryDirectory() as folder:
+                for command, lines in shown:
+                    printed = [line.strip() for line in self.run_as_shown(folder, command).split("\n")]
+                    for line in lines:
+                        with self.subTest(command=command):
+                            self.assertIn(line.strip(), printed)
+
+
+if __name__ == "__main__":
+    unittest.main()
