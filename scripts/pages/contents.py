@@ -16,6 +16,7 @@ CHAPTERS: dict[str, list[str]] = {
         "dryrun-ranks",
         "trace-model",
         "estimate",
+        "estimate-serving",
         "report",
         "live",
         "trace",
