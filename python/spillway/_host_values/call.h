@@ -22,8 +22,8 @@ struct Settings {
   uint64_t small_bytes = uint64_t{64} << 10;
   uint64_t integer_bytes = uint64_t{16} << 20;
   uint64_t counted_bytes = uint64_t{1} << 30;
-  // Told of each read of values that are not real. Tells whether the answer must be another one than is there:
-  // the program waits for that.
+  // Told of each read of values that are not real. Tells whether the answer must be another one than is
+  // there: the program waits for that.
   std::atomic<int (*)(const char* name, int64_t bytes)> report_read = nullptr;
   // And of an operator that the host could not compute.
   std::atomic<void (*)(const char* name, const char* why)> report_failure = nullptr;
