@@ -14,7 +14,7 @@ from typing import Any
 import spillway
 from spillway._counters import pool_bytes
 from spillway._library import check, library
-from spillway._pytorch.releases import later_stats
+from spillway._pytorch.releases import later_stats, settings_name
 
 torch: Any = importlib.import_module("torch")
 
@@ -118,7 +118,8 @@ class Counters(Memory):
         self.assertEqual(torch.accelerator.memory_allocated(), torch.cuda.memory_allocated())
         self.assertGreaterEqual(torch.accelerator.memory_allocated(), 5 * MIB)
         self.assertEqual(torch.accelerator.memory_reserved(), torch.cuda.memory_reserved())
-        self.assertEqual(torch.accelerator.get_memory_info(), torch.cuda.mem_get_info())
+        if hasattr(torch.accelerator, "get_memory_info"):  # since 2.10
+            self.assertEqual(torch.accelerator.get_memory_info(), torch.cuda.mem_get_info())
         torch.accelerator.reset_peak_memory_stats()
         self.assertEqual(torch.accelerator.max_memory_allocated(), torch.cuda.memory_allocated())
         torch.accelerator.reset_accumulated_memory_stats()
@@ -153,7 +154,7 @@ class OutOfMemory(Memory):
         limit = self.limit()
         free, total = torch.cuda.mem_get_info()
         self.assertLessEqual(free + torch.cuda.memory_reserved(), limit)
-        for ask in (torch.cuda.memory.mem_get_info, torch.accelerator.get_memory_info):
+        for ask in (torch.cuda.mem_get_info, getattr(torch.accelerator, "get_memory_info", torch.cuda.mem_get_info)):
             self.assertEqual(ask(0), (free, total))
         self.assertEqual(torch.cuda.cudart().cudaMemGetInfo(0), (free, total))
         block = torch.empty(free, dtype=torch.uint8, device="cuda")
@@ -169,7 +170,7 @@ class OutOfMemory(Memory):
 
 class Settings(Memory):
     def change(self, text: str) -> None:
-        torch._C._accelerator_setAllocatorSettings(text)
+        getattr(torch._C, settings_name(torch))(text)
 
     def test_what_is_changed_while_running_is_answered(self) -> None:
         with self.assertWarnsRegex(spillway.SpillwayWarning, "expandable_segments changes nothing"):

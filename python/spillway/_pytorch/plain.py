@@ -163,7 +163,8 @@ def replace_what_is_refused(torch: Any) -> None:
     native._cuda_cudaCachingAllocator_enable = only(
         native._cuda_cudaCachingAllocator_enable, True, "torch.cuda.caching_allocator_enable(False)"
     )
-    native._cuda_setMemoryMetadata = only(native._cuda_setMemoryMetadata, "", "metadata of allocations")
+    if hasattr(native, "_cuda_setMemoryMetadata"):  # since 2.10
+        native._cuda_setMemoryMetadata = only(native._cuda_setMemoryMetadata, "", "metadata of allocations")
 
 
 def replace_profiler(profile: Any) -> None:
