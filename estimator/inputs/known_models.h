@@ -1,4 +1,6 @@
-// Sizes of the open models that people ask for most, by name, so that no file is needed.
+// Sizes of open models that people ask for, by name, so that no file is needed. They were not read from the
+// models' files; what a test holds them to is the number of parameters that was published, which says nothing
+// of positions, windows, or how a width is divided into heads. A config.json is the better word.
 #pragma once
 
 #include <string>
@@ -11,7 +13,7 @@ namespace spillway::estimator {
 
 struct KnownModel {
   std::string_view name;        // "llama-3.1-8b"
-  std::string_view repository;  // on huggingface.co, whose config.json the sizes are from
+  std::string_view repository;  // on huggingface.co
   double billions;              // of parameters, as published; of the language part
   std::string_view sizes;       // words as known_models.cpp explains them
 };
@@ -22,7 +24,7 @@ const std::vector<KnownModel>& known_models();
 // "-Instruct", which changes no size. Null where none is known.
 const KnownModel* find_known_model(std::string_view name);
 
-// What its config.json says, as keys of [model].
+// The sizes, as keys of [model].
 RunKeys known_model_keys(const KnownModel& model);
 
 // "; did you mean 'llama-3.1-8b'?", or nothing.
