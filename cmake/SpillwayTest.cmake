@@ -2,6 +2,8 @@
 # LABELS: `gpu`, what runs on a GPU as well, or `whole_gpu`, what does so with nothing beside it, since it takes more than 4 GiB or
 # compares what the driver has free (`ctest -L gpu` finds both).
 # SEEDED: they take as long as SPILLWAY_TEST_SEEDS and SPILLWAY_TEST_STEPS say.
+# Where SPILLWAY_ONLY_THREADED is ON, a program consists of those of its sources that begin threads, and
+# one without any is not built.
 # Tests run on the simulated driver, named by SPILLWAY_LIBCUDA. With SPILLWAY_TEST_GPU=ON they are told so by a variable of that
 # name instead, and the same programs run on the machine's own driver: configure so, then `ctest -L gpu`.
 #
@@ -23,9 +25,40 @@ set(SPILLWAY_COMPLETIONS instant late run-ahead)
 set(SPILLWAY_UNCONTROLLED_DRIVER
   "SPILLWAY_TEST_GPU=1;SPILLWAY_LIBCUDA=${CMAKE_BINARY_DIR}/lib/uncontrolled/libcuda.so.1;SPILLWAY_UNCONTROLLED=completion:")
 
+# What each program of tests includes, compiled once. Sanitizers' builds are made from nothing more often than others.
+if(SPILLWAY_SANITIZE)
+  add_library(spillway_test_headers OBJECT ${CMAKE_CURRENT_LIST_DIR}/test_headers.cpp)
+  target_link_libraries(spillway_test_headers PRIVATE spillway_options GTest::gmock)
+  target_compile_options(spillway_test_headers PRIVATE -O0 -fPIE)
+  target_precompile_headers(spillway_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+endif()
+
+function(spillway_threaded_sources variable)
+  set(found "")
+  foreach(source IN LISTS ARGN)
+    file(STRINGS ${source} threads REGEX "std::j?thread|std::async" LIMIT_COUNT 1)
+    if(threads)
+      list(APPEND found ${source})
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    endif()
+  endforeach()
+  set(${variable} ${found} PARENT_SCOPE)
+endfunction()
+
 function(spillway_test name)
   cmake_parse_arguments(arg "SEEDED" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  if(SPILLWAY_ONLY_THREADED)
+    spillway_threaded_sources(threaded ${arg_SOURCES})
+    if(NOT threaded)
+      add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+      return()
+    endif()
+    set(arg_SOURCES ${threaded})
+  endif()
   add_executable(${name} ${arg_SOURCES})
+  if(SPILLWAY_SANITIZE)
+    target_precompile_headers(${name} REUSE_FROM spillway_test_headers)
+  endif()
   target_link_libraries(${name} PRIVATE spillway_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   if(SPILLWAY_TUNED)
     # The ordinary code of what was compiled for both: optimising at link time would cost each program ten seconds.

@@ -12,8 +12,16 @@ namespace {
 
 constexpr size_t kWide = 64;  // of a call site
 
+// Of "function path:line" the path loses its first folders: the line says most, and stands at the end.
 std::string shortened(const std::string& text) {
-  return text.size() <= kWide ? text : text.substr(0, kWide - 3) + "...";
+  if (text.size() <= kWide) return text;
+  const size_t slash = text.find('/');
+  const size_t blank = slash == std::string::npos ? slash : text.rfind(' ', slash);
+  const size_t path = blank == std::string::npos ? 0 : blank + 1;
+  if (slash == std::string::npos || path + 3 >= kWide) return text.substr(0, kWide - 3) + "...";
+  const size_t rest = text.size() - (kWide - path - 3);
+  const size_t folder = text.find('/', rest);
+  return text.substr(0, path) + "..." + text.substr(folder == std::string::npos ? rest : folder);
 }
 
 double percent(uint64_t part, uint64_t whole) {

@@ -1,11 +1,13 @@
 #include "cli/report/growth.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "cli/report/fits.h"
 #include "cli/report/rank_report.h"
+#include "cli/report/text.h"
 #include "tests/support/sizes.h"
 
 namespace spillway {
@@ -92,6 +94,19 @@ TEST(Growth, AProgramThatHoldsTheSameDoesNotGrow) {
   const RankReport report = rank_report(steps_of(program, 6));
   EXPECT_FALSE(report.growth.steps.how.empty());
   EXPECT_TRUE(report.growth.rows.empty());
+}
+
+TEST(Growth, ALongPathKeepsItsLine) {
+  Program program(true);
+  MemoryView view = steps_of(program, 6);
+  view.sites[kLeak] = "remember /home/somebody/projects/" + std::string(60, 'x') + "/models/train.py:7";
+  JobReport job;
+  job.shown = rank_report(view);
+  const std::string text = report_text(job, {});
+  EXPECT_THAT(text, ::testing::HasSubstr(": remember .../models/train.py:7\n")) << text;
+  view.sites[kLeak] = std::string(80, 'f') + " /a.py:7";
+  job.shown = rank_report(view);
+  EXPECT_THAT(report_text(job, {}), ::testing::HasSubstr(": " + std::string(61, 'f') + "...\n"));
 }
 
 TEST(Growth, TwoStepsSayNothing) {
