@@ -413,7 +413,7 @@ def rollouts(given: Given) -> None:
 
 def compiled(given: Given) -> None:
     torch = given.torch
-    config = llama(given, **{**LLAMA_240M, "num_hidden_layers": 4}, use_cache=False)
+    config = llama(given, **{**LLAMA_240M, "num_hidden_layers": 4, "use_cache": False})
     model = built(given, config, "bfloat16").train()
     forward = torch.compile(model, dynamic=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -484,4 +484,3 @@ WORKLOADS = {
     ),
     "compiled": Workload(compiled, (*LANGUAGE, "torch._dynamo"), 24, "torch.compile, dynamic shapes, a 4-layer Llama"),
 }
-
