@@ -390,7 +390,7 @@ def smallest(runner: Runner, program: str, allocator: str, peak: int) -> Task:
         middle = (low + high) // 2
         limit = int(peak * SHARES[middle])
         found = yield Job(program, allocator, limit, limit + BESIDE_BYTES)
-        tried[str(SHARES[middle])] = found.get("rest_total_ms") if found["survived"] else found.get("error")
+        tried[str(SHARES[middle])] = found.get("rest_total_ms") if found["survived"] else str(found.get("error"))[:80]
         if not found["survived"] and not found.get("out_of_memory"):
             runner.emit({**line, "tried": tried, "error": found.get("error"), "said": found.get("said", "")})
             return

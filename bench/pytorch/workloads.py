@@ -136,7 +136,7 @@ def trainer(given: Given, batch: int, checkpointing: bool) -> list[Any]:
     model = built(given, config)
     batch = given.size(batch, 2)
 
-    class Steps(transformers.TrainerCallback):  # type: ignore[misc]
+    class Steps(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             given.clock.begin()
 
@@ -261,7 +261,7 @@ def graphs(given: Given) -> None:
     data = importlib.import_module("torch_geometric.data")
     width = given.size(128, 16)
 
-    class Net(torch.nn.Module):  # type: ignore[misc]
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.first = nn.SAGEConv(width, 2 * width)
