@@ -62,7 +62,9 @@ struct Properties12 {
   int cooperativeLaunch;
   int cooperativeMultiDeviceLaunch;
   size_t sharedMemPerBlockOptin;
-  int pageTables[4];
+  int pageTables[2];
+  int maxBlocksPerMultiProcessor;
+  int accessPolicyMaxWindowSize;
   size_t reservedSharedMemPerBlock;
   int hostRegisters[4];
   int memoryPoolsSupported;
@@ -84,6 +86,7 @@ static_assert(sizeof(PointerAttributes12) == 24);
 static_assert(offsetof(Properties12, multiProcessorCount) == 388);
 static_assert(offsetof(Properties12, l2CacheSize) == 616);
 static_assert(offsetof(Properties12, sharedMemPerBlockOptin) == 696);
+static_assert(offsetof(Properties12, maxBlocksPerMultiProcessor) == 712);
 static_assert(offsetof(Properties12, memoryPoolsSupported) == 744);
 static_assert(sizeof(Properties12) == 1032);
 

@@ -37,6 +37,7 @@ print(torch.bincount(x).tolist(), torch.repeat_interleave(torch.arange(3, device
 print(torch.equal(x, x.clone()), torch.equal(x, x + 1), torch.masked_select(x, x > 4).tolist(), x.argmax().item())
 print(torch.nn.functional.one_hot(x).shape, torch.histc(x, bins=6, min=0, max=5).tolist())
 print(torch.arange(1 << 21, device="cuda").ne(0).sum().item())
+print(torch.arange(200_000, device="cuda").topk(2).indices.tolist())  # in parts, of as many as the device has room for
 """
 SIZES_ARE = """[0, 2, 4, 5] [5, 3, 5] [1, 3]
 [[0, 1, 3, 5], [3, 0, 2, 0, 3, 1], [2, 1, 1, 2]]
@@ -46,6 +47,7 @@ SIZES_ARE = """[0, 2, 4, 5] [5, 3, 5] [1, 3]
 True False [5, 5] 0
 torch.Size([6, 6]) [2, 1, 0, 1, 0, 2]
 2097151
+[199999, 199998]
 """
 
 VIEWS = """
