@@ -69,7 +69,7 @@ void PendingFrees::add(CachedRange& range, uint32_t slot, uint64_t va, uint64_t 
 }
 
 void PendingFrees::record_events(StreamUses& uses) {
-  if (uses.streams.empty()) return;
+  if (uses.streams.empty() || !events_.may_ask()) return;  // its streams may have gone with the context
   const ScopedContext context(driver_, context_);
   if (!context.status().ok()) return;
   // A stream under capture takes no event, and a failing record proves nothing: such a free stays pending and

@@ -27,7 +27,7 @@ set(SPILLWAY_UNCONTROLLED_DRIVER
 
 # What each program of tests includes, compiled once. Sanitizers' builds are made from nothing more often than others.
 if(SPILLWAY_SANITIZE)
-  add_library(spillway_test_headers OBJECT ${CMAKE_CURRENT_LIST_DIR}/test_headers.cpp)
+  add_library(spillway_test_headers OBJECT ${CMAKE_SOURCE_DIR}/tests/support/precompiled.cpp)
   target_link_libraries(spillway_test_headers PRIVATE spillway_options GTest::gmock)
   target_compile_options(spillway_test_headers PRIVATE -O0 -fPIE)
   target_precompile_headers(spillway_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)

@@ -40,6 +40,7 @@ CHAPTERS: dict[str, list[str]] = {
     ],
     "What was measured": [
         "benchmarks",
+        "real-programs",
         "hardware-proof",
         "estimator-accuracy",
         "estimator-calibration",

@@ -39,7 +39,7 @@
  *   destroyed_streams:report|fault
  *                            what a call does with a stream that is none (any more): it is refused, and
  *                            spwSimDeadStreams counts it; fault: a segmentation fault, as an H100 with driver 580
- *                            answered every such call, and a question about an event whose primary context was reset, fault
+ *                            answered every such call, and calls with streams and events whose primary context was reset, fault
  *   overheads:on|off         whether device memory goes to what programs do not ask for: 300 MiB for a context, 2 MiB
  *                            for a module from its first launch on, and page tables, 4 KiB for each 512 MiB of
  *                            addresses that something is mapped in, 2 MiB at a time; where there is none left, making

@@ -191,7 +191,7 @@ void destroy_context(State& state, Context* context, Lock& lock) {
   for (Stream* stream : context->streams) {
     abandon_capture(state, stream);
     state.scheduler.close(stream->timeline);
-    stream->orphaned = context->reset;
+    stream->orphaned = stream->reset = context->reset;
     if (context->reset) {
       state.streams.retire(stream);
     } else {
@@ -236,8 +236,9 @@ Stream* find_stream(State& state, CUstream handle) {
   Stream* stream = look_up_stream(state, handle);
   const bool is_default = handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
   if (stream != nullptr || is_default) return stream;
-  if (reinterpret_cast<Stream*>(handle)->orphaned) return nullptr;
-  ++state.dead_streams;
+  const Stream* gone = reinterpret_cast<Stream*>(handle);
+  if (gone->orphaned && !gone->reset) return nullptr;
+  if (!gone->reset) ++state.dead_streams;
   if (state.config.destroyed_streams_fault) std::raise(SIGSEGV);
   return nullptr;
 }

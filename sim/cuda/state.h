@@ -38,6 +38,7 @@ struct Stream {
   bool blocking = true;  // ordered against the legacy default stream
   bool legacy = false;
   bool orphaned = false;  // its green context was destroyed, or its primary one reset
+  bool reset = false;     // the latter
   Context* context = nullptr;
   TimelineId timeline = kNoTimeline;
   uint64_t id = 0;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include "tests/support/sim_device.h"
@@ -474,7 +475,7 @@ TEST_F(StreamTest, ADestroyedStreamIsRefusedOrAFault) {
 }
 
 // As an H100 with driver 580 answered.
-TEST_F(StreamTest, AContextThatIsResetStaysCurrentAndItsEventsAreAFault) {
+TEST_F(StreamTest, AContextThatIsResetStaysCurrentAndItsStreamsAndEventsAreAFault) {
   start("destroyed_streams:report");
   const auto use_after_reset = [&] {
     CUcontext before = nullptr;
@@ -498,7 +499,20 @@ TEST_F(StreamTest, AContextThatIsResetStaysCurrentAndItsEventsAreAFault) {
   };
   use_after_reset();
   std::signal(SIGSEGV, SIG_DFL);
-  EXPECT_EXIT((start("destroyed_streams:fault"), use_after_reset()), testing::KilledBySignal(SIGSEGV), "");
+  const auto ask = [&](const std::function<void(CUstream, CUevent)>& question) {
+    start("destroyed_streams:fault");
+    CUstream work = stream();
+    CUevent mark = event();
+    SIM_OK(cuEventRecord(mark, work));
+    SIM_OK(cuDevicePrimaryCtxReset(0));
+    question(work, mark);
+    std::exit(0);
+  };
+  const auto dies = testing::KilledBySignal(SIGSEGV);
+  EXPECT_EXIT(ask([](CUstream work, CUevent) { cuStreamQuery(work); }), dies, "");
+  EXPECT_EXIT(ask([](CUstream work, CUevent mark) { cuEventRecord(mark, work); }), dies, "");
+  EXPECT_EXIT(ask([](CUstream, CUevent mark) { cuEventQuery(mark); }), dies, "");
+  EXPECT_EXIT(ask([](CUstream, CUevent) { cuCtxSynchronize(); }), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(StreamTest, WorkOfAnotherLibraryHoldsItsStreamUntilItIsReady) {
