@@ -275,7 +275,8 @@ int print_types() {
 int print_models() {
   std::string out;
   for (const estimator::KnownModel& model : estimator::known_models())
-    out += fmt::format("{:<30} {:>9.3f}e9 parameters  {}\n", model.name, model.billions, model.repository);
+    out += fmt::format("{:<30} {:>9.3f}e9 parameters  {}{}\n", model.name, model.billions, model.repository,
+                       model.source == estimator::SizesSource::kNone ? "  (sizes not checked)" : "");
   const Status written = write_stdout(out);
   return written.ok() ? 0 : complain("estimate", written);
 }
