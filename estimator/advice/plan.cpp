@@ -28,6 +28,11 @@ StepWork difference(const StepWork& a, const StepWork& b) {
           a.host_bytes - b.host_bytes, a.memory_bytes - b.memory_bytes,         a.idle_share - b.idle_share};
 }
 
+// Between device and host in a step, as the estimate has it.
+double moved_bytes(const Estimated& estimated) {
+  return estimated.estimate.peak().time.transfer_seconds * estimated.run.offload.host_bandwidth;
+}
+
 constexpr std::array<PlanAxis, 5> kShrinking = {PlanAxis::kRecompute, PlanAxis::kMicroBatch, PlanAxis::kLoss,
                                                 PlanAxis::kAttention, PlanAxis::kStep};
 
@@ -188,7 +193,8 @@ class Planner {
     const auto settings = settings_of(run_, options_, candidate.choice, request_.megatron);
     StepShape shape;
     shape_of(run_, options_, candidate.choice, shape);
-    const StepWork work = step_work(work_, shape);
+    StepWork work = step_work(work_, shape);
+    work.host_bytes = moved_bytes(estimated);
     out.step_seconds = step_seconds(work, shape, machine_);
     out.added_seconds = out.step_seconds - base_seconds_;
     for (size_t axis = 0; axis < kPlanAxes; ++axis) {
@@ -198,14 +204,15 @@ class Planner {
       out.effect = std::max(out.effect, option.effect);
       PlanChoice without = candidate.choice;
       without[axis] = 0;
+      const std::optional<Estimated> left = estimate_without(candidate.choice, axis);
       StepShape other;
       if (shape_of(run_, options_, without, other)) {
-        const StepWork before = step_work(work_, other);
+        StepWork before = step_work(work_, other);
+        if (left) before.host_bytes = moved_bytes(*left);
         change.added = difference(work, before);
         change.added_seconds = out.step_seconds - step_seconds(before, other, machine_);
       }
-      if (const std::optional<Estimated> left = estimate_without(candidate.choice, axis))
-        change.saved_bytes = left->needed - estimated.needed;
+      if (left) change.saved_bytes = left->needed - estimated.needed;
       out.changes.push_back(std::move(change));
     }
     out.needed_bytes = estimated.needed;
