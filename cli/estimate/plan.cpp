@@ -372,7 +372,7 @@ double needed_of(const ServingAnswer& answer, const GpuMemory& gpu) {
 // The first GPU of the table, from there on, with which the whole estimate says that it fits.
 std::optional<GpuMemory> smallest_server(const ServingAnswer& answer, const GpuMemory& gpu) {
   double needed = needed_of(answer, gpu);
-  while (const std::optional<GpuMemory> larger = estimator::smallest_gpu(needed)) {
+  while (std::optional<GpuMemory> larger = estimator::smallest_gpu(needed)) {
     if (estimator::estimate_serving(answer.run, *larger).fits(answer.run.settings)) return larger;
     needed = larger->bytes + 1;
   }
