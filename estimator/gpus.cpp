@@ -1,6 +1,7 @@
 #include "estimator/gpus.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -145,6 +146,15 @@ Result<GpuMemory> gpu_memory(const std::string& text) {
   return Status::invalid_argument(
       fmt::format("--gpu '{}' is not known; allowed: {}, or a size such as 24GiB{}", text,
                   fmt::join(names(), ", "), meant_perhaps(text)));
+}
+
+std::optional<GpuMemory> smallest_gpu(double bytes) {
+  std::optional<GpuMemory> out;
+  for (const Size& size : kSizes) {
+    const double has = size.gib * kGiB;
+    if (has >= bytes && (!out || has < out->bytes)) out = GpuMemory{size.name, has};
+  }
+  return out;
 }
 
 std::string gpu_ambiguity(const std::string& text) {

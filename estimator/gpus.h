@@ -2,6 +2,7 @@
 // after.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct GpuMemory {
 // A name of the table ("h100-80", "a100-40"), as people and nvidia-smi write it ("H100", "NVIDIA H100 80GB
 // HBM3", "4090"), or a size ("24GiB"; "24GB" is 24e9 bytes). The name that comes back is the table's.
 Result<GpuMemory> gpu_memory(const std::string& text);
+
+// The smallest of the table that has so many bytes; none where no one has.
+std::optional<GpuMemory> smallest_gpu(double bytes);
 
 // What a name that means several was taken for; empty where it means one.
 std::string gpu_ambiguity(const std::string& text);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/estimate/tiers.h"
 #include "cli/size.h"
 
@@ -68,6 +70,11 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
     out +=
         fmt::format("  saves {:>8} GiB: {} ({})\n", in_gib(change.saved_bytes), change.change, change.cost);
   }
+  const double needed = estimator::needed_bytes(run, estimate);
+  const bool misses = std::any_of(gpus.begin(), gpus.end(), [&](const estimator::GpuMemory& gpu) {
+    return estimator::verdict(needed, gpu) == estimator::Verdict::kNo;
+  });
+  if (misses) out += "  --plan searches changes together, with the lines for your framework\n";
   if (!run.notes.assumptions.empty())
     out += fmt::format("assumed: {}\n", fmt::join(run.notes.assumptions, "; "));
   return out;

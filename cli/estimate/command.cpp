@@ -15,6 +15,7 @@
 #include "cli/estimate/diagnosis_answer.h"
 #include "cli/estimate/html.h"
 #include "cli/estimate/lines.h"
+#include "cli/estimate/plan.h"
 #include "cli/estimate/question.h"
 #include "cli/estimate/serve.h"
 #include "cli/estimate/solve.h"
@@ -35,6 +36,7 @@ struct EstimateChoices {
   std::string solve;
   std::vector<std::string> sweeps;
   std::vector<std::string> what_if;
+  PlanChoices plan;
   std::string catalog;
   std::string hardware;
   std::vector<std::string> dumps;
@@ -136,13 +138,14 @@ Result<Answer> answer(const EstimateChoices& choices, const Question& question) 
   if (!choices.solve.empty()) return answer_solve(question, choices.solve);
   if (!choices.sweeps.empty()) return answer_sweep(question, choices.sweeps);
   if (!choices.what_if.empty()) return answer_what_if(question, choices.what_if);
+  if (choices.plan.plan) return answer_plan(question, choices.plan);
   return answer_estimate(question, choices.html);
 }
 
 // On stderr, unless the answer holds them.
 void warn(const EstimateChoices& choices, const Question& question) {
-  const bool held =
-      choices.json && choices.solve.empty() && choices.sweeps.empty() && choices.what_if.empty();
+  const bool held = choices.json && choices.solve.empty() && choices.sweeps.empty() &&
+                    choices.what_if.empty() && !choices.plan.plan;
   if (held) return;
   for (const std::string& warning : question.run.notes.warnings)
     std::fprintf(stderr, "spillway estimate: warning: %s\n", warning.c_str());
@@ -167,6 +170,14 @@ int answer_serving(const EstimateChoices& choices, const RunSource& source) {
   if (!run.ok()) return complain("estimate", run.status());
   const estimator::ServingSettings& settings = run->settings;
   const int64_t ranks = settings.tensor * settings.pipeline * settings.data;
+  if (choices.plan.plan) {
+    Result<Answer> answered = answer_serving_plan(source, gpus->list, choices.plan,
+                                                  std::max(choices.input.gpus, ranks), choices.json);
+    if (!answered.ok()) return complain("estimate", answered.status());
+    if (const Status written = write_answer(choices.output, answered->text); !written.ok())
+      return complain("estimate", written);
+    return answered->yes ? 0 : 2;
+  }
   if (choices.input.gpus > 0 && choices.input.gpus != ranks)
     return complain("estimate", Status::invalid_argument(fmt::format(
                                     "--gpus {}: the server has {}; allowed: the product of serve.tensor_"
@@ -236,7 +247,7 @@ std::string conflict(const EstimateChoices& choices) {
     return "--hardware goes with --catalog or --dump";
   const int questions = int{!choices.solve.empty()} + int{!choices.sweeps.empty()} +
                         int{!choices.what_if.empty()} + int{!choices.html.empty()} +
-                        int{!choices.dumps.empty()};
+                        int{!choices.dumps.empty()} + int{choices.plan.plan};
   if (!choices.lines.empty()) {
     const InputChoices& input = choices.input;
     return input.file.empty() && !input.serve && input.weights.empty() && input.model.empty() &&
@@ -245,7 +256,9 @@ std::string conflict(const EstimateChoices& choices) {
                ? ""
                : "--jsonl stands alone: without FILE and other questions";
   }
-  if (questions > 1) return "choose one of --solve, --sweep, --what-if, --html, --dump";
+  if (questions > 1) return "choose one of --solve, --sweep, --what-if, --plan, --html, --dump";
+  if (!choices.plan.plan && (!choices.plan.allow.empty() || !choices.plan.framework.empty()))
+    return "--allow and --for go with --plan";
   if (choices.input.file.empty() && choices.dumps.empty())
     return "name one FILE, or recorded runs with --jsonl";
   if (!choices.dumps.empty() && !choices.catalog.empty()) return "--catalog does not go with --dump";
@@ -262,7 +275,8 @@ int print_types() {
 int print_models() {
   std::string out;
   for (const estimator::KnownModel& model : estimator::known_models())
-    out += fmt::format("{:<30} {:>9.3f}e9 parameters  {}\n", model.name, model.billions, model.repository);
+    out += fmt::format("{:<30} {:>9.3f}e9 parameters  {}{}\n", model.name, model.billions, model.repository,
+                       model.source == estimator::SizesSource::kNone ? "  (sizes not checked)" : "");
   const Status written = write_stdout(out);
   return written.ok() ? 0 : complain("estimate", written);
 }
@@ -316,6 +330,18 @@ void add_question_options(CLI::App& command, EstimateChoices& choices) {
   add("--what-if", choices.what_if, "KEY=VALUE",
       "The run beside itself with other settings, such as recompute=full,optimizer=adamw8bit")
       ->delimiter(',');
+  command
+      .add_flag("--plan", choices.plan.plan,
+                "The cheapest changes that make it fit, each with what it saves and costs, and the lines for "
+                "the framework (exit code 2 where nothing helps)")
+      ->group("What is asked");
+  add("--allow", choices.plan.allow, "KINDS",
+      "With --plan: what may be tried although the results change: adapter, quant, precision; of --serve "
+      "quant, length; or all")
+      ->delimiter(',');
+  add("--for", choices.plan.framework, "FRAMEWORK",
+      "With --plan: whose lines are printed: run-file, transformers, deepspeed, megatron, torchtitan, "
+      "torchtune, axolotl, vllm; unless told, by the file");
   add("--catalog", choices.catalog, "FILE",
       "What `spillway calibrate` learned: predicted, calibrated and measured side by side");
   add("--hardware", choices.hardware, "NAME", "The device's name, where the catalog has the run on several");
@@ -349,6 +375,8 @@ void add_answer_options(CLI::App& command, EstimateChoices& choices) {
       command,
       {{"Will it fit, and what would make it fit?", "spillway estimate run.toml --gpu h100-80,a100-40"},
        {"The largest batch of a Hugging Face model", "spillway estimate config.json --solve batch"},
+       {"What would make it fit, and the lines for the framework",
+        "spillway estimate llama-2-7b --gpu 24GiB --plan"},
        {"A model by its name, with an adapter on four bits",
         "spillway estimate llama-3.1-8b --gpu 4090 --adapter lora --quant nf4"},
        {"How many requests of 8192 tokens does a server hold at once?",

@@ -251,12 +251,14 @@ bool RunSource::asks_to_serve() const {
   return keys != nullptr && estimator::asks_to_serve(*keys);
 }
 
-Result<estimator::ServingRun> RunSource::serving() const {
+Result<estimator::ServingRun> RunSource::serving(const std::vector<Change>& changes) const {
   const auto* const keys = std::get_if<RunKeys>(&given_);
   if (keys == nullptr)
     return Status::invalid_argument(
         fmt::format("{}: a Megatron-LM run is not served; allowed: a config.json, a run file", file_));
-  Result<estimator::ServingRun> run = estimator::read_serving(*keys);
+  RunKeys changed = *keys;
+  for (const Change& change : changes) changed[change.key] = change.value;
+  Result<estimator::ServingRun> run = estimator::read_serving(changed);
   if (!run.ok()) return named(file_, run.status());
   return run;
 }

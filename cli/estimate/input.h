@@ -50,9 +50,11 @@ class RunSource {
   Result<estimator::TrainingRun> run(const std::vector<Change>& changes = {}) const;
 
   // The same file as a server of generated text. Errors name the file.
-  Result<estimator::ServingRun> serving() const;
+  Result<estimator::ServingRun> serving(const std::vector<Change>& changes = {}) const;
   // Does the file, or what was set, have a section [serve]?
   bool asks_to_serve() const;
+
+  bool is_megatron() const { return std::holds_alternative<estimator::MegatronRun>(given_); }
 
   const std::string& file() const { return file_; }
 

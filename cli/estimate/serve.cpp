@@ -22,7 +22,7 @@ std::string number(int64_t count) {
                                          : grouped(static_cast<uint64_t>(std::max<int64_t>(0, count)));
 }
 
-std::string gib(double bytes) {
+std::string gib_of(double bytes) {
   return fmt::format("{:.2f}", bytes / kGiB);
 }
 
@@ -44,11 +44,11 @@ std::string engine_lines(const ServingEstimate& estimate) {
   const EngineAnswer& sglang = estimate.sglang;
   const double elements = static_cast<double>(sglang.tokens) * estimate.token_bytes / 2;
   const std::vector<Line> lines = {
-      {fmt::format("Model loading took {} GiB", gib(estimate.weight_bytes)),
-       fmt::format("Load weight end. mem usage={} GB", gib(estimate.weight_bytes))},
-      {fmt::format("Available KV cache memory: {} GiB", gib(vllm.cache_bytes)),
+      {fmt::format("Model loading took {} GiB", gib_of(estimate.weight_bytes)),
+       fmt::format("Load weight end. mem usage={} GB", gib_of(estimate.weight_bytes))},
+      {fmt::format("Available KV cache memory: {} GiB", gib_of(vllm.cache_bytes)),
        fmt::format("KV Cache is allocated. #tokens: {}, K size: {} GB, V size: {} GB", sglang.tokens,
-                   gib(elements), gib(elements))},
+                   gib_of(elements), gib_of(elements))},
       {fmt::format("GPU KV cache size: {} tokens", number(vllm.tokens)),
        fmt::format("max_total_num_tokens={}", sglang.tokens)},
       {fmt::format("Maximum concurrency for {} tokens per request: {:.2f}x", number(estimate.length),
@@ -63,11 +63,11 @@ std::string bucket_rows(const ServingEstimate& estimate) {
   std::string out;
   double sum = 0;
   for (const estimator::ServingBucket& bucket : estimate.buckets) {
-    out += fmt::format("  {:<26} {:>18.0f} {:>9}  {}\n", bucket.name, bucket.bytes, gib(bucket.bytes),
+    out += fmt::format("  {:<26} {:>18.0f} {:>9}  {}\n", bucket.name, bucket.bytes, gib_of(bucket.bytes),
                        bucket.formula);
     sum += bucket.bytes;
   }
-  return out + fmt::format("= {:<26} {:>18.0f} {:>9}\n", "on the fullest rank", sum, gib(sum));
+  return out + fmt::format("= {:<26} {:>18.0f} {:>9}\n", "on the fullest rank", sum, gib_of(sum));
 }
 
 std::string holds(const char* engine, const EngineAnswer& answer, const ServingEstimate& estimate) {
@@ -77,7 +77,7 @@ std::string holds(const char* engine, const EngineAnswer& answer, const ServingE
 }
 
 std::string text_of(const ServingRun& run, const ServingEstimate& estimate, const GpuMemory& gpu) {
-  std::string out = fmt::format("{} ({} GiB)\n", gpu.name, gib(gpu.bytes));
+  std::string out = fmt::format("{} ({} GiB)\n", gpu.name, gib_of(gpu.bytes));
   out += engine_lines(estimate) + bucket_rows(estimate);
   out += holds("vLLM", estimate.vllm, estimate) + holds("SGLang", estimate.sglang, estimate);
   const int64_t wanted = run.settings.requests;

@@ -1,6 +1,6 @@
-// Sizes of open models that people ask for, by name, so that no file is needed. They were not read from the
-// models' files; what a test holds them to is the number of parameters that was published, which says nothing
-// of positions, windows, or how a width is divided into heads. A config.json is the better word.
+// Sizes of open models that people ask for, by name, so that no file is needed. Each row says what its sizes
+// were compared with, key by key; a test holds its number of parameters to the published one as well. Where
+// nothing was found, positions, windows, or how a width is divided into heads may differ: a warning says so.
 #pragma once
 
 #include <string>
@@ -11,11 +11,19 @@
 
 namespace spillway::estimator {
 
+// What the sizes were compared with.
+enum class SizesSource {
+  kConfig,  // a copy of its config.json in a public repository
+  kTable,   // sizes of it that another public project has written down or tests with
+  kNone,    // nothing that was found has all of them, or two that were do not agree
+};
+
 struct KnownModel {
   std::string_view name;        // "llama-3.1-8b"
   std::string_view repository;  // on huggingface.co
   double billions;              // of parameters, as published; of the language part
   std::string_view sizes;       // words as known_models.cpp explains them
+  SizesSource source = SizesSource::kNone;
 };
 
 const std::vector<KnownModel>& known_models();

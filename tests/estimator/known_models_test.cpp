@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -29,6 +30,33 @@ TEST(KnownModels, HaveNamesOfTheirOwn) {
     EXPECT_EQ(find_known_model(model.name), &model) << model.name;
     EXPECT_NE(find_known_model(model.repository), nullptr) << model.repository;
   }
+}
+
+// Where nothing was found that the sizes could be compared with, every answer says so.
+TEST(KnownModels, SayWhereTheirSizesWereNotChecked) {
+  size_t checked = 0;
+  for (const KnownModel& model : known_models()) {
+    const Result<TrainingRun> run = read_run(known_model_keys(model));
+    ASSERT_TRUE(run.ok()) << model.name;
+    const std::vector<std::string>& warnings = run.value().notes.warnings;
+    const bool warned = std::any_of(warnings.begin(), warnings.end(), [](const std::string& warning) {
+      return warning.find("were not checked against its config.json") != std::string::npos;
+    });
+    EXPECT_EQ(warned, model.source == SizesSource::kNone) << model.name;
+    checked += warned ? 0 : 1;
+  }
+  EXPECT_GE(checked, 113u);
+}
+
+// Base models of Qwen2.5 have four times the positions of those that were tuned.
+TEST(KnownModels, AnEndingThatChangesASizeHasItsOwnRow) {
+  EXPECT_EQ(find_known_model("Qwen/Qwen2.5-7B-Instruct")->name, "qwen2.5-7b-instruct");
+  EXPECT_EQ(find_known_model("qwen2.5-7b")->name, "qwen2.5-7b");
+  const auto positions = [](const char* name) {
+    return known_model_keys(*find_known_model(name))["model.max_position_embeddings"];
+  };
+  EXPECT_EQ(positions("Qwen2.5-7B"), "131072");
+  EXPECT_EQ(positions("Qwen2.5-7B-Instruct"), "32768");
 }
 
 TEST(KnownModels, AreFoundAsPeopleWriteThem) {
