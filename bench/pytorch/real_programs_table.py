@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from workloads import WORKLOADS
+from real_workloads import WORKLOADS
 
 ALLOCATORS = {"native": "native", "expandable": "expandable segments", "spillway": "Spillway"}
 GIB = 1 << 30

@@ -1,1 +1,1 @@
-// Nothing but what CMake includes before it: the headers that tests share, compiled once (SpillwayTest.cmake).
+// What CMake includes before it, compiled once: the headers that tests share (SpillwayTest.cmake).
