@@ -25,14 +25,6 @@ set(SPILLWAY_COMPLETIONS instant late run-ahead)
 set(SPILLWAY_UNCONTROLLED_DRIVER
   "SPILLWAY_TEST_GPU=1;SPILLWAY_LIBCUDA=${CMAKE_BINARY_DIR}/lib/uncontrolled/libcuda.so.1;SPILLWAY_UNCONTROLLED=completion:")
 
-# What each program of tests includes, compiled once. Sanitizers' builds are made from nothing more often than others.
-if(SPILLWAY_SANITIZE)
-  add_library(spillway_test_headers OBJECT ${CMAKE_SOURCE_DIR}/tests/support/precompiled.cpp)
-  target_link_libraries(spillway_test_headers PRIVATE spillway_options GTest::gmock)
-  target_compile_options(spillway_test_headers PRIVATE -O0 -fPIE)
-  target_precompile_headers(spillway_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
-endif()
-
 function(spillway_threaded_sources variable)
   set(found "")
   foreach(source IN LISTS ARGN)
@@ -56,9 +48,6 @@ function(spillway_test name)
     set(arg_SOURCES ${threaded})
   endif()
   add_executable(${name} ${arg_SOURCES})
-  if(SPILLWAY_SANITIZE)
-    target_precompile_headers(${name} REUSE_FROM spillway_test_headers)
-  endif()
   target_link_libraries(${name} PRIVATE spillway_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   if(SPILLWAY_TUNED)
     # The ordinary code of what was compiled for both: optimising at link time would cost each program ten seconds.

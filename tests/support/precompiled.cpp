@@ -1,1 +1,0 @@
-// What CMake includes before it, compiled once: the headers that tests share (SpillwayTest.cmake).
