@@ -84,9 +84,10 @@ class Steps:
     def _driver_calls(self) -> dict[str, int]:
         if not self.is_spillway:
             return {}
-        library: Any = importlib.import_module("spillway._library")
+        from spillway._library import check, library  # where it serves
+
         with tempfile.NamedTemporaryFile() as file:
-            library.check(library.library().spw_dump(file.name.encode(), b"json"))
+            check(library().spw_dump(file.name.encode(), b"json"))
             calls: dict[str, int] = json.loads(Path(file.name).read_text())["devices"][0]["stats"]["driver_calls"]
         return calls
 
@@ -171,6 +172,8 @@ def measured(job: Job, options: argparse.Namespace) -> Line:
     workload = WORKLOADS[job.program]
     found: Line = {"backend": torch.cuda.get_allocator_backend()}
     rng = seeded(torch)
+    if workload.exact:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS may answer otherwise from run to run
     torch.use_deterministic_algorithms(workload.exact, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     if job.limit:

@@ -117,7 +117,7 @@ constexpr std::array<LineRow, 60> kLineRows = {{
 }};
 
 // DeepSpeed's engine under DeepSpeed itself, transformers and axolotl.
-constexpr std::array<LineRow, 8> kDeepspeedRows = {{
+constexpr std::array<LineRow, 14> kDeepspeedRows = {{
     {"", "parallel.zero", "*", kDeepspeed, "/zero_optimization/stage {}"},
     {"", "communication.engine", "deepspeed", kDeepspeed, "/zero_optimization/overlap_comm false"},
     {"", "offload.optimizer", "host", kDeepspeed, "/zero_optimization/offload_optimizer/device \"cpu\""},
@@ -126,6 +126,15 @@ constexpr std::array<LineRow, 8> kDeepspeedRows = {{
     {"", "offload.parameters", "host", kDeepspeed, "/zero_optimization/offload_param/pin_memory true"},
     {"", "communication.engine", "deepspeed", kDeepspeed, "/zero_optimization/reduce_bucket_size 500000000"},
     {"", "communication.engine", "deepspeed", kDeepspeed, "/bf16/enabled true"},
+    // Their trainers name the file and fill in what it leaves to them.
+    {"transformers", "communication.engine", "deepspeed", kArguments, "deepspeed=\"deepspeed.json\","},
+    {"transformers", "communication.engine", "deepspeed", kDeepspeed,
+     "/train_micro_batch_size_per_gpu \"auto\""},
+    {"transformers", "communication.engine", "deepspeed", kDeepspeed,
+     "/gradient_accumulation_steps \"auto\""},
+    {"axolotl", "communication.engine", "deepspeed", kYaml, "deepspeed: deepspeed.json"},
+    {"axolotl", "communication.engine", "deepspeed", kDeepspeed, "/train_micro_batch_size_per_gpu \"auto\""},
+    {"axolotl", "communication.engine", "deepspeed", kDeepspeed, "/gradient_accumulation_steps \"auto\""},
 }};
 
 // Accelerate's FSDP under transformers and axolotl.
@@ -183,10 +192,12 @@ std::vector<Line> lines_of(std::string_view framework, const PlanSetting& settin
     return {{"vllm serve MODEL", fmt::format("--{} {}", option, value)}};
   }
   if (!has_deepspeed(framework)) return out;
-  if (deepspeed || framework == "deepspeed")
-    add_rows(kDeepspeedRows, "", setting, out);
-  else
+  if (!deepspeed && framework != "deepspeed") {
     add_rows(kFsdpRows, "", setting, out);
+    return out;
+  }
+  add_rows(kDeepspeedRows, "", setting, out);
+  add_rows(kDeepspeedRows, framework, setting, out);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "estimator/advice/choices.h"
 #include "estimator/advice/plan_options.h"
 
 namespace spillway::estimator {
@@ -57,7 +58,8 @@ class Planner {
     if (out_.fits) return std::move(out_);
     for (const Candidate& candidate : candidates()) {
       if (out_.answers.size() == kMostAnswers) break;
-      if (is_more_of_an_answer(candidate.choice) || !may_fit(candidate.choice)) continue;
+      // An answer with more changes, or stronger ones, than one that was found before is none.
+      if (is_more_of_any(found_, candidate.choice) || !may_fit(candidate.choice)) continue;
       consider(candidate);
     }
     if (out_.answers.empty() && least_) {
@@ -94,7 +96,7 @@ class Planner {
     std::vector<Candidate> out;
     PlanChoice choice = {};
     StepShape shape;
-    while (advance(choice)) {
+    while (next_choice(choice, options_.axes)) {
       if (go_together(options_, choice) && shape_of(run_, options_, choice, shape))
         out.push_back(candidate_of(choice));
     }
@@ -107,25 +109,6 @@ class Planner {
       return a_cost != b_cost ? a_cost < b_cost : a.changes < b.changes;
     });
     return out;
-  }
-
-  // Counts through all choices; false after the last.
-  bool advance(PlanChoice& choice) const {
-    for (size_t axis = 0; axis < kPlanAxes; ++axis) {
-      if (++choice[axis] < options_.axes[axis].size()) return true;
-      choice[axis] = 0;
-    }
-    return false;
-  }
-
-  // An answer with more changes, or stronger ones, than one that was found before is none.
-  bool is_more_of_an_answer(const PlanChoice& choice) const {
-    return std::any_of(found_.begin(), found_.end(), [&](const PlanChoice& found) {
-      for (size_t axis = 0; axis < kPlanAxes; ++axis) {
-        if (found[axis] > 0 && choice[axis] == 0) return false;
-      }
-      return true;
-    });
   }
 
   // Smaller microbatches, more recomputation and leaner kernels take less memory whatever else is chosen:

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "estimator/advice/choices.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -65,7 +67,7 @@ class ServingPlanner {
     if (out_.fits) return std::move(out_);
     for (const ServingCandidate& candidate : candidates()) {
       if (out_.answers.size() == kMostAnswers) break;
-      if (is_more_of_an_answer(candidate.choice)) continue;
+      if (is_more_of_any(found_, candidate.choice)) continue;
       consider(candidate);
     }
     if (out_.answers.empty() && least_) out_.least = answer_of(least_choice_, *least_);
@@ -174,7 +176,7 @@ class ServingPlanner {
   std::vector<ServingCandidate> candidates() const {
     std::vector<ServingCandidate> out;
     ServingChoice choice = {};
-    while (advance(choice)) {
+    while (next_choice(choice, axes_)) {
       const std::optional<ServingTried> estimated = estimate_of(choice);
       if (!estimated) continue;
       ServingCandidate candidate{choice, Effect::kExact, 0, 0};
@@ -192,23 +194,6 @@ class ServingPlanner {
       return std::abs(a.cost - b.cost) > 1e-9 ? a.cost < b.cost : a.changes < b.changes;
     });
     return out;
-  }
-
-  bool advance(ServingChoice& choice) const {
-    for (size_t axis = 0; axis < kAxes; ++axis) {
-      if (++choice[axis] < axes_[axis].size()) return true;
-      choice[axis] = 0;
-    }
-    return false;
-  }
-
-  bool is_more_of_an_answer(const ServingChoice& choice) const {
-    return std::any_of(found_.begin(), found_.end(), [&](const ServingChoice& found) {
-      for (size_t axis = 0; axis < kAxes; ++axis) {
-        if (found[axis] > 0 && choice[axis] == 0) return false;
-      }
-      return true;
-    });
   }
 
   void consider(const ServingCandidate& candidate) {

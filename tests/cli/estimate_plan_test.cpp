@@ -79,6 +79,8 @@ TEST_F(EstimatePlan, AFullFineTuneOf7BillionsOn24GiB) {
   const json first = found["answers"][0];
   EXPECT_NE(first["effect"], "changed");
   EXPECT_THAT(lines(first), HasSubstr("offload_optimizer"));
+  EXPECT_THAT(lines(first), HasSubstr("deepspeed=\"deepspeed.json\","));
+  EXPECT_THAT(lines(first), HasSubstr("\"train_micro_batch_size_per_gpu\": \"auto\""));
   // The host holds fp32 weights, gradients and both moments: 16 bytes for each of 6.7e9.
   EXPECT_NEAR(first["host_bytes"].get<double>(), 16 * 6.738e9, 0.05 * 16 * 6.738e9);
 }
