@@ -3,36 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <thread>
+#include <string_view>
 #include <utility>
-
-#include "driver/context.h"
-#include "stats/own_thread.h"
 
 namespace spillway {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-uint64_t ns_since(Clock::time_point begin) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-}
-
 // Regions that this thread has opened, innermost last; null where it wants none.
-thread_local std::vector<const void*> open_regions;
-// The one it is moving: making room for it must not ask it.
-thread_local const void* moving_region = nullptr;
-
-std::atomic<uint64_t> next_use{1};
+thread_local std::vector<const Region*> open_regions;
 
 }  // namespace
 
 Regions::~Regions() {
   if (rung_ != 0) arena_.last_rungs().remove(rung_);
-  for (const auto& [tag, region] : regions_) finish_prefetch(*region);
+  for (const auto& [tag, region] : regions_) {
+    const Lock lock(region->mutex);
+    region->finish_prefetch();
+  }
 }
 
 // ---- Which
@@ -63,45 +50,18 @@ Result<Regions::RegionPointer> Regions::find_or_make(const std::string& tag) {
   const Lock lock(mutex_);
   if (const auto found = regions_.find(tag); found != regions_.end()) return found->second;
   if (Status status = check_tag(tag); !status.ok()) return status;
-  auto region = std::make_shared<Region>(tag, PoolId{next_pool_, 0}, codec_);
+  auto region = std::make_shared<Region>(tag, PoolId{next_pool_, 0}, arena_, memory_, codec_);
   if (Status status = make(*region); !status.ok()) return status;
   ++next_pool_;
   return regions_.emplace(tag, std::move(region)).first->second;
 }
 
 Status Regions::make(Region& region) {
-  if (Status status = arena_.retain_pool(region.id); !status.ok()) return status;
+  if (Status status = arena_.retain_pool(region.id()); !status.ok()) return status;
   Status status =
-      arena_.make_pool_movable(region.id, [this](const PageRange& range) { memory_.give_up(range); });
-  if (!status.ok()) (void)arena_.release_pool(region.id);
+      arena_.make_pool_movable(region.id(), [this](const PageRange& range) { memory_.give_up(range); });
+  if (!status.ok()) (void)arena_.release_pool(region.id());
   return status;
-}
-
-bool Regions::hold(Region& region, Status* refused) {
-  if (!LastRungs::is_inside()) {
-    region.mutex.lock();
-    return true;
-  }
-  if (&region != moving_region && region.mutex.try_lock()) return true;
-  *refused = in_other_hands(region);
-  return false;
-}
-
-bool Regions::settle(Region& region, Status* refused) {
-  const CopyStreams::Demand demand(memory_.copy_streams(), region.urgency);
-  if (!hold(region, refused)) return false;
-  if (LastRungs::is_inside() && is_coming(region)) {
-    region.mutex.unlock();
-    *refused = in_other_hands(region);
-    return false;
-  }
-  finish_prefetch(region);
-  return true;
-}
-
-Status Regions::in_other_hands(const Region& region) {
-  return Status::invalid_state(fmt::format(
-      "region '{}' is being moved or used, and nothing waits for that while room is being made", region.tag));
 }
 
 template <typename Body>
@@ -110,7 +70,7 @@ Status Regions::with_settled(const std::string& tag, Body body) {
   if (!found.ok()) return found.take_status();
   const RegionPointer region = found.value();
   Status refused;
-  if (!settle(*region, &refused)) return refused;
+  if (!region->settle(&refused)) return refused;
   const Lock lock(region->mutex, kAdoptLock);
   // Called so because clang would take the mutex that body(*region) needs for another one.
   return std::invoke(body, *region);
@@ -123,17 +83,17 @@ Status Regions::begin(const std::string& tag) {
   if (!found.ok()) return found.take_status();
   Region& region = *found.value();
   Status refused;
-  if (!settle(region, &refused)) return refused;
+  if (!region.settle(&refused)) return refused;
   const Lock lock(region.mutex, kAdoptLock);
-  if (is_away(region)) return not_here(region);
+  if (region.is_away()) return region.not_here();
   if (region.opened == 0) {
     const auto is_innermost = [which = &region](CUstream) {
       return !open_regions.empty() && open_regions.back() == which;
     };
-    if (Status status = arena_.begin_pool(region.id, is_innermost, true); !status.ok()) return status;
+    if (Status status = arena_.begin_pool(region.id(), is_innermost, true); !status.ok()) return status;
   }
   ++region.opened;
-  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+  region.note_use();
   open_regions.push_back(&region);
   return {};
 }
@@ -149,8 +109,8 @@ Status Regions::end(const std::string& tag) {
   open_regions.pop_back();
   const Lock lock(region.mutex);
   if (--region.opened > 0) return {};
-  if (Status status = arena_.end_pool(region.id); !status.ok()) return status;
-  return arena_.release_pool(region.id);  // the claim of begin_pool; the region's own stays
+  if (Status status = arena_.end_pool(region.id()); !status.ok()) return status;
+  return arena_.release_pool(region.id());  // the claim of begin_pool; the region's own stays
 }
 
 void Regions::begin_none() {
@@ -166,19 +126,19 @@ Status Regions::end_none() {
 
 Status Regions::open_as_default(Region& region) {
   Status refused;
-  if (!settle(region, &refused)) return refused;
+  if (!region.settle(&refused)) return refused;
   const Lock lock(region.mutex, kAdoptLock);
-  if (is_away(region)) return not_here(region);
+  if (region.is_away()) return region.not_here();
   if (region.opened > 0) {
     return Status::invalid_state(
-        fmt::format("region '{}' is open: end it before it is made the default", region.tag));
+        fmt::format("region '{}' is open: end it before it is made the default", region.tag()));
   }
   const auto serves = [which = &region](CUstream) {
     return open_regions.empty() || open_regions.back() == which;
   };
-  if (Status status = arena_.begin_pool(region.id, serves, true, true); !status.ok()) return status;
+  if (Status status = arena_.begin_pool(region.id(), serves, true, true); !status.ok()) return status;
   region.opened = 1;
-  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+  region.note_use();
   return {};
 }
 
@@ -186,11 +146,11 @@ Status Regions::close_as_default(Region& region) {
   const Lock lock(region.mutex);
   if (region.opened > 1) {
     return Status::invalid_state(
-        fmt::format("region '{}' is open: end it before another is made the default", region.tag));
+        fmt::format("region '{}' is open: end it before another is made the default", region.tag()));
   }
   region.opened = 0;
-  if (Status status = arena_.end_pool(region.id); !status.ok()) return status;
-  return arena_.release_pool(region.id);
+  if (Status status = arena_.end_pool(region.id()); !status.ok()) return status;
+  return arena_.release_pool(region.id());
 }
 
 Status Regions::set_default(const std::string& tag) {
@@ -219,191 +179,63 @@ Status Regions::set_default(const std::string& tag) {
 Result<PoolId> Regions::pool(const std::string& tag) {
   Result<RegionPointer> found = find_or_make(tag);
   if (!found.ok()) return found.take_status();
-  return PoolId{found.value()->id};
+  return PoolId{found.value()->id()};
 }
 
 // ---- Move
 
-void Regions::finish_prefetch(Region& region) {
-  if (region.prefetching.valid()) region.prefetched = region.prefetching.get();
-}
-
-Status Regions::not_here(Region& region) {
-  const std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt);
-  if (!prefetched.has_value() || prefetched->ok()) {
-    return Status::invalid_state(
-        fmt::format("region '{}' is not on the device: restore it first", region.tag));
-  }
-  return Status(prefetched->code(), fmt::format("region '{}' is not on the device: its prefetch failed: {}",
-                                                region.tag, prefetched->text()));
-}
-
-bool Regions::is_coming(const Region& region) {
-  return region.prefetching.valid() &&
-         region.prefetching.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-}
-
-bool Regions::is_away(const Region& region) const {
-  return arena_.pool_is_away(region.id);
-}
-
-bool Regions::may_go(Region& region) {
-  if (is_coming(region)) return false;
-  finish_prefetch(region);
-  return !is_away(region) && region.pins == 0 && region.opened == 0;
+BlockMover::MakeRoom Regions::room_for(const Region& leaving) {
+  // What the program has freed of others is no use to anybody.
+  return [this, &leaving] { return arena_.give_up_freed() > 0 || write_down_colder(leaving); };
 }
 
 bool Regions::write_down_colder(const Region& leaving) {
   std::vector<RegionPointer> colder;
   for (RegionPointer& region : all()) {
-    const bool is_mine = region.get() == &leaving || region.get() == moving_region;
-    if (!is_mine && region->last_use < leaving.last_use) colder.push_back(std::move(region));
+    const bool is_mine = region.get() == &leaving || region->is_moved_here();
+    if (!is_mine && region->last_use() < leaving.last_use()) colder.push_back(std::move(region));
   }
-  std::sort(colder.begin(), colder.end(), [](const RegionPointer& a, const RegionPointer& b) {
-    return a->last_use.load() < b->last_use.load();
-  });
+  std::sort(colder.begin(), colder.end(),
+            [](const RegionPointer& a, const RegionPointer& b) { return a->last_use() < b->last_use(); });
   for (const RegionPointer& region : colder) {
     if (!region->mutex.try_lock()) continue;
     const Lock lock(region->mutex, kAdoptLock);
-    if (is_coming(*region)) continue;
-    finish_prefetch(*region);
-    if (!is_away(*region) || region->is_released) continue;
-    const RegionMemory::Ranges ranges = arena_.pool_ranges(region->id);
-    const uint64_t before = memory_.usage(ranges).host_bytes;
-    if (before == 0) continue;
-    (void)memory_.write_down(ranges, region->packer.get());
-    if (memory_.usage(ranges).host_bytes < before) return true;
+    if (region->is_coming()) continue;
+    region->finish_prefetch();
+    if (!region->is_away() || region->is_released) continue;
+    if (region->write_down() > 0) return true;
   }
   return false;
 }
 
-Status Regions::note_failure(Status failed) {
-  const ScopedContext context(memory_.copy_streams().driver(), arena_.context());
-  return memory_.copy_streams().note_failure(std::move(failed));
-}
-
-Status Regions::move_out(Region& region, SpillTo to) {
-  if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
-  const auto begin = Clock::now();
-  // What the program has freed of others is no use to anybody.
-  const auto make_room = [&]() SPW_REQUIRES(region.mutex) {
-    return arena_.give_up_freed() > 0 || write_down_colder(region);
-  };
-  Packer* const packer = region.packer.get();
-  Status status = arena_.move_pool_out(region.id, [&](const RegionMemory::Ranges& ranges) {
-    return memory_.copy_out(ranges, to, packer, make_room);
-  });
-  if (!status.ok()) return note_failure(std::move(status));
-  region.prefetched.reset();
-  ++region.report.evictions;
-  region.report.evict_ns += ns_since(begin);
-  return {};
-}
-
-Status Regions::lost(const Region& region, const std::string& why) const {
-  std::map<uint64_t, uint64_t> ranges;  // begin to end
-  for (const PageRange& range : memory_.lost(arena_.pool_ranges(region.id))) {
-    const std::vector<BlockRow> blocks = arena_.pool_blocks_in(region.id, range);
-    for (const BlockRow& block : blocks) ranges[block.address] = block.address + block.bytes;
-    // What lies there is a graph's, which has no name.
-    if (blocks.empty()) ranges[range.va] = range.end_va();
-  }
-  std::string blocks;
-  for (const auto& [begin, end] : ranges) {
-    blocks +=
-        fmt::format("{}{} bytes from {:#x} to {:#x}", blocks.empty() ? "" : ", ", end - begin, begin, end);
-  }
-  return Status::data_lost(
-      fmt::format("{} were moved out and cannot be read any more: free what lies there and bring the rest "
-                  "back, or release the region where it is; {}",
-                  blocks, why));
-}
-
-Status Regions::bring_back(Region& region) {
-  if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
-  const auto begin = Clock::now();
-  const void* const outer = std::exchange(moving_region, &region);
-  Status status = caught([&] {
-    return arena_.bring_pool_back(region.id, [&](const RegionMemory::Ranges& ranges, bool* is_settled) {
-      return memory_.copy_back(ranges, region.urgency, is_settled);
-    });
-  });
-  moving_region = outer;
-  if (status.code() == SPW_ERROR_DATA_LOST) status = lost(region, status.text());
-  if (!status.ok()) return note_failure(std::move(status));
-  region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
-  ++region.report.restores;
-  region.report.restore_ns += ns_since(begin);
-  return {};
-}
-
 Status Regions::evict(const std::string& tag, SpillTo to) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (is_away(region)) {
-      return Status::invalid_state(fmt::format("region '{}' is not on the device already", tag));
-    }
-    if (region.pins > 0) {
-      return Status::invalid_state(
-          fmt::format("region '{}' is pinned {} times: it must stay", tag, region.pins));
-    }
-    if (region.opened > 0) {
-      return Status::invalid_state(fmt::format("region '{}' is open: end it before it is evicted", tag));
-    }
-    return move_out(region, to);
+    return region.evict(to, room_for(region));
   });
 }
 
 Status Regions::restore(const std::string& tag) {
-  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (std::optional<Status> prefetched = std::exchange(region.prefetched, std::nullopt))
-      return std::move(*prefetched);
-    if (!is_away(region))
-      return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
-    const CopyStreams::Demand demand(memory_.copy_streams(), region.urgency);
-    return bring_back(region);
-  });
+  return with_settled(tag,
+                      [](Region& region) SPW_REQUIRES(region.mutex) -> Status { return region.restore(); });
 }
 
 Status Regions::prefetch(const std::string& tag) {
   Result<RegionPointer> found = find(tag);
   if (!found.ok()) return found.take_status();
-  RegionPointer pointer = found.value();
-  Region& region = *pointer;
+  const RegionPointer region = found.value();
   Status refused;
-  if (!hold(region, &refused)) return refused;
-  const Lock lock(region.mutex, kAdoptLock);
-  if (region.prefetching.valid()) return {};
-  if (Status off = memory_.copy_streams().why_off(); !off.ok()) return off;
-  if (!is_away(region))
-    return Status::invalid_state(fmt::format("region '{}' is on the device already", tag));
-  region.prefetched.reset();
-  // Everyone else waits for the thread before looking at the region, so it needs no lock. Nobody joins it: it
-  // ends when it has said how it went.
-  auto said = std::make_shared<std::promise<Status>>();
-  std::future<Status> prefetching = said->get_future();
-  try {
-    start_own_thread([this, pointer, said]() mutable {
-      Status status = caught([&] {
-        pointer->mutex.assert_held();  // as good as, see above
-        return bring_back(*pointer);
-      });
-      pointer.reset();
-      said->set_value(std::move(status));
-    }).detach();
-    region.prefetching = std::move(prefetching);
-  } catch (const std::exception& error) {
-    return Status::io(fmt::format("no thread to bring region '{}' back: {}", tag, error.what()));
-  }
-  return {};
+  if (!region->hold(&refused)) return refused;
+  const Lock lock(region->mutex, kAdoptLock);
+  return region->prefetch();
 }
 
 // ---- Policy
 
 Status Regions::pin(const std::string& tag) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (is_away(region)) return not_here(region);
+    if (region.is_away()) return region.not_here();
     ++region.pins;
-    region.last_use = next_use.fetch_add(1, std::memory_order_relaxed);
+    region.note_use();
     return {};
   });
 }
@@ -412,7 +244,7 @@ Status Regions::unpin(const std::string& tag) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
     if (region.pins == 0) return Status::invalid_state(fmt::format("region '{}' is not pinned", tag));
     --region.pins;
-    next_use.fetch_add(1, std::memory_order_relaxed);
+    Region::count_use();
     return {};
   });
 }
@@ -421,8 +253,8 @@ Status Regions::set_priority(const std::string& tag, int priority) {
   if (priority < 0) return Status::invalid_argument(fmt::format("a priority of {}: use 0 or more", priority));
   Result<RegionPointer> found = find(tag);
   if (!found.ok()) return found.take_status();
-  found.value()->priority = priority;
-  next_use.fetch_add(1, std::memory_order_relaxed);
+  found.value()->set_priority(priority);
+  Region::count_use();
   const Lock lock(mutex_);
   if (priority > 0 && rung_ == 0) {
     rung_ = arena_.last_rungs().add(Rung::kEvict, [this](uint64_t bytes) {
@@ -434,33 +266,28 @@ Status Regions::set_priority(const std::string& tag, int priority) {
 
 Status Regions::set_codec(const std::string& tag, Codec codec) {
   return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    region.packer = std::make_unique<Packer>(codec);
+    region.set_codec(codec);
     return {};
   });
 }
 
 EvictionResult Regions::evict_coldest(const std::function<bool(uint64_t)>& wants_more) {
   EvictionResult result;
-  std::vector<RegionPointer> candidates;
-  {
-    const Lock lock(mutex_);
-    for (const auto& [tag, region] : regions_) candidates.push_back(region);
-  }
   struct Choice {
     int priority;
     uint64_t last_use;
     RegionPointer region;
   };
   std::vector<Choice> choices;
-  for (RegionPointer& region : candidates) {
-    if (region.get() == moving_region) continue;
+  for (const RegionPointer& region : all()) {
+    if (region->is_moved_here()) continue;
     if (!region->mutex.try_lock()) {
       result.is_complete = false;
       continue;
     }
     const Lock lock(region->mutex, kAdoptLock);
-    if (region->priority == 0 || !may_go(*region)) continue;
-    choices.push_back({region->priority, region->last_use.load(std::memory_order_relaxed), region});
+    if (region->priority() == 0 || !region->may_go()) continue;
+    choices.push_back({region->priority(), region->last_use(), region});
   }
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return a.priority != b.priority ? a.priority > b.priority : a.last_use < b.last_use;
@@ -473,15 +300,11 @@ EvictionResult Regions::evict_coldest(const std::function<bool(uint64_t)>& wants
       continue;
     }
     const Lock lock(region.mutex, kAdoptLock);
-    if (!may_go(region)) continue;
-    const uint64_t held = arena_.pool_held_bytes(region.id);
-    if (move_out(region, SpillTo::kHost).ok()) result.bytes += held;
+    if (!region.may_go()) continue;
+    const uint64_t held = arena_.pool_held_bytes(region.id());
+    if (region.move_out(SpillTo::kHost, room_for(region)).ok()) result.bytes += held;
   }
   return result;
-}
-
-uint64_t Regions::uses() {
-  return next_use.load(std::memory_order_relaxed);
 }
 
 Result<EvictionResult> Regions::relieve(uint64_t above_bytes, uint64_t below_bytes,
@@ -507,7 +330,7 @@ Status Regions::release(const std::string& tag) {
     if (region.opened > 0) {
       return Status::invalid_state(fmt::format("region '{}' is open: end it before its release", tag));
     }
-    if (Status status = arena_.release_pool(region.id); !status.ok()) return status;
+    if (Status status = arena_.release_pool(region.id()); !status.ok()) return status;
     region.is_released = true;
     const Lock registry(mutex_);
     regions_.erase(tag);
@@ -517,52 +340,20 @@ Status Regions::release(const std::string& tag) {
 
 // ---- Reports
 
-RegionUsage Regions::usage_of(const Region& region) const {
-  RegionUsage usage;
-  if (is_away(region)) {
-    usage = memory_.usage(arena_.pool_ranges(region.id));
-    usage.stuck_bytes = arena_.pool_stuck_bytes(region.id);
-  } else {
-    usage.device_bytes = arena_.pool_held_bytes(region.id);
-  }
-  return usage;
-}
-
-RegionReport Regions::report_of(const Region& region) const {
-  RegionReport report = region.report;
-  report.usage = usage_of(region);
-  report.pins = region.pins;
-  report.priority = region.priority;
-  return report;
-}
-
 Result<RegionReport> Regions::look_at(Region& region) {
-  if (&region == moving_region) {
+  if (region.is_moved_here()) {
     region.mutex.assert_held();  // by this thread, which has it in hand and makes room
-    return report_of(region);
+    return region.report();
   }
   Status refused;
-  if (!settle(region, &refused)) return refused;
+  if (!region.settle(&refused)) return refused;
   const Lock lock(region.mutex, kAdoptLock);
-  return report_of(region);
+  return region.report();
 }
 
 Status Regions::read(const std::string& tag, uint64_t va, uint64_t bytes, std::byte* out) {
-  return with_settled(tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status {
-    if (!is_away(region)) {
-      return Status::invalid_state(
-          fmt::format("region '{}' is on the device: its bytes are to be copied from there", tag));
-    }
-    const uint64_t last = va + std::max<uint64_t>(bytes, 1) - 1;
-    const RegionMemory::Ranges ranges = arena_.pool_ranges(region.id);
-    const auto has = [&ranges](uint64_t at) {
-      return std::any_of(ranges.begin(), ranges.end(),
-                         [at](const PageRange& range) { return range.va <= at && at < range.end_va(); });
-    };
-    if (last < va || !has(va) || !has(last))
-      return Status::invalid_argument(fmt::format("the bytes at {:#x} are not of region '{}'", va, tag));
-    return memory_.read(va, bytes, out, region.urgency);
-  });
+  return with_settled(
+      tag, [&](Region& region) SPW_REQUIRES(region.mutex) -> Status { return region.read(va, bytes, out); });
 }
 
 Result<RegionReport> Regions::report(const std::string& tag) {
@@ -582,7 +373,7 @@ std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
   std::vector<std::pair<std::string, RegionReport>> out;
   for (const RegionPointer& region : all()) {
     Result<RegionReport> report = look_at(*region);
-    if (report.ok()) out.emplace_back(region->tag, report.value());
+    if (report.ok()) out.emplace_back(region->tag(), report.value());
   }
   return out;
 }
@@ -590,12 +381,10 @@ std::vector<std::pair<std::string, RegionReport>> Regions::reports() {
 std::optional<RegionUsage> Regions::try_usage() {
   RegionUsage sum;
   for (const RegionPointer& region : all()) {
-    if (region.get() == moving_region) return std::nullopt;
-    if (!region->mutex.try_lock()) return std::nullopt;
+    if (region->is_moved_here() || !region->mutex.try_lock()) return std::nullopt;
     const Lock lock(region->mutex, kAdoptLock);
-    if (is_coming(*region)) return std::nullopt;
-    if (!is_away(*region)) continue;
-    sum += usage_of(*region);
+    if (region->is_coming()) return std::nullopt;
+    if (region->is_away()) sum += region->usage();
   }
   return sum;
 }

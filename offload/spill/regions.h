@@ -1,16 +1,12 @@
-// The regions of one device by tag: what the program opens, moves and pins. Which memory moves how is
-// RegionMemory's; when the allocator may let go of it, the arena's.
+// The regions of one device by tag: which the program has open, which is the default, and which go when room
+// is needed. How one moves is said in region.h, which memory moves how in region_memory.h; when the allocator
+// may let go of it, the arena says.
 //
-// Thread-safe. A region is moved by one thread at a time; others wait for it. Inside a last rung nobody
-// waits: the move that it makes room for, or another's that waits for this thread, would never end. What
-// somebody has in hand is refused there.
+// Thread-safe. Inside a last rung nobody waits for a region that somebody has in hand: it is refused there.
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,21 +15,10 @@
 #include <vector>
 
 #include "allocator/arena.h"
-#include "offload/spill/region_memory.h"
+#include "offload/spill/region.h"
 #include "stats/lock.h"
 
 namespace spillway {
-
-// Holds what is said of one region.
-struct RegionReport {
-  RegionUsage usage;
-  uint64_t pins = 0;
-  int priority = 0;
-  uint64_t evictions = 0;
-  uint64_t restores = 0;
-  uint64_t evict_ns = 0;
-  uint64_t restore_ns = 0;
-};
 
 // Says what an idle phase gave back.
 struct EvictionResult {
@@ -76,7 +61,7 @@ class Regions {
   Status set_codec(const std::string& tag, Codec codec);
   // Returns how often the program has used a region of any device so far (begun, restored, pinned it), or
   // said that it may go.
-  static uint64_t uses();
+  static uint64_t uses() { return Region::uses(); }
   // While nobody needs the device: where it holds more than `above_bytes`, gives back what it keeps for later
   // and evicts what may go, until it holds no more than `below_bytes`, or before a region `goes_on` says no.
   Result<EvictionResult> relieve(uint64_t above_bytes, uint64_t below_bytes,
@@ -92,65 +77,25 @@ class Regions {
   std::optional<RegionUsage> try_usage();
 
  private:
-  struct Region {
-    Region(std::string name, PoolId pool, Codec codec)
-        : tag(std::move(name)), id(pool), packer(std::make_unique<Packer>(codec)) {}
-
-    const std::string tag;
-    const PoolId id;
-    std::atomic<uint64_t> last_use{0};
-    std::atomic<int> priority{0};  // read without the lock where a prefetch is under way
-    Urgency urgency;               // of bringing it back
-
-    BlockingMutex mutex;  // held while it moves
-    uint32_t opened SPW_GUARDED_BY(mutex) = 0;
-    uint64_t pins SPW_GUARDED_BY(mutex) = 0;
-    std::unique_ptr<Packer> packer SPW_GUARDED_BY(mutex);
-    bool is_released SPW_GUARDED_BY(mutex) = false;  // its blocks are the program's alone
-    // Valid while nobody has looked how it went.
-    std::future<Status> prefetching SPW_GUARDED_BY(mutex);
-    // Says how it went, until that is said or the region leaves again.
-    std::optional<Status> prefetched SPW_GUARDED_BY(mutex);
-    RegionReport report SPW_GUARDED_BY(mutex);
-  };
   using RegionPointer = std::shared_ptr<Region>;
 
   std::vector<RegionPointer> all();
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
   Status make(Region& region) SPW_REQUIRES(mutex_);
-  // Takes the region's mutex; for settle() no prefetch is under way then. False inside a last rung where
-  // somebody else has it, and then *refused says so (invalid_state). Nothing that they call while they have
-  // it throws.
-  static bool hold(Region& region, Status* refused) SPW_TRY_ACQUIRE(true, region.mutex);
-  bool settle(Region& region, Status* refused) SPW_TRY_ACQUIRE(true, region.mutex);
-  static Status in_other_hands(const Region& region);
-  Result<RegionReport> look_at(Region& region);
-  // Makes it serve what no region is open for; and the end of that.
-  Status open_as_default(Region& region) SPW_REQUIRES(choosing_default_);
-  Status close_as_default(Region& region) SPW_REQUIRES(choosing_default_);
   // Runs `body` on the region, settled.
   template <typename Body>
   Status with_settled(const std::string& tag, Body body);
-  static void finish_prefetch(Region& region) SPW_REQUIRES(region.mutex);
-  // Its memory is off the device: the allocator knows (moved_pool.h).
-  bool is_away(const Region& region) const SPW_REQUIRES(region.mutex);
-  // Why a region that is elsewhere cannot be used: what its prefetch met, if it had one.
-  static Status not_here(Region& region) SPW_REQUIRES(region.mutex);
-  // A prefetch is under way.
-  static bool is_coming(const Region& region) SPW_REQUIRES(region.mutex);
-  bool may_go(Region& region) SPW_REQUIRES(region.mutex);
+  // Makes it serve what no region is open for; and the end of that.
+  Status open_as_default(Region& region) SPW_REQUIRES(choosing_default_);
+  Status close_as_default(Region& region) SPW_REQUIRES(choosing_default_);
+  static Result<RegionReport> look_at(Region& region);
+  // Returns what frees host memory for a region that leaves.
+  BlockMover::MakeRoom room_for(const Region& leaving);
   // Writes the region that was used longest ago of those in host memory, and before `leaving`, on to the
   // disk. False where there is none, or none can be written. Never waits for a region that somebody has in
   // hand.
-  bool write_down_colder(const Region& leaving) SPW_REQUIRES(leaving.mutex);
-  Status note_failure(Status failed);
-  Status move_out(Region& region, SpillTo to) SPW_REQUIRES(region.mutex);
-  Status bring_back(Region& region) SPW_REQUIRES(region.mutex);
-  // Says what lies in the bytes that cannot be read any more.
-  Status lost(const Region& region, const std::string& why) const SPW_REQUIRES(region.mutex);
-  RegionUsage usage_of(const Region& region) const SPW_REQUIRES(region.mutex);
-  RegionReport report_of(const Region& region) const SPW_REQUIRES(region.mutex);
+  bool write_down_colder(const Region& leaving);
   // Evicts what may go, the coldest first, each region at most once, as long as `wants_more`, which is told
   // how many bytes went so far, says so before each. Never waits for a region that somebody has in hand.
   EvictionResult evict_coldest(const std::function<bool(uint64_t)>& wants_more);
