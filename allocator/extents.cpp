@@ -19,6 +19,8 @@ constexpr uint32_t least_run(ExtentRoom room) {
 
 // An extent is a small part of what may be held: at least so many would fit, 8 GiB.
 constexpr uint64_t kLeastExtents = 256;
+// Of a heap that frees, runs end in an extent only where it is a tiny part, 32 GiB: other blocks share it.
+constexpr uint64_t kLeastExtentsToShare = 1024;
 
 // What may be held is that much in eighths when no more extents are made.
 constexpr uint64_t eighths(ExtentRoom room) {
@@ -61,10 +63,14 @@ void widen_to_units(const Page* pages, std::vector<PageId>& ids) {
 
 // ---- What the store has of them
 
+uint64_t PageStore::attainable_pages() const {
+  return std::min(
+      {most_pages(), soft_most_pages_.load(std::memory_order_relaxed), device_bytes_ / kPageBytes});
+}
+
 bool PageStore::has_extent_room(uint32_t wanted, ExtentRoom room) const {
   if (device_is_full()) return false;
-  const uint64_t most =
-      std::min({most_pages(), soft_most_pages_.load(std::memory_order_relaxed), device_bytes_ / kPageBytes});
+  const uint64_t most = attainable_pages();
   return most >= kLeastExtents * kExtentPages && page_count() + uint64_t{wanted} <= most * eighths(room) / 8;
 }
 
@@ -74,11 +80,13 @@ PageStore::NewRun PageStore::plan_units(const PageRun& wanted, const ExtentTerms
   const PageId end = wanted.first + wanted.count;
   const PageId next = backed_.next_set(end);
   const bool is_followed = next < backed_.end() && next < end + spare;
-  const bool may_end_in_extent = terms.room > ExtentRoom::kQuarter && spare <= terms.most_spare &&
-                                 !is_followed && uint64_t{end} + spare <= id_capacity_;
+  const bool frees = terms.room <= ExtentRoom::kQuarter;
+  const bool may_share = !frees || attainable_pages() >= kLeastExtentsToShare * kExtentPages;
+  const bool may_end_in_extent =
+      may_share && spare <= terms.most_spare && !is_followed && uint64_t{end} + spare <= id_capacity_;
   const uint32_t most = wanted.count + (may_end_in_extent ? spare : 0);
-  const ExtentRoom room =
-      wanted.count < kExtentPages ? std::min(terms.room, ExtentRoom::kEighth) : terms.room;
+  const bool is_shared = wanted.count < (frees ? least_run(terms.room) : kExtentPages);
+  const ExtentRoom room = is_shared ? std::min(terms.room, ExtentRoom::kEighth) : terms.room;
   if ((wanted.count < least_run(terms.room) && !may_end_in_extent) || !has_extent_room(most, room))
     return {wanted.first, wanted.count, wanted.count, false};
   return {wanted.first, wanted.count, most, true};

@@ -30,13 +30,14 @@ inline PageRun unit_of(const Page* pages, PageId id) {
   return place == 0 ? PageRun{id, 1} : PageRun{id + 1 - place, kExtentPages};
 }
 
-// How full a device may become with extents. Every heap makes some of long runs, up to a quarter. One that
-// has hardly freed anything, or spends memory for calls (Purchase), makes them as long as half is left where
-// several heaps have pages, an eighth otherwise; but of runs that are shorter than an extent, which others
-// share then, only up to an eighth.
+// How full a device may become with extents. Every heap makes some of long runs, up to a quarter; where 32
+// GiB and more may be held, of shorter ones too, which others share then, up to an eighth. One that has
+// hardly freed anything, or spends memory for calls (Purchase), makes them as long as half is left where
+// several heaps have pages, an eighth otherwise; but of runs that are shorter than an extent only up to an
+// eighth.
 enum class ExtentRoom : uint8_t { kNone, kEighth, kQuarter, kHalf, kMost };
 
-// With more room than a quarter a run may end in an extent, with so many pages more than were asked for.
+// A run may end in an extent, with so many pages more than were asked for.
 struct ExtentTerms {
   ExtentRoom room = ExtentRoom::kNone;
   uint32_t most_spare = 0;

@@ -264,6 +264,8 @@ class PageStore {
     bool makes_extents;
   };
   NewRun plan_units(const PageRun& wanted, const ExtentTerms& terms) const SPW_REQUIRES(kArenaLock);
+  // Returns how many pages may be held by the limits, on this device.
+  uint64_t attainable_pages() const;
   bool has_extent_room(uint32_t wanted, ExtentRoom room) const SPW_REQUIRES(kArenaLock);
   // Handles for the pages of a run, mapped at home and not granted yet. extents.cpp.
   struct NewUnit {

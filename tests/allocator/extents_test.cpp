@@ -233,6 +233,26 @@ TEST(Extents, WhoHasFreedMuchMakesThemOfLongRunsOnly) {
   EXPECT_EQ(arena->stats().live_mappings - before, 4);
 }
 
+// So many mappings 20 blocks of 14 MiB get, of a program that has freed, where `held` is in use already.
+int64_t mappings_of_short_blocks(const char* device_of, uint64_t held) {
+  Device device(device_of);
+  const auto arena = device.arena();
+  void* freed = must_allocate(*arena, 4 * kExtentBytes, nullptr);
+  SPW_EXPECT_OK(Arena::free(freed));
+  must_allocate(*arena, held, nullptr);
+  const int64_t before = arena->stats().live_mappings;
+  for (int i = 0; i < 20; ++i) must_allocate(*arena, 7 * kPageBytes, nullptr);
+  SPW_EXPECT_OK(arena->validate());
+  return arena->stats().live_mappings - before;
+}
+
+TEST(Extents, WhoHasFreedMuchEndsShortRunsInThemOnALargeDevice) {
+  EXPECT_EQ(mappings_of_short_blocks("capacity:80GiB,backing:none,races:off", 2 * kGiB), 9);
+  EXPECT_EQ(mappings_of_short_blocks("capacity:16GiB,backing:none,races:off", kGiB), 140);
+  // An eighth of it is held, and what is left of an extent is of less use to others.
+  EXPECT_EQ(mappings_of_short_blocks("capacity:80GiB,backing:none,races:off", 12 * kGiB), 140);
+}
+
 // Blocks of 24 pages in a row, each of which has a whole extent and half of another, and no room for more.
 struct HalvedExtents {
   static constexpr uint64_t kBytes = 24 * kPageBytes;
