@@ -120,8 +120,7 @@ Status write_report(const DryrunChoices& choices, const std::string& report) {
 int say(const DryrunChoices& choices, const DryrunQuestion& question, const Attempt& first,
         const std::vector<GpuAnswer>& answers) {
   const std::string text = dryrun_text(first, question.fixed, answers);
-  const std::string report =
-      choices.json ? dryrun_json(first, question.fixed, answers).dump(2) + "\n" : text;
+  const std::string report = choices.json ? dryrun_json(first, question.fixed, answers).dump(2) + "\n" : text;
   if (const Status written = write_report(choices, report); !written.ok()) return complain(written);
   const int code = code_of(first, answers);
   if (!choices.files.any()) return code;

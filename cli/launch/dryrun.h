@@ -26,7 +26,8 @@ struct DryrunChoices {
 };
 
 // Runs the program, with each allocator that is chosen; writes a report to the file that was asked for, or to
-// stderr, where what went wrong with running it is said as well. Returns the command's exit code: 0 it fits, 2 it does not, others as documented.
+// stderr, where what went wrong with running it is said as well. Returns the command's exit code: 0 it fits,
+// 2 it does not, others as documented.
 int dryrun(const DryrunChoices& choices, std::vector<std::string> program);
 
 }  // namespace spillway

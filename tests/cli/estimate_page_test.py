@@ -29,7 +29,13 @@ def found(chromium: str, page: str, width: int, folder: Path) -> dict[str, list[
     frame = folder / "frame.html"
     frame.write_text(FRAME.format(width=width, page=html.escape(page)))
     command = [chromium, *FLAGS, f"--user-data-dir={folder}/profile", "--virtual-time-budget=5000"]
-    done = subprocess.run([*command, "--window-size=1600,2000", "--dump-dom", frame.as_uri()], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [*command, "--window-size=1600,2000", "--dump-dom", frame.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     match = re.search(r'data-found="([^"]*)"', done.stdout)
     assert match, done.stdout
     seen: dict[str, list[list[float]] | float] = json.loads(html.unescape(match[1]))

@@ -78,7 +78,13 @@ class Pages(unittest.TestCase):
         table = (ROOT / "docs" / "configuration.md").read_text().split("## Environment variables")[1]
         told = set(re.findall(r"`(SPILLWAY_[A-Z_]+)`", table))
         self.assertGreaterEqual(len(told & found), 8, found)
-        by_the_command = ("SPILLWAY_DRYRUN", "SPILLWAY_DRIVER", "SPILLWAY_LIVE_LINKS", "SPILLWAY_PYTEST", "SPILLWAY_RUN")
+        by_the_command = (
+            "SPILLWAY_DRYRUN",
+            "SPILLWAY_DRIVER",
+            "SPILLWAY_LIVE_LINKS",
+            "SPILLWAY_PYTEST",
+            "SPILLWAY_RUN",
+        )
         self.assertEqual({name for name in found - told if not name.startswith(by_the_command)}, set())
 
     def test_tests_that_pages_name_exist(self) -> None:
