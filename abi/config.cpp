@@ -442,7 +442,8 @@ const std::string& configuration_page() {
     page +=
         "\n*Changeable later*: by `spw_conf_set` at any time. The others can be set until a device is first "
         "used.\n\n"
-        "| environment variable | what it does |\n"
+        "## Environment variables\n\n"
+        "| variable | what it does |\n"
         "|---|---|\n"
         "| `SPILLWAY_CONF` | options, as above |\n"
         "| `SPILLWAY_CONF_FILE` | a file of options |\n"
@@ -450,7 +451,24 @@ const std::string& configuration_page() {
         "becomes the process id, `%r` the rank (`RANK`), `%d` the device, `%t` the time in seconds; the "
         "ending "
         "says the format: `.json`, `.prom`, `.pickle`; see [dumps](dumps.md) |\n"
-        "| `SPILLWAY_LIBCUDA` | the driver library to open instead of `libcuda.so.1` |\n";
+        "| `SPILLWAY_DISABLE` | `1`: `spillway.install()`, `spillway run` and the preload library change "
+        "nothing, and programs keep their own allocators |\n"
+        "| `SPILLWAY_CACHE` | the folder of what is compiled on first use; unless set, `spillway` in "
+        "`XDG_CACHE_HOME` or `~/.cache` |\n"
+        "| `SPILLWAY_PYTHON` | the Python whose PyTorch `dryrun` and `trace-model` take where their "
+        "command names none; unless set, `python3`. A command that pip installed takes its own |\n"
+        "| `SPILLWAY_LIBCUDA` | the driver library to open instead of `libcuda.so.1` |\n"
+        "| `SPILLWAY_LIBRARY` | the `libspillway.so` that Python and the preload library open instead of "
+        "their own |\n"
+        "| `SPILLWAY_COMMAND` | the command that the pytest plugin and the magic for Jupyter start "
+        "instead of the installed one |\n"
+        "| `SPILLWAY_PACKAGE`, `SPILLWAY_PRELOAD`, `SPILLWAY_SIM_LIBRARIES` | the folders of the Python "
+        "package, the preload library and the simulated ones, where the command does not find them |\n"
+        "| `SPILLWAY_CUDA_INCLUDE` | the folder of `cuda_runtime_api.h`, for what is compiled on first "
+        "use |\n"
+        "\n"
+        "Others that begin with `SPILLWAY_` are set by the command for the processes that it starts, or "
+        "are for the tests.\n";
     return page;
   }();
   return kPage;

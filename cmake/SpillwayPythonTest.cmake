@@ -45,6 +45,21 @@ function(spillway_python_test name)
   endif()
 endfunction()
 
+# spillway_newest_python_test(NAME TEST...): these of a program's tests with the packages of scripts/requirements-newest.txt, where
+# the other tests have older ones, as FOLDER.NAME_newest. Of the simulated device alone.
+set(SPILLWAY_NEWEST_PACKAGES ${CMAKE_SOURCE_DIR}/.venv/newest CACHE PATH "Folder of these packages")
+function(spillway_newest_python_test name)
+  if(SPILLWAY_TEST_GPU)
+    return()
+  endif()
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  set(test ${folder}.${name}_newest)
+  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py ${ARGN})
+  set_tests_properties(${test} PROPERTIES TIMEOUT 1800 FIXTURES_REQUIRED torch_extension
+    ENVIRONMENT "${environment};SPILLWAY_TEST_NEWEST=${SPILLWAY_NEWEST_PACKAGES}"
+    ENVIRONMENT_MODIFICATION PYTHONPATH=path_list_prepend:${SPILLWAY_NEWEST_PACKAGES})
+endfunction()
+
 function(spillway_uncontrolled_python_tests test name)
   foreach(completion IN LISTS SPILLWAY_COMPLETIONS)
     set(uncontrolled uncontrolled.${completion}.${test})

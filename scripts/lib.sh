@@ -68,11 +68,11 @@ pip_install() {
 
 has_wheel() { compgen -G "$1/$2.dist-info" >/dev/null; }
 
-# install_requirements FOLDER LIST: pinned Python packages, where the list has changed since.
+# install_requirements FOLDER LIST [PIP'S ARGUMENT...]: pinned Python packages, where the list has changed since.
 install_requirements() {
   local installed; installed="$1/$(basename "$2" .txt).installed"
   cmp -s "$2" "$installed" && return 0
-  pip_install "$1" "the packages of $2" --no-deps -r "$2"
+  pip_install "$1" "the packages of $2" --no-deps -r "$2" "${@:3}"
   cp "$2" "$installed"
 }
 
@@ -123,6 +123,7 @@ install_for_tests() {
   install_packages scripts/packages.txt scripts/packages-test.txt
   install_for_use
   install_requirements "$venv" scripts/requirements-test.txt
+  install_requirements "$venv" scripts/requirements-newest.txt --upgrade --no-compile --target "$venv/newest"
   install_requirements "$venv" scripts/requirements-docs.txt
   install_cccl_headers
 }

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 namespace spillway {
 namespace {
@@ -20,11 +20,10 @@ using estimator::GpuMemory;
 using estimator::Phase;
 using estimator::RankClass;
 
-constexpr double kWidth = 860;  // of a picture, pixels
-constexpr double kLeft = 150;   // where its axis begins
-constexpr double kBarHeight = 22;
+constexpr double kBarHeight = 22;  // pixels
 constexpr double kRowHeight = 34;
-constexpr double kFigureWidth = 90;  // of "123.456 GiB"
+// "123.456 GiB" has room in a bar of this share of the axis on a phone too.
+constexpr double kFigureShare = 25;
 
 // Told apart by people who do not see all colours (Okabe and Ito).
 constexpr std::array<const char*, 12> kColours = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
@@ -58,49 +57,75 @@ std::string gib(double bytes) {
   return fmt::format("{:.3f} GiB", bytes / kGiB);
 }
 
-// Bytes to pixels, with the GPUs' sizes as lines.
-class Scale {
+// Rows of bars, each with its name: beside it on a screen, above it on a phone. Bars and the lines of the
+// GPUs' sizes are shares of the axis, in percent, so that a picture is as wide as the page.
+class Chart {
  public:
-  Scale(double most_bytes, const Question& question) : question_(question), most_(most_bytes) {
+  Chart(double most_bytes, const Question& question) : most_(most_bytes) {
     for (const GpuMemory& gpu : question.gpus) {
       if (gpu.bytes < 1.5 * most_bytes) most_ = std::max(most_, gpu.bytes);
     }
-  }
-
-  double width(double bytes) const { return (kWidth - kLeft - 10) * bytes / most_; }
-
-  std::string open(double height, std::string_view title) const {
-    return fmt::format("<div class=\"scroll\"><svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n",
-                       kWidth, height + 20, title);
-  }
-
-  // A GPU's name stands at its line, on a row of its own where two lines are close.
-  std::string close(double height) const {
-    std::string out;
-    double last_x = kWidth * 2;
-    double row = 14;
-    for (const GpuMemory& gpu : question_.gpus) {
-      if (gpu.bytes > most_) continue;
-      const double x = kLeft + width(gpu.bytes);
-      row = std::abs(x - last_x) < kFigureWidth ? row + 14 : 14;
-      last_x = x;
-      out += fmt::format(
-          "<line x1=\"{0:.1f}\" y1=\"0\" x2=\"{0:.1f}\" y2=\"{1:.1f}\" class=\"gpu\"/>"
-          "<text x=\"{0:.1f}\" y=\"{2:.1f}\" text-anchor=\"end\">{3}</text>\n",
-          x, height + row - 14, height + row, escaped(fmt::format("{}, {}", gpu.name, gib(gpu.bytes))));
+    for (const GpuMemory& gpu : question.gpus) {
+      if (gpu.bytes <= most_) gpus_.push_back(gpu);
     }
-    return out + "</svg></div>\n";
+    std::sort(gpus_.begin(), gpus_.end(),
+              [](const GpuMemory& a, const GpuMemory& b) { return a.bytes < b.bytes; });
+  }
+
+  double share(double bytes) const { return 100 * bytes / most_; }
+
+  static std::string open(std::string_view title) {
+    return fmt::format("<div class=\"chart\" role=\"img\" aria-label=\"{}\">\n", title);
+  }
+
+  std::string row(std::string_view name, const std::string& bars) const {
+    std::string lines;
+    for (const GpuMemory& gpu : gpus_) lines += line(gpu, kRowHeight);
+    return drawn(escaped(name), kRowHeight, bars + lines);
+  }
+
+  // Each GPU's name stands at the end of its line, below those before it: on a phone any two would meet.
+  std::string close() const {
+    std::string names;
+    double y = 0;
+    for (const GpuMemory& gpu : gpus_) {
+      y += 14;
+      const double x = share(gpu.bytes);
+      names +=
+          line(gpu, y) + fmt::format("<text x=\"{:.2f}%\" y=\"{}\" dx=\"{}\" text-anchor=\"{}\">{}</text>\n",
+                                     x, y, x < 50 ? 4 : -4, x < 50 ? "start" : "end",
+                                     escaped(fmt::format("{}, {}", gpu.name, gib(gpu.bytes))));
+    }
+    return (names.empty() ? "" : drawn("", y + 4, names)) + "</div>\n";
   }
 
  private:
-  const Question& question_;
+  std::string line(const GpuMemory& gpu, double height) const {
+    return fmt::format("<line x1=\"{0:.2f}%\" y1=\"0\" x2=\"{0:.2f}%\" y2=\"{1}\" class=\"gpu\"/>\n",
+                       share(gpu.bytes), height);
+  }
+
+  static std::string drawn(const std::string& name, double height, const std::string& inside) {
+    return fmt::format("<div class=\"row\"><span>{}</span><svg height=\"{}\">\n{}</svg></div>\n", name,
+                       height, inside);
+  }
+
+  std::vector<GpuMemory> gpus_;  // that are on the axis, the smallest first
   double most_;
 };
 
-std::string bar(double x, double y, double width, const char* colour, std::string_view title) {
+// `from` and `width`: shares of the axis.
+std::string bar(double from, double width, const char* colour, std::string_view title) {
   return fmt::format(
-      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"><title>{}</title></rect>\n",
-      x, y, std::max(0.0, width), kBarHeight, colour, escaped(title));
+      "<rect x=\"{:.2f}%\" y=\"{}\" width=\"{:.2f}%\" height=\"{}\" fill=\"{}\"><title>{}</title></rect>\n",
+      from, (kRowHeight - kBarHeight) / 2, std::max(0.0, width), kBarHeight, colour, escaped(title));
+}
+
+// Inside the bar where it has room, else behind it.
+std::string figure(double width, double bytes) {
+  const bool inside = width > kFigureShare;
+  return fmt::format("<text x=\"{:.2f}%\" dx=\"6\" y=\"{:.1f}\"{}>{}</text>\n", inside ? 0 : width,
+                     (kRowHeight + kBarHeight) / 2 - 6, inside ? " class=\"figure\"" : "", gib(bytes));
 }
 
 struct LegendRow {
@@ -115,30 +140,18 @@ std::string legend(const std::vector<LegendRow>& rows) {
   return out + "</p>\n";
 }
 
-std::string label(double y, std::string_view text) {
-  return fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 8,
-                     y + kBarHeight - 6, escaped(text));
-}
-
 // One bar for each phase of a step: what is held between steps, and what comes on top.
-std::string phases_picture(const RankClass& rank, const Scale& scale) {
-  const double height = kRowHeight * static_cast<double>(rank.phases.size());
-  std::string out = scale.open(height, "memory by phase");
-  double y = 4;
+std::string phases_picture(const RankClass& rank, const Chart& chart) {
+  std::string out = Chart::open("memory by phase");
   for (const Phase& phase : rank.phases) {
     const double held = std::min(phase.bytes, rank.steady_bytes);
-    out += label(y, phase.name);
-    out += bar(kLeft, y, scale.width(held), kColours[0], fmt::format("held between steps: {}", gib(held)));
-    out += bar(kLeft + scale.width(held), y, scale.width(phase.bytes - held), kColours[1],
-               fmt::format("only now: {}", gib(phase.bytes - held)));
-    // Inside the bar where it has room, else behind it.
-    const double width = scale.width(phase.bytes);
-    const bool inside = width > kFigureWidth;
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\"{}>{}</text>\n", kLeft + 6 + (inside ? 0 : width),
-                       y + kBarHeight - 6, inside ? " class=\"figure\"" : "", gib(phase.bytes));
-    y += kRowHeight;
+    out += chart.row(
+        phase.name, bar(0, chart.share(held), kColours[0], fmt::format("held between steps: {}", gib(held))) +
+                        bar(chart.share(held), chart.share(phase.bytes - held), kColours[1],
+                            fmt::format("only now: {}", gib(phase.bytes - held))) +
+                        figure(chart.share(phase.bytes), phase.bytes));
   }
-  return out + scale.close(height) +
+  return out + chart.close() +
          legend({{kColours[0], "held between steps"}, {kColours[1], "only in this phase"}});
 }
 
@@ -174,29 +187,25 @@ class BucketColours {
 };
 
 // The buckets of one rank class, one after the other.
-std::string buckets_bar(const RankClass& rank, const Scale& scale, const BucketColours& colours, double y) {
-  std::string out = label(y, fmt::format("stage {}", rank.stage));
-  double x = kLeft;
+std::string buckets_bars(const RankClass& rank, const Chart& chart, const BucketColours& colours) {
+  std::string out;
+  double from = 0;
   for (const Buckets* buckets : {&rank.steady, &rank.peak}) {
     for (const Bucket& bucket : *buckets) {
       if (bucket.bytes <= 0) continue;
-      out += bar(x, y, scale.width(bucket.bytes), colours.of(bucket),
+      out += bar(from, chart.share(bucket.bytes), colours.of(bucket),
                  fmt::format("{}: {}", bucket.name, gib(bucket.bytes)));
-      x += scale.width(bucket.bytes);
+      from += chart.share(bucket.bytes);
     }
   }
   return out;
 }
 
-std::string ranks_picture(const Estimate& estimate, const Scale& scale, const BucketColours& colours) {
-  const double height = kRowHeight * static_cast<double>(estimate.ranks.size());
-  std::string out = scale.open(height, "buckets by rank class");
-  double y = 4;
-  for (const RankClass& rank : estimate.ranks) {
-    out += buckets_bar(rank, scale, colours, y);
-    y += kRowHeight;
-  }
-  return out + scale.close(height) + colours.legend_text();
+std::string ranks_picture(const Estimate& estimate, const Chart& chart, const BucketColours& colours) {
+  std::string out = Chart::open("buckets by rank class");
+  for (const RankClass& rank : estimate.ranks)
+    out += chart.row(fmt::format("stage {}", rank.stage), buckets_bars(rank, chart, colours));
+  return out + chart.close() + colours.legend_text();
 }
 
 std::string bucket_table(const RankClass& rank, const BucketColours& colours) {
@@ -240,8 +249,10 @@ constexpr const char* kHead =
     "@media (prefers-color-scheme:dark){:root{--text:#ddd;--page:#181a1b;--note:#aaa}}\n"
     "body{font:14px sans-serif;max-width:900px;margin:2em auto;padding:0 "
     "1em;color:var(--text);background:var(--page)}\n"
-    "h1{font-size:24px}h2{font-size:18px}.scroll{overflow-x:auto}svg{width:100%;min-width:560px;height:auto;"
-    "overflow:visible}\n"
+    "h1{font-size:24px}h2{font-size:18px}.scroll{overflow-x:auto}svg{width:100%;display:block}\n"
+    ".row{display:grid;grid-template-columns:150px minmax(0,1fr);align-items:center}\n"
+    ".row span{text-align:right;padding-right:8px;font-size:12px}\n"
+    "@media (max-width:600px){.row{grid-template-columns:minmax(0,1fr)}.row span{text-align:left}}\n"
     "text{font:12px sans-serif;fill:var(--text)}\n.figure{fill:#fff;font-weight:bold}\n"
     ".gpu{stroke:var(--text);stroke-dasharray:4 3}\ntable{border-collapse:collapse}\n"
     "td,th{padding:2px 8px;text-align:left}\n.number{text-align:right}\n.total{font-weight:bold}\n"
@@ -256,7 +267,7 @@ constexpr const char* kHead =
 std::string answer_html(const Question& question, const Estimate& estimate, const std::string& made) {
   const RankClass& rank = estimate.peak();
   const BucketColours colours(estimate);
-  const Scale scale(rank.peak_bytes, question);
+  const Chart chart(rank.peak_bytes, question);
   std::string out = kHead;
   out += fmt::format(
       "<h1>{}</h1>\n<p>{}: {} parameters; stage {} of {} peaks at {}, between {} and {}.</p>\n",
@@ -270,12 +281,12 @@ std::string answer_html(const Question& question, const Estimate& estimate, cons
       "<h2>By phase of a step</h2>\n<p class=\"note\">What one GPU holds in each phase; the lines are what "
       "GPUs "
       "have.</p>\n" +
-      phases_picture(rank, scale);
+      phases_picture(rank, chart);
   out +=
       "<h2>By rank class</h2>\n<p class=\"note\">Ranks that hold the same are one class: each bar is what "
       "one rank "
       "of it holds at its peak.</p>\n" +
-      ranks_picture(estimate, scale, colours);
+      ranks_picture(estimate, chart, colours);
   out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank, colours);
   out += "<h2>Assumed</h2>\n<ul>\n";
   for (const std::string& assumed : question.run.notes.assumptions)

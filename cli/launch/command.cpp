@@ -204,7 +204,10 @@ void add_dryrun_answer(CLI::App& dryrun, DryrunChoices& choices) {
       ->type_name("FILE")
       ->excludes("--compare")
       ->group(group);
-  dryrun.add_flag("--json", choices.json, "The report as JSON, on stderr as well")->group(group);
+  dryrun.add_option("--output", choices.output, "Write the report to this file instead of stderr")
+      ->type_name("FILE")
+      ->group(group);
+  dryrun.add_flag("--json", choices.json, "The report as JSON")->group(group);
 }
 
 void add_dryrun(CLI::App& app, LaunchChoices& choices) {

@@ -67,6 +67,7 @@ Result<DryrunQuestion> question_of(const DryrunChoices& choices, std::vector<std
     if (!capacity.ok()) return capacity.take_status();
     question.capacity_bytes = capacity.value();
   }
+  if (Status status = check_folder(choices.output); !status.ok()) return status;
   if (Status status = check_folders(choices.files); !status.ok()) return status;
   if (Status status = start_with_package(program); !status.ok()) return status;
   Result<std::string> libraries = preload_simulation(python_of(program));
@@ -109,18 +110,24 @@ int code_of(const Attempt& first, const std::vector<GpuAnswer>& answers) {
   return some_unknown && first.verdict == DryrunVerdict::kFits ? 1 : 0;
 }
 
+// The program has stdout for itself.
+Status write_report(const DryrunChoices& choices, const std::string& report) {
+  if (!choices.output.empty()) return write_file(choices.output, report);
+  std::fputs(report.c_str(), stderr);
+  return {};
+}
+
 int say(const DryrunChoices& choices, const DryrunQuestion& question, const Attempt& first,
         const std::vector<GpuAnswer>& answers) {
   const std::string text = dryrun_text(first, question.fixed, answers);
-  if (choices.json) {
-    std::fprintf(stderr, "%s\n", dryrun_json(first, question.fixed, answers).dump(2).c_str());
-  } else {
-    std::fputs(text.c_str(), stderr);
-  }
+  const std::string report = choices.json ? dryrun_json(first, question.fixed, answers).dump(2) + "\n" : text;
+  if (const Status written = write_report(choices, report); !written.ok()) return complain(written);
   const int code = code_of(first, answers);
   if (!choices.files.any()) return code;
-  Status written = write_snapshots(choices.files, first.results, text);
-  return written.ok() || code != 0 ? (written.ok() ? code : (complain(written), code)) : complain(written);
+  const Status written = write_snapshots(choices.files, first.results, text);
+  if (written.ok()) return code;
+  complain(written);
+  return code == 0 ? 1 : code;
 }
 
 int run_on_gpus(const DryrunChoices& choices, const DryrunQuestion& question) {
@@ -149,7 +156,7 @@ int compare(const DryrunChoices& choices, const DryrunQuestion& question) {
   }
   const std::string said =
       choices.json ? comparison_json(attempts, question.fixed).dump(2) + "\n" : comparison_text(attempts);
-  std::fputs(said.c_str(), stderr);
+  if (const Status written = write_report(choices, said); !written.ok()) return complain(written);
   return exit_code(attempts.front().verdict, attempts.front().code);
 }
 

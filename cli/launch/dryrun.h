@@ -19,13 +19,15 @@ struct DryrunChoices {
   std::string values = "small";
   bool json = false;
   bool compare = false;
+  std::string output;  // a file for the report; empty: stderr
   int world_size = 0;
   std::string ranks;
   SnapshotFiles files;
 };
 
-// Runs the program, with each allocator that is chosen; prints a report to stderr, and what went wrong with
-// running it. Returns the command's exit code: 0 it fits, 2 it does not, others as documented.
+// Runs the program, with each allocator that is chosen; writes a report to the file that was asked for, or to
+// stderr, where what went wrong with running it is said as well. Returns the command's exit code: 0 it fits,
+// 2 it does not, others as documented.
 int dryrun(const DryrunChoices& choices, std::vector<std::string> program);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Names and meanings of torch.cuda.memory_stats(). `allocated` and `freed` are running totals, `peak` the
- * highest `current` since the last reset, `current` = what came minus what went. */
+ * highest `current` since the last reset, `current` what came less what went. */
 typedef struct spw_stat {
   int64_t current;
   int64_t peak;
@@ -31,12 +31,12 @@ typedef struct spw_pool_stat {
 
 /* Each is a spw_pool_stat. Bytes are bytes of device memory, counted once however many views map them.
  *   allocation, allocated_bytes   blocks in the program's hands: up when handed out, down when freed
- *   active, active_bytes          the same, down only when the free has completed on every stream that used
- * the block requested_bytes               what the program asked for, of the active blocks segment runs of
- * memory taken from the driver; all are counted as large_pool reserved_bytes                bytes taken from
- * the driver; small_pool: those carved into slabs inactive_split, .._bytes      free pieces of pages that are
- * partly in use, unused slots of slabs included reserved_bytes = active_bytes + inactive_split_bytes +
- * cached_free_bytes at every moment. */
+ *   active, active_bytes          the same, down only when the free has completed on all streams that used it
+ *   requested_bytes               what the program asked for, of the active blocks
+ *   segment                       runs of memory taken from the driver; all are counted as large_pool
+ *   reserved_bytes                bytes taken from the driver; small_pool: those carved into slabs
+ *   inactive_split, .._bytes      free pieces of pages that are partly in use, unused slots of slabs included
+ * At every moment reserved_bytes = active_bytes + inactive_split_bytes + cached_free_bytes. */
 #define SPW_STATS_POOLED(X) \
   X(allocation)             \
   X(allocated_bytes)        \
@@ -61,10 +61,10 @@ typedef struct spw_pool_stat {
  *   heaps                         number of (stream, pool) heaps
  *   stream_waits, host_waits      device-side waits enqueued, waits that blocked a host thread
  *   live_mappings                 pages mapped, once at home and once for every view they appear in
- *   metadata_bytes                host memory of the tables, but for the process-wide one from addresses to
- * blocks mean_*_bytes                  weighted by time, since the last reset of peaks. Reserved bytes
- * exactly; active and requested bytes as the line through samples, taken by each pool of a heap every 64 to
- * 191 allocations, halfway through one, and by every reader of these counters
+ *   metadata_bytes                host memory of the tables, less the process-wide one of blocks by address
+ *   mean_*_bytes                  weighted by time, since the last reset of peaks: reserved bytes exactly,
+ *                                 others on the line through samples: each pool of a heap takes one in 64 to
+ *                                 191 allocations, halfway through it, and so does every reader of these
  *   host_placed_blocks, .._bytes  blocks in host memory that the device uses; in none of the counts above */
 #define SPW_STATS_VALUES(X) \
   X(num_alloc_retries)      \
@@ -89,8 +89,8 @@ typedef struct spw_pool_stat {
   X(host_placed_blocks)     \
   X(host_placed_bytes)
 
-/* Rungs of the ladder that a request climbs when its own heap cannot serve it, in order. Each is a spw_rung.
- */
+/* Rungs of the ladder that a request climbs when its own heap cannot serve it, in order. Each is a
+ * spw_rung. */
 #define SPW_STATS_RUNGS(X)                                                     \
   X(completed_frees, CompletedFrees) /* frees that had completed meanwhile */  \
   X(view, View)                      /* a view over own free pages */          \
@@ -172,13 +172,13 @@ typedef struct spw_pinned_stats {
   spw_stat blocks;            /* in use: up when handed out, down when freed and the last stream is done */
   spw_stat active_bytes;      /* of these blocks */
   spw_stat requested_bytes;   /* of these blocks, what the program asked for */
-  spw_stat chunks;            /* pinned */
+  spw_stat chunks;            /* of pinned memory, which blocks are carved from */
   spw_stat reserved_bytes;    /* of these chunks */
   spw_duration pin;           /* calls that pinned a chunk */
   spw_duration unpin;         /* calls that gave one back */
-  int64_t refused_pins;       /* calls that were refused */
+  int64_t refused_pins;       /* calls that would have pinned a chunk, and were refused */
   int64_t limit_bytes;        /* what reserved_bytes may reach; INT64_MAX when unlimited */
-  int64_t chunks_by_size[64]; /* pinned so far, with at most 1 << index bytes, and more than half of that */
+  int64_t chunks_by_size[64]; /* pinned so far, of at most 1 << index bytes and more than half of that */
 } spw_pinned_stats;
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@ DOCS = ROOT / "docs"
 
 # Pages by their names in docs/, without .md. The last chapter has all that is in docs/decisions besides.
 CHAPTERS: dict[str, list[str]] = {
-    "Begin": ["install", "out-of-memory", "growing-memory", "gallery"],
+    "Begin": ["install", "out-of-memory", "growing-memory", "numbers", "troubleshooting", "gallery"],
     "Guides": [
         "pytorch",
         "dryrun",

@@ -53,6 +53,8 @@ const std::vector<Wrong> kWrong = {
     {{"dryrun", "--", "true"}, "how much memory has a device?"},
     {{"dryrun", "--gpu", "h100-80", "--out", "/no/such/folder/x", "--", "true"},
      "/no/such/folder/x: cannot be written"},
+    {{"dryrun", "--gpu-memory", "1GiB", "--output", "/no/such/folder/x", "--", "true"},
+     "/no/such/folder/x: cannot be written: No such file"},
     {{"dryrun", "--gpu-memory", "80GiB"}, "what is to be run?"},
     {{"run"}, "what is to be run?"},
     // Files that cannot be written: said before what takes time is done.

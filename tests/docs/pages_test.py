@@ -69,6 +69,24 @@ class Pages(unittest.TestCase):
         ]
         self.assertGreater(len(found), 150)
 
+    def test_variables_of_the_environment_are_in_the_table(self) -> None:
+        """All that is read of it, but for what the command says to the processes that it starts."""
+        folders = [str(ROOT / name) for name in ("abi", "cli", "driver", "python/spillway")]
+        reads = r"(getenv\(|environ\.get\(|variable\(|named_folder\()\"SPILLWAY_[A-Z_]+"
+        listed = subprocess.run(["grep", "-rhoE", reads, *folders], capture_output=True, text=True, check=True).stdout
+        found = set(re.findall(r"SPILLWAY_[A-Z_]+", listed))
+        table = (ROOT / "docs" / "configuration.md").read_text().split("## Environment variables")[1]
+        told = set(re.findall(r"`(SPILLWAY_[A-Z_]+)`", table))
+        self.assertGreaterEqual(len(told & found), 8, found)
+        by_the_command = (
+            "SPILLWAY_DRYRUN",
+            "SPILLWAY_DRIVER",
+            "SPILLWAY_LIVE_LINKS",
+            "SPILLWAY_PYTEST",
+            "SPILLWAY_RUN",
+        )
+        self.assertEqual({name for name in found - told if not name.startswith(by_the_command)}, set())
+
     def test_tests_that_pages_name_exist(self) -> None:
         listing = [os.environ["SPILLWAY_CTEST"], "--test-dir", os.environ["SPILLWAY_BUILD"], "-N", "-C", "long"]
         listed = subprocess.run(listing, check=True, capture_output=True, text=True).stdout

@@ -15,7 +15,7 @@ from pages.contents import DOCS, ROOT
 from pages.reading import read
 
 COMMAND = os.environ["SPILLWAY_COMMAND"]
-TUTORIALS = {"out-of-memory.md": 2, "growing-memory.md": 3}  # and how many commands each shows
+TUTORIALS = {"out-of-memory.md": 2, "growing-memory.md": 3, "numbers.md": 2}  # and how many commands each shows
 
 
 def commands(page: Path) -> list[tuple[str, list[str]]]:

@@ -99,6 +99,30 @@ class Answer(unittest.TestCase):
             self.assertEqual(read.returncode, 0, read.stderr)
         self.assertIn("program.py:11", read.stdout)
 
+    def test_the_report_goes_where_it_is_asked_to(self) -> None:
+        report = self.folder / "report.json"
+        options = ("--gpu-memory", "1GiB", "--json", "--output", str(report))
+        done = self.dryrun("import torch; print(torch.zeros(1).cuda().is_cuda)", *options)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "True\n", ""))
+        self.assertEqual(json.loads(report.read_text())["verdict"], "fits")
+        too_much = "import torch; torch.empty(2 << 30, dtype=torch.uint8, device='cuda')"
+        done = self.dryrun(too_much, *options, "--compare")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertNotIn("schema_version", done.stderr)
+        answer = json.loads(report.read_text())
+        self.assertEqual([error.message for error in SCHEMA.iter_errors(answer)], [])
+        self.assertEqual([run["verdict"] for run in answer["runs"]], ["out of memory"] * 3)
+        self.assertEqual({path.name for path in self.folder.iterdir()}, {"program.py", "report.json"})
+
+    def test_a_report_that_cannot_be_written_any_more(self) -> None:
+        folder = self.folder / "reports"
+        folder.mkdir()
+        report = folder / "report.json"
+        code = f"import os, torch; torch.zeros(1).cuda(); os.rmdir({str(folder)!r})"
+        done = self.dryrun(code, "--gpu-memory", "1GiB", "--json", "--output", str(report))
+        said = f"spillway: {report}: No such file or directory\n"
+        self.assertEqual((done.returncode, done.stderr), (1, said))
+
     def test_a_model_that_is_not_trained(self) -> None:
         code = """import torch
 def main():

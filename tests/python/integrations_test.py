@@ -23,9 +23,11 @@ MIB = 1 << 20
 
 HUGGING_FACE = """
 import os, sys, tempfile, warnings
-import torch, spillway
+import torch, spillway, transformers
 if sys.argv[1] == "spillway":
     spillway.install()
+newest = os.environ.get("SPILLWAY_TEST_NEWEST", "")
+assert transformers.__file__.startswith(newest), f"scripts/test installs the newest release into {newest}"
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
@@ -229,16 +231,18 @@ class Callbacks(unittest.TestCase):
             with self.subTest(allocator):
                 self.passes(HUGGING_FACE, allocator, str(EXAMPLES))
 
+    def test_its_example(self) -> None:
+        done = run(str(EXAMPLES / "hugging_face_memory.py"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [ast.literal_eval(line) for line in done.stdout.splitlines() if line.startswith("{'step'")]
+        self.assertEqual([row["step"] for row in rows if "memory/step_peak_gib" in row], [2, 4, 6])
+
     def test_the_trainer_of_lightning(self) -> None:
         for allocator in ("spillway", "native"):
             with self.subTest(allocator):
                 self.passes(LIGHTNING, allocator, str(EXAMPLES))
 
-    def test_the_examples(self) -> None:
-        done = run(str(EXAMPLES / "hugging_face_memory.py"))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        rows = [ast.literal_eval(line) for line in done.stdout.splitlines() if line.startswith("{'step'")]
-        self.assertEqual([row["step"] for row in rows if "memory/step_peak_gib" in row], [2, 4, 6])
+    def test_the_example_of_lightning(self) -> None:
         done = run(str(EXAMPLES / "lightning_memory.py"))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("memory/step_peak_gib", done.stdout)
