@@ -18,6 +18,7 @@ struct MegatronRun {
   std::string gpu = {};  // a100, h100, gb200
   int64_t gpus = 8;
   std::string date = {};     // of the run, as 2026-01-31; empty: today's versions of everything
+  std::string allocator = {};  // a word of allocator.model; empty: PyTorch's, as the environment says
   std::string program = {};  // gpt, bert, t5, hybrid, vlm; empty: concluded from the arguments
 };
 

@@ -21,6 +21,7 @@
 #include "estimator/inputs/run_words.h"
 #include "estimator/inputs/serving.h"
 #include "estimator/measured.h"
+#include "estimator/reserved.h"
 
 namespace spillway::estimator {
 namespace {
@@ -372,9 +373,9 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   read_offload(values, run);
   read_transformers(values, run);
   read_adapter(values, run);
-  run.allocator = values.choice("allocator.model", "spillway", {"spillway", "pytorch"}) == "pytorch"
-                      ? AllocatorModel::kPytorch
-                      : AllocatorModel::kSpillway;
+  run.allocator = find_allocator(values.choice("allocator.model", "spillway",
+                                               {"spillway", "pytorch", "expandable"}))
+                      .value_or(AllocatorModel::kSpillway);
   run.reserve.cublas_workspace_bytes = read_size(values, "overhead.workspace", 32 * kMiB);
   // Autograd runs the backward pass in a thread of its own, which has a handle of its own (CUDABlas.cpp).
   run.reserve.cublas_workspaces = run.framework == Framework::kTransformers ? 2 : 1;

@@ -97,7 +97,7 @@ struct Value {
   std::string_view word;
   std::string_view value;
 };
-constexpr std::array<Value, 55> kValues = {{{"train.optimizer", "adamw", "adamw"},
+constexpr std::array<Value, 57> kValues = {{{"train.optimizer", "adamw", "adamw"},
                                             {"train.optimizer", "adafactor", "adafactor"},
                                             {"train.optimizer", "lion", "lion"},
                                             {"train.optimizer", "muon", "muon"},
@@ -151,7 +151,9 @@ constexpr std::array<Value, 55> kValues = {{{"train.optimizer", "adamw", "adamw"
                                             {"train.recompute", "false", "none"},
                                             {"train.recompute", "no", "none"},
                                             {"train.recompute", "off", "none"},
-                                            {"train.recompute", "0", "none"}}};
+                                            {"train.recompute", "0", "none"},
+                                            {"allocator.model", "native", "pytorch"},
+                                            {"allocator.model", "expandable_segments", "expandable"}}};
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
