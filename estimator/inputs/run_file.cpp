@@ -149,6 +149,11 @@ void read_transformers(KeyValues& values, TrainingRun& run) {
   run.code = read_code(values, "model.", run.model);
   const std::string problem = not_played(run);
   if (problem.empty()) return;
+  // Adapters are counted beside transformers' own code alone.
+  if (values.has("adapter.kind") && values.peek("adapter.kind") != "none")
+    values.complain(fmt::format("adapter.kind: '{}' is not modelled with {}; allowed: what transformers' own code "
+                                "runs on one rank, or in data parallelism",
+                                values.peek("adapter.kind"), problem));
   if (values.has("train.framework"))
     values.complain(
         fmt::format("train.framework: 'transformers' does not know {}; allowed: pytorch", problem));

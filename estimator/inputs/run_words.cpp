@@ -97,7 +97,7 @@ struct Value {
   std::string_view word;
   std::string_view value;
 };
-constexpr std::array<Value, 57> kValues = {{{"train.optimizer", "adamw", "adamw"},
+constexpr std::array<Value, 58> kValues = {{{"train.optimizer", "adamw", "adamw"},
                                             {"train.optimizer", "adafactor", "adafactor"},
                                             {"train.optimizer", "lion", "lion"},
                                             {"train.optimizer", "muon", "muon"},
@@ -116,6 +116,7 @@ constexpr std::array<Value, 57> kValues = {{{"train.optimizer", "adamw", "adamw"
                                             {"train.optimizer", "paged_adamw_32bit", "adamw"},
                                             {"train.optimizer", "adamw_8bit", "adamw8bit"},
                                             {"train.optimizer", "adamw_bnb_8bit", "adamw8bit"},
+                                            {"train.optimizer", "adamw_torch_8bit", "adamw8bit"},
                                             {"train.optimizer", "paged_adamw_8bit", "adamw8bit"},
                                             {"train.optimizer", "adam_8bit", "adamw8bit"},
                                             {"train.optimizer", "adam8bit", "adamw8bit"},

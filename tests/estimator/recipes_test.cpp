@@ -4,8 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <string_view>
 
 #include "estimator/inputs/recipes/yaml_values.h"
 #include "tests/support/training_runs.h"
@@ -35,10 +41,10 @@ std::string warnings_of(const RunKeys& keys) {
 }
 
 TEST(FlattenYaml, JoinsNamesAndLists) {
-  const auto flat = flatten_yaml("a:\n  b: 1\n  c: [x, y]\nd:\n - e: 2\n   f: null\ng: ${a.b}/end\nh: ~\n");
+  const auto flat = flatten_yaml("a:\n  b: 1\n  c: [x, y]\nd:\n - e: 2\n   f: null\ng: ${a.b}/end\nh: ~\ni: 500_000\n");
   ASSERT_TRUE(flat.ok()) << flat.status().text();
   EXPECT_EQ(flat.value(), (std::map<std::string, std::string>{
-                              {"a.b", "1"}, {"a.c", "x,y"}, {"d.0.e", "2"}, {"g", "1/end"}}));
+                              {"a.b", "1"}, {"a.c", "x,y"}, {"d.0.e", "2"}, {"g", "1/end"}, {"i", "500000"}}));
 }
 
 TEST(FlattenYaml, RefusesWhatIsNoMapping) {
@@ -203,6 +209,7 @@ TEST(Torchtune, ReadsFullFineTuning) {
   EXPECT_EQ(run.model.hidden, 4096);
   EXPECT_EQ(run.model.towers.back().sequence, 8192);
   EXPECT_EQ(run.training.optimizer, OptimizerKind::kAdam8bit);
+  EXPECT_THAT(run.notes.warnings, testing::Contains(HasSubstr("PagedAdamW8bit: its states are counted on the device")));
   EXPECT_TRUE(run.training.step_in_backward);
   EXPECT_EQ(run.training.cross_entropy, CrossEntropy::kChunked);
   EXPECT_EQ(run.training.recompute, Recompute::kFull);
@@ -212,7 +219,9 @@ TEST(Torchtune, ReadsAdapters) {
   std::string text = kTorchtune;
   text.replace(text.find("llama3_1.llama3_1_8b"), 20, "qwen2_5.lora_qwen2_5_7b_instruct\n  lora_rank: 64\n"
                                                       "  lora_attn_modules: ['q_proj', 'output_proj']");
+  text.replace(text.find("max_seq_len: 8192"), 17, "max_seq_len: null");
   const RunKeys keys = must_recipe(text, 1);
+  EXPECT_THAT(warnings_of(keys), HasSubstr("does not say how long its texts are"));
   EXPECT_EQ(keys.at("adapter.targets"), "q_proj,o_proj");
   EXPECT_EQ(keys.at("adapter.rank"), "64");
   EXPECT_EQ(must_read(keys).model.hidden, 3584);
@@ -272,6 +281,46 @@ TEST(Accelerate, SaysWhatIsSharded) {
   EXPECT_TRUE(run.training.autocast);
   EXPECT_THAT(refusal(text), HasSubstr("it names no model"));
   EXPECT_THAT(refusal("distributed_type: XLA\n"), HasSubstr("distributed_type: 'XLA' is not modelled"));
+}
+
+// Bytes changed, pieces cut out or doubled: each is answered, or refused in one line.
+TEST(Recipes, DamagedOnesAreAnsweredOrRefusedInOneLine) {
+  std::mt19937 random(7);
+  const auto below = [&](size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); };
+  constexpr std::string_view kBytes = ":-[]{}&*!|>'\"%@` \n\t019e.\xff";
+  int answered = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string text = std::array{kAxolotl, kFactory, kTorchtune}[below(3)];
+    for (size_t times = 1 + below(4); times > 0; --times) {
+      const size_t at = below(text.size()), length = std::min(below(40), text.size() - at);
+      switch (below(3)) {
+        case 0:
+          text[at] = kBytes[below(kBytes.size())];
+          break;
+        case 1:
+          text.erase(at, length);
+          break;
+        default:
+          text.insert(below(text.size()), text.substr(at, length));
+      }
+      if (text.empty()) text = "a: 1";
+    }
+    Result<RunKeys> keys = read_recipe(text, {".", 0, {}});
+    Status status = keys.ok() ? read_run(keys.value()).status() : keys.take_status();
+    if (status.ok()) ++answered;
+    EXPECT_EQ(status.text().find('\n'), std::string::npos) << text << "\n" << status.text();
+  }
+  EXPECT_GT(answered, 100);
+}
+
+TEST(FlattenYaml, AliasesOfAliasesAreRefused) {
+  std::string text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    text += fmt::format("a{}: &a{} [", i, i);
+    for (int j = 0; j < 10; ++j) text += fmt::format("{}*a{}", j == 0 ? "" : ", ", i - 1);
+    text += "]\n";
+  }
+  EXPECT_THAT(flatten_yaml(text).status().text(), HasSubstr("values; allowed: what a person writes"));
 }
 
 TEST(Recipes, WhatIsNoneIsSaid) {

@@ -64,7 +64,11 @@ void axolotl_parallel(Recipe& recipe) {
   const bool fsdp = !words.empty() || recipe.says("fsdp_version") || recipe.says_any("fsdp_config.") ||
                     recipe.says("dp_shard_size");
   if (!fsdp) return;
-  recipe.set("parallel.zero", words.find("shard_grad_op") != std::string::npos ? "2" : "3");
+  const std::string strategy =
+      recipe.text("fsdp_config.sharding_strategy", recipe.text("fsdp_config.fsdp_sharding_strategy"));
+  const bool keeps_gathered = words.find("shard_grad_op") != std::string::npos || strategy == "SHARD_GRAD_OP" ||
+                              !recipe.flag("fsdp_config.reshard_after_forward", true);
+  recipe.set("parallel.zero", keeps_gathered ? "2" : "3");
   if (recipe.flag("fsdp_config.activation_checkpointing") ||
       recipe.flag("fsdp_config.fsdp_activation_checkpointing"))
     recipe.set("train.recompute", "full");
@@ -72,6 +76,7 @@ void axolotl_parallel(Recipe& recipe) {
     recipe.set("offload.optimizer", "host");
     recipe.set("offload.parameters", "host");
   }
+  recipe.ignore({"fsdp_config.*"});
 }
 
 void axolotl_loss_and_kernels(Recipe& recipe) {
@@ -94,6 +99,7 @@ void read_axolotl(Recipe& recipe) {
   recipe.refuse_said("unfrozen_parameters*", "a part of the model is trained");
   recipe.refuse_said("unfrozen_parameters", "a part of the model is trained");
   recipe.refuse_said("lisa_n_layers", "layers are trained in turns");
+  if (recipe.says_any("qat.")) recipe.refuse("qat", "not modelled: weights are quantised while they are trained");
   recipe.set_model(recipe.text("base_model"));
   recipe.ignore({"base_model*"});
   recipe.copy("sequence_len", "train.sequence");

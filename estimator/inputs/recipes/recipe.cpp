@@ -57,6 +57,14 @@ void Recipe::optimizer(const std::string& from) {
   if (std::find(kKnown.begin(), kKnown.end(), kind) == kKnown.end())
     return refuse(from, fmt::format("'{}' is not modelled; allowed: {}", written, fmt::join(kKnown, ", ")));
   out_["train.optimizer"] = kind;
+  warn_if_paged(written);
+}
+
+void Recipe::warn_if_paged(const std::string& optimizer) {
+  if (lower_case(optimizer).find("paged") != std::string::npos)
+    warnings_.push_back(fmt::format("{}: its states are counted on the device, which they leave for the host when "
+                                    "memory is short",
+                                    optimizer));
 }
 
 void Recipe::attention(const std::string& from) {
@@ -106,18 +114,48 @@ void Recipe::refuse_flag(const std::string& key, std::string_view why) {
   if (flag(key)) refuse(key, fmt::format("not modelled: {}", why));
 }
 
+// Adapters are counted beside transformers' own code, which has none of these.
+void Recipe::drop_beside_adapter() {
+  if (out_.count("adapter.kind") == 0) return;
+  std::vector<std::string> dropped;
+  for (const char* key : {"train.loss", "offload.optimizer", "offload.parameters", "offload.activations"}) {
+    const auto found = out_.find(key);
+    if (found == out_.end()) continue;
+    dropped.push_back(fmt::format("{} = {}", key, found->second));
+    out_.erase(found);
+  }
+  if (!dropped.empty())
+    warnings_.push_back(
+        fmt::format("not counted beside an adapter, which needs less with it: {}", fmt::join(dropped, ", ")));
+}
+
+// By its section where several keys of one are not read.
+void Recipe::name_unread() {
+  constexpr int kSeveral = 3;
+  std::vector<std::string> unread;
+  std::map<std::string, int> sections;
+  for (const std::string& key : values_.unread()) {
+    const std::string value = lower_case(values_.peek(key));
+    if (value == "false" || value == "none" || value == "null" || value == "0") continue;
+    unread.push_back(key);
+    ++sections[key.substr(0, key.rfind('.') + 1)];
+  }
+  std::vector<std::string> named;
+  for (const std::string& key : unread) {
+    const std::string section = key.substr(0, key.rfind('.') + 1);
+    const std::string name = section.empty() || sections[section] < kSeveral ? key : section + "*";
+    if (named.empty() || named.back() != name) named.push_back(name);
+  }
+  if (!named.empty())
+    warnings_.push_back(
+        fmt::format("not read, so that what they change is not in the figures: {}", fmt::join(named, ", ")));
+}
+
 Result<RunKeys> Recipe::finish() {
   if (!refused_.ok()) return refused_;
   if (!values_.status().ok()) return values_.status();
-  std::vector<std::string> unread;
-  for (const std::string& key : values_.unread()) {
-    const std::string value = lower_case(values_.peek(key));
-    const bool says_no = value == "false" || value == "none" || value == "null" || value == "0";
-    if (!says_no) unread.push_back(key);
-  }
-  if (!unread.empty())
-    warnings_.push_back(
-        fmt::format("not read, so that what they change is not in the figures: {}", fmt::join(unread, ", ")));
+  drop_beside_adapter();
+  name_unread();
   add_warnings(warnings_, out_);
   return std::move(out_);
 }

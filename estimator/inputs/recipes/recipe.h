@@ -32,6 +32,7 @@ class Recipe {
   void copy(const std::string& from, const std::string& to);
   // Names that the run file's words know, such as adamw_torch_fused; others are refused.
   void optimizer(const std::string& from);
+  void warn_if_paged(const std::string& optimizer);
   void attention(const std::string& from);
   // The kind unless the recipe says DoRA or rsLoRA by these keys; `rank`: where the recipe says none.
   void lora(const std::string& kind, const std::string& rank_key, const char* rank, const std::string& dora_key,
@@ -59,6 +60,9 @@ class Recipe {
   Result<RunKeys> finish();
 
  private:
+  void drop_beside_adapter();
+  void name_unread();
+
   std::map<std::string, std::string> flat_;
   KeyValues values_;
   RunKeys out_ = {};

@@ -111,7 +111,10 @@ void set_gpus(const RecipeFiles& files, RunKeys& out) {
     if (const auto found = out.find(key); found != out.end())
       product *= std::clamp<int64_t>(std::strtoll(found->second.c_str(), nullptr, 10), 1, 1 << 20);
   }
-  out["parallel.gpus"] = std::to_string(std::min<int64_t>(product, 1 << 20));
+  if (const auto expert = out.find("parallel.expert"); expert != out.end())
+    product = std::max<int64_t>(product, std::strtoll(expert->second.c_str(), nullptr, 10));
+  product = std::min<int64_t>(product, 1 << 20);
+  out["parallel.gpus"] = std::to_string(product);
   add_warnings({fmt::format("the recipe does not say how many GPUs there are: {} counted; --gpus says another",
                             product)},
                out);
@@ -124,6 +127,12 @@ std::string why_unknown(const FlatRecipe& flat) {
                          "generates text in between",
                          key);
   }
+  if (flat.count("train.train_iters") != 0 || flat.count("checkpoint.pretrained_checkpoint") != 0)
+    return "Megatron-Bridge's changes to a recipe in Python: they hold no model; allowed: Megatron-LM's arguments";
+  if (flat.count("defaults") != 0)
+    return fmt::format("defaults: '{}': a recipe that builds on another file is not read; allowed: one that is "
+                       "written out",
+                       flat.at("defaults"));
   return "no recipe that is known; allowed: Megatron-LM's MODEL_ARGS, Axolotl's (base_model), LLaMA-Factory's "
          "(finetuning_type), torchtune's (model._component_), NeMo Automodel's (model._target_), "
          "TrainingArguments (per_device_train_batch_size), accelerate's (distributed_type)";
@@ -152,6 +161,10 @@ Result<RunKeys> read_recipe(const std::string& text, const RecipeFiles& files) {
   RunKeys& out = keys.value();
   if (Status status = add_deepspeed(recipe, files, out); !status.ok()) return status;
   set_gpus(files, out);
+  if (out.count("train.sequence") == 0)
+    add_warnings({"the recipe does not say how long its texts are: the model's length is counted, at most 4096 tokens; "
+                  "--set sequence=N says another"},
+                 out);
   out.insert(model->begin(), model->end());
   out["model.is_config_json"] = "true";
   return keys;

@@ -62,6 +62,9 @@ void torchtune_adapter(Recipe& recipe, bool quantised) {
   std::string targets = recipe.text("model.lora_attn_modules", "q_proj,v_proj");
   if (const size_t at = targets.find("output_proj"); at != std::string::npos) targets.replace(at, 11, "o_proj");
   if (recipe.flag("model.apply_lora_to_mlp")) targets += ",gate_proj,up_proj,down_proj";
+  // transformers joins them in Phi 3 and 4.
+  if (recipe.model().rfind("phi-", 0) == 0)
+    targets = recipe.flag("model.apply_lora_to_mlp") ? "qkv_proj,o_proj,gate_up_proj,down_proj" : "qkv_proj,o_proj";
   recipe.set("adapter.targets", targets);
   if (recipe.flag("model.apply_lora_to_output"))
     recipe.warn("model.apply_lora_to_output: the output's adapter is not counted");
@@ -111,6 +114,7 @@ void torchtune_optimizer(Recipe& recipe) {
                                                               "Adafactor, Muon",
                                                               component));
   recipe.set("train.optimizer", std::string(found->kind));
+  recipe.warn_if_paged(name);
   const bool torch = component.rfind("torch.", 0) == 0;
   if (recipe.flag("optimizer_in_bwd") && !recipe.has_set("adapter.kind")) {
     recipe.set("train.optimizer_step", "in-backward");

@@ -4,11 +4,24 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+#include <cctype>
+
 namespace spillway::estimator {
 namespace {
 
 constexpr int kDeepest = 24;
+constexpr int kMostNodes = 100000;  // aliases of aliases make more of a short text
 constexpr size_t kMostText = 1 << 20;  // past this no person has written it
+
+// YAML's whole numbers may have their digits grouped: 500_000.
+std::string scalar_text(const YAML::Node& node) {
+  std::string text = node.as<std::string>();
+  const bool grouped = text.find('_') != std::string::npos && std::isdigit(static_cast<unsigned char>(text[0])) != 0 &&
+                       text.find_first_not_of("0123456789_") == std::string::npos;
+  if (grouped) text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
+  return text;
+}
 
 class YamlFlattener {
  public:
@@ -31,13 +44,16 @@ class YamlFlattener {
 
  private:
   Status value(const YAML::Node& node, const std::string& key, int depth) {
+    if (++nodes_ > kMostNodes)
+      return Status::invalid_argument(fmt::format("more than {} values; allowed: what a person writes", kMostNodes));
     if (node.IsMap()) return map(node, key + ".", depth + 1);
     if (node.IsSequence()) return sequence(node, key, depth);
-    if (node.IsScalar() && !node.as<std::string>().empty()) out_[key] = node.as<std::string>();
+    if (node.IsScalar() && !node.as<std::string>().empty()) out_[key] = scalar_text(node);
     return {};
   }
 
   Status sequence(const YAML::Node& node, const std::string& key, int depth) {
+    if (depth > kDeepest) return map({}, key, depth);
     std::string joined;
     size_t number = 0;
     for (const YAML::Node& each : node) {
@@ -63,6 +79,7 @@ class YamlFlattener {
   }
 
   std::map<std::string, std::string> out_;
+  int nodes_ = 0;
 };
 
 }  // namespace
