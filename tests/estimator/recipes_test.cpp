@@ -325,7 +325,35 @@ TEST(FlattenYaml, AliasesOfAliasesAreRefused) {
 
 TEST(Recipes, WhatIsNoneIsSaid) {
   EXPECT_THAT(refusal("a: 1\n"), HasSubstr("no recipe that is known; allowed:"));
-  EXPECT_THAT(refusal("policy:\n  model_name: x\n"), HasSubstr("reinforcement learning"));
+}
+
+TEST(NemoRl, FineTuningIsReadOverTheFileItBuildsOn) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "nemo";
+  std::filesystem::create_directories(folder / "recipes");
+  std::ofstream(folder / "sft.yaml")
+      << "sft:\n  seed: 1\npolicy:\n  model_name: llama-3.2-1b\n  train_micro_batch_size: 1\n"
+         "  max_total_sequence_length: 1024\n  precision: bfloat16\n  dtensor_cfg:\n    enabled: true\n"
+         "    tensor_parallel_size: 1\n    lora_cfg:\n      enabled: false\n  optimizer:\n    name: torch.optim.AdamW\n";
+  const auto read = [&](const std::string& text) {
+    return read_recipe("defaults: ../sft.yaml\n" + text, {(folder / "recipes").string(), 0, {}});
+  };
+  const Result<RunKeys> keys =
+      read("policy:\n  train_micro_batch_size: 4\ncluster:\n  gpus_per_node: 8\n  num_nodes: 2\n");
+  ASSERT_TRUE(keys.ok()) << keys.status().text();
+  TrainingRun run = must_read(keys.value());
+  EXPECT_EQ(run.training.micro_batch, 4);
+  EXPECT_EQ(run.model.towers.back().sequence, 1024);
+  EXPECT_EQ(run.parallel.world, 16);
+  EXPECT_EQ(run.parallel.sharding, DataSharding::kParameters);
+  const Result<RunKeys> megatron =
+      read("policy:\n  megatron_cfg:\n    enabled: true\n    tensor_model_parallel_size: 2\n");
+  ASSERT_TRUE(megatron.ok()) << megatron.status().text();
+  run = must_read(megatron.value());
+  EXPECT_EQ(run.framework, Framework::kMegatron);
+  EXPECT_EQ(run.parallel.tensor, 2);
+  EXPECT_THAT(refusal("policy:\n  model_name: llama-3.2-1b\ngrpo:\n  num_prompts_per_step: 1\n"),
+              HasSubstr("reinforcement learning"));
+  EXPECT_THAT(refusal("defaults: nowhere.yaml\n"), HasSubstr("nowhere.yaml: cannot be read"));
 }
 
 TEST(Diffusers, PipelinesAreRefusedByTheirParts) {

@@ -80,6 +80,7 @@ void read_llama_factory(Recipe& recipe);
 void read_llama_factory_v1(Recipe& recipe);
 void read_torchtune(Recipe& recipe);
 void read_automodel(Recipe& recipe);
+void read_nemo_rl(Recipe& recipe);
 void read_trainer(Recipe& recipe);
 void read_accelerate(Recipe& recipe);
 

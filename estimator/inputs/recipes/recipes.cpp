@@ -24,10 +24,11 @@ struct RecipeKind {
   void (*read)(Recipe&);
 };
 
-const std::array<RecipeKind, 10>& kinds() {
-  static const std::array<RecipeKind, 10> kKinds = {{{{"model._component_"}, read_torchtune},
+const std::array<RecipeKind, 11>& kinds() {
+  static const std::array<RecipeKind, 11> kKinds = {{{{"model._component_"}, read_torchtune},
                                                {{"model._target_", "step_scheduler.local_batch_size"},
                                                 read_automodel},
+                                               {{"policy.model_name"}, read_nemo_rl},
                                                {{"distributed_type"}, read_accelerate},
                                                {{"base_model"}, read_axolotl},
                                                {{"finetuning_type"}, read_llama_factory},
@@ -120,21 +121,31 @@ void set_gpus(const RecipeFiles& files, RunKeys& out) {
                out);
 }
 
-std::string why_unknown(const FlatRecipe& flat) {
-  for (const char* key : {"policy.model_name", "grpo.num_prompts_per_step"}) {
-    if (flat.count(key) != 0)
-      return fmt::format("{}: a recipe of reinforcement learning is not modelled: it holds a reference model, and "
-                         "generates text in between",
-                         key);
+// A recipe that builds on another one (OmegaConf's defaults): its own keys go over those of the file it names.
+Status add_defaults(const std::string& folder, FlatRecipe& flat) {
+  constexpr int kMostFiles = 16;
+  std::filesystem::path at = folder;
+  for (int files = 0; flat.count("defaults") != 0; ++files) {
+    const std::string named = flat.at("defaults");
+    flat.erase("defaults");
+    if (files == kMostFiles)
+      return Status::invalid_argument(fmt::format("defaults: more than {} files on each other", kMostFiles));
+    const std::filesystem::path path = at / named;
+    Result<std::string> text = recipe_text(path.string());
+    if (!text.ok()) return {text.status().code(), fmt::format("defaults: {}", text.status().text())};
+    Result<FlatRecipe> below = flatten_yaml(text.value());
+    if (!below.ok()) return {below.status().code(), fmt::format("{}: {}", path.string(), below.status().text())};
+    flat.insert(below->begin(), below->end());
+    at = path.parent_path();
   }
+  return {};
+}
+
+std::string why_unknown(const FlatRecipe& flat) {
   if (flat.count("train.train_iters") != 0 || flat.count("checkpoint.pretrained_checkpoint") != 0)
     return "Megatron-Bridge's changes to a recipe in Python: they hold no model; allowed: Megatron-LM's arguments";
-  if (flat.count("defaults") != 0)
-    return fmt::format("defaults: '{}': a recipe that builds on another file is not read; allowed: one that is "
-                       "written out",
-                       flat.at("defaults"));
   return "no recipe that is known; allowed: Megatron-LM's MODEL_ARGS, Axolotl's (base_model), LLaMA-Factory's "
-         "(finetuning_type), torchtune's (model._component_), NeMo Automodel's (model._target_), "
+         "(finetuning_type), torchtune's (model._component_), NeMo Automodel's (model._target_), NeMo RL's (policy.model_name), "
          "TrainingArguments (per_device_train_batch_size), accelerate's (distributed_type)";
 }
 
@@ -150,6 +161,7 @@ bool is_trainer_json(const std::string& text) {
 Result<RunKeys> read_recipe(const std::string& text, const RecipeFiles& files) {
   Result<FlatRecipe> flat = flatten_yaml(text);
   if (!flat.ok()) return flat.take_status();
+  if (Status status = add_defaults(files.folder, flat.value()); !status.ok()) return status;
   const RecipeKind* const kind = kind_of(flat.value());
   if (kind == nullptr) return Status::unsupported(why_unknown(flat.value()));
   Recipe recipe(std::move(flat.value()));
