@@ -251,6 +251,7 @@ struct TrainingRun {
   SizeKeys keys;
   bool last_rank_only = false;  // Megatron logs the last rank's memory and no other
   Notes notes;
+  std::string trainer = {};  // whose recipe it was read from, as --for names it; empty: nobody's
 };
 
 // The tensor-parallel share of the vocabulary, padded.

@@ -5,9 +5,10 @@
     bench/estimator/reserved.py shares
 
 The first replays recorded training steps through each allocator (simulated) and adds what was measured on an H100
-(bench/pytorch/*_h100.jsonl); `reserved_programs.py` says how traces of transformers' models are recorded. A trace whose
-name KINDS does not have is refused. Of PyTorch's allocators it is what they reserve without a limit; of Spillway the least
-with which it never waits, on the H100 what it reserved. The second prints the least, the median and the most of each kind.
+(bench/pytorch/*_h100.jsonl); `reserved_programs.py` says how traces of transformers' models are recorded. A trace
+whose name KINDS does not have is refused. Of PyTorch's allocators it is what they reserve without a limit; of Spillway
+the least with which it never waits, on the H100 what it reserved. The second prints the least, the median and the most
+of each kind.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "reserved.jsonl"
 COMMAND = HERE.parents[1] / "build/release/bin/spillway"
-ALLOCATORS = {"pytorch": "native", "expandable": "expandable", "spillway": "spillway"}  # the estimator's words: replay's
+# The estimator's words, and replay's.
+ALLOCATORS = {"pytorch": "native", "expandable": "expandable", "spillway": "spillway"}
 KINDS = {
     **{"lm_2p7b_ctx128_train_step": "plain", "lm_2p7b_ctx512_train_step": "plain", "tinyllama_qlora_finetune": "plain"},
     **{"llama_1b_fixed": "plain", "llama-fixed": "plain", "llama-varied": "plain", "llama-3b-fixed": "plain"},

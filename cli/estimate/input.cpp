@@ -195,14 +195,15 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
   if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
   const std::string folder = path.parent_path().string();
-  Result<RunKeys> keys = recipe ? recipe_keys(text, folder, choices)
-                                : keys_of(text, ending == ".toml", folder, choices);
+  Result<RunKeys> keys =
+      recipe ? recipe_keys(text, folder, choices) : keys_of(text, ending == ".toml", folder, choices);
   if (!keys.ok()) return keys.take_status();
   return with_choices(std::move(keys.value()), choices);
 }
 
 Result<Given> known_given(const estimator::KnownModel& known, const InputChoices& choices) {
-  if (!choices.model.empty()) return Status::invalid_argument("--model goes with a DeepSpeed file or a trainer's recipe");
+  if (!choices.model.empty())
+    return Status::invalid_argument("--model goes with a DeepSpeed file or a trainer's recipe");
   if (!choices.gpu_kind.empty())
     return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
   return with_choices(estimator::known_model_keys(known), choices);

@@ -43,9 +43,9 @@ Result<std::string> read_text_file(const std::string& path);
 class RunSource {
  public:
   // A name of known_models() where there is no such file. Kinds: .toml is a run file or torchtitan's; .yaml
-  // and .yml Megatron-LM's or another trainer's recipe; .json TrainingArguments or DeepSpeed's where it has their
-  // keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors name the
-  // file.
+  // and .yml Megatron-LM's or another trainer's recipe; .json TrainingArguments or DeepSpeed's where it has
+  // their keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors
+  // name the file.
   static Result<RunSource> open(const InputChoices& choices);
 
   // Later changes of one key win. Errors name the file.

@@ -284,13 +284,14 @@ void add_xmem(Figures& out) {
                  "of 12 bytes; not explained"});
 }
 
-// --- PEFT's method comparison, MetaMathQA: Llama-3.2-3B in bf16 on one GPU, batches of 4 texts of at most 768
-// tokens, AdamW; the most that PyTorch's allocator had reserved after any of 5000 steps; run.py empties it every ten.
-// Files method_comparison/MetaMathQA/results/*.json of the repository, July 2026, PyTorch 2.13.
+// --- PEFT's method comparison, MetaMathQA: Llama-3.2-3B in bf16 on one GPU, batches of 4 texts of at most
+// 768 tokens, AdamW; the most that PyTorch's allocator had reserved after any of 5000 steps; run.py empties
+// it every ten. Files method_comparison/MetaMathQA/results/*.json of the repository, July 2026, PyTorch 2.13.
 
 void add_peft(Figures& out) {
   constexpr const char* kSource = "I. PEFT, method_comparison/MetaMathQA, reserved";
-  constexpr const char* kWhy = "its cache is emptied every ten steps, so that less stays reserved than in most runs";
+  constexpr const char* kWhy =
+      "its cache is emptied every ten steps, so that less stays reserved than in most runs";
   const RunKeys keys = with(llama32_3b(), {{"model.is_config_json", "true"},
                                            {"allocator.model", "pytorch"},
                                            {"train.precision", "bf16"},
@@ -304,7 +305,8 @@ void add_peft(Figures& out) {
   add("LoRA, rank 64", {{"adapter.kind", "lora"}, {"adapter.rank", "64"}}, 21.00);
   add("rsLoRA, rank 64", {{"adapter.kind", "rslora"}, {"adapter.rank", "64"}}, 21.01);
   add("LoRA, rank 10, of the feed-forward's matrices",
-      {{"adapter.kind", "lora"}, {"adapter.rank", "10"}, {"adapter.targets", "gate_proj,up_proj,down_proj"}}, 23.00);
+      {{"adapter.kind", "lora"}, {"adapter.rank", "10"}, {"adapter.targets", "gate_proj,up_proj,down_proj"}},
+      23.00);
   add("DoRA, rank 32", {{"adapter.kind", "dora"}, {"adapter.rank", "32"}}, 22.85);
 }
 

@@ -41,10 +41,12 @@ std::string warnings_of(const RunKeys& keys) {
 }
 
 TEST(FlattenYaml, JoinsNamesAndLists) {
-  const auto flat = flatten_yaml("a:\n  b: 1\n  c: [x, y]\nd:\n - e: 2\n   f: null\ng: ${a.b}/end\nh: ~\ni: 500_000\n");
+  const auto flat =
+      flatten_yaml("a:\n  b: 1\n  c: [x, y]\nd:\n - e: 2\n   f: null\ng: ${a.b}/end\nh: ~\ni: 500_000\n");
   ASSERT_TRUE(flat.ok()) << flat.status().text();
-  EXPECT_EQ(flat.value(), (std::map<std::string, std::string>{
-                              {"a.b", "1"}, {"a.c", "x,y"}, {"d.0.e", "2"}, {"g", "1/end"}, {"i", "500000"}}));
+  EXPECT_EQ(flat.value(),
+            (std::map<std::string, std::string>{
+                {"a.b", "1"}, {"a.c", "x,y"}, {"d.0.e", "2"}, {"g", "1/end"}, {"i", "500000"}}));
 }
 
 TEST(FlattenYaml, RefusesWhatIsNoMapping) {
@@ -103,7 +105,8 @@ TEST(Axolotl, NamesWhatItDoesNotKnow) {
   EXPECT_THAT(refusal("base_model: llama-3.1-8b\noptimizer: adamw_torch_4bit\n"),
               HasSubstr("optimizer: 'adamw_torch_4bit' is not modelled"));
   EXPECT_THAT(refusal("base_model: nobody/has-this-8b\n"), HasSubstr("'nobody/has-this-8b' is not known"));
-  EXPECT_THAT(refusal("base_model: llama-3.1-8b\nadapter: llama-adapter\n"), HasSubstr("allowed: lora, qlora"));
+  EXPECT_THAT(refusal("base_model: llama-3.1-8b\nadapter: llama-adapter\n"),
+              HasSubstr("allowed: lora, qlora"));
 }
 
 TEST(Axolotl, ShardsAndOffloads) {
@@ -135,7 +138,8 @@ TEST(LlamaFactory, TrainsFp32WeightsUnlessItIsPure) {
   TrainingRun run = must_read(must_recipe(std::string(kFactory) + "bf16: true\n"));
   EXPECT_TRUE(run.training.autocast);
   EXPECT_EQ(run.training.recompute, Recompute::kFull);
-  run = must_read(must_recipe(std::string(kFactory) + "pure_bf16: true\ndisable_gradient_checkpointing: true\n"));
+  run = must_read(
+      must_recipe(std::string(kFactory) + "pure_bf16: true\ndisable_gradient_checkpointing: true\n"));
   EXPECT_FALSE(run.training.autocast);
   EXPECT_EQ(run.training.precision, Precision::kBf16);
   EXPECT_EQ(run.training.recompute, Recompute::kNone);
@@ -145,7 +149,8 @@ TEST(LlamaFactory, ReadsDeepspeedsFileAboveTheRecipe) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "factory";
   std::filesystem::create_directories(folder / "recipes/deep");
   std::ofstream(folder / "zero3.json") << R"({"train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}})";
+    "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 3}})";
   const Result<RunKeys> keys = read_recipe(std::string(kFactory) + "bf16: true\ndeepspeed: zero3.json\n",
                                            {(folder / "recipes/deep").string(), 4, {}});
   ASSERT_TRUE(keys.ok()) << keys.status().text();
@@ -164,9 +169,8 @@ TEST(LlamaFactory, RefusesOtherTasks) {
               HasSubstr("stage: 'dpo'"));
   EXPECT_THAT(refusal("model_name_or_path: qwen3-4b\ntemplate: qwen3\n"), HasSubstr("do_train"));
   EXPECT_THAT(refusal(std::string(kFactory) + "use_galore: true\n"), HasSubstr("use_galore: not modelled"));
-  EXPECT_THAT(
-      refusal("model_name_or_path: qwen3-4b\nfinetuning_type: oft\ndo_train: true\n"),
-      HasSubstr("finetuning_type: 'oft' is not modelled; allowed: full, lora"));
+  EXPECT_THAT(refusal("model_name_or_path: qwen3-4b\nfinetuning_type: oft\ndo_train: true\n"),
+              HasSubstr("finetuning_type: 'oft' is not modelled; allowed: full, lora"));
 }
 
 TEST(LlamaFactory, SecondFormHasItsOwnSections) {
@@ -209,7 +213,8 @@ TEST(Torchtune, ReadsFullFineTuning) {
   EXPECT_EQ(run.model.hidden, 4096);
   EXPECT_EQ(run.model.towers.back().sequence, 8192);
   EXPECT_EQ(run.training.optimizer, OptimizerKind::kAdam8bit);
-  EXPECT_THAT(run.notes.warnings, testing::Contains(HasSubstr("PagedAdamW8bit: its states are counted on the device")));
+  EXPECT_THAT(run.notes.warnings,
+              testing::Contains(HasSubstr("PagedAdamW8bit: its states are counted on the device")));
   EXPECT_TRUE(run.training.step_in_backward);
   EXPECT_EQ(run.training.cross_entropy, CrossEntropy::kChunked);
   EXPECT_EQ(run.training.recompute, Recompute::kFull);
@@ -217,8 +222,9 @@ TEST(Torchtune, ReadsFullFineTuning) {
 
 TEST(Torchtune, ReadsAdapters) {
   std::string text = kTorchtune;
-  text.replace(text.find("llama3_1.llama3_1_8b"), 20, "qwen2_5.lora_qwen2_5_7b_instruct\n  lora_rank: 64\n"
-                                                      "  lora_attn_modules: ['q_proj', 'output_proj']");
+  text.replace(text.find("llama3_1.llama3_1_8b"), 20,
+               "qwen2_5.lora_qwen2_5_7b_instruct\n  lora_rank: 64\n"
+               "  lora_attn_modules: ['q_proj', 'output_proj']");
   text.replace(text.find("max_seq_len: 8192"), 17, "max_seq_len: null");
   const RunKeys keys = must_recipe(text, 1);
   EXPECT_THAT(warnings_of(keys), HasSubstr("does not say how long its texts are"));
@@ -333,7 +339,8 @@ TEST(NemoRl, FineTuningIsReadOverTheFileItBuildsOn) {
   std::ofstream(folder / "sft.yaml")
       << "sft:\n  seed: 1\npolicy:\n  model_name: llama-3.2-1b\n  train_micro_batch_size: 1\n"
          "  max_total_sequence_length: 1024\n  precision: bfloat16\n  dtensor_cfg:\n    enabled: true\n"
-         "    tensor_parallel_size: 1\n    lora_cfg:\n      enabled: false\n  optimizer:\n    name: torch.optim.AdamW\n";
+         "    tensor_parallel_size: 1\n    lora_cfg:\n      enabled: false\n  optimizer:\n    name: "
+         "torch.optim.AdamW\n";
   const auto read = [&](const std::string& text) {
     return read_recipe("defaults: ../sft.yaml\n" + text, {(folder / "recipes").string(), 0, {}});
   };

@@ -83,8 +83,8 @@ TEST(Reserved, TheKindFollowsFromTheRun) {
 
 TEST(Reserved, NeededIsWhatTheAllocatorReservesAndWhatLiesOutside) {
   for (const AllocatorModel allocator : kAllocators) {
-    const TrainingRun run =
-        must_read(with(llama32_3b(), {{"allocator.model", allocator_name(allocator)}, {"overhead.context", "1GiB"}}));
+    const TrainingRun run = must_read(
+        with(llama32_3b(), {{"allocator.model", allocator_name(allocator)}, {"overhead.context", "1GiB"}}));
     ASSERT_EQ(run.allocator, allocator);
     const Estimate answer = must_estimate(run);
     const ReservedBytes reserved = reserved_bytes(run, answer.peak().peak_bytes);
@@ -101,7 +101,8 @@ TEST(Reserved, BucketsStay) {
     return must_estimate(must_read(with(llama32_3b(), {{"allocator.model", allocator}}))).peak().peak_bytes;
   };
   EXPECT_EQ(peak("spillway"), peak("expandable"));
-  EXPECT_EQ(must_read(with(llama32_3b(), {{"allocator.model", "native"}})).allocator, AllocatorModel::kPytorch);
+  EXPECT_EQ(must_read(with(llama32_3b(), {{"allocator.model", "native"}})).allocator,
+            AllocatorModel::kPytorch);
 }
 
 }  // namespace

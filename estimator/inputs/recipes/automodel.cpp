@@ -1,5 +1,5 @@
-// NeMo Automodel's recipes. Source of what their keys mean: NVIDIA-NeMo/Automodel, nemo_automodel/recipes/llm,
-// components/distributed, components/_peft, components/loss.
+// NeMo Automodel's recipes. Source of what their keys mean: NVIDIA-NeMo/Automodel,
+// nemo_automodel/recipes/llm, components/distributed, components/_peft, components/loss.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -16,8 +16,8 @@ void automodel_model(Recipe& recipe) {
                   fmt::format("'{}' is not modelled; allowed: NeMoAutoModelForCausalLM.from_pretrained, "
                               "from_config",
                               target));
-  for (const char* key : {"model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path",
-                          "model.config"})
+  for (const char* key :
+       {"model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config"})
     if (recipe.model().empty() && recipe.says(key)) recipe.set_model(recipe.text(key));
   const std::string dtype = recipe.text("model.torch_dtype", recipe.text("model.config.torch_dtype", "auto"));
   const bool fp32 = dtype.find("32") != std::string::npos;
@@ -77,7 +77,8 @@ void automodel_training(Recipe& recipe) {
   if (optimizer == "SGD") {
     recipe.set("train.optimizer", "sgd");
   } else if (optimizer != "Adam" && optimizer != "AdamW") {
-    recipe.refuse("optimizer._target_", fmt::format("'{}' is not modelled; allowed: Adam, AdamW, SGD", optimizer));
+    recipe.refuse("optimizer._target_",
+                  fmt::format("'{}' is not modelled; allowed: Adam, AdamW, SGD", optimizer));
   }
   if (!recipe.flag("optimizer.fused")) recipe.set("train.optimizer_step", "foreach");
   if (recipe.text("optimizer.foreach") == "false" && !recipe.flag("optimizer.fused"))
@@ -92,7 +93,8 @@ void automodel_training(Recipe& recipe) {
 }  // namespace
 
 void read_automodel(Recipe& recipe) {
-  for (const char* start : {"teacher_model.", "flow_matching.", "dllm.", "vae.", "dflash.", "freeze_config."}) {
+  for (const char* start :
+       {"teacher_model.", "flow_matching.", "dllm.", "vae.", "dflash.", "freeze_config."}) {
     if (recipe.says_any(start))
       recipe.refuse(start, "not modelled: it holds a second model, or trains another task or a part");
   }
@@ -102,10 +104,11 @@ void read_automodel(Recipe& recipe) {
   automodel_adapter(recipe);
   automodel_parallel(recipe);
   automodel_training(recipe);
-  recipe.ignore({"recipe", "step_scheduler.*", "dist_env.*", "rng.*", "dataset.*", "dataloader.*", "validation_*",
-                 "packed_sequence.*", "optimizer.*", "lr_scheduler.*", "checkpoint.*", "wandb.*", "mlflow.*", "ci.*",
-                 "seed", "loss_fn.*", "clip_grad_norm.*", "tokenizer.*", "benchmark.*", "nvtx", "skypilot.*",
-                 "quantization.*", "performance.*", "moe_metrics.*", "fp8.*"});
+  recipe.ignore({"recipe",       "step_scheduler.*", "dist_env.*",        "rng.*",         "dataset.*",
+                 "dataloader.*", "validation_*",     "packed_sequence.*", "optimizer.*",   "lr_scheduler.*",
+                 "checkpoint.*", "wandb.*",          "mlflow.*",          "ci.*",          "seed",
+                 "loss_fn.*",    "clip_grad_norm.*", "tokenizer.*",       "benchmark.*",   "nvtx",
+                 "skypilot.*",   "quantization.*",   "performance.*",     "moe_metrics.*", "fp8.*"});
 }
 
 }  // namespace spillway::estimator

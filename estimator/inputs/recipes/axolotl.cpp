@@ -1,5 +1,5 @@
-// Axolotl's recipes. Source of what its keys mean: axolotl, utils/schemas/config.py, utils/config/__init__.py,
-// loaders/model.py.
+// Axolotl's recipes. Source of what its keys mean: axolotl, utils/schemas/config.py,
+// utils/config/__init__.py, loaders/model.py.
 #include <fmt/format.h>
 
 #include "estimator/inputs/recipes/recipe.h"
@@ -8,23 +8,97 @@ namespace spillway::estimator {
 namespace {
 
 void axolotl_ignore_rest(Recipe& recipe) {
-  recipe.ignore(
-      {"output_dir", "datasets*", "dataset*", "test_datasets*", "pretraining_dataset*", "val_set_size", "tf32",
-       "wandb*", "use_wandb", "mlflow*", "comet*", "swanlab*", "use_swanlab", "trackio*", "use_tensorboard",
-       "otel*", "use_otel_metrics", "hub_*", "hf_use_auth_token", "push_dataset_to_hub", "save*", "eval_steps",
-       "eval_strategy", "evaluation_strategy", "evals_per_epoch", "eval_table_size", "eval_max_new_tokens",
-       "do_causal_lm_eval", "eval_causal_lm_metrics*", "logging*", "learning_rate", "lr_*", "cosine*",
-       "eta_min", "warmup*", "weight_decay", "num_epochs", "max_steps", "adam_*", "max_grad_norm", "seed",
-       "group_by_length", "loss_watchdog*", "resume_from_checkpoint", "auto_resume_from_checkpoints",
-       "local_rank", "special_tokens*", "tokens*", "tokenizer*", "processor*", "chat_template*", "eot_tokens*",
-       "train_on_inputs", "strict", "debug", "early_stopping_patience", "sample_packing*",
-       "eval_sample_packing", "eval_batch_size", "pad_to_sequence_len", "skip_prepare_dataset",
-       "remove_unused_columns", "shuffle_merged_datasets", "min_sample_len", "trust_remote_code", "model_type",
-       "is_*_derived_model", "revision_of_model", "lora_alpha", "lora_model_dir", "lora_fan_in_fan_out",
-       "gradient_checkpointing_kwargs*", "low_cpu_mem_usage", "torchdistx_path", "device_map", "use_ray",
-       "ray_num_workers", "gptq_groupsize", "gptq_model_v1", "gptq_disable_exllama", "flash_optimum",
-       "model_config*", "fsdp_version", "ddp_find_unused_parameters", "jagged_restart*", "total_num_tokens",
-       "timeout*", "lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "experimental_skip_move_to_device"});
+  recipe.ignore({"output_dir",
+                 "datasets*",
+                 "dataset*",
+                 "test_datasets*",
+                 "pretraining_dataset*",
+                 "val_set_size",
+                 "tf32",
+                 "wandb*",
+                 "use_wandb",
+                 "mlflow*",
+                 "comet*",
+                 "swanlab*",
+                 "use_swanlab",
+                 "trackio*",
+                 "use_tensorboard",
+                 "otel*",
+                 "use_otel_metrics",
+                 "hub_*",
+                 "hf_use_auth_token",
+                 "push_dataset_to_hub",
+                 "save*",
+                 "eval_steps",
+                 "eval_strategy",
+                 "evaluation_strategy",
+                 "evals_per_epoch",
+                 "eval_table_size",
+                 "eval_max_new_tokens",
+                 "do_causal_lm_eval",
+                 "eval_causal_lm_metrics*",
+                 "logging*",
+                 "learning_rate",
+                 "lr_*",
+                 "cosine*",
+                 "eta_min",
+                 "warmup*",
+                 "weight_decay",
+                 "num_epochs",
+                 "max_steps",
+                 "adam_*",
+                 "max_grad_norm",
+                 "seed",
+                 "group_by_length",
+                 "loss_watchdog*",
+                 "resume_from_checkpoint",
+                 "auto_resume_from_checkpoints",
+                 "local_rank",
+                 "special_tokens*",
+                 "tokens*",
+                 "tokenizer*",
+                 "processor*",
+                 "chat_template*",
+                 "eot_tokens*",
+                 "train_on_inputs",
+                 "strict",
+                 "debug",
+                 "early_stopping_patience",
+                 "sample_packing*",
+                 "eval_sample_packing",
+                 "eval_batch_size",
+                 "pad_to_sequence_len",
+                 "skip_prepare_dataset",
+                 "remove_unused_columns",
+                 "shuffle_merged_datasets",
+                 "min_sample_len",
+                 "trust_remote_code",
+                 "model_type",
+                 "is_*_derived_model",
+                 "revision_of_model",
+                 "lora_alpha",
+                 "lora_model_dir",
+                 "lora_fan_in_fan_out",
+                 "gradient_checkpointing_kwargs*",
+                 "low_cpu_mem_usage",
+                 "torchdistx_path",
+                 "device_map",
+                 "use_ray",
+                 "ray_num_workers",
+                 "gptq_groupsize",
+                 "gptq_model_v1",
+                 "gptq_disable_exllama",
+                 "flash_optimum",
+                 "model_config*",
+                 "fsdp_version",
+                 "ddp_find_unused_parameters",
+                 "jagged_restart*",
+                 "total_num_tokens",
+                 "timeout*",
+                 "lora_qkv_kernel",
+                 "lora_o_kernel",
+                 "lora_mlp_kernel",
+                 "experimental_skip_move_to_device"});
 }
 
 // Weights are loaded in the precision of training.
@@ -66,7 +140,8 @@ void axolotl_parallel(Recipe& recipe) {
   if (!fsdp) return;
   const std::string strategy =
       recipe.text("fsdp_config.sharding_strategy", recipe.text("fsdp_config.fsdp_sharding_strategy"));
-  const bool keeps_gathered = words.find("shard_grad_op") != std::string::npos || strategy == "SHARD_GRAD_OP" ||
+  const bool keeps_gathered = words.find("shard_grad_op") != std::string::npos ||
+                              strategy == "SHARD_GRAD_OP" ||
                               !recipe.flag("fsdp_config.reshard_after_forward", true);
   recipe.set("parallel.zero", keeps_gathered ? "2" : "3");
   if (recipe.flag("fsdp_config.activation_checkpointing") ||
@@ -99,7 +174,8 @@ void read_axolotl(Recipe& recipe) {
   recipe.refuse_said("unfrozen_parameters*", "a part of the model is trained");
   recipe.refuse_said("unfrozen_parameters", "a part of the model is trained");
   recipe.refuse_said("lisa_n_layers", "layers are trained in turns");
-  if (recipe.says_any("qat.")) recipe.refuse("qat", "not modelled: weights are quantised while they are trained");
+  if (recipe.says_any("qat."))
+    recipe.refuse("qat", "not modelled: weights are quantised while they are trained");
   recipe.set_model(recipe.text("base_model"));
   recipe.ignore({"base_model*"});
   recipe.copy("sequence_len", "train.sequence");

@@ -1,5 +1,5 @@
-// LLaMA-Factory's recipes, of its first and of its second form (v1). Source of what its keys mean: LLaMA-Factory,
-// hparams/*_args.py, model/adapter.py, model/model_utils; v1/config.
+// LLaMA-Factory's recipes, of its first and of its second form (v1). Source of what its keys mean:
+// LLaMA-Factory, hparams/*_args.py, model/adapter.py, model/model_utils; v1/config.
 #include <fmt/format.h>
 
 #include "estimator/inputs/recipes/recipe.h"
@@ -8,27 +8,76 @@ namespace spillway::estimator {
 namespace {
 
 void factory_ignore_rest(Recipe& recipe) {
-  recipe.ignore(
-      {"do_train", "do_eval", "do_predict", "dataset*", "eval_*", "template", "output_dir", "overwrite*",
-       "max_samples", "preprocessing*", "dataloader*", "logging*", "save*", "plot_loss", "report_to",
-       "learning_rate", "lr_*", "num_train_epochs", "max_steps", "warmup*", "weight_decay", "max_grad_norm",
-       "adam_*", "seed", "ddp_*", "resume_from_checkpoint", "trust_remote_code", "run_name", "lora_alpha",
-       "val_size", "per_device_eval_batch_size", "packing", "neat_packing", "tokenized_path", "streaming",
-       "cache_dir", "hub_*", "predict_with_generate", "ray_*", "adapter_name_or_path", "loraplus_*", "pissa*",
-       "image_*", "video_*", "model_class", "train_dataset*", "sample_backend", "max_new_tokens", "template*",
-       "infer_*", "pref_beta", "enable_thinking", "include_num_input_tokens_seen", "use_dft_loss",
-       "use_eaft_loss", "fsdp_transformer_layer_cls_to_wrap", "gradient_checkpointing_kwargs*",
-       "use_reentrant_gc"});
+  recipe.ignore({"do_train",
+                 "do_eval",
+                 "do_predict",
+                 "dataset*",
+                 "eval_*",
+                 "template",
+                 "output_dir",
+                 "overwrite*",
+                 "max_samples",
+                 "preprocessing*",
+                 "dataloader*",
+                 "logging*",
+                 "save*",
+                 "plot_loss",
+                 "report_to",
+                 "learning_rate",
+                 "lr_*",
+                 "num_train_epochs",
+                 "max_steps",
+                 "warmup*",
+                 "weight_decay",
+                 "max_grad_norm",
+                 "adam_*",
+                 "seed",
+                 "ddp_*",
+                 "resume_from_checkpoint",
+                 "trust_remote_code",
+                 "run_name",
+                 "lora_alpha",
+                 "val_size",
+                 "per_device_eval_batch_size",
+                 "packing",
+                 "neat_packing",
+                 "tokenized_path",
+                 "streaming",
+                 "cache_dir",
+                 "hub_*",
+                 "predict_with_generate",
+                 "ray_*",
+                 "adapter_name_or_path",
+                 "loraplus_*",
+                 "pissa*",
+                 "image_*",
+                 "video_*",
+                 "model_class",
+                 "train_dataset*",
+                 "sample_backend",
+                 "max_new_tokens",
+                 "template*",
+                 "infer_*",
+                 "pref_beta",
+                 "enable_thinking",
+                 "include_num_input_tokens_seen",
+                 "use_dft_loss",
+                 "use_eaft_loss",
+                 "fsdp_transformer_layer_cls_to_wrap",
+                 "gradient_checkpointing_kwargs*",
+                 "use_reentrant_gc"});
 }
 
 void factory_refuse_tasks(Recipe& recipe) {
   const std::string stage = recipe.text("stage", "sft");
   if (stage != "sft" && stage != "pt")
-    recipe.refuse("stage", fmt::format("'{}' is not modelled: it holds a second model, a value head or pairs of "
-                                       "texts; allowed: sft, pt",
-                                       stage));
+    recipe.refuse("stage",
+                  fmt::format("'{}' is not modelled: it holds a second model, a value head or pairs of "
+                              "texts; allowed: sft, pt",
+                              stage));
   if (!recipe.flag("do_train"))
-    recipe.refuse("do_train", "not true: nothing is trained; allowed: true, or --serve with the model's name");
+    recipe.refuse("do_train",
+                  "not true: nothing is trained; allowed: true, or --serve with the model's name");
   for (const char* key : {"use_galore", "use_apollo", "use_badam", "use_llama_pro", "use_kt", "use_unsloth",
                           "use_asft_loss", "use_mca"})
     recipe.refuse_flag(key, "what it holds is another optimizer's or library's");

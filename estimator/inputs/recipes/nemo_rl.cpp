@@ -1,5 +1,5 @@
-// NeMo RL's recipes of supervised fine-tuning. Source of what their keys mean: NVIDIA-NeMo/RL, examples/configs,
-// nemo_rl/models/policy.
+// NeMo RL's recipes of supervised fine-tuning. Source of what their keys mean: NVIDIA-NeMo/RL,
+// examples/configs, nemo_rl/models/policy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,13 +20,15 @@ void nemo_adapter(Recipe& recipe, const std::string& section) {
   recipe.copy(section + "dropout", "adapter.dropout");
   recipe.set("adapter.dtype", "same");
   recipe.set("adapter.targets", "all-linear");
-  if (!recipe.flag(section + "match_all_linear", true)) recipe.copy(section + "target_modules", "adapter.targets");
+  if (!recipe.flag(section + "match_all_linear", true))
+    recipe.copy(section + "target_modules", "adapter.targets");
 }
 
 // Through PyTorch's distributed tensors: FSDP2, with weights in the precision of training beside fp32 ones.
 void nemo_dtensor(Recipe& recipe) {
   const std::string section = "policy.dtensor_cfg.";
-  recipe.set("train.precision", recipe.text("policy.precision", "bfloat16") == "float32" ? "fp32" : "autocast");
+  recipe.set("train.precision",
+             recipe.text("policy.precision", "bfloat16") == "float32" ? "fp32" : "autocast");
   recipe.set("parallel.zero", "3");
   recipe.copy(section + "tensor_parallel_size", "parallel.tensor");
   recipe.copy(section + "context_parallel_size", "parallel.context");
@@ -40,7 +42,8 @@ void nemo_dtensor(Recipe& recipe) {
   }
   nemo_adapter(recipe, section + "lora_cfg.");
   if (!recipe.flag("policy.optimizer.kwargs.fused"))
-    recipe.set("train.optimizer_step", recipe.flag("policy.optimizer.kwargs.foreach", true) ? "foreach" : "for-loop");
+    recipe.set("train.optimizer_step",
+               recipe.flag("policy.optimizer.kwargs.foreach", true) ? "foreach" : "for-loop");
 }
 
 void nemo_megatron(Recipe& recipe) {
@@ -58,7 +61,8 @@ void nemo_megatron(Recipe& recipe) {
   if (recipe.flag(section + "activation_checkpointing"))
     recipe.set("train.recompute", recipe.text(section + "recompute_granularity", "full"));
   if (recipe.flag(section + "peft.enabled"))
-    recipe.refuse(section + "peft.enabled", "not modelled: adapters are counted beside transformers' own code");
+    recipe.refuse(section + "peft.enabled",
+                  "not modelled: adapters are counted beside transformers' own code");
   recipe.refuse_flag(section + "fine_grained_activation_offloading", "modules leave for the host one by one");
 }
 
@@ -66,9 +70,10 @@ void nemo_megatron(Recipe& recipe) {
 
 void read_nemo_rl(Recipe& recipe) {
   if (!recipe.says_any("sft."))
-    recipe.refuse("policy.model_name",
-                  "a recipe of reinforcement learning or of preferences is not modelled: it holds a reference model, "
-                  "or generates text in between; allowed: recipes with a section sft");
+    recipe.refuse(
+        "policy.model_name",
+        "a recipe of reinforcement learning or of preferences is not modelled: it holds a reference model, "
+        "or generates text in between; allowed: recipes with a section sft");
   recipe.set_model(recipe.text("policy.model_name"));
   recipe.copy("policy.train_micro_batch_size", "train.micro_batch");
   recipe.copy("policy.max_total_sequence_length", "train.sequence");
@@ -77,11 +82,13 @@ void read_nemo_rl(Recipe& recipe) {
                                                nemo_count(recipe, "cluster.num_nodes")));
   const std::string optimizer = last_part(recipe.text("policy.optimizer.name", "AdamW"));
   if (optimizer != "AdamW" && optimizer != "Adam")
-    recipe.refuse("policy.optimizer.name", fmt::format("'{}' is not modelled; allowed: AdamW, Adam", optimizer));
+    recipe.refuse("policy.optimizer.name",
+                  fmt::format("'{}' is not modelled; allowed: AdamW, Adam", optimizer));
   recipe.flag("policy.megatron_cfg.enabled") ? nemo_megatron(recipe) : nemo_dtensor(recipe);
-  recipe.ignore({"sft.*", "checkpointing.*", "data.*", "logger.*", "cluster.*", "defaults", "policy.tokenizer.*",
-                 "policy.train_global_batch_size", "policy.dtensor_cfg.*", "policy.megatron_cfg.*", "policy.optimizer*",
-                 "policy.scheduler*", "policy.max_grad_norm", "policy.dynamic_batching.*", "policy.sequence_packing.*",
+  recipe.ignore({"sft.*", "checkpointing.*", "data.*", "logger.*", "cluster.*", "defaults",
+                 "policy.tokenizer.*", "policy.train_global_batch_size", "policy.dtensor_cfg.*",
+                 "policy.megatron_cfg.*", "policy.optimizer*", "policy.scheduler*", "policy.max_grad_norm",
+                 "policy.dynamic_batching.*", "policy.sequence_packing.*",
                  "policy.make_sequence_length_divisible_by", "policy.offload_optimizer_for_logprob",
                  "policy.precision", "policy.hf_config_overrides.*"});
 }

@@ -62,9 +62,10 @@ void Recipe::optimizer(const std::string& from) {
 
 void Recipe::warn_if_paged(const std::string& optimizer) {
   if (lower_case(optimizer).find("paged") != std::string::npos)
-    warnings_.push_back(fmt::format("{}: its states are counted on the device, which they leave for the host when "
-                                    "memory is short",
-                                    optimizer));
+    warnings_.push_back(
+        fmt::format("{}: its states are counted on the device, which they leave for the host when "
+                    "memory is short",
+                    optimizer));
 }
 
 void Recipe::attention(const std::string& from) {
@@ -95,10 +96,10 @@ void Recipe::precision(bool bf16, bool fp16, bool weights_are_16_bit) {
 }
 
 void Recipe::ignore(std::initializer_list<std::string_view> names) {
-  for (const auto& [key, value] : flat_) {
-    const bool known =
-        std::any_of(names.begin(), names.end(), [&](std::string_view name) { return is_key_named(key, name); });
-    if (known) values_.text(key, "");
+  for (const auto& entry : flat_) {
+    const bool known = std::any_of(names.begin(), names.end(),
+                                   [&](std::string_view name) { return is_key_named(entry.first, name); });
+    if (known) values_.text(entry.first, "");
   }
 }
 

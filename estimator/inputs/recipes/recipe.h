@@ -1,6 +1,6 @@
 // A recipe of another trainer's on its way to the keys of a run file. Each reader asks for the keys that it
-// knows; what nobody asked for is named in a warning, and what would hold other things than a training step of
-// one model is refused.
+// knows; what nobody asked for is named in a warning, and what would hold other things than a training step
+// of one model is refused.
 #pragma once
 
 #include <initializer_list>
@@ -35,8 +35,8 @@ class Recipe {
   void warn_if_paged(const std::string& optimizer);
   void attention(const std::string& from);
   // The kind unless the recipe says DoRA or rsLoRA by these keys; `rank`: where the recipe says none.
-  void lora(const std::string& kind, const std::string& rank_key, const char* rank, const std::string& dora_key,
-            const std::string& rslora_key);
+  void lora(const std::string& kind, const std::string& rank_key, const char* rank,
+            const std::string& dora_key, const std::string& rslora_key);
   // Names of modules, or one of `all`.
   void targets(const std::string& from, std::initializer_list<std::string_view> all);
   // 16-bit weights that 16-bit states belong to, or fp32 ones under autocast.

@@ -22,27 +22,29 @@ using FlatRecipe = std::map<std::string, std::string>;
 struct RecipeKind {
   std::initializer_list<const char*> keys;
   void (*read)(Recipe&);
+  const char* trainer = "";  // whose lines a plan prints, where it knows them
 };
 
 const std::array<RecipeKind, 11>& kinds() {
-  static const std::array<RecipeKind, 11> kKinds = {{{{"model._component_"}, read_torchtune},
-                                               {{"model._target_", "step_scheduler.local_batch_size"},
-                                                read_automodel},
-                                               {{"policy.model_name"}, read_nemo_rl},
-                                               {{"distributed_type"}, read_accelerate},
-                                               {{"base_model"}, read_axolotl},
-                                               {{"finetuning_type"}, read_llama_factory},
-                                               {{"model_name_or_path", "template"}, read_llama_factory},
-                                               {{"model", "model_class"}, read_llama_factory_v1},
-                                               {{"model", "train_dataset"}, read_llama_factory_v1},
-                                               {{"per_device_train_batch_size"}, read_trainer},
-                                               {{"output_dir", "learning_rate"}, read_trainer}}};
+  static const std::array<RecipeKind, 11> kKinds = {
+      {{{"model._component_"}, read_torchtune, "torchtune"},
+       {{"model._target_", "step_scheduler.local_batch_size"}, read_automodel},
+       {{"policy.model_name"}, read_nemo_rl},
+       {{"distributed_type"}, read_accelerate},
+       {{"base_model"}, read_axolotl, "axolotl"},
+       {{"finetuning_type"}, read_llama_factory},
+       {{"model_name_or_path", "template"}, read_llama_factory},
+       {{"model", "model_class"}, read_llama_factory_v1},
+       {{"model", "train_dataset"}, read_llama_factory_v1},
+       {{"per_device_train_batch_size"}, read_trainer},
+       {{"output_dir", "learning_rate"}, read_trainer}}};
   return kKinds;
 }
 
 const RecipeKind* kind_of(const FlatRecipe& flat) {
   for (const RecipeKind& kind : kinds()) {
-    if (std::all_of(kind.keys.begin(), kind.keys.end(), [&](const char* key) { return flat.count(key) != 0; }))
+    if (std::all_of(kind.keys.begin(), kind.keys.end(),
+                    [&](const char* key) { return flat.count(key) != 0; }))
       return &kind;
   }
   return nullptr;
@@ -52,7 +54,8 @@ const RecipeKind* kind_of(const FlatRecipe& flat) {
 std::string found_file(const std::string& path, const std::string& folder) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) return path;
-  for (std::filesystem::path at = std::filesystem::absolute(folder, error); !at.empty(); at = at.parent_path()) {
+  for (std::filesystem::path at = std::filesystem::absolute(folder, error); !at.empty();
+       at = at.parent_path()) {
     if (std::filesystem::exists(at / path, error)) return (at / path).string();
     if (at == at.root_path()) break;
   }
@@ -76,9 +79,9 @@ Result<RunKeys> recipe_model(const Recipe& recipe, const RecipeFiles& files) {
   if (const KnownModel* known = find_known_model(name)) return known_model_keys(*known);
   const std::string found = found_file(name, files.folder);
   if (found.empty())
-    return Status::invalid_argument(fmt::format(
-        "model '{}' is not known by name, and no file; name its config.json with --model{}", name,
-        meant_model(name)));
+    return Status::invalid_argument(
+        fmt::format("model '{}' is not known by name, and no file; name its config.json with --model{}", name,
+                    meant_model(name)));
   Result<std::string> text = recipe_text(config_of(found));
   if (!text.ok()) return text.take_status();
   return read_model_json(text.value());
@@ -89,8 +92,9 @@ Status add_deepspeed(const Recipe& recipe, const RecipeFiles& files, RunKeys& ou
   if (recipe.deepspeed().empty()) return {};
   const std::string path = found_file(recipe.deepspeed(), files.folder);
   if (path.empty())
-    return Status::invalid_argument(fmt::format(
-        "deepspeed: {}: cannot be read; allowed: a file here, beside the recipe or above it", recipe.deepspeed()));
+    return Status::invalid_argument(
+        fmt::format("deepspeed: {}: cannot be read; allowed: a file here, beside the recipe or above it",
+                    recipe.deepspeed()));
   Result<std::string> text = recipe_text(path);
   if (!text.ok()) return text.take_status();
   // Batch sizes of the recipe count, also where DeepSpeed's file names others.
@@ -116,12 +120,14 @@ void set_gpus(const RecipeFiles& files, RunKeys& out) {
     product = std::max<int64_t>(product, std::strtoll(expert->second.c_str(), nullptr, 10));
   product = std::min<int64_t>(product, 1 << 20);
   out["parallel.gpus"] = std::to_string(product);
-  add_warnings({fmt::format("the recipe does not say how many GPUs there are: {} counted; --gpus says another",
-                            product)},
-               out);
+  add_warnings(
+      {fmt::format("the recipe does not say how many GPUs there are: {} counted; --gpus says another",
+                   product)},
+      out);
 }
 
-// A recipe that builds on another one (OmegaConf's defaults): its own keys go over those of the file it names.
+// A recipe that builds on another one (OmegaConf's defaults): its own keys go over those of the file it
+// names.
 Status add_defaults(const std::string& folder, FlatRecipe& flat) {
   constexpr int kMostFiles = 16;
   std::filesystem::path at = folder;
@@ -134,7 +140,8 @@ Status add_defaults(const std::string& folder, FlatRecipe& flat) {
     Result<std::string> text = recipe_text(path.string());
     if (!text.ok()) return {text.status().code(), fmt::format("defaults: {}", text.status().text())};
     Result<FlatRecipe> below = flatten_yaml(text.value());
-    if (!below.ok()) return {below.status().code(), fmt::format("{}: {}", path.string(), below.status().text())};
+    if (!below.ok())
+      return {below.status().code(), fmt::format("{}: {}", path.string(), below.status().text())};
     flat.insert(below->begin(), below->end());
     at = path.parent_path();
   }
@@ -143,9 +150,12 @@ Status add_defaults(const std::string& folder, FlatRecipe& flat) {
 
 std::string why_unknown(const FlatRecipe& flat) {
   if (flat.count("train.train_iters") != 0 || flat.count("checkpoint.pretrained_checkpoint") != 0)
-    return "Megatron-Bridge's changes to a recipe in Python: they hold no model; allowed: Megatron-LM's arguments";
-  return "no recipe that is known; allowed: Megatron-LM's MODEL_ARGS, Axolotl's (base_model), LLaMA-Factory's "
-         "(finetuning_type), torchtune's (model._component_), NeMo Automodel's (model._target_), NeMo RL's (policy.model_name), "
+    return "Megatron-Bridge's changes to a recipe in Python: they hold no model; allowed: Megatron-LM's "
+           "arguments";
+  return "no recipe that is known; allowed: Megatron-LM's MODEL_ARGS, Axolotl's (base_model), "
+         "LLaMA-Factory's "
+         "(finetuning_type), torchtune's (model._component_), NeMo Automodel's (model._target_), NeMo RL's "
+         "(policy.model_name), "
          "TrainingArguments (per_device_train_batch_size), accelerate's (distributed_type)";
 }
 
@@ -174,11 +184,13 @@ Result<RunKeys> read_recipe(const std::string& text, const RecipeFiles& files) {
   if (Status status = add_deepspeed(recipe, files, out); !status.ok()) return status;
   set_gpus(files, out);
   if (out.count("train.sequence") == 0)
-    add_warnings({"the recipe does not say how long its texts are: the model's length is counted, at most 4096 tokens; "
+    add_warnings({"the recipe does not say how long its texts are: the model's length is counted, at most "
+                  "4096 tokens; "
                   "--set sequence=N says another"},
                  out);
   out.insert(model->begin(), model->end());
   out["model.is_config_json"] = "true";
+  if (*kind->trainer != '\0') out["recipe.trainer"] = kind->trainer;
   return keys;
 }
 

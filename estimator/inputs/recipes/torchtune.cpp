@@ -60,11 +60,13 @@ void torchtune_adapter(Recipe& recipe, bool quantised) {
   recipe.set("adapter.dtype", "same");
   recipe.copy("model.lora_dropout", "adapter.dropout");
   std::string targets = recipe.text("model.lora_attn_modules", "q_proj,v_proj");
-  if (const size_t at = targets.find("output_proj"); at != std::string::npos) targets.replace(at, 11, "o_proj");
+  if (const size_t at = targets.find("output_proj"); at != std::string::npos)
+    targets.replace(at, 11, "o_proj");
   if (recipe.flag("model.apply_lora_to_mlp")) targets += ",gate_proj,up_proj,down_proj";
   // transformers joins them in Phi 3 and 4.
   if (recipe.model().rfind("phi-", 0) == 0)
-    targets = recipe.flag("model.apply_lora_to_mlp") ? "qkv_proj,o_proj,gate_up_proj,down_proj" : "qkv_proj,o_proj";
+    targets =
+        recipe.flag("model.apply_lora_to_mlp") ? "qkv_proj,o_proj,gate_up_proj,down_proj" : "qkv_proj,o_proj";
   recipe.set("adapter.targets", targets);
   if (recipe.flag("model.apply_lora_to_output"))
     recipe.warn("model.apply_lora_to_output: the output's adapter is not counted");
@@ -72,7 +74,8 @@ void torchtune_adapter(Recipe& recipe, bool quantised) {
   // Adapters are counted beside transformers' layers alone.
   recipe.set("train.framework", "transformers");
   recipe.warn(
-      "adapters are counted as transformers' code runs the model, with all logits at once; torchtune's own layers "
+      "adapters are counted as transformers' code runs the model, with all logits at once; torchtune's own "
+      "layers "
       "and its loss in chunks keep less");
 }
 
@@ -83,9 +86,10 @@ void torchtune_model(Recipe& recipe) {
   const bool lora = torchtune_take_start(builder, "lora_") || quantised;
   const std::string model = torchtune_model_of(builder);
   if (model.empty() || component.find("vision") != std::string::npos)
-    return recipe.refuse("model._component_", fmt::format("'{}' builds no model that is known by name; allowed: "
-                                                          "builders of Llama, Gemma, Mistral, Phi, Qwen",
-                                                          component));
+    return recipe.refuse("model._component_",
+                         fmt::format("'{}' builds no model that is known by name; allowed: "
+                                     "builders of Llama, Gemma, Mistral, Phi, Qwen",
+                                     component));
   recipe.set_model(model);
   if (lora) return torchtune_adapter(recipe, quantised);
   recipe.set("train.framework", "pytorch");
@@ -140,8 +144,8 @@ void torchtune_loss(Recipe& recipe) {
 void torchtune_refuse_tasks(Recipe& recipe) {
   if (!recipe.says_any("optimizer.") || !recipe.says_any("loss."))
     recipe.refuse("optimizer", "missing: nothing is trained; allowed: fine-tuning recipes");
-  for (const char* start : {"teacher_model.", "policy_model.", "reward_and_value_model.", "ref_", "kd_", "inference.",
-                            "orchestration."}) {
+  for (const char* start : {"teacher_model.", "policy_model.", "reward_and_value_model.", "ref_", "kd_",
+                            "inference.", "orchestration."}) {
     if (recipe.says_any(start))
       recipe.refuse(start, "not modelled: it holds a second model, or generates text in between");
   }
@@ -173,11 +177,32 @@ void read_torchtune(Recipe& recipe) {
     recipe.copy("data_parallel_replicate_dim", "parallel.replicas");
   // Its distributed recipes shard the whole.
   recipe.set("parallel.zero", "3");
-  recipe.ignore({"output_dir", "tokenizer.*", "dataset*", "seed", "shuffle", "checkpointer.*", "resume_from_checkpoint",
-                 "epochs", "lr_scheduler.*", "max_steps_per_epoch", "clip_grad_norm", "metric_logger.*", "log_*",
-                 "profiler.*", "device", "save_*", "run_val_every_n_steps", "batch_size_val", "name", "collate_fn",
-                 "low_cpu_ram", "tensor_parallel_plan.*", "data_parallel_shard_dim", "custom_sharded_layers",
-                 "use_distributed_state_dict", "model.max_seq_len"});
+  recipe.ignore({"output_dir",
+                 "tokenizer.*",
+                 "dataset*",
+                 "seed",
+                 "shuffle",
+                 "checkpointer.*",
+                 "resume_from_checkpoint",
+                 "epochs",
+                 "lr_scheduler.*",
+                 "max_steps_per_epoch",
+                 "clip_grad_norm",
+                 "metric_logger.*",
+                 "log_*",
+                 "profiler.*",
+                 "device",
+                 "save_*",
+                 "run_val_every_n_steps",
+                 "batch_size_val",
+                 "name",
+                 "collate_fn",
+                 "low_cpu_ram",
+                 "tensor_parallel_plan.*",
+                 "data_parallel_shard_dim",
+                 "custom_sharded_layers",
+                 "use_distributed_state_dict",
+                 "model.max_seq_len"});
 }
 
 }  // namespace spillway::estimator

@@ -1,6 +1,6 @@
 // Hugging Face's TrainingArguments, with TRL's ModelConfig and SFTConfig where a file holds them too, and
-// accelerate's configuration. Source: transformers, training_args.py; trl, trainer/model_config.py; accelerate,
-// commands/config/config_args.py, utils/dataclasses.py.
+// accelerate's configuration. Source: transformers, training_args.py; trl, trainer/model_config.py;
+// accelerate, commands/config/config_args.py, utils/dataclasses.py.
 #include <fmt/format.h>
 
 #include "estimator/inputs/recipes/recipe.h"
@@ -53,18 +53,70 @@ void read_trainer(Recipe& recipe) {
   trainer_adapter(recipe);
   if (recipe.says("deepspeed")) recipe.set_deepspeed(recipe.text("deepspeed"));
   trainer_fsdp_words(recipe);
-  recipe.ignore(
-      {"output_dir", "overwrite*", "do_*", "learning_rate", "weight_decay", "lr_*", "num_train_epochs",
-       "max_steps", "warmup*", "adam_*", "max_grad_norm", "seed", "data_seed", "tf32", "logging*", "log_*",
-       "save*", "eval_*", "evaluation_strategy", "per_device_eval_batch_size", "report_to", "run_name", "push_to_hub*",
-       "hub_*", "dataset*", "train_file", "validation_file", "dataloader*", "remove_unused_columns",
-       "group_by_length", "length_column_name", "load_best_model_at_end", "metric_for_best_model",
-       "greater_is_better", "disable_tqdm", "ddp_*", "local_rank", "resume_from_checkpoint",
-       "ignore_data_skip", "label_names", "packing", "preprocessing_num_workers", "tokenizer_name*",
-       "trust_remote_code", "use_fast_tokenizer", "gradient_checkpointing_kwargs*", "include_*", "skip_*",
-       "prediction_loss_only", "no_cuda", "use_cpu", "past_index", "debug", "chat_template*", "bnb_4bit_*",
-       "use_bnb_nested_quant", "accelerator_config*", "full_determinism", "restore_callback*", "eos_token",
-       "pad_token", "average_tokens_across_devices", "torch_empty_cache_steps", "label_smoothing_factor"});
+  recipe.ignore({"output_dir",
+                 "overwrite*",
+                 "do_*",
+                 "learning_rate",
+                 "weight_decay",
+                 "lr_*",
+                 "num_train_epochs",
+                 "max_steps",
+                 "warmup*",
+                 "adam_*",
+                 "max_grad_norm",
+                 "seed",
+                 "data_seed",
+                 "tf32",
+                 "logging*",
+                 "log_*",
+                 "save*",
+                 "eval_*",
+                 "evaluation_strategy",
+                 "per_device_eval_batch_size",
+                 "report_to",
+                 "run_name",
+                 "push_to_hub*",
+                 "hub_*",
+                 "dataset*",
+                 "train_file",
+                 "validation_file",
+                 "dataloader*",
+                 "remove_unused_columns",
+                 "group_by_length",
+                 "length_column_name",
+                 "load_best_model_at_end",
+                 "metric_for_best_model",
+                 "greater_is_better",
+                 "disable_tqdm",
+                 "ddp_*",
+                 "local_rank",
+                 "resume_from_checkpoint",
+                 "ignore_data_skip",
+                 "label_names",
+                 "packing",
+                 "preprocessing_num_workers",
+                 "tokenizer_name*",
+                 "trust_remote_code",
+                 "use_fast_tokenizer",
+                 "gradient_checkpointing_kwargs*",
+                 "include_*",
+                 "skip_*",
+                 "prediction_loss_only",
+                 "no_cuda",
+                 "use_cpu",
+                 "past_index",
+                 "debug",
+                 "chat_template*",
+                 "bnb_4bit_*",
+                 "use_bnb_nested_quant",
+                 "accelerator_config*",
+                 "full_determinism",
+                 "restore_callback*",
+                 "eos_token",
+                 "pad_token",
+                 "average_tokens_across_devices",
+                 "torch_empty_cache_steps",
+                 "label_smoothing_factor"});
 }
 
 void read_accelerate(Recipe& recipe) {
@@ -83,9 +135,10 @@ void read_accelerate(Recipe& recipe) {
     const bool gradients = strategy == "SHARD_GRAD_OP" || strategy == "2" || !resharded;
     recipe.set("parallel.zero", none ? "0" : gradients ? "2" : "3");
     if (strategy.rfind("HYBRID", 0) == 0)
-      recipe.warn(fmt::format("fsdp_config.fsdp_sharding_strategy {}: parallel.replicas says over how many "
-                              "groups; 1 is counted",
-                              strategy));
+      recipe.warn(
+          fmt::format("fsdp_config.fsdp_sharding_strategy {}: parallel.replicas says over how many "
+                      "groups; 1 is counted",
+                      strategy));
     if (recipe.flag("fsdp_config.fsdp_offload_params")) {
       recipe.set("offload.optimizer", "host");
       recipe.set("offload.parameters", "host");
@@ -109,10 +162,26 @@ void read_accelerate(Recipe& recipe) {
     recipe.refuse("distributed_type",
                   fmt::format("'{}' is not modelled; allowed: NO, MULTI_GPU, FSDP, DEEPSPEED", kind));
   }
-  recipe.ignore({"compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "machine_rank",
-                 "main_*", "num_machines", "rdzv_*", "same_network", "tpu_*", "use_cpu", "gpu_ids", "fsdp_config.*",
-                 "deepspeed_config.gradient_clipping", "deepspeed_config.zero3_*", "deepspeed_config.deepspeed_*",
-                 "deepspeed_config.offload_*_nvme_path", "command_file", "commands", "dynamo_config.*"});
+  recipe.ignore({"compute_environment",
+                 "debug",
+                 "downcast_bf16",
+                 "enable_cpu_affinity",
+                 "machine_rank",
+                 "main_*",
+                 "num_machines",
+                 "rdzv_*",
+                 "same_network",
+                 "tpu_*",
+                 "use_cpu",
+                 "gpu_ids",
+                 "fsdp_config.*",
+                 "deepspeed_config.gradient_clipping",
+                 "deepspeed_config.zero3_*",
+                 "deepspeed_config.deepspeed_*",
+                 "deepspeed_config.offload_*_nvme_path",
+                 "command_file",
+                 "commands",
+                 "dynamo_config.*"});
 }
 
 }  // namespace spillway::estimator

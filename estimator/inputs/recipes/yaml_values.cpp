@@ -11,13 +11,14 @@ namespace spillway::estimator {
 namespace {
 
 constexpr int kDeepest = 24;
-constexpr int kMostNodes = 100000;  // aliases of aliases make more of a short text
+constexpr int kMostNodes = 100000;     // aliases of aliases make more of a short text
 constexpr size_t kMostText = 1 << 20;  // past this no person has written it
 
 // YAML's whole numbers may have their digits grouped: 500_000.
 std::string scalar_text(const YAML::Node& node) {
   std::string text = node.as<std::string>();
-  const bool grouped = text.find('_') != std::string::npos && std::isdigit(static_cast<unsigned char>(text[0])) != 0 &&
+  const bool grouped = text.find('_') != std::string::npos &&
+                       std::isdigit(static_cast<unsigned char>(text[0])) != 0 &&
                        text.find_first_not_of("0123456789_") == std::string::npos;
   if (grouped) text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
   return text;
@@ -45,7 +46,8 @@ class YamlFlattener {
  private:
   Status value(const YAML::Node& node, const std::string& key, int depth) {
     if (++nodes_ > kMostNodes)
-      return Status::invalid_argument(fmt::format("more than {} values; allowed: what a person writes", kMostNodes));
+      return Status::invalid_argument(
+          fmt::format("more than {} values; allowed: what a person writes", kMostNodes));
     if (node.IsMap()) return map(node, key + ".", depth + 1);
     if (node.IsSequence()) return sequence(node, key, depth);
     if (node.IsScalar() && !node.as<std::string>().empty()) out_[key] = scalar_text(node);
@@ -85,7 +87,8 @@ class YamlFlattener {
 }  // namespace
 
 Result<std::map<std::string, std::string>> flatten_yaml(const std::string& text) {
-  if (text.size() > kMostText) return Status::invalid_argument("larger than any recipe; allowed: up to 1 MiB");
+  if (text.size() > kMostText)
+    return Status::invalid_argument("larger than any recipe; allowed: up to 1 MiB");
   try {
     const YAML::Node root = YAML::Load(text);
     if (!root.IsMap()) return Status::invalid_argument("not a mapping of keys to values");
