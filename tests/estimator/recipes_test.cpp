@@ -259,6 +259,14 @@ TEST(Automodel, ReadsDegreesAndAdapters) {
   EXPECT_EQ(run.model.towers.back().sequence, 2048);
 }
 
+TEST(Automodel, ThereAreAsManyGpusAsItIsDividedOver) {
+  const RunKeys keys = must_recipe(
+      "step_scheduler:\n  local_batch_size: 1\nmodel:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM"
+      ".from_config\n  config: qwen3-30b-a3b\ndistributed:\n  tp_size: 4\n  pp_size: 2\n  ep_size: 8\n");
+  EXPECT_EQ(must_read(keys).parallel.world, 16);
+  EXPECT_THAT(warnings_of(keys), HasSubstr("16 counted"));
+}
+
 TEST(TrainingArguments, AreReadFromJsonToo) {
   const std::string text = R"({"model_name_or_path": "llama-3.2-1b", "output_dir": "out",
     "per_device_train_batch_size": 2, "bf16": true, "optim": "adamw_torch_fused", "max_length": 1024,

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include "estimator/inputs/hugging_face.h"
@@ -111,18 +113,20 @@ Status add_deepspeed(const Recipe& recipe, const RecipeFiles& files, RunKeys& ou
 void set_gpus(const RecipeFiles& files, RunKeys& out) {
   if (files.gpus > 0) out["parallel.gpus"] = std::to_string(files.gpus);
   if (out.count("parallel.gpus") != 0) return;
-  int64_t product = 1;
-  for (const char* key : {"parallel.tensor", "parallel.context", "parallel.pipeline"}) {
-    if (const auto found = out.find(key); found != out.end())
-      product *= std::clamp<int64_t>(std::strtoll(found->second.c_str(), nullptr, 10), 1, 1 << 20);
-  }
-  if (const auto expert = out.find("parallel.expert"); expert != out.end())
-    product = std::max<int64_t>(product, std::strtoll(expert->second.c_str(), nullptr, 10));
-  product = std::min<int64_t>(product, 1 << 20);
-  out["parallel.gpus"] = std::to_string(product);
+  constexpr int64_t kMostDegree = 1 << 16;
+  const auto degree = [&](const char* key) {
+    const auto found = out.find(key);
+    return found == out.end()
+               ? int64_t{1}
+               : std::clamp<int64_t>(std::strtoll(found->second.c_str(), nullptr, 10), 1, kMostDegree);
+  };
+  const int64_t stages = degree("parallel.pipeline");
+  const int64_t ranks = std::lcm(degree("parallel.tensor") * degree("parallel.context"),
+                                 degree("parallel.expert") * degree("parallel.expert_tensor"));
+  const int64_t gpus = std::min<int64_t>(stages * ranks, 1 << 20);
+  out["parallel.gpus"] = std::to_string(gpus);
   add_warnings(
-      {fmt::format("the recipe does not say how many GPUs there are: {} counted; --gpus says another",
-                   product)},
+      {fmt::format("the recipe does not say how many GPUs there are: {} counted; --gpus says another", gpus)},
       out);
 }
 
