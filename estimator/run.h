@@ -63,10 +63,11 @@ enum class TokenDispatcher { kAllGather, kAllToAll };
 
 enum class Gpu { kA100, kH100, kGb200, kOther };
 
-// Whose rounding is added to what tensors ask for.
+// Whose rounding is added to what tensors ask for, and whose reserved memory the verdict counts (reserved.h).
 enum class AllocatorModel {
-  kPytorch,   // the native allocator: what is left of a block below 1 MiB stays with it
-  kSpillway,  // lines of 512 bytes: less than a page for each thousand tensors, not counted
+  kPytorch,     // the native allocator: what is left of a block below 1 MiB stays with it
+  kSpillway,    // lines of 512 bytes: less than a page for each thousand tensors, not counted
+  kExpandable,  // PyTorch's with expandable segments: lines of 512 bytes as well
 };
 
 struct Parallel {
@@ -250,6 +251,7 @@ struct TrainingRun {
   SizeKeys keys;
   bool last_rank_only = false;  // Megatron logs the last rank's memory and no other
   Notes notes;
+  std::string trainer = {};  // whose recipe it was read from, as --for names it; empty: nobody's
 };
 
 // The tensor-parallel share of the vocabulary, padded.

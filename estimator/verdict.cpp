@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "estimator/reserved.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -86,7 +88,8 @@ const char* verdict_name(Verdict verdict) {
 }
 
 double needed_bytes(const TrainingRun& run, const Estimate& estimate) {
-  return estimate.peak().peak_bytes + run.reserve.context_bytes + run.reserve.communicator_bytes;
+  return reserved_bytes(run, estimate.peak().peak_bytes).expected + run.reserve.context_bytes +
+         run.reserve.communicator_bytes;
 }
 
 Verdict verdict(double needed, const GpuMemory& gpu) {

@@ -5,6 +5,7 @@
 
 #include "cli/estimate/tiers.h"
 #include "cli/size.h"
+#include "estimator/reserved.h"
 
 namespace spillway {
 namespace {
@@ -19,6 +20,24 @@ void add_buckets(const estimator::Buckets& buckets, const char* when, Json& out)
                    {"formula", bucket.formula},
                    {"source", bucket.source}});
   }
+}
+
+Json reserved_json(const estimator::ReservedBytes& bytes) {
+  return {{"lowest_bytes", whole(bytes.lowest)},
+          {"expected_bytes", whole(bytes.expected)},
+          {"highest_bytes", whole(bytes.highest)}};
+}
+
+// By the run's own allocator, and by each.
+Json reserved_of(const estimator::TrainingRun& run, double peak_bytes) {
+  Json out = {{"allocator", estimator::allocator_name(run.allocator)}};
+  out.update(reserved_json(estimator::reserved_bytes(run, peak_bytes)));
+  Json by;
+  for (const estimator::AllocatorModel allocator : estimator::kAllocators)
+    by[estimator::allocator_name(allocator)] =
+        reserved_json(estimator::reserved_bytes(run, peak_bytes, allocator));
+  out["by_allocator"] = by;
+  return out;
 }
 
 // The worst of the GPUs asked for is the verdict of all.
@@ -71,6 +90,7 @@ Json answer_json(const estimator::TrainingRun& run, const estimator::Estimate& e
               {"peak_step1_bytes", whole(rank.peak_step1_bytes)},
               {"interval",
                {{"lowest_bytes", whole(rank.lowest_bytes)}, {"highest_bytes", whole(rank.highest_bytes)}}},
+              {"reserved", reserved_of(run, rank.peak_bytes)},
               {"peak_stage", rank.stage},
               {"buckets", buckets},
               {"phases", phases},

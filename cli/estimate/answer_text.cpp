@@ -6,6 +6,7 @@
 
 #include "cli/estimate/tiers.h"
 #include "cli/size.h"
+#include "estimator/reserved.h"
 
 namespace spillway {
 namespace {
@@ -29,6 +30,23 @@ std::string rows(const Buckets& buckets, double total) {
 
 std::string total_row(const char* name, double bytes, double total) {
   return fmt::format("= {:<32} {:>18.0f} {:>10} {:>6.1f}\n", name, bytes, in_gib(bytes), 100 * bytes / total);
+}
+
+// The allocator that is counted first.
+std::string reserved_row(const estimator::TrainingRun& run, double peak) {
+  const auto of = [&](estimator::AllocatorModel allocator) {
+    const estimator::ReservedBytes bytes = estimator::reserved_bytes(run, peak, allocator);
+    return fmt::format("{} {} GiB ({} to {})", estimator::allocator_name(allocator), in_gib(bytes.expected),
+                       in_gib(bytes.lowest), in_gib(bytes.highest));
+  };
+  std::string out = fmt::format("reserved for the peak: {}; not counted:", of(run.allocator));
+  const char* comma = "";
+  for (const estimator::AllocatorModel allocator : estimator::kAllocators) {
+    if (allocator == run.allocator) continue;
+    out += fmt::format("{} {}", comma, of(allocator));
+    comma = ",";
+  }
+  return out + "\n";
 }
 
 std::string verdict_rows(const estimator::TrainingRun& run, const estimator::Estimate& estimate,
@@ -63,6 +81,7 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   for (const estimator::Phase& phase : rank.phases)
     out += fmt::format("  {} {} GiB", phase.name, in_gib(phase.bytes));
   out += "\n" + tier_rows(rank);
+  out += reserved_row(run, peak);
   out += fmt::format("outside the allocator: context {} GiB, communicators {} GiB\n",
                      in_gib(run.reserve.context_bytes), in_gib(run.reserve.communicator_bytes));
   out += verdict_rows(run, estimate, gpus);

@@ -8,6 +8,7 @@
 
 #include "cli/estimate/question.h"
 #include "cli/size.h"
+#include "estimator/reserved.h"
 
 namespace spillway {
 namespace {
@@ -58,6 +59,11 @@ std::vector<const Buckets*> buckets_of(const std::vector<Column>& columns, Bucke
   return out;
 }
 
+double reserved_above_peak(const Column& column) {
+  const double peak = column.estimate.peak().peak_bytes;
+  return estimator::reserved_bytes(column.run, peak).expected - peak;
+}
+
 double needed(const Column& column) {
   return estimator::needed_bytes(column.run, column.estimate);
 }
@@ -81,6 +87,7 @@ std::string columns_text(const std::vector<Column>& columns, const std::vector<G
   for (const Row& row : rows_of(buckets_of(columns, &RankClass::peak))) out += row_text(" ", row, saved);
   out += row_text("=", row_of("peak", columns, [](const Column& c) { return c.estimate.peak().peak_bytes; }),
                   saved);
+  out += row_text(" ", row_of("reserved above it", columns, reserved_above_peak), saved);
   out += row_text(
       " ",
       row_of("outside the allocator", columns,

@@ -157,6 +157,8 @@ std::string serving_conflict(const EstimateChoices& choices) {
                       !choices.html.empty() || !choices.dumps.empty() || !choices.catalog.empty();
   if (others)
     return "--serve, or [serve], goes without --solve, --sweep, --what-if, --html, --dump, --catalog";
+  if (!choices.input.allocator.empty())
+    return "--allocator does not go with --serve: a server takes its share at once";
   if (!choices.input.adapter.empty()) return "--adapter does not go with --serve: adapters are not served";
   return "";
 }
@@ -252,7 +254,7 @@ std::string conflict(const EstimateChoices& choices) {
     const InputChoices& input = choices.input;
     return input.file.empty() && !input.serve && input.weights.empty() && input.model.empty() &&
                    input.gpu_kind.empty() && input.read_as.empty() && input.sets.empty() && input.gpus == 0 &&
-                   questions == 0 && choices.catalog.empty()
+                   input.allocator.empty() && questions == 0 && choices.catalog.empty()
                ? ""
                : "--jsonl stands alone: without FILE and other questions";
   }
@@ -294,22 +296,30 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   const auto add = [&](const char* name, auto& value, const char* kind, const char* text) {
     return command.add_option(name, value, text)->type_name(kind)->group("What is run");
   };
-  command.add_option("FILE", choices.input.file,
-                     "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
-                     "model_config.yaml or its arguments; or a model's name, such as llama-3.1-8b");
+  command.add_option(
+      "FILE", choices.input.file,
+      "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
+      "model_config.yaml or its arguments, a recipe of Axolotl, LLaMA-Factory, torchtune, NeMo "
+      "Automodel, TrainingArguments, accelerate's YAML; or a model's name, such as llama-3.1-8b");
   add("--gpu", choices.gpus, "NAME,SIZE",
       "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
       ->delimiter(',')
       ->default_str("h100-80");
   add("--set", choices.input.sets, "KEY=VALUE",
       "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
-  add("--model", choices.input.model, "FILE", "The model's config.json, beside a DeepSpeed file");
+  add("--model", choices.input.model, "FILE",
+      "The model's config.json, or its name, beside a DeepSpeed file or a recipe");
   add("--as", choices.input.read_as, "TYPE",
       "Read a model whose type is not modelled as another, such as llama: a guess, which is said");
   add("--adapter", choices.input.adapter, "KIND",
       "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's adapter_config.json");
   add("--quant", choices.input.weights, "KIND",
       "What the model's weights are quantised to: nf4, fp4, int4, int8, fp8, mxfp4; trained for none");
+  add("--allocator", choices.input.allocator, "",
+      "Whose reserved memory is counted: Spillway's, or of PyTorch's own allocator, also with expandable "
+      "segments")
+      ->check(one_of({"spillway", "pytorch", "expandable"}))
+      ->default_str("as the file says, else spillway");
   add("--gpus", choices.input.gpus, "N", "How many GPUs the run has")->check(whole(1, 1 << 20));
   add("--gpu-kind", choices.input.gpu_kind, "NAME", "Of a Megatron-LM run: a100, h100, gb200");
   add("--jsonl", choices.lines, "FILE",

@@ -1,6 +1,7 @@
 #include "cli/estimate/html.h"
 
 #include "cli/size.h"
+#include "estimator/reserved.h"
 
 #include <fmt/format.h>
 
@@ -241,6 +242,23 @@ std::string verdicts(const Question& question, const Estimate& estimate) {
   return out + "</ul>\n";
 }
 
+// What each allocator takes of the device for the peak; the one that the verdict counts is marked.
+std::string reserved_table(const estimator::TrainingRun& run, double peak_bytes) {
+  std::string out =
+      "<div class=\"scroll\"><table>\n<tr><th></th><th>reserved for the peak by</th><th>GiB</th>"
+      "<th>at least</th><th>at most</th></tr>\n";
+  for (const estimator::AllocatorModel allocator : estimator::kAllocators) {
+    const estimator::ReservedBytes bytes = estimator::reserved_bytes(run, peak_bytes, allocator);
+    out += fmt::format(
+        "<tr{}><td></td><td>{}{}</td><td class=\"number\">{:.3f}</td><td class=\"number\">{:.3f}</td>"
+        "<td class=\"number\">{:.3f}</td></tr>\n",
+        allocator == run.allocator ? " class=\"total\"" : "", estimator::allocator_name(allocator),
+        allocator == run.allocator ? ", which is counted" : "", bytes.expected / kGiB, bytes.lowest / kGiB,
+        bytes.highest / kGiB);
+  }
+  return out + "</table></div>\n";
+}
+
 constexpr const char* kHead =
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Spillway "
@@ -274,7 +292,7 @@ std::string answer_html(const Question& question, const Estimate& estimate, cons
       escaped(std::filesystem::path(question.source.file()).filename().string()),
       escaped(question.run.model.type), estimate.parameters, rank.stage, question.run.parallel.pipeline,
       gib(rank.peak_bytes), gib(rank.lowest_bytes), gib(rank.highest_bytes));
-  out += verdicts(question, estimate);
+  out += verdicts(question, estimate) + reserved_table(question.run, rank.peak_bytes);
   for (const std::string& warning : question.run.notes.warnings)
     out += fmt::format("<p>Not in these figures: {}</p>\n", escaped(warning));
   out +=

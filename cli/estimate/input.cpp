@@ -12,6 +12,7 @@
 #include "estimator/inputs/adapter.h"
 #include "estimator/inputs/known_models.h"
 #include "estimator/inputs/megatron_files.h"
+#include "estimator/inputs/recipes/recipes.h"
 #include "estimator/inputs/run_words.h"
 #include "estimator/inputs/serving.h"
 
@@ -49,6 +50,16 @@ Result<RunKeys> model_keys(const std::string& model) {
   return keys;
 }
 
+Result<RunKeys> recipe_keys(const std::string& text, const std::string& folder, const InputChoices& choices) {
+  estimator::RecipeFiles files{folder, choices.gpus, {}};
+  if (!choices.model.empty()) {
+    Result<RunKeys> model = model_keys(choices.model);
+    if (!model.ok()) return model;
+    files.model = std::move(model.value());
+  }
+  return estimator::read_recipe(text, files);
+}
+
 Result<RunKeys> deepspeed_keys(const std::string& text, const InputChoices& choices) {
   if (choices.model.empty())
     return Status::invalid_argument("a DeepSpeed file holds no model; name its config with --model");
@@ -65,7 +76,9 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   if (toml && estimator::is_torchtitan_toml(text))
     return estimator::read_torchtitan_toml(text, std::max<int64_t>(1, choices.gpus));
   if (toml) return estimator::read_run_toml(text, folder);
+  if (estimator::is_trainer_json(text)) return recipe_keys(text, folder, choices);
   if (is_deepspeed(text)) return deepspeed_keys(text, choices);
+  if (Status status = estimator::refuse_diffusers(text); !status.ok()) return status;
   Result<RunKeys> keys = estimator::read_model_json(text);
   if (keys.ok()) keys.value()["model.is_config_json"] = "true";
   return keys;
@@ -118,6 +131,7 @@ Result<Given> megatron(Result<MegatronRun> given, const InputChoices& choices) {
   if (!given.ok()) return given.take_status();
   given->gpu = choices.gpu_kind;
   if (choices.gpus > 0) given->gpus = choices.gpus;
+  given->allocator = choices.allocator;
   return Given(std::move(given.value()));
 }
 
@@ -152,6 +166,7 @@ Status add_adapter(const std::string& adapter, RunKeys& keys) {
 // What options say goes over what the file does.
 Result<Given> with_choices(RunKeys keys, const InputChoices& choices) {
   if (choices.gpus > 0) keys["parallel.gpus"] = std::to_string(choices.gpus);
+  if (!choices.allocator.empty()) keys["allocator.model"] = choices.allocator;
   if (!choices.read_as.empty()) keys["model.read_as"] = choices.read_as;
   if (!choices.weights.empty()) keys["model.weights"] = choices.weights;
   if (Status status = add_adapter(choices.adapter, keys); !status.ok()) return status;
@@ -162,10 +177,12 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
   const std::filesystem::path path(choices.file);
   const std::string ending = path.extension().string();
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Status::invalid_argument("empty");
-  const bool yaml = ending == ".yaml" || ending == ".yml";
-  const bool arguments = text.rfind("--", 0) == 0;
-  if (!choices.model.empty() && (yaml || arguments || ending == ".toml" || !is_deepspeed(text)))
-    return Status::invalid_argument("--model goes with a DeepSpeed file");
+  const bool any_yaml = ending == ".yaml" || ending == ".yml";
+  const bool yaml = any_yaml && text.find("MODEL_ARGS") != std::string::npos;  // Megatron-LM's
+  const bool recipe = (any_yaml && !yaml) || (ending == ".json" && estimator::is_trainer_json(text));
+  const bool arguments = text.rfind("--", 0) == 0 && !any_yaml;
+  if (!choices.model.empty() && !recipe && (yaml || arguments || ending == ".toml" || !is_deepspeed(text)))
+    return Status::invalid_argument("--model goes with a DeepSpeed file or a trainer's recipe");
   if (!choices.gpu_kind.empty() && !yaml && !arguments)
     return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
   if (!choices.read_as.empty() && (yaml || arguments))
@@ -177,13 +194,16 @@ Result<Given> given_of(const std::string& text, const InputChoices& choices) {
     return Status::invalid_argument("--quant goes with a Hugging Face model");
   if (yaml) return megatron(estimator::read_megatron_yaml(text), choices);
   if (arguments) return megatron(estimator::read_megatron_arguments(text), choices);
-  Result<RunKeys> keys = keys_of(text, ending == ".toml", path.parent_path().string(), choices);
+  const std::string folder = path.parent_path().string();
+  Result<RunKeys> keys =
+      recipe ? recipe_keys(text, folder, choices) : keys_of(text, ending == ".toml", folder, choices);
   if (!keys.ok()) return keys.take_status();
   return with_choices(std::move(keys.value()), choices);
 }
 
 Result<Given> known_given(const estimator::KnownModel& known, const InputChoices& choices) {
-  if (!choices.model.empty()) return Status::invalid_argument("--model goes with a DeepSpeed file");
+  if (!choices.model.empty())
+    return Status::invalid_argument("--model goes with a DeepSpeed file or a trainer's recipe");
   if (!choices.gpu_kind.empty())
     return Status::invalid_argument("--gpu-kind goes with a Megatron-LM run; --gpu says what to fit");
   return with_choices(estimator::known_model_keys(known), choices);

@@ -15,12 +15,13 @@ namespace spillway {
 
 struct InputChoices {
   std::string file;
-  std::string model;              // a Hugging Face config beside a DeepSpeed file
+  std::string model;              // a Hugging Face config beside a DeepSpeed file or a recipe
   std::vector<std::string> sets;  // "train.micro_batch=4", over what the file says
   std::string gpu_kind;           // of a Megatron-LM run
   std::string read_as;            // the type that a model of another type is read as
   std::string adapter;            // a kind, or PEFT's adapter_config.json
   std::string weights;            // what the model's are quantised to, over what its file says
+  std::string allocator;          // a word of allocator.model, over what the file says
   int64_t gpus = 0;               // 0: as the file says
   bool serve = false;             // names of --set without a section are those of [serve]
 };
@@ -42,8 +43,9 @@ Result<std::string> read_text_file(const std::string& path);
 class RunSource {
  public:
   // A name of known_models() where there is no such file. Kinds: .toml is a run file or torchtitan's; .yaml
-  // and .yml Megatron-LM's; .json DeepSpeed's where it has its keys, else a Hugging Face config; a text that
-  // begins with "--" is Megatron-LM's arguments. Errors name the file.
+  // and .yml Megatron-LM's or another trainer's recipe; .json TrainingArguments or DeepSpeed's where it has
+  // their keys, else a Hugging Face config; a text that begins with "--" is Megatron-LM's arguments. Errors
+  // name the file.
   static Result<RunSource> open(const InputChoices& choices);
 
   // Later changes of one key win. Errors name the file.

@@ -270,6 +270,7 @@ Result<Frame> frame_of(const Question& question, const PlanChoices& choices) {
   const bool megatron = question.source.is_megatron();
   if (out.framework.empty())
     out.framework = megatron                                                        ? "megatron"
+                    : !question.run.trainer.empty()                                 ? question.run.trainer
                     : question.run.framework == estimator::Framework::kTransformers ? "transformers"
                     : out.deepspeed                                                 ? "deepspeed"
                                                                                     : "run-file";

@@ -32,8 +32,8 @@ constexpr std::array<Letter, 12> kLetters = {{{"h", "hidden_size"},
                                               {"tied", "tie_word_embeddings"}}};
 
 // Endings of names that share their sizes.
-constexpr std::array<std::string_view, 12> kEndings = {"-instruct", "-it",   "-chat", "-base",
-                                                       "-hf",       "-pt",   "-2507", "-0528",
+constexpr std::array<std::string_view, 14> kEndings = {"-instruct", "-it",   "-chat", "-base",    "-deduped",
+                                                       "-fp16",     "-hf",   "-pt",   "-2507",    "-0528",
                                                        "-2501",     "-v0.1", "-v0.2", "-thinking"};
 
 // Both names of a model's kind as the first word, then its sizes.

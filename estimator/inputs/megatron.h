@@ -17,8 +17,9 @@ struct MegatronRun {
   std::map<std::string, std::string> environment = {};
   std::string gpu = {};  // a100, h100, gb200
   int64_t gpus = 8;
-  std::string date = {};     // of the run, as 2026-01-31; empty: today's versions of everything
-  std::string program = {};  // gpt, bert, t5, hybrid, vlm; empty: concluded from the arguments
+  std::string date = {};       // of the run, as 2026-01-31; empty: today's versions of everything
+  std::string allocator = {};  // a word of allocator.model; empty: PyTorch's, as the environment says
+  std::string program = {};    // gpt, bert, t5, hybrid, vlm; empty: concluded from the arguments
 };
 
 // Errors: invalid_argument for a value that is wrong, unsupported for what is not modelled.

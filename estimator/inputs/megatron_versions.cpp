@@ -7,6 +7,7 @@
 
 #include "estimator/inputs/megatron.h"
 #include "estimator/measured.h"
+#include "estimator/reserved.h"
 
 namespace spillway::estimator {
 namespace {
@@ -145,7 +146,8 @@ Status set_versions(KeyValues& values, const MegatronRun& given, TrainingRun& ru
   const bool engine = implementation != "local" && values.text("spec", "") != "local";
   // Expandable segments are split to the line.
   if (environment(given, "PYTORCH_CUDA_ALLOC_CONF").find("expandable_segments:True") != std::string::npos)
-    run.allocator = AllocatorModel::kSpillway;
+    run.allocator = AllocatorModel::kExpandable;
+  run.allocator = find_allocator(given.allocator).value_or(run.allocator);
   const Container container = container_of(date, run.gpu);
   // Routers use the engine's products whatever the layers are made of; the old container's version had none.
   const bool routes_through_engine = values.has("num-experts") && container != Container::kOld;

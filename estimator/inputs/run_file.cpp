@@ -21,6 +21,7 @@
 #include "estimator/inputs/run_words.h"
 #include "estimator/inputs/serving.h"
 #include "estimator/measured.h"
+#include "estimator/reserved.h"
 
 namespace spillway::estimator {
 namespace {
@@ -148,6 +149,12 @@ void read_transformers(KeyValues& values, TrainingRun& run) {
   run.code = read_code(values, "model.", run.model);
   const std::string problem = not_played(run);
   if (problem.empty()) return;
+  // Adapters are counted beside transformers' own code alone.
+  if (values.has("adapter.kind") && values.peek("adapter.kind") != "none")
+    values.complain(
+        fmt::format("adapter.kind: '{}' is not modelled with {}; allowed: what transformers' own code "
+                    "runs on one rank, or in data parallelism",
+                    values.peek("adapter.kind"), problem));
   if (values.has("train.framework"))
     values.complain(
         fmt::format("train.framework: 'transformers' does not know {}; allowed: pytorch", problem));
@@ -362,6 +369,7 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   TrainingRun run;
   for (auto at = keys.lower_bound("warning."); at != keys.end() && at->first.rfind("warning.", 0) == 0; ++at)
     run.notes.warnings.push_back(values.text(at->first, ""));
+  if (values.has("recipe.trainer")) run.trainer = values.text("recipe.trainer", "");
   Result<Model> model = read_hugging_face(values, "model.", run.notes);
   if (!model.ok()) return model.take_status();
   run.model = std::move(model.value());
@@ -372,9 +380,9 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   read_offload(values, run);
   read_transformers(values, run);
   read_adapter(values, run);
-  run.allocator = values.choice("allocator.model", "spillway", {"spillway", "pytorch"}) == "pytorch"
-                      ? AllocatorModel::kPytorch
-                      : AllocatorModel::kSpillway;
+  run.allocator =
+      find_allocator(values.choice("allocator.model", "spillway", {"spillway", "pytorch", "expandable"}))
+          .value_or(AllocatorModel::kSpillway);
   run.reserve.cublas_workspace_bytes = read_size(values, "overhead.workspace", 32 * kMiB);
   // Autograd runs the backward pass in a thread of its own, which has a handle of its own (CUDABlas.cpp).
   run.reserve.cublas_workspaces = run.framework == Framework::kTransformers ? 2 : 1;

@@ -12,7 +12,8 @@
 
 namespace spillway::estimator {
 
-using RunKeys = std::map<std::string, std::string>;  // "train.micro_batch" and so on
+// "train.micro_batch" and so on; "recipe.trainer" says whose recipe they were read from.
+using RunKeys = std::map<std::string, std::string>;
 
 // What a reader has to say beside the keys travels among them, as "warning.0" and so on.
 void add_warnings(const std::vector<std::string>& warnings, RunKeys& keys);

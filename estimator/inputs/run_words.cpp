@@ -97,7 +97,7 @@ struct Value {
   std::string_view word;
   std::string_view value;
 };
-constexpr std::array<Value, 55> kValues = {{{"train.optimizer", "adamw", "adamw"},
+constexpr std::array<Value, 58> kValues = {{{"train.optimizer", "adamw", "adamw"},
                                             {"train.optimizer", "adafactor", "adafactor"},
                                             {"train.optimizer", "lion", "lion"},
                                             {"train.optimizer", "muon", "muon"},
@@ -116,6 +116,7 @@ constexpr std::array<Value, 55> kValues = {{{"train.optimizer", "adamw", "adamw"
                                             {"train.optimizer", "paged_adamw_32bit", "adamw"},
                                             {"train.optimizer", "adamw_8bit", "adamw8bit"},
                                             {"train.optimizer", "adamw_bnb_8bit", "adamw8bit"},
+                                            {"train.optimizer", "adamw_torch_8bit", "adamw8bit"},
                                             {"train.optimizer", "paged_adamw_8bit", "adamw8bit"},
                                             {"train.optimizer", "adam_8bit", "adamw8bit"},
                                             {"train.optimizer", "adam8bit", "adamw8bit"},
@@ -151,7 +152,9 @@ constexpr std::array<Value, 55> kValues = {{{"train.optimizer", "adamw", "adamw"
                                             {"train.recompute", "false", "none"},
                                             {"train.recompute", "no", "none"},
                                             {"train.recompute", "off", "none"},
-                                            {"train.recompute", "0", "none"}}};
+                                            {"train.recompute", "0", "none"},
+                                            {"allocator.model", "native", "pytorch"},
+                                            {"allocator.model", "expandable_segments", "expandable"}}};
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });

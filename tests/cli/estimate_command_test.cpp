@@ -57,6 +57,67 @@ TEST_F(EstimateCommandTest, JsonSumsToItsTotals) {
   EXPECT_FALSE(answer["mitigations"].empty());
 }
 
+// The same run on a device that has room for what tensors hold: PyTorch's allocator needs more of it.
+TEST_F(EstimateCommandTest, TheVerdictCountsWhatTheAllocatorReserves) {
+  const std::string path = write("config.json", kLlama8b);
+  const auto ask = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"estimate", path, "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return json::parse(run_command(words).out);
+  };
+  const json own = ask({}), native = ask({"--allocator", "pytorch"}),
+             set = ask({"--set", "allocator.model=pytorch"});
+  EXPECT_EQ(own["reserved"]["allocator"], "spillway");
+  EXPECT_EQ(native["reserved"]["allocator"], "pytorch");
+  EXPECT_EQ(native, set);
+  EXPECT_EQ(own["peak_bytes"], native["peak_bytes"]);
+  EXPECT_GT(native["needed_bytes"].get<double>(), 1.01 * own["needed_bytes"].get<double>());
+  EXPECT_EQ(native["reserved"]["expected_bytes"],
+            native["reserved"]["by_allocator"]["pytorch"]["expected_bytes"]);
+  EXPECT_LE(native["reserved"]["lowest_bytes"], native["reserved"]["expected_bytes"]);
+  const int64_t middle = (own["needed_bytes"].get<int64_t>() + native["needed_bytes"].get<int64_t>()) / 2;
+  const std::string gpu = std::to_string(middle >> 20) + "MiB";
+  EXPECT_EQ(run_command({"estimate", path, "--gpu", gpu}).code, 0);
+  const CommandResult refused = run_command({"estimate", path, "--gpu", gpu, "--allocator", "pytorch"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.out, HasSubstr("reserved for the peak: pytorch"));
+  expect_complaint({"estimate", path, "--allocator", "jemalloc"}, "jemalloc");
+  expect_complaint({"estimate", path, "--serve", "--allocator", "pytorch"},
+                   "--allocator does not go with --serve");
+}
+
+TEST_F(EstimateCommandTest, ComparisonsSumToWhatIsNeeded) {
+  const std::string path = write("config.json", kLlama8b);
+  const CommandResult result =
+      run_command({"estimate", path, "--gpu", "400GiB", "--what-if", "allocator.model=pytorch"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("reserved above it"));
+}
+
+TEST_F(EstimateCommandTest, ReadsRecipes) {
+  const std::string recipe = write("recipe.yaml",
+                                   "base_model: llama-3.2-1b\nsequence_len: 1024\nmicro_batch_size: 1\n"
+                                   "optimizer: adamw_torch_fused\nbf16: true\n");
+  const CommandResult result = run_command({"estimate", recipe, "--gpu", "80GiB", "--json"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["parameters"], 1235814400);
+  // Another model than the recipe's, and accelerate's file, which has none.
+  const json other = json::parse(
+      run_command({"estimate", recipe, "--gpu", "80GiB", "--json", "--model", "llama-3.2-3b"}).out);
+  EXPECT_EQ(other["parameters"], 3212749824);
+  const std::string accelerate = write("accelerate.yaml", "distributed_type: FSDP\nnum_processes: 2\n");
+  EXPECT_EQ(run_command({"estimate", accelerate, "--gpu", "80GiB", "--model", "llama-3.2-1b"}).code, 0);
+  expect_one_line_error("accelerate.yaml", "distributed_type: FSDP\n", "it names no model");
+  expect_one_line_error("unknown.yaml", "a: 1\n", "no recipe that is known; allowed:");
+  expect_one_line_error("broken.yaml", "a: [1\n", "not YAML");
+  expect_one_line_error("model_index.json",
+                        R"({"_class_name": "FluxPipeline", "_diffusers_version": "0.30.0",
+                            "vae": ["diffusers", "AutoencoderKL"]})",
+                        "FluxPipeline of diffusers is not modelled: vae (AutoencoderKL)");
+  expect_one_line_error("arguments.json", R"({"output_dir": "out", "learning_rate": 1e-5})",
+                        "it names no model");
+}
+
 TEST_F(EstimateCommandTest, SetSpeaksOverTheFile) {
   const std::string path = write("config.json", kLlama8b);
   const auto peak = [&](const std::string& set) {

@@ -85,6 +85,18 @@ TEST_F(EstimatePlan, AFullFineTuneOf7BillionsOn24GiB) {
   EXPECT_NEAR(first["host_bytes"].get<double>(), 16 * 6.738e9, 0.05 * 16 * 6.738e9);
 }
 
+TEST_F(EstimatePlan, ARecipesPlanHasItsTrainersLines) {
+  const std::string recipe = write("recipe.yaml",
+                                   "base_model: llama-3.2-1b\nsequence_len: 4096\nmicro_batch_size: 2\n"
+                                   "bf16: true\n");
+  const std::vector<std::string> run = {recipe, "--gpu", "16GiB"};
+  const CommandResult result = run_command({"estimate", recipe, "--gpu", "16GiB", "--plan", "--json"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const json answer = json::parse(result.out);
+  EXPECT_EQ(answer["framework"], "axolotl");
+  expect_answers(run, answer["gpus"][0]);
+}
+
 TEST_F(EstimatePlan, SeventyBillionsOnEightGpus) {
   const std::vector<std::string> run = {"llama-3.1-70b", "--gpus", "8", "--gpu", "h100-80"};
   expect_answers(run, plan(run, 0));

@@ -168,7 +168,8 @@ TEST_F(EstimateQuestions, ThePageNeedsNoNetwork) {
       {"estimate", path("config<b>.json"), "--set", "parallel.pipeline=4", "--gpus", "4", "--html", page});
   EXPECT_EQ(result.code, 0) << result.err;
   const std::string text = read("page.html");
-  for (const char* part : {"<svg", "end of forward", "stage 3", "optimizer states", "h100-80", "</html>"})
+  for (const char* part : {"<svg", "end of forward", "stage 3", "optimizer states", "h100-80",
+                           "reserved for the peak by", "spillway, which is counted", "</html>"})
     EXPECT_THAT(text, HasSubstr(part));
   for (const char* outside : {"http:", "https:", "<script", "src=", "@import", "config<b>"})
     EXPECT_THAT(text, Not(HasSubstr(outside)));
