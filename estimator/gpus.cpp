@@ -120,12 +120,16 @@ std::string meant_perhaps(const std::string& text) {
   return "";
 }
 
-double unit_bytes(std::string_view unit) {
-  if (unit == "GiB") return kGiB;
-  if (unit == "MiB") return kGiB / 1024;
-  if (unit == "TiB") return kGiB * 1024;
-  if (unit == "GB" || unit == "gb") return 1e9;
-  if (unit == "MB" || unit == "mb") return 1e6;
+// As sizes are read everywhere else; but a number alone may be the name of a GPU.
+double unit_bytes(std::string_view text) {
+  std::string unit(text);
+  for (char& letter : unit) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  if (unit == "gib" || unit == "g") return kGiB;
+  if (unit == "mib" || unit == "m") return kGiB / 1024;
+  if (unit == "tib" || unit == "t") return kGiB * 1024;
+  if (unit == "gb") return 1e9;
+  if (unit == "mb") return 1e6;
+  if (unit == "tb") return 1e12;
   return 0;
 }
 

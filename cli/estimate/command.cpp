@@ -316,9 +316,11 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   add("--quant", choices.input.weights, "KIND",
       "What the model's weights are quantised to: nf4, fp4, int4, int8, fp8, mxfp4; trained for none");
   add("--allocator", choices.input.allocator, "",
-      "Whose reserved memory is counted: Spillway's, or of PyTorch's own allocator, also with expandable "
-      "segments")
-      ->check(one_of({"spillway", "pytorch", "expandable"}))
+      "Whose reserved memory is counted: Spillway's, or of PyTorch's own allocator (native is the same), "
+      "also "
+      "with expandable segments")
+      ->check(one_of({"spillway", "pytorch", "native", "expandable"}))
+      ->transform([](const std::string& word) { return word == "native" ? "pytorch" : word; })
       ->default_str("as the file says, else spillway");
   add("--gpus", choices.input.gpus, "N", "How many GPUs the run has")->check(whole(1, 1 << 20));
   add("--gpu-kind", choices.input.gpu_kind, "NAME", "Of a Megatron-LM run: a100, h100, gb200");

@@ -114,7 +114,9 @@ Status plot(const PlotOptions& options) {
     if (!shown.ok()) return shown.take_status();
     if (Status status = write_file(path, shown.value()); !status.ok()) return status;
   }
-  if (options.json) return write_stdout(to_json(timeline.value()));
+  const bool is_written = std::any_of(outputs.begin(), outputs.end(),
+                                      [](const std::string& path) { return path.ends_with(".json"); });
+  if (options.json && !is_written) return write_stdout(to_json(timeline.value()));
   std::string written;
   for (const std::string& path : outputs) written += path + "\n";
   return write_stdout(written);

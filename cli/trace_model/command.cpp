@@ -67,9 +67,10 @@ Status invalid(const std::string& text) {
 }
 
 Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity) {
-  const size_t colon = choices.function.find(':');
+  const size_t colon = choices.function.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == choices.function.size()) {
-    return invalid(fmt::format("'{}' names no function; allowed: package.module:function", choices.function));
+    return invalid(fmt::format("'{}' names no function; allowed: FILE.py:function or package.module:function",
+                               choices.function));
   }
   if (choices.capacity.empty()) return {};
   *capacity = parse_size(choices.capacity);
@@ -184,9 +185,10 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
                                         "replay what it allocates (exit code 2 where "
                                         "the capacity is too small)");
   choices->command
-      ->add_option(
-          "FUNCTION", choices->function,
-          "package.module:function, which makes the model on \"cuda\" and returns a function for one step")
+      ->add_option("FUNCTION", choices->function,
+                   "FILE.py:function or package.module:function, which makes the model on \"cuda\" and "
+                   "returns a function "
+                   "for one step")
       ->required();
   choices->command->group("Plan");
   choices->command

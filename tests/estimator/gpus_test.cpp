@@ -56,6 +56,10 @@ TEST(Gpus, ThatMeanSeveralAreSaid) {
 TEST(Gpus, OfASizeHaveIt) {
   EXPECT_EQ(gib("24GiB"), 24);
   EXPECT_EQ(gpu_memory("24GB")->bytes, 24e9);
+  EXPECT_EQ(gpu_memory("80g")->bytes, 80 * 1024.0 * 1024 * 1024);
+  EXPECT_EQ(gpu_memory("80 gib")->bytes, 80 * 1024.0 * 1024 * 1024);
+  EXPECT_EQ(gpu_memory("1.5tb")->bytes, 1.5e12);
+  EXPECT_FALSE(gpu_memory("80").ok());
   EXPECT_EQ(gpu_memory("24 GB")->bytes, 24e9);
   EXPECT_EQ(gib("512MiB"), 0.5);
 }

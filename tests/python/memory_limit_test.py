@@ -46,6 +46,10 @@ def test_above(model):
 def test_sizes(size):
     hold(size)
 
+@pytest.mark.limit_device_memory("1kB")
+def test_decimal():
+    hold(1001)
+
 @pytest.mark.limit_device_memory("1GiB")
 def test_wrong():
     assert hold(1).numel() == 2
@@ -108,6 +112,7 @@ OUTCOMES = {
     "test_above": "failure",
     "test_sizes[1000]": "passed",
     "test_sizes[1001]": "failure",
+    "test_decimal": "failure",
     "test_wrong": "failure",
     "test_known": "skipped",
     "test_skipped": "skipped",

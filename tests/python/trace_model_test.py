@@ -144,6 +144,11 @@ class Answers(Steps):
         self.assertEqual(phases[peak["step"], peak["phase"]], answer["peak_live_bytes"])
         self.assertEqual({name for _, name in phases}, {"load", "forward", "backward", "optimizer"})
 
+    def test_a_file_is_as_good_as_its_module(self) -> None:
+        done = trace_model(f"{HERE / 'traced_steps.py'}:fused", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["peak_live_bytes"], self.trace("fused")["peak_live_bytes"])
+
     def test_the_verdict(self) -> None:
         needed = self.trace("fused")["peak_reserved_bytes"]
         for capacity, verdict, code in ((needed, "FITS", 0), (needed // 2, "NO", 2)):
@@ -242,8 +247,13 @@ class Refused(Steps):
 
     def test_wrong_words(self) -> None:
         for function, said, words in (
-            ("traced_steps", "'traced_steps' names no function; allowed: package.module:function", []),
+            (
+                "traced_steps",
+                "'traced_steps' names no function; allowed: FILE.py:function or package.module:function",
+                [],
+            ),
             (":step", "names no function", []),
+            ("no_such_file.py:step", "no such file; allowed: FILE.py:function or package.module:function", []),
             ("traced_steps:", "names no function", []),
             ("no_such_module:step", "No module named 'no_such_module'", []),
             ("traced_steps:no_such_step", "traced_steps has no no_such_step", []),

@@ -64,9 +64,20 @@ def trace(function: str, steps: int) -> Recorder:
     return recorder
 
 
+def _imported(module: str) -> Any:
+    """A module by its name, or by its file, whose folder is looked in first, as where Python runs the file."""
+    file = Path(module)
+    if file.suffix != ".py":
+        return importlib.import_module(module)
+    if not file.is_file():
+        raise SpillwayError(f"{module}: no such file; allowed: FILE.py:function or package.module:function")
+    sys.path.insert(0, str(file.resolve().parent))
+    return importlib.import_module(file.stem)
+
+
 def _made_step(function: str) -> Callable[[], Any]:
-    module, _, name = function.partition(":")
-    make: Any = importlib.import_module(module)
+    module, _, name = function.rpartition(":")
+    make: Any = _imported(module)
     for part in name.split("."):
         if not hasattr(make, part):
             raise SpillwayError(f"{module} has no {name}")

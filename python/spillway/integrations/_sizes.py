@@ -9,14 +9,15 @@ GIB = 1 << 30
 
 
 def size_bytes(size: object) -> int:
-    """Of a text such as "2GiB", or a number of bytes. Errors: ValueError, one line."""
+    """Of a text such as "2GiB" or "2GB", or a number of bytes. Errors: ValueError, one line."""
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)\s*", size) if isinstance(size, str) else None
+    text = size.lower() if isinstance(size, str) else ""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?b|)|b?)\s*", text)
     if found is None:
         raise ValueError(f"{size!r} is no size; allowed: such as '2GiB' or '512MiB', or a number of bytes")
-    number, unit = found.groups()
-    return int(float(number) * 1024 ** UNITS.index(unit or "B"))
+    number, letter, ending = found.groups()
+    return int(float(number) * (1000 if ending == "b" else 1024) ** " kmgt".index(letter or " "))
 
 
 def size_text(size: int) -> str:
