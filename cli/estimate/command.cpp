@@ -300,7 +300,7 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
       "FILE", choices.input.file,
       "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
       "model_config.yaml or its arguments, a recipe of Axolotl, LLaMA-Factory, torchtune, NeMo "
-      "Automodel, TrainingArguments, accelerate's YAML; or a model's name, such as llama-3.1-8b");
+      "Automodel or NeMo RL, TrainingArguments, accelerate's YAML; or a model's name, such as llama-3.1-8b");
   add("--gpu", choices.gpus, "NAME,SIZE",
       "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
       ->delimiter(',')
@@ -317,8 +317,7 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
       "What the model's weights are quantised to: nf4, fp4, int4, int8, fp8, mxfp4; trained for none");
   add("--allocator", choices.input.allocator, "",
       "Whose reserved memory is counted: Spillway's, or of PyTorch's own allocator (native is the same), "
-      "also "
-      "with expandable segments")
+      "also with expandable segments")
       ->check(one_of({"spillway", "pytorch", "native", "expandable"}))
       ->transform([](const std::string& word) { return word == "native" ? "pytorch" : word; })
       ->default_str("as the file says, else spillway");

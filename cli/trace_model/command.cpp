@@ -187,8 +187,7 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
   choices->command
       ->add_option("FUNCTION", choices->function,
                    "FILE.py:function or package.module:function, which makes the model on \"cuda\" and "
-                   "returns a function "
-                   "for one step")
+                   "returns a function for one step")
       ->required();
   choices->command->group("Plan");
   choices->command

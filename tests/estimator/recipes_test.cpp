@@ -109,6 +109,15 @@ TEST(Axolotl, NamesWhatItDoesNotKnow) {
               HasSubstr("allowed: lora, qlora"));
 }
 
+TEST(Axolotl, AFlagIsTrueOrFalseOrOneOfItsWords) {
+  const std::string recipe = "base_model: llama-3.1-8b\nsequence_len: 2048\nmicro_batch_size: 1\n";
+  EXPECT_EQ(must_read(must_recipe(recipe + "bf16: full\n")).training.precision, Precision::kBf16);
+  EXPECT_EQ(must_read(must_recipe(recipe + "bf16: no\n")).training.precision, Precision::kFp32);
+  EXPECT_EQ(must_recipe(recipe + "activation_offloading: legacy\n").at("offload.activations"), "host");
+  EXPECT_THAT(refusal(recipe + "bf16: maybe\n"),
+              HasSubstr("bf16: 'maybe' is not allowed; allowed: true, false"));
+}
+
 TEST(Axolotl, ShardsAndOffloads) {
   const RunKeys keys = must_recipe(
       "base_model: llama-3.1-8b\nsequence_len: 4096\nmicro_batch_size: 1\nbf16: true\nfsdp_version: 2\n"

@@ -103,7 +103,9 @@ void axolotl_ignore_rest(Recipe& recipe) {
 
 // Weights are loaded in the precision of training.
 void axolotl_precision(Recipe& recipe) {
-  const bool bf16 = recipe.flag("bf16", recipe.text("bf16") == "auto") || recipe.flag("bfloat16");
+  const std::string says_bf16 = recipe.text("bf16");
+  const bool bf16 =
+      says_bf16 == "full" || recipe.flag("bf16", says_bf16 == "auto") || recipe.flag("bfloat16");
   const bool fp16 = recipe.flag("fp16") || recipe.flag("float16");
   recipe.precision(bf16, fp16 && !bf16, true);
 }
@@ -184,10 +186,9 @@ void read_axolotl(Recipe& recipe) {
   recipe.optimizer("optimizer");
   axolotl_precision(recipe);
   const std::string checkpointing = recipe.text("gradient_checkpointing");
-  if (recipe.flag("gradient_checkpointing") || checkpointing.rfind("offload", 0) == 0)
-    recipe.set("train.recompute", "full");
-  if (checkpointing.rfind("offload", 0) == 0 || recipe.flag("activation_offloading") ||
-      recipe.text("activation_offloading") == "legacy")
+  const bool offloads = checkpointing.rfind("offload", 0) == 0;
+  if (offloads || recipe.flag("gradient_checkpointing")) recipe.set("train.recompute", "full");
+  if (offloads || recipe.text("activation_offloading") == "legacy" || recipe.flag("activation_offloading"))
     recipe.set("offload.activations", "host");
   axolotl_adapter(recipe);
   axolotl_parallel(recipe);

@@ -41,7 +41,12 @@ bool Recipe::flag(const std::string& key, bool otherwise) {
   if (!says(key)) return otherwise;
   const std::string text = lower_case(values_.text(key, ""));
   if (text == "auto") return otherwise;
-  return text == "true" || text == "yes" || text == "on" || text == "1";
+  constexpr std::array<std::string_view, 4> kTrue = {"true", "yes", "on", "1"};
+  constexpr std::array<std::string_view, 4> kFalse = {"false", "no", "off", "0"};
+  if (std::find(kTrue.begin(), kTrue.end(), text) != kTrue.end()) return true;
+  if (std::find(kFalse.begin(), kFalse.end(), text) == kFalse.end())
+    refuse(key, fmt::format("'{}' is not allowed; allowed: true, false", text));
+  return false;
 }
 
 void Recipe::copy(const std::string& from, const std::string& to) {

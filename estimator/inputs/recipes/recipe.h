@@ -19,12 +19,12 @@ class Recipe {
  public:
   explicit Recipe(std::map<std::string, std::string> flat) : flat_(flat), values_(std::move(flat)) {}
 
-  // Is it there, with another value than "none"?
+  // Tells whether it is there, with another value than "none".
   bool says(const std::string& key);
-  // Does any key begin so? They count as read.
+  // Tells whether any key begins so; they count as read.
   bool says_any(const std::string& start) { return values_.count(start) > 0; }
   std::string text(const std::string& key, const std::string& otherwise = "");
-  // True for YAML's words for it; `otherwise` where it is not there or says "auto".
+  // Tells whether it says true; `otherwise` where it is not there or says "auto". Other words are refused.
   bool flag(const std::string& key, bool otherwise = false);
 
   void set(const std::string& to, std::string value) { out_[to] = std::move(value); }

@@ -159,8 +159,8 @@ std::string why_unknown(const FlatRecipe& flat) {
   return "no recipe that is known; allowed: Megatron-LM's MODEL_ARGS, Axolotl's (base_model), "
          "LLaMA-Factory's "
          "(finetuning_type), torchtune's (model._component_), NeMo Automodel's (model._target_), NeMo RL's "
-         "(policy.model_name), "
-         "TrainingArguments (per_device_train_batch_size), accelerate's (distributed_type)";
+         "(policy.model_name), TrainingArguments (per_device_train_batch_size), accelerate's "
+         "(distributed_type)";
 }
 
 }  // namespace
@@ -189,8 +189,7 @@ Result<RunKeys> read_recipe(const std::string& text, const RecipeFiles& files) {
   set_gpus(files, out);
   if (out.count("train.sequence") == 0)
     add_warnings({"the recipe does not say how long its texts are: the model's length is counted, at most "
-                  "4096 tokens; "
-                  "--set sequence=N says another"},
+                  "4096 tokens; --set sequence=N says another"},
                  out);
   out.insert(model->begin(), model->end());
   out["model.is_config_json"] = "true";

@@ -17,7 +17,7 @@ struct RecipeFiles {
   std::optional<RunKeys> model = {};  // instead of the one that the recipe names
 };
 
-// Has the JSON the keys of TrainingArguments, and not those of a model?
+// Tells whether the JSON has the keys of TrainingArguments, and not those of a model.
 bool is_trainer_json(const std::string& text);
 
 // Errors: keys of no recipe that is known, something that is not modelled, a model that no file and no name

@@ -27,9 +27,7 @@ std::string scalar_text(const YAML::Node& node) {
 class YamlFlattener {
  public:
   Status map(const YAML::Node& node, const std::string& prefix, int depth) {
-    if (depth > kDeepest)
-      return Status::invalid_argument(
-          fmt::format("{}: nested too deep; allowed: {} mappings in each other", prefix, kDeepest));
+    if (depth > kDeepest) return too_deep(prefix);
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) continue;
       Status status = value(entry.second, prefix + entry.first.as<std::string>(), depth);
@@ -44,6 +42,11 @@ class YamlFlattener {
   }
 
  private:
+  static Status too_deep(const std::string& where) {
+    return Status::invalid_argument(
+        fmt::format("{}: nested too deep; allowed: {} mappings in each other", where, kDeepest));
+  }
+
   Status value(const YAML::Node& node, const std::string& key, int depth) {
     if (++nodes_ > kMostNodes)
       return Status::invalid_argument(
@@ -55,7 +58,7 @@ class YamlFlattener {
   }
 
   Status sequence(const YAML::Node& node, const std::string& key, int depth) {
-    if (depth > kDeepest) return map({}, key, depth);
+    if (depth > kDeepest) return too_deep(key);
     std::string joined;
     size_t number = 0;
     for (const YAML::Node& each : node) {
