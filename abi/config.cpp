@@ -46,6 +46,10 @@ template <>
 constexpr auto kWords<OverflowMemory> = std::to_array<Word<OverflowMemory>>(
     {{"auto", OverflowMemory::kAuto}, {"vmm", OverflowMemory::kVmm}, {"pinned", OverflowMemory::kPinned}});
 template <>
+constexpr auto kWords<DumpStacks> = std::to_array<Word<DumpStacks>>({{"auto", DumpStacks::kAuto},
+                                                                     {"off", DumpStacks::kOff},
+                                                                     {"on", DumpStacks::kOn}});
+template <>
 constexpr auto kWords<TraceStacks> = std::to_array<Word<TraceStacks>>({{"off", TraceStacks::kOff},
                                                                        {"python", TraceStacks::kPython},
                                                                        {"cpp", TraceStacks::kCpp},

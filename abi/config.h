@@ -58,6 +58,7 @@ enum class Profile : uint8_t { kOrdinary, kCareful, kPlain };
 enum class Backend : uint8_t { kVmm, kMalloc };
 enum class Debug : uint8_t { kOff, kGuard };
 enum class Overflow : uint8_t { kOff, kHost };
+enum class DumpStacks : uint8_t { kAuto, kOff, kOn };
 enum class TraceStacks : uint8_t { kOff, kPython, kCpp, kAll };
 enum class PreloadFree : uint8_t { kAsync, kSync };
 enum class IpcPolicy : uint8_t { kAuto, kPlain, kRefuse };

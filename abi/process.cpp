@@ -9,6 +9,7 @@
 #include <ctime>
 #include <utility>
 
+#include "abi/block_origins.h"
 #include "abi/live.h"
 #include "abi/machine_limits.h"
 #include "abi/trace.h"
@@ -141,7 +142,9 @@ Result<Arena*> Process::create_arena(int device) {
   // Fixed once there is an arena: see configure().
   guarded.store(config_.debug == Debug::kGuard, std::memory_order_relaxed);
   tracer_ = ProcessTrace::start(config_);
-  watched.store(is_guarded() || ProcessTrace::notes_stacks(), std::memory_order_relaxed);
+  if (notes_origins()) BlockOrigins::start();
+  watched.store(is_guarded() || ProcessTrace::notes_stacks() || BlockOrigins::are_noted(),
+                std::memory_order_relaxed);
   const bool is_new = owned_allocator_->existing(device) == nullptr;
   Result<Arena*> arena = owned_allocator_->arena(device);
   if (arena.ok() && is_new && config_.overflow == Overflow::kHost) place_in_host_memory(*arena.value());

@@ -57,8 +57,8 @@ class Process {
   // Tells whether memory comes from guards. To be asked after existing(): an arena appears after this is
   // known.
   static bool is_guarded() { return guarded.load(std::memory_order_relaxed); }
-  // Tells whether an allocation has more to do than to allocate: a guard, or a stack for the trace. To be
-  // asked likewise.
+  // Tells whether an allocation has more to do than to allocate: a guard, or a stack for the trace or the
+  // dumps. To be asked likewise.
   static bool is_watched() { return watched.load(std::memory_order_relaxed); }
   // The guard of a device, made if need be with its arena; null without debug:guard. Errors: as arena().
   Result<Guard*> guard(int device);
@@ -173,6 +173,8 @@ class Process {
   // Adds what is wrong with SPILLWAY_STATS to the complaints.
   void read_stats_path(std::vector<std::string>& complaints) SPW_REQUIRES(mutex_);
   void start_dumps() SPW_REQUIRES(mutex_);
+  // What dump_stacks comes to.
+  bool notes_origins() const SPW_REQUIRES(mutex_);
   // Takes the mutex, and then the locks of what it looks through.
   Dump collect(const char* reason) SPW_EXCLUDES(mutex_);
   using Annotations = std::map<int, std::map<std::string, uint64_t>>;  // by device, then name
@@ -182,7 +184,7 @@ class Process {
   void dump_on_oom(int device) noexcept;
   // Tells whether this out-of-memory error is to be dumped, which is then noted.
   bool is_new_oom(int device) SPW_REQUIRES(oom_mutex_);
-  std::string oom_tiers_text(int device);
+  std::string oom_holders_text(int device);
   void show_live(const Arena& arena) const SPW_REQUIRES(mutex_);
   void end_arena(int device) SPW_REQUIRES(looks_, mutex_);
 

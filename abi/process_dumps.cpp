@@ -8,6 +8,7 @@
 #include <ctime>
 #include <utility>
 
+#include "abi/block_origins.h"
 #include "abi/dump_path.h"
 #include "abi/dump_trigger.h"
 #include "abi/process.h"
@@ -103,6 +104,7 @@ Dump Process::collect(const char* reason) {
   const SharedLock look(looks_);
   if (driver != nullptr) list_devices(*driver, annotations, dump);
   dump.pinned = pinned_stats();
+  BlockOrigins::name_stacks(dump);
   if (is_redacted) redact(dump, this_machine());
   return dump;
 }
@@ -156,6 +158,11 @@ void Process::start_dumps() {
                                 [this](const char* reason) { dump_as_asked(stats_path_, reason); });
 }
 
+bool Process::notes_origins() const {
+  if (config_.dump_stacks != DumpStacks::kAuto) return config_.dump_stacks == DumpStacks::kOn;
+  return !stats_path_.empty() && format_of(stats_path_) != DumpFormat::kPrometheus;
+}
+
 void Process::dump_as_asked(const std::string& path, const char* reason) noexcept {
   const auto complain = [this](const char* text) {
     if (!complained_.exchange(true)) std::fprintf(stderr, "spillway: SPILLWAY_STATS: %s\n", text);
@@ -171,8 +178,12 @@ void Process::dump_as_asked(const std::string& path, const char* reason) noexcep
 
 void Process::dump_at_exit() noexcept {
   DumpTrigger::instance().stop();
-  // A child of fork has its parent's counters, and not its device.
-  if (owner_ == getpid()) dump_as_asked(stats_path_, "exit");
+  // A child of fork has its parent's counters, and not its device. Who used no device has nothing to say, and
+  // may share its name with who did: torchrun has no rank, as its first worker has rank 0.
+  Allocator* const allocator = published.load(std::memory_order_acquire);
+  bool has_used_one = false;
+  if (allocator != nullptr) allocator->for_each([&](const Arena&) { has_used_one = true; });
+  if (owner_ == getpid() && has_used_one) dump_as_asked(stats_path_, "exit");
 }
 
 bool Process::is_new_oom(int device) {
@@ -204,14 +215,16 @@ void Process::dump_on_oom(int device) noexcept {
   }
 }
 
-std::string Process::oom_tiers_text(int device) {
-  return existing_tiers(device) == nullptr ? std::string() : oom_tiers(tiers_of(device));
+std::string Process::oom_holders_text(int device) {
+  const std::string sites = BlockOrigins::largest_text(
+      BlockOrigins::are_noted() ? existing(device)->segments() : std::vector<SegmentRow>{});
+  return existing_tiers(device) == nullptr ? sites : sites + oom_tiers(tiers_of(device));
 }
 
 Status Process::failed_alloc(int device, Status status) {
   if (status.code() != SPW_ERROR_OUT_OF_MEMORY || existing(device) == nullptr) return status;
   dump_on_oom(device);
-  return Status::out_of_memory(status.text() + oom_tiers_text(device));
+  return Status::out_of_memory(status.text() + oom_holders_text(device));
 }
 
 }  // namespace spillway

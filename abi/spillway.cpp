@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "abi/arena_calls.h"
+#include "abi/block_origins.h"
 #include "abi/boundary.h"
 #include "abi/config.h"
 #include "abi/ipc/exporter.h"
@@ -19,13 +20,34 @@
 namespace spillway {
 namespace {
 
-// With debug:guard, memory comes from the device's guard; with trace_stacks, it is noted where the program
-// is. `caller` is where the program called. Kept out of line: the path without these is not to pay for them.
+[[gnu::noinline, gnu::cold]] Status failed_alloc(int device, Status status) {
+  return Process::instance().failed_alloc(device, std::move(status));
+}
+
+inline Status alloc(Arena& arena, size_t bytes, spw_stream stream, void** out) {
+  Status status = arena.allocate(bytes, stream, out);
+  if (status.ok()) [[likely]]
+    return status;
+  return failed_alloc(arena.device(), std::move(status));
+}
+
+// With trace_stacks or dump_stacks, it is noted where the program is: for the trace, and for the block.
+Status noted_alloc(int device, size_t bytes, spw_stream stream, const void* caller, void** out) {
+  ProcessTrace::note_stack(caller);
+  const bool notes = bytes >= BlockOrigins::kLeastBytes && BlockOrigins::are_noted();
+  const uint32_t stack = notes ? BlockOrigins::capture(caller) : 0;
+  Status status = alloc(*Process::existing(device), bytes, stream, out);
+  if (status.ok() && stack != 0) Arena::note_stack(*out, stack);
+  return status;
+}
+
+// With debug:guard, memory comes from the device's guard. `caller` is where the program called. Kept out of
+// line: the path without these is not to pay for them.
 [[gnu::noinline, gnu::cold]] spw_status watched_alloc(size_t bytes, int device, spw_stream stream,
                                                       const void* caller, void** out) noexcept {
   return guarded([&]() -> Status {
+    if (!Process::is_guarded()) return noted_alloc(device, bytes, stream, caller, out);
     ProcessTrace::note_stack(caller);
-    if (!Process::is_guarded()) return Process::existing(device)->allocate(bytes, stream, out);
     Result<Guard*> guard = Process::instance().guard(device);
     if (!guard.ok()) return guard.take_status();
     Status status = guard.value()->allocate(bytes, stream, caller, out);
@@ -45,17 +67,6 @@ namespace {
     Guard* guard = pointer == nullptr ? nullptr : Process::guard_of(pointer);
     return guard == nullptr ? Arena::record_stream(pointer, stream) : guard->record_stream(pointer, stream);
   });
-}
-
-[[gnu::noinline, gnu::cold]] Status failed_alloc(int device, Status status) {
-  return Process::instance().failed_alloc(device, std::move(status));
-}
-
-inline Status alloc(Arena& arena, size_t bytes, spw_stream stream, void** out) {
-  Status status = arena.allocate(bytes, stream, out);
-  if (status.ok()) [[likely]]
-    return status;
-  return failed_alloc(arena.device(), std::move(status));
 }
 
 // The first use of a device.

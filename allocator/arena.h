@@ -257,6 +257,9 @@ class Arena {
   std::vector<SegmentRow> segments() const;
   // Finds a block of whichever arena. Errors: invalid_pointer.
   static Result<FoundBlock> find_block(const void* pointer);
+  // Keeps a number for the block that begins at `pointer`, which the caller was just given, until its end:
+  // where it was allocated, for the rows of segments(). Blocks of slabs and those in host memory keep none.
+  static void note_stack(const void* pointer, uint32_t stack);
   // The block in the program's hands that `pointer` lies in, at its beginning or behind it; looks at
   // `most_bytes` of addresses before it, at the ranges in them alone. Blocks in host memory and shareable
   // ones are not found. Errors: invalid_pointer.

@@ -86,6 +86,7 @@ struct alignas(64) CachedRange {
   Heap* heap = nullptr;
   Slab* slab = nullptr;                 // set while the block is a slab
   uint32_t slab_number = ~uint32_t{0};  // among the ranges of its heap that have been slabs
+  uint32_t stack = 0;                   // where its block was allocated, see Arena::note_stack
   uint64_t requested_bytes = 0;
 
   uint64_t bytes() const { return uint64_t{quanta} * kQuantumBytes; }

@@ -250,6 +250,7 @@ bool Heap::make_live(CachedRange& range, uint64_t requested_bytes, void** out) {
     return false;
   }
   range.requested_bytes = requested_bytes;
+  range.stack = 0;
   const FreePages::Change& taken = pages_.taken();
   counters.on_allocate(SizePool::kLarge, requested_bytes, range.bytes(), taken.page_bytes(), taken.fragments,
                        range.va);

@@ -30,7 +30,7 @@ void list_blocks(const Heap& heap, std::vector<BlockRow>& rows) {
     } else {
       const bool pending = range->state == BlockState::kPendingFree;
       rows.push_back({range->va, range->bytes(), range->requested_bytes,
-                      pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated});
+                      pending ? BlockKind::kActivePendingFree : BlockKind::kActiveAllocated, range->stack});
     }
   });
   for (PageId id = 0; id < heap.store().home_end(); ++id) {
@@ -60,6 +60,13 @@ Result<BlockRow> find_block(const Heap& heap, const CachedRange& range, uint64_t
     }
   }
   return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
+}
+
+void Arena::note_stack(const void* pointer, uint32_t stack) {
+  CachedRange* const range = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
+  if (range == nullptr || range->slab != nullptr) return;
+  const Lock lock(range->heap->mutex);
+  range->stack = stack;
 }
 
 Result<FoundBlock> Arena::find_block(const void* pointer) {

@@ -30,8 +30,10 @@ struct Mode {
   const char* name;
   const char* configuration;  // %s is the trace's path
 };
-constexpr Mode kModes[] = {
-    {"recording off", ""}, {"recorded", ",trace:%s"}, {"recorded, C++ stacks", ",trace:%s,trace_stacks:cpp"}};
+constexpr Mode kModes[] = {{"recording off", ""},
+                           {"recorded", ",trace:%s"},
+                           {"recorded, C++ stacks", ",trace:%s,trace_stacks:cpp"},
+                           {"stacks for dumps", ",dump_stacks:on"}};
 
 [[noreturn]] void give_up(const char* what) {
   fmt::print(stderr, "bench_trace: {}: {}\n", what, spw_last_error());

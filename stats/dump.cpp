@@ -46,6 +46,13 @@ Json to_json(const DeviceStats& stats) {
   return out;
 }
 
+Json to_json(const std::vector<StackFrame>& stack) {
+  Json out = Json::array();
+  for (const StackFrame& frame : stack)
+    out.push_back({{"name", frame.function}, {"filename", frame.file}, {"line", frame.line}});
+  return out;
+}
+
 Json to_json(const SegmentRow& segment) {
   Json blocks = Json::array();
   for (const BlockRow& block : segment.blocks) {
@@ -53,6 +60,7 @@ Json to_json(const SegmentRow& segment) {
                       {"size", block.bytes},
                       {"requested_size", block.requested_bytes},
                       {"state", block_state_name(block.kind)}});
+    if (block.stack != 0) blocks.back()["stack"] = block.stack - 1;
   }
   return {{"address", segment.address},
           {"total_size", segment.total_bytes},
@@ -186,6 +194,7 @@ std::string dump_to_json(const Dump& dump) {
   out["pinned"] = dump.pinned ? to_json(*dump.pinned, kPinnedMembers) : Json(nullptr);
   out["devices"] = Json::array();
   for (const DumpDevice& device : dump.devices) out["devices"].push_back(to_json(device));
+  out["stacks"] = list_to_json(dump.stacks);
   // Names come from the outside and need not be UTF-8.
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

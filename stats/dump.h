@@ -16,6 +16,7 @@
 #include "stats/device_stats.h"
 #include "stats/segment_row.h"
 #include "stats/slow_path_log.h"
+#include "stats/stack_table.h"
 
 namespace spillway {
 
@@ -64,6 +65,8 @@ struct Dump {
   std::vector<std::pair<std::string, std::string>> config;
   std::vector<DumpDevice> devices;
   std::optional<spw_pinned_stats> pinned;  // none where no host memory was pinned
+  // What BlockRow::stack counts, from 1 on: frames with their names, innermost first.
+  std::vector<std::vector<StackFrame>> stacks;
 };
 
 // PyTorch's names for the same states.

@@ -107,11 +107,11 @@ Json climb_schema() {
 }  // namespace
 
 std::string dump_schema() {
-  const Json block =
-      object_of({{"address", count()},
-                 {"size", count()},
-                 {"requested_size", count()},
-                 {"state", {{"enum", {"active_allocated", "active_pending_free", "inactive"}}}}});
+  Json block = object_of({{"address", count()},
+                          {"size", count()},
+                          {"requested_size", count()},
+                          {"state", {{"enum", {"active_allocated", "active_pending_free", "inactive"}}}}});
+  block["properties"]["stack"] = count();  // an index into "stacks", where it is known
   const Json segment = object_of({{"address", count()},
                                   {"total_size", count()},
                                   {"allocated_size", count()},
@@ -138,6 +138,7 @@ std::string dump_schema() {
                                  {"climbs", list_of(climb_schema())},
                                  {"annotations", {{"type", "object"}, {"additionalProperties", count()}}},
                                  {"segments", list_of(segment)}});
+  const Json frame = object_of({{"name", text()}, {"filename", text()}, {"line", count()}});
   Json out;
   out["$schema"] = "https://json-schema.org/draft/2020-12/schema";
   out["title"] = "Spillway dump";
@@ -149,7 +150,8 @@ std::string dump_schema() {
                         {"reason", text()},
                         {"config", {{"type", "object"}, {"additionalProperties", text()}}},
                         {"pinned", or_null(members_schema(kPinnedMembers))},
-                        {"devices", list_of(device)}}));
+                        {"devices", list_of(device)},
+                        {"stacks", list_of(list_of(frame))}}));
   out["$defs"] = definitions();
   return out.dump(1) + "\n";
 }

@@ -15,6 +15,8 @@ namespace {
 constexpr double kMilliseconds = 1e-6;
 // Pools and regions that the text names; there may be hundreds.
 constexpr size_t kMostPools = 3;
+// Lines of the program that the text names.
+constexpr size_t kMostSites = 3;
 
 std::string human(double bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB"};  // as PyTorch writes sizes
@@ -148,6 +150,16 @@ std::string oom_report(const OomRequest& request, const DeviceStats& stats) {
     text += fmt::format("\n  placed in host memory {}", amount(stats.host_placed_bytes));
   }
   return text + rungs_lines(request.climb, stats);
+}
+
+std::string oom_sites(std::vector<OomSite> sites) {
+  std::sort(sites.begin(), sites.end(), [](const OomSite& a, const OomSite& b) { return a.bytes > b.bytes; });
+  std::string text;
+  for (size_t i = 0; i < std::min(sites.size(), kMostSites); ++i) {
+    text += fmt::format("{} {} {} in {} blocks", i == 0 ? "\n  held by" : ",", sites[i].name,
+                        amount(sites[i].bytes), sites[i].blocks);
+  }
+  return text;
 }
 
 std::string oom_tiers(DumpTiers tiers) {

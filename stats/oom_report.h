@@ -26,7 +26,16 @@ struct OomRequest {
 
 // Begins "CUDA out of memory. Tried to allocate", which programs search for.
 std::string oom_report(const OomRequest& request, const DeviceStats& stats);
-// The lines after it: the regions that hold most of the device, and what lies elsewhere.
+// A line of the program, and what it holds.
+struct OomSite {
+  std::string name;
+  int64_t bytes = 0;
+  int64_t blocks = 0;
+};
+
+// The line after it: the largest of them; empty for none.
+std::string oom_sites(std::vector<OomSite> sites);
+// The lines after that: the regions that hold most of the device, and what lies elsewhere.
 std::string oom_tiers(DumpTiers tiers);
 
 }  // namespace spillway

@@ -106,6 +106,9 @@ void redact(Dump& dump, const PrivateNames& names) {
   for (auto& [option, value] : dump.config) {
     value = option == "spill_dir" ? redact_path(value) : redact_text(value, names);
   }
+  for (std::vector<StackFrame>& stack : dump.stacks) {
+    for (StackFrame& frame : stack) redact_frame(frame.function, frame.file);
+  }
   for (DumpDevice& device : dump.devices) {
     std::map<std::string, uint64_t> annotations;
     for (const auto& [name, bytes] : device.annotations) annotations[redact_text(name, names)] += bytes;

@@ -16,6 +16,7 @@ struct BlockRow {
   uint64_t bytes = 0;
   uint64_t requested_bytes = 0;
   BlockKind kind = BlockKind::kInactive;
+  uint32_t stack = 0;  // where it was allocated: a number of whoever captured it; 0: not known
 };
 
 struct FoundBlock {

@@ -20,17 +20,32 @@ void write_boolean(PickleWriter& out, const char* name, bool value) {
   out.boolean(value);
 }
 
-void write_block(PickleWriter& out, const BlockRow& block) {
+// Of a stack by its number in the dump.
+void write_frames(PickleWriter& out, const Dump& dump, uint32_t stack) {
+  if (stack == 0) return write_no_frames(out);
+  out.key("frames");
+  out.begin_list();
+  for (const StackFrame& frame : dump.stacks[stack - 1]) {
+    out.begin_dict();
+    out.item("name", frame.function);
+    out.item("filename", frame.file);
+    out.item("line", frame.line);
+    out.end_dict();
+  }
+  out.end_list();
+}
+
+void write_block(PickleWriter& out, const Dump& dump, const BlockRow& block) {
   out.begin_dict();
   out.item("address", block.address);
   out.item("size", block.bytes);
   out.item("requested_size", block.requested_bytes);
   out.item("state", block_state_name(block.kind));
-  write_no_frames(out);
+  write_frames(out, dump, block.stack);
   out.end_dict();
 }
 
-void write_segment(PickleWriter& out, int device, const SegmentRow& segment) {
+void write_segment(PickleWriter& out, const Dump& dump, int device, const SegmentRow& segment) {
   out.begin_dict();
   out.item("device", int64_t{device});
   out.item("address", segment.address);
@@ -50,7 +65,7 @@ void write_segment(PickleWriter& out, int device, const SegmentRow& segment) {
   write_no_frames(out);
   out.key("blocks");
   out.begin_list();
-  for (const BlockRow& block : segment.blocks) write_block(out, block);
+  for (const BlockRow& block : segment.blocks) write_block(out, dump, block);
   out.end_list();
   out.end_dict();
 }
@@ -68,7 +83,7 @@ void write_segments(PickleWriter& out, const Dump& dump) {
             [](const Row& a, const Row& b) { return a.segment->address < b.segment->address; });
   out.key("segments");
   out.begin_list();
-  for (const Row& row : rows) write_segment(out, row.device, *row.segment);
+  for (const Row& row : rows) write_segment(out, dump, row.device, *row.segment);
   out.end_list();
 }
 

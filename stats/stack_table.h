@@ -3,7 +3,7 @@
 // A stack is known by a hash of 64 bits of what it was captured as (return addresses; code objects and
 // positions). Asking whether one is known takes no lock and allocates nothing. A new one is added with its
 // frames under a lock; that is rare: a program has some hundreds to thousands. The table is of fixed size;
-// when it is full, further stacks have number 0, which is counted.
+// when it is nearly full, further stacks have number 0, which is counted.
 //
 // Thread-safe.
 #pragma once
@@ -35,7 +35,9 @@ class StackTable {
     std::vector<StackFrame> frames;  // innermost first
   };
 
-  StackTable() : slots_(new std::atomic<uint64_t>[kCapacity]()) {}
+  // Of so many slots.
+  explicit StackTable(uint32_t capacity = kCapacity)
+      : capacity_(capacity), slots_(new std::atomic<uint64_t>[capacity]()) {}
 
   // 0: not known. `hash` is not 0.
   uint32_t find(uint64_t hash) const {
@@ -73,10 +75,11 @@ class StackTable {
 
  private:
   static constexpr uint32_t kProbes = 64;
-  static uint32_t slot_of(uint64_t hash, uint32_t probe) {
-    return static_cast<uint32_t>(hash + probe) % kCapacity;
+  uint32_t slot_of(uint64_t hash, uint32_t probe) const {
+    return static_cast<uint32_t>(hash + probe) % capacity_;
   }
 
+  const uint32_t capacity_;
   const std::unique_ptr<std::atomic<uint64_t>[]> slots_;
   BlockingMutex mutex_;
   std::vector<Stack> added_ SPW_GUARDED_BY(mutex_);

@@ -31,4 +31,11 @@ Symbol find_symbol(const void* address) {
   return symbol;
 }
 
+StackFrame named_frame(const StackFrame& frame) {
+  if (frame.address == 0) return frame;
+  // A return address is that of the next call's beginning, which may be another function's.
+  const Symbol symbol = find_symbol(reinterpret_cast<const void*>(frame.address - 1));
+  return {0, symbol.function.empty() ? "??" : symbol.function, symbol.module, symbol.module_offset};
+}
+
 }  // namespace spillway

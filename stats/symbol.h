@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "stats/stack_table.h"
+
 namespace spillway {
 
 struct Symbol {
@@ -16,5 +18,8 @@ struct Symbol {
 // Goes by what the dynamic linker knows: functions that are not exported have no name. Takes the linker's
 // lock and allocates; some microseconds.
 Symbol find_symbol(const void* address);
+
+// The frame by its names, if it has an address alone; "??" is a function that is not known.
+StackFrame named_frame(const StackFrame& frame);
 
 }  // namespace spillway

@@ -112,10 +112,7 @@ uint32_t TraceWriter::frame_number(const StackFrame& frame) {
   if (frame.address != 0) {
     if (const auto found = frames_by_address_.find(frame.address); found != frames_by_address_.end())
       return found->second;
-    // A return address is that of the next call's beginning, which may be another function's.
-    const Symbol symbol = find_symbol(reinterpret_cast<const void*>(frame.address - 1));
-    return frames_by_address_[frame.address] = frame_number(
-               {0, symbol.function.empty() ? "??" : symbol.function, symbol.module, symbol.module_offset});
+    return frames_by_address_[frame.address] = frame_number(named_frame(frame));
   }
   const uint32_t function = text_number(frame.function);
   const uint32_t file = text_number(frame.file);

@@ -22,14 +22,14 @@ std::string in_gib(double bytes) {
 std::string rows(const Buckets& buckets, double total) {
   std::string out;
   for (const Bucket& bucket : buckets) {
-    out += fmt::format("  {:<32} {:>18.0f} {:>10} {:>6.1f}  {} [{}]\n", bucket.name, bucket.bytes,
-                       in_gib(bucket.bytes), 100 * bucket.bytes / total, bucket.formula, bucket.source);
+    out += fmt::format("  {:<32} {:>10} {:>6.1f}  {} [{}]\n", bucket.name, in_gib(bucket.bytes),
+                       100 * bucket.bytes / total, bucket.formula, bucket.source);
   }
   return out;
 }
 
 std::string total_row(const char* name, double bytes, double total) {
-  return fmt::format("= {:<32} {:>18.0f} {:>10} {:>6.1f}\n", name, bytes, in_gib(bytes), 100 * bytes / total);
+  return fmt::format("= {:<32} {:>10} {:>6.1f}\n", name, in_gib(bytes), 100 * bytes / total);
 }
 
 // The allocator that is counted first.
@@ -69,8 +69,9 @@ std::string answer_text(const estimator::TrainingRun& run, const estimator::Esti
   const double peak = rank.peak_bytes;
   std::string out =
       fmt::format("{}: {} parameters; stage {} of {} peaks, with {} on each rank\n", run.model.type,
-                  estimate.parameters, rank.stage, run.parallel.pipeline, rank.parameters);
-  out += fmt::format("  {:<32} {:>18} {:>10} {:>6}  formula [source]\n", "bucket", "bytes", "GiB", "%");
+                  grouped(static_cast<uint64_t>(estimate.parameters)), rank.stage, run.parallel.pipeline,
+                  grouped(static_cast<uint64_t>(rank.parameters)));
+  out += fmt::format("  {:<32} {:>10} {:>6}  formula [source]\n", "bucket", "GiB", "%");
   out += rows(rank.steady, peak);
   out += total_row("between steps", rank.steady_bytes, peak);
   out += rows(rank.peak, peak);

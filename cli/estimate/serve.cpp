@@ -88,11 +88,12 @@ std::string text_of(const ServingRun& run, const ServingEstimate& estimate, cons
 }
 
 std::string head_of(const ServingRun& run, const ServingEstimate& estimate) {
-  std::string out =
-      fmt::format("{}: {} parameters on {}; a rank caches {} bytes for each token", run.model.type,
-                  estimate.parameters, ranks(run.settings), whole(estimate.token_bytes));
+  std::string out = fmt::format("{}: {} parameters on {}; a rank caches {} for each token", run.model.type,
+                                grouped(static_cast<uint64_t>(estimate.parameters)), ranks(run.settings),
+                                format_size(static_cast<uint64_t>(whole(estimate.token_bytes))));
   if (estimate.sequence_bytes > 0)
-    out += fmt::format(", {} for each request", whole(estimate.sequence_bytes));
+    out += fmt::format(", {} for each request",
+                       format_size(static_cast<uint64_t>(whole(estimate.sequence_bytes))));
   return out + fmt::format("; blocks of {} tokens\n", estimate.block);
 }
 

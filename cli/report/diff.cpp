@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 
+#include "cli/report/moved_lines.h"
 #include "cli/size.h"
 
 namespace spillway {
@@ -13,16 +13,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Rows of both by name; those that did not change are left out.
+// Rows of both by name; those that did not change are left out. A line that moved keeps its row.
 template <typename Row, typename Name>
 std::vector<ChangedRow> changes(const std::vector<Row>& before, const std::vector<Row>& after, Name name) {
-  std::map<std::string, ChangedRow> rows;
-  for (const Row& row : before) rows[name(row)].before += row.live_bytes;
-  for (const Row& row : after) rows[name(row)].after += row.live_bytes;
+  const auto names_of = [&](const std::vector<Row>& rows) {
+    std::vector<std::string> names;
+    for (const Row& row : rows) names.push_back(name(row));
+    return names;
+  };
   std::vector<ChangedRow> out;
-  for (auto& [key, row] : rows) {
-    row.name = key;
-    if (row.change() != 0) out.push_back(row);
+  for (const Match& match : match_lines(names_of(before), names_of(after))) {
+    ChangedRow row;
+    row.name = match.after ? name(after[*match.after]) : name(before[*match.before]);
+    if (match.before) row.before = before[*match.before].live_bytes;
+    if (match.after) row.after = after[*match.after].live_bytes;
+    if (row.change() != 0) out.push_back(std::move(row));
   }
   std::stable_sort(out.begin(), out.end(), [](const ChangedRow& a, const ChangedRow& b) {
     return std::abs(a.change()) > std::abs(b.change());
@@ -33,8 +38,8 @@ std::vector<ChangedRow> changes(const std::vector<Row>& before, const std::vecto
 std::string row_text(char sign, const ChangedRow& row) {
   const char* direction = row.change() < 0 ? "-" : "+";
   const auto change = static_cast<uint64_t>(std::abs(row.change()));
-  return fmt::format("{} {:>18} {:>18} {:>18} {:>14}  {}\n", sign, grouped(row.before), grouped(row.after),
-                     direction + grouped(change), direction + format_size(change), row.name);
+  return fmt::format("{} {:>12} {:>12} {:>13}  {}\n", sign, format_size(row.before), format_size(row.after),
+                     direction + format_size(change), row.name);
 }
 
 std::string rows_text(const char* title, const std::vector<ChangedRow>& rows, size_t most) {
@@ -103,7 +108,7 @@ std::vector<std::string> exceeded(const Diff& diff, const DiffGate& gate) {
 
 std::string diff_text(const Diff& diff, const std::vector<std::string>& exceeded, size_t most_rows) {
   std::string out =
-      fmt::format("{} to {}\n  {:>18} {:>18} {:>18}\n", diff.before, diff.after, "before", "after", "change");
+      fmt::format("{} to {}\n  {:>12} {:>12} {:>13}\n", diff.before, diff.after, "before", "after", "change");
   for (const ChangedRow& row : diff.peaks) out += row_text(' ', row);
   out += "\nWhat is reserved at its peak, or now\n";
   for (size_t i = 0; i < diff.parts.size(); ++i)

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "cli/report/read.h"
+#include "stats/call_site.h"
 
 namespace spillway {
 namespace {
@@ -67,9 +69,44 @@ BlockState state_of(const std::string& name) {
                                                                          : BlockState::kInactive;
 }
 
+// A stack of the dump, as reports know it.
+struct KnownStack {
+  uint32_t site = 0;  // index into MemoryView::sites
+  uint32_t stack = 0;
+};
+
+// Gives the view the dump's stacks; in the dump's order.
+std::vector<KnownStack> read_stacks(Reader& reader, const Parsed& listed, MemoryView& view) {
+  std::vector<KnownStack> known;
+  if (!listed.is_array() || listed.empty()) return known;
+  const auto stacks = std::make_shared<Stacks>();
+  std::unordered_map<std::string, uint32_t> numbers;
+  for (const Parsed& frames : listed) {
+    CallSite site;
+    std::vector<uint32_t> kept;
+    for (const Parsed& frame : frames) {
+      if (!frame.is_object()) continue;
+      const std::string function = reader.text(frame, "name");
+      const std::string file = reader.text(frame, "filename");
+      const auto line = static_cast<int64_t>(reader.count(frame, "line").value_or(0));
+      site.add(function, file, line);
+      if (is_shown(function, file)) kept.push_back(stacks->frame(function, file, line));
+    }
+    KnownStack& out = known.emplace_back();
+    out.stack = stacks->stack(kept);
+    if (site.text().empty()) continue;
+    const auto [number, is_new] = numbers.try_emplace(site.text(), view.sites.size());
+    if (is_new) view.sites.push_back(site.text());
+    out.site = number->second;
+  }
+  view.stacks = stacks;
+  return known;
+}
+
 class DeviceReader {
  public:
-  DeviceReader(Reader& reader, MemoryView& view) : reader_(reader), view_(view) {}
+  DeviceReader(Reader& reader, const std::vector<KnownStack>& stacks, MemoryView& view)
+      : reader_(reader), stacks_(stacks), view_(view) {}
 
   Status read(const Parsed& device) {
     view_.device = static_cast<int64_t>(reader_.count(device, "device").value_or(0));
@@ -186,8 +223,11 @@ class DeviceReader {
     for (const Parsed& block : reader_.member(segment, "blocks")) {
       if (!block.is_object()) return Status::invalid_argument("blocks: an entry that is not an object");
       out.blocks.push_back({reader_.handle(block, "address"), reader_.bytes(block, "size"),
-                            reader_.bytes(block, "requested_size"), state_of(reader_.text(block, "state")),
-                            0});
+                            reader_.bytes(block, "requested_size"), state_of(reader_.text(block, "state"))});
+      const uint64_t stack = reader_.count(block, "stack").value_or(stacks_.size());
+      if (stack >= stacks_.size()) continue;
+      out.blocks.back().site = stacks_[stack].site;
+      out.blocks.back().stack = stacks_[stack].stack;
     }
     view_.segments.push_back(std::move(out));
     return {};
@@ -210,6 +250,7 @@ class DeviceReader {
   }
 
   Reader& reader_;
+  const std::vector<KnownStack>& stacks_;
   MemoryView& view_;
 };
 
@@ -227,11 +268,12 @@ Result<std::vector<MemoryView>> views_of(const Parsed& dump) {
     common.config[option.key()] =
         option.value().is_string() ? option.value().get<std::string>() : option.value().dump();
   }
+  const std::vector<KnownStack> stacks = read_stacks(reader, reader.member(dump, "stacks"), common);
   std::vector<MemoryView> out;
   for (const Parsed& device : reader.member(dump, "devices")) {
     if (!device.is_object()) return Status::invalid_argument("devices: an entry that is not an object");
     MemoryView view = common;
-    if (Status status = DeviceReader(reader, view).read(device); !status.ok()) {
+    if (Status status = DeviceReader(reader, stacks, view).read(device); !status.ok()) {
       return Status::invalid_argument(fmt::format("device {}: {}", view.device, status.text()));
     }
     if (!reader.complaint().empty()) {

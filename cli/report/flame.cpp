@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cli/report/moved_lines.h"
+
 namespace spillway {
 namespace {
 
@@ -20,7 +22,6 @@ constexpr const char* kUnknown = "unknown: no stack was recorded";
 // While it grows: children by name.
 struct Growing {
   uint64_t bytes = 0;
-  uint64_t before = 0;
   uint64_t blocks = 0;
   std::map<std::string, std::unique_ptr<Growing>> children;
 
@@ -31,12 +32,16 @@ struct Growing {
   }
 };
 
-FlameNode grown(std::string name, const Growing& from) {
-  FlameNode out{std::move(name), from.bytes, from.before, from.blocks, {}};
-  for (const auto& [child, node] : from.children) out.children.push_back(grown(child, *node));
-  std::stable_sort(out.children.begin(), out.children.end(), [](const FlameNode& a, const FlameNode& b) {
+void sort_by_width(std::vector<FlameNode>& nodes) {
+  std::stable_sort(nodes.begin(), nodes.end(), [](const FlameNode& a, const FlameNode& b) {
     return std::max(a.bytes, a.before) > std::max(b.bytes, b.before);
   });
+}
+
+FlameNode grown(std::string name, const Growing& from) {
+  FlameNode out{std::move(name), from.bytes, 0, from.blocks, {}};
+  for (const auto& [child, node] : from.children) out.children.push_back(grown(child, *node));
+  sort_by_width(out.children);
   return out;
 }
 
@@ -55,10 +60,22 @@ std::vector<std::string> path_of(const Stacks& stacks, uint32_t stack, FlameBy b
   return out;
 }
 
-void merge(Growing& to, const FlameNode& from, uint64_t Growing::*bytes) {
-  to.*bytes += from.bytes;
-  if (bytes == &Growing::bytes) to.blocks += from.blocks;
-  for (const FlameNode& child : from.children) merge(to.child(child.name), child, bytes);
+std::vector<std::string> names_of(const std::vector<FlameNode>& nodes) {
+  std::vector<std::string> out;
+  for (const FlameNode& node : nodes) out.push_back(node.name);
+  return out;
+}
+
+// The same node of both, by the name that it has now. What is in one alone comes with an empty node.
+FlameNode change_of(const FlameNode& before, const FlameNode& after) {
+  const FlameNode none;
+  FlameNode out{after.name.empty() ? before.name : after.name, after.bytes, before.bytes, after.blocks, {}};
+  for (const Match& match : match_lines(names_of(before.children), names_of(after.children))) {
+    out.children.push_back(change_of(match.before ? before.children[*match.before] : none,
+                                     match.after ? after.children[*match.after] : none));
+  }
+  sort_by_width(out.children);
+  return out;
 }
 
 Json node_json(const FlameNode& node, double least) {
@@ -115,10 +132,7 @@ FlameNode flame_of(const RankReport& report, FlameBy by) {
 }
 
 FlameNode flame_of_change(const FlameNode& before, const FlameNode& after) {
-  Growing root;
-  merge(root, before, &Growing::before);
-  merge(root, after, &Growing::bytes);
-  return grown(after.name, root);
+  return change_of(before, after);
 }
 
 Json flame_json(const FlameNode& root) {

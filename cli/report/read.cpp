@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "cli/trace/file.h"
@@ -22,23 +21,6 @@ std::optional<int64_t> rank_of_name(std::string_view path) {
   int64_t rank = 0;
   const auto [end, code] = std::from_chars(name.data() + at, name.data() + name.size(), rank);
   return code == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
-}
-
-bool begins(std::string_view text, std::string_view with) {
-  return text.substr(0, with.size()) == with;
-}
-bool ends(std::string_view text, std::string_view with) {
-  return text.size() >= with.size() && text.substr(text.size() - with.size()) == with;
-}
-bool holds(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
-// Calls that only pass on to the program's own.
-bool only_calls(std::string_view function) {
-  constexpr std::array<std::string_view, 5> kCallers = {"_call_impl", "_wrapped_call_impl", "__call__",
-                                                        "decorate_context", "wrapper"};
-  return std::find(kCallers.begin(), kCallers.end(), function) != kCallers.end();
 }
 
 Status settle_one(SegmentView& segment) {
@@ -74,22 +56,6 @@ Status settle_one(SegmentView& segment) {
 }
 
 }  // namespace
-
-void CallSite::add(std::string_view function, std::string_view file, int64_t line) {
-  if (ends(file, ".py")) {
-    const bool library = holds(file, "/torch/") || only_calls(function);
-    std::string& text = library ? library_ : python_;
-    if (text.empty()) text = fmt::format("{} {}:{}", function, file, line);
-    return;
-  }
-  const std::string_view name = operator_of(function);
-  // A node of autograd says more than the operator below it.
-  if (!name.empty() && (native_.empty() || !begins(name, "at::"))) native_ = name;
-}
-
-std::string CallSite::text() const {
-  return !python_.empty() ? python_ : !library_.empty() ? library_ : native_;
-}
 
 Status settle(std::vector<SegmentView>& segments) {
   std::sort(segments.begin(), segments.end(),

@@ -31,16 +31,4 @@ inline constexpr uint64_t kMostViewBytes = uint64_t{1} << 48;
 // than kMostViewBytes in all.
 Status settle(std::vector<SegmentView>& segments);
 
-// The line of a stack by which people know it: the first of their own Python code, else the operator.
-class CallSite {
- public:
-  // Innermost frame first.
-  void add(std::string_view function, std::string_view file, int64_t line);
-  // Empty where no frame says anything.
-  std::string text() const;
-
- private:
-  std::string python_, library_, native_;
-};
-
 }  // namespace spillway

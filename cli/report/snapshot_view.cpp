@@ -7,6 +7,7 @@
 
 #include "cli/report/read.h"
 #include "cli/trace/pickle.h"
+#include "stats/call_site.h"
 
 namespace spillway {
 namespace {
@@ -156,8 +157,7 @@ class MemorySnapshotReader {
       const std::string_view file = frame.text("filename");
       const int64_t line = frame.integer("line", 0);
       site.add(function, file, line);
-      if (file.ends_with(".py") || !operator_of(function).empty())
-        numbers.push_back(stacks_->frame(function, file, line));
+      if (is_shown(function, file)) numbers.push_back(stacks_->frame(function, file, line));
     }
     return {site.text(), stacks_->stack(numbers)};
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "stats/call_site.h"
+
 namespace spillway {
 namespace {
 
@@ -25,15 +27,8 @@ std::string_view below_search_folder(std::string_view path) {
 
 }  // namespace
 
-std::string_view operator_of(std::string_view function) {
-  constexpr std::string_view kGenerated = "torch::autograd::generated::";
-  constexpr std::string_view kOperators = "at::_ops::";
-  if (function.starts_with(kGenerated)) {
-    const std::string_view rest = function.substr(kGenerated.size());
-    return rest.substr(0, rest.find("::"));
-  }
-  if (function.starts_with(kOperators)) return function.substr(0, function.find("::", kOperators.size()));
-  return {};
+bool is_shown(std::string_view function, std::string_view file) {
+  return file.ends_with(".py") || !operator_of(function).empty();
 }
 
 bool ListedFrame::is_python() const {

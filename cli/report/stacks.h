@@ -22,9 +22,8 @@ struct ListedFrame {
   std::string module() const;
 };
 
-// "MmBackward0" of "torch::autograd::generated::MmBackward0::apply(...)", "at::_ops::mm" of
-// "at::_ops::mm::call"; empty of others.
-std::string_view operator_of(std::string_view function);
+// Tells whether a frame says anything to a reader of reports: a line of Python, or an operator.
+bool is_shown(std::string_view function, std::string_view file);
 
 class Stacks {
  public:

@@ -18,7 +18,11 @@ std::string shortened(const std::string& text) {
   const size_t slash = text.find('/');
   const size_t blank = slash == std::string::npos ? slash : text.rfind(' ', slash);
   const size_t path = blank == std::string::npos ? 0 : blank + 1;
-  if (slash == std::string::npos || path + 3 >= kWide) return text.substr(0, kWide - 3) + "...";
+  if (slash == std::string::npos || path + 3 >= kWide) {
+    const size_t line = std::min(text.rfind(':'), text.size());
+    const size_t kept = std::min<size_t>(text.size() - line, 12);
+    return text.substr(0, kWide - 3 - kept) + "..." + text.substr(text.size() - kept);
+  }
   const size_t rest = text.size() - (kWide - path - 3);
   const size_t folder = text.find('/', rest);
   return text.substr(0, path) + "..." + text.substr(folder == std::string::npos ? rest : folder);
@@ -65,7 +69,7 @@ std::string device_text(const MemoryView& view) {
 }
 
 std::string moments_text(const RankReport& report) {
-  std::string out = fmt::format("  {:<38}", "bytes");
+  std::string out = fmt::format("  {:<38}", "");
   for (const Moment& moment : report.moments) out += fmt::format("{:>20}", moment.name);
   out += fmt::format("\n  {:<38}", "after event");
   for (const Moment& moment : report.moments) out += fmt::format("{:>20}", moment.event);
@@ -73,11 +77,12 @@ std::string moments_text(const RankReport& report) {
   for (const PartName& part : kParts) {
     out += fmt::format("{} {:<38}", part.sign, part.name);
     for (const Moment& moment : report.moments)
-      out += fmt::format("{:>20}", grouped(moment.parts.*part.bytes));
+      out += fmt::format("{:>20}", format_size(moment.parts.*part.bytes));
     out += "\n";
   }
   out += fmt::format("= {:<38}", "reserved");
-  for (const Moment& moment : report.moments) out += fmt::format("{:>20}", grouped(moment.parts.reserved()));
+  for (const Moment& moment : report.moments)
+    out += fmt::format("{:>20}", format_size(moment.parts.reserved()));
   return out + "\n";
 }
 
@@ -124,10 +129,11 @@ std::string classes_text(const std::vector<ClassRow>& classes, std::string_view 
     rounding += row.rounding_bytes;
     blocks += row.blocks;
     out += fmt::format("{} {:>12} {:>9} {:>18} {:>16} {:>18} {:>5.1f} %\n", sum == row.live_bytes ? ' ' : '+',
-                       format_bound(row.up_to_bytes), row.blocks, grouped(row.live_bytes),
-                       grouped(row.rounding_bytes), grouped(sum), percent(sum, total));
+                       format_bound(row.up_to_bytes), row.blocks, format_size(row.live_bytes),
+                       format_size(row.rounding_bytes), format_size(sum), percent(sum, total));
   }
-  return out + fmt::format("= {:>12} {:>9} {:>18} {:>16}\n", "", blocks, grouped(sum), grouped(rounding));
+  return out +
+         fmt::format("= {:>12} {:>9} {:>18} {:>16}\n", "", blocks, format_size(sum), format_size(rounding));
 }
 
 std::string sites_text(const std::vector<SiteRow>& sites, size_t most, std::string_view when) {
@@ -139,13 +145,13 @@ std::string sites_text(const std::vector<SiteRow>& sites, size_t most, std::stri
   for (size_t i = 0; i < std::min(most, sites.size()); ++i) {
     rest -= sites[i].live_bytes;
     out += fmt::format("{} {:>18} {:>5.1f} % {:>8} blocks  {}\n", i == 0 ? ' ' : '+',
-                       grouped(sites[i].live_bytes), percent(sites[i].live_bytes, total), sites[i].blocks,
+                       format_size(sites[i].live_bytes), percent(sites[i].live_bytes, total), sites[i].blocks,
                        shortened(sites[i].site));
   }
   if (sites.size() > most)
-    out += fmt::format("+ {:>18} {:>5.1f} %           {} others\n", grouped(rest), percent(rest, total),
+    out += fmt::format("+ {:>18} {:>5.1f} %           {} others\n", format_size(rest), percent(rest, total),
                        sites.size() - most);
-  return out + fmt::format("= {:>18}\n", grouped(total));
+  return out + fmt::format("= {:>18}\n", format_size(total));
 }
 
 std::string holders_text(const std::vector<HolderRow>& rows, const char* title, size_t most) {
@@ -165,12 +171,12 @@ std::string holders_text(const std::vector<HolderRow>& rows, const char* title, 
       continue;
     }
     out += fmt::format("{} {:<22} {:>18} {:>18} {:>18} {:>18}\n", i == 0 ? ' ' : '+', row.name,
-                       grouped(row.reserved_bytes), grouped(row.active_bytes), grouped(row.stranded_bytes()),
-                       grouped(row.largest_free_bytes));
+                       format_size(row.reserved_bytes), format_size(row.active_bytes),
+                       format_size(row.stranded_bytes()), format_size(row.largest_free_bytes));
   }
   const auto sum = [&](char sign, const std::string& name, const HolderRow& row) {
-    return fmt::format("{} {:<22} {:>18} {:>18} {:>18}\n", sign, name, grouped(row.reserved_bytes),
-                       grouped(row.active_bytes), grouped(row.stranded_bytes()));
+    return fmt::format("{} {:<22} {:>18} {:>18} {:>18}\n", sign, name, format_size(row.reserved_bytes),
+                       format_size(row.active_bytes), format_size(row.stranded_bytes()));
   };
   if (rows.size() > most) out += sum('+', fmt::format("{} others", rows.size() - most), rest);
   return out + sum('=', "", total);
@@ -238,8 +244,9 @@ std::string growth_text(const Growth& growth, size_t most) {
     return out + "  nothing holds more at the start of each step than of the one before\n";
   for (size_t i = 0; i < std::min(most, growth.rows.size()); ++i) {
     const GrowingRow& row = growth.rows[i];
-    out += fmt::format("  {:>16.0f} bytes a step, {} to {}: {}\n", row.bytes_per_step, row.first_bytes,
-                       row.last_bytes, shortened(row.name));
+    out += fmt::format("  {:>12} a step, {} to {}: {}\n",
+                       format_size(static_cast<uint64_t>(std::max(0.0, row.bytes_per_step))),
+                       format_size(row.first_bytes), format_size(row.last_bytes), shortened(row.name));
   }
   return out;
 }
@@ -289,13 +296,14 @@ std::string rank_text(const RankReport& report, const TextOptions& options, bool
 
 std::string row_text(const RankRow& row) {
   return fmt::format("  {:<20} {:>18} {:>18} {:>10.1f} {:>6}  {}\n", row.label,
-                     grouped(row.reserved_peak_bytes), grouped(row.live_peak_bytes), row.deviation, row.ooms,
-                     row.source);
+                     format_size(row.reserved_peak_bytes), format_size(row.live_peak_bytes), row.deviation,
+                     row.ooms, row.source);
 }
 
 std::string spread_text(const char* name, const Spread& spread) {
-  return fmt::format("  {:<16} {:>18} {:>18} {:>18} {:>18} {:>10.3f}\n", name, grouped(spread.least),
-                     grouped(spread.median), grouped(spread.mean), grouped(spread.most), spread.imbalance());
+  return fmt::format("  {:<16} {:>18} {:>18} {:>18} {:>18} {:>10.3f}\n", name, format_size(spread.least),
+                     format_size(spread.median), format_size(spread.mean), format_size(spread.most),
+                     spread.imbalance());
 }
 
 std::string list_text(const std::vector<std::string>& names) {

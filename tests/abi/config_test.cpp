@@ -158,7 +158,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
         "spill_direct:on,spill_buffers:8,spill_pinned:on,spill_priority:normal,spill_tuning:kept,spill_codec:"
         "none,evict_above:unlimited,evict_below:unlimited,"
         "idle_after:off,"
-        "dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_redact:off,"
+        "dump_on_oom:on,dump_signal:SIGUSR2,dump_interval:off,dump_stacks:auto,dump_redact:off,"
         "trace:,trace_tail:unlimited,trace_stacks:off,"
         "live:on,live_interval:1000,live_dir:,strict:off,debug:off");
     SPW_CHECK(spw_conf_set(value_of(nullptr).c_str()) == SPW_OK);

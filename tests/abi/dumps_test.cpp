@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -76,6 +77,67 @@ TEST(Dumps, OfMemoryThatRanOutSayWhatWasTried) {
   EXPECT_EQ(
       device["free_bytes"].get<uint64_t>() + device["other_bytes"].get<uint64_t>() + reserved.get<uint64_t>(),
       device["total_bytes"].get<uint64_t>());
+}
+
+// The stacks of the blocks of a dump: of those that have one, with the names of their innermost frames'
+// modules.
+std::map<uint64_t, nlohmann::json> stacks_by_size(const nlohmann::json& dump) {
+  std::map<uint64_t, nlohmann::json> out;
+  for (const auto& segment : dump["devices"][0]["segments"]) {
+    for (const auto& block : segment["blocks"]) {
+      if (block.contains("stack"))
+        out[block["requested_size"]] = dump["stacks"].at(block["stack"].get<size_t>());
+    }
+  }
+  return out;
+}
+
+TEST(Dumps, SayWhereLargeBlocksWereAllocated) {
+  const Folder folder;
+  in_child({{"SPILLWAY_STATS", folder.file("run.json")}}, [&] {
+    const auto driver = start_device();
+    allocate(3 * kMiB);
+    allocate(kMiB - 1);
+    allocate(1000);
+    void* block = nullptr;
+    SPW_CHECK(spw_alloc(5 * kMiB, 0, nullptr, &block) == SPW_OK);
+    SPW_CHECK(spw_free(block) == SPW_OK);
+    SPW_CHECK(spw_dump(folder.file("now.json").c_str(), "json") == SPW_OK);
+  });
+  const auto stacks = stacks_by_size(read_json(folder, "now.json"));
+  ASSERT_EQ(stacks.size(), 1U);
+  EXPECT_EQ(stacks.begin()->first, 3 * kMiB);
+  const auto& frames = stacks.begin()->second;
+  ASSERT_FALSE(frames.empty());
+  for (const auto& frame : frames)
+    EXPECT_NE(frame["filename"].get<std::string>().find('/'), std::string::npos);
+}
+
+TEST(Dumps, SayNothingOfStacksWhereNoneAreNoted) {
+  const Folder folder;
+  for (const auto& [path, options] : {std::pair("run.prom", ""), std::pair("run.json", "dump_stacks:off")}) {
+    in_child({{"SPILLWAY_STATS", folder.file(path)}, {"SPILLWAY_CONF", options}}, [&] {
+      const auto driver = start_device();
+      allocate(3 * kMiB);
+      SPW_CHECK(spw_dump(folder.file("now.json").c_str(), "json") == SPW_OK);
+    });
+    const auto dump = read_json(folder, "now.json");
+    EXPECT_TRUE(dump["stacks"].empty());
+    EXPECT_TRUE(stacks_by_size(dump).empty());
+  }
+}
+
+TEST(Dumps, RedactedOnesKeepTheFilesNamesAlone) {
+  const Folder folder;
+  in_child({{"SPILLWAY_CONF", "dump_stacks:on,dump_redact:on"}}, [&] {
+    const auto driver = start_device();
+    allocate(3 * kMiB);
+    SPW_CHECK(spw_dump(folder.file("now.json").c_str(), "json") == SPW_OK);
+  });
+  const auto stacks = stacks_by_size(read_json(folder, "now.json"));
+  ASSERT_EQ(stacks.size(), 1U);
+  for (const auto& frame : stacks.begin()->second)
+    EXPECT_EQ(frame["filename"].get<std::string>().find('/'), std::string::npos);
 }
 
 TEST(Dumps, OfMemoryThatRanOutCanBeLeftOut) {

@@ -331,6 +331,32 @@ TEST(Arena, WithoutVmmSegmentsMayComeAndGoForever) {
   EXPECT_EQ(device.reports(), "");
 }
 
+// Until the block's end: the next one at the same address was allocated somewhere else.
+TEST(Arena, BlocksKeepTheStacksThatWereNoted) {
+  Device device;
+  const auto arena = device.arena();
+  const auto stack_at = [&](const void* block) {
+    for (const SegmentRow& segment : arena->segments()) {
+      for (const BlockRow& row : segment.blocks) {
+        if (row.address == reinterpret_cast<uint64_t>(block)) return row.stack;
+      }
+    }
+    return UINT32_MAX;
+  };
+  void* const large = must_allocate(*arena, 5 * kMiB, nullptr);
+  void* const small = must_allocate(*arena, 700, nullptr);
+  EXPECT_EQ(stack_at(large), 0u);
+  Arena::note_stack(large, 7);
+  Arena::note_stack(small, 8);
+  const int elsewhere = 0;
+  Arena::note_stack(&elsewhere, 9);
+  EXPECT_EQ(stack_at(large), 7u);
+  EXPECT_EQ(stack_at(small), 0u);
+  SPW_EXPECT_OK(Arena::free(large));
+  ASSERT_EQ(must_allocate(*arena, 5 * kMiB, nullptr), large);
+  EXPECT_EQ(stack_at(large), 0u);
+}
+
 TEST(Arena, SegmentsAddUpToReserved) {
   Device device;
   const auto arena = device.arena();

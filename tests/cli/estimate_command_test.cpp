@@ -33,7 +33,7 @@ TEST_F(EstimateCommandTest, SaysWhatFitsWhere) {
   EXPECT_EQ(run_command({"estimate", path, "--gpu", "200GiB"}).code, 0);
   const CommandResult result = run_command({"estimate", path, "--gpu", "200GiB,a100-40"});
   EXPECT_EQ(result.code, 2);
-  EXPECT_THAT(result.out, HasSubstr("8030261248 parameters"));
+  EXPECT_THAT(result.out, HasSubstr("8,030,261,248 parameters"));
   EXPECT_THAT(result.out, HasSubstr("FITS   on 200GiB"));
   EXPECT_THAT(result.out, HasSubstr("NO     on a100-40"));
   EXPECT_THAT(result.out, HasSubstr("train.optimizer = adamw8bit"));

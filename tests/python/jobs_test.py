@@ -1,4 +1,6 @@
-"""The examples for torchrun, Slurm and Kubernetes: their syntax, and that the command has the words that they use."""
+"""The examples for torchrun, Slurm and Kubernetes: their syntax, and that the command has the words that they use.
+Those for torchrun and Slurm are run, on two simulated devices; Slurm's own commands are stand-ins for one node.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import os
 import re
 import shlex
 import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,27 @@ import yaml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = os.environ["SPILLWAY_COMMAND"]
+
+
+TRAIN = """
+import os, torch
+from torch import distributed, nn
+distributed.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024).cuda())
+for _ in range(2):
+    model(torch.randn(64, 1024, device="cuda")).sum().backward()
+distributed.destroy_process_group()
+"""
+
+# Programs that the examples find by name. Of a machine with eight GPUs, two are there; ports are whichever are free.
+STAND_INS = {
+    "spillway": f'exec {COMMAND} "$@"',
+    "torchrun": 'set -- "${@/%8/2}"; set -- "${@/%:29500/:0}"; '
+    f'exec {sys.executable} -m torch.distributed.run "$@"',
+    "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
+    "scontrol": "echo localhost",
+}
 
 
 @functools.cache
@@ -55,6 +80,37 @@ class Jobs(unittest.TestCase):
     def test_slurm(self) -> None:
         code = self.code(EXAMPLES / "slurm" / "train.sbatch")
         self.configured(re.findall(r'SPILLWAY_CONF="([^"]*)"', code)[0])
+
+    def run_example(self, script: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """In `folder`, which gets a train.py."""
+        (folder / "train.py").write_text(TRAIN)
+        (folder / "bin").mkdir()
+        for name, code in STAND_INS.items():
+            program = folder / "bin" / name
+            program.write_text(f"#!/bin/bash\n{code}\n")
+            program.chmod(0o755)
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        variables = os.environ | {"PATH": path, "SPILLWAY_SIM": "devices:2,capacity:8GiB"} | environment
+        done = subprocess.run(
+            ["bash", str(script)], cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=600
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_torchrun_runs(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            done = self.run_example(EXAMPLES / "torchrun" / "train.sh", Path(name))
+            dumps = sorted(path.name for path in Path(name, "memory").iterdir())
+        self.assertEqual(dumps, ["rank0.json", "rank1.json"])
+        self.assertIn("2 ranks and devices in 2 files, 0 not read", done.stdout)
+
+    def test_slurm_runs(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            job = {"SLURM_SUBMIT_DIR": name, "SLURM_JOB_ID": "17", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "node"}
+            done = self.run_example(EXAMPLES / "slurm" / "train.sbatch", Path(name), **job, SPILLWAY_CONF="")
+            dumps = sorted(path.name for path in Path(name, "memory-17").iterdir())
+        self.assertEqual(dumps, ["rank0.json", "rank1.json"])
+        self.assertIn("2 ranks and devices in 2 files, 0 not read", done.stdout)
 
     def test_kubernetes(self) -> None:
         (job,) = yaml.safe_load_all((EXAMPLES / "kubernetes" / "train.yaml").read_text())

@@ -133,6 +133,24 @@ TEST(Flame, ADeepStackIsCutAtItsOuterEnd) {
   EXPECT_NE(root.children[0].name, "main (train.py:7)");
 }
 
+// A caller's line moves whenever something is written above it: the change lies where the bytes changed.
+TEST(Flame, ALineThatMovedIsTheSameCaller) {
+  Live before;
+  before.hold(4 * kMiB, {kMain, kForward});
+  Live after;
+  after.hold(5 * kMiB, {{"main", "/me/train.py", 9}, {"forward", "/me/model.py", 31}});
+  const FlameNode root =
+      flame_of_change(flame_of(before.report(), FlameBy::kStack), flame_of(after.report(), FlameBy::kStack));
+  ASSERT_EQ(root.children.size(), 1u);
+  const FlameNode& main = root.children[0];
+  EXPECT_EQ(main.name, "main (train.py:9)");
+  EXPECT_EQ(main.before, 4 * kMiB);
+  EXPECT_EQ(main.bytes, 5 * kMiB);
+  ASSERT_EQ(main.children.size(), 1u);
+  EXPECT_EQ(main.children[0].name, "forward (model.py:31)");
+  EXPECT_EQ(main.children[0].before, 4 * kMiB);
+}
+
 TEST(Flame, TwoFilesAreOneTree) {
   Live before;
   before.hold(4 * kMiB, {kMain, kForward});

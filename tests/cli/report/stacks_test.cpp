@@ -1,5 +1,7 @@
 #include "cli/report/stacks.h"
 
+#include "stats/call_site.h"
+
 #include <gtest/gtest.h>
 
 namespace spillway {
