@@ -44,10 +44,10 @@ std::shared_ptr<const std::atomic<bool>> thread_has_ended();
 
 // Says what is known of the life of a heap's stream.
 struct StreamLife {
-  std::atomic<bool> is_over{false};  // the heap serves nobody until it has another
   std::shared_ptr<const std::atomic<bool>> thread_ended = nullptr;  // of a per-thread default stream
-  bool was_captured = false;      // when the program named it last, where its end may be unseen
-  bool users_end_unseen = false;  // of the other streams that use its blocks
+  bool was_captured = false;         // when the program named it last, where its end may be unseen
+  bool users_end_unseen = false;     // of the other streams that use its blocks
+  std::atomic<bool> is_over{false};  // the heap serves nobody until it has another
 };
 
 // The calling thread may name it to the driver: it is not another thread's default stream, and not one that
