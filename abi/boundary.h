@@ -1,4 +1,4 @@
-// Where the C ABI ends: no exception leaves a function, and an error's text stays with its thread.
+// Here the C ABI ends: no exception leaves a function, and an error's text stays with its thread.
 #pragma once
 
 #include <fmt/format.h>

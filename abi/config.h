@@ -97,7 +97,7 @@ struct Config {
   bool is_careful() const {
     return profile != Profile::kOrdinary;
   }
-  // What stays free on a device of that size, see ReserveSize.
+  // Returns what stays free on a device of that size, see ReserveSize.
   uint64_t headroom_of(uint64_t total_bytes) const {
     return reserve.headroom_of(total_bytes) * (is_careful() ? 2 : 1);
   }

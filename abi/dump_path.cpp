@@ -25,7 +25,7 @@ std::string value_of(char letter, int device, int64_t time_seconds) {
   }
 }
 
-// Where the last component's ending begins, its dot included; the end where it has none.
+// Finds where the last component's ending begins, its dot included; the end where it has none.
 size_t ending_of(std::string_view path) {
   const size_t slash = path.rfind('/');
   const size_t first = slash == std::string_view::npos ? 0 : slash + 1;

@@ -1,5 +1,5 @@
-// Where dumps go and in which format, as SPILLWAY_STATS and spw_dump name it: a path with %p, %r, %d and %t,
-// whose ending says the format. Pure functions, but for the process' id and rank.
+// Says where dumps go and in which format, as SPILLWAY_STATS and spw_dump name it: a path with %p, %r, %d and
+// %t, whose ending says the format. Pure functions, but for the process' id and rank.
 #pragma once
 
 #include <cstdint>

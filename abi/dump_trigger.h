@@ -1,5 +1,6 @@
-// When a dump is asked for from the outside: by a signal, or because time has passed. One thread waits for
-// both; the signal's handler does no more than wake it. Which dump is written where is not known here.
+// Notices when a dump is asked for from the outside: by a signal, or because time has passed. One thread
+// waits for both; the signal's handler does no more than wake it. Which dump is written where is not known
+// here.
 #pragma once
 
 #include <chrono>

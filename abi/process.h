@@ -157,7 +157,7 @@ class Process {
     Status (Process::*follow)() = nullptr;
   };
   static std::span<const RunTimeOption> run_time_options();
-  // What may be set before a device is in use alone, and what is more than a device has. Errors:
+  // Refuses what may be set only before a device is in use, and what is more than a device has. Errors:
   // invalid_state, config.
   Status check_in_use(const Config& changed) SPW_REQUIRES(mutex_);
   // Errors: the first of any device.

@@ -12,8 +12,8 @@ namespace spillway {
 
 class ProcessTrace {
  public:
-  // Begins it. What every arena is to be given; null without the option, or where the file cannot be made,
-  // which costs one line on stderr. Again answers the same.
+  // Begins it. Returns what every arena is to be given; null without the option, or where the file cannot be
+  // made, which costs one line on stderr. Again answers the same.
   static Tracer* start(const Config& config);
   // Null where none was begun.
   static Tracer* tracer();

@@ -51,7 +51,7 @@ struct PageSpan {
   uint64_t identity = 0;  // the same for the same pages in the same order, for any others another
 };
 
-// What one descriptor shows of them.
+// Says what one descriptor shows of them.
 struct PagePiece {
   int descriptor = -1;  // the caller's
   uint32_t pages = 0;

@@ -67,7 +67,7 @@ struct ArenaParts {
   uint64_t held_elsewhere_bytes() const SPW_REQUIRES(kArenaLock) {
     return shared.held_bytes() + pools.sourced_bytes();
   }
-  // Where the memory of the pool's heaps comes from.
+  // Returns where the memory of the pool's heaps comes from.
   PageStore& store_of(PoolId pool) const SPW_REQUIRES(kArenaLock) {
     const SourcedPool* source = pools.source(pool);
     return source == nullptr ? *store : *source->store;

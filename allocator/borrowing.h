@@ -21,7 +21,7 @@ class Borrowing {
   // own pages of it, and the limit leaves no room to make up for it. Needs the heap's lock alone, captured or
   // not.
   bool wants_back(const Heap& heap, const Request& request) SPW_REQUIRES(heap.mutex);
-  // That range, with pages that others own by now; null where they do not let go of them.
+  // Returns that range, with pages that others own by now; null where they do not let go of them.
   CachedRange* take_expected(Heap& heap, const Request& request) SPW_REQUIRES(kArenaLock, heap.mutex);
   // Brings up to `wanted` free pages of others to the heap; answers how many.
   uint32_t borrow(Heap& heap, uint32_t wanted) SPW_REQUIRES(kArenaLock, heap.mutex);

@@ -1,6 +1,6 @@
-// Where the program was: the return addresses of a call, kept as numbers and turned into names only when
-// somebody reads them. Plain data. Capturing costs some microseconds, which is for debugging only; naming
-// costs more and allocates.
+// Records where the program was: the return addresses of a call, kept as numbers and turned into names only
+// when somebody reads them. Plain data. Capturing costs some microseconds, which is for debugging only;
+// naming costs more and allocates.
 #pragma once
 
 #include <array>

@@ -119,14 +119,15 @@ void PageStore::set_unit(const PageRun& pages, CUmemGenericAllocationHandle hand
   if (pages.count == 1) return;
   extents_.fetch_add(1, std::memory_order_relaxed);
   in_extents_.set(pages.first, pages.count);
-  for (uint32_t i = 0; i < pages.count; ++i) pages_[pages.first + i].place = static_cast<uint8_t>(i + 1);
+  for (uint32_t i = 0; i < pages.count; ++i)
+    pages_[pages.first + i].extent_index = static_cast<uint8_t>(i + 1);
 }
 
 void PageStore::leave_unit(PageId id) {
-  const uint8_t place = std::exchange(pages_[id].place, 0);
-  if (place == 0) return;
+  const uint8_t index = std::exchange(pages_[id].extent_index, 0);
+  if (index == 0) return;
   in_extents_.clear(id);
-  if (place == 1) extents_.fetch_sub(1, std::memory_order_relaxed);
+  if (index == 1) extents_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void PageStore::undo_units(const std::vector<NewUnit>& units) {
@@ -159,7 +160,8 @@ Status PageStore::validate_extents() const {
       const Heap* owner = pages_[id].owner.load(std::memory_order_relaxed);
       for (uint32_t i = 0; i < unit.count; ++i) {
         const Page& page = pages_[unit.first + i];
-        const bool is_of_it = unit.first == id && page.place == i + 1 && backed_.test(unit.first + i) &&
+        const bool is_of_it = unit.first == id && page.extent_index == i + 1 &&
+                              backed_.test(unit.first + i) &&
                               page.owner.load(std::memory_order_relaxed) == owner;
         const bool has_no_more = i == 0 || (page.handle == 0 && page.aliases == nullptr);
         if (!is_of_it || !has_no_more)

@@ -26,8 +26,8 @@ namespace spillway {
 constexpr uint32_t kExtentPages = 16;
 
 inline PageRun unit_of(const Page* pages, PageId id) {
-  const uint32_t place = pages[id].place;
-  return place == 0 ? PageRun{id, 1} : PageRun{id + 1 - place, kExtentPages};
+  const uint32_t index = pages[id].extent_index;
+  return index == 0 ? PageRun{id, 1} : PageRun{id + 1 - index, kExtentPages};
 }
 
 // How full a device may become with extents. Every heap makes some of long runs, up to a quarter; where 32
@@ -47,7 +47,8 @@ struct ExtentTerms {
 struct FreeUnits {
   std::vector<PageRun> singles;  // runs of pages that are handles of their own
   std::vector<PageId> extents;   // the first pages of those wholly free
-  // What is free at the ends and the beginnings of the others, from a page up; each by its first page.
+  // These hold what is free at the ends and the beginnings of the others, from a page up; each by its first
+  // page.
   std::vector<PageFragment> suffixes;
   std::vector<PageFragment> prefixes;
 

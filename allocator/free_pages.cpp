@@ -187,7 +187,7 @@ ExtentRoom FreePages::extent_room(bool spends) const {
 }
 
 ExtentTerms FreePages::extent_terms(const Plan& plan, bool spends) const {
-  // A view between two ends has no place for what an extent has more.
+  // A view between two ends has no room for what an extent has more.
   return {extent_room(spends), plan.is_at_home() ? owned_count_ / kSpareDivisor : 0};
 }
 

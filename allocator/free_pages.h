@@ -124,11 +124,11 @@ class FreePages {
 
   // Checks all that fits() does but the whole pages.
   bool ends_fit(const CachedRange& range) const;
-  // free_space.cpp. What lies in a row in the home view.
+  // free_space.cpp. Measures what lies in a row in the home view.
   void measure_runs(const std::vector<EmptiedPage>& emptied, FreeSpace& space) const;
   bool piece_is_free(PageId id, uint32_t begin, uint32_t end) const;
   FreeUnits list_units() const;
-  bool is_single(PageId id) const { return store_.page(id).place == 0; }
+  bool is_single(PageId id) const { return store_.page(id).extent_index == 0; }
   // Without VMM: its segment was released, and its pages' ids serve another one.
   bool has_moved(const CachedRange& range) const;
   void take_piece(PageId id, uint32_t begin, uint32_t end);

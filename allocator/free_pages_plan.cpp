@@ -67,8 +67,8 @@ class ViewSearch {
     });
   }
 
-  // What is free at the end of one extent and at the beginning of another. Little of either is left for
-  // another view, so that no page is spared.
+  // Offers what is free at the end of one extent and at the beginning of another. Little of either is left
+  // for another view, so that no page is spared.
   void offer_extents(const FreeUnits& units, uint32_t quanta) {
     const uint32_t rest = quanta % kPageQuanta;
     const PageFragment head = largest_below(units.suffixes, quanta, kNoPage);
@@ -118,7 +118,7 @@ class ViewSearch {
   uint32_t left_in_page(Fragment kind, PageId page, uint32_t quanta) const {
     return page != kNoPage && is_single(page) ? fragments_.size_of(kind, page) - quanta : 0;
   }
-  bool is_single(PageId page) const { return pages_[page].place == 0; }
+  bool is_single(PageId page) const { return pages_[page].extent_index == 0; }
   // No view begins or ends in the middle of an extent.
   PageId find_single(Fragment kind, uint32_t quanta) const {
     PageId found = fragments_.find(kind, quanta);

@@ -107,9 +107,9 @@ std::optional<Layout> FreePages::find_close_fit(const Request& request) {
       request.quanta <= kLowQuanta || (request.quanta < kPageQuanta && grain_ != BlockGrain::kQuantum);
   if (is_low) return find_low_fit(request);
   if (request.align_quanta > 1) return std::nullopt;
-  const std::optional<HoleIndex::Place> place = holes_.find_closest(request.quanta);
-  if (!place.has_value()) return std::nullopt;
-  return lay_out_from(place->page, place->quantum, request.quanta);
+  const std::optional<HoleIndex::Position> hole = holes_.find_closest(request.quanta);
+  if (!hole.has_value()) return std::nullopt;
+  return lay_out_from(hole->page, hole->quantum, request.quanta);
 }
 
 std::optional<Layout> FreePages::find_low_fit(const Request& request) const {

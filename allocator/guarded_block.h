@@ -24,7 +24,7 @@ constexpr uint8_t kZonePattern = 0xfb;   // red zones
 constexpr uint8_t kFreshPattern = 0xcb;  // the program's bytes until it writes them
 constexpr uint8_t kFreedPattern = 0xdd;  // and after it freed them
 
-// Where in a guard's sequence of allocations and frees something happened, and who did it.
+// Says where in a guard's sequence of allocations and frees something happened, and who did it.
 struct GuardStep {
   uint64_t number = 0;  // 0: it did not happen yet
   int thread = 0;       // as the system numbers threads

@@ -44,7 +44,7 @@ Heap::Heap(PageStore& store, DeviceCounters& device_counters, EventPool& events,
 
 void Heap::close(bool covered) {
   timeline.seal(covered);
-  closed_.store(true, std::memory_order_relaxed);
+  life.is_over.store(true, std::memory_order_relaxed);
 }
 
 void Heap::take_over(const HeapKey& by) {
@@ -53,7 +53,7 @@ void Heap::take_over(const HeapKey& by) {
   life.thread_ended = by.thread == 0 ? nullptr : thread_has_ended();
   timeline.reopen();
   pending_.restart(timeline.epoch());
-  closed_.store(false, std::memory_order_relaxed);
+  life.is_over.store(false, std::memory_order_relaxed);
   ranges_.serve_pool_since(predictor_.now());
 }
 

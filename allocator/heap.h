@@ -54,7 +54,7 @@ class Heap {
   bool has_no_slabs() const { return grain_ == BlockGrain::kSegment; }
   Request large_request(uint64_t bytes) const;
   // Its stream is gone: it lends and takes frees back, but serves nobody.
-  bool is_closed() const { return closed_.load(std::memory_order_relaxed); }
+  bool is_closed() const { return life.is_over.load(std::memory_order_relaxed); }
 
   CUstream stream() const SPW_REQUIRES(mutex) { return key.stream; }
   void close(bool covered) SPW_REQUIRES(mutex);
@@ -187,7 +187,6 @@ class Heap {
 
   PageStore& store_;
   const BlockGrain grain_;
-  std::atomic<bool> closed_{false};
   spw_stat* pool_bytes_ SPW_GUARDED_BY(mutex) = nullptr;
   FreePages pages_ SPW_GUARDED_BY(mutex);
   RangeCache ranges_ SPW_GUARDED_BY(mutex);

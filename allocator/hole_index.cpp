@@ -181,7 +181,7 @@ uint32_t HoleIndex::smallest_of(uint32_t bin, uint32_t quanta, uint32_t most_tri
   return best;
 }
 
-std::optional<HoleIndex::Place> HoleIndex::find_closest(uint32_t quanta) const {
+std::optional<HoleIndex::Position> HoleIndex::find_closest(uint32_t quanta) const {
   const uint32_t first = bin_of(quanta);
   uint32_t best = 0;
   for (uint32_t bin = next_bin(first); bin < kBins && best == 0; bin = next_bin(bin + 1))
@@ -190,9 +190,9 @@ std::optional<HoleIndex::Place> HoleIndex::find_closest(uint32_t quanta) const {
   if (best == 0) best = smallest_of(first, quanta, ~uint32_t{0});
   if (best == 0) return std::nullopt;
   const PageId page = (best - 1) / 2;
-  if (best - 1 == piece_of(page)) return Place{page, pages_[page].free_quanta.largest_middle().begin};
+  if (best - 1 == piece_of(page)) return Position{page, pages_[page].free_quanta.largest_middle().begin};
   const uint32_t before = free_end_before(page);
-  return before == 0 ? Place{page, 0} : Place{page - 1, kPageQuanta - before};
+  return before == 0 ? Position{page, 0} : Position{page - 1, kPageQuanta - before};
 }
 
 }  // namespace spillway

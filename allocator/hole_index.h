@@ -24,8 +24,8 @@ namespace spillway {
 
 class HoleIndex {
  public:
-  // Of the heap `owner`, whose free pages are `free`. Without `joins_ends`, no block begins or ends in a page
-  // that others lie in, unless it is smaller than a page: holes are free pages alone.
+  // Indexes those of the heap `owner`, whose free pages are `free`. Without `joins_ends`, no block begins or
+  // ends in a page that others lie in, unless it is smaller than a page: holes are free pages alone.
   HoleIndex(const Page* pages, const Bitmap& free, const Heap& owner, bool joins_ends)
       : pages_(pages), free_(free), owner_(owner), joins_ends_(joins_ends) {}
 
@@ -38,13 +38,13 @@ class HoleIndex {
   // last time. As after build(), nothing is built any more where host memory has run out.
   void update(const std::vector<PageId>& touched) noexcept;
 
-  // Where a hole, or a piece that touches no boundary, begins.
-  struct Place {
+  // Says where a hole, or a piece that touches no boundary, begins.
+  struct Position {
     PageId page = kNoPage;
     uint32_t quantum = 0;
   };
   // About the smallest of those of at least so many quanta; of some that are as large the one that came last.
-  std::optional<Place> find_closest(uint32_t quanta) const;
+  std::optional<Position> find_closest(uint32_t quanta) const;
   // The lowest partly used page with a piece of at least so many quanta, 1 or more; kNoPage without one.
   PageId find_piece(uint32_t quanta) const {
     const uint32_t page = pieces_.find_lowest(static_cast<uint16_t>(quanta));

@@ -1,7 +1,7 @@
-// Where in a free range a request best lies. A request of k whole pages and r quanta more (r < kPageQuanta)
-// needs at least k whole pages; where its r quanta come from is what separates a tight heap from a loose one.
-// Taken from a fragment they cost nothing; broken off another free page they leave that page partly used.
-// So every choice is first by free pages consumed.
+// Finds where in a free range a request best lies. A request of k whole pages and r quanta more (r <
+// kPageQuanta) needs at least k whole pages; where its r quanta come from is what separates a tight heap from
+// a loose one. Taken from a fragment they cost nothing; broken off another free page they leave that page
+// partly used. So every choice is first by free pages consumed.
 #pragma once
 
 #include <algorithm>

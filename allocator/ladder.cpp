@@ -238,6 +238,16 @@ Result<Ladder::Outcome> Ladder::map_within_soft_limit(Miss& miss) {
   return map(miss, parts_.store->easy_room_pages());
 }
 
+CachedRange* Ladder::take_instead(Miss& miss, const Plan& plan) {
+  const Request& request = miss.request;
+  // A view would not spare a page: any hole will do.
+  if (plan.new_pages > 0 || plan.whole_pages() > request.quanta / kPageQuanta) {
+    if (CachedRange* range = miss.heap.take_found(request, false); range != nullptr) return range;
+  }
+  if (plan.kind == Plan::Kind::kSegment) return nullptr;
+  return miss.heap.reuse_view(request, plan.whole_pages(), miss.round.is_strained);
+}
+
 Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
   const Request& request = miss.request;
   miss.rung = Rung::kCount;  // what needs no call of the driver is no rung
@@ -245,15 +255,7 @@ Result<Ladder::Outcome> Ladder::map(Miss& miss, uint64_t room) {
     Plan plan = miss.heap.plan(request, miss.round.pages_to_spend);
     if (plan.spare_pages > 0 && plan.new_pages > parts_.store->easy_room_pages())
       plan = miss.heap.plan(request);
-    // A view would not spare a page: any hole will do.
-    if (plan.new_pages > 0 || plan.whole_pages() > request.quanta / kPageQuanta) {
-      if (CachedRange* range = miss.heap.take_found(request, false); range != nullptr)
-        return miss.serve(range);
-    }
-    if (plan.kind != Plan::Kind::kSegment) {
-      CachedRange* range = miss.heap.reuse_view(request, plan.whole_pages(), miss.round.is_strained);
-      if (range != nullptr) return miss.serve(range);
-    }
+    if (CachedRange* range = take_instead(miss, plan); range != nullptr) return miss.serve(range);
     const bool is_view = plan.kind == Plan::Kind::kView;
     // Under capture there is no wait.
     if (is_view && !miss.may_map_view && !heaps_.is_capturing(miss.heap)) {
@@ -446,7 +448,7 @@ Result<Ladder::Outcome> Ladder::take_lent(Miss& miss) {
     if (!lender->is_sourced() || lender->is_closed() || !is_of_stream) continue;
     const Pool* pool = parts_.pools.find(lender->key.pool);
     if (pool == nullptr || pool->source == nullptr || !pool->lends_as.has_value()) continue;
-    if (&lender->store() != pool->source->store.get()) continue;
+    if (!parts_.may_serve(*lender, pool->id)) continue;
     HeapLock lender_lock(lender->mutex);
     if (!lender->pending().empty()) lender->complete_finished_frees();
     CachedRange* range = lender->take_again(miss.request, false);

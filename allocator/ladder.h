@@ -158,6 +158,8 @@ class Ladder {
   // Serves from a hole, from free pages in a view that exists, by a new view over own pages, or by up to
   // `room` new pages.
   Result<Outcome> map(Miss& miss, uint64_t room) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
+  // Takes a range that needs no driver call and costs no more pages than the plan; null without one.
+  CachedRange* take_instead(Miss& miss, const Plan& plan) SPW_REQUIRES(kArenaLock, miss.heap.mutex);
   Status enter_context(Miss& miss) SPW_REQUIRES(miss.heap.mutex);
   // Returns the bytes of the device that must come free for the request, as far as can be told.
   uint64_t missing_bytes(Miss& miss);

@@ -1,4 +1,4 @@
-// Which heap this thread used last: a hit looks up nothing else.
+// Remembers which heap this thread used last: a hit looks up nothing else.
 #pragma once
 
 #include <cuda.h>

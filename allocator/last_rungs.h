@@ -64,7 +64,7 @@ class LastRungs {
 
   // `rung`: kEvict or kCallback.
   Id add(Rung rung, GiveBack give_back);
-  // When it answers, no call is in progress or will begin, but for those that this is called from.
+  // Once it has answered, no call is in progress or will begin, but for those that this is called from.
   void remove(Id id);
   // Null: no more blocks are placed.
   void set_placement(std::shared_ptr<const HostPlacement> placement);

@@ -57,7 +57,7 @@ std::vector<PageStore::Mapping> PageStore::mappings_of(const std::vector<PageId>
   std::vector<Mapping> all;
   for (const PageId id : pages) {
     Page& page = pages_[id];
-    if (page.place > 1) continue;
+    if (page.extent_index > 1) continue;
     const uint32_t count = unit_of(id).count;
     all.push_back({page.va, &page, nullptr, count});
     for (Alias* alias = page.aliases; alias != nullptr; alias = alias->next)
@@ -131,7 +131,7 @@ Status PageStore::release_pages(const std::vector<PageId>& pages) {
   for (const PageId id : pages) {
     if (pages_[id].is_home) continue;
     Status released;
-    if (pages_[id].place <= 1) {
+    if (pages_[id].extent_index <= 1) {
       count(DriverCall::kRelease);
       released = driver_->check(driver_->cuMemRelease(pages_[id].handle), "cuMemRelease");
     }

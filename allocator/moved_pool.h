@@ -28,8 +28,8 @@ using CopyBack = std::function<Status(const std::vector<PageRange>& ranges, bool
 // Copies of this range are not needed any more: nothing lies there. Called with no lock held.
 using GiveUpCopies = std::function<void(const PageRange& range)>;
 
-// Where the memory of such a pool is, and which changes of that are legal. One that is left by a state ending
-// in -ing is a mover's, who alone changes it.
+// Says where the memory of such a pool is, and which changes of that are legal. One that is left by a state
+// ending in -ing is a mover's, who alone changes it.
 //
 //   kHere -> kLeaving -> kLeft -> kAway            failure: kLeaving -> kHere, nothing was given up
 //   kAway -> kReturning -> kArriving -> kHere      failure: kArriving -> kReturning -> kAway

@@ -23,7 +23,7 @@ namespace spillway {
 class Heap;
 struct View;
 
-// Where a page appears in an aliasing view; an extent there, with its first page.
+// Says where a page appears in an aliasing view; an extent there, with its first page.
 struct Alias {
   View* view;
   uint32_t slot;
@@ -52,7 +52,7 @@ struct Page {
   bool dirty;            // no index of its heap reflects free_quanta yet
   bool lacks_fragments;  // the index of fragments does not, that of holes may
   bool is_home;          // mapped in the home view
-  uint8_t place;         // in its extent, from 1; 0: it is a handle of its own
+  uint8_t extent_index;  // in its extent, from 1; 0: it is a handle of its own
 };
 
 }  // namespace spillway

@@ -132,7 +132,7 @@ void PageStore::note_released_page(PageId id) {
   Page& page = pages_[id];
   page.owner.store(nullptr, std::memory_order_relaxed);
   page.handle = 0;
-  if (std::exchange(page.is_home, false) && page.place <= 1) --home_mappings_;
+  if (std::exchange(page.is_home, false) && page.extent_index <= 1) --home_mappings_;
   leave_unit(id);
   backed_.clear(id);
   page_count_.fetch_sub(1, std::memory_order_relaxed);
@@ -402,7 +402,7 @@ Status PageStore::unmap_stretches(const std::vector<View*>& views, std::vector<P
         if (view.pages[slot] == kNoPage || va < begin || va >= end) continue;
         const PageId id = std::exchange(view.pages[slot], kNoPage);
         --view.mapped;
-        if (pages_[id].place > 1) continue;
+        if (pages_[id].extent_index > 1) continue;
         shown.push_back(id);
         --view_mappings_;
       }

@@ -61,7 +61,7 @@ struct SegmentMemory {
   uint64_t bytes = 0;
 
   uint64_t va() const { return reinterpret_cast<uint64_t>(pointer); }
-  // Where pages may begin, so that slabs lie on their boundaries.
+  // Says where pages may begin, so that slabs lie on their boundaries.
   uint64_t first_byte() const { return (va() + kSlabBytes - 1) / kSlabBytes * kSlabBytes; }
 };
 
@@ -187,7 +187,7 @@ class PageStore {
   // does not unmap stays mapped, and is used again by put_back(). Throws bad_alloc before anything changed.
   using KeepsSlot = std::function<bool(const View*, uint32_t)>;
   void take_out(const std::vector<PageId>& pages, const KeepsSlot& keeps) SPW_REQUIRES(kArenaLock);
-  // Where each was. On failure they are out as before; throws as take_out().
+  // Each goes where it was. On failure they are out as before; throws as take_out().
   Status put_back(const std::vector<PageId>& pages) SPW_REQUIRES(kArenaLock);
   // Pages that are out, and that nobody needs any more.
   void forget_out(const std::vector<PageId>& pages) noexcept SPW_REQUIRES(kArenaLock);
@@ -273,7 +273,7 @@ class PageStore {
     CUmemGenericAllocationHandle handle;
   };
   Status create_units(NewRun run, std::vector<NewUnit>& units) SPW_REQUIRES(kArenaLock);
-  // Their handle and their places.
+  // Their handle and their indices in it.
   void set_unit(const PageRun& pages, CUmemGenericAllocationHandle handle) SPW_REQUIRES(kArenaLock);
   void leave_unit(PageId id) SPW_REQUIRES(kArenaLock);
   // Takes units that could not be granted apart again.

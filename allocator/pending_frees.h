@@ -79,7 +79,7 @@ class PendingFrees {
   struct StreamUses {
     std::vector<StreamIdentity> streams;
     std::vector<Event> events;
-    // The capture in which all of them were named, 0 if there is no such one. Of an open pool.
+    // The capture in which all of them were named, 0 if there is no such one. This is one of an open pool.
     std::optional<uint64_t> capture = std::nullopt;
   };
   // A stream is named only while it could not record an event.

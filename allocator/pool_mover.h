@@ -59,7 +59,7 @@ class PoolMover {
   // Needs no memory, so that it cannot fail once the bytes have moved.
   void count_out(const Move& move, bool out) SPW_REQUIRES(kArenaLock);
   Status put_back(const std::vector<PageId>& pages);
-  // What came back did not arrive whole.
+  // Undoes a return that did not arrive whole.
   void send_away_again(const Move& move, bool is_settled) SPW_REQUIRES(kArenaLock);
   // Is called with no lock held. `by_mover`: the pool is one that this thread moves.
   uint64_t give_up_freed_of(PoolId id, bool by_mover);

@@ -1,6 +1,6 @@
-// Where the requests of a heap were served before, and which of them comes next: the sequence of large
-// requests, and the openings of slabs, which follow it. A program that repeats itself is served by guesses
-// alone.
+// Remembers where the requests of a heap were served before, and tells which of them comes next: the sequence
+// of large requests, and the openings of slabs, which follow it. A program that repeats itself is served by
+// guesses alone.
 //
 // Of all heaps of an arena the busiest tells the time to others, by its sequence. Guarded by the heap's lock,
 // but for the leader's clock.

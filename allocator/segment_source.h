@@ -1,5 +1,5 @@
-// Where a pool's memory comes from instead of the device: an allocator of the program's, as NCCL has one. It
-// is asked for segments, and Spillway divides them.
+// Says where a pool's memory comes from instead of the device: an allocator of the program's, as NCCL has
+// one. It is asked for segments, and Spillway divides them.
 #pragma once
 
 #include <cuda.h>

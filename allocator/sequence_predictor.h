@@ -109,7 +109,7 @@ class SequencePredictor {
   uint64_t now() const { return end_.load(std::memory_order_relaxed); }
   uint64_t then() const { return next_.load(std::memory_order_relaxed); }
 
-  // Of the host's pages that were written to.
+  // Counts the host's pages that were written to.
   uint64_t metadata_bytes() const {
     constexpr uint64_t kHostPage = 4096;
     const uint64_t entries = std::min<uint64_t>(now() - first_, size_) * sizeof(Entry);

@@ -1,6 +1,6 @@
-// Where and when the slabs of one class were opened. When: at which position of the heap's sequence, whose
-// guess says where in its earlier run the program is now, so that the slab opened there then is the one to
-// open again. A class opens few slabs, too few for a history of its own to be recognised by.
+// Remembers where and when the slabs of one class were opened. When: at which position of the heap's
+// sequence, whose guess says where in its earlier run the program is now, so that the slab opened there then
+// is the one to open again. A class opens few slabs, too few for a history of its own to be recognised by.
 //
 // A ring of the last kMost openings. Guarded by the heap's lock.
 #pragma once

@@ -1,4 +1,4 @@
-// Which heap serves a stream, and what becomes of it when the stream goes.
+// Finds which heap serves a stream, and says what becomes of it when the stream goes.
 //
 // A heap outlives its stream. A stream that the program announces as going (stream_destroyed) is closed by an
 // event after the last of its work; one whose handle turns out to be another's is closed without, and then
@@ -51,7 +51,7 @@ class StreamHeaps {
 
   // The program may destroy it without a word: each request that names it asks which stream it is.
   void expect_unseen_end(CUstream stream);
-  // Of a stream that the program just named. Errors: those of identify().
+  // Returns that of a stream that the program just named. Errors: those of identify().
   Result<StreamIdentity> identify_named(CUstream stream) const;
   // The program just named a stream by the handle of the heap's: tells whether the heap's is gone, in which
   // case the heap is closed.

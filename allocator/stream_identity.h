@@ -1,5 +1,5 @@
-// Which queue of work a stream handle means. A driver gives the handle of a destroyed stream to the next one,
-// so the handle alone does not say: the driver's number for the stream does, which never repeats. The
+// Says which queue of work a stream handle means. A driver gives the handle of a destroyed stream to the next
+// one, so the handle alone does not say: the driver's number for the stream does, which never repeats. The
 // per-thread default stream is another queue in every thread, which the thread's number tells.
 //
 // A driver faults when it is asked anything by the handle of a stream that is gone, so only a stream that the
@@ -42,11 +42,12 @@ inline bool is_default_stream(CUstream stream) {
 uint64_t thread_number();
 std::shared_ptr<const std::atomic<bool>> thread_has_ended();
 
-// What is known of the life of a heap's stream.
+// Says what is known of the life of a heap's stream.
 struct StreamLife {
   std::shared_ptr<const std::atomic<bool>> thread_ended = nullptr;  // of a per-thread default stream
-  bool was_captured = false;      // when the program named it last, where its end may be unseen
-  bool users_end_unseen = false;  // of the other streams that use its blocks
+  bool was_captured = false;         // when the program named it last, where its end may be unseen
+  bool users_end_unseen = false;     // of the other streams that use its blocks
+  std::atomic<bool> is_over{false};  // the heap serves nobody until it has another
 };
 
 // The calling thread may name it to the driver: it is not another thread's default stream, and not one that
@@ -55,7 +56,8 @@ inline bool is_in_reach(const StreamIdentity& stream) {
   return (stream.thread == 0 || stream.thread == thread_number()) && !stream.ends_unseen;  // mutant: reach
 }
 
-// Of a stream that the program just named. Errors: invalid_argument (the driver does not know the stream).
+// Returns that of a stream that the program just named. Errors: invalid_argument (the driver does not know
+// the stream).
 Result<StreamIdentity> identify(const Driver& driver, CUstream stream);
 
 // The program just named a stream by this one's handle: is it this one? Where the driver does not say, it is

@@ -93,6 +93,19 @@ int64_t page_bytes(uint32_t pages) {
   return static_cast<int64_t>(pages * kPageBytes);
 }
 
+// `walked` has the bytes that heaps own, by the counter of their pool.
+Status validate_pools(const PoolTable& pools, std::map<const spw_stat*, int64_t>& walked) {
+  Status status;
+  pools.for_each([&](const Pool& pool) {
+    const spw_stat& bytes = pool.bytes;
+    const int64_t owned = walked[&bytes];
+    if (bytes.current == owned && bytes.peak >= owned) return;
+    status = broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", pool.id.first,
+                                pool.id.second, owned, bytes.current, bytes.peak));
+  });
+  return status;
+}
+
 }  // namespace
 
 Status validate(const Heap& heap) {
@@ -168,15 +181,7 @@ Status Arena::validate() const {
     cached += stats.cached_free_bytes;
     in_pools[heap->pool_bytes()] += stats.owned_bytes;
   }
-  Status counted;
-  parts_.pools.for_each([&](const Pool& pool) {
-    const spw_stat& bytes = pool.bytes;
-    const int64_t walked = in_pools[&bytes];
-    if (bytes.current == walked && bytes.peak >= walked) return;
-    counted = broken(fmt::format("pool {{{}, {}}} holds {} bytes, {} counted, {} at its peak", pool.id.first,
-                                 pool.id.second, walked, bytes.current, bytes.peak));
-  });
-  if (!counted.ok()) return counted;
+  if (Status status = validate_pools(parts_.pools, in_pools); !status.ok()) return status;
   if (Status status = parts_.store->validate_extents(); !status.ok()) return status;
   if (Status status = parts_.shared.validate(); !status.ok()) return status;
   const HeapStats shared = parts_.shared.stats();

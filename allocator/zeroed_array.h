@@ -16,7 +16,7 @@ class ZeroedArray {
 
  public:
   ZeroedArray() = default;
-  // Of `count` zeros; empty where host memory has run out.
+  // Makes one of `count` zeros; empty where host memory has run out.
   explicit ZeroedArray(size_t count) noexcept {
     void* memory = mmap(nullptr, count * sizeof(Element), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

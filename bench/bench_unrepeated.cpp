@@ -165,8 +165,8 @@ class Runner {
   std::string refusal_;  // what the allocator said of it, to the thread that asked
 };
 
-// The most that the program has in its hands at once, which no allocator is needed to know. Of several
-// threads: as if they took turns, step by step.
+// The most that the program has in its hands at once, which no allocator is needed to know. Those of several
+// threads are made as if they took turns, step by step.
 uint64_t peak_live_bytes(const std::string& name, const Options& options) {
   uint64_t live = 0;
   uint64_t peak = 0;

@@ -29,7 +29,7 @@
 
 namespace {
 
-// What is wrong with the words, and where to read how it is right.
+// Says what is wrong with the words, and where to read how it is right.
 int complain_of_words(std::string text, const CLI::App& app) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   const std::vector<CLI::App*> chosen = app.get_subcommands();

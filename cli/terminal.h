@@ -10,11 +10,11 @@ struct ScreenSize {
   size_t rows = 24;
 };
 
-// What the terminal says; where stdout is none, COLUMNS, or 80.
+// Returns what the terminal says; where stdout is none, COLUMNS, or 80.
 ScreenSize screen_size();
-// Whether stdout is a terminal that moves its cursor.
+// Tells whether stdout is a terminal that moves its cursor.
 bool is_terminal();
-// Whether it is to have colours: NO_COLOR (no-color.org) turns them off.
+// Tells whether it is to have colours: NO_COLOR (no-color.org) turns them off.
 bool has_colours();
 
 }  // namespace spillway

@@ -14,8 +14,8 @@ inline bool is_capturing(const Driver& driver, CUstream stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// What a driver answers of a context that was reset or destroyed, where it is entered all the same; ok
-// otherwise.
+// Returns what a driver answers of a context that was reset or destroyed, where it is entered all the same;
+// ok otherwise.
 inline Status context_gone(const Driver& driver) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult answer = driver.cuStreamIsCapturing(CU_STREAM_LEGACY, &status);

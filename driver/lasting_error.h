@@ -1,5 +1,5 @@
-// Which of the driver's errors last: cuda.h says of them that the process is in an inconsistent state, that
-// any further work returns the same error, or that the context or its memory cannot be used any more.
+// Says which of the driver's errors last: cuda.h says of them that the process is in an inconsistent state,
+// that any further work returns the same error, or that the context or its memory cannot be used any more.
 #pragma once
 
 #include <cuda.h>

@@ -18,8 +18,8 @@
 
 namespace spillway {
 
-// Who else a handle may be given to: other processes, as a POSIX file descriptor, and network cards, which
-// the driver refuses where a device does not allow it (attribute 110, DeviceProperties::rdma_vmm).
+// Says who else a handle may be given to: other processes, as a POSIX file descriptor, and network cards,
+// which the driver refuses where a device does not allow it (attribute 110, DeviceProperties::rdma_vmm).
 enum class Sharing : uint8_t { kNone, kProcesses, kNetwork, kProcessesAndNetwork };
 constexpr bool is_for_processes(Sharing sharing) {
   return sharing == Sharing::kProcesses || sharing == Sharing::kProcessesAndNetwork;

@@ -34,7 +34,7 @@ Result<PinnedMemory> PinnedMemory::create(const Driver& driver, size_t bytes, un
   (void)::madvise(base, bytes, MADV_HUGEPAGE);
   (void)::madvise(base, bytes, MADV_DONTFORK);
   touch_first(base, bytes, threads, nearest_host_node(driver));
-  // Of every context, and with an address on the device.
+  // It is every context's, and has an address on the device.
   constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   const CUresult pinned = driver.cuMemHostRegister(base, bytes, kFlags);
   if (Status status = driver.check(pinned, "cuMemHostRegister"); !status.ok()) {

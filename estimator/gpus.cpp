@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
+#include <optional>
 #include <string_view>
 
 #include "estimator/inputs/nearest.h"
+#include "stats/size.h"
 
 namespace spillway::estimator {
 namespace {
@@ -60,7 +61,7 @@ constexpr std::array<Size, 31> kSizes = {
      {"mi325x", 255.69, kMessages},
      {"mi355x", 287.98, "PyTorch, issue 175431"}}};
 
-// What names are written with and that tells no two apart.
+// Names are written with these, which tell no two apart.
 constexpr std::array<std::string_view, 19> kDecoration = {
     "nvidia",     "geforce",   "tesla",       "quadro", "rtx",     "amd", "instinct",
     "generation", "blackwell", "workstation", "server", "edition", "sxm", "pcie",
@@ -120,27 +121,13 @@ std::string meant_perhaps(const std::string& text) {
   return "";
 }
 
-// As sizes are read everywhere else; but a number alone may be the name of a GPU.
-double unit_bytes(std::string_view text) {
-  std::string unit(text);
-  for (char& letter : unit) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  if (unit == "gib" || unit == "g") return kGiB;
-  if (unit == "mib" || unit == "m") return kGiB / 1024;
-  if (unit == "tib" || unit == "t") return kGiB * 1024;
-  if (unit == "gb") return 1e9;
-  if (unit == "mb") return 1e6;
-  if (unit == "tb") return 1e12;
-  return 0;
-}
-
 }  // namespace
 
 Result<GpuMemory> gpu_memory(const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
-  const double bytes = error == std::errc() ? number * unit_bytes(unit) : 0;
+  // A number alone may be the name of one.
+  const bool is_number = text.find_first_not_of("0123456789.") == std::string::npos;
+  const std::optional<uint64_t> size = is_number ? std::nullopt : parse_size(text);
+  const double bytes = static_cast<double>(size.value_or(0));
   if (bytes > 0 && bytes <= kMostBytes) return GpuMemory{text, bytes};
   if (bytes > kMostBytes)
     return Status::invalid_argument(

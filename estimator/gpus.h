@@ -22,7 +22,7 @@ Result<GpuMemory> gpu_memory(const std::string& text);
 // The smallest of the table that has so many bytes; none where no one has.
 std::optional<GpuMemory> smallest_gpu(double bytes);
 
-// What a name that means several was taken for; empty where it means one.
+// Says what a name that means several was taken for; empty where it means one.
 std::string gpu_ambiguity(const std::string& text);
 
 }  // namespace spillway::estimator

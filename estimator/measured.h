@@ -41,7 +41,7 @@ constexpr Measured kExpertSpread{0.12, "of what routed experts keep",
 
 constexpr Measured kFp8Spread{0.06, "of the transient part with fp8", "one run, 4 % off"};
 
-// Of vLLM's start (serving/).
+// These are of vLLM's start (serving/).
 constexpr Measured kSamplerBytesOld{38, "bytes for each logit of vLLM's sampler that sorts, until 0.19",
                                     "38.4 in issue 12529, 38 in issues 23278 and 27508 of vLLM"};
 constexpr Measured kSamplerBytes{14, "bytes for each logit of vLLM's sampler by FlashInfer",

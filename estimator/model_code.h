@@ -81,7 +81,7 @@ struct ModelCode {
   double attention_dropout = 0;
   double embedding_dropout = 0;
   int64_t window = 0;  // of attention; 0: none
-  // Whether a layer's attention has it, by layers; empty: all have.
+  // Says whether a layer's attention has it, by layers; empty: all have.
   std::vector<bool> windowed = {};
   double sample_elements = 0;  // of an image, where samples are that
   double buffers_bytes = 0;    // that the model keeps beside its weights

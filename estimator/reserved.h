@@ -1,6 +1,6 @@
-// What an allocator takes of the device for a run, of which the estimate's peak is what tensors hold of it.
-// Free memory between tensors depends on the order of requests, which the estimate does not play: it is a
-// share of the peak, as measured on recorded runs of the same kind.
+// Predicts what an allocator takes of the device for a run, of which the estimate's peak is what tensors hold
+// of it. Free memory between tensors depends on the order of requests, which the estimate does not play: it
+// is a share of the peak, as measured on recorded runs of the same kind.
 //
 // Reserved is, of PyTorch's allocators, what they hold at most where nothing limits them: with less they give
 // segments back and wait for the device. Of Spillway it is the least with which it never waits, as it maps
@@ -15,7 +15,7 @@
 
 namespace spillway::estimator {
 
-// What orders the requests of a run.
+// Says what orders the requests of a run.
 enum class ReservedKind {
   kPlain,          // one stream, nothing recomputed
   kRecomputed,     // layers are recomputed

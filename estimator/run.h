@@ -229,7 +229,7 @@ struct SizeKeys {
   const char* top_k = "model.num_experts_per_tok";
 };
 
-// What a person has to know beside the figures.
+// Says what a person has to know beside the figures.
 struct Notes {
   std::vector<std::string> assumptions = {};  // every default that was filled in
   std::vector<std::string> warnings = {};     // what the description says and the figures do not hold

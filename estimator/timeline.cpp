@@ -117,8 +117,8 @@ void set_interval(const TrainingRun& run, double experts, RankClass& out) {
   out.highest_bytes = out.peak_bytes + spread;
 }
 
-// What is trained beside the frozen model; its inputs' gradients, which recomputed layers ask for, are none
-// of it.
+// Counts what is trained beside the frozen model; its inputs' gradients, which recomputed layers ask for, are
+// none of it.
 double adapter_bytes(const TrainingRun& run, const PlayedStep& played) {
   (void)run;
   return played.trained_bytes;

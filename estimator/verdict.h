@@ -14,8 +14,8 @@ enum class Verdict { kFits, kTight, kNo };  // tight: less than a tenth is left
 
 const char* verdict_name(Verdict verdict);
 
-// What the run's allocator is expected to reserve for the peak, and what lies outside it, against all of the
-// GPU's memory.
+// Holds what the run's allocator is expected to reserve for the peak, and what lies outside it, against all
+// of the GPU's memory.
 double needed_bytes(const TrainingRun& run, const Estimate& estimate);
 Verdict verdict(double needed_bytes, const GpuMemory& gpu);
 

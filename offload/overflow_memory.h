@@ -1,4 +1,4 @@
-// What memory of the host the device is given where it has no room: an option of its own.
+// Says what memory of the host the device is given where it has no room: an option of its own.
 #pragma once
 
 #include <cstdint>

@@ -20,9 +20,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "lint"
 TIDY = BUILD / "tidy"  # the compile commands as clang can read them
-# Which lock guards what, as stats/lock.h declares it.
+# Makes clang check which lock guards what, as stats/lock.h declares it.
 LOCKS = "--extra-arg=-Wthread-safety"
-# What passed, by name: shared by all checkouts, as a compiler's cache is.
+# Remembers what passed, by name: shared by all checkouts, as a compiler's cache is.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spillway-lint" / "passed.json"
 KEPT = 8  # of each unit
 GCC_ONLY = re.compile(r" -fno-gnu-unique\b")  # a flag that clang refuses

@@ -284,7 +284,7 @@ class HeapCounters {
   void rejoin() { device_.rejoin(*this); }
 
   HeapStats snapshot() const;
-  // Of blocks that the program has or streams still use. For who excludes the operations of this heap.
+  // Counts blocks that the program has or streams still use. For who excludes the operations of this heap.
   uint64_t active_bytes() const { return static_cast<uint64_t>(pools_[0].bytes + pools_[1].bytes); }
 
  private:

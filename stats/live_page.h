@@ -7,9 +7,9 @@
 // slot, which is the last complete state. A process that dies at any moment therefore leaves a state behind.
 // Two successive states also make rates without a second look.
 //
-// Where: <folder>/spillway-<user id>/<process id>-<start time>.page; the folder of the user is 0700, the file
-// 0600. Process id and start time name one process for all time, so a page whose process has gone is known as
-// such.
+// It is at <folder>/spillway-<user id>/<process id>-<start time>.page; the folder of the user is 0700, the
+// file 0600. Process id and start time name one process for all time, so a page whose process has gone is
+// known as such.
 //
 // Times are nanoseconds. Errors: io unless said otherwise.
 #pragma once
@@ -89,8 +89,8 @@ struct LiveProcess {
 // The calling process.
 LiveProcess this_process();
 
-// Where pages are looked for, and in which order a process tries to make its own: `chosen` alone unless it is
-// empty, else the folders of the system.
+// Lists where pages are looked for, and in which order a process tries to make its own: `chosen` alone unless
+// it is empty, else the folders of the system.
 std::vector<std::string> live_folders(const std::string& chosen);
 
 // The page of the calling process. One thread writes.

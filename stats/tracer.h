@@ -1,4 +1,4 @@
-// Where a process' events are recorded, until a TraceWriter has put them into a file.
+// Records a process' events, until a TraceWriter has put them into a file.
 //
 // Each heap has a ring of its own for its blocks' events. Everything rarer goes through one list under a
 // lock. Both are bounded: where the writer falls behind, events are dropped and counted, and nobody waits for

@@ -1,4 +1,4 @@
-// Which library is the program's driver, and the next dlsym and dlopen.
+// Finds which library is the program's driver, and the next dlsym and dlopen.
 #include <dlfcn.h>
 
 #include <atomic>

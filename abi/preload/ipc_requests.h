@@ -1,4 +1,4 @@
-// Which requests get plain memory of the driver, because a program shows it to other processes, or asks
+// Tells which requests get plain memory of the driver, because a program shows it to other processes, or asks
 // whether it can be shown: by cuIpcGetMemHandle, the pointer attribute of that, and as those dma-bufs that
 // the driver refuses. The first such call for a served block is refused; from then on requests of that size
 // from that place in the program are plain. Thread-safe; a request costs one load until something was

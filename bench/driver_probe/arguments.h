@@ -30,7 +30,7 @@ struct Options {
   bool help = false;
 };
 
-// What --help prints.
+// Returns what --help prints.
 std::string usage();
 // Fills options. Errors: one line that names what is allowed.
 Status parse(int argc, char** argv, Options& options);

@@ -38,7 +38,7 @@ void launch(const Session& session, CUfunction function, const Shape& shape, CUs
   launch_with(session, function, shape, stream, pointers);
 }
 
-// What `enqueue` puts on the stream, captured and instantiated.
+// Returns what `enqueue` puts on the stream, captured and instantiated.
 class Graph {
  public:
   Graph(const Session& session, CUstream stream, const std::function<void()>& enqueue);

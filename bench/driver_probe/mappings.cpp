@@ -1,4 +1,5 @@
-// What unmapping and giving back cost, by themselves and beside many graphs; how many mappings there can be.
+// Measures what unmapping and giving back cost, by themselves and beside many graphs; how many mappings there
+// can be.
 #include <nlohmann/json.hpp>
 #include <numeric>
 

@@ -1,5 +1,5 @@
-// What the driver takes of the device's memory for mappings and for itself, and what it answers when that is
-// used up.
+// Measures what the driver takes of the device's memory for mappings and for itself, and what it answers when
+// that is used up.
 #include <nlohmann/json.hpp>
 
 #include "bench/driver_probe/kernels.h"
@@ -83,7 +83,7 @@ std::vector<PhysicalHandle> fill_device(const Session& session, Json& report) {
   return held;
 }
 
-// What else needs memory of the driver's own.
+// Asks for what else needs memory of the driver's own.
 Json answers_when_full(const Session& session) {
   const Driver& driver = session.driver();
   Json answers;

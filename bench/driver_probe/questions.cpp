@@ -50,7 +50,7 @@ CUstream destroyed_stream(const Session& session, Json& report) {
   return stream.get();
 }
 
-// What a question costs the capture of the stream that it is asked of, or that goes on meanwhile.
+// Finds out what a question costs the capture of the stream that it is asked of, or that goes on meanwhile.
 template <typename Ask>
 Json ask_under_capture(const Session& session, const char* call, CUstreamCaptureMode mode, Ask ask) {
   const Driver& driver = session.driver();

@@ -1,6 +1,6 @@
-// Whether what is written through one address is read through another by a kernel that was on the device
-// before. Each case has a control, which writes and reads through one address and must find no wrong word,
-// and each kind of case one that must find some, or the kind proves nothing.
+// Finds out whether what is written through one address is read through another by a kernel that was on the
+// device before. Each case has a control, which writes and reads through one address and must find no wrong
+// word, and each kind of case one that must find some, or the kind proves nothing.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -24,7 +24,7 @@ struct Section {
 
 // All of them, in the order of the report.
 const std::vector<Section>& all_sections();
-// What the process that was told to measure `name` alone prints: a section's or a question's.
+// Returns what the process that was told to measure `name` alone prints: a section's or a question's.
 Json measure_here(const Options& options, std::string_view name);
 
 // Names, sizes and attributes of the device and the driver; whether cuGetProcAddress gives the exported
@@ -53,11 +53,11 @@ Json check_answers(Session& session);
 Json measure_copies(Session& session);
 // One cuMemUnmap over a run of mappings against one for each.
 Json measure_unmap_runs(Session& session);
-// What memory management costs while many instantiated graphs are resident.
+// Measures what memory management costs while many instantiated graphs are resident.
 Json measure_beside_graphs(Session& session);
 // Much memory in small handles, created and given back.
 Json measure_trim(Session& session);
-// What device memory mappings take for themselves, and what the driver answers on a full device.
+// Measures what device memory mappings take for themselves, and what the driver answers on a full device.
 Json measure_page_tables(Session& session);
 // Finds how many mappings may live at once.
 Json find_mapping_limit(Session& session);

@@ -79,7 +79,7 @@ class Session {
   // Enqueued; sizes are multiples of 16.
   void copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) const;
   void wait() const { check(driver_->cuCtxSynchronize(), "cuCtxSynchronize"); }
-  // What cuMemGetInfo says is free.
+  // Returns what cuMemGetInfo says is free.
   size_t free_bytes() const;
   // Counts how many of the range's words differ from `value`; waits for the device.
   size_t mismatches(CUdeviceptr src, size_t bytes, uint32_t value) const;

@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 COMMAND = HERE.parents[1] / "build" / "release" / "bin" / "spillway"
 MIB = 1 << 20
-# Of arguments, those that say nothing of a step's memory.
+# These arguments say nothing of a step's memory.
 WITHOUT_MEMORY = (
     "iters",
     "interval",

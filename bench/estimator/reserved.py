@@ -35,7 +35,7 @@ KINDS = {
     **{"qwen-7b-checkpointed": "recomputed", "qwen-7b-autocast-checkpointed": "recomputed"},
     **{"moe_random_routing": "routed", "gather_free_prefetch": "sharded", "fsdp2-8b": "sharded"},
 }
-# Of bench/pytorch/transformers_memory.py; a prefill is no training step.
+# These are of bench/pytorch/transformers_memory.py; a prefill is no training step.
 MEASURED_KINDS = {
     **{"llama_fp32": "plain", "llama_bf16": "plain", "llama_bf16_eager": "plain", "llama_bf16_fused": "plain"},
     **{"llama_bf16_sgd": "plain", "qwen3_bf16": "plain", "gpt_neox_bf16": "plain", "gemma2_bf16": "plain"},

@@ -49,7 +49,7 @@ DEVICE = "capacity:80GiB,races:off"
 DEVICE_BYTES = 78 * GIB  # where no line says what the device has
 BESIDE_BYTES = 3 * GIB // 2  # what a process takes besides its allocator
 LEAST_SECONDS = 5.0  # with fewer left no run begins
-# What is said where memory is short, by PyTorch and by the libraries that take theirs from it.
+# This is said where memory is short, by PyTorch and by the libraries that take theirs from it.
 SHORT = ("out of memory", "ALLOC_FAILED", "Unable to find a valid cuDNN", "Unable to find an engine")
 Line = dict[str, Any]
 

@@ -6,7 +6,7 @@
 namespace spillway {
 namespace {
 
-// What a no means. Checks that are not named here are facts: either answer is well.
+// Says what a no means. Checks that are not named here are facts: either answer is well.
 struct Meaning {
   std::string_view name;
   Grade grade;
@@ -68,7 +68,7 @@ Graded grade_of(const Check& check) {
   for (const Meaning& meaning : kMeanings) {
     if (meaning.name == check.name) return {meaning.grade, meaning.advice};
   }
-  // What a probe relied on and did not find: its profile says what follows.
+  // Such a check says that a probe did not find what it relied on: its profile says what follows.
   if (check.name.starts_with("probe_"))
     return {Grade::kWarn, "install() takes the profile that --probe kept"};
   return {};

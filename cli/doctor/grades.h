@@ -1,5 +1,5 @@
-// What an answer of `spillway doctor` means for who asked: all is well, something is slower or missing, or
-// Spillway cannot serve; and what to do.
+// Says what an answer of `spillway doctor` means for who asked: all is well, something is slower or missing,
+// or Spillway cannot serve; and what to do.
 #pragma once
 
 #include <cstdint>

@@ -84,7 +84,8 @@ std::pair<uint64_t, std::string> memory_limit() {
   return {0, ""};
 }
 
-// What a container gives: memory, and what its processes share, of which Docker gives 64 MiB unless told.
+// Tells what a container gives: memory, and what its processes share, of which Docker gives 64 MiB unless
+// told.
 void examine_container(std::vector<Check>& checks) {
   struct stat file {};
   const bool is_container = stat("/.dockerenv", &file) == 0 || stat("/run/.containerenv", &file) == 0 ||

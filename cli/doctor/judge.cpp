@@ -43,7 +43,7 @@ const std::vector<Claim>& claims() {
   return kClaims;
 }
 
-// What keeps a section from saying anything of a field; empty: nothing.
+// Returns what keeps a section from saying anything of a field; empty: nothing.
 std::string silence(const Json& section, const std::string& field) {
   const Json silent = section.value("says_nothing", Json::array());
   const std::string top = field.substr(1, field.find('/', 1) - 1);

@@ -1,4 +1,5 @@
-// What `spillway doctor --probe` adds: the checks of driver_probe that say which profile a driver deserves.
+// Adds what `spillway doctor --probe` asks for: the checks of driver_probe that say which profile a driver
+// deserves.
 #pragma once
 
 #include <optional>
@@ -29,7 +30,7 @@ struct Probed {
 // it does not run), driver.
 Result<Probed> probe_devices();
 
-// What a report of driver_probe says: adds its checks, and returns the profile, where enough of them
+// Reads what a report of driver_probe says: adds its checks, and returns the profile, where enough of them
 // answered.
 std::optional<std::string> judge(std::string_view report, int device, std::vector<Check>& checks);
 

@@ -1,4 +1,4 @@
-// What `spillway doctor --probe` found, kept for install(): the file driver-profiles.json in the folder that
+// Keeps what `spillway doctor --probe` found for install(): the file driver-profiles.json in the folder that
 // python/spillway/_cache.py describes. By driver, then by device, the word of the option `profile`:
 //
 //   {"schema_version": 1, "drivers": {"580.159.04, CUDA 13.0": {"NVIDIA H100 80GB HBM3": "ordinary"}}}

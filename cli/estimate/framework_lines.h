@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// What goes into one place: a file, or a call of the user's program.
+// Holds what goes into one place: a file, or a call of the user's program.
 struct FrameworkLines {
   std::string place;
   std::vector<std::string> lines;

@@ -242,7 +242,7 @@ std::string verdicts(const Question& question, const Estimate& estimate) {
   return out + "</ul>\n";
 }
 
-// What each allocator takes of the device for the peak; the one that the verdict counts is marked.
+// Shows what each allocator takes of the device for the peak; the one that the verdict counts is marked.
 std::string reserved_table(const estimator::TrainingRun& run, double peak_bytes) {
   std::string out =
       "<div class=\"scroll\"><table>\n<tr><th></th><th>reserved for the peak by</th><th>GiB</th>"

@@ -209,7 +209,7 @@ Result<Given> known_given(const estimator::KnownModel& known, const InputChoices
   return with_choices(estimator::known_model_keys(known), choices);
 }
 
-// Of a file, or of a model's name where there is no such file.
+// Reads those of a file, or of a model's name where there is no such file.
 Result<Given> read_given(const InputChoices& choices) {
   if (const estimator::KnownModel* known = known_model(choices.file)) return known_given(*known, choices);
   Result<std::string> text = read_text_file(choices.file);

@@ -43,7 +43,7 @@ Result<bool> allows(const PlanChoices& choices, const char* what, const std::vec
   return found;
 }
 
-// What was not tried, and how it would be.
+// Says what was not tried, and how it would be.
 std::string left_out(const PlanChoices& choices, const std::vector<std::string_view>& all) {
   std::vector<std::string_view> out;
   for (const std::string_view each : all) {
@@ -81,7 +81,7 @@ std::string names_of(const Changes& changes) {
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
-// What a change costs in a step, each part that is more than a thousandth.
+// Says what a change costs in a step, each part that is more than a thousandth.
 std::string cost_of(const PlanChange& change, const PlanAnswer& answer, double flops) {
   std::vector<std::string> out;
   const estimator::StepWork& added = change.added;
@@ -149,7 +149,7 @@ struct Frame {
   bool deepspeed = false;  // as it is
 };
 
-// What the changed run is warned of and the run as it is was not.
+// Lists what the changed run is warned of and the run as it is was not.
 std::vector<std::string> new_warnings(const estimator::Notes& before, const estimator::Notes& after) {
   std::vector<std::string> out;
   for (const std::string& warning : after.warnings) {

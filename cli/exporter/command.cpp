@@ -87,7 +87,7 @@ void end_loop(evutil_socket_t, short, void* base) {
   event_base_loopbreak(static_cast<event_base*>(base));
 }
 
-// That the system chose where 0 was asked for.
+// Returns the port that the system chose where 0 was asked for.
 Result<int> port_of(evhttp_bound_socket* bound) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;

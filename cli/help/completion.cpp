@@ -1,4 +1,4 @@
-// What shells know of the command's words.
+// Tells shells of the command's words.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

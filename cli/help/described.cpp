@@ -124,7 +124,7 @@ bool looks_like_option(const std::string& word) {
   return word.size() > 1 && word.front() == '-';
 }
 
-// Of words that nothing expected, an option before others; empty: there are none.
+// Returns one of the words that nothing expected, an option before others; empty: there are none.
 std::string unexpected(const CLI::App& app) {
   const CLI::App& command = chosen(app);
   const std::vector<std::string> early = app.remaining(false);

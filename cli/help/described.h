@@ -8,7 +8,7 @@
 
 namespace spillway {
 
-// What a validator's description begins with whose rest is the words that are allowed.
+// A validator's description begins with this where its rest is the words that are allowed.
 inline const std::string kOneOf = "one of ";
 
 // Each option takes one value, so that what follows is never swallowed; lists are repeated or have commas.

@@ -8,7 +8,8 @@
 namespace spillway {
 namespace {
 
-// What roff would take for a command: backslashes, dashes, and a point or quote at the start of a line.
+// Escapes what roff would take for a command: backslashes, dashes, and a point or quote at the start of a
+// line.
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char letter : text) {

@@ -1,5 +1,5 @@
-// What the command line understands, as plain data: help, manual pages and shells' completions are all made
-// of it.
+// Describes what the command line understands, as plain data: help, manual pages and shells' completions are
+// all made of it.
 #pragma once
 
 #include <string>
@@ -43,7 +43,7 @@ struct HelpPages {
   const HelpCommand* find(const std::string& name) const;
 };
 
-// What a shell may offer as a value.
+// Says what a shell may offer as a value.
 enum class Completes { kNothing, kFiles, kFolders, kCommands };
 Completes completes(const HelpOption& option);
 

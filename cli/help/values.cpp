@@ -12,11 +12,12 @@
 #include "cli/size.h"
 #include "estimator/gpus.h"
 #include "estimator/inputs/nearest.h"
+#include "stats/size.h"
 
 namespace spillway {
 namespace {
 
-// What is to be said of the words of this command, once it has an answer.
+// Holds what is to be said of the words of this command, once it has an answer.
 std::vector<std::string>& notes() {
   static std::vector<std::string> said;
   return said;

@@ -1,4 +1,4 @@
-// What options may be given, said in words that people read: in help, and where a value is wrong.
+// Says what options may be given, in words that people read: in help, and where a value is wrong.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ CLI::Validator name_of_gpu();
 // which is one line.
 void say_notes();
 
-// What stands in help below the options: what is done, and the command that does it.
+// These stand in help below the options: what is done, and the command that does it.
 void set_examples(CLI::App& command, const std::vector<std::pair<std::string, std::string>>& examples);
 
 }  // namespace spillway

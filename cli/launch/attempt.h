@@ -12,7 +12,7 @@
 
 namespace spillway {
 
-// What is the same for all runs of a command.
+// Holds what is the same for all runs of a command.
 struct AttemptSetting {
   std::vector<std::string> program;
   std::string libraries;  // the folder of the simulated ones

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::array kForwarded = {SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2};
 
-// What a signal's handler knows.
+// A signal's handler knows these.
 std::atomic<pid_t> child{0};
 std::atomic<int> told_to_end{0};  // the signal
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);

@@ -24,7 +24,7 @@ std::string line_of(const std::string& path, int number) {
   return begin == std::string::npos ? "" : ": " + line.substr(begin);
 }
 
-// Of "  File \"program.py\", line 3 in main".
+// Returns the place of "  File \"program.py\", line 3 in main".
 std::string place_of(const std::string& frame) {
   constexpr const char* kBegin = "  File \"";
   constexpr const char* kMiddle = "\", line ";
@@ -37,8 +37,8 @@ std::string place_of(const std::string& frame) {
   return fmt::format("{}:{}{}", file, line, line_of(file, line));
 }
 
-// What the handlers of signals wrote: the address and what it is of, the signal's name, lines, innermost
-// first.
+// Holds what the handlers of signals wrote: the address and what it is of, the signal's name, lines,
+// innermost first.
 std::string killed(const std::filesystem::path& path) {
   constexpr const char* kFatal = "Fatal Python error: ";
   std::ifstream file(path);

@@ -1,4 +1,4 @@
-// What a program did that ended it, where that is not a refusal of memory.
+// Says what a program did that ended it, where that is not a refusal of memory.
 #pragma once
 
 #include <filesystem>

@@ -14,7 +14,7 @@
 #include "cli/launch/program.h"
 #include "cli/launch/ranks.h"
 #include "cli/output.h"
-#include "cli/size.h"
+#include "stats/size.h"
 
 namespace spillway {
 namespace {
@@ -79,15 +79,15 @@ Result<DryrunQuestion> question_of(const DryrunChoices& choices, std::vector<std
   return question;
 }
 
-// Whether the answer for a device with so much follows from no run on a larger one: what was allocated would
-// fit it, and what was reserved would not, of which an allocator gives back what it only keeps.
+// Tells whether the answer for a device with so much follows from no run on a larger one: what was allocated
+// would fit it, and what was reserved would not, of which an allocator gives back what it only keeps.
 bool is_open(const Attempt& made, uint64_t capacity_bytes) {
   return made.verdict == DryrunVerdict::kFits &&
          most_bytes(made.results, "peak_allocated_bytes") <= capacity_bytes &&
          most_bytes(made.results, "peak_reserved_bytes") > capacity_bytes;
 }
 
-// Of a run on a device of this size or a larger one.
+// Judges a run on a device of this size or a larger one.
 GpuAnswer answer(const Attempt& made, const estimator::GpuMemory& gpu, const FixedParts& fixed) {
   if (made.verdict == DryrunVerdict::kOutOfMemory) return {gpu, estimator::Verdict::kNo, 0};
   if (made.verdict != DryrunVerdict::kFits) return {gpu, std::nullopt, 0};

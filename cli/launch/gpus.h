@@ -1,4 +1,4 @@
-// What a dry run needs of a GPU, and whether the GPUs that were asked for have it.
+// Says what a dry run needs of a GPU, and whether the GPUs that were asked for have it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-// What lies outside of the allocator, as `spillway estimate` has it.
+// Returns what lies outside of the allocator, as `spillway estimate` has it.
 struct FixedParts {
   uint64_t context_bytes = 0;       // CUDA's, and of libraries
   uint64_t communicator_bytes = 0;  // NCCL's
@@ -25,7 +25,7 @@ FixedParts fixed_parts(bool has_many_ranks);
 // invalid_argument.
 Result<std::vector<estimator::GpuMemory>> gpus_of(const std::string& names, const FixedParts& fixed);
 
-// What the allocator may have of it.
+// Returns what the allocator may have of it.
 uint64_t capacity_of(const estimator::GpuMemory& gpu, const FixedParts& fixed);
 
 struct GpuAnswer {

@@ -1,4 +1,4 @@
-// What a dry run says of a peak: when it was, what its bytes are, and which lines of the program hold them.
+// Says of a peak of a dry run when it was, what its bytes are, and which lines of the program hold them.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -77,7 +77,8 @@ fs::path file_of(const std::string& program) {
   return {};
 }
 
-// That a script names in its first line, as torchrun does: #!/usr/bin/python3, #!/usr/bin/env python3.
+// Returns the Python that a script names in its first line, as torchrun does: #!/usr/bin/python3,
+// #!/usr/bin/env python3.
 std::string python_of_script(const std::string& program) {
   std::ifstream file(file_of(program));
   if (file.get() != '#' || file.get() != '!') return {};

@@ -41,7 +41,7 @@ Status import_package();
 // here to take before any other of its name. Answers their folder. Errors: io.
 Result<std::string> preload_simulation(const std::string& python);
 
-// That it cannot be started, with errno.
+// Returns the error that it cannot be started, with errno.
 Status not_started(const std::vector<std::string>& program, int error);
 // Replaces this process. Returns errno, and only on failure.
 int become_program(const std::vector<std::string>& program);

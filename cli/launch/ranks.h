@@ -1,4 +1,4 @@
-// Which ranks of a job a dryrun runs: --world-size and --ranks.
+// Says which ranks of a job a dryrun runs: --world-size and --ranks.
 #pragma once
 
 #include <string>

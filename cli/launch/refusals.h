@@ -1,4 +1,4 @@
-// What a dry run says of memory that was refused: whether a process died of it, or went on without.
+// Says of memory that was refused in a dry run whether a process died of it, or went on without.
 #pragma once
 
 #include <nlohmann/json.hpp>

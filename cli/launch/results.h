@@ -1,4 +1,4 @@
-// What the processes of a dry run left, and how that is judged.
+// Reads what the processes of a dry run left, and judges it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ uint64_t most_bytes(const DryrunResults& results, const char* member);
 enum class DryrunVerdict { kFits, kNothingUsed, kOutOfMemory, kStuck, kFailed, kNotKnown };
 
 const char* name_of(DryrunVerdict verdict);
-// Of a program that ended with the code.
+// Judges a program that ended with the code.
 DryrunVerdict judge(const DryrunResults& results, int code);
 // As of all commands: 2 is a no. What is not known is no success.
 int exit_code(DryrunVerdict verdict, int code);

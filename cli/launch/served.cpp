@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kVariable = "SPILLWAY_LIVE_LINKS";
 
-// Of the environment's configuration alone: asking the library would print its warnings twice.
+// This is of the environment's configuration alone: asking the library would print its warnings twice.
 std::string configured(const std::string& name) {
   const char* conf = std::getenv("SPILLWAY_CONF");
   const std::string all = conf == nullptr ? "" : "," + std::string(conf);

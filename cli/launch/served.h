@@ -1,5 +1,5 @@
-// What `spillway run` says at its end: what its processes were served, their peak, and what was reserved for
-// it.
+// Makes what `spillway run` says at its end: what its processes were served, their peak, and what was
+// reserved for it.
 #pragma once
 
 #include <string>

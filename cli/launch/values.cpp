@@ -37,7 +37,7 @@ std::string unreal_reads(const std::vector<nlohmann::json>& processes) {
   return out;
 }
 
-// What of a run is not to be believed.
+// Says what of a run is not to be believed.
 std::string caveat(const std::vector<nlohmann::json>& processes) {
   const auto computes = [](const nlohmann::json& process) {
     return process.value("values", std::string("none")) != "none";

@@ -15,6 +15,7 @@
 #include "cli/plot/picture.h"
 #include "cli/plot/timeline.h"
 #include "cli/size.h"
+#include "stats/size.h"
 
 namespace spillway {
 namespace {

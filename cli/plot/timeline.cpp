@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostNamed = 7;  // layers that tags or streams get; the rest share one
 
-// Which layer a block on the device is in.
+// Returns which layer a block on the device is in.
 class Layers {
  public:
   Layers(const Recording& recording, int device, PlotBy by) : by_(by) {

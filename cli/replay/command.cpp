@@ -18,6 +18,7 @@
 #include "cli/replay/report.h"
 #include "cli/size.h"
 #include "cli/trace/recording.h"
+#include "stats/size.h"
 
 namespace spillway {
 

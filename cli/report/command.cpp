@@ -20,6 +20,7 @@
 #include "cli/report/text.h"
 #include "cli/size.h"
 #include "stats/redact.h"
+#include "stats/size.h"
 
 namespace spillway {
 namespace {

@@ -1,6 +1,6 @@
-// Who holds the bytes of a moment, as a tree: by the stacks that allocated them, from the program's entry
-// inwards, or by the Python modules on the way. The root has all of it, and a node what its children and
-// itself have.
+// Shows who holds the bytes of a moment, as a tree: by the stacks that allocated them, from the program's
+// entry inwards, or by the Python modules on the way. The root has all of it, and a node what its children
+// and itself have.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct FlameNode {
   std::vector<FlameNode> children;  // the most bytes first
 };
 
-// Of what the program held when it held the most.
+// Makes that of what the program held when it held the most.
 FlameNode flame_of(const RankReport& report, FlameBy by);
 // Two trees as one: `bytes` of the second file, `before` of the first.
 FlameNode flame_of_change(const FlameNode& before, const FlameNode& after);

@@ -13,7 +13,8 @@ std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// What is behind the folder that Python looks for modules in; of a file of the program's own, its name.
+// Returns what is behind the folder that Python looks for modules in; of a file of the program's own, its
+// name.
 std::string_view below_search_folder(std::string_view path) {
   for (const std::string_view folder : {"/site-packages/", "/dist-packages/"}) {
     if (const size_t at = path.rfind(folder); at != std::string_view::npos)

@@ -1,4 +1,4 @@
-// Who holds the bytes of a moment: by size, by call site, by pool and by stream.
+// Tells who holds the bytes of a moment: by size, by call site, by pool and by stream.
 #pragma once
 
 #include <cstdint>

@@ -12,11 +12,11 @@
 
 #include "cli/help/values.h"
 #include "cli/output.h"
-#include "cli/size.h"
 #include "cli/tiers/device.h"
 #include "driver/status.h"
 #include "include/spillway/offload.h"
 #include "include/spillway/pinned.h"
+#include "stats/size.h"
 
 namespace spillway {
 namespace {

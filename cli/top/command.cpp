@@ -113,7 +113,7 @@ Status draw(const TopScreen& screen, const LiveListing& listing) {
   return write_stdout(text + "\x1b[J");
 }
 
-// What came of the keyboard, key by key: an arrow is three letters.
+// Divides what came of the keyboard into keys: an arrow is three letters.
 std::vector<std::string> keys_of(std::string_view read) {
   std::vector<std::string> out;
   while (!read.empty()) {

@@ -42,7 +42,7 @@ class TopLines {
   void indent();
   // As wide as the line, or as wide as is said.
   void bar(const std::vector<BarPart>& parts, size_t width = SIZE_MAX);
-  // What is left of the line, cut to it.
+  // Returns what is left of the line, cut to it.
   void rest(std::string_view text, TopColour colour = TopColour::kNone);
   size_t left() const { return style_.columns - std::min(used_, style_.columns); }
   std::vector<std::string> take() { return std::move(lines_); }

@@ -24,7 +24,7 @@ struct TopScreen {
 
 enum class TopKey : uint8_t { kNothing, kQuit, kEnd };  // kEnd: SIGTERM to the one that was asked about
 
-// What the key does; `key` is one letter, or the sequence of an arrow ("\x1b[A").
+// Does what the key stands for; `key` is one letter, or the sequence of an arrow ("\x1b[A").
 TopKey press(TopScreen& screen, const std::string& key, const LiveListing& listing);
 
 // At most `rows` lines.

@@ -25,7 +25,7 @@ TopRates rates_of(const LiveReading& page, const LiveRow& row);
 // The share of the free memory that is not in the largest free range: 0 where one range holds all of it.
 double external_fragmentation(const spw_stats& stats);
 
-// What processes are put in order by: running ones first, the most first, then by rank or process id.
+// Processes are put in order by this: running ones first, the most first, then by rank or process id.
 enum class TopSort : uint8_t { kReserved, kActive, kAllocations, kRank, kPid };
 constexpr int kTopSorts = 5;
 
@@ -33,7 +33,7 @@ bool is_over(const LiveReading& page);
 // Those whose process id, program or rank has the filter in it.
 std::vector<const LiveReading*> ordered(const LiveListing& listing, TopSort sort, const std::string& filter);
 
-// What was reserved on all its devices at their peaks.
+// Counts what was reserved on all its devices at their peaks.
 double reserved_peak(const LiveReading& page);
 // A process in one line, on a line that was begun.
 void add_row(TopLines& screen, const LiveReading& page, int64_t now_ns);

@@ -21,6 +21,7 @@
 #include "cli/trace/file.h"
 #include "cli/trace/snapshot.h"
 #include "cli/trace_model/answer.h"
+#include "stats/size.h"
 
 namespace spillway {
 namespace {

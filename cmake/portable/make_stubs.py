@@ -121,7 +121,7 @@ def main() -> None:
     for soname in EMPTY:
         make(options.cc, options.output, soname, [])
     folder = options.output.resolve()
-    # What -lc and -lm find: in front of the compiler's own.
+    # -lc and -lm find these: in front of the compiler's own.
     nonshared = where(options.cc, "libc_nonshared.a")
     loader = where(options.cc, "ld-linux-x86-64.so.2")
     old_threads = " ".join(f'"{folder / soname}"' for soname in EMPTY)

@@ -1,5 +1,5 @@
-// What glibc has had since a release newer than 2.28, in terms of what it had before: linked into what is to
-// run there too. Nothing here is seen outside of the library or program that it is linked into. (The
+// Makes what glibc has had since a release newer than 2.28 in terms of what it had before: linked into what
+// is to run there too. Nothing here is seen outside of the library or program that it is linked into. (The
 // releases: `readelf --dyn-syms` of libc.so.6; the older forms: glibc's NEWS of 2.30, 2.32, 2.33, 2.34
 // and 2.36.)
 #define _GNU_SOURCE
@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-// 2.32. Whether there is one thread: never claimed, which costs a locked instruction where it could be left
-// out.
+// 2.32. Tells whether there is one thread: never claimed, which costs a locked instruction where it could be
+// left out.
 char __libc_single_threaded = 0;
 
 // 2.33. Before, these were small functions in each program, over calls that name the layout of struct stat: 1

@@ -1,5 +1,5 @@
-// Choices of one option on each of several axes, by their indices; 0 leaves the axis as it is. What searches
-// for plans share, whatever the options are.
+// Choices of one option on each of several axes, by their indices; 0 leaves the axis as it is. Holds what
+// searches for plans share, whatever the options are.
 #pragma once
 
 #include <algorithm>

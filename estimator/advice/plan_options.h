@@ -1,4 +1,4 @@
-// What plan.h may change of a run: axes, each with the run as it is as its first option.
+// Lists what plan.h may change of a run: axes, each with the run as it is as its first option.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct PlanOption {
 
 struct PlanOptions {
   std::array<const char*, kPlanAxes> names = {};
-  // Of one axis in the order of what they cost; the strongest is the last.
+  // These are of one axis in the order of what they cost; the strongest is the last.
   std::array<std::vector<PlanOption>, kPlanAxes> axes;
 
   const std::vector<PlanOption>& of(PlanAxis axis) const { return axes[static_cast<size_t>(axis)]; }

@@ -132,7 +132,7 @@ class ServingPlanner {
            settings.element_bytes;
   }
 
-  // Of a generated token: all weights are read once, stages one after the other.
+  // Returns the time of a generated token: all weights are read once, stages one after the other.
   double token_seconds(const ServingSettings& settings, const ServingEstimate& estimate) const {
     const double read =
         estimate.weight_bytes * static_cast<double>(settings.pipeline) / machine_.memory_bytes;

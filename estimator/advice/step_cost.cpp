@@ -26,7 +26,7 @@ constexpr std::array<Machine, 14> kMachines = {{{"a100", 312e12, 2.0e12, 300e9},
                                                 {"rtx4090", 165e12, 1.008e12, kPcie},
                                                 {"rtx5090", 210e12, 1.792e12, kPcie}}};
 
-// Of the published rate that training reaches: 38 to 43 % in "The Llama 3 Herd of Models", table 4.
+// Training reaches this part of the published rate: 38 to 43 % in "The Llama 3 Herd of Models", table 4.
 constexpr double kReached = 0.4;
 // Between machines: one adapter of 400 Gb/s for each GPU, as in a DGX H100.
 constexpr double kNetwork = 50e9;

@@ -1,6 +1,6 @@
-// What a step of training costs beside memory: arithmetic, and bytes between GPUs, to the host, and to the
-// GPU's own memory. From first principles, with published rates of machines, to tell dear changes of a run
-// from cheap ones: no prediction of a step's time. Nothing is taken to hide behind anything else.
+// Counts what a step of training costs beside memory: arithmetic, and bytes between GPUs, to the host, and to
+// the GPU's own memory. From first principles, with published rates of machines, to tell dear changes of a
+// run from cheap ones: no prediction of a step's time. Nothing is taken to hide behind anything else.
 #pragma once
 
 #include <string>
@@ -34,14 +34,14 @@ struct ModelWork {
 };
 ModelWork model_work(const Model& model);
 
-// What decides a step's cost beside the model.
+// Holds what decides a step's cost beside the model.
 struct StepShape {
   Parallel parallel;
   Training training;
   Offload offload;
 };
 
-// Of one rank and one step.
+// Counts those of one rank and one step.
 struct StepWork {
   double flops = 0;  // recomputation included
   double recomputed_flops = 0;

@@ -63,7 +63,7 @@ double fp8_bytes(const Fp8& fp8, const RankParameters& parameters) {
          4 * scaled * static_cast<double>(fp8.amax_history + 2);
 }
 
-// What matrices of few bits take less than those of `weight` bytes, of an unsharded rank.
+// Returns what matrices of few bits take less than those of `weight` bytes, of an unsharded rank.
 double frozen_saving(const FrozenWeights& frozen, double weight, const RankParameters& parameters) {
   if (!frozen.on()) return 0;
   const int64_t quantised = frozen.only_experts ? parameters.expert_products : parameters.products;

@@ -64,8 +64,8 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
   return unique;
 }
 
-// What PEFT takes where nobody says (utils/constants.py, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING);
-// empty where it asks.
+// Returns what PEFT takes where nobody says (utils/constants.py,
+// TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); empty where it asks.
 std::vector<std::string> usual_targets(const TrainingRun& run) {
   const std::string& type = run.model.type;
   if (type == "gpt2") return {"c_attn"};

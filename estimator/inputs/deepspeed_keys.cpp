@@ -125,7 +125,7 @@ std::vector<std::string_view> words(std::string_view text) {
   return out;
 }
 
-// What a section does not know of `key`, and what was meant; empty where all is known.
+// Says what a section does not know of `key`, and what was meant; empty where all is known.
 std::string unknown_part(std::string_view key, const Section& section) {
   std::string_view rest = key;
   if (!section.name.empty()) {

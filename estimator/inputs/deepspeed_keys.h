@@ -1,4 +1,4 @@
-// What DeepSpeed's configuration file may say: keys that are not modelled, and those that are none.
+// Knows what DeepSpeed's configuration file may say: keys that are not modelled, and those that are none.
 #pragma once
 
 #include <map>

@@ -125,7 +125,7 @@ class Builder {
 
  private:
   Layer layer(int64_t index) {
-    // Of dense layers where a type has both.
+    // It is that of dense layers where a type has both.
     in_.text("intermediate_size_mlp", "");
     const bool experts = has_experts(index);
     if (experts) return {attention(), routed()};

@@ -7,7 +7,7 @@
 namespace spillway::estimator {
 namespace {
 
-// What a type's code does where its file does not say otherwise. Sources: transformers 4.57 and 5.17,
+// Says what a type's code does where its file does not say otherwise. Sources: transformers 4.57 and 5.17,
 // models/<type>/modeling_<type>.py and configuration_<type>.py.
 struct CodeRow {
   std::string_view type;

@@ -14,7 +14,7 @@ enum class HeadNorms {
   kWholeWidth,  // a weight for each element of queries and keys
 };
 
-// Which key says that attention and feed-forward read one norm's output.
+// Names the key which says that attention and feed-forward read one norm's output.
 enum class SharedNorms {
   kNever,
   kParallelResidual,   // `use_parallel_residual`

@@ -1,4 +1,4 @@
-// What stands on a model's layers, by the class that `architectures` of its file names.
+// Knows what stands on a model's layers, by the class that `architectures` of its file names.
 #pragma once
 
 #include <string>

@@ -195,7 +195,7 @@ class Evaluation {
     return given[1] == 0 ? 0 : std::ceil(given[0] / given[1]);
   }
 
-  // Of several names the one that the file has.
+  // Returns, of several names, the one that the file has.
   std::string first_of(std::string_view names) const {
     std::string first;
     while (!names.empty()) {

@@ -11,7 +11,7 @@
 
 namespace spillway::estimator {
 
-// What the sizes were compared with.
+// Says what the sizes were compared with.
 enum class SizesSource {
   kConfig,  // a copy of its config.json in a public repository
   kTable,   // sizes of it that another public project has written down or tests with

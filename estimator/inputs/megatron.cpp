@@ -10,7 +10,7 @@
 namespace spillway::estimator {
 namespace {
 
-// Which training script the arguments are for. Its name is not among them.
+// Tells which training script the arguments are for. Its name is not among them.
 std::string program_of(const KeyValues& values, const MegatronRun& given) {
   if (!given.program.empty()) return given.program;
   if (values.has("encoder-seq-length") || values.has("decoder-seq-length")) return "t5";

@@ -126,7 +126,7 @@ Result<MegatronRun> read_megatron_yaml(const std::string& text) {
   MegatronRun out;
   try {
     const YAML::Node root = YAML::Load(text);
-    // What a node that is not there is throws.
+    // Asking what a missing node is throws.
     const auto is_map = [](const YAML::Node& node) { return node.IsDefined() && node.IsMap(); };
     if (!is_map(root) || !is_map(root["MODEL_ARGS"]))
       return Status::invalid_argument("MODEL_ARGS: missing; allowed: a mapping of arguments to values");

@@ -16,7 +16,7 @@ namespace {
 constexpr double kScale4bit = 4.0 / 64;
 constexpr double kDoubleScale4bit = 1.0 / 64 + 4.0 / (64 * 256);
 
-// What `model.weights` may say; bytes for each element of a layer's matrices.
+// Holds a word that `model.weights` may be; bytes for each element of a layer's matrices.
 struct Weights {
   std::string_view name;
   double bytes;

@@ -114,7 +114,7 @@ Framework read_framework(KeyValues& values) {
                                        : Framework::kPytorch;
 }
 
-// What is not written down of transformers; empty where all is.
+// Says what is not written down of transformers; empty where all is.
 std::string not_played(const TrainingRun& run) {
   const Parallel& parallel = run.parallel;
   const Training& training = run.training;

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <optional>
 
 #include "estimator/measured.h"
+#include "stats/size.h"
 
 namespace spillway::estimator {
 namespace {
@@ -32,19 +33,12 @@ double read_size(KeyValues& values, const std::string& key, double otherwise) {
     return otherwise;
   }
   const std::string text = values.text(key, "");
-  double number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  const double scale = unit.empty()    ? 1
-                       : unit == "KiB" ? 1024
-                       : unit == "MiB" ? kMiB
-                       : unit == "GiB" ? 1024 * kMiB
-                                       : 0;
-  if (error != std::errc() || scale == 0 || !(number >= 0) || number * scale > 1e15) {
+  const std::optional<double> bytes = parse_bytes(text);
+  if (!bytes || *bytes > 1e15) {
     values.complain(fmt::format("{}: '{}' is not allowed; allowed: sizes such as 512MiB, 2GiB", key, text));
     return otherwise;
   }
-  return number * scale;
+  return *bytes;
 }
 
 void read_communication(KeyValues& values, TrainingRun& run) {

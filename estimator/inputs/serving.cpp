@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMostServers = int64_t{1} << 16;
 const std::string kModel = "model.";
 
-// Which layers see only the newest tokens where a type's file names no list of layers. Sources: vLLM,
+// Says which layers see only the newest tokens where a type's file names no list of layers. Sources: vLLM,
 // model_executor/models/<type>.py; transformers, configuration_<type>.py.
 struct WindowRow {
   std::string_view type;

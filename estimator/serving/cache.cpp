@@ -121,7 +121,7 @@ class VllmCache {
     return least;
   }
 
-  // Of the stage that has room for the fewest.
+  // Counts those of the stage that has room for the fewest.
   int64_t blocks(double bytes) const {
     double out = -1;
     for (int64_t stage = 0; stage < run_.settings.pipeline; ++stage) {

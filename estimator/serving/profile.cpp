@@ -146,7 +146,7 @@ class Estimator {
     return layers * kGraphLayerBytes.value;
   }
 
-  // What is left of a share of the memory that was free before the weights came.
+  // Returns what is left of a share of the memory that was free before the weights came.
   void sglang() {
     const ServingSettings& settings = run_.settings;
     out_.static_fraction =

@@ -22,16 +22,16 @@ enum class CacheKind {
   kState,   // of a fixed size for each sequence: state spaces, linear attention, convolutions
 };
 
-// What one block keeps of each sequence.
+// Says what one block keeps of each sequence.
 struct CacheLayer {
   CacheKind kind = CacheKind::kFull;
   int64_t reach = 0;
-  // Of attention, in elements for each token: widths of one key and one value, and how many of both. One
-  // latent vector (MLA) is a key without a value, the same on every tensor-parallel rank.
+  // These are of attention, in elements for each token: widths of one key and one value, and how many of
+  // both. One latent vector (MLA) is a key without a value, the same on every tensor-parallel rank.
   int64_t heads = 0;
   int64_t width = 0;
   bool latent = false;
-  // Of a state, in elements for each sequence.
+  // This is of a state, in elements for each sequence.
   int64_t convolution = 0;
   int64_t recurrent = 0;
 };
@@ -83,7 +83,7 @@ struct ServingBucket {
   std::string formula;
 };
 
-// What a cache without a bound on the length of a request is said to hold.
+// A cache without a bound on the length of a request is said to hold this.
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 struct EngineAnswer {
@@ -114,7 +114,7 @@ struct ServingEstimate {
   }
 };
 
-// What the engines hold on one GPU of that kind. Without one the cache's size must be settled.
+// Estimates what the engines hold on one GPU of that kind. Without one the cache's size must be settled.
 ServingEstimate estimate_serving(const ServingRun& run, const std::optional<GpuMemory>& gpu);
 
 // Bytes of weights on a rank of a pipeline stage, as vLLM says "Model loading took".

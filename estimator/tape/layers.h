@@ -27,7 +27,7 @@ class Layers {
   Matrix matrix(double in, double out, bool bias) const;
   // A product with a matrix that adapters may name.
   Tensor projected(const Tensor& x, const char* name, double in, double out, bool bias) const;
-  // What cross attention reads.
+  // Cross attention reads this.
   void set_source(Tensor source, double sequence) {
     source_ = std::move(source);
     source_sequence_ = sequence;
@@ -36,7 +36,7 @@ class Layers {
     cosine_ = std::move(cosine);
     sine_ = std::move(sine);
   }
-  // What is added to scores: of self attention, and of cross attention.
+  // These are added to scores: of self attention, and of cross attention.
   void set_biases(Tensor own, Tensor cross) {
     position_bias_ = std::move(own);
     cross_bias_ = std::move(cross);

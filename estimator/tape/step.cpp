@@ -108,7 +108,7 @@ class StepPlayer {
     layers.set_biases(std::move(own), has_source ? tape_.make(scores, element) : Tensor());
   }
 
-  // Of truth values, for each kind of layer that has one.
+  // These hold truth values, for each kind of layer that has one.
   void masks(Layers& layers, const Tower& tower) {
     const auto sequence = static_cast<double>(tower.sequence);
     bool found[2] = {false, false};

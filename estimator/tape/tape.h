@@ -21,7 +21,7 @@
 
 namespace spillway::estimator {
 
-// What bytes are for, in the answer.
+// Says what bytes are for, in the answer.
 enum class Purpose {
   kEmbeddings,
   kNorms,  // and the residual stream
@@ -98,14 +98,14 @@ struct Tensor {
   Tensor detached() const { return {data, elements, element, {}}; }
 };
 
-// What a node's backward formula works with.
+// Holds what a node's backward formula works with.
 class Backward {
  public:
   Backward(Tape& tape, std::vector<Share>& gradients, std::vector<Share>& results)
       : tape_(tape), gradients_(gradients), results_(results) {}
 
   Tape& tape() { return tape_; }
-  // Of the node's output; empty where none came.
+  // This is that of the node's output; empty where none came.
   Share& gradient(size_t slot = 0) { return gradients_[slot]; }
   Share make(double bytes);
   // For the node's input of that number.

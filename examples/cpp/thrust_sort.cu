@@ -55,7 +55,7 @@ std::vector<int> make_numbers(int count) {
   return numbers;
 }
 
-// Of `numbers`, by CUB, which says first how much scratch memory it wants.
+// Sums up `numbers` by CUB, which says first how much scratch memory it wants.
 void add_up(const spillway::MemoryResource& memory, cudaStream_t stream, const Vector<int>& numbers,
             Vector<long long>& sum) {
   const int count = static_cast<int>(numbers.size());

@@ -107,7 +107,7 @@ class StreamRef {
 // not throw: a pointer that is not the library's costs a line on stderr with `debug:guard`, and else nothing.
 class MemoryResource {
  public:
-  // What every block has.
+  // Every block has this one.
   static constexpr std::size_t kMostAlignment = 512;
 
   constexpr explicit MemoryResource(int device = 0) noexcept : device_(device) {}
@@ -244,7 +244,7 @@ class Allocator {
   spw_stream stream_;
 };
 
-// Whether what one allocated the other may free.
+// Tells whether what one allocated the other may free.
 template <typename A, typename AP, typename B, typename BP>
 bool operator==(const Allocator<A, AP>& a, const Allocator<B, BP>& b) noexcept {
   return a.resource() == b.resource() && a.stream() == b.stream();

@@ -34,7 +34,7 @@ class IoFile {
   IoFile& operator=(const IoFile&) = delete;
 
   int buffered() const { return buffered_; }
-  // That operations may be of; -1: none.
+  // Returns those that operations may be of; -1: none.
   std::array<int, 2> descriptors() const { return {buffered_, direct_}; }
   // For this range of memory and file; the buffered descriptor where O_DIRECT does not serve.
   int descriptor_for(const void* memory, size_t bytes, uint64_t offset) const;

@@ -41,7 +41,7 @@ const char* name_of(SpillState state);
 inline constexpr size_t kPieceBytes = size_t{2} << 20;
 inline constexpr size_t kChecksumBytes = size_t{1} << 20;
 
-// Where the bytes of a piece are in the file, and the XXH3 of each MiB that was written.
+// Says where the bytes of a piece are in the file, and the XXH3 of each MiB that was written.
 struct DiskPiece {
   static constexpr uint64_t kNowhere = ~uint64_t{0};
 

@@ -1,4 +1,4 @@
-// Who copies next on one stream. A large move is many copies, of which only a few are in flight: what
+// Decides who copies next on one stream. A large move is many copies, of which only a few are in flight: what
 // somebody waits for overtakes the rest of what nobody waits for yet, and equals take turns.
 //
 // It has no thread: whoever moves something enqueues its own copies, and waits here for its turn.

@@ -127,7 +127,7 @@ class DiskTier {
   Status submit_write(const std::shared_ptr<Write>& write) noexcept;
   // A disk that is full is not broken: it takes something again when there is room.
   void count_failure(bool is_full) SPW_REQUIRES(mutex_);
-  // Nobody gets the place again. Whether another one is to be tried.
+  // Nobody gets the place again. Answers whether another one is to be tried.
   bool replace_bad_place(Write& write) SPW_REQUIRES(mutex_);
   void write_ended(const std::shared_ptr<Write>& write, int error) noexcept;
   // Errors: as of write().

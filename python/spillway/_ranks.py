@@ -69,7 +69,7 @@ def environment_of(rank: int, world: int, devices: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "spillway",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        # What asks a store from threads of its own.
+        # These would ask a store from threads of their own.
         "TORCH_NCCL_ENABLE_MONITORING": "0",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     }

@@ -23,7 +23,7 @@ from ._library import CHECKOUT
 
 CUDAS = ("12", "13")  # of the simulated runtimes
 OLDEST = (2, 9)  # the first release that was tried
-# Of those that were built, what serves every PyTorch.
+# Of those that were built, these serve every PyTorch.
 FOR_ALL = ("libcuda.so.1", "libnvidia-ml.so.1", "libspillway_nccl.so.0")
 
 

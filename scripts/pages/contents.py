@@ -54,7 +54,7 @@ CHAPTERS: dict[str, list[str]] = {
     "Design": ["life-of-an-allocation", "contributing", "decisions/index"],
 }
 HOME = "index"
-# What is made for the site alone, of the command's own help, docstrings and headers.
+# These are made for the site alone, of the command's own help, docstrings and headers.
 GENERATED = {"commands", "python", "c"}
 # Pages that lie outside of docs/.
 ELSEWHERE = {"CONTRIBUTING.md": "contributing.md"}

@@ -15,7 +15,7 @@ BUILD = Path("build", "release")
 PREBUILT = Path("build", "prebuilt")
 TESTS = Path("build", "tests.json")  # of the parcel: what ctest would run on a GPU
 ABOUT = Path("build", "parcel.json")  # of the parcel: what it was made from
-# Of the build machine, for one whose own are too old for the programs.
+# This folder holds those of the build machine, for one whose own are too old for the programs.
 SPARE = "spare"
 SIMULATED_DEVICE = "capacity:8GiB,races:off,vmm_in_capture:allow"
 MINE = ("SPILLWAY_", "LD_PRELOAD", "PYTHONPATH")

@@ -12,9 +12,9 @@ from typing import Any
 
 from .layout import BUILD, ROOT, TESTS, Machine, UnusableError
 
-# What stands in a list for paths of the machine that made it.
+# These stand in a list for paths of the machine that made it.
 ROOT_SIGN, PYTHON_SIGN = "{root}", "{python}"
-# Of the machine that built, and found anew where the tests run.
+# These are of the machine that built, and are found anew where the tests run.
 OWN_PATHS = ("SPILLWAY_CUDA_INCLUDE", "SPILLWAY_CC", "SPILLWAY_NVCC", "SPILLWAY_CUDART", "SPILLWAY_LIBCUDA")
 # They test how the extension is compiled, so none may be there.
 COMPILING = ("python.install", "python.launch")

@@ -19,7 +19,7 @@ from .listed import of_ctest, write
 MOST_BYTES = 64 << 20  # of an archive
 LIBRARIES = ("libspillway.so.0", "libspillway_preload.so", "libspillway_audit.so")
 PROGRAMS = ("spillway", "driver_probe")
-# What is read where it lies.
+# These are read where they lie.
 SOURCES = (
     *("scripts/prove", "scripts/proving", "python/spillway", "tests/python", "tests/preload", "tests/abi"),
     *("examples", "include", "sim", "abi/preload/hooks.inc", "docs/pytorch.md", "bench/pytorch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from .results import read
 
 DOCUMENT = ROOT / "docs" / "hardware-proof.md"
 RUNS = ROOT / "docs" / "hardware"
+MOST_COLUMNS = 128  # of a line of documentation
 COSTS = ROOT / "bench" / "driver_probe" / "measured_costs.json"
 
 NO_RUN = """**No hardware run yet.** Every row below is a reading of documentation or of other people's measurements
 until this line names a device, a driver version and the date of a run."""
-# Of the machine, and of how the stages ran, which no claim asks for.
+# These say of the machine, and of how the stages ran, what no claim asks for.
 LEFT_OUT = ("files", "parcel", "missing_libraries", "system", "python", "libc", "nvcc")
 
 Run = Mapping[str, Any]
@@ -74,7 +76,8 @@ def headline_of(run: Run) -> str:
     versions = f"CUDA {driver // 1000}.{driver % 1000 // 10}" + (f", driver {release}" if release else "")
     note = f" {run['note']}" if "note" in run else ""
     commit = run.get("commit", "unknown")[:12]
-    return f"- **{device_of(run)}**, {versions}, on {run['started'][:10]}, of commit {commit}.{note}"
+    line = f"- **{device_of(run)}**, {versions}, on {run['started'][:10]}, of commit {commit}.{note}"
+    return textwrap.fill(line, MOST_COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def between(text: str, name: str, new: str) -> str:

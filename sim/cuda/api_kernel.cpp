@@ -54,7 +54,7 @@ CUresult launch(EntryPoint entry, CUfunction function, CUstream handle) {
   return enqueue(call.state(), stream, nullptr, {}, entry_point_name(entry), call.lock());
 }
 
-// Of every function. Programs divide by the registers to find how many blocks fit a multiprocessor.
+// Every function has these. Programs divide by the registers to find how many blocks fit a multiprocessor.
 int function_attribute(CUfunction_attribute attribute) {
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:

@@ -58,9 +58,9 @@ std::string parse_config(const char* text, Config* config);
 
 // The 16 bytes of the UUID of a device of the machine.
 std::array<char, 16> uuid_of(int machine_device);
-// Which of the machine's devices a process sees, in its order, by the text of CUDA_VISIBLE_DEVICES: all where
-// that is null; else indices and beginnings of UUIDs, up to the first that is neither or is none's. None,
-// where one stands there twice.
+// Lists which of the machine's devices a process sees, in its order, by the text of CUDA_VISIBLE_DEVICES: all
+// where that is null; else indices and beginnings of UUIDs, up to the first that is neither or is none's.
+// None, where one stands there twice.
 std::vector<int> visible_devices(const char* text, int devices);
 // The device of the machine that has this ordinal; -1 and below, and what is beyond them all, are what they
 // are.

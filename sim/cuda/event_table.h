@@ -23,7 +23,7 @@ class EventTable {
 
   // This process's. Null when the system refuses.
   static std::shared_ptr<EventTable> create();
-  // That of another process, by the descriptor it has there. Null when it is gone.
+  // Opens that of another process, by the descriptor it has there. Null when it is gone.
   static std::shared_ptr<EventTable> open(int pid, int file);
   ~EventTable();
   EventTable(const EventTable&) = delete;

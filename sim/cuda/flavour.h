@@ -1,4 +1,5 @@
-// What one simulated driver has and another has not: each is linked with one source that defines kFlavour.
+// Says what one simulated driver has and another has not: each is linked with one source that defines
+// kFlavour.
 #pragma once
 
 namespace spillway::sim {

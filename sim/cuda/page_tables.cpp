@@ -1,4 +1,4 @@
-// What page tables take of a device's memory, where the configuration asks for it.
+// Counts what page tables take of a device's memory, where the configuration asks for it.
 #include "sim/cuda/memory.h"
 
 namespace spillway::sim {

@@ -50,7 +50,7 @@ class Scheduler {
   // Runs the work. If it must be run without the lock, gives it up and takes it again.
   using Run = void (*)(Work& work, Lock& lock);
 
-  // What a thread does that waits for work of others (work.h, kExternal).
+  // Says what a thread does that waits for work of others (work.h, kExternal).
   struct Hold {
     uint64_t (*look)() = nullptr;
     void (*wait)(uint64_t looked) = nullptr;
@@ -131,7 +131,7 @@ class Scheduler {
   uint64_t host_version_ = 1;
   std::condition_variable ran_;
   Hold hold_;
-  // Of the last look that moved nothing: what it met.
+  // These are of the last look that moved nothing: what it met.
   bool met_external_ = false;
   bool met_running_ = false;
 };

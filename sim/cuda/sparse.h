@@ -7,7 +7,7 @@
 
 namespace spillway::sim {
 
-// What the device's work is to do so: all of it but under ThreadSanitizer, which is to see who uses the
+// Says what the device's work is to do so: all of it but under ThreadSanitizer, which is to see who uses the
 // bytes.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kSparseWork = false;

@@ -156,7 +156,7 @@ ThreadState& this_thread();
 
 // The context current in this thread, or null.
 Context* current_context(State& state);
-// What the thread has current where that is a primary context that was reset; null otherwise.
+// Returns what the thread has current where that is a primary context that was reset; null otherwise.
 Context* reset_context(State& state);
 // Why no context is current.
 CUresult refuse_context(State& state);
@@ -180,7 +180,7 @@ Stream* make_stream(State& state, Context* context, unsigned flags, int priority
 Stream* look_up_stream(State& state, CUstream handle);
 // For a call of the program, whose stream is to be one: counted, or a fault, where it is none.
 Stream* find_stream(State& state, CUstream handle);
-// What a call answers that was given a stream that is none.
+// Returns what a call answers that was given a stream that is none.
 CUresult refuse_stream(CUstream handle);
 Context* find_context(CUcontext handle);
 Event* find_event(CUevent handle);
@@ -220,7 +220,7 @@ void wait_stream(State& state, Stream* stream, Lock& lock);
 void wait_context(State& state, Context* context, Lock& lock);
 // Frees a block of cuMemAlloc, of a pool or of a graph, and its addresses.
 void free_allocation(State& state, Mapping* mapping);
-// What the scheduler asks of a piece of work, and does with it.
+// The scheduler asks these of a piece of work, and does them with it.
 bool is_ready(const Work& work);
 void run_work(Work& work, Lock& lock);
 

@@ -1,4 +1,4 @@
-// What lies at an address, in the structure of either version of the runtime.
+// Says what lies at an address, in the structure of either version of the runtime.
 #pragma once
 
 #include "sim/cudart/runtime.h"

@@ -1,4 +1,4 @@
-// What a device is, in the structure of either version of the runtime, by the driver's attributes.
+// Says what a device is, in the structure of either version of the runtime, by the driver's attributes.
 #pragma once
 
 #include <algorithm>

@@ -66,7 +66,8 @@ class Client {
   std::atomic<bool> broken_{false};
 };
 
-// What the program's language tells about where it is: a line and the rank in the world, or "" and -1.
+// Returns what the program's language tells about where it is: a line and the rank in the world, or "" and
+// -1.
 struct Place {
   std::string line;
   int world_rank = -1;
@@ -89,8 +90,8 @@ void spwNcclSetProgram(void (*where)(char* text, size_t bytes, int* world_rank),
 // call. 0: there is no meeting.
 int spwNcclStore(int call, const char* key, const void* value, size_t* bytes, int64_t* number,
                  const void** answer);
-// What is known of values (SPILLWAY_DRYRUN_VALUES): whether bytes at a device address are what a GPU would
-// have, and a note of it. Null: nothing is known, and what arrives counts as such.
+// Tells what is known of values (SPILLWAY_DRYRUN_VALUES): whether bytes at a device address are what a GPU
+// would have, and a note of it. Null: nothing is known, and what arrives counts as such.
 void spwNcclSetReality(int (*is_real)(uint64_t ptr, uint64_t bytes),
                        void (*set_real)(uint64_t ptr, uint64_t bytes, int real));
 // Joins the meeting before the first communicator, as a rank of a job does that may never make one.

@@ -22,7 +22,7 @@ uint64_t bytes_of(const Call& call) {
   return call.count * item_bytes(call.type);
 }
 
-// What the rank gives, and what it gets, in pieces of `count` items.
+// Says what the rank gives, and what it gets, in pieces of `count` items.
 uint64_t pieces_given(const Call& call) {
   const bool many = call.operation == Operation::kReduceScatter || call.operation == Operation::kAllToAll;
   if (call.operation == Operation::kReceive) return 0;
@@ -37,8 +37,8 @@ uint64_t bytes_taken(const Call& call) {
   return bytes_of(call) * (many ? static_cast<uint64_t>(call.member->size) : 1);
 }
 
-// Of the largest tensor that the rank has in it. What is gathered of integers counts as what each gives:
-// objects of many ranks.
+// Takes that of the largest tensor that the rank has in it. What is gathered of integers counts as what each
+// gives: objects of many ranks.
 uint64_t tensor_bytes(const Call& call) {
   const bool many = call.operation == Operation::kReduceScatter || call.operation == Operation::kAllToAll ||
                     (call.operation == Operation::kAllGather && is_floating(call.type));

@@ -1,4 +1,4 @@
-// What comes in, who waits, and what is done where nobody moves.
+// Takes what comes in, knows who waits, and acts where nobody moves.
 #include "sim/nccl/meeting.h"
 
 #include <algorithm>

@@ -34,7 +34,7 @@ struct Verdict {
   std::vector<std::string> lines;
 };
 
-// What one member waits for.
+// Says what one member waits for.
 struct Waiting {
   Head head;
   std::string line;
@@ -73,8 +73,8 @@ struct Communicator {
 
 class Meeting {
  public:
-  // What a process does: CPU time used so far, in seconds, and whether a thread of it runs, or would on a
-  // free CPU, or waits for a disk.
+  // Says what a process does: CPU time used so far, in seconds, and whether a thread of it runs, or would on
+  // a free CPU, or waits for a disk.
   struct Activity {
     double used = 0;
     bool is_busy = false;
@@ -91,7 +91,7 @@ class Meeting {
   void tick(Clock::time_point now);
 
   const std::optional<Verdict>& verdict() const { return verdict_; }
-  // What was done where nothing was known, once each.
+  // Notes what was done where nothing was known, once each.
   const std::set<std::string>& notes() const { return notes_; }
 
  private:
@@ -138,7 +138,7 @@ class Meeting {
   std::map<std::string, Job> jobs_;
   std::map<uint64_t, Communicator> communicators_;
   std::map<std::string, uint64_t> unsettled_;  // by id
-  // What real roots broadcast, by size, root, sequence, count and type: for those that do not run.
+  // Keeps what real roots broadcast, by size, root, sequence, count and type: for those that do not run.
   using Likeness = std::tuple<int, int, uint64_t, uint64_t, int>;
   std::map<Likeness, Message> broadcasts_;
   uint64_t next_ = 1;

@@ -19,9 +19,9 @@ bool agree(const Head& one, const Head& other);
 // By rank of the communicator.
 using Posts = std::map<int, Message>;
 
-// What each member gets of a collective that all members posted and agree on. `size`: of the communicator,
-// whose other ranks do not run. Without bytes where a member gave none, or where the root of a broadcast does
-// not run.
+// Computes what each member gets of a collective that all members posted and agree on. `size`: of the
+// communicator, whose other ranks do not run. Without bytes where a member gave none, or where the root of a
+// broadcast does not run.
 class Results {
  public:
   Results(const Posts& posts, int size);

@@ -9,7 +9,7 @@
 
 namespace spillway::nccl {
 
-// What one rank gives, and how many ranks give the same.
+// Says what one rank gives, and how many ranks give the same.
 struct Part {
   const char* bytes = nullptr;
   uint64_t times = 1;

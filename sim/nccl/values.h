@@ -1,5 +1,5 @@
-// Which tensors' bytes collectives move, by SPILLWAY_DRYRUN_VALUES: "small" (unset), "all" or "none". Small
-// are 64 KiB of floating-point numbers and 16 MiB of integers: losses, flags, counts, sizes and pickled
+// Says which tensors' bytes collectives move, by SPILLWAY_DRYRUN_VALUES: "small" (unset), "all" or "none".
+// Small are 64 KiB of floating-point numbers and 16 MiB of integers: losses, flags, counts, sizes and pickled
 // objects, not weights.
 #pragma once
 

@@ -117,7 +117,7 @@ std::string ranks_text(const std::set<int>& ranks) {
   return text;
 }
 
-// Of each rank the first that it waits for, ranks that wait for the same in one line.
+// Lists of each rank the first that it waits for, ranks that wait for the same in one line.
 std::vector<std::string> Meeting::complaints(const std::string& job) const {
   std::map<std::string, std::set<int>> by_text;
   for (const auto& [id, process] : processes_) {

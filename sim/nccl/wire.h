@@ -1,5 +1,5 @@
-// What ranks and the meeting say to each other over a socket: a head of fixed size, a text and bytes. Both
-// ends are of one build on one machine.
+// Says what ranks and the meeting say to each other over a socket: a head of fixed size, a text and bytes.
+// Both ends are of one build on one machine.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ enum class Kind : uint8_t {
   kFatal,  // the job cannot go on: text says why
 };
 
-// What torch.distributed.Store has. Lists of keys, and the two values of compare_set, are one after the other
-// in the bytes, each with its length first (pack_list).
+// These are what torch.distributed.Store has. Lists of keys, and the two values of compare_set, are one after
+// the other in the bytes, each with its length first (pack_list).
 enum class StoreCall : uint8_t { kSet, kGet, kAdd, kWait, kCheck, kDelete, kCompareSet, kAppend, kCount };
 
 struct Head {

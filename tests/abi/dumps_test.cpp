@@ -1,4 +1,4 @@
-// When dumps are written: at exit, when memory runs out, on a signal, at intervals; and that a program never
+// Dumps are written at exit, when memory runs out, on a signal, at intervals; and that a program never
 // suffers from one that cannot be written.
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// What stays free on a device that a program fills: room for what is no memory of the program's.
+// On a device that a program fills something stays free: room for what is no memory of the program's.
 #include <cuda.h>
 
 #include <cstdlib>

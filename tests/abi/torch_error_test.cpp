@@ -71,7 +71,7 @@ void construct_error(void* self, std::string* text, std::shared_ptr<const void>*
   new (self) c10::Error(std::move(*text), std::move(*backtrace), caller);
 }
 
-// What an allocation for which there is no memory throws.
+// Returns what an allocation for which there is no memory throws.
 const std::type_info& type_thrown() {
   try {
     spw_torch_alloc(size_t{1} << 50, 0, nullptr);

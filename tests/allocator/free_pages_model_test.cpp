@@ -16,7 +16,7 @@
 namespace spillway::test {
 namespace {
 
-// Which bytes of which pages are used, one flag for each quantum.
+// Knows which bytes of which pages are used, one flag for each quantum.
 class ByteMap {
  public:
   explicit ByteMap(const PageStore& store) : store_(store) {}

@@ -61,8 +61,8 @@ class Home {
     return out;
   }
   // Quanta of each page's largest piece that touches no boundary, and where it begins.
-  std::vector<std::pair<uint64_t, HoleIndex::Place>> inner_pieces() const {
-    std::vector<std::pair<uint64_t, HoleIndex::Place>> out;
+  std::vector<std::pair<uint64_t, HoleIndex::Position>> inner_pieces() const {
+    std::vector<std::pair<uint64_t, HoleIndex::Position>> out;
     for (PageId id = 0; id < count_; ++id) {
       const QuantumInterval piece = pages[id].free_quanta.largest_middle();
       if (is_own(id) && !free.test(id) && piece.quanta() > 0)
@@ -94,11 +94,11 @@ uint64_t quanta_of(const Hole& hole) {
 }
 
 void expect_agreement(const HoleIndex& index, const Home& home, bool joins_ends, Random& random) {
-  std::vector<std::pair<uint64_t, HoleIndex::Place>> all = home.inner_pieces();
+  std::vector<std::pair<uint64_t, HoleIndex::Position>> all = home.inner_pieces();
   for (const Hole& hole : home.holes(joins_ends)) {
-    const HoleIndex::Place place = hole.head_quanta == 0
-                                       ? HoleIndex::Place{hole.first, 0}
-                                       : HoleIndex::Place{hole.first - 1, kPageQuanta - hole.head_quanta};
+    const HoleIndex::Position place =
+        hole.head_quanta == 0 ? HoleIndex::Position{hole.first, 0}
+                              : HoleIndex::Position{hole.first - 1, kPageQuanta - hole.head_quanta};
     all.emplace_back(quanta_of(hole), place);
   }
   const uint32_t quanta = 1 + random() % (random() % 2 == 0 ? 2 * kPageQuanta : 40 * kPageQuanta);
@@ -106,7 +106,7 @@ void expect_agreement(const HoleIndex& index, const Home& home, bool joins_ends,
   for (const auto& [size, place] : all) {
     if (size >= quanta) smallest = std::min(smallest.value_or(~uint64_t{0}), size);
   }
-  const std::optional<HoleIndex::Place> found = index.find_closest(quanta);
+  const std::optional<HoleIndex::Position> found = index.find_closest(quanta);
   ASSERT_EQ(found.has_value(), smallest.has_value()) << quanta;
   if (found.has_value()) {
     const auto same = std::find_if(all.begin(), all.end(), [&](const auto& each) {

@@ -93,7 +93,7 @@ TEST(Mappings, TheHomeViewAloneIsNotMany) {
 // Pages that a view would not need are a luxury: a request that fits only without them is served.
 class PagesForMappings : public testing::Test {
  protected:
-  // 64 pages, of which four lie vacant here and there, and as many mappings of views as are allowed.
+  // 64 pages, of which four lie free here and there, and as many mappings of views as are allowed.
   void SetUp() override {
     ArenaOptions options;
     options.most_mappings = 64 + 4;

@@ -29,7 +29,7 @@ class ReadbackTest : public testing::Test {
     EXPECT_TRUE(made.ok()) << made.status().text();
     return std::move(made.value());
   }
-  // What the whole memory holds from now on.
+  // Returns what the whole memory holds from now on.
   std::vector<uint8_t> fill(uint32_t seed) const {
     Random random(seed);
     std::vector<uint8_t> bytes(memory.bytes());

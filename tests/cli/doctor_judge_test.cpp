@@ -1,5 +1,5 @@
-// What a report of the driver's probe says about the driver: each finding that is wrong gives up what rests
-// on it, and what was not found out is never taken for well.
+// Reports of the driver's probe say something about the driver: each finding that is wrong gives up what
+// rests on it, and what was not found out is never taken for well.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::string with(const char* field, const Json& value) {
   return judged(report);
 }
 
-// What GPUs answered (docs/hardware-proof.md).
+// GPUs answered so (docs/hardware-proof.md).
 TEST(DoctorJudge, DriversThatWereProbedDeserveTheOrdinaryProfile) {
   int runs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(SPILLWAY_HARDWARE_RUNS)) {

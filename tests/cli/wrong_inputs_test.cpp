@@ -1,4 +1,4 @@
-// What people get wrong: each is one line on stderr that says what, nothing on stdout, and exit code 1.
+// People get these wrong: each is one line on stderr that says what, nothing on stdout, and exit code 1.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ const std::vector<Wrong> kWrong = {
     {{"top", "--interval", "0"}, "--interval: '0' is not allowed; allowed: numbers from 0.1 to 3600"},
     {{"exporter", "--listen", "here"}, "--listen: 'here' is no address"},
     {{"tiers", "--bytes", "lots"}, "--bytes: 'lots' is not a size"},
-    // What does not go together, and keys of a run.
+    // These do not go together, or are keys of a run.
     {{"run", "--plain", "--preload", "--", "true"}, "does not go with"},
     {{"run", "--audit", "--", "true"}, "--audit goes with --preload"},
     {{"estimate", "RUN", "--solve", "batch", "--html", "x.html"}, "choose one of"},
@@ -124,7 +124,7 @@ TEST_F(WrongInputsTest, ANameOfSeveralGpusIsANote) {
   EXPECT_EQ(result.err, "spillway: note: h100: taken for h100-80; there is also h100-94\n");
 }
 
-// What looks wrong and is not.
+// This looks wrong and is not.
 TEST_F(WrongInputsTest, OneValueAnOption) {
   const std::string run = SPILLWAY_EXAMPLE_RUN;
   const std::string trace = SPILLWAY_EXAMPLE_TRACE;

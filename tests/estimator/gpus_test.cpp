@@ -13,7 +13,7 @@ double gib(const char* name) {
   return gpu.ok() ? gpu->bytes / kGiB : 0;
 }
 
-// What CUDA said on two devices, docs/hardware; the others as error messages have them.
+// CUDA said so on two devices, docs/hardware; the others as error messages have them.
 TEST(Gpus, HaveWhatCudaGives) {
   EXPECT_EQ(gpu_memory("h100-80")->bytes, 85017493504.0);
   EXPECT_EQ(gpu_memory("h200")->bytes, 150109880320.0);
@@ -62,6 +62,7 @@ TEST(Gpus, OfASizeHaveIt) {
   EXPECT_FALSE(gpu_memory("80").ok());
   EXPECT_EQ(gpu_memory("24 GB")->bytes, 24e9);
   EXPECT_EQ(gib("512MiB"), 0.5);
+  EXPECT_EQ(gpu_memory("85017493504B")->bytes, 85017493504.0) << "as the command passes one on";
 }
 
 TEST(Gpus, ThatAreNoneAreRefused) {

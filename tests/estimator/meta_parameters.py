@@ -98,7 +98,7 @@ LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder
 
 # No model of these can run.
 IMPOSSIBLE = {("helium", "head_dim")}
-# What files say and no weight depends on.
+# Files say these, and no weight depends on them.
 PASSED_OVER = (
     "_token_id", "_token_index", "dropout", "drop", "_eps", "epsilon", "initializer", "init_std",
     "rope_parameters", "rope_scaling", "rope_theta", "rope_interleave", "scaling", "time_step_limit",

@@ -165,7 +165,7 @@ double peak_gib(const RunKeys& keys) {
   return must_estimate(must_read(keys)).peak().peak_bytes / kGiB;
 }
 
-// What the run's allocator is expected to reserve.
+// Returns what the run's allocator is expected to reserve.
 double reserved_gib(const RunKeys& keys) {
   const TrainingRun run = must_read(keys);
   return reserved_bytes(run, must_estimate(run).peak().peak_bytes).expected / kGiB;

@@ -13,7 +13,7 @@ RunKeys quantised(const RunKeys& keys) {
   return out;
 }
 
-// Of the layers' matrices.
+// Counts those of the layers' matrices.
 double weight_bytes(const RunKeys& keys) {
   const TrainingRun run = must_read(keys);
   EXPECT_EQ(run.notes.warnings.size(), 1u);

@@ -86,8 +86,8 @@ INSTANTIATE_TEST_SUITE_P(
             "train.recompute_layers: '5' is not allowed; allowed: whole numbers from 1 to 4"},
         Bad{"no_buffer", "[offload]\noptimizer = 'nvme'\nbuffer = 0\n",
             "offload.buffer: '0' is not allowed; allowed: sizes above 0"},
-        Bad{"size_unit", "[overhead]\nextra = '2 GB'\n",
-            "overhead.extra: '2 GB' is not allowed; allowed: sizes such as 512MiB, 2GiB"},
+        Bad{"size_unit", "[overhead]\nextra = '2 cups'\n",
+            "overhead.extra: '2 cups' is not allowed; allowed: sizes such as 512MiB, 2GiB"},
         Bad{"tier", "[offload]\noptimizer = 'disk'\n",
             "offload.optimizer: 'disk' is not allowed; allowed: device, host, nvme"},
         Bad{"no_tier", "[offload]\nbuffers = 2\n",
@@ -310,6 +310,7 @@ TEST(RunFile, EachKeyMovesItsOwnBucket) {
   EXPECT_GT(peak({{"train.attention", "materialised"}}), before);
   EXPECT_GT(peak({{"train.micro_batch", "4"}}), before);
   EXPECT_NEAR(peak({{"overhead.extra", "1GiB"}}), before + (1 << 30), 1);
+  EXPECT_NEAR(peak({{"overhead.extra", "2 GB"}}), before + 2e9, 1);
   EXPECT_LT(peak({{"parallel.gpus", "8"}, {"parallel.zero", "1"}}), before);
 }
 

@@ -184,7 +184,7 @@ TEST(Serving, WindowsBoundWhatARequestHolds) {
   EXPECT_DOUBLE_EQ(whole.concurrency, blocks / 6250);
 }
 
-// What the profile run took beside the weights, from starts that say so.
+// The profile run took so much beside the weights, from starts that say so.
 TEST(Serving, ProfileRunIsTheFeedForwardOrTheSampler) {
   const ServingRun llama = must_serve(with(llama_8b(), {{"serve.vllm_version", "0.6"}}));
   EXPECT_NEAR(profile_bytes(llama, 20000, 256, nullptr) / kGiB, 17.06 - 14.99, 0.02);

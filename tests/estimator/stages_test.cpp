@@ -1,4 +1,4 @@
-// Which layers a stage holds, and what is in flight there, against the schedules' own counts.
+// Compares which layers a stage holds, and what is in flight there, with the schedules' own counts.
 #include "estimator/stages.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a step costs, held to what papers say of each change.
+// Holds what a step costs to what papers say of each change.
 #include "estimator/advice/step_cost.h"
 
 #include <gtest/gtest.h>

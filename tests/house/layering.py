@@ -21,7 +21,7 @@ LAW: dict[str, set[str]] = {
     "allocator": {"include/spillway", "driver", "stats"},
     "offload": {"include/spillway", "driver", "stats", "allocator"},
     # It runs where there is neither CUDA nor an allocator.
-    "estimator": {"driver/status.h"},
+    "estimator": {"driver/status.h", "stats/size.h"},
     "abi": {"include/spillway", "driver", "stats", "allocator", "offload"},
     # Stands in for NVIDIA's libraries, so it knows nothing of the product.
     "sim": set(),

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "spillway"
-# What each part may import besides itself: parts, or single modules of them. A part is a folder or a file.
+# Each part may import these besides itself: parts, or single modules of them. A part is a folder or a file.
 LAW: dict[str, set[str]] = {
-    # What all others stand on, and no PyTorch.
+    # All others stand on these, which know no PyTorch.
     "_errors": set(),
     "_library": {"_errors", "__version__"},
     "_counters": {"_library"},
@@ -27,7 +27,7 @@ LAW: dict[str, set[str]] = {
     "compat": {"_errors", "_library", "_counters", "_pytorch.install", "_offload.regions", "_offload.tiers"},
     "sim": {"_errors", "_library", "_pytorch.build"},
     "_stand_ins": {"_errors", "_library", "_cache"},
-    # What the simulated NCCL is told of a rank of a dryrun, and what stands in for the ranks that do not run.
+    # These tell the simulated NCCL of a rank of a dryrun, and stand in for the ranks that do not run.
     "_meeting": set(),
     "_ranks": set(),
     "_absent_ranks": {"_errors", "_ranks"},

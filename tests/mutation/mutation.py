@@ -83,7 +83,7 @@ class Workshop:
         # What these are elsewhere makes programs longer, not sharper.
         for name in ("SPILLWAY_TEST_SEEDS", "SPILLWAY_TEST_STEPS", "SPILLWAY_TEST_THOROUGH"):
             self.environment.pop(name, None)
-        # What an interrupted run left of its last mutant.
+        # An interrupted run may have left these of its last mutant.
         shutil.rmtree(self.objects, ignore_errors=True)
         copy_sources(source, self.copy)
         configured = subprocess.run(

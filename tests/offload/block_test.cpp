@@ -1,4 +1,4 @@
-// Which changes of place a block may make: every pair that is not legal is refused, and changes nothing.
+// A block may make some changes of place: every pair that is not legal is refused, and changes nothing.
 #include "offload/spill/block.h"
 
 #include <gtest/gtest.h>

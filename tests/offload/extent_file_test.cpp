@@ -203,7 +203,7 @@ TEST(ExtentFile, AMissingDirectoryIsNamed) {
             "no file can be made in the spill directory /nowhere/at/all: No such file or directory");
 }
 
-// Which file system a file is on, as told.
+// Answers which file system a file is on, as told.
 class FileCallsElsewhere final : public FileCalls {
  public:
   explicit FileCallsElsewhere(int64_t magic) : magic_(magic) {}

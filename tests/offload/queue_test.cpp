@@ -1,4 +1,4 @@
-// What the kernel offers for operations of a disk, as the engine uses it: memory and files that are made
+// The kernel offers these for operations of a disk, as the engine uses it: memory and files that are made
 // known to it, priorities, and what serves where io_uring does not.
 #include "offload/io/queue.h"
 

@@ -55,7 +55,7 @@ class History(Case):
         self.assertEqual(found["address"], kept.data_ptr())
         self.assertIn(HERE, [Path(frame["filename"]).name for frame in found["frames"]])
         self.assertTrue(all("frames" in segment for segment in memory._snapshot()["segments"]))
-        # What _save_segment_usage() draws; its drawing is done by a program that it downloads.
+        # This is what _save_segment_usage() draws; its drawing is done by a program that it downloads.
         self.assertIn(HERE, viewer.segments(memory._snapshot(), lambda lines: lines))
         del unused
 

@@ -20,7 +20,7 @@ COMMAND = os.environ["SPILLWAY_COMMAND"]
 
 NEW_FALCON = {"new_decoder_architecture": True, "hidden_size": 512, "num_attention_heads": 32, "num_kv_heads": 8}
 
-# What transformers' own defaults leave untested, with two layers each: few sizes, and what a file may switch.
+# Transformers' own defaults leave these untested, with two layers each: few sizes, and what a file may switch.
 CAUSAL: list[tuple[str, dict[str, Any]]] = [
     *(
         (kind, {})

@@ -71,7 +71,7 @@ class Recipe {
   Status refused_ = {};
 };
 
-// Of a Python name, "AdamW" of "torch.optim.AdamW".
+// Returns the last part of a Python name, "AdamW" of "torch.optim.AdamW".
 std::string last_part(const std::string& component);
 
 // Readers, one file each.

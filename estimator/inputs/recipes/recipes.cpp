@@ -20,7 +20,7 @@ namespace {
 
 using FlatRecipe = std::map<std::string, std::string>;
 
-// Which keys tell a recipe: all of one row.
+// Says which keys tell a recipe: all of one row.
 struct RecipeKind {
   std::initializer_list<const char*> keys;
   void (*read)(Recipe&);

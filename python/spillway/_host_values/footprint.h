@@ -1,4 +1,4 @@
-// Which bytes a tensor's elements are, and their copies on the host.
+// Tells which bytes a tensor's elements are, and their copies on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ struct Driver {
 };
 extern Driver driver;
 
-// Whether the elements are all of a contiguous piece of memory, in whichever order.
+// Tells whether the elements are all of a contiguous piece of memory, in whichever order.
 bool is_dense(const at::Tensor& tensor);
 // The address of the first element, in memory's order as strides are not negative.
 uint64_t begin_of(const at::Tensor& tensor);

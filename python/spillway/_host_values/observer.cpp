@@ -19,7 +19,7 @@
 namespace spillway::values {
 namespace {
 
-// What the tensors of a call are.
+// Says what the tensors of a call are.
 struct Operands {
   bool any = false;
   bool on_device = false;
@@ -64,7 +64,7 @@ Operands operands_of(const Operator& op, Arguments arguments) {
   return all;
 }
 
-// Whether the operator comes again, for the tensors that its kernels will get.
+// Tells whether the operator comes again, for the tensors that its kernels will get.
 bool is_called_again(const Operator& op) {
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const auto is_on = [&](c10::DispatchKey key) {

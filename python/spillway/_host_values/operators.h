@@ -1,4 +1,4 @@
-// What is to be known of an operator to compute it beside its kernels: looked up once.
+// Keeps what is to be known of an operator to compute it beside its kernels: looked up once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -35,7 +35,7 @@ enum class Kind : uint8_t {
   kTalks,     // to other processes: any of its tensors may be written
 };
 
-// What a kernel counts on the device and the host reads to go on.
+// A kernel counts this on the device, and the host reads it to go on.
 enum class Counts : uint8_t { kNothing, kRows, kFirstRows, kEqual };
 
 struct Argument {
@@ -63,7 +63,7 @@ struct Operator {
   std::vector<Argument> arguments;
   std::vector<int> result_of;  // by result: the argument that it is; -1: a new one
   const RecipeOf* recipe = nullptr;
-  // Whether its first result was ever of integers though an argument was not; not asked yet: 2.
+  // Says whether its first result was ever of integers though an argument was not; not asked yet: 2.
   mutable std::atomic<uint8_t> makes_integers{2};
   // An operator that never came out right is not tried for ever.
   mutable std::atomic<int> successes{0};

@@ -1,4 +1,4 @@
-// Which elements are real where an operator wrote real values to some of a tensor that is not.
+// Tells which elements are real where an operator wrote real values to some of a tensor that is not.
 #pragma once
 
 #include <vector>

@@ -10,7 +10,7 @@
 
 namespace spillway::values {
 
-// Of the generator that the operator is about to use on the device, before it uses it.
+// Returns that of the generator that the operator is about to use on the device, before it uses it.
 uint64_t seed_of(const Operator& op, Arguments arguments, c10::Device device);
 
 at::Generator generator_of(uint64_t seed);

@@ -1,5 +1,5 @@
-// Which values are real: what a GPU would hold. On devices it is known byte by byte and nothing is real until
-// it was written so, in whatever storage the bytes are; on the host all is real but storages that other
+// Knows which values are real: what a GPU would hold. On devices it is known byte by byte and nothing is real
+// until it was written so, in whatever storage the bytes are; on the host all is real but storages that other
 // values were copied to.
 #pragma once
 
@@ -22,16 +22,16 @@ enum class Level : uint8_t {
 
 class Reality {
  public:
-  // Of the least of its elements.
+  // This is that of the least of its elements.
   Level level_of(const at::Tensor& tensor) const;
   bool is_real(const at::Tensor& tensor) const { return level_of(tensor) == Level::kReal; }
-  // Whether nothing is known between the first and the last of its elements.
+  // Tells whether nothing is known between the first and the last of its elements.
   bool is_all_unknown(const at::Tensor& tensor) const;
   void set(const at::Tensor& tensor, Level level);
   // The same of bytes of a device.
   bool is_real(uint64_t begin, uint64_t end) const;
   void set(uint64_t begin, uint64_t end, Level level);
-  // Whether anything on the host is not.
+  // Tells whether anything on the host is not.
   bool doubts_host() const { return doubted_.load(std::memory_order_relaxed) != 0; }
 
  private:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .._pytorch.install import import_torch
 
-# What looks at no memory, and shows none to others.
+# These look at no memory, and show none to others.
 GETTERS = """shape dtype device layout requires_grad grad _grad grad_fn is_leaf ndim is_cuda is_cpu is_meta is_sparse
     is_sparse_csr is_quantized is_mkldnn is_nested is_xla is_xpu is_mps names nbytes itemsize retains_grad output_nr
     _version _base _backward_hooks _post_accumulate_grad_hooks"""

@@ -21,7 +21,7 @@ from .tiers import tier
 
 # A copy of less takes as long as its call. Of a layer that is worth moving it is next to nothing.
 LEAST_BYTES = 256 << 10
-# What is no operator of PyTorch's, and looks at memory.
+# These are no operators of PyTorch's, and look at memory.
 METHODS = ("data_ptr", "untyped_storage", "tolist", "__repr__", "__reduce_ex__", "numpy", "__deepcopy__", "__dlpack__")
 
 

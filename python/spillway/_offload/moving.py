@@ -169,7 +169,8 @@ def weakly(method: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-# Of an optimizer: the handles that serve it. It comes last in what the object holds, and so goes after its tensors.
+# An optimizer has the handles that serve it under this name: last of what the object holds, so that they go after its
+# tensors.
 _OWNED = "_spillway_handles"
 
 

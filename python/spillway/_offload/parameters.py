@@ -17,7 +17,7 @@ from .gradients import LayerGradients
 from .moving import MovingTensors, disown, end_earlier, own, refuse_capture, unique_tag, weakly
 from .tiers import index_of, serves
 
-# What a region is made of, and up to what size Spillway serves from slabs (small_limit).
+# A region is made of pages, and Spillway serves up to the second size from slabs (small_limit).
 PAGE_BYTES = 2 << 20
 SMALL_BYTES = 16 << 10
 
@@ -102,7 +102,7 @@ class ParameterOffload:
 
     def __init__(self, to: str) -> None:
         self._to = to
-        # Of each layer. They hold parameters, and so go before what moves those.
+        # Each layer has some. They hold parameters, and so go before what moves those.
         self._gradients: list[LayerGradients] = []
         self._layers: list[MovingTensors] = []
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()

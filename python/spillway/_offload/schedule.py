@@ -26,7 +26,7 @@ from .holding import NO_BOUND, Save, plan
 
 FIRST_DEPTH = 4
 MOST_DEPTH = 64
-# Of the time that copies are measured to take, what they are planned with.
+# Copies are planned with this much of the time that they are measured to take.
 MARGIN = 1.1
 # A stall of the compute stream below this is no lateness: two events in a row are so far apart.
 LATE_NS = 20_000

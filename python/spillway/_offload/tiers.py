@@ -12,7 +12,7 @@ from .._library import check, library
 from .._pytorch.install import import_torch, installed, is_disabled
 
 TIERS = {"host": 1, "disk": 2, "nowhere": 3}
-# Of spw_status.
+# These are values of spw_status.
 OK, OUT_OF_MEMORY, INVALID_STATE = 0, 2, 4
 
 Pointer = ctypes.c_void_p

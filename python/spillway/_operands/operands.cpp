@@ -108,7 +108,7 @@ void launch(c10::DeviceIndex index, const Enqueue& enqueue) {
   (result == 0 ? grids : refused).fetch_add(1, std::memory_order_relaxed);
 }
 
-// What one operator touches, by device.
+// Holds what one operator touches, by device.
 class Grid {
  public:
   void add(const at::Tensor& tensor, uint32_t access) {

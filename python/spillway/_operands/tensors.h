@@ -1,4 +1,4 @@
-// What the observers of PyTorch's operators ask of tensors.
+// Answers what the observers of PyTorch's operators ask of tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

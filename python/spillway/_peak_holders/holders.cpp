@@ -27,7 +27,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Of many stacks, each line of a program once.
+// Lists each line of a program once, of many stacks.
 class Lines {
  public:
   // Answers the number of the stack.

@@ -47,13 +47,13 @@ struct Peak {
 
 class Device {
  public:
-  // Whether this is a new peak.
+  // Tells whether this is a new peak.
   bool add(uint64_t address, uint64_t bytes, Origin origin);
   void remove(uint64_t address);
   void mark(uint64_t address, Kind kind);
 
   uint64_t peak_bytes() const { return peak_; }
-  // Which block made it, counted from 1; 0: none.
+  // Says which block made it, counted from 1; 0: none.
   uint64_t peak_number() const { return peak_block_.number; }
   Peak peak() const;
 

@@ -1,4 +1,4 @@
-// What the package calls: one tracker of PyTorch's allocator for the process, for all devices.
+// The package calls these: one tracker of PyTorch's allocator for the process, for all devices.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Type.h>
 #include <torch/csrc/autograd/function.h>

@@ -26,7 +26,7 @@ REFUSED = {
     "_cuda_setCheckpointPoolState": "a checkpoint of a graph's pool (torch.compile with mode='reduce-overhead')",
     "_cuda_checkPoolLiveAllocations": "a check of a graph's pool (torch.compile with mode='reduce-overhead')",
     "_activate_gpu_trace": "a trace of allocations (the sanitizer of torch.cuda)",
-    # Of releases after 2.11.
+    # Releases after 2.11 have these.
     "_cuda_annotateMemory": "an annotation of a tensor's memory",
     "_cuda_allocationTraceback": "the stack of an allocation",
 }

@@ -28,7 +28,7 @@ WORKSPACE_BYTES = {
     "cublasLt": "_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv",
 }
 
-# What torch.cuda.memory_stats() has since which release, beyond what 2.11 has, and Spillway's value for a device.
+# Says what torch.cuda.memory_stats() has since which release, beyond what 2.11 has, and Spillway's value for a device.
 LATER_STATS: dict[str, tuple[tuple[int, int], Callable[[int], Any]]] = {
     "num_oom_rejections": ((2, 12), lambda _: 0),
     "reserved_bytes_by_private_pools": ((2, 13), pool_bytes),

@@ -21,7 +21,7 @@ from .._library import HERE
 
 # In that pytest: the file that its reports go to.
 REPORTS = "SPILLWAY_PYTEST_REPORTS"
-# Of what it printed, where it has no report of a test.
+# So many of what it printed are shown where it has no report of a test.
 MOST_LINES = 20
 
 Reports = dict[str, list[dict[str, Any]]]  # by node

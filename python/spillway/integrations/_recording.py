@@ -17,7 +17,7 @@ from typing import Any
 
 from ._sizes import size_text
 
-# Of the history. Beyond it the oldest are lost, and with them lines.
+# The history has so many. Beyond them the oldest are lost, and with them lines.
 MOST_EVENTS = 1 << 20
 OWN = str(Path(__file__).resolve().parents[1])
 ELSEWHERE = "no line of Python, as in a backward pass"

@@ -19,7 +19,7 @@ from ._dry_tests import REPORTS, DryTests
 from ._recording import Peak, Recording, lines_text
 from ._sizes import size_bytes, size_text
 
-# Of the peak's that a failure names.
+# A failure names so many of the peak's.
 MOST_LINES = 8
 PEAK = "device_memory_peak_bytes"
 

@@ -11,7 +11,7 @@ from ..running import Stage
 SECONDS = 180
 FIRST = "python.extension"  # what it compiles, the others would each wait for
 LAST = ("python.install", "python.launch")  # the longest, and of the device they say least
-# What the preload stage runs.
+# The preload stage runs these.
 OF_PRELOAD = ("preload.", "abi.nvcc")
 NOT_ON_THE_SIMULATED_DEVICE = ("preload.gpu",)
 

@@ -289,7 +289,7 @@ uint64_t limit_of(double fraction, uint64_t total_bytes) {
 }
 }  // namespace
 
-// Of the limit in force, wherever it comes from.
+// This is of the limit in force, wherever it comes from.
 double Allocator::getMemoryFraction(DeviceIndex device) {
   check_device(device);
   need_context(device);

@@ -107,9 +107,9 @@ class Allocator final : public AllocatorOfRelease {
                                   const std::string& report);
   void* allocate_uncached(size_t bytes, DeviceIndex device);
   void* raw_alloc_uncached(size_t bytes, DeviceIndex device);
-  // Whether raw_alloc() took this from the driver; it is not remembered any longer.
+  // Tells whether raw_alloc() took this from the driver; it is not remembered any longer.
   bool forget_uncached(void* pointer);
-  // Of every device, for the history.
+  // Lists those of every device, for the history.
   void look_at_segments();
   // The pool that is open for this stream; {0, 0} if there is none.
   MempoolId_t open_pool(DeviceIndex device, cudaStream_t stream);

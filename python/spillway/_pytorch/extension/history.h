@@ -1,6 +1,6 @@
-// What torch.cuda.memory._record_memory_history() records: a bounded list of events for each device, and the
-// stack of each live block. While nothing is recorded and nobody listens, an allocation pays for reading one
-// flag.
+// Keeps what torch.cuda.memory._record_memory_history() records: a bounded list of events for each device,
+// and the stack of each live block. While nothing is recorded and nobody listens, an allocation pays for
+// reading one flag.
 //
 // Segments are those of the snapshot, and like PyTorch's expandable ones they grow and shrink: segment_map
 // and segment_unmap say by which parts, each of one stream and pool. They are looked at when a block lies
@@ -42,7 +42,7 @@ class History {
     c10::MempoolId_t pool;
   };
 
-  // Whether anything below wants to know of an event.
+  // Tells whether anything below wants to know of an event.
   bool listens() const { return listens_.load(std::memory_order_relaxed); }
   bool is_enabled() const { return enabled_.load(std::memory_order_relaxed); }
 

@@ -55,7 +55,7 @@ class HostAllocator final : public HostAllocatorOfRelease {
   void* take_of_pool(size_t bytes);
   // Notes that the block is of the pool that is open for the current stream, if one is.
   void note_pool(void* pointer, size_t bytes);
-  // That a stream uses the block around the address, if it is of a pool.
+  // Notes that a stream uses the block around the address, if it is of a pool.
   void note_use(const void* pointer);
   // False for a block of no pool.
   bool keep_for_pool(void* pointer);

@@ -1,5 +1,5 @@
-// What a pool holds, saved and put back: what the graph trees of torch.compile ask for before they record or
-// warm up another function after replays.
+// Saves what a pool holds, and puts it back: what the graph trees of torch.compile ask for before they record
+// or warm up another function after replays.
 
 #include "allocator.h"
 #include "calls.h"

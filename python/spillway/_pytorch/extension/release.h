@@ -1,4 +1,4 @@
-// What differs between the releases of PyTorch that the extension compiles against, all of it.
+// Knows all that differs between the releases of PyTorch that the extension compiles against.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -146,7 +146,7 @@ inline void set_metadata([[maybe_unused]] recording::TraceEntry& entry,
 #endif
 }
 
-// Of pinned memory: blocks in use and chunks that were pinned, with the bytes of both.
+// Counts those of pinned memory: blocks in use and chunks that were pinned, with the bytes of both.
 struct HostCounts {
   c10::CachingAllocator::Stat blocks, block_bytes, chunks, chunk_bytes;
   std::vector<int64_t> chunks_by_size;
@@ -166,7 +166,7 @@ inline void set_counts(at::HostStats& stats, HostCounts counts) {
 #endif
 }
 
-// Whether statistics have what each private pool holds. That is not divided into small and large.
+// Tells whether statistics have what each private pool holds. That is not divided into small and large.
 inline constexpr bool kCountsPools = SPILLWAY_TORCH_AT_LEAST(2, 13);
 inline void set_pool_bytes([[maybe_unused]] caching::DeviceStats& stats,
                            [[maybe_unused]] c10::MempoolId_t pool,

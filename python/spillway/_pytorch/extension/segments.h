@@ -25,10 +25,10 @@ struct Segment {
 // Ascending, no two overlap.
 using Segments = std::vector<Segment>;
 
-// Of a device, at this moment; those of none if it cannot be asked.
+// Lists those of a device, at this moment; those of none if it cannot be asked.
 Segments segments_of(c10::DeviceIndex device);
 
-// Whether all of these bytes are in segments of that stream and pool.
+// Tells whether all of these bytes are in segments of that stream and pool.
 bool holds(const Segments& segments, const Segment& bytes);
 
 // The parts of `segments` that are in no segment of `others` of the same stream and pool.

@@ -1,6 +1,6 @@
-// What RMM's <rmm/error.hpp> declares of running out of memory, for tests on machines without RMM: the names,
-// how they derive from each other, and that a text follows the name of the error. Nothing else of RMM is
-// here.
+// Declares what RMM's <rmm/error.hpp> does of running out of memory, for tests on machines without RMM: the
+// names, how they derive from each other, and that a text follows the name of the error. Nothing else of RMM
+// is here.
 #pragma once
 
 #include <new>
