@@ -103,23 +103,6 @@ std::vector<const Size*> meant(const std::string& text) {
   return out;
 }
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> out;
-  for (const Size& size : kSizes) out.emplace_back(size.name);
-  return out;
-}
-
-// By what is left of both names without decoration.
-std::string meant_perhaps(const std::string& text) {
-  std::vector<std::string> plain_names;
-  for (const Size& size : kSizes) plain_names.push_back(plain(size.name));
-  const std::string_view found = nearest(plain(text), {plain_names.begin(), plain_names.end()});
-  for (size_t i = 0; i < kSizes.size(); ++i) {
-    if (!found.empty() && plain_names[i] == found) return fmt::format("; did you mean '{}'?", kSizes[i].name);
-  }
-  return "";
-}
-
 // As sizes are read everywhere else; but a number alone may be the name of a GPU.
 double unit_bytes(std::string_view text) {
   std::string unit(text);
@@ -135,6 +118,23 @@ double unit_bytes(std::string_view text) {
 
 }  // namespace
 
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> out;
+  for (const Size& size : kSizes) out.emplace_back(size.name);
+  return out;
+}
+
+// By what is left of both names without decoration.
+std::string gpu_meant_perhaps(const std::string& text) {
+  std::vector<std::string> plain_names;
+  for (const Size& size : kSizes) plain_names.push_back(plain(size.name));
+  const std::string_view found = nearest(plain(text), {plain_names.begin(), plain_names.end()});
+  for (size_t i = 0; i < kSizes.size(); ++i) {
+    if (!found.empty() && plain_names[i] == found) return fmt::format("; did you mean '{}'?", kSizes[i].name);
+  }
+  return "";
+}
+
 Result<GpuMemory> gpu_memory(const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -149,7 +149,7 @@ Result<GpuMemory> gpu_memory(const std::string& text) {
     return GpuMemory{found.front()->name, found.front()->gib * kGiB};
   return Status::invalid_argument(
       fmt::format("--gpu '{}' is not known; allowed: {}, or a size such as 24GiB{}", text,
-                  fmt::join(names(), ", "), meant_perhaps(text)));
+                  fmt::join(gpu_names(), ", "), gpu_meant_perhaps(text)));
 }
 
 std::optional<GpuMemory> smallest_gpu(double bytes) {
