@@ -132,17 +132,17 @@ std::string legend(const std::vector<LegendRow>& rows) {
   return out + "</p>\n";
 }
 
-// One bar for each phase of a step: what is held between steps, and what comes on top. The sum of both stands with
-// the name, as on a bar it would seem to be that of the part it lies on.
+// One bar for each phase of a step: what is held between steps, and what comes on top. The sum of both stands
+// with the name, as on a bar it would seem to be that of the part it lies on.
 std::string phases_picture(const RankClass& rank, const Chart& chart) {
   std::string out = Chart::open("memory by phase");
   for (const Phase& phase : rank.phases) {
     const double held = std::min(phase.bytes, rank.steady_bytes);
-    out += chart.row(
-        fmt::format("{}: {}", phase.name, gib(phase.bytes)),
-        bar(0, chart.share(held), kColours[0], fmt::format("held between steps: {}", gib(held))) +
-                        bar(chart.share(held), chart.share(phase.bytes - held), kColours[1],
-                            fmt::format("only now: {}", gib(phase.bytes - held))));
+    out +=
+        chart.row(fmt::format("{}: {}", phase.name, gib(phase.bytes)),
+                  bar(0, chart.share(held), kColours[0], fmt::format("held between steps: {}", gib(held))) +
+                      bar(chart.share(held), chart.share(phase.bytes - held), kColours[1],
+                          fmt::format("only now: {}", gib(phase.bytes - held))));
   }
   return out + chart.close() +
          legend({{kColours[0], "held between steps"}, {kColours[1], "only in this phase"}});

@@ -16,8 +16,9 @@ CLI::Validator whole(int64_t least, int64_t most);
 CLI::Validator number(double least, double most);
 // A size, "1.5GiB".
 CLI::Validator size_of_memory();
-// A size of a device: also what the GPUs of the estimator's table are called, which becomes their bytes. A name
-// that is nearly one is an error; what else is neither stays as it is: some options take other words as well.
+// A size of a device: also what the GPUs of the estimator's table are called, which becomes their bytes. A
+// name that is nearly one is an error; what else is neither stays as it is: some options take other words as
+// well.
 CLI::Validator name_of_gpu();
 // Names and sizes with commas between them, which the command itself reads: shells offer the names.
 CLI::Validator names_of_gpus();

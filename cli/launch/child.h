@@ -16,8 +16,9 @@ struct Ended {
   int exit_code() const { return signal != 0 ? 128 + signal : code; }
 };
 
-// While one lives, a signal that somebody sends to this process reaches the program that it waits for, and ends
-// nothing here. Signals that this process was started to ignore stay ignored, as by nohup. Not thread-safe.
+// While one lives, a signal that somebody sends to this process reaches the program that it waits for, and
+// ends nothing here. Signals that this process was started to ignore stay ignored, as by nohup. Not
+// thread-safe.
 class Forwarding {
  public:
   Forwarding();

@@ -42,15 +42,18 @@ Json peaks_table(const std::vector<DryrunClass>& classes) {
   Json rows = Json::array();
   for (const DryrunClass& one : classes) {
     const Parsed& device = *one.device;
-    rows.push_back({title_of(one), size_of(device, "peak_allocated_bytes"), size_of(device, "peak_reserved_bytes"),
+    rows.push_back({title_of(one), size_of(device, "peak_allocated_bytes"),
+                    size_of(device, "peak_reserved_bytes"),
                     fmt::format("{}", device.value("num_ooms", uint64_t{0}))});
   }
-  return table("Peaks", "Allocated: what the program held of it at once; reserved: what the allocator needed for that.",
-               columns({{"rank and device", false},
-                        {"peak allocated", true},
-                        {"peak reserved", true},
-                        {"out of memory", true}}),
-               std::move(rows));
+  return table(
+      "Peaks",
+      "Allocated: what the program held of it at once; reserved: what the allocator needed for that.",
+      columns({{"rank and device", false},
+               {"peak allocated", true},
+               {"peak reserved", true},
+               {"out of memory", true}}),
+      std::move(rows));
 }
 
 void add_holders(const std::vector<DryrunClass>& classes, Json& tables) {
@@ -64,13 +67,10 @@ void add_holders(const std::vector<DryrunClass>& classes, Json& tables) {
       rows.push_back({size_of(line, "bytes"), fmt::format("{}", line.value("blocks", uint64_t{1})),
                       what_is_held(line), line.value("where", std::string("?")), caller});
     }
-    tables.push_back(table(fmt::format("Lines that hold the peak of {}", title_of(one)), moment_of(*peak) + ".",
-                           columns({{"bytes", true},
-                                    {"blocks", true},
-                                    {"what", false},
-                                    {"line", false},
-                                    {"called at", false}}),
-                           std::move(rows)));
+    tables.push_back(table(
+        fmt::format("Lines that hold the peak of {}", title_of(one)), moment_of(*peak) + ".",
+        columns({{"bytes", true}, {"blocks", true}, {"what", false}, {"line", false}, {"called at", false}}),
+        std::move(rows)));
   }
 }
 

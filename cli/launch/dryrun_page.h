@@ -13,8 +13,8 @@ namespace spillway {
 // What people call a command: its script, module or program, without folders.
 std::string name_of_program(const std::vector<std::string>& program);
 
-// {"program", "sentences", "tables": [{"title", "note", "columns": [[name, is a number]], "rows"}]}, all of them
-// as they are shown.
+// {"program", "sentences", "tables": [{"title", "note", "columns": [[name, is a number]], "rows"}]}, all of
+// them as they are shown.
 nlohmann::ordered_json dryrun_page(const std::string& program, const Attempt& made, const FixedParts& fixed,
                                    const std::vector<GpuAnswer>& gpus);
 

@@ -19,8 +19,8 @@ std::string explain_end(const DryrunResults& results, const std::string& signal)
   if (!results.watched)
     return fmt::format("it was ended by {}, and no process had imported PyTorch by then", signal);
   if (!results.complete)
-    return fmt::format("it was ended by {}, and a process that used CUDA was killed before it said what it used",
-                       signal);
+    return fmt::format(
+        "it was ended by {}, and a process that used CUDA was killed before it said what it used", signal);
   if (results.users.empty()) return fmt::format("it was ended by {} before it used CUDA memory", signal);
   return fmt::format("it was ended by {}: this is what was seen until then, and whether it fits is not known",
                      signal);

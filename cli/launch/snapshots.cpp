@@ -88,7 +88,8 @@ Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results,
                                   files.out.empty() ? files.html : files.out));
   }
   if (!files.out.empty()) {
-    if (Status status = write_out(files.out, results, snapshot_of(*most), says_where); !status.ok()) return status;
+    if (Status status = write_out(files.out, results, snapshot_of(*most), says_where); !status.ok())
+      return status;
   }
   return files.html.empty() ? Status{} : write_page(files.html, snapshot_of(*most), answer, says_where);
 }

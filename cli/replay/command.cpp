@@ -132,10 +132,10 @@ class TraceReplay {
     }
     if (capacity.mode != CapacityMode::kUnlimited) row_.capacity_bytes = request.capacity_bytes;
     if (request.capacity_bytes < kLeastCapacityBytes) {
-      return Status::invalid_argument(
-          fmt::format("--capacity: {} is less than a device can have; allowed: at least 2MiB, the page in which "
-                      "a device gives its memory",
-                      format_size(request.capacity_bytes)));
+      return Status::invalid_argument(fmt::format(
+          "--capacity: {} is less than a device can have; allowed: at least 2MiB, the page in which "
+          "a device gives its memory",
+          format_size(request.capacity_bytes)));
     }
     return one(request, &row_.run);
   }
@@ -271,21 +271,23 @@ void add_device_options(CLI::App& command, Options& options) {
   const auto add = [&](const char* name, auto& value, const char* text) {
     return command.add_option(name, value, text)->group("What is run");
   };
-  CLI::Option* capacity = add("--capacity", options.capacity,
-      "Device memory: unlimited, a size (24GiB), a GPU (h100-80), a share of peak live (101%), or min: "
-      "search for "
-      "the smallest (exit code 2 where a trace runs out of memory)")
-      ->type_name("SIZE")
-      ->transform(name_of_gpu())
-      ->capture_default_str();
+  CLI::Option* capacity =
+      add("--capacity", options.capacity,
+          "Device memory: unlimited, a size (24GiB), a GPU (h100-80), a share of peak live (101%), or min: "
+          "search for "
+          "the smallest (exit code 2 where a trace runs out of memory)")
+          ->type_name("SIZE")
+          ->transform(name_of_gpu())
+          ->capture_default_str();
   add("--repeat", options.repeats, "Run the trace this many times in a loop")
       ->type_name("N")
       ->check(whole(1, 1000000))
       ->capture_default_str();
-  CLI::Option* allocator = add("--allocator", options.allocator, "Spillway, or PyTorch's own without or with expandable segments")
-      ->type_name("NAME")
-      ->check(one_of({"spillway", "native", "expandable"}))
-      ->capture_default_str();
+  CLI::Option* allocator =
+      add("--allocator", options.allocator, "Spillway, or PyTorch's own without or with expandable segments")
+          ->type_name("NAME")
+          ->check(one_of({"spillway", "native", "expandable"}))
+          ->capture_default_str();
   add("--completion", options.completion,
       "When enqueued work completes: at once, or not before the host waits for it")
       ->type_name("WHEN")

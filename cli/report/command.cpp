@@ -122,14 +122,16 @@ void add_report_options(CLI::App* command, ReportChoices& choices) {
       ->add_option("DUMP", choices.files,
                    "Spillway dumps and traces, and PyTorch memory snapshots, of any number of ranks")
       ->required();
-  const CLI::Option* html = command->add_option("--html", choices.html, "Write one self-contained page to this file")
-      ->type_name("FILE")
-      ->check(file_to_write())
-      ->group("Answer");
-  const CLI::Option* perfetto = command->add_option("--perfetto", choices.perfetto, "Write a trace for ui.perfetto.dev to this file")
-      ->type_name("FILE")
-      ->check(file_to_write())
-      ->group("Answer");
+  const CLI::Option* html =
+      command->add_option("--html", choices.html, "Write one self-contained page to this file")
+          ->type_name("FILE")
+          ->check(file_to_write())
+          ->group("Answer");
+  const CLI::Option* perfetto =
+      command->add_option("--perfetto", choices.perfetto, "Write a trace for ui.perfetto.dev to this file")
+          ->type_name("FILE")
+          ->check(file_to_write())
+          ->group("Answer");
   command
       ->add_option("--fits", choices.fits, "Say whether a request of this size would fit; exit code 2 if not")
       ->type_name("SIZE")
@@ -206,18 +208,19 @@ void add_diff_options(CLI::App* command, DiffChoices& choices) {
       ->required();
   command->add_option("AFTER", choices.after, "Another one")->required();
   const CLI::Option* max_peak = command
-      ->add_option(
-          "--max-peak", choices.max_peak,
-          "Exit code 2 where the second file's peak is above this size, or does not fit this GPU (h100-80)")
-      ->type_name("SIZE")
-      ->transform(name_of_gpu())
-      ->check(size_of_memory());
-  const CLI::Option* max_ratio = command
-      ->add_option(
-          "--max-ratio", choices.max_ratio,
-          "Exit code 2 where the second file's peak is above this share of the first one's, such as 1.02")
-      ->type_name("RATIO")
-      ->check(number(1e-9, 1e9));
+                                    ->add_option("--max-peak", choices.max_peak,
+                                                 "Exit code 2 where the second file's peak is above this "
+                                                 "size, or does not fit this GPU (h100-80)")
+                                    ->type_name("SIZE")
+                                    ->transform(name_of_gpu())
+                                    ->check(size_of_memory());
+  const CLI::Option* max_ratio =
+      command
+          ->add_option(
+              "--max-ratio", choices.max_ratio,
+              "Exit code 2 where the second file's peak is above this share of the first one's, such as 1.02")
+          ->type_name("RATIO")
+          ->check(number(1e-9, 1e9));
   command->add_option("--of", choices.of, "Which peak these bound")
       ->type_name("PEAK")
       ->check(one_of({"reserved", "live"}))

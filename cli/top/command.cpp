@@ -206,9 +206,9 @@ std::function<std::optional<int>()> add_top_command(CLI::App& app) {
       ->check(folder_to_read());
   CLI::Option* interval =
       command->add_option("--interval", asked->interval_s, "Seconds from one look to the next")
-      ->type_name("SECONDS")
-      ->check(number(0.1, 3600))
-      ->capture_default_str();
+          ->type_name("SECONDS")
+          ->check(number(0.1, 3600))
+          ->capture_default_str();
   command->add_flag("--once", asked->once, "Print and end; also where the output is no terminal")
       ->excludes(interval);
   command->add_option("--output", asked->output, "Write the answer to this file instead; implies --once")

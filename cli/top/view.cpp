@@ -277,8 +277,8 @@ std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, c
   screen.item("spillway", TopColour::kBold);
   screen.item(fmt::format("{} running", over - pages.begin()));
   if (over != pages.end()) {
-    screen.item(fmt::format("{} ended{}", pages.end() - over,
-                            pages.size() == 1 ? "" : " (--json, or a PID, shows)"));
+    screen.item(
+        fmt::format("{} ended{}", pages.end() - over, pages.size() == 1 ? "" : " (--json, or a PID, shows)"));
   }
   for (auto page = pages.begin(); page != over; ++page) add_details(screen, **page, now_ns);
   // One that was asked for, or is alone, is told of.

@@ -78,8 +78,9 @@ Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity
     return invalid(fmt::format("--capacity '{}' is no size; allowed: such as 80GiB", choices.capacity));
   }
   if (**capacity < kLeastCapacityBytes) {
-    return invalid(fmt::format("--capacity {}: allowed: at least 2MiB, the page in which a device gives its memory",
-                               choices.capacity));
+    return invalid(
+        fmt::format("--capacity {}: allowed: at least 2MiB, the page in which a device gives its memory",
+                    choices.capacity));
   }
   return {};
 }

@@ -61,7 +61,7 @@ const std::vector<Wrong> kWrong = {
     // Files that cannot be written: said before what takes time is done.
     {{"doctor", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written: No such file"},
     {{"doctor", "--output", "/proc/x", "--json"}, "/proc/x: "},
-    {{"top", "--output", "/no/such/folder/x"}, "/no/such/folder/x: No such file"},
+    {{"top", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written: No such file"},
     {{"trace-model", "train:step", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
     {{"trace-model", "train:step", "--out", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
     {{"calibrate", "dump.json", "--run", "RUN", "--output", "/no/such/folder/x", "--catalog",
@@ -75,7 +75,8 @@ const std::vector<Wrong> kWrong = {
     {{"replay", "TRACE", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
     {{"plot", "TRACE", "--output", "/no/such/folder/x.svg"}, "/no/such/folder/x.svg: cannot be written"},
     {{"completion", "bash", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
-    {{"dryrun", "--gpu-memory", "1GiB", "--out", "/tmp", "--", "true"}, "/tmp: cannot be written: it is a folder"},
+    {{"dryrun", "--gpu-memory", "1GiB", "--out", "/tmp", "--", "true"},
+     "/tmp: cannot be written: it is a folder"},
     // Folders that are not there.
     {{"top", "--dir", "/nope"}, "--dir: /nope: there is no such folder"},
     {{"top", "--once", "--dir", "/proc/version"}, "--dir: /proc/version: is no folder"},
@@ -114,11 +115,11 @@ const std::vector<Wrong> kWrong = {
     // What does not go together, and keys of a run.
     {{"run", "--plain", "--preload", "--", "true"}, "does not go with"},
     {{"run", "--audit", "--", "true"}, "--audit goes with --preload"},
-    {{"replay", "TRACE", "--compare", "--allocator", "native"}, "--compare does not go with --allocator"},
-    {{"replay", "TRACE", "--compare", "--capacity", "80GiB"}, "--compare does not go with --capacity"},
+    {{"replay", "TRACE", "--compare", "--allocator", "native"}, "--allocator does not go with --compare"},
+    {{"replay", "TRACE", "--compare", "--capacity", "80GiB"}, "--capacity does not go with --compare"},
     {{"report", "TRACE", "--no-redact"}, "--no-redact: goes with --html or --perfetto"},
     {{"diff", "TRACE", "TRACE", "--of", "live"}, "--of: goes with --max-peak or --max-ratio"},
-    {{"top", "--once", "--interval", "2"}, "does not go with --interval"},
+    {{"top", "--once", "--interval", "2"}, "--interval does not go with --once"},
     {{"estimate", "RUN", "--solve", "batch", "--html", "x.html"}, "choose one of"},
     {{"estimate", "RUN", "--set", "train.mirco_batch=4"}, "did you mean 'train.micro_batch'?"},
     {{"estimate", "RUN", "--set", "micro_batch"}, "allowed: key=value"},

@@ -1,8 +1,9 @@
 // A process that somebody ends by a signal for which its program has no handler. What it held is told before
 // it ends, by the same signal.
 //
-// Python's own handlers run between two of the program's instructions, which may be long in coming. So this one
-// is the system's, Python and the program do not see it, and a thread of its own, which only waits, calls Python.
+// Python's own handlers run between two of the program's instructions, which may be long in coming. So this
+// one is the system's, Python and the program do not see it, and a thread of its own, which only waits, calls
+// Python.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

@@ -241,7 +241,15 @@ def test_bad_input(here: Watched) -> None:
 
 def main() -> int:
     with watched(sys.argv) as here:
-        for test in test_bad_input, test_json, test_states, test_ended_ones_are_one_line, test_widths, test_full_screen, test_keys:
+        for test in (
+            test_bad_input,
+            test_json,
+            test_states,
+            test_ended_ones_are_one_line,
+            test_widths,
+            test_full_screen,
+            test_keys,
+        ):
             test(here)
             print(f"{test.__name__}: ok", flush=True)
     return 0
