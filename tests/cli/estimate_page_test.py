@@ -26,7 +26,8 @@ onload = () => {{
   const rows = [...page.querySelectorAll(".row")].filter(row => row.querySelector("rect"));
   const unnamed = rows.filter(row => !/: [0-9.]+ GiB$/.test(row.querySelector("span").textContent)).length;
   document.body.dataset.found = JSON.stringify({{ends, onBars, rows: rows.length, unnamed,
-    width: page.documentElement.scrollWidth, inner: page.querySelectorAll(".scroll .chart").length, bars: page.querySelectorAll(".chart rect").length}});
+    width: page.documentElement.scrollWidth, inner: page.querySelectorAll(".scroll .chart").length,
+    bars: page.querySelectorAll(".chart rect").length}});
 }}</script>"""
 
 
