@@ -36,6 +36,8 @@ class Ended(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
+        # A shell starts what it leaves in the background with it ignored, and so would these programs be started.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def told(self, number: int, *words: str, whole_group: bool = False) -> tuple[int, str]:
         """The exit code and what is said on stderr, where the signal comes once the program has said "ready"."""
