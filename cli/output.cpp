@@ -56,15 +56,22 @@ Status write_file(const std::string& path, std::string_view text) {
 
 Status check_folder(const std::string& path) {
   if (path.empty()) return {};
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+    return Status::io(fmt::format("{}: cannot be written: it is a folder", path));
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   if (::access(folder.c_str(), W_OK) == 0) return {};
   return Status::io(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
+void say_written(const std::string& path, uint64_t bytes) {
+  std::fprintf(stderr, "wrote %s (%s)\n", path.c_str(), format_size(bytes).c_str());
+}
+
 Status write_and_say(const std::string& path, std::string_view text) {
   Status status = write_file(path, text);
-  if (status.ok()) std::fprintf(stderr, "wrote %s (%s)\n", path.c_str(), format_size(text.size()).c_str());
+  if (status.ok()) say_written(path, text.size());
   return status;
 }
 

@@ -1,6 +1,7 @@
 // Says where a command's answer goes: all of it or an error, never half of it without one.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,9 +16,12 @@ Status write_stdout(std::string_view text);
 // regular file.
 Status write_file(const std::string& path, std::string_view text);
 
-// Before something takes minutes: whether the folder of a file is there and takes it; ok where `path` is
-// empty.
+// Before something takes minutes: whether the folder of a file is there and takes it, and the file itself is
+// none; ok where `path` is empty.
 Status check_folder(const std::string& path);
+
+// Says on stderr where a file is and how large.
+void say_written(const std::string& path, uint64_t bytes);
 
 // As write_file(), and says on stderr where it is and how large.
 Status write_and_say(const std::string& path, std::string_view text);

@@ -104,14 +104,18 @@ std::vector<const Size*> meant(const std::string& text) {
   return out;
 }
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> out;
+}
+
+}  // namespace
+
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> out;
   for (const Size& size : kSizes) out.emplace_back(size.name);
   return out;
 }
 
 // By what is left of both names without decoration.
-std::string meant_perhaps(const std::string& text) {
+std::string gpu_meant_perhaps(const std::string& text) {
   std::vector<std::string> plain_names;
   for (const Size& size : kSizes) plain_names.push_back(plain(size.name));
   const std::string_view found = nearest(plain(text), {plain_names.begin(), plain_names.end()});
@@ -120,8 +124,6 @@ std::string meant_perhaps(const std::string& text) {
   }
   return "";
 }
-
-}  // namespace
 
 Result<GpuMemory> gpu_memory(const std::string& text) {
   // A number alone may be the name of one.
@@ -136,7 +138,7 @@ Result<GpuMemory> gpu_memory(const std::string& text) {
     return GpuMemory{found.front()->name, found.front()->gib * kGiB};
   return Status::invalid_argument(
       fmt::format("--gpu '{}' is not known; allowed: {}, or a size such as 24GiB{}", text,
-                  fmt::join(names(), ", "), meant_perhaps(text)));
+                  fmt::join(gpu_names(), ", "), gpu_meant_perhaps(text)));
 }
 
 std::optional<GpuMemory> smallest_gpu(double bytes) {

@@ -25,4 +25,10 @@ std::optional<GpuMemory> smallest_gpu(double bytes);
 // Says what a name that means several was taken for; empty where it means one.
 std::string gpu_ambiguity(const std::string& text);
 
+// "; did you mean 'h100-80'?" of a name that is nearly a row's; else empty.
+std::string gpu_meant_perhaps(const std::string& text);
+
+// Of all rows.
+std::vector<std::string> gpu_names();
+
 }  // namespace spillway::estimator

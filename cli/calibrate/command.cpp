@@ -148,7 +148,8 @@ std::function<std::optional<int>()> add_calibrate_command(CLI::App& app) {
   add("--run", choices->input.file, "FILE", "The run that was measured, as `spillway estimate` reads it")
       ->required();
   add("--catalog", choices->catalog, "FILE",
-      "Append one line for each dump to this file, for `spillway estimate --catalog`");
+      "Append one line for each dump to this file, for `spillway estimate --catalog`")
+      ->check(file_to_write());
   add("--set", choices->input.sets, "KEY=VALUE", "Another value for a key of the run; may be repeated");
   add("--model", choices->input.model, "FILE", "The model's config.json, beside a DeepSpeed file");
   add("--gpus", choices->input.gpus, "N", "How many GPUs the run has")->check(whole(1, 1 << 20));
@@ -157,7 +158,8 @@ std::function<std::optional<int>()> add_calibrate_command(CLI::App& app) {
       "The device's name, where the dumps have none or another one is wanted");
   command->add_flag("--between-steps", choices->between_steps,
                     "The dumps were written between two steps: what is allocated then is held always");
-  add("--output", choices->output, "FILE", "Write the answer to this file instead of stdout");
+  add("--output", choices->output, "FILE", "Write the answer to this file instead of stdout")
+      ->check(file_to_write());
   command->add_flag("--json", choices->json, "The catalog's lines instead of a table");
   command->group("Plan");
   set_examples(

@@ -141,7 +141,8 @@ std::function<std::optional<int>()> add_doctor_command(CLI::App& app) {
       app.add_subcommand("doctor", "Say what this machine offers, and whether Spillway can serve");
   command->group("Watch a machine");
   command->add_option("--output", asked->output, "Write the answer to this file instead of stdout")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_to_write());
   command->add_flag("--json", asked->json, "JSON instead of text");
   command->add_flag("--probe", asked->probe,
                     "Try in 20 s what is relied on, and keep which profile the driver deserves");

@@ -304,6 +304,7 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   add("--gpu", choices.gpus, "NAME,SIZE",
       "GPUs to judge by, h100-80 and such, or sizes (exit code 2 where it does not fit one of them)")
       ->delimiter(',')
+      ->check(names_of_gpus())
       ->default_str("h100-80");
   add("--set", choices.input.sets, "KEY=VALUE",
       "Another value for a key of the run, such as train.micro_batch=4; may be repeated");
@@ -375,9 +376,11 @@ void add_answer_options(CLI::App& command, EstimateChoices& choices) {
   const char* const group = "Answer";
   command.add_option("--html", choices.html, "Also write the estimate as a page with pictures")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group(group);
   command.add_option("--output", choices.output, "Write the answer to this file instead of stdout")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group(group);
   command.add_flag("--accuracy", choices.accuracy, "With --jsonl: the errors as Markdown tables instead")
       ->group(group);

@@ -23,8 +23,6 @@ using estimator::RankClass;
 
 constexpr double kBarHeight = 22;  // pixels
 constexpr double kRowHeight = 34;
-// "123.456 GiB" has room in a bar of this share of the axis on a phone too.
-constexpr double kFigureShare = 25;
 
 // Told apart by people who do not see all colours (Okabe and Ito).
 constexpr std::array<const char*, 12> kColours = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
@@ -122,13 +120,6 @@ std::string bar(double from, double width, const char* colour, std::string_view 
       from, (kRowHeight - kBarHeight) / 2, std::max(0.0, width), kBarHeight, colour, escaped(title));
 }
 
-// Inside the bar where it has room, else behind it.
-std::string figure(double width, double bytes) {
-  const bool inside = width > kFigureShare;
-  return fmt::format("<text x=\"{:.2f}%\" dx=\"6\" y=\"{:.1f}\"{}>{}</text>\n", inside ? 0 : width,
-                     (kRowHeight + kBarHeight) / 2 - 6, inside ? " class=\"figure\"" : "", gib(bytes));
-}
-
 struct LegendRow {
   const char* colour;
   std::string text;
@@ -141,16 +132,17 @@ std::string legend(const std::vector<LegendRow>& rows) {
   return out + "</p>\n";
 }
 
-// One bar for each phase of a step: what is held between steps, and what comes on top.
+// One bar for each phase of a step: what is held between steps, and what comes on top. The sum of both stands
+// with the name, as on a bar it would seem to be that of the part it lies on.
 std::string phases_picture(const RankClass& rank, const Chart& chart) {
   std::string out = Chart::open("memory by phase");
   for (const Phase& phase : rank.phases) {
     const double held = std::min(phase.bytes, rank.steady_bytes);
-    out += chart.row(
-        phase.name, bar(0, chart.share(held), kColours[0], fmt::format("held between steps: {}", gib(held))) +
-                        bar(chart.share(held), chart.share(phase.bytes - held), kColours[1],
-                            fmt::format("only now: {}", gib(phase.bytes - held))) +
-                        figure(chart.share(phase.bytes), phase.bytes));
+    out +=
+        chart.row(fmt::format("{}: {}", phase.name, gib(phase.bytes)),
+                  bar(0, chart.share(held), kColours[0], fmt::format("held between steps: {}", gib(held))) +
+                      bar(chart.share(held), chart.share(phase.bytes - held), kColours[1],
+                          fmt::format("only now: {}", gib(phase.bytes - held))));
   }
   return out + chart.close() +
          legend({{kColours[0], "held between steps"}, {kColours[1], "only in this phase"}});
@@ -205,7 +197,8 @@ std::string buckets_bars(const RankClass& rank, const Chart& chart, const Bucket
 std::string ranks_picture(const Estimate& estimate, const Chart& chart, const BucketColours& colours) {
   std::string out = Chart::open("buckets by rank class");
   for (const RankClass& rank : estimate.ranks)
-    out += chart.row(fmt::format("stage {}", rank.stage), buckets_bars(rank, chart, colours));
+    out += chart.row(fmt::format("stage {}: {}", rank.stage, gib(rank.peak_bytes)),
+                     buckets_bars(rank, chart, colours));
   return out + chart.close() + colours.legend_text();
 }
 
@@ -268,10 +261,10 @@ constexpr const char* kHead =
     "body{font:14px sans-serif;max-width:900px;margin:2em auto;padding:0 "
     "1em;color:var(--text);background:var(--page)}\n"
     "h1{font-size:24px}h2{font-size:18px}.scroll{overflow-x:auto}svg{width:100%;display:block}\n"
-    ".row{display:grid;grid-template-columns:150px minmax(0,1fr);align-items:center}\n"
+    ".row{display:grid;grid-template-columns:190px minmax(0,1fr);align-items:center}\n"
     ".row span{text-align:right;padding-right:8px;font-size:12px}\n"
     "@media (max-width:600px){.row{grid-template-columns:minmax(0,1fr)}.row span{text-align:left}}\n"
-    "text{font:12px sans-serif;fill:var(--text)}\n.figure{fill:#fff;font-weight:bold}\n"
+    "text{font:12px sans-serif;fill:var(--text)}\n"
     ".gpu{stroke:var(--text);stroke-dasharray:4 3}\ntable{border-collapse:collapse}\n"
     "td,th{padding:2px 8px;text-align:left}\n.number{text-align:right}\n.total{font-weight:bold}\n"
     "td:first-child{width:12px}.legend span{margin-right:1em;white-space:nowrap}.legend "

@@ -214,7 +214,9 @@ Result<Given> read_given(const InputChoices& choices) {
   if (const estimator::KnownModel* known = known_model(choices.file)) return known_given(*known, choices);
   Result<std::string> text = read_text_file(choices.file);
   if (!text.ok()) {
-    const std::string hint = estimator::meant_model(choices.file);
+    std::string hint = estimator::meant_model(choices.file);
+    if (hint.empty() && choices.file.find_first_of("./") == std::string::npos)
+      hint = ", and no model has that name; spillway estimate --models lists those that are known";
     return Status(text.status().code(), text.status().text() + hint);
   }
   return given_of(text.value(), choices);

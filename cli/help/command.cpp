@@ -91,7 +91,8 @@ std::function<std::optional<int>()> add_help_commands(CLI::App& app) {
       ->required()
       ->check(one_of({"bash", "zsh", "fish"}));
   choices->completion->add_option("--output", choices->file, "Write it to this file instead of stdout")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_to_write());
   set_examples(
       *choices->completion,
       {{"In bash, for this session", "source <(spillway completion bash)"},

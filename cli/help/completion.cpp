@@ -45,8 +45,9 @@ std::string bash_values(const HelpCommand& command, const HelpOption& option) {
   std::string patterns;
   for (const std::string& name : option.names)
     patterns += fmt::format("{}'{} {}'", patterns.empty() ? "" : "|", command.name, name);
-  const std::string words = option.choices.empty() ? (completes(option) == Completes::kFolders ? "-d" : "")
-                                                   : fmt::format("-W '{}'", fmt::join(option.choices, " "));
+  const std::vector<std::string>& known = words_for(option);
+  const std::string words = known.empty() ? (completes(option) == Completes::kFolders ? "-d" : "")
+                                          : fmt::format("-W '{}'", fmt::join(known, " "));
   const std::string reply =
       words.empty() ? "" : fmt::format(" COMPREPLY=($(compgen {} -- \"$word\"));", words);
   return fmt::format("    {}){} return ;;\n", patterns, reply);
@@ -106,7 +107,7 @@ std::string zsh_quoted(std::string_view text) {
 // "SIZE:_files", what _arguments takes behind an option.
 std::string zsh_value(const HelpPages& pages, const HelpOption& option) {
   const std::string value = option.value.empty() ? option.names.front() : option.value;
-  if (!option.choices.empty()) return fmt::format("{}:({})", value, fmt::join(option.choices, " "));
+  if (!words_for(option).empty()) return fmt::format("{}:({})", value, fmt::join(words_for(option), " "));
   switch (completes(option)) {
     case Completes::kFiles:
       return value + ":_files";
@@ -173,8 +174,8 @@ std::string fish_option(const std::string& when, const HelpPages& pages, const H
     out += name.starts_with("--") ? fmt::format(" -l {}", name.substr(2))
                                   : fmt::format(" -s {}", name.substr(1));
   }
-  if (!option.choices.empty()) {
-    out += fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
+  if (!words_for(option).empty()) {
+    out += fmt::format(" -x -a '{}'", fmt::join(words_for(option), " "));
   } else if (!option.value.empty()) {
     const Completes kind = completes(option);
     out += kind == Completes::kFiles      ? " -r"

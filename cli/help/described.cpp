@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "estimator/gpus.h"
 #include "estimator/inputs/nearest.h"
 
 namespace spillway {
@@ -43,6 +44,8 @@ void add_validators(const std::string& described, HelpOption& out) {
   for (; std::getline(all, words, ':');) {
     if (words.starts_with(kOneOf)) {
       out.choices = words_of(words.substr(kOneOf.size()));
+    } else if (words == kNamesGpus) {
+      out.offered = estimator::gpu_names();
     } else if (!words.empty()) {
       out.text += ", " + words;
     }
@@ -206,6 +209,7 @@ std::string forgotten_value(const CLI::App& app) {
   for (const CLI::Option* option : command.get_options()) {
     if (is_flag(*option)) continue;
     for (const std::string& value : option->results()) {
+      if (value.empty()) return fmt::format("{} needs a value, and '' is none", option->get_name());
       if (std::find(names.begin(), names.end(), value) != names.end())
         return fmt::format("{} needs a value, and {} is an option", option->get_name(), value);
     }
@@ -231,6 +235,9 @@ std::string no_command(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
   std::string text = fmt::format("no command '{}'", word);
+  const std::vector<std::string> options = names_of_options(app);
+  if (std::find(options.begin(), options.end(), "--" + word) != options.end())
+    return text + fmt::format("; did you mean '--{}'?", word);
   if (std::string meant = estimator::did_you_mean(word, {names.begin(), names.end()}); !meant.empty())
     return text + meant;
   std::error_code error;

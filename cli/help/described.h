@@ -10,6 +10,8 @@ namespace spillway {
 
 // A validator's description begins with this where its rest is the words that are allowed.
 inline const std::string kOneOf = "one of ";
+// The description of validators that know GPUs, whose names shells offer.
+inline const std::string kNamesGpus = "a GPU";
 
 // Each option takes one value, so that what follows is never swallowed; lists are repeated or have commas.
 void take_one_value_each(CLI::App& app);
@@ -18,7 +20,8 @@ HelpPages describe(const CLI::App& app, const std::string& version);
 
 // One line that says what is wrong with the words, in the words of who wrote them.
 std::string plain_words(const CLI::ParseError& error, const CLI::App& app);
-// An option whose value is another option of the command: the value was forgotten. Empty: there is none.
+// An option whose value is another option of the command, or has no letters: the value was forgotten, or a
+// script's variable is empty. Empty: there is none.
 std::string forgotten_value(const CLI::App& app);
 // "no command 'repaly'; did you mean 'replay'?"
 std::string no_command(const CLI::App& app, const std::string& word);

@@ -23,6 +23,10 @@ Completes completes(const HelpOption& option) {
   return option.value == "COMMAND" ? Completes::kCommands : Completes::kNothing;
 }
 
+const std::vector<std::string>& words_for(const HelpOption& option) {
+  return option.choices.empty() ? option.offered : option.choices;
+}
+
 std::string usage(const HelpCommand& command) {
   std::string out = "spillway " + command.name;
   bool has_options = false;

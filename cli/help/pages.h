@@ -11,6 +11,7 @@ struct HelpOption {
   std::vector<std::string> names;    // "-h", "--help"; of what has no dashes: its name, "TRACE"
   std::string value;                 // a word for it, "SIZE"; empty: a flag
   std::vector<std::string> choices;  // the values, where there are few
+  std::vector<std::string> offered;  // by shells, of values that are too many to tell
   std::string text;                  // one sentence
   std::string group;
   bool is_positional = false;
@@ -46,6 +47,8 @@ struct HelpPages {
 // Says what a shell may offer as a value.
 enum class Completes { kNothing, kFiles, kFolders, kCommands };
 Completes completes(const HelpOption& option);
+// Its choices, or what else shells offer.
+const std::vector<std::string>& words_for(const HelpOption& option);
 
 // "spillway dryrun --gpu-memory SIZE [OPTIONS] -- COMMAND [ARGUMENT...]".
 std::string usage(const HelpCommand& command);

@@ -7,8 +7,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "cli/help/described.h"
+#include "cli/output.h"
 #include "cli/size.h"
 #include "estimator/gpus.h"
 #include "estimator/inputs/nearest.h"
@@ -83,11 +85,45 @@ CLI::Validator name_of_gpu() {
   return {[](std::string& text) -> std::string {
             if (parse_size(text) && text.find_first_not_of("0123456789") != std::string::npos) return "";
             const Result<estimator::GpuMemory> gpu = estimator::gpu_memory(text);
-            if (!gpu.ok()) return "";
+            if (!gpu.ok()) {
+              const std::string meant = estimator::gpu_meant_perhaps(text);
+              return meant.empty() ? "" : fmt::format("'{}' is no size and no GPU{}", text, meant);
+            }
             if (const std::string others = estimator::gpu_ambiguity(text); !others.empty())
               notes().push_back(others.substr(others.find(' ') + 1));
             text = fmt::format("{:.0f}B", std::floor(gpu.value().bytes));
             return "";
+          },
+          kNamesGpus};
+}
+
+CLI::Validator names_of_gpus() {
+  return {[](const std::string&) { return std::string(); }, kNamesGpus};
+}
+
+CLI::Validator file_to_write() {
+  return {[](const std::string& path) -> std::string { return check_folder(path).text(); }, ""};
+}
+
+CLI::Validator folder_to_read() {
+  return {[](const std::string& path) -> std::string {
+            std::error_code error;
+            const auto status = std::filesystem::status(path, error);
+            if (std::filesystem::is_directory(status)) return "";
+            return fmt::format("{}: {}", path,
+                               std::filesystem::exists(status) ? "is no folder" : "there is no such folder");
+          },
+          ""};
+}
+
+CLI::Validator goes_with(const std::vector<const CLI::Option*>& others) {
+  return {[others](const std::string&) -> std::string {
+            std::vector<std::string> names;
+            for (const CLI::Option* other : others) {
+              if (other->count() > 0) return "";
+              names.push_back(other->get_name());
+            }
+            return fmt::format("goes with {}", fmt::join(names, " or "));
           },
           ""};
 }

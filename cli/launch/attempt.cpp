@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <csignal>
 #include <cstdlib>
 
 #include "cli/launch/allocators.h"
+#include "cli/launch/child.h"
+#include "cli/launch/descendants.h"
 #include "cli/launch/meeting.h"
-#include "cli/launch/program.h"
 #include "cli/launch/refusals.h"
 
 namespace spillway {
@@ -40,7 +44,18 @@ void set_environment(const AttemptSetting& setting, uint64_t capacity_bytes, con
   }
 }
 
+// By which the program was ended, or asked to end; 0: it was not. A crash is none.
+int ending_signal(const Ended& ended) {
+  if (const int asked = asked_to_end(); asked != 0) return asked;
+  constexpr std::array kEndings = {SIGTERM, SIGHUP, SIGINT, SIGQUIT};
+  return std::find(kEndings.begin(), kEndings.end(), ended.signal) == kEndings.end() ? 0 : ended.signal;
+}
+
 }  // namespace
+
+int signal_after(const Attempt& made) {
+  return made.signal != 0 ? made.signal : asked_to_end();
+}
 
 Result<Attempt> attempt(const AttemptSetting& setting, const std::string& allocator,
                         uint64_t capacity_bytes) {
@@ -50,13 +65,17 @@ Result<Attempt> attempt(const AttemptSetting& setting, const std::string& alloca
   const AllocatorEnvironment environment(allocator);
   Meeting meeting;
   if (Status status = meeting.start(setting.libraries, setting.ranks); !status.ok()) return status;
-  Result<int> code = execute_and_wait(setting.program);
-  Attempt made{allocator, capacity_bytes, results_in(*folder.value()), 0, {}, folder.value()};
+  adopt_descendants();
+  Result<Ended> ended = run_and_wait(setting.program);
+  const int signal = ended.ok() ? ending_signal(ended.value()) : 0;
+  if (signal != 0) end_descendants(signal);
+  Attempt made{allocator, capacity_bytes, results_in(*folder.value()), 0, 0, {}, folder.value()};
   made.results.met = meeting.end();
-  if (!code.ok()) return code.take_status();
-  made.code = code.value();
+  if (!ended.ok()) return ended.take_status();
+  made.code = ended->exit_code();
+  made.signal = signal;
   forgive_refusals(made.results.users, made.code);
-  made.verdict = judge(made.results, made.code);
+  made.verdict = judge(made.results, made.code, signal != 0);
   // SPILLWAY_DISABLE may have the last word.
   const auto& users = made.results.users;
   if (!users.empty() && allocator == "spillway") made.allocator = users.front().value("allocator", allocator);

@@ -27,9 +27,13 @@ struct Attempt {
   uint64_t capacity_bytes = 0;  // of each device
   DryrunResults results;
   int code = 0;
+  int signal = 0;  // by which somebody ended it, or asked it to end; 0: nobody did
   DryrunVerdict verdict = DryrunVerdict::kNotKnown;
   std::shared_ptr<const std::filesystem::path> folder;  // removed with the last copy
 };
+
+// The signal after which nothing more is to be run; 0: none came.
+int signal_after(const Attempt& made);
 
 // Errors: io, invalid_argument.
 Result<Attempt> attempt(const AttemptSetting& setting, const std::string& allocator, uint64_t capacity_bytes);

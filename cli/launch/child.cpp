@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -17,7 +18,16 @@
 namespace spillway {
 namespace {
 
-constexpr std::array kForwarded = {SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2};
+struct Forwarded {
+  int number;
+  const char* name;
+};
+constexpr std::array<Forwarded, 6> kForwarded = {{{SIGTERM, "SIGTERM"},
+                                                  {SIGHUP, "SIGHUP"},
+                                                  {SIGINT, "SIGINT"},
+                                                  {SIGQUIT, "SIGQUIT"},
+                                                  {SIGUSR1, "SIGUSR1"},
+                                                  {SIGUSR2, "SIGUSR2"}}};
 
 // A signal's handler knows these.
 std::atomic<pid_t> child{0};
@@ -25,36 +35,21 @@ std::atomic<int> told_to_end{0};  // the signal
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void forward(int number, siginfo_t* info, void*) {
+  if (number != SIGUSR1 && number != SIGUSR2) told_to_end = number;
   if (info->si_code > 0) return;  // of the kernel: a terminal's key, which the program has got too
   const int error = errno;
-  if (number != SIGUSR1 && number != SIGUSR2) told_to_end = number;
   if (const pid_t program = child; program > 0) ::kill(program, number);
   errno = error;
 }
 
-// Forwards while it lives. Signals that this process was started to ignore stay ignored, as by nohup.
-class Forwarding {
- public:
-  Forwarding() {
-    struct sigaction wanted {};
-    wanted.sa_sigaction = forward;
-    wanted.sa_flags = SA_SIGINFO | SA_RESTART;
-    for (size_t i = 0; i < kForwarded.size(); ++i) {
-      ::sigaction(kForwarded[i], nullptr, &before_[i]);
-      if (before_[i].sa_handler != SIG_IGN) ::sigaction(kForwarded[i], &wanted, nullptr);
-    }
-  }
-  Forwarding(const Forwarding&) = delete;
-  Forwarding& operator=(const Forwarding&) = delete;
-  ~Forwarding() { end(); }
+int forwardings = 0;
+std::array<struct sigaction, kForwarded.size()> before_forwarding{};
 
-  void end() const {
-    for (size_t i = 0; i < kForwarded.size(); ++i) ::sigaction(kForwarded[i], &before_[i], nullptr);
-  }
-
- private:
-  std::array<struct sigaction, kForwarded.size()> before_{};
-};
+// In the child, which is to have what this process was started with.
+void forward_no_more() {
+  for (size_t i = 0; i < kForwarded.size(); ++i)
+    ::sigaction(kForwarded[i].number, &before_forwarding[i], nullptr);
+}
 
 // In the child: becomes the program, or says through the pipe why not.
 [[noreturn]] void become(const std::vector<std::string>& program, pid_t parent, const sigset_t& signals,
@@ -77,9 +72,24 @@ Ended wait_for(pid_t program) {
 
 }  // namespace
 
+Forwarding::Forwarding() {
+  if (++forwardings > 1) return;
+  struct sigaction wanted {};
+  wanted.sa_sigaction = forward;
+  wanted.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (size_t i = 0; i < kForwarded.size(); ++i) {
+    ::sigaction(kForwarded[i].number, nullptr, &before_forwarding[i]);
+    if (before_forwarding[i].sa_handler != SIG_IGN) ::sigaction(kForwarded[i].number, &wanted, nullptr);
+  }
+}
+
+Forwarding::~Forwarding() {
+  if (--forwardings == 0) forward_no_more();
+}
+
 Result<Ended> run_and_wait(const std::vector<std::string>& program) {
   if (told_to_end != 0)
-    return Status::io(fmt::format("signal {} came: what was left is not run", told_to_end.load()));
+    return Status::io(fmt::format("{} came: what was left is not run", name_of_signal(told_to_end)));
   int failure[2];
   if (::pipe2(failure, O_CLOEXEC) != 0) return not_started(program, errno);
   const Forwarding forwarding;
@@ -91,7 +101,7 @@ Result<Ended> run_and_wait(const std::vector<std::string>& program) {
   ::sigprocmask(SIG_BLOCK, &all, &before);
   const pid_t started = ::fork();
   if (started == 0) {
-    forwarding.end();
+    forward_no_more();
     become(program, self, before, failure[1]);
   }
   child = started;
@@ -108,6 +118,16 @@ Result<Ended> run_and_wait(const std::vector<std::string>& program) {
   const Ended ended = wait_for(started);
   if (failed) return not_started(program, error);
   return ended;
+}
+
+int asked_to_end() {
+  return told_to_end;
+}
+
+std::string name_of_signal(int number) {
+  const auto* const row = std::find_if(kForwarded.begin(), kForwarded.end(),
+                                       [&](const Forwarded& one) { return one.number == number; });
+  return row == kForwarded.end() ? fmt::format("signal {}", number) : row->name;
 }
 
 int end_as(const Ended& ended) {

@@ -166,6 +166,7 @@ void add_dryrun_device(CLI::App& dryrun, DryrunChoices& choices) {
                       "Instead: GPUs to judge by, h100-80,a100-40 and such, or sizes (exit code 2 where "
                       "it does not fit one of them)")
           ->type_name("NAME,SIZE")
+          ->check(names_of_gpus())
           ->excludes(memory)
           ->group(group);
   dryrun.add_option("--devices", choices.devices, "How many there are")

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "cli/launch/attempt.h"
+#include "cli/launch/child.h"
 #include "cli/launch/dryrun_answer.h"
+#include "cli/launch/dryrun_page.h"
 #include "cli/launch/gpus.h"
 #include "cli/launch/program.h"
 #include "cli/launch/ranks.h"
@@ -107,7 +109,8 @@ int code_of(const Attempt& first, const std::vector<GpuAnswer>& answers) {
     return one.verdict == estimator::Verdict::kNo;
   });
   if (some_no) return 2;
-  return some_unknown && first.verdict == DryrunVerdict::kFits ? 1 : 0;
+  if (!some_unknown || first.verdict != DryrunVerdict::kFits) return 0;
+  return signal_after(first) != 0 ? 128 + signal_after(first) : 1;
 }
 
 // The program has stdout for itself.
@@ -124,7 +127,10 @@ int say(const DryrunChoices& choices, const DryrunQuestion& question, const Atte
   if (const Status written = write_report(choices, report); !written.ok()) return complain(written);
   const int code = code_of(first, answers);
   if (!choices.files.any()) return code;
-  const Status written = write_snapshots(choices.files, first.results, text);
+  const std::string program = name_of_program(question.setting.program);
+  const bool says_where = !choices.json || !choices.output.empty();  // stderr has nothing but JSON else
+  const Status written = write_snapshots(choices.files, first.results,
+                                         dryrun_page(program, first, question.fixed, answers), says_where);
   if (written.ok()) return code;
   complain(written);
   return code == 0 ? 1 : code;
@@ -136,6 +142,10 @@ int run_on_gpus(const DryrunChoices& choices, const DryrunQuestion& question) {
   for (const estimator::GpuMemory& gpu : question.gpus) {
     const uint64_t capacity = capacity_of(gpu, question.fixed);
     if (attempts.empty() || is_open(attempts.back(), capacity)) {
+      if (!attempts.empty() && signal_after(attempts.back()) != 0) {
+        answers.push_back({gpu, std::nullopt, 0});
+        continue;
+      }
       if (question.gpus.size() > 1) std::fprintf(stderr, "spillway dryrun: on %s\n", gpu.name.c_str());
       Result<Attempt> made = attempt(question.setting, choices.allocator, capacity);
       if (!made.ok()) return complain(made.take_status());
@@ -153,11 +163,13 @@ int compare(const DryrunChoices& choices, const DryrunQuestion& question) {
     Result<Attempt> made = attempt(question.setting, allocator, question.capacity_bytes);
     if (!made.ok()) return complain(made.take_status());
     attempts.push_back(std::move(made.value()));
+    if (signal_after(attempts.back()) != 0) break;
   }
   const std::string said =
       choices.json ? comparison_json(attempts, question.fixed).dump(2) + "\n" : comparison_text(attempts);
   if (const Status written = write_report(choices, said); !written.ok()) return complain(written);
-  return exit_code(attempts.front().verdict, attempts.front().code);
+  const int code = exit_code(attempts.front().verdict, attempts.front().code);
+  return code == 0 && attempts.size() < kDryrunAllocators.size() ? 128 + signal_after(attempts.back()) : code;
 }
 
 }  // namespace
@@ -167,6 +179,7 @@ int dryrun(const DryrunChoices& choices, std::vector<std::string> program) {
   if (!asked.ok()) return complain(asked.take_status());
   const DryrunQuestion& question = asked.value();
   set_environment(choices);
+  const Forwarding forwarding;  // to the report's last line
   if (choices.compare) return compare(choices, question);
   if (!question.gpus.empty()) return run_on_gpus(choices, question);
   Result<Attempt> made = attempt(question.setting, choices.allocator, question.capacity_bytes);

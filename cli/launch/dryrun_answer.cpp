@@ -1,9 +1,12 @@
 #include "cli/launch/dryrun_answer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
+#include "cli/launch/allocators.h"
+#include "cli/launch/child.h"
 #include "cli/launch/peak_holders.h"
 #include "cli/launch/rank_classes.h"
 #include "cli/launch/refusals.h"
@@ -43,7 +46,7 @@ std::string dryrun_text(const Attempt& made, const FixedParts& fixed, const std:
   for (const Parsed& result : results.users) out += refusals(result);
   for (const std::string& crash : results.crashes) out += fmt::format("  {}\n", crash);
   out += needed_text(results, fixed);
-  out += fmt::format("  {}\n", explain(made.verdict, results, made.code));
+  out += fmt::format("  {}\n", explain(made.verdict, results, made.code, made.signal));
   out += gpus_text(gpus);
   for (const std::string& line : results.met.lines) out += fmt::format("    {}\n", line);
   for (const std::string& note : results.met.notes) out += fmt::format("  note: {}\n", note);
@@ -59,6 +62,7 @@ Parsed dryrun_json(const Attempt& made, const FixedParts& fixed, const std::vect
       {"allocator", made.allocator},
       {"exit_code", made.code},
       {"verdict", name_of(made.verdict)},
+      {"signal", made.signal == 0 ? Parsed() : Parsed(name_of_signal(made.signal))},
       {"out_of_memory", made.verdict == DryrunVerdict::kOutOfMemory},
       {"collectives",
        {{"problem", made.results.met.kind},
@@ -79,13 +83,18 @@ std::string comparison_text(const std::vector<Attempt>& attempts) {
     out += fmt::format("  {:<12}{:>16}{:>16}  {}\n", made.allocator,
                        format_size(most_bytes(made.results, "peak_allocated_bytes")),
                        format_size(most_bytes(made.results, "peak_reserved_bytes")),
-                       explain(made.verdict, made.results, made.code));
+                       explain(made.verdict, made.results, made.code, made.signal));
   }
   for (const Attempt& made : attempts) {
     for (const Parsed& result : made.results.users) {
       if (const std::string lines = refusals(result); !lines.empty())
         out += fmt::format("  {}:\n{}", made.allocator, lines);
     }
+  }
+  if (attempts.size() < kDryrunAllocators.size()) {
+    out += fmt::format("  not run, as {} came: {}\n", name_of_signal(signal_after(attempts.back())),
+                       fmt::join(kDryrunAllocators.begin() + static_cast<ptrdiff_t>(attempts.size()),
+                                 kDryrunAllocators.end(), ", "));
   }
   return out + caveat(attempts.front().results.users);
 }

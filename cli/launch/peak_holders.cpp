@@ -48,10 +48,8 @@ std::string sum(const Parsed& peak, uint64_t allocated) {
 
 std::string line_text(const Parsed& line) {
   const uint64_t blocks = line.value("blocks", uint64_t{1});
-  const std::string kind = line.value("kind", std::string());
-  std::string what = kind == "others" ? line.value("phase", std::string()) : kind_text(kind);
-  std::string out = fmt::format("{:>12}  {:<17} {}", format_size(line.value("bytes", uint64_t{0})), what,
-                                line.value("where", std::string("?")));
+  std::string out = fmt::format("{:>12}  {:<17} {}", format_size(line.value("bytes", uint64_t{0})),
+                                what_is_held(line), line.value("where", std::string("?")));
   if (blocks > 1) out += fmt::format(" ({} blocks)", blocks);
   if (const std::string caller = line.value("called_at", std::string()); !caller.empty())
     out += fmt::format("\n{:>33}called at {}", "", caller);
@@ -60,13 +58,22 @@ std::string line_text(const Parsed& line) {
 
 }  // namespace
 
+std::string what_is_held(const Parsed& line) {
+  const std::string kind = line.value("kind", std::string());
+  return kind == "others" ? line.value("phase", std::string()) : kind_text(kind);
+}
+
+std::string moment_of(const Parsed& peak) {
+  const std::string phase = peak.value("phase", std::string());
+  return fmt::format("the peak is in {}{}, at {}", phase,
+                     phase == "load" ? "" : fmt::format(" of step {}", peak.value("step", 0)),
+                     peak.value("where", std::string("?")));
+}
+
 std::string peak_holders(const Parsed& device) {
   const auto peak = device.find("peak");
   if (peak == device.end() || !peak->is_object()) return "";
-  const std::string phase = peak->value("phase", std::string());
-  std::string out = fmt::format("    the peak is in {}{}, at {}\n", phase,
-                                phase == "load" ? "" : fmt::format(" of step {}", peak->value("step", 0)),
-                                peak->value("where", std::string("?")));
+  std::string out = fmt::format("    {}\n", moment_of(*peak));
   out += fmt::format("      {}\n", sum(*peak, device.value("peak_allocated_bytes", uint64_t{0})));
   const Parsed& lines = (*peak)["lines"];
   for (size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) {

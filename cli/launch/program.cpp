@@ -58,12 +58,6 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-// By its name: python, python3, python3.13t. Another program may only begin so.
-bool is_python(const std::string& word) {
-  const std::string name = fs::path(word).filename().string();
-  return name.rfind("python", 0) == 0 && name.find_first_not_of("0123456789.td", 6) == std::string::npos;
-}
-
 // As the shell finds it.
 fs::path file_of(const std::string& program) {
   if (program.find('/') != std::string::npos) return program;
@@ -108,6 +102,11 @@ bool ignores_environment(const std::vector<std::string>& program) {
 }
 
 }  // namespace
+
+bool is_python(const std::string& word) {
+  const std::string name = fs::path(word).filename().string();
+  return name.rfind("python", 0) == 0 && name.find_first_not_of("0123456789.td", 6) == std::string::npos;
+}
 
 Result<std::string> preload_library() {
   constexpr const char* kLibrary = "libspillway_preload.so";

@@ -9,6 +9,9 @@
 
 namespace spillway {
 
+// By its name: python, python3, python3.13t. Another program may only begin so.
+bool is_python(const std::string& word);
+
 // The folder of the Python package: $SPILLWAY_PACKAGE, or where this command is installed, or in a checkout.
 // Errors: io.
 Result<std::string> package_folder();

@@ -6,12 +6,25 @@
 #include <fstream>
 #include <utility>
 
+#include "cli/launch/child.h"
 #include "cli/launch/crashes.h"
 
 namespace spillway {
 namespace {
 
 using Parsed = nlohmann::json;
+
+// What was seen until then.
+std::string explain_end(const DryrunResults& results, const std::string& signal) {
+  if (!results.watched)
+    return fmt::format("it was ended by {}, and no process had imported PyTorch by then", signal);
+  if (!results.complete)
+    return fmt::format(
+        "it was ended by {}, and a process that used CUDA was killed before it said what it used", signal);
+  if (results.users.empty()) return fmt::format("it was ended by {} before it used CUDA memory", signal);
+  return fmt::format("it was ended by {}: this is what was seen until then, and whether it fits is not known",
+                     signal);
+}
 
 }  // namespace
 
@@ -56,18 +69,21 @@ const char* name_of(DryrunVerdict verdict) {
       return "stuck";
     case DryrunVerdict::kFailed:
       return "failed";
+    case DryrunVerdict::kEnded:
+      return "ended";
     case DryrunVerdict::kNotKnown:
       return "not known";
   }
   return "";
 }
 
-DryrunVerdict judge(const DryrunResults& results, int code) {
+DryrunVerdict judge(const DryrunResults& results, int code, bool is_signalled) {
   const auto is_out_of_memory = [](const Parsed& result) { return result.contains("oom"); };
   if (code != 0 && std::any_of(results.users.begin(), results.users.end(), is_out_of_memory)) {
     return DryrunVerdict::kOutOfMemory;
   }
   if (!results.met.kind.empty()) return DryrunVerdict::kStuck;
+  if (is_signalled && code != 0) return DryrunVerdict::kEnded;
   if (!results.watched || !results.complete) return DryrunVerdict::kNotKnown;
   if (code != 0) return DryrunVerdict::kFailed;
   return results.users.empty() ? DryrunVerdict::kNothingUsed : DryrunVerdict::kFits;
@@ -79,10 +95,11 @@ int exit_code(DryrunVerdict verdict, int code) {
   return verdict == DryrunVerdict::kNotKnown && code == 0 ? 1 : code;
 }
 
-std::string explain(DryrunVerdict verdict, const DryrunResults& results, int code) {
+std::string explain(DryrunVerdict verdict, const DryrunResults& results, int code, int signal) {
   switch (verdict) {
     case DryrunVerdict::kFits:
-      return "it ran to its end: it fits, as far as it ran";
+      return fmt::format("it ran to its end{}: it fits, as far as it ran",
+                         signal == 0 ? "" : fmt::format(", which {} asked for", name_of_signal(signal)));
     case DryrunVerdict::kNothingUsed:
       return "it ran to its end, and used nothing of PyTorch's CUDA memory";
     case DryrunVerdict::kOutOfMemory:
@@ -93,6 +110,8 @@ std::string explain(DryrunVerdict verdict, const DryrunResults& results, int cod
                  : "MISMATCH: ranks that must meet call different collectives, and the job would hang";
     case DryrunVerdict::kFailed:
       return fmt::format("the program ended with code {}, for another reason than device memory", code);
+    case DryrunVerdict::kEnded:
+      return explain_end(results, name_of_signal(signal));
     case DryrunVerdict::kNotKnown:
       break;
   }

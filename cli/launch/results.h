@@ -25,14 +25,14 @@ DryrunResults results_in(const std::filesystem::path& folder);
 // The largest of all processes and devices, of the member of that name.
 uint64_t most_bytes(const DryrunResults& results, const char* member);
 
-enum class DryrunVerdict { kFits, kNothingUsed, kOutOfMemory, kStuck, kFailed, kNotKnown };
+enum class DryrunVerdict { kFits, kNothingUsed, kOutOfMemory, kStuck, kFailed, kEnded, kNotKnown };
 
 const char* name_of(DryrunVerdict verdict);
-// Judges a program that ended with the code.
-DryrunVerdict judge(const DryrunResults& results, int code);
+// Judges a program that ended with the code, by itself or because a signal asked it to.
+DryrunVerdict judge(const DryrunResults& results, int code, bool is_signalled);
 // As of all commands: 2 is a no. What is not known is no success.
 int exit_code(DryrunVerdict verdict, int code);
-// As a sentence.
-std::string explain(DryrunVerdict verdict, const DryrunResults& results, int code);
+// As a sentence. `signal`: by which it was ended, or asked to end; 0: none.
+std::string explain(DryrunVerdict verdict, const DryrunResults& results, int code, int signal);
 
 }  // namespace spillway

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <sstream>
 #include <vector>
 
 #include "cli/output.h"
@@ -31,37 +30,43 @@ std::string snapshot_of(const Parsed& process) {
   return process.value("snapshot", std::string());
 }
 
-Status copy(const std::string& from, const std::string& to) {
+Status copy(const std::string& from, const std::string& to, bool says_where) {
   std::error_code error;
   fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  return error ? Status::io(fmt::format("{}: {}", to, error.message())) : Status{};
+  if (error) return Status::io(fmt::format("{}: {}", to, error.message()));
+  if (says_where) say_written(to, fs::file_size(from, error));
+  return {};
 }
 
-Status write_out(const std::string& out, const DryrunResults& results, const std::string& most) {
+Status write_out(const std::string& out, const DryrunResults& results, const std::string& most,
+                 bool says_where) {
   const size_t at = out.find("%r");
-  if (at == std::string::npos) return copy(most, out);
+  if (at == std::string::npos) return copy(most, out, says_where);
   for (const Parsed& process : results.users) {
     std::string file = out;
     file.replace(at, 2, std::to_string(process.value("rank", 0)));
     if (snapshot_of(process).empty()) continue;
-    if (Status status = copy(snapshot_of(process), file); !status.ok()) return status;
+    if (Status status = copy(snapshot_of(process), file, says_where); !status.ok()) return status;
   }
   return {};
 }
 
-Status write_page(const std::string& file, const std::string& snapshot, const std::string& answer) {
+Status write_page(const std::string& file, const std::string& snapshot, const nlohmann::ordered_json& answer,
+                  bool says_where) {
   JobReport job = report_job({snapshot}, {});
   if (!job.shown) {
     return Status::io(fmt::format("{}: no page, {}", file,
                                   job.complaints.empty() ? "no memory was used" : job.complaints[0]));
   }
-  std::istringstream lines(answer);
-  std::vector<std::string> verdict;
-  for (std::string line; std::getline(lines, line);) verdict.push_back(line);
-  job.shown->verdict.insert(job.shown->verdict.begin(), verdict.begin(), verdict.end());
   nlohmann::ordered_json page = page_json(job, {});
+  page["dryrun"] = answer;
+  // The snapshot's own file is gone by then.
+  page["shown"]["source"] = answer["program"];
+  for (nlohmann::ordered_json& row : page["ranks"]) row["source"] = answer["program"];
   redact_json(page);
-  return write_file(file, page_html(page, "Spillway: a dry run", SPILLWAY_VERSION));
+  const std::string title = fmt::format("Spillway: dry run of {}", answer["program"].get<std::string>());
+  const std::string text = page_html(page, title, SPILLWAY_VERSION);
+  return says_where ? write_and_say(file, text) : write_file(file, text);
 }
 
 }  // namespace
@@ -73,7 +78,8 @@ Status check_folders(const SnapshotFiles& files) {
   return {};
 }
 
-Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results, const std::string& answer) {
+Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results,
+                       const nlohmann::ordered_json& answer, bool says_where) {
   const auto most =
       std::max_element(results.users.begin(), results.users.end(),
                        [](const Parsed& a, const Parsed& b) { return peak_of(a) < peak_of(b); });
@@ -82,9 +88,10 @@ Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results,
                                   files.out.empty() ? files.html : files.out));
   }
   if (!files.out.empty()) {
-    if (Status status = write_out(files.out, results, snapshot_of(*most)); !status.ok()) return status;
+    if (Status status = write_out(files.out, results, snapshot_of(*most), says_where); !status.ok())
+      return status;
   }
-  return files.html.empty() ? Status{} : write_page(files.html, snapshot_of(*most), answer);
+  return files.html.empty() ? Status{} : write_page(files.html, snapshot_of(*most), answer, says_where);
 }
 
 }  // namespace spillway

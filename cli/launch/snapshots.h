@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/launch/results.h"
@@ -18,7 +19,9 @@ struct SnapshotFiles {
 // Before a program runs for minutes: whether what is to be written has a folder that takes it. Errors: io.
 Status check_folders(const SnapshotFiles& files);
 
-// From what the processes kept. `answer`: the report, which is part of the page. Errors: io.
-Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results, const std::string& answer);
+// From what the processes kept. `answer`: of dryrun_page(), which is part of the page. With `says_where` each
+// file is named on stderr. Errors: io.
+Status write_snapshots(const SnapshotFiles& files, const DryrunResults& results,
+                       const nlohmann::ordered_json& answer, bool says_where);
 
 }  // namespace spillway

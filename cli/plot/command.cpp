@@ -164,6 +164,7 @@ void add_plot_options(CLI::App& command, PlotOptions& plots) {
           "The picture, .svg or .png, or .json for what it shows; may be given again (TRACE.svg here, "
           "unless told)")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group("Answer");
   command.add_option("--width", plots.size.width, "Pixels")
       ->type_name("N")

@@ -132,6 +132,12 @@ class TraceReplay {
           1, static_cast<uint64_t>(capacity.share * static_cast<double>(row_.peak_live_bytes)));
     }
     if (capacity.mode != CapacityMode::kUnlimited) row_.capacity_bytes = request.capacity_bytes;
+    if (request.capacity_bytes < kLeastCapacityBytes) {
+      return Status::invalid_argument(fmt::format(
+          "--capacity: {} is less than a device can have; allowed: at least 2MiB, the page in which "
+          "a device gives its memory",
+          format_size(request.capacity_bytes)));
+    }
     return one(request, &row_.run);
   }
 
@@ -266,21 +272,23 @@ void add_device_options(CLI::App& command, Options& options) {
   const auto add = [&](const char* name, auto& value, const char* text) {
     return command.add_option(name, value, text)->group("What is run");
   };
-  add("--capacity", options.capacity,
-      "Device memory: unlimited, a size (24GiB), a GPU (h100-80), a share of peak live (101%), or min: "
-      "search for "
-      "the smallest (exit code 2 where a trace runs out of memory)")
-      ->type_name("SIZE")
-      ->transform(name_of_gpu())
-      ->capture_default_str();
+  CLI::Option* capacity =
+      add("--capacity", options.capacity,
+          "Device memory: unlimited, a size (24GiB), a GPU (h100-80), a share of peak live (101%), or min: "
+          "search for "
+          "the smallest (exit code 2 where a trace runs out of memory)")
+          ->type_name("SIZE")
+          ->transform(name_of_gpu())
+          ->capture_default_str();
   add("--repeat", options.repeats, "Run the trace this many times in a loop")
       ->type_name("N")
       ->check(whole(1, 1000000))
       ->capture_default_str();
-  add("--allocator", options.allocator, "Spillway, or PyTorch's own without or with expandable segments")
-      ->type_name("NAME")
-      ->check(one_of({"spillway", "native", "expandable"}))
-      ->capture_default_str();
+  CLI::Option* allocator =
+      add("--allocator", options.allocator, "Spillway, or PyTorch's own without or with expandable segments")
+          ->type_name("NAME")
+          ->check(one_of({"spillway", "native", "expandable"}))
+          ->capture_default_str();
   add("--completion", options.completion,
       "When enqueued work completes: at once, or not before the host waits for it")
       ->type_name("WHEN")
@@ -296,6 +304,8 @@ void add_device_options(CLI::App& command, Options& options) {
   command
       .add_flag("--compare", options.compare,
                 "Spillway, native and expandable side by side, with --capacity min")
+      ->excludes(capacity)
+      ->excludes(allocator)
       ->group("What is run");
 }
 
@@ -334,6 +344,7 @@ std::function<std::optional<int>()> add_replay_command(CLI::App& app) {
   add_cost_options(*command, *options);
   command->add_option("--output", options->output, "Write the answer to this file instead of stdout")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group("Answer");
   command->add_flag("--json", options->json, "An array with one object for each trace")->group("Answer");
   set_examples(*command,

@@ -45,6 +45,9 @@ enum class CallKind : uint8_t {
 const char* name_of(CallKind kind);
 using CallCounts = std::array<uint64_t, static_cast<size_t>(CallKind::kCount)>;
 
+// The page of the simulated device, which cannot have less.
+inline constexpr uint64_t kLeastCapacityBytes = uint64_t{2} << 20;
+
 struct RunRequest {
   AllocatorKind allocator = AllocatorKind::kSpillway;
   Completion completion = Completion::kInstant;

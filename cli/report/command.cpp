@@ -123,12 +123,16 @@ void add_report_options(CLI::App* command, ReportChoices& choices) {
       ->add_option("DUMP", choices.files,
                    "Spillway dumps and traces, and PyTorch memory snapshots, of any number of ranks")
       ->required();
-  command->add_option("--html", choices.html, "Write one self-contained page to this file")
-      ->type_name("FILE")
-      ->group("Answer");
-  command->add_option("--perfetto", choices.perfetto, "Write a trace for ui.perfetto.dev to this file")
-      ->type_name("FILE")
-      ->group("Answer");
+  const CLI::Option* html =
+      command->add_option("--html", choices.html, "Write one self-contained page to this file")
+          ->type_name("FILE")
+          ->check(file_to_write())
+          ->group("Answer");
+  const CLI::Option* perfetto =
+      command->add_option("--perfetto", choices.perfetto, "Write a trace for ui.perfetto.dev to this file")
+          ->type_name("FILE")
+          ->check(file_to_write())
+          ->group("Answer");
   command
       ->add_option("--fits", choices.fits, "Say whether a request of this size would fit; exit code 2 if not")
       ->type_name("SIZE")
@@ -144,9 +148,11 @@ void add_report_options(CLI::App* command, ReportChoices& choices) {
   command->add_flag("--redact", choices.redact, "No folders, host names and user names on stdout either")
       ->group("Answer");
   command->add_flag("--no-redact", choices.no_redact, "Keep them in the files of --html and --perfetto")
+      ->check(goes_with({html, perfetto}))
       ->group("Answer");
   command->add_option("--output", choices.output, "Write the answer to this file instead of stdout")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group("Answer");
   command->add_flag("--json", choices.json, "JSON instead of text")->group("Answer");
   set_examples(*command,
@@ -202,22 +208,24 @@ void add_diff_options(CLI::App* command, DiffChoices& choices) {
   command->add_option("BEFORE", choices.before, "A Spillway dump or trace, or a PyTorch memory snapshot")
       ->required();
   command->add_option("AFTER", choices.after, "Another one")->required();
-  command
-      ->add_option(
-          "--max-peak", choices.max_peak,
-          "Exit code 2 where the second file's peak is above this size, or does not fit this GPU (h100-80)")
-      ->type_name("SIZE")
-      ->transform(name_of_gpu())
-      ->check(size_of_memory());
-  command
-      ->add_option(
-          "--max-ratio", choices.max_ratio,
-          "Exit code 2 where the second file's peak is above this share of the first one's, such as 1.02")
-      ->type_name("RATIO")
-      ->check(number(1e-9, 1e9));
+  const CLI::Option* max_peak = command
+                                    ->add_option("--max-peak", choices.max_peak,
+                                                 "Exit code 2 where the second file's peak is above this "
+                                                 "size, or does not fit this GPU (h100-80)")
+                                    ->type_name("SIZE")
+                                    ->transform(name_of_gpu())
+                                    ->check(size_of_memory());
+  const CLI::Option* max_ratio =
+      command
+          ->add_option(
+              "--max-ratio", choices.max_ratio,
+              "Exit code 2 where the second file's peak is above this share of the first one's, such as 1.02")
+          ->type_name("RATIO")
+          ->check(number(1e-9, 1e9));
   command->add_option("--of", choices.of, "Which peak these bound")
       ->type_name("PEAK")
-      ->check(one_of({"reserved", "live"}));
+      ->check(one_of({"reserved", "live"}))
+      ->check(goes_with({max_peak, max_ratio}));
   command->add_option("--rows", choices.rows, "Of size classes and call sites, at most")
       ->type_name("N")
       ->check(whole(1, 1'000'000));
@@ -225,9 +233,11 @@ void add_diff_options(CLI::App* command, DiffChoices& choices) {
   command
       ->add_option("--html", choices.html, "Write the flame graph of what changed to this file, as one page")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group("Answer");
   command->add_option("--output", choices.output, "Write the answer to this file instead of stdout")
       ->type_name("FILE")
+      ->check(file_to_write())
       ->group("Answer");
   command->add_flag("--json", choices.json, "JSON instead of text")->group("Answer");
   set_examples(

@@ -32,7 +32,7 @@
   }
 
   function job() {
-    add(body, "h1", report.ranks.length === 1 ? "Memory of one process" : "Memory of " + report.ranks.length + " ranks");
+    add(body, "h1", report.dryrun ? "Dry run of " + report.dryrun.program : report.ranks.length === 1 ? "Memory of one process" : "Memory of " + report.ranks.length + " ranks");
     if (report.complaints.length > 0) {
       add(body, "p", report.complaints.length + " of " + report.files + " files were not read:", {class: "note"});
       list(report.complaints);
@@ -61,6 +61,16 @@
                                  ["which", (row) => row.ranks.slice(0, 4).join("; ")]]);
     }
     findings(report.findings);
+  }
+
+  // What a dry run says, as tables that are made already.
+  function dryrun() {
+    if (!report.dryrun) return;
+    list(report.dryrun.sentences);
+    for (const {title, note, columns, rows} of report.dryrun.tables) {
+      heading(title, note);
+      table(rows, columns.map(([name, isNumber], i) => [name, (row) => row[i], isNumber]));
+    }
   }
 
   function findings(rows) {
@@ -110,8 +120,9 @@
     const bar = add(body, "div", undefined, {class: "bar"});
     selector(bar, report.maps.map((map) => map.name), (i) => draw(report.maps[i]));
     ["live", "freed, pending", "free"].forEach((name, state) => {
-      add(bar, "span", undefined, {class: "swatch", style: "background:" + ["#0072b2", "#d55e00", "var(--free)"][state]});
-      add(bar, "span", name);
+      const one = add(bar, "span", undefined, {class: "legend"});
+      add(one, "span", undefined, {class: "swatch", style: "background:" + ["#0072b2", "#d55e00", "var(--free)"][state]});
+      add(one, "span", name);
     });
     const whole = add(bar, "span", "", {class: "note whole"});
     const scale = add(body, "div", undefined, {id: "scale", class: "note"});
@@ -248,7 +259,7 @@
   function rank() {
     if (shown === null) return;
     heading((shown.rank === null ? "Device " : "Rank " + shown.rank + ", device ") + shown.device +
-            (shown.hardware ? " (" + shown.hardware + ")" : ""), "From " + fileName(shown.source) + ".");
+            (shown.hardware ? " (" + shown.hardware + ")" : ""), report.dryrun ? "" : "From " + fileName(shown.source) + ".");
     list([...shown.verdict, ...shown.notes]);
     partsTable(shown.moments.map((moment) => [moment.name, moment.parts]));
     flames(report.flames, false);
@@ -289,6 +300,7 @@
   }
 
   job();
+  dryrun();
   rank();
   ending();
 })();

@@ -120,7 +120,8 @@ int run_bench(const TiersOptions& asked, uint64_t bytes) {
 CLI::App* add(CLI::App& app, const char* name, const char* help, TiersOptions& asked) {
   CLI::App* command = app.add_subcommand(name, help);
   command->add_option("--dir", asked.directory, "Folder on the disk; else spill_dir, else the temporary one")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(folder_to_read());
   command->add_option("--bytes", asked.bytes, "How much is written and read")
       ->type_name("SIZE")
       ->check(size_of_memory())
@@ -129,7 +130,8 @@ CLI::App* add(CLI::App& app, const char* name, const char* help, TiersOptions& a
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--output", asked.output, "Write the answer to this file instead of stdout")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_to_write());
   command->add_flag("--json", asked.json, "JSON instead of text");
   command->group("Watch a machine");
   return command;

@@ -202,15 +202,20 @@ std::function<std::optional<int>()> add_top_command(CLI::App& app) {
   command->group("Watch a machine");
   command->add_option("PID", asked->pid, "Only this process")->check(whole(1, INT32_MAX));
   command->add_option("--dir", asked->directory, "Where live pages are, if programs were told live_dir")
-      ->type_name("FOLDER");
-  command->add_option("--interval", asked->interval_s, "Seconds from one look to the next")
-      ->type_name("SECONDS")
-      ->check(number(0.1, 3600))
-      ->capture_default_str();
-  command->add_flag("--once", asked->once, "Print and end; also where the output is no terminal");
+      ->type_name("FOLDER")
+      ->check(folder_to_read());
+  CLI::Option* interval =
+      command->add_option("--interval", asked->interval_s, "Seconds from one look to the next")
+          ->type_name("SECONDS")
+          ->check(number(0.1, 3600))
+          ->capture_default_str();
+  command->add_flag("--once", asked->once, "Print and end; also where the output is no terminal")
+      ->excludes(interval);
   command->add_option("--output", asked->output, "Write the answer to this file instead; implies --once")
-      ->type_name("FILE");
-  command->add_flag("--json", asked->json, "JSON instead of text; implies --once");
+      ->type_name("FILE")
+      ->check(file_to_write())
+      ->excludes(interval);
+  command->add_flag("--json", asked->json, "JSON instead of text; implies --once")->excludes(interval);
   set_examples(*command, {{"Watch all processes; h tells the keys", "spillway top"},
                           {"For a script", "spillway top --json"}});
   return [=]() -> std::optional<int> {

@@ -276,12 +276,16 @@ std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, c
   screen.line();
   screen.item("spillway", TopColour::kBold);
   screen.item(fmt::format("{} running", over - pages.begin()));
-  if (over != pages.end()) screen.item(fmt::format("{} ended", pages.end() - over));
+  if (over != pages.end()) {
+    screen.item(
+        fmt::format("{} ended{}", pages.end() - over, pages.size() == 1 ? "" : " (--json, or a PID, shows)"));
+  }
   for (auto page = pages.begin(); page != over; ++page) add_details(screen, **page, now_ns);
-  if (over != pages.end()) screen.line();
-  for (auto page = over; page != pages.end(); ++page) {
-    add_process(screen, **page, now_ns);
-    screen.item("peak " + size_text(reserved_peak(**page)));
+  // One that was asked for, or is alone, is told of.
+  if (over != pages.end() && pages.size() == 1) {
+    screen.line();
+    add_process(screen, **over, now_ns);
+    screen.item("peak " + size_text(reserved_peak(**over)));
   }
   add_problems(screen, listing);
   return screen.take();

@@ -41,8 +41,8 @@ void add_row(TopLines& screen, const LiveReading& page, int64_t now_ns);
 void add_details(TopLines& screen, const LiveReading& page, int64_t now_ns);
 void add_problems(TopLines& screen, const LiveListing& listing);
 
-// The lines of all pages, each at most `columns` wide, colours apart; processes that have ended are a line
-// each, below the others. `now_ns` is since 1970.
+// The lines of all pages, each at most `columns` wide, colours apart; processes that have ended are counted,
+// and one that is alone is a line. `now_ns` is since 1970.
 std::vector<std::string> top_lines(const LiveListing& listing, int64_t now_ns, const TopStyle& style);
 
 }  // namespace spillway

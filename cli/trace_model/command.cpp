@@ -78,6 +78,11 @@ Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity
   if (!capacity->has_value()) {
     return invalid(fmt::format("--capacity '{}' is no size; allowed: such as 80GiB", choices.capacity));
   }
+  if (**capacity < kLeastCapacityBytes) {
+    return invalid(
+        fmt::format("--capacity {}: allowed: at least 2MiB, the page in which a device gives its memory",
+                    choices.capacity));
+  }
   return {};
 }
 
@@ -202,10 +207,12 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
       ->check(whole(1, 100))
       ->capture_default_str();
   choices->command->add_option("--out", choices->out, "Keep the trace in this file, for `spillway replay`")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_to_write());
   choices->command->add_flag("--strict", choices->strict, "Whatever makes the trace inexact is an error");
   choices->command->add_option("--output", choices->output, "Write the answer to this file instead of stdout")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_to_write());
   choices->command->add_flag("--json", choices->json, "JSON instead of text");
   set_examples(*choices->command,
                {{"What does a step of this model take?", "spillway trace-model train.py:make_step"},

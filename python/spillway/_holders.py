@@ -23,7 +23,7 @@ _OTHERS, _PARAMETERS, _GRADIENTS, _STATES, _BUFFERS = range(5)
 MOST_LINES = 100
 # Steps of each optimizer after which it is looked what its states are, whether or not there was a new peak.
 FIRST_STEPS = 2
-_AskToMark = ctypes.CFUNCTYPE(None)
+_Called = ctypes.CFUNCTYPE(None)
 _MODULE = "/torch/nn/modules/module.py"
 # A program may ask PyTorch for the frames of C++ as well.
 _OF_C = re.compile(r"(^$|^\?\?|\.(c|cc|cpp|cxx|cu|cuh|h|hpp|so)(\.[\d.]+)?)$")
@@ -60,7 +60,7 @@ class Holders:
         self.keeps_history = keeps_history
         library = ctypes.CDLL(str(build.compiled(self.torch, "spillway_holders", HERE / "_peak_holders", HERE, [])))
         library.spillway_holders_peaks.restype = ctypes.c_uint64
-        ask = _AskToMark(self.mark)
+        ask = _Called(self.mark)
         _kept.extend((ask, self))
         library.spillway_holders_start(ask)
         self.tracker = library
@@ -72,6 +72,20 @@ class Holders:
     def say_crashes(self, file: int) -> None:
         if self.tracker is not None:
             self.tracker.spillway_holders_say_crashes(file)
+
+    def tell_before_ending(self, tell: Callable[[], Any]) -> None:
+        """`tell` is called, in another thread, where somebody ends the process by a signal that it does not handle."""
+        library = self.tracker
+        if library is None:
+            return
+
+        def begin_and_tell() -> None:
+            library.spillway_holders_tells()
+            tell()
+
+        called = _Called(begin_and_tell)
+        _kept.append(called)
+        library.spillway_holders_tell_before_ending(called)
 
     def _share_record(self) -> None:
         """PyTorch's own record of stacks serves the program as well, and goes on where that ends it."""
@@ -142,10 +156,10 @@ class Holders:
     def _state(self) -> dict[int, set[int]]:
         found: dict[int, set[int]] = {_STATES: set(), _GRADIENTS: set(), _BUFFERS: set(), _PARAMETERS: set()}
         for module in _alive(self.modules):
-            for parameter in module._parameters.values():
+            for parameter in [*module._parameters.values()]:  # the program may go on meanwhile
                 found[_PARAMETERS] |= self._addresses(parameter)
                 found[_GRADIENTS] |= self._gradients(parameter)
-            for buffer in module._buffers.values():
+            for buffer in [*module._buffers.values()]:
                 found[_BUFFERS] |= self._addresses(buffer)
         has_modules = bool(found[_PARAMETERS])
         for optimizer in _alive(self.optimizers):
@@ -194,6 +208,7 @@ class Holders:
     def forget(self) -> None:
         library, self.tracker = self.tracker, None
         if library is not None:
+            library.spillway_holders_told()
             self.torch.cuda.memory._record_memory_history(None)
 
     def peak(self, device: int) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ What stands in for the others is in _absent_ranks.py.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -82,21 +83,26 @@ def start(command: list[str], world: int, devices: int) -> int:
         for rank in ranks_of(world)
     ]
 
-    def end(number: int, _: object) -> NoReturn:
+    code, failed_at, told = 0, 0.0, 0
+
+    def end(number: int, _: object) -> None:
+        nonlocal told
+        told = told or number
         for process in processes:
             process.send_signal(number)
-        raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    code, failed_at = 0, 0.0
     while any(process.poll() is None for process in processes):
         time.sleep(0.05)
         failed = [process.returncode for process in processes if process.returncode not in (None, 0)]
         if failed and not failed_at:
             code, failed_at = failed[0], time.monotonic()
         if failed_at and time.monotonic() - failed_at > 3:  # what waits for it would wait for long
+            failed_at = math.inf  # each is told once, and says what it held before it ends
             for process in processes:
                 process.terminate()
+    if told:
+        return 128 + told
     failed = [process.returncode for process in processes if process.returncode != 0]
     code = code or (failed[0] if failed else 0)
     return code if code >= 0 else 128 - code

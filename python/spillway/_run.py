@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import contextvars
 import ctypes
 import faulthandler
@@ -10,6 +11,7 @@ import functools
 import json
 import os
 import pickle
+import signal
 import sys
 import sysconfig
 import tempfile
@@ -75,7 +77,8 @@ class Watch:
     """Tells the folder what the process, and those that it forks, use of the devices: in one file each.
 
     A process that has PyTorch and does not use CUDA leaves a file without devices. One that uses CUDA leaves a file
-    that is not complete, and completes it when it ends, by whatever end Python knows of; who is killed does not.
+    that is not complete, and completes it when it ends, by whatever end Python knows of or by a signal that asks it to
+    end; who is killed does not.
     """
 
     def __init__(self, torch: Any, folder: Path, values: Values, holders: Holders) -> None:
@@ -86,6 +89,7 @@ class Watch:
         self.result: dict[str, Any] = {}
         self.peaks: dict[int, dict[str, int]] = {}  # of each device, before the program began them anew
         self.process_id: int | None = None  # while this one uses CUDA
+        self.is_ending = threading.Lock()  # of the main thread and of one that tells before a signal ends the process
         self.file = ""
         named = os.environ.get("SPILLWAY_DRYRUN_SNAPSHOTS")
         self.snapshots = Path(named) if named else None
@@ -119,6 +123,8 @@ class Watch:
             reason = str(problem).splitlines()[0]
             print(f"spillway: {reason}; dryrun does not say which lines hold memory", file=sys.stderr)
         self._watch_crashes()
+        self.is_ending = threading.Lock()
+        self.holders.tell_before_ending(self.tell)
 
     def _watch_crashes(self) -> None:
         """Where Python was when a signal ended it is written beside the result."""
@@ -128,9 +134,21 @@ class Watch:
             self.holders.say_crashes(self.crash.fileno())
 
     def end(self) -> list[int]:
-        """The devices that were used."""
+        """The devices that were used. Nothing is watched any more."""
         if self.process_id != os.getpid():
             return []
+        devices = self.tell()
+        self.holders.forget()
+        return devices
+
+    def tell(self) -> list[int]:
+        """The same, of a process that goes on until it ends at once."""
+        if self.process_id != os.getpid():
+            return []
+        with self.is_ending:
+            return self._tell() if self.process_id is not None else []
+
+    def _tell(self) -> list[int]:
         self.process_id = None
         torch = self.torch
         settle(torch, self.result)
@@ -144,12 +162,12 @@ class Watch:
         result |= {**self.values.result(), **self.result}
         if self.snapshots is not None:
             result["snapshot"] = self._snapshot(self.snapshots)
-        self.holders.forget()
         self._write(result, self.file)
         return [row["device"] for row in devices]
 
     def _end_of_interpreter(self) -> None:
-        finish_backward_passes(self.torch, self.end())
+        with uninterrupted():
+            finish_backward_passes(self.torch, self.end())
 
     def _snapshot(self, folder: Path) -> str:
         file = folder / f"{os.getpid()}.pickle"
@@ -162,6 +180,16 @@ class Watch:
             os.close(handle)
         Path(file).write_text(json.dumps({"process_id": os.getpid(), **result}))
         return file
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """In the main thread, by none of the further SIGINTs of a terminal's key or of who sends them to a whole group."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 # Lines at which memory was refused, in a result.

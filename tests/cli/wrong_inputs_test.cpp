@@ -25,6 +25,7 @@ const std::vector<Wrong> kWrong = {
     {{"estimat", "RUN"}, "did you mean 'estimate'?"},
     {{"dry-run", "--", "true"}, "did you mean 'dryrun'?"},
     {{"frobnicate-everything"}, "allowed: run, dryrun"},
+    {{"version"}, "no command 'version'; did you mean '--version'?"},
     {{"train.py"}, "to run a program: spillway run -- python train.py"},
     {{"help", "reprot"}, "did you mean 'report'?"},
     {{"man", "tpo"}, "did you mean 'top'?"},
@@ -60,7 +61,7 @@ const std::vector<Wrong> kWrong = {
     // Files that cannot be written: said before what takes time is done.
     {{"doctor", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written: No such file"},
     {{"doctor", "--output", "/proc/x", "--json"}, "/proc/x: "},
-    {{"top", "--output", "/no/such/folder/x"}, "/no/such/folder/x: No such file"},
+    {{"top", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written: No such file"},
     {{"trace-model", "train:step", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
     {{"trace-model", "train:step", "--out", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
     {{"calibrate", "dump.json", "--run", "RUN", "--output", "/no/such/folder/x", "--catalog",
@@ -68,9 +69,35 @@ const std::vector<Wrong> kWrong = {
      "/no/such/folder/x: cannot be written"},
     {{"trace-model", "train:step", "--output"}, "--output needs a value"},
     {{"run", "--", "/no/such/program"}, "/no/such/program cannot be started"},
+    {{"report", "TRACE", "--html", "."}, "--html: .: cannot be written: it is a folder"},
+    {{"report", "TRACE", "--perfetto", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+    {{"estimate", "RUN", "--html", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+    {{"replay", "TRACE", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+    {{"plot", "TRACE", "--output", "/no/such/folder/x.svg"}, "/no/such/folder/x.svg: cannot be written"},
+    {{"completion", "bash", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+    {{"dryrun", "--gpu-memory", "1GiB", "--out", "/tmp", "--", "true"},
+     "/tmp: cannot be written: it is a folder"},
+    // Folders that are not there.
+    {{"top", "--dir", "/nope"}, "--dir: /nope: there is no such folder"},
+    {{"top", "--once", "--dir", "/proc/version"}, "--dir: /proc/version: is no folder"},
+    {{"tiers", "--dir", "/nope"}, "--dir: /nope: there is no such folder"},
+    // Values without a letter, as of a script's variable that is not set.
+    {{"report", "TRACE", "--html", ""}, "--html needs a value, and '' is none"},
+    {{"report", "TRACE", "--html="}, "--html needs a value"},
+    {{"dryrun", "--gpu-memory", "1GiB", "--out", "", "--", "true"}, "--out needs a value, and '' is none"},
+    {{"top", "--dir", ""}, "--dir"},
+    {{"estimate", "RUN", "--gpu", ""}, "--gpu needs a value, and '' is none"},
+    {{"report", ""}, "DUMP needs a value, and '' is none"},
     // Values that are none.
     {{"replay", "TRACE", "--capacity", "eighty"}, "--capacity eighty: allowed: min, unlimited, a size"},
-    {{"replay", "TRACE", "--capacity", "h1000"}, "--capacity h1000"},
+    {{"replay", "TRACE", "--capacity", "h1000"}, "'h1000' is no size and no GPU; did you mean 'h100-80'?"},
+    {{"replay", "TRACE", "--capacity", "1KB"}, "at least 2MiB, the page in which a device gives its memory"},
+    {{"replay", "TRACE", "--capacity", "0.001%"}, "at least 2MiB"},
+    {{"trace-model", "train:step", "--capacity", "1KB"}, "--capacity 1KB: allowed: at least 2MiB"},
+    {{"trace-model", "train:step", "--capacity", "h10-80"}, "did you mean 'h100-80'?"},
+    {{"dryrun", "--gpu-memory", "h10-80", "--", "true"}, "did you mean 'h100-80'?"},
+    {{"plot", "TRACE", "--limit", "h10-80"}, "did you mean 'h100-80'?"},
+    {{"diff", "TRACE", "TRACE", "--max-peak", "a10-40"}, "did you mean 'a100-40'?"},
     {{"replay", "TRACE", "--repeat", "many"},
      "--repeat: 'many' is not allowed; allowed: whole numbers from 1"},
     {{"replay", "TRACE", "--repeat", "1.5"}, "'1.5' is not allowed"},
@@ -88,11 +115,18 @@ const std::vector<Wrong> kWrong = {
     // These do not go together, or are keys of a run.
     {{"run", "--plain", "--preload", "--", "true"}, "does not go with"},
     {{"run", "--audit", "--", "true"}, "--audit goes with --preload"},
+    {{"replay", "TRACE", "--compare", "--allocator", "native"}, "--allocator does not go with --compare"},
+    {{"replay", "TRACE", "--compare", "--capacity", "80GiB"}, "--capacity does not go with --compare"},
+    {{"report", "TRACE", "--no-redact"}, "--no-redact: goes with --html or --perfetto"},
+    {{"diff", "TRACE", "TRACE", "--of", "live"}, "--of: goes with --max-peak or --max-ratio"},
+    {{"top", "--once", "--interval", "2"}, "--interval does not go with --once"},
     {{"estimate", "RUN", "--solve", "batch", "--html", "x.html"}, "choose one of"},
     {{"estimate", "RUN", "--set", "train.mirco_batch=4"}, "did you mean 'train.micro_batch'?"},
     {{"estimate", "RUN", "--set", "micro_batch"}, "allowed: key=value"},
     {{"estimate", "RUN", "--gpu", "h10-80"}, "did you mean 'h100-80'?"},
     {{"estimate", "no-such-run.toml"}, "no-such-run.toml: cannot be read"},
+    {{"estimate", "nosuchmodel"}, "no model has that name; spillway estimate --models lists"},
+    {{"estimate", "lama-3.1-8b"}, "did you mean 'llama-3.1-8b'?"},
     {{"report", "no-such-dump.json"}, "no-such-dump.json: No such file"},
     {{"diff", "none.json", "no.json"}, "none.json: No such file or directory; no.json: No such file"},
     {{"replay", "none.pickle", "--capacity", "h100"}, "none.pickle: No such file"},
@@ -164,8 +198,9 @@ TEST_F(WrongInputsTest, CompletionAndPagesAreMadeOfTheSameTables) {
   const std::string page = run_command({"man", "estimate"}).out;
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const std::string script = run_command({"completion", shell}).out;
-    for (const char* word :
-         {"estimate", "bench-tiers", "completion", "gpu-memory", "set-access-cost", "run-ahead"})
+    // Of GPUs, whose names are values of --gpu, of --gpu-memory and of others, too.
+    for (const char* word : {"estimate", "bench-tiers", "completion", "gpu-memory", "set-access-cost",
+                             "run-ahead", "a100-40 h100-80"})
       EXPECT_THAT(script, HasSubstr(word)) << shell;
   }
   for (const char* option : {"--gpu", "--sweep", "--html", "Examples"}) EXPECT_THAT(help, HasSubstr(option));

@@ -27,20 +27,97 @@ print(torch.cuda.get_allocator_backend(), loss.item())
 """
 
 
+class Ended(unittest.TestCase):
+    """Programs that have no handler for the signal by which somebody ends them."""
+
+    SLEEPS = "import time, torch; x = torch.zeros(1 << 20, device='cuda'); print('ready', flush=True); time.sleep(100)"
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        # A shell starts what it leaves in the background with it ignored, and so would these programs be started.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def told(self, number: int, *words: str, whole_group: bool = False) -> tuple[int, str]:
+        """The exit code and what is said on stderr, where the signal comes once the program has said "ready"."""
+        given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        command = [COMMAND, "dryrun", *words]
+        with subprocess.Popen(
+            command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as run:
+            assert run.stdout is not None
+            self.assertEqual(run.stdout.readline(), "ready\n")
+            if whole_group:
+                os.killpg(run.pid, number)
+            else:
+                run.send_signal(number)
+            said = run.communicate(timeout=120)[1]
+            return run.returncode, said
+
+    def test_what_was_seen_until_then_is_reported(self) -> None:
+        script = self.folder / "program.py"
+        script.write_text(self.SLEEPS)
+        program = ["--", sys.executable, str(script)]
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            for whole_group in (False, True):
+                code, said = self.told(number, "--gpu-memory", "h100-80", *program, whole_group=whole_group)
+                self.assertEqual(code, 128 + number, said)
+                self.assertIn("simulated device of 79.179 GiB", said)
+                self.assertIn("rank 0 device 0: peak allocated 4.000 MiB", said)
+                self.assertIn(f"it was ended by {number.name}: this is what was seen until then", said)
+
+    def test_its_files_are_written(self) -> None:
+        names = {"--out": "x.pickle", "--html": "x.html", "--output": "x.json"}
+        files = [word for option, name in names.items() for word in (option, str(self.folder / name))]
+        program = ["--json", "--", sys.executable, "-c", self.SLEEPS]
+        code, said = self.told(signal.SIGTERM, "--gpu-memory", "1GiB", *files, *program)
+        self.assertEqual(code, 128 + signal.SIGTERM, said)
+        for name in ("x.pickle", "x.html"):
+            self.assertRegex(said, rf"wrote {self.folder / name} \(\d+\.\d+ [KM]iB\)")
+        report = json.loads((self.folder / "x.json").read_text())
+        self.assertEqual((report["verdict"], report["signal"], report["exit_code"]), ("ended", "SIGTERM", code))
+        self.assertEqual(report["processes"][0]["devices"][0]["peak_requested_bytes"], 4 << 20)
+        shown = spillway("report", str(self.folder / "x.pickle"))
+        self.assertIn("4.000 MiB", shown.stdout, shown.stderr)
+        self.assertIn("ended by SIGTERM", (self.folder / "x.html").read_text())
+
+    def test_what_a_shell_started_ends_too_and_a_comparison_has_its_table(self) -> None:
+        script = self.folder / "script.sh"
+        script.write_text(f'echo $$ > {self.folder}/shell\n{sys.executable} -c "{self.SLEEPS}"\necho went on\n')
+        code, said = self.told(signal.SIGTERM, "--gpu-memory", "1GiB", "--compare", "--", "sh", str(script))
+        self.assertEqual(code, 128 + signal.SIGTERM, said)
+        self.assertRegex(said, r"\n  spillway +4.000 MiB +4.000 MiB  it was ended by SIGTERM")
+        self.assertIn("not run, as SIGTERM came: native, expandable", said)
+
+    def test_before_pytorch_is_there_nobody_is_blamed(self) -> None:
+        code, said = self.told(
+            signal.SIGTERM, "--gpu-memory", "1GiB", "--", "sh", "-c", "echo ready; while :; do sleep 0.1; done"
+        )
+        self.assertEqual(code, 128 + signal.SIGTERM, said)
+        self.assertIn("ended by SIGTERM, and no process had imported PyTorch by then", said)
+        self.assertNotIn("PYTHONPATH", said)
+
+    def test_a_program_that_handles_it_ends_as_it_likes(self) -> None:
+        handles = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n" + self.SLEEPS
+        code, said = self.told(signal.SIGTERM, "--gpu-memory", "1GiB", "--", sys.executable, "-c", handles)
+        self.assertEqual(code, 5, said)
+        self.assertIn("rank 0 device 0: peak allocated 4.000 MiB", said)
+        self.assertIn("it was ended by SIGTERM", said)
+
+    def test_a_child_of_fork_ends_at_once(self) -> None:
+        code = (
+            "import os, signal, time, torch; x = torch.zeros(1 << 20, device='cuda'); child = os.fork()\n"
+            "if child == 0: time.sleep(100)\n"
+            "time.sleep(0.5); os.kill(child, signal.SIGTERM); print(os.waitpid(child, 0)[1])"
+        )
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, "-c", code)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, str(int(signal.SIGTERM))), done.stderr)
+
+
 class DryRun(unittest.TestCase):
     def dryrun(self, width: int, *options: str) -> subprocess.CompletedProcess[str]:
         return spillway("dryrun", "--gpu-memory", "2GiB", *options, "--", sys.executable, "-c", TRAINING, str(width))
-
-    def test_one_that_is_told_to_end_is_reported(self) -> None:
-        code = "import time, torch; torch.zeros(1 << 20, device='cuda'); print('ready', flush=True); time.sleep(100)"
-        words = [COMMAND, "dryrun", "--gpu-memory", "h100-80", "--", sys.executable, "-c", code]
-        given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        with subprocess.Popen(words, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-            assert run.stdout is not None and run.stderr is not None
-            self.assertEqual(run.stdout.readline(), "ready\n")
-            run.terminate()
-            self.assertIn("simulated device of 79.179 GiB", run.stderr.read())
-            self.assertEqual(run.wait(60), 128 + signal.SIGTERM)
 
     def test_what_fits(self) -> None:
         done = self.dryrun(4000)

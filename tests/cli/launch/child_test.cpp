@@ -67,7 +67,7 @@ TEST(ChildDeathTest, AfterThatNothingIsStarted) {
       {
         (void)shell(sends("TERM"));
         Result<Ended> next = shell("exit 0");
-        ::_exit(!next.ok() && next.status().text().find("signal 15 came") != std::string::npos ? 9 : 1);
+        ::_exit(!next.ok() && next.status().text().find("SIGTERM came") != std::string::npos ? 9 : 1);
       },
       ExitedWithCode(9), "");
 }

@@ -87,6 +87,24 @@ def test_states(here: Watched) -> None:
         assert "as of" in here.run("top", "--once", "--dir", here.folder).stdout
 
 
+def test_ended_ones_are_one_line(here: Watched) -> None:
+    with here.program(60) as first, here.program(60) as second, here.program(60) as third:
+        processes = (first, second, third)
+        for process in processes:
+            eventually(lambda p=process: process_of(here, p.pid) is not None, "the page")  # type: ignore[misc]
+        for process in first, second:
+            process.kill()
+            process.wait()
+        states = {row["process_id"]: row["state"] for row in document(here)["processes"]}
+        dead = len([state for state in states.values() if state == "ended"])
+        assert dead >= 2 and states[third.pid] == "running", states
+        text = here.run("top", "--once", "--dir", here.folder).stdout
+        assert f"{dead} ended (--json, or a PID, shows)" in text, text
+        assert f"PID {third.pid} " in text and f"PID {first.pid} " not in text and "as of" not in text, text
+        alone = here.run("top", str(first.pid), "--once", "--dir", here.folder).stdout
+        assert f"PID {first.pid} " in alone and "as of" in alone, alone
+
+
 def test_widths(here: Watched) -> None:
     with here.program(60) as process:
         eventually(lambda: process_of(here, process.pid) is not None, "the page")
@@ -223,7 +241,15 @@ def test_bad_input(here: Watched) -> None:
 
 def main() -> int:
     with watched(sys.argv) as here:
-        for test in test_bad_input, test_json, test_states, test_widths, test_full_screen, test_keys:
+        for test in (
+            test_bad_input,
+            test_json,
+            test_states,
+            test_ended_ones_are_one_line,
+            test_widths,
+            test_full_screen,
+            test_keys,
+        ):
             test(here)
             print(f"{test.__name__}: ok", flush=True)
     return 0
