@@ -104,8 +104,6 @@ std::vector<const Size*> meant(const std::string& text) {
   return out;
 }
 
-}
-
 }  // namespace
 
 std::vector<std::string> gpu_names() {
