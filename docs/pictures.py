@@ -3,8 +3,9 @@ on a phone of 400, light and dark.
 
 usage: docs/pictures.py SPILLWAY [SNAPSHOT]
 
-SNAPSHOT is a memory snapshot of PyTorch; without one, a dry run of the tutorial's training makes it, for which python
-has to import PyTorch and Spillway. Pictures of the site are made where scripts/docs has made it.
+Dry runs of the tutorial's training are on the pages, for which python has to import PyTorch and Spillway; SNAPSHOT, a
+memory snapshot of PyTorch, is on that of the report instead. Pictures of the site are made where scripts/docs has made
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
-TRAINING = [sys.executable, str(ROOT / "examples" / "tutorials" / "out_of_memory.py"), "--recompute"]
+TRAINING = (sys.executable, ROOT / "examples" / "tutorials" / "out_of_memory.py")
 RUN = ROOT / "examples" / "estimate" / "run.toml"
 SITE = ROOT / "build" / "docs" / "html" / "index.html"
 SCREEN, PHONE = 1400, 400
@@ -31,32 +32,32 @@ class Shot(NamedTuple):
     is_dark: bool
 
 
+HEIGHTS = {"report": 1500, "diff": 1100, "dryrun": 1300, "estimate": 1300, "site": 1000}
+FORMS = {"": (SCREEN, False), "-dark": (SCREEN, True), "-phone": (PHONE, False), "-phone-dark": (PHONE, True)}
 SHOTS = {
-    "report.png": Shot("report", SCREEN, 1500, False),
-    "report-dark.png": Shot("report", SCREEN, 1500, True),
-    "report-phone.png": Shot("report", PHONE, 1500, False),
-    "report-phone-dark.png": Shot("report", PHONE, 1500, True),
-    "estimate.png": Shot("estimate", SCREEN, 1100, False),
-    "estimate-phone-dark.png": Shot("estimate", PHONE, 1300, True),
-    "site.png": Shot("site", SCREEN, 1000, False),
-    "site-phone-dark.png": Shot("site", PHONE, 1000, True),
+    f"{page}{form}.png": Shot(page, width, height, is_dark)
+    for page, height in HEIGHTS.items()
+    for form, (width, is_dark) in FORMS.items()
 }
 
 
-def recorded(spillway: str, folder: Path) -> Path:
-    snapshot = folder / "training.pickle"
-    command = [spillway, "dryrun", "--gpu-memory", "8GiB", "--out", str(snapshot), "--", *TRAINING]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return snapshot
+def call(*words: str | Path) -> None:
+    """An answer of no (2) is one too: its page is made."""
+    command = [str(word) for word in words]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if done.returncode not in (0, 2):
+        sys.exit(f"pictures.py: failed: {' '.join(command)}")
 
 
-def pages(spillway: str, snapshot: Path, folder: Path) -> dict[str, Path]:
-    made = {"report": folder / "report.html", "estimate": folder / "estimate.html"}
-    for words in (["report", str(snapshot)], ["estimate", str(RUN), "--gpu", "h100-80,a100-40"]):
-        command = [spillway, *words, "--html", str(made[words[0]])]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if done.returncode not in (0, 2):
-            sys.exit(f"pictures.py: failed: {' '.join(command)}")
+def pages(spillway: str, given: Path | None, folder: Path) -> dict[str, Path]:
+    made = {name: folder / f"{name}.html" for name in HEIGHTS if name != "site"}
+    recomputed, kept = folder / "recomputed.pickle", folder / "kept.pickle"
+    dryrun = (spillway, "dryrun", "--gpu-memory", "24GiB")
+    call(*dryrun, "--out", recomputed, "--html", made["dryrun"], "--", *TRAINING, "--recompute")
+    call(*dryrun, "--out", kept, "--", *TRAINING)
+    call(spillway, "report", given or recomputed, "--html", made["report"])
+    call(spillway, "diff", recomputed, kept, "--html", made["diff"])
+    call(spillway, "estimate", RUN, "--gpu", "h100-80,a100-40", "--html", made["estimate"])
     return made | ({"site": SITE} if SITE.is_file() else {})
 
 
@@ -94,8 +95,7 @@ def main() -> int:
         sys.exit("pictures.py: chromium was not found; Debian: apt-get install chromium")
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        snapshot = Path(sys.argv[2]) if len(sys.argv) == 3 else recorded(sys.argv[1], Path(folder))
-        made = pages(sys.argv[1], snapshot, Path(folder))
+        made = pages(sys.argv[1], Path(sys.argv[2]) if len(sys.argv) == 3 else None, Path(folder))
         for name, shot in SHOTS.items():
             if shot.page in made:
                 picture(chromium, made[shot.page], shot, Path(folder), PICTURES / name)
