@@ -166,8 +166,14 @@ class Watch:
         return [row["device"] for row in devices]
 
     def _end_of_interpreter(self) -> None:
+        is_interrupted = self.result.get("exception") == "KeyboardInterrupt"
         with uninterrupted():
             finish_backward_passes(self.torch, self.end())
+        if is_interrupted:
+            # Python ends itself by SIGINT where the last code that was run from text was interrupted, and what is
+            # imported here may have run some.
+            with contextlib.suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
 
     def _snapshot(self, folder: Path) -> str:
         file = folder / f"{os.getpid()}.pickle"
