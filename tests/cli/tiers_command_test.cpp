@@ -164,7 +164,7 @@ TEST_F(TiersCommandTest, MistakesAreOneLineAndExitCodeOne) {
     for (const char* bytes : {"much", "0", "-1"}) {
       expect_complaint({command, std::string("--bytes=") + bytes, "--dir", folder_.path()}, "--bytes");
     }
-    expect_complaint({command, "--bytes", "1MiB", "--dir", path("missing")}, "No such file or directory");
+    expect_complaint({command, "--bytes", "1MiB", "--dir", path("missing")}, "there is no such folder");
     expect_complaint({command, "--device", "first"}, "--device");
     expect_complaint({command, "--frobnicate"}, "--frobnicate");
   }

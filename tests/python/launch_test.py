@@ -144,7 +144,7 @@ if __name__ == "__main__":
             ("", signal.SIGTERM, -15),
             (handles, signal.SIGKILL, -9),
         ):
-            words = f"import os, signal, sys, time; {own} print(os.getpid(), flush=True); time.sleep(100)"
+            words = f"import os, signal, sys, time; {own} print(os.getpid(), flush=True); [time.sleep(0.05) for _ in range(2000)]"
             with subprocess.Popen(
                 [COMMAND, "run", "--", sys.executable, "-c", words], stdout=subprocess.PIPE, text=True
             ) as run:
@@ -240,7 +240,6 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)
                 (["dryrun", "--gpu-memory", size, "--", "true"], "2MiB to 16TiB")
                 for size in (
                     "much",
-                    "",
                     "0",
                     "1",
                     "80",
@@ -253,6 +252,7 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)
                     "nan",
                 )
             ),
+            (["dryrun", "--gpu-memory", "", "--", "true"], "--gpu-memory needs a value"),
             (["dryrun", "--", "true"], "--gpu-memory"),
         ):
             done = spillway(*words)
