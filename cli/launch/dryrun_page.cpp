@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
@@ -61,16 +62,21 @@ void add_holders(const std::vector<DryrunClass>& classes, Json& tables) {
     const Parsed& device = *one.device;
     const auto peak = device.find("peak");
     if (peak == device.end() || !peak->is_object()) continue;
+    const Parsed& lines = (*peak)["lines"];
+    const bool has_callers = std::any_of(lines.begin(), lines.end(), [](const Parsed& line) {
+      return !line.value("called_at", std::string()).empty();
+    });
+    std::vector<std::pair<const char*, bool>> named = {
+        {"bytes", true}, {"blocks", true}, {"what", false}, {"line", false}};
+    if (has_callers) named.emplace_back("called at", false);
     Json rows = Json::array();
-    for (const Parsed& line : (*peak)["lines"]) {
-      const std::string caller = line.value("called_at", std::string());
+    for (const Parsed& line : lines) {
       rows.push_back({size_of(line, "bytes"), fmt::format("{}", line.value("blocks", uint64_t{1})),
-                      what_is_held(line), line.value("where", std::string("?")), caller});
+                      what_is_held(line), line.value("where", std::string("?"))});
+      if (has_callers) rows.back().push_back(line.value("called_at", std::string()));
     }
-    tables.push_back(table(
-        fmt::format("Lines that hold the peak of {}", title_of(one)), moment_of(*peak) + ".",
-        columns({{"bytes", true}, {"blocks", true}, {"what", false}, {"line", false}, {"called at", false}}),
-        std::move(rows)));
+    tables.push_back(table(fmt::format("Lines that hold the peak of {}", title_of(one)),
+                           moment_of(*peak) + ".", columns(named), std::move(rows)));
   }
 }
 

@@ -168,13 +168,17 @@ for size in (300, 301):
     x = torch.empty(size << 20, dtype=torch.uint8, device="cuda")
 """
         gpus = "600MiB,h100-80,900MiB"
-        with tempfile.TemporaryDirectory() as folder:  # which is no file that could be written
-            done = self.dryrun(code, "--gpu", gpus, "--allocator", "native", "--out", folder)
+        with tempfile.TemporaryDirectory() as folder:
+            # What could be written when the program began cannot be any more at its end.
+            gone = os.path.join(folder, "gone")
+            os.mkdir(gone)
+            code += f"import shutil\nshutil.rmtree({gone!r}, ignore_errors=True)\n"
+            done = self.dryrun(code, "--gpu", gpus, "--allocator", "native", "--out", f"{gone}/out.pickle")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertRegex(done.stderr, "h100-80 +79.179 GiB: FITS +needs 1002.000 MiB, 78.200 GiB left")
         self.assertRegex(done.stderr, "900MiB +900.000 MiB: FITS +needs 702.000 MiB, 198.000 MiB left")
         self.assertRegex(done.stderr, "600MiB +600.000 MiB: NO +needs 702.000 MiB\n")
-        self.assertIn(folder, done.stderr.splitlines()[-1])
+        self.assertIn(gone, done.stderr.splitlines()[-1])
 
     def test_ranks_whose_peaks_agree_are_one_line(self) -> None:
         code = """import os, torch
@@ -217,7 +221,7 @@ x.cpu()
         for options, said in (
             (["--gpu", "h100x"], "--gpu 'h100x' is not known"),
             (["--gpu", "100MiB"], "too small"),
-            (["--gpu", ""], "--gpu names none"),
+            (["--gpu", ""], "--gpu needs a value"),
             (["--gpu", "h100-80", "--gpu-memory", "80GiB"], "--gpu"),
             (["--gpu", "h100-80", "--compare"], "--gpu"),
             (["--gpu-memory", "1GiB", "--compare", "--out", "x"], "--out"),
