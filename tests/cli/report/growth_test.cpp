@@ -106,7 +106,7 @@ TEST(Growth, ALongPathKeepsItsLine) {
   EXPECT_THAT(text, ::testing::HasSubstr(": remember .../models/train.py:7\n")) << text;
   view.sites[kLeak] = std::string(80, 'f') + " /a.py:7";
   job.shown = rank_report(view);
-  EXPECT_THAT(report_text(job, {}), ::testing::HasSubstr(": " + std::string(61, 'f') + "...\n"));
+  EXPECT_THAT(report_text(job, {}), ::testing::HasSubstr(": " + std::string(59, 'f') + "...:7\n"));
 }
 
 TEST(Growth, TwoStepsSayNothing) {
