@@ -129,7 +129,7 @@ Json sentences(const Attempt& made) {
 
 std::string name_of_program(const std::vector<std::string>& program) {
   const auto base = [](const std::string& word) { return std::filesystem::path(word).filename().string(); };
-  const std::string first = base(program.front());
+  std::string first = base(program.front());
   if (!is_python(program.front())) return first;
   for (size_t i = 1; i < program.size(); ++i) {
     if (program[i] == "-c") return first + " -c";

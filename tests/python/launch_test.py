@@ -144,7 +144,8 @@ if __name__ == "__main__":
             ("", signal.SIGTERM, -15),
             (handles, signal.SIGKILL, -9),
         ):
-            words = f"import os, signal, sys, time; {own} print(os.getpid(), flush=True); [time.sleep(0.05) for _ in range(2000)]"
+            waits = "[time.sleep(0.05) for _ in range(2000)]"
+            words = f"import os, signal, sys, time; {own} print(os.getpid(), flush=True); {waits}"
             with subprocess.Popen(
                 [COMMAND, "run", "--", sys.executable, "-c", words], stdout=subprocess.PIPE, text=True
             ) as run:
