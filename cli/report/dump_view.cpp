@@ -78,6 +78,7 @@ struct KnownStack {
 // Gives the view the dump's stacks; in the dump's order.
 std::vector<KnownStack> read_stacks(Reader& reader, const Parsed& listed, MemoryView& view) {
   std::vector<KnownStack> known;
+  if (!listed.is_array() && !listed.is_null()) reader.complain("stacks", listed, "a list of stacks");
   if (!listed.is_array() || listed.empty()) return known;
   const auto stacks = std::make_shared<Stacks>();
   std::unordered_map<std::string, uint32_t> numbers;
@@ -224,10 +225,14 @@ class DeviceReader {
       if (!block.is_object()) return Status::invalid_argument("blocks: an entry that is not an object");
       out.blocks.push_back({reader_.handle(block, "address"), reader_.bytes(block, "size"),
                             reader_.bytes(block, "requested_size"), state_of(reader_.text(block, "state"))});
-      const uint64_t stack = reader_.count(block, "stack").value_or(stacks_.size());
-      if (stack >= stacks_.size()) continue;
-      out.blocks.back().site = stacks_[stack].site;
-      out.blocks.back().stack = stacks_[stack].stack;
+      const std::optional<uint64_t> stack = reader_.count(block, "stack");
+      if (!stack) continue;
+      if (*stack >= stacks_.size()) {
+        reader_.complain("stack", block["stack"], "an index into stacks");
+        continue;
+      }
+      out.blocks.back().site = stacks_[*stack].site;
+      out.blocks.back().stack = stacks_[*stack].stack;
     }
     view_.segments.push_back(std::move(out));
     return {};

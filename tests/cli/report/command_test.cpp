@@ -202,8 +202,15 @@ TEST_F(ReportCommand, EachFileThatCannotBeReadGetsOneLineAndTheRestIsReported) {
   set(broken.devices[0].stats.active_bytes, 65 * kMiB, 65 * kMiB);
   Dump outside = dump_of(0, kMiB);
   outside.devices[0].segments[0].blocks[0].bytes = 65 * kMiB;
+  Dump elsewhere = dump_of(0, kMiB);
+  elsewhere.stacks = {{{0, "main", "/train.py", 7}}};
+  elsewhere.devices[0].segments[0].blocks[0].stack = 2;
+  std::string no_list = good;
+  no_list.replace(no_list.find("\"stacks\": []"), 12, "\"stacks\": 7");
   const std::vector<std::pair<std::string, std::string>> bad = {
       {"empty", ""},
+      {"elsewhere", dump_to_json(elsewhere)},
+      {"no_list", no_list},
       {"text", "hello"},
       {"truncated", good.substr(0, good.size() / 2)},
       {"newer", newer},
@@ -225,6 +232,8 @@ TEST_F(ReportCommand, EachFileThatCannotBeReadGetsOneLineAndTheRestIsReported) {
   for (const auto& [name, text] : bad) EXPECT_THAT(result.err, HasSubstr(path(name)));
   EXPECT_THAT(result.err, HasSubstr("schema_version: '9' is not allowed; allowed: 1"));
   EXPECT_THAT(result.err, HasSubstr("truncated?"));
+  EXPECT_THAT(result.err, HasSubstr("stack: '1' is not allowed; allowed: an index into stacks"));
+  EXPECT_THAT(result.err, HasSubstr("stacks: '7' is not allowed; allowed: a list of stacks"));
   EXPECT_THAT(result.out, HasSubstr("good.json"));
   expect_complaint({"report", path("text")}, path("text"));
   expect_complaint({"report", path("good.json"), "--html", "/no/such/folder/page.html"},
