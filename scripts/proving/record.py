@@ -145,6 +145,5 @@ def record(
     if name:
         runs_folder.mkdir(parents=True, exist_ok=True)
         (runs_folder / name).write_text(json.dumps(runs[name], indent=1) + "\n")
-    if in_order:
         costs_file.write_text(json.dumps(costs_of(in_order[0]), indent=2) + "\n")
     document_file.write_text(text)

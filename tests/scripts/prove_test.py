@@ -161,6 +161,10 @@ class Parcel(unittest.TestCase):
         results["stages"]["probe"]["found"]["device"]["name"] = "Another"
         record.record(results, page, costs, self.folder / "runs")
         self.assertIn("| if not | Another | Spillway simulated device |", page.read_text())
+        # Made anew, the page takes nothing else with it: costs may have been measured better since.
+        costs.write_text("measured since")
+        record.record(None, page, costs, self.folder / "runs")
+        self.assertEqual(costs.read_text(), "measured since")
         record.record(None, page, costs, self.folder / "no_runs")
         self.assertIn("No hardware run yet", page.read_text())
 
