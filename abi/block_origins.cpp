@@ -19,7 +19,7 @@ namespace {
 
 using Frames = std::vector<StackFrame>;
 
-// The stacks so far, by number.
+// Holds the stacks so far, by number.
 struct Origins {
   StackTable table{BlockOrigins::kMostStacks};
   BlockingMutex mutex;
@@ -45,9 +45,8 @@ std::atomic<Origins*> published{nullptr};
 // For Python's programs, whose lines would be known.
 std::string how_to_know() {
   if (dlsym(RTLD_DEFAULT, "Py_IsInitialized") == nullptr) return {};
-  return "\n  which lines hold it: SPILLWAY_CONF=dump_stacks:on says it here, SPILLWAY_STATS=memory-%r.json "
-         "in a dump "
-         "for spillway report too";
+  return "\n  which lines hold it: SPILLWAY_CONF=dump_stacks:on says it here, "
+         "SPILLWAY_STATS=memory-%r.json in a dump for spillway report too";
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Where the process's large blocks were allocated, for its dumps and its out-of-memory errors, where the
+// Notes where the process's large blocks were allocated, for its dumps and its out-of-memory errors, if the
 // option dump_stacks asks for it. Thread-safe.
 //
-// A stack is that of the Python code, or of C++ where the thread runs no Python, as autograd's do. Captured
-// before any lock of the allocator is taken: Python's frames need the interpreter's.
+// A stack is that of the Python code, or of C++ where the thread runs no Python, as autograd's do. It is
+// captured before any lock of the allocator is taken: Python's frames need the interpreter's.
 #pragma once
 
 #include <cstdint>

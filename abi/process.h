@@ -173,7 +173,7 @@ class Process {
   // Adds what is wrong with SPILLWAY_STATS to the complaints.
   void read_stats_path(std::vector<std::string>& complaints) SPW_REQUIRES(mutex_);
   void start_dumps() SPW_REQUIRES(mutex_);
-  // What dump_stacks comes to.
+  // Tells what dump_stacks comes to: whether stacks are noted.
   bool notes_origins() const SPW_REQUIRES(mutex_);
   // Takes the mutex, and then the locks of what it looks through.
   Dump collect(const char* reason) SPW_EXCLUDES(mutex_);

@@ -28,7 +28,7 @@ std::string gpu_ambiguity(const std::string& text);
 // "; did you mean 'h100-80'?" of a name that is nearly a row's; else empty.
 std::string gpu_meant_perhaps(const std::string& text);
 
-// Of all rows.
+// Returns those of all rows.
 std::vector<std::string> gpu_names();
 
 }  // namespace spillway::estimator

@@ -65,7 +65,7 @@ struct Dump {
   std::vector<std::pair<std::string, std::string>> config;
   std::vector<DumpDevice> devices;
   std::optional<spw_pinned_stats> pinned;  // none where no host memory was pinned
-  // What BlockRow::stack counts, from 1 on: frames with their names, innermost first.
+  // BlockRow::stack counts these, from 1 on: frames with their names, innermost first.
   std::vector<std::vector<StackFrame>> stacks;
 };
 

@@ -20,7 +20,7 @@ void write_boolean(PickleWriter& out, const char* name, bool value) {
   out.boolean(value);
 }
 
-// Of a stack by its number in the dump.
+// Writes those of a stack, which its number in the dump names.
 void write_frames(PickleWriter& out, const Dump& dump, uint32_t stack) {
   if (stack == 0) return write_no_frames(out);
   out.key("frames");

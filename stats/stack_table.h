@@ -35,7 +35,7 @@ class StackTable {
     std::vector<StackFrame> frames;  // innermost first
   };
 
-  // Of so many slots.
+  // Has so many slots.
   explicit StackTable(uint32_t capacity = kCapacity)
       : capacity_(capacity), slots_(new std::atomic<uint64_t>[capacity]()) {}
 

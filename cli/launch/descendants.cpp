@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kMostToEnd{30};
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
-// Of every thread.
+// Lists those of every thread.
 std::set<pid_t> children() {
   std::set<pid_t> found;
   std::error_code error;

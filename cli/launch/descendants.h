@@ -1,5 +1,5 @@
-// What a program leaves behind that is ended by a signal: a shell's or a launcher's children, say, which go
-// on.
+// Ends what a program leaves behind that a signal has ended: a shell's or a launcher's children, say, which
+// go on.
 #pragma once
 
 namespace spillway {

@@ -13,7 +13,7 @@ namespace spillway {
 std::string dryrun_text(const Attempt& made, const FixedParts& fixed, const std::vector<GpuAnswer>& gpus);
 nlohmann::json dryrun_json(const Attempt& made, const FixedParts& fixed, const std::vector<GpuAnswer>& gpus);
 
-// Where several allocators ran: one line for each, of the rank and the device that has most.
+// If several allocators ran: one line for each, of the rank and the device that has most.
 std::string comparison_text(const std::vector<Attempt>& attempts);
 nlohmann::json comparison_json(const std::vector<Attempt>& attempts, const FixedParts& fixed);
 

@@ -1,4 +1,4 @@
-// What the page of a dry run (--html) says above the picture of its memory.
+// Makes what the page of a dry run (--html) says above the picture of its memory.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// What people call a command: its script, module or program, without folders.
+// Returns the name by which people call a command: its script, module or program, without folders.
 std::string name_of_program(const std::vector<std::string>& program);
 
 // {"program", "sentences", "tables": [{"title", "note", "columns": [[name, is a number]], "rows"}]}, all of

@@ -9,9 +9,9 @@ namespace spillway {
 // Lines of a report, of one device's row in what a process left; none where nobody looked.
 std::string peak_holders(const nlohmann::json& device);
 
-// Of a peak: "the peak is in forward of step 2, at train.py:7: ...".
+// Says when a peak was: "the peak is in forward of step 2, at train.py:7: ...".
 std::string moment_of(const nlohmann::json& peak);
-// What the bytes of one of its lines are: "parameters", or the phase in which others came.
+// Says what the bytes of one of its lines are: "parameters", or the phase in which others came.
 std::string what_is_held(const nlohmann::json& line);
 
 }  // namespace spillway

@@ -14,7 +14,7 @@ namespace {
 
 using Parsed = nlohmann::json;
 
-// What was seen until then.
+// Says of a run that a signal ended what was seen until then.
 std::string explain_end(const DryrunResults& results, const std::string& signal) {
   if (!results.watched)
     return fmt::format("it was ended by {}, and no process had imported PyTorch by then", signal);

@@ -30,7 +30,7 @@ constexpr time_t kSecondsOfOneEnding = 2;
 
 enum class Telling { kNot, kBegan, kDone };
 
-// What the handler knows of the process that started it; a child of fork has no thread that would tell.
+// Holds what the handler knows of the process that started it; a child of fork has no thread that would tell.
 struct Ending {
   void (*tell)() = nullptr;
   pid_t process = 0;
@@ -144,7 +144,7 @@ __attribute__((visibility("default"))) void spillway_holders_tells() {
   spillway::holders::reach(spillway::holders::Telling::kBegan);
 }
 
-// When the interpreter ends, and has told.
+// Called when the interpreter ends, and has told.
 __attribute__((visibility("default"))) void spillway_holders_told() {
   using namespace spillway::holders;
   if (ending.process != ::getpid() || ending.began != 0) return;
