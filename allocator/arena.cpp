@@ -396,7 +396,7 @@ std::string Arena::oom_text(uint64_t requested_bytes, const SlowPath& tried) con
   {
     const ArenaLock lock(parts_.mutex);
     parts_.pools.for_each([&](const Pool& pool) {
-      if (pool.movable == nullptr) request.pools.push_back({pool.id.first, pool.id.second, pool.bytes});
+      if (pool.movable() == nullptr) request.pools.push_back({pool.id.first, pool.id.second, pool.bytes});
     });
   }
   return oom_report(request, stats());

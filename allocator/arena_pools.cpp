@@ -22,7 +22,7 @@ constexpr uint32_t kReleasesPerWait = 64;
 
 void Arena::claim(PoolId id) {
   Pool& pool = parts_.pools.find_or_make(id);
-  if (pool.claims++ == 0) pool.birth = next_stamp();
+  pool.claim(next_stamp());
   // Heaps of an earlier pool by this id serve the new one; what they hold is the pool's again.
   for (Heap* heap : heaps_.of(id)) {
     if (!parts_.may_serve(*heap, id)) continue;
@@ -40,8 +40,8 @@ Status Arena::begin_pool(PoolId id, std::function<bool(CUstream)> filter, bool b
   if (open_pools_.contains(id)) return pool_refused(id, "is already open");
   claim(id);
   const Pool& pool = *parts_.pools.find(id);
-  opened->is_sourced = pool.source != nullptr;
-  opened->is_movable = pool.movable != nullptr;
+  opened->is_sourced = pool.source() != nullptr;
+  opened->is_movable = pool.movable() != nullptr;
   opened->by_owner = by_owner;
   opened->is_last = is_last;
   open_pools_.open(std::move(opened));
@@ -58,7 +58,7 @@ Status Arena::retain_pool(PoolId id) {
 uint64_t Arena::pool_claims(PoolId id) const {
   const ArenaLock lock(parts_.mutex);
   const Pool* pool = parts_.pools.find(id);
-  return pool == nullptr ? 0 : pool->claims;
+  return pool == nullptr ? 0 : pool->claims();
 }
 
 Status Arena::end_pool(PoolId id) {
@@ -90,14 +90,14 @@ Status Arena::set_pool_lends(PoolId id, bool lends) {
     const ArenaLock lock(parts_.mutex);
     Pool* pool = parts_.pools.claimed(id);
     if (lends && pool == nullptr) return pool_refused(id, "does not exist");
-    if (lends && !pool->lends_as.has_value()) {
+    if (lends && !pool->lends()) {
       // What a source gave stays its pool's: take_lent() looks there.
-      pool->lends_as =
-          pool->source != nullptr
-              ? 0
-              : parts_.last_rungs.add(Rung::kCallback, [this, id](uint64_t) { return lend_pool(id); });
+      pool->lend_as(pool->source() != nullptr ? 0
+                                              : parts_.last_rungs.add(Rung::kCallback, [this, id](uint64_t) {
+                                                  return lend_pool(id);
+                                                }));
     }
-    if (!lends && pool != nullptr) ended = std::exchange(pool->lends_as, std::nullopt);
+    if (!lends && pool != nullptr) ended = pool->stop_lending();
   }
   // Without a lock: a call in progress, which is waited for, may need one.
   if (ended.has_value()) parts_.last_rungs.remove(*ended);
@@ -116,7 +116,7 @@ uint64_t Arena::lend_pool(PoolId id) {
     pages += heap->pages().free_count();
   }
   // States that were saved before name memory that the pool may no longer have.
-  if (Pool* pool = parts_.pools.claimed(id); pages > 0 && pool != nullptr) pool->birth = next_stamp();
+  if (Pool* pool = parts_.pools.claimed(id); pages > 0 && pool != nullptr) pool->outdate_states(next_stamp());
   return pages * kPageBytes;
 }
 
@@ -124,23 +124,21 @@ Result<std::optional<Arena::Released>> Arena::release_claim(PoolId id) {
   using Last = std::optional<Released>;
   const ArenaLock lock(parts_.mutex);
   Pool* pool = parts_.pools.find(id);
-  if (pool != nullptr && pool->movable != nullptr && pool->movable->is_moving())
+  if (pool != nullptr && pool->movable() != nullptr && pool->movable()->is_moving())
     return pool_refused(id, "is being moved: release it afterwards");
   if (pool == nullptr || !pool->is_claimed()) return pool_refused(id, "does not exist");
-  if (pool->claims == 1 && open_pools_.contains(id))
+  if (pool->claims() == 1 && open_pools_.contains(id))
     return pool_refused(id, "is still open: end it before its release");
-  if (--pool->claims > 0) return Last();
-  pool->birth = 0;
+  if (!pool->unclaim()) return Last();
   views_.on_pool_released();
-  if (pool->movable != nullptr) pool->movable->is_released = true;
   for (Heap* heap : heaps_.of(id)) {
     const Lock heap_lock(heap->mutex);
     heap->pool_released();
     heap->count_for(nullptr);
     parts_.pools.set_use_of(*heap);
   }
-  if (pool->movable != nullptr && !pool->movable->is_away()) pool->movable.reset();
-  return Last(Released{sources_.retire(*pool), std::exchange(pool->lends_as, std::nullopt)});
+  if (!pool->is_away()) pool->settle();
+  return Last(Released{sources_.retire(*pool), pool->stop_lending()});
 }
 
 // ---- Room for a pool that comes back
@@ -198,8 +196,8 @@ Result<PoolState> Arena::checkpoint_pool(PoolId id) {
   const ArenaLock lock(parts_.mutex);
   const Pool* pool = parts_.pools.claimed(id);
   if (pool == nullptr) return pool_refused(id, "does not exist");
-  PoolState state{id, pool->birth, {}};
-  if (pool->source != nullptr || pool->movable != nullptr) {
+  PoolState state{id, pool->birth(), {}};
+  if (pool->source() != nullptr || pool->movable() != nullptr) {
     return Status::unsupported(
         "the state of a region, or of a pool with an allocator of its own, cannot be saved");
   }
@@ -212,7 +210,7 @@ Result<PoolState> Arena::checkpoint_pool(PoolId id) {
 
 Status Arena::restore_pool(const PoolState& state, std::vector<RestoredBlock>* changes) {
   const ArenaLock lock(parts_.mutex);
-  if (const Pool* pool = parts_.pools.find(state.pool); pool == nullptr || pool->birth != state.birth) {
+  if (const Pool* pool = parts_.pools.find(state.pool); pool == nullptr || pool->birth() != state.birth) {
     return Status::invalid_state(fmt::format(
         "pool {{{}, {}}} was released or lent memory since its state was saved, or is not of device {}",
         state.pool.first, state.pool.second, parts_.device));

@@ -447,7 +447,7 @@ Result<Ladder::Outcome> Ladder::take_lent(Miss& miss) {
     const bool is_of_stream = static_cast<const StreamIdentity&>(lender->key) == miss.heap.key;
     if (!lender->is_sourced() || lender->is_closed() || !is_of_stream) continue;
     const Pool* pool = parts_.pools.find(lender->key.pool);
-    if (pool == nullptr || pool->source == nullptr || !pool->lends_as.has_value()) continue;
+    if (pool == nullptr || pool->source() == nullptr || !pool->lends()) continue;
     if (!parts_.may_serve(*lender, pool->id)) continue;
     HeapLock lender_lock(lender->mutex);
     if (!lender->pending().empty()) lender->complete_finished_frees();

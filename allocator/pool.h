@@ -67,27 +67,63 @@ inline void add_bytes(spw_stat& held, int64_t bytes) {
 }
 
 // What serves a pool's requests is kept apart from everything else. The pool is while somebody has a claim on
-// it, and afterwards as long as its counters were not reset or something of it is out of the device. Needs
-// the arena's lock.
-struct Pool {
+// it, and afterwards as long as its counters were not reset or something of it is out of the device. Its
+// filter is with what is open (OpenPools), as it is called with no lock held; its heaps are found by their
+// streams (StreamHeaps). Needs the arena's lock.
+class Pool {
+ public:
   explicit Pool(PoolId pool) : id(pool) {}
 
-  bool is_claimed() const { return claims > 0; }
-  // Nothing is left to be remembered.
-  bool is_forgotten() const {
-    return !is_claimed() && source == nullptr && movable == nullptr && bytes.peak == 0 &&
-           bytes.allocated == 0 && bytes.freed == 0;
-  }
-
   const PoolId id;
-  uint32_t claims = 0;
+  spw_stat bytes{};  // of device memory that it holds
+
+  // ---- Claims
+  uint64_t claims() const { return claims_; }
+  bool is_claimed() const { return claims_ > 0; }
+  // `stamp`: a number that none is given twice, for its birth where this is the first claim.
+  void claim(uint64_t stamp);
+  // Takes a claim away, of which there must be one; true where it was the last, and the pool is released.
+  bool unclaim();
   // Tells it from earlier pools by its id, and its saved states from those that cannot be put back any more;
   // 0 where nobody has a claim.
-  uint64_t birth = 0;
-  spw_stat bytes{};                       // of device memory that it holds
-  std::unique_ptr<SourcedPool> source;    // instead of the device; null: the device
-  std::unique_ptr<MovablePool> movable;   // null: its memory stays where it is
-  std::optional<LastRungs::Id> lends_as;  // what is free in it serves others; 0: by take_lent() alone
+  uint64_t birth() const { return birth_; }
+  // Its states that were saved cannot be put back any more.
+  void outdate_states(uint64_t stamp) { birth_ = stamp; }
+  // Nothing is left to be remembered.
+  bool is_forgotten() const;
+
+  // ---- Where its memory comes from
+  // Null: the device.
+  SourcedPool* source() const { return source_.get(); }
+  // Errors: invalid_state (it has a source, moves, or lends).
+  Status check_source() const;
+  void set_source(std::unique_ptr<SourcedPool> source) { source_ = std::move(source); }
+  std::unique_ptr<SourcedPool> take_source() { return std::move(source_); }
+
+  // ---- Where its memory is
+  // Null: it stays on the device.
+  MovablePool* movable() const { return movable_.get(); }
+  // Errors: invalid_state (it moves already, or has a source).
+  Status check_movable() const;
+  void make_movable(GiveUpCopies give_up);
+  // Its memory stays where it is from now on, which must be the device.
+  void settle() { movable_.reset(); }
+  bool is_away() const { return movable_ != nullptr && movable_->is_away(); }
+  // Errors: invalid_state (its memory is out of the device, or on its way).
+  Status check_present() const;
+
+  // ---- What is free in it serves others
+  bool lends() const { return lends_as_.has_value(); }
+  // 0: by the ladder's take_lent() alone.
+  void lend_as(LastRungs::Id rung) { lends_as_ = rung; }
+  std::optional<LastRungs::Id> stop_lending() { return std::exchange(lends_as_, std::nullopt); }
+
+ private:
+  uint32_t claims_ = 0;
+  uint64_t birth_ = 0;
+  std::unique_ptr<SourcedPool> source_;
+  std::unique_ptr<MovablePool> movable_;
+  std::optional<LastRungs::Id> lends_as_;
 };
 
 // Holds what was live at a range: a large block, or those of a slab, which is kept as it was.

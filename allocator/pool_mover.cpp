@@ -18,16 +18,14 @@ Status PoolMover::make_movable(PoolId id, GiveUpCopies give_up) {
   const ArenaLock lock(parts_.mutex);
   Pool* pool = parts_.pools.claimed(id);
   if (pool == nullptr) return pool_refused(id, "does not exist");
-  if (pool->movable != nullptr) return pool_refused(id, "can be moved already");
-  if (pool->source != nullptr) return pool_refused(id, "has a source of its own");
+  if (Status status = pool->check_movable(); !status.ok()) return status;
   const std::vector<Heap*> owners = heaps_.of(id);
   const auto has_pages = [](Heap* heap) {
     const Lock heap_lock(heap->mutex);
     return heap->pages().owned() > 0;
   };
   if (std::any_of(owners.begin(), owners.end(), has_pages)) return pool_refused(id, "has memory already");
-  pool->movable = std::make_unique<MovablePool>();
-  pool->movable->give_up = std::move(give_up);
+  pool->make_movable(std::move(give_up));
   set_use_of(owners);
   return {};
 }
@@ -41,8 +39,8 @@ void PoolMover::set_use_of(const std::vector<Heap*>& owners) {
 
 // The graphs that another captured into the pool are gone when its claim is, and nothing is replayed now.
 void PoolMover::forget_captures(Pool& pool) {
-  MovablePool::Captured& captured = pool.movable->captured;
-  if (captured == MovablePool::Captured::kByAnother && pool.claims <= 1)
+  MovablePool::Captured& captured = pool.movable()->captured;
+  if (captured == MovablePool::Captured::kByAnother && pool.claims() <= 1)
     captured = MovablePool::Captured::kNever;
 }
 
@@ -113,9 +111,9 @@ std::vector<BlockRow> PoolMover::blocks_in(PoolId id, const PageRange& range) co
 Result<PoolMover::Move> PoolMover::begin(PoolId id, bool out) {
   const ArenaLock lock(parts_.mutex);
   Pool* pool = parts_.pools.find(id);
-  if (pool == nullptr || pool->movable == nullptr)
+  if (pool == nullptr || pool->movable() == nullptr)
     return pool_refused(id, "is no region's: its memory cannot be moved");
-  MovablePool& movable = *pool->movable;
+  MovablePool& movable = *pool->movable();
   if (movable.is_moving()) return pool_refused(id, "is being moved");
   if (out && movable.is_away()) return pool_refused(id, "is not on the device already");
   if (!out && !movable.is_away()) return pool_refused(id, "is on the device already");
@@ -129,12 +127,12 @@ Result<PoolMover::Move> PoolMover::begin(PoolId id, bool out) {
 }
 
 void PoolMover::end(const Move& move) {
-  MovablePool& movable = *move.pool->movable;
+  MovablePool& movable = *move.pool->movable();
   const bool is_away = movable.is_away();
   (void)movable.go(is_away ? PoolStay::kAway : PoolStay::kHere);
   set_use_of(move.owners);
   // Nobody moves it any more.
-  if (movable.is_released && !is_away) move.pool->movable.reset();
+  if (movable.is_released && !is_away) move.pool->settle();
   parts_.update_most_pages();
 }
 
@@ -159,7 +157,7 @@ Status PoolMover::list_what_moves(Move& move) {
     heap->complete_finished_frees();
     heap->release_empty_slabs();
   }
-  if (move.pool->movable->captured == MovablePool::Captured::kNever) {  // mutant: move-frees
+  if (move.pool->movable()->captured == MovablePool::Captured::kNever) {  // mutant: move-frees
     if (Status released = release_free_pages(move.owners); !released.ok()) return released;
   }
   move.pages = pages_of(move.owners);
@@ -180,14 +178,14 @@ Status PoolMover::release_free_pages(const std::vector<Heap*>& owners) {
 
 void PoolMover::count_out(const Move& move, bool out) {
   Pool& pool = *move.pool;
-  const bool returns = pool.movable->stay() == PoolStay::kArriving;
-  (void)pool.movable->go(!out ? PoolStay::kArriving : returns ? PoolStay::kReturning : PoolStay::kLeft);
+  const bool returns = pool.movable()->stay() == PoolStay::kArriving;
+  (void)pool.movable()->go(!out ? PoolStay::kArriving : returns ? PoolStay::kReturning : PoolStay::kLeft);
   // First what goes, then what comes: no sum is ever above what is true.
   if (!out) parts_.store->count_out(move.pages, false);
   for (Heap* heap : move.owners) {
     const Lock heap_lock(heap->mutex);
     parts_.pools.set_use_of(*heap);
-    heap->count_for(out || pool.movable->is_released ? nullptr : &pool.bytes);
+    heap->count_for(out || pool.movable()->is_released ? nullptr : &pool.bytes);
     if (out) {
       heap->counters.leave();
     } else {
@@ -209,7 +207,7 @@ void PoolMover::take_out(const Move& move) {
     });
   }
   // Graphs know addresses that no block has now.
-  const bool keeps_all = move.pool->movable->captured != MovablePool::Captured::kNever;
+  const bool keeps_all = move.pool->movable()->captured != MovablePool::Captured::kNever;
   parts_.store->take_out(move.pages, [&](const View* view, uint32_t slot) {
     return keeps_all || slots.count({view, slot}) != 0;  // mutant: views-return
   });
@@ -223,7 +221,7 @@ Status PoolMover::move_out(PoolId id, const CopyOut& copy) {
   Result<Move> begun = begin(id, true);
   if (!begun.ok()) return begun.take_status();
   Move& move = begun.value();
-  MovablePool& movable = *move.pool->movable;
+  MovablePool& movable = *move.pool->movable();
   bool is_copied = false;
   Status status = caught([&] {
     if (Status waited = wait_before_move(); !waited.ok()) return waited;
@@ -278,7 +276,7 @@ Status PoolMover::bring_back(PoolId id, const CopyBack& copy) {
     return back.ok() ? copy(move.ranges, &is_settled) : std::move(back);
   });
   const ArenaLock lock(parts_.mutex);
-  if (!status.ok() && !move.pool->movable->is_away()) {
+  if (!status.ok() && !move.pool->is_away()) {
     send_away_again(move, is_settled);
   } else if (status.ok()) {
     for (const PageRange& range : move.ranges)
@@ -313,7 +311,7 @@ uint64_t PoolMover::give_up_freed() {
   {
     const ArenaLock lock(parts_.mutex);
     parts_.pools.for_each([&](const Pool& pool) {
-      if (pool.movable != nullptr) all.push_back(pool.id);
+      if (pool.movable() != nullptr) all.push_back(pool.id);
     });
   }
   uint64_t bytes = 0;
@@ -349,7 +347,7 @@ uint64_t PoolMover::give_up_freed_of(PoolId id, bool by_mover) {
   {
     const ArenaLock lock(parts_.mutex);
     Pool* pool = parts_.pools.find(id);
-    MovablePool* movable = pool == nullptr ? nullptr : pool->movable.get();
+    MovablePool* movable = pool == nullptr ? nullptr : pool->movable();
     if (movable == nullptr || !movable->is_away() || movable->is_moving() != by_mover) return 0;
     forget_captures(*pool);
     if (movable->captured != MovablePool::Captured::kNever) return 0;

@@ -16,12 +16,12 @@ Pool* PoolTable::claimed(PoolId id) const {
 
 MovablePool* PoolTable::movable(PoolId id) const {
   const Pool* pool = find(id);
-  return pool == nullptr ? nullptr : pool->movable.get();
+  return pool == nullptr ? nullptr : pool->movable();
 }
 
 SourcedPool* PoolTable::source(PoolId id) const {
   const Pool* pool = find(id);
-  return pool == nullptr ? nullptr : pool->source.get();
+  return pool == nullptr ? nullptr : pool->source();
 }
 
 SourcedPool* PoolTable::source_of(const PageStore& store) const {
@@ -38,16 +38,13 @@ Pool& PoolTable::find_or_make(PoolId id) {
 }
 
 bool PoolTable::is_away(PoolId id) const {
-  const MovablePool* pool = movable(id);
+  const Pool* pool = find(id);
   return pool != nullptr && pool->is_away();
 }
 
 Status PoolTable::check_present(PoolId id) const {
-  const MovablePool* pool = movable(id);
-  if (pool == nullptr) return {};
-  if (pool->is_moving()) return pool_refused(id, "is being moved");
-  if (pool->is_away()) return pool_refused(id, "is not on the device: bring it back first");
-  return {};
+  const Pool* pool = find(id);
+  return pool == nullptr ? Status() : pool->check_present();
 }
 
 void PoolTable::set_use_of(Heap& heap) const {
@@ -63,8 +60,8 @@ void PoolTable::set_use_of(Heap& heap) const {
 }
 
 bool PoolTable::retire_source(Pool& pool) {
-  if (pool.source == nullptr) return false;
-  released_sources_.push_back(std::move(pool.source));
+  if (pool.source() == nullptr) return false;
+  released_sources_.push_back(pool.take_source());
   return true;
 }
 

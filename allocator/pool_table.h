@@ -53,7 +53,7 @@ class PoolTable {
   template <typename Visit>
   void for_each_source(Visit visit) const {
     for (const auto& [id, pool] : pools_) {
-      if (pool->source != nullptr) visit(*pool->source);
+      if (pool->source() != nullptr) visit(*pool->source());
     }
     for_each_released_source(visit);
   }

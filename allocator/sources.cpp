@@ -51,9 +51,7 @@ Status Sources::set(PoolId id, SegmentSource source) {
   const ArenaLock lock(parts_.mutex);
   Pool* pool = parts_.pools.claimed(id);
   if (pool == nullptr) return pool_refused(id, "does not exist");
-  if (pool->source != nullptr) return pool_refused(id, "has a source already");
-  if (pool->movable != nullptr) return pool_refused(id, "is a region's, whose memory is the device's");
-  if (pool->lends_as.has_value()) return pool_refused(id, "lends its memory");
+  if (Status status = pool->check_source(); !status.ok()) return status;
   for (const Heap* heap : heaps_.all()) {
     if (heap->key.pool == id && !heap->is_sourced())
       return pool_refused(id, "has memory of the device already");
@@ -65,7 +63,7 @@ Status Sources::set(PoolId id, SegmentSource source) {
                         {.use_vmm = false, .exportable = false, .is_sourced = true}, parts_.counters);
   if (!store.ok()) return store.take_status();
   sourced->store = std::move(store.value());
-  pool->source = std::move(sourced);
+  pool->set_source(std::move(sourced));
   return {};
 }
 
@@ -73,18 +71,18 @@ Status Sources::set_no_split(PoolId id) {
   const ArenaLock lock(parts_.mutex);
   const Pool* pool = parts_.pools.claimed(id);
   if (pool == nullptr) return pool_refused(id, "does not exist");
-  if (pool->source == nullptr || pool->source->no_split) return {};
+  if (pool->source() == nullptr || pool->source()->no_split) return {};
   for (const Heap* heap : heaps_.all()) {
-    if (&heap->store() == pool->source->store.get()) return pool_refused(id, "has served blocks already");
+    if (&heap->store() == pool->source()->store.get()) return pool_refused(id, "has served blocks already");
   }
-  pool->source->no_split = true;
+  pool->source()->no_split = true;
   return {};
 }
 
 bool Sources::retire(Pool& pool) {
-  if (pool.source == nullptr) return false;
+  if (pool.source() == nullptr) return false;
   for (Heap* heap : heaps_.all()) {
-    if (&heap->store() != pool.source->store.get()) continue;
+    if (&heap->store() != pool.source()->store.get()) continue;
     const Lock heap_lock(heap->mutex);
     if (!heap->is_closed()) heaps_.close(*heap, false);  // mutant: source-released
   }

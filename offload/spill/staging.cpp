@@ -79,19 +79,19 @@ Staging::~Staging() {
 }
 
 Status Staging::wait_for_copy(Buffer& buffer) {
-  if (!buffer.is_copying) return {};
-  if (Status status = buffer.copied.synchronize(); !status.ok()) return status;
-  buffer.is_copying = false;
+  if (buffer.copying == nullptr) return {};
+  Status status = buffer.copied.synchronize();
+  if (!status.ok() && copies_.driver().cuStreamSynchronize(buffer.copying) != CUDA_SUCCESS) return status;
+  buffer.copying = nullptr;
   return {};
 }
 
 Status Staging::mark_copy(Buffer& buffer, CUstream stream) {
-  buffer.is_copying = true;
+  buffer.copying = stream;
   Status status = buffer.copied.record(stream);
   if (status.ok()) return {};
   // Without a mark, the stream's end is one.
-  const Driver& driver = copies_.driver();
-  if (driver.cuStreamSynchronize(stream) == CUDA_SUCCESS) buffer.is_copying = false;
+  if (copies_.driver().cuStreamSynchronize(stream) == CUDA_SUCCESS) buffer.copying = nullptr;
   return status;
 }
 

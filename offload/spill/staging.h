@@ -39,8 +39,8 @@ class Staging {
 
   struct Buffer {
     std::byte* memory = nullptr;
-    Event copied;  // the last copy from it or to it
-    bool is_copying = false;
+    Event copied;                // the last copy from it or to it
+    CUstream copying = nullptr;  // the stream of a copy that may still be under way
     DiskWork disk;
   };
 
@@ -59,7 +59,8 @@ class Staging {
   // Waits for what still uses the buffers; false where that cannot be told.
   bool settle();
   Buffer& at(size_t i) { return *buffers_[i % buffers_.size()]; }
-  // Until the buffer's copy is done, and its disk work.
+  // Waits until the buffer's copy is done: for its mark, or where that cannot be waited for, for all of its
+  // stream. Errors: driver.
   Status wait_for_copy(Buffer& buffer);
   // Marks the copy just enqueued on `stream`.
   Status mark_copy(Buffer& buffer, CUstream stream);

@@ -30,18 +30,18 @@ class ArenaPartsTest : public testing::Test {
   SourcedPool& add_source(PoolId id, uint32_t pages) {
     const ArenaLock lock(parts.mutex);
     Pool& pool = parts.pools.find_or_make(id);
-    pool.claims = 1;
-    pool.source = std::make_unique<SourcedPool>();
-    pool.source->store = std::move(PageStore::create(made.device.driver, 0, parts.properties,
-                                                     {.use_vmm = false, .is_sourced = true}, parts.counters)
-                                       .value());
+    pool.claim(1);
+    pool.set_source(std::make_unique<SourcedPool>());
+    pool.source()->store = std::move(PageStore::create(made.device.driver, 0, parts.properties,
+                                                       {.use_vmm = false, .is_sourced = true}, parts.counters)
+                                         .value());
     if (pages > 0) {
       // Nobody touches this memory.
       const SegmentMemory nowhere{reinterpret_cast<void*>(uint64_t{1} << 40), pages * kPageBytes};
       PageId first = kNoPage;
-      SPW_EXPECT_OK(pool.source->store->add_segment(nowhere, pages, nullptr, &first));
+      SPW_EXPECT_OK(pool.source()->store->add_segment(nowhere, pages, nullptr, &first));
     }
-    return *pool.source;
+    return *pool.source();
   }
 
   MadeParts made;

@@ -50,7 +50,7 @@ TEST_F(PoolTableTest, APoolIsMadeOnceAndFoundByItsId) {
 TEST_F(PoolTableTest, APoolThatNobodyHasAClaimOnIsNoClaimedOne) {
   Pool& pool = table.find_or_make(kPool);
   EXPECT_EQ(table.claimed(kPool), nullptr);
-  pool.claims = 2;
+  pool.claim(1);
   EXPECT_EQ(table.claimed(kPool), &pool);
   EXPECT_EQ(table.claimed(kOther), nullptr);
 }
@@ -61,15 +61,15 @@ TEST_F(PoolTableTest, APoolIsForgottenOnceNothingOfItIsLeft) {
     return table.find(kPool) != nullptr;
   };
   Pool* pool = &table.find_or_make(kPool);
-  pool->claims = 1;
+  pool->claim(1);
   EXPECT_TRUE(is_kept());
-  pool->claims = 0;
-  pool->movable = std::make_unique<MovablePool>();
+  EXPECT_TRUE(pool->unclaim());
+  pool->make_movable(nullptr);
   EXPECT_TRUE(is_kept());
-  pool->movable.reset();
-  pool->source = source();
+  pool->settle();
+  pool->set_source(source());
   EXPECT_TRUE(is_kept());
-  pool->source.reset();
+  (void)pool->take_source();
   // Its counters are kept until both resets.
   add_bytes(pool->bytes, 100);
   add_bytes(pool->bytes, -100);
@@ -85,17 +85,18 @@ TEST_F(PoolTableTest, APoolThatIsMovedOrAwayIsNotPresent) {
   Pool& pool = table.find_or_make(kPool);
   SPW_EXPECT_OK(table.check_present(kPool));
   EXPECT_EQ(table.movable(kPool), nullptr);
-  pool.movable = std::make_unique<MovablePool>();
-  EXPECT_EQ(table.movable(kPool), pool.movable.get());
+  pool.make_movable(nullptr);
+  EXPECT_NE(table.movable(kPool), nullptr);
+  EXPECT_EQ(table.movable(kPool), pool.movable());
   SPW_EXPECT_OK(table.check_present(kPool));
   using enum PoolStay;
   for (const PoolStay stay : {kLeaving, kLeft, kAway, kReturning, kArriving}) {
-    SPW_EXPECT_OK(pool.movable->go(stay));
+    SPW_EXPECT_OK(pool.movable()->go(stay));
     const Status status = table.check_present(kPool);
     EXPECT_EQ(status.code(), SPW_ERROR_INVALID_STATE) << name_of(stay);
     EXPECT_NE(status.text().find("pool {1, 2}"), std::string::npos) << status.text();
   }
-  SPW_EXPECT_OK(pool.movable->go(kHere));
+  SPW_EXPECT_OK(pool.movable()->go(kHere));
   SPW_EXPECT_OK(table.check_present(kPool));
 }
 
@@ -116,23 +117,22 @@ TEST_F(PoolTableTest, AHeapIsUsedAsItsPoolSays) {
   expect_use("a pool that is not known any more", released);
   Pool& pool = table.find_or_make(kPool);
   expect_use("a released pool", released);
-  pool.claims = 1;
+  pool.claim(1);
   expect_use("a pool", kept);
 
-  pool.movable = std::make_unique<MovablePool>();
+  pool.make_movable(nullptr);
   expect_use("a movable pool", {.may_move = true});
   for (const auto captured : {MovablePool::Captured::kByAnother, MovablePool::Captured::kForGood}) {
-    pool.movable->captured = captured;
+    pool.movable()->captured = captured;
     expect_use("one that a graph was captured over",
                {.keeps_pages = true, .is_replayed = true, .may_move = true});
   }
-  pool.movable->captured = MovablePool::Captured::kNever;
-  SPW_EXPECT_OK(pool.movable->go(PoolStay::kLeaving));
+  pool.movable()->captured = MovablePool::Captured::kNever;
+  SPW_EXPECT_OK(pool.movable()->go(PoolStay::kLeaving));
   expect_use("one that leaves", {.keeps_pages = true, .may_move = true});
-  SPW_EXPECT_OK(pool.movable->go(PoolStay::kLeft));
-  SPW_EXPECT_OK(pool.movable->go(PoolStay::kAway));
-  pool.claims = 0;
-  pool.movable->is_released = true;
+  SPW_EXPECT_OK(pool.movable()->go(PoolStay::kLeft));
+  SPW_EXPECT_OK(pool.movable()->go(PoolStay::kAway));
+  EXPECT_TRUE(pool.unclaim());
   expect_use("one that is away, and released", {.keeps_pages = true});
 }
 
@@ -142,8 +142,8 @@ TEST_F(PoolTableTest, ASourceServesUntilItIsRetiredAndIsKnownToTheEnd) {
   Pool& pool = table.find_or_make(kPool);
   EXPECT_EQ(table.source(kPool), nullptr);
   EXPECT_FALSE(table.retire_source(pool)) << "it has none";
-  pool.source = source();
-  SourcedPool* const first = pool.source.get();
+  pool.set_source(source());
+  SourcedPool* const first = pool.source();
   const PageStore& store = *first->store;
   EXPECT_EQ(table.source(kPool), first);
   EXPECT_EQ(table.source_of(store), first);
@@ -154,25 +154,25 @@ TEST_F(PoolTableTest, ASourceServesUntilItIsRetiredAndIsKnownToTheEnd) {
   EXPECT_EQ(table.source(kPool), nullptr);
   EXPECT_EQ(table.source_of(store), first);
   EXPECT_TRUE(table.has_released_sources());
-  pool.source = source();
+  pool.set_source(source());
   std::set<SourcedPool*> all;
   std::set<SourcedPool*> released;
   table.for_each_source([&](SourcedPool& each) { all.insert(&each); });
   table.for_each_released_source([&](SourcedPool& each) { released.insert(&each); });
-  EXPECT_EQ(all, (std::set<SourcedPool*>{first, pool.source.get()}));
+  EXPECT_EQ(all, (std::set<SourcedPool*>{first, pool.source()}));
   EXPECT_EQ(released, std::set<SourcedPool*>{first});
 }
 
 TEST_F(PoolTableTest, TheMemoryOfAllSourcesCounts) {
   EXPECT_EQ(table.sourced_bytes(), 0u);
   Pool& pool = table.find_or_make(kPool);
-  pool.source = source();
-  add_pages(*pool.source->store, 3);
+  pool.set_source(source());
+  add_pages(*pool.source()->store, 3);
   EXPECT_EQ(table.sourced_bytes(), 3 * kPageBytes);
   table.retire_source(pool);
   EXPECT_EQ(table.sourced_bytes(), 3 * kPageBytes);
-  pool.source = source();
-  add_pages(*pool.source->store, 2);
+  pool.set_source(source());
+  add_pages(*pool.source()->store, 2);
   EXPECT_EQ(table.sourced_bytes(), 5 * kPageBytes);
 }
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <set>
+#include <memory>
+
+#include "tests/support/device.h"
 
 namespace spillway::test {
 namespace {
@@ -59,19 +61,79 @@ TEST(Pool, IsClaimedAsLongAsAnyClaimIsLeft) {
   Pool pool({1, 2});
   EXPECT_EQ(pool.id, (PoolId{1, 2}));
   EXPECT_FALSE(pool.is_claimed());
-  pool.claims = 2;
+  EXPECT_EQ(pool.birth(), 0u);
+  pool.claim(7);
+  pool.claim(8);
+  EXPECT_EQ(pool.claims(), 2u);
+  EXPECT_EQ(pool.birth(), 7u) << "the first claim's";
+  EXPECT_FALSE(pool.unclaim());
   EXPECT_TRUE(pool.is_claimed());
-  --pool.claims;
-  EXPECT_TRUE(pool.is_claimed());
-  --pool.claims;
+  pool.outdate_states(9);
+  EXPECT_EQ(pool.birth(), 9u);
+  EXPECT_TRUE(pool.unclaim());
   EXPECT_FALSE(pool.is_claimed());
+  EXPECT_EQ(pool.birth(), 0u);
+}
+
+TEST(Pool, ItsLastClaimReleasesAMovableOne) {
+  Pool pool({1, 2});
+  pool.make_movable(nullptr);
+  pool.claim(1);
+  EXPECT_FALSE(pool.movable()->is_released);
+  EXPECT_TRUE(pool.unclaim());
+  EXPECT_TRUE(pool.movable()->is_released);
+  EXPECT_EQ(pool.claims(), 0u);
+}
+
+TEST(Pool, MemoryHasASourceOrMovesOrNeither) {
+  Pool moves({1, 2});
+  SPW_EXPECT_OK(moves.check_source());
+  SPW_EXPECT_OK(moves.check_movable());
+  moves.make_movable(nullptr);
+  EXPECT_EQ(moves.check_source().text(), "pool {1, 2} is a region's, whose memory is the device's");
+  EXPECT_EQ(moves.check_movable().text(), "pool {1, 2} can be moved already");
+  moves.settle();
+  SPW_EXPECT_OK(moves.check_movable());
+
+  Pool sourced({1, 2});
+  sourced.set_source(std::make_unique<SourcedPool>());
+  EXPECT_EQ(sourced.check_source().text(), "pool {1, 2} has a source already");
+  EXPECT_EQ(sourced.check_movable().text(), "pool {1, 2} has a source of its own");
+  EXPECT_NE(sourced.take_source(), nullptr);
+  EXPECT_EQ(sourced.source(), nullptr);
+}
+
+TEST(Pool, OneThatLendsGetsNoSource) {
+  Pool pool({1, 2});
+  EXPECT_FALSE(pool.stop_lending().has_value());
+  pool.lend_as(0);
+  EXPECT_TRUE(pool.lends());
+  EXPECT_EQ(pool.check_source().text(), "pool {1, 2} lends its memory");
+  pool.lend_as(5);
+  EXPECT_EQ(pool.stop_lending(), 5u);
+  EXPECT_FALSE(pool.lends());
+}
+
+TEST(Pool, IsPresentUnlessItIsAwayOrOnItsWay) {
+  Pool pool({1, 2});
+  SPW_EXPECT_OK(pool.check_present());
+  EXPECT_FALSE(pool.is_away());
+  pool.make_movable(nullptr);
+  SPW_EXPECT_OK(pool.check_present());
+  SPW_EXPECT_OK(pool.movable()->go(PoolStay::kLeaving));
+  EXPECT_EQ(pool.check_present().text(), "pool {1, 2} is being moved");
+  EXPECT_FALSE(pool.is_away());
+  SPW_EXPECT_OK(pool.movable()->go(PoolStay::kLeft));
+  SPW_EXPECT_OK(pool.movable()->go(PoolStay::kAway));
+  EXPECT_EQ(pool.check_present().text(), "pool {1, 2} is not on the device: bring it back first");
+  EXPECT_TRUE(pool.is_away());
 }
 
 TEST(Pool, EachThingThatIsLeftOfItKeepsItFromBeingForgotten) {
   const std::function<void(Pool&)> leave[] = {
-      [](Pool& pool) { pool.claims = 1; },
-      [](Pool& pool) { pool.source = std::make_unique<SourcedPool>(); },
-      [](Pool& pool) { pool.movable = std::make_unique<MovablePool>(); },
+      [](Pool& pool) { pool.claim(1); },
+      [](Pool& pool) { pool.set_source(std::make_unique<SourcedPool>()); },
+      [](Pool& pool) { pool.make_movable(nullptr); },
       [](Pool& pool) { pool.bytes.peak = 1; },
       [](Pool& pool) { pool.bytes.allocated = 1; },
       [](Pool& pool) { pool.bytes.freed = 1; },

@@ -88,7 +88,7 @@ TEST_F(TrimmingTest, OfOnePoolOnlyItsOwnGoes) {
   EXPECT_EQ(made.owned(pooled), 3u) << "its graphs may use it";
   {
     const ArenaLock lock(made.parts.mutex);
-    pool.claims = 0;
+    EXPECT_TRUE(pool.unclaim());
     const Lock heap_lock(pooled.mutex);
     pooled.pool_released();
   }

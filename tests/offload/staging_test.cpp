@@ -56,6 +56,11 @@ class StagingTest : public testing::Test {
     SPW_EXPECT_OK(copies_->copy_out(buffer.memory, memory_, kBuffer));
     return mark_(copies_->out());
   }
+  // Neither a copy's mark nor its stream can be waited for, once.
+  void fail_waits() {
+    device_.inject_fault("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+    device_.inject_fault("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  }
   bool is_complete(uint64_t mark) const { return is_complete_(copies_->out(), mark) != 0; }
   // Tells whether all that is pinned is free; what is goes.
   bool all_free() {
@@ -141,7 +146,17 @@ TEST_F(StagingTest, ACopyThatCannotBeMarkedIsWaitedFor) {
   device_.inject_fault("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(staging->mark_copy(buffer, copies_->out()).code(), SPW_ERROR_DRIVER);
   EXPECT_TRUE(is_complete(mark));
-  EXPECT_FALSE(buffer.is_copying);
+  EXPECT_EQ(buffer.copying, nullptr);
+}
+
+TEST_F(StagingTest, ACopyWhoseMarkCannotBeWaitedForEndsWithItsStream) {
+  std::unique_ptr<Staging> staging = create(kBuffer, 1);
+  const uint64_t mark = copy(staging->at(0));
+  SPW_EXPECT_OK(staging->mark_copy(staging->at(0), copies_->out()));
+  device_.inject_fault("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  staging.reset();
+  EXPECT_TRUE(is_complete(mark));
+  EXPECT_TRUE(all_free());
 }
 
 TEST_F(StagingTest, SettlesWhenCopiesAndDiskAreDone) {
@@ -158,7 +173,7 @@ TEST_F(StagingTest, SettlesWhenCopiesAndDiskAreDone) {
   EXPECT_TRUE(is_complete(mark));
   (void)copy(staging->at(0));
   SPW_EXPECT_OK(staging->mark_copy(staging->at(0), copies_->out()));
-  device_.inject_fault("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  fail_waits();
   EXPECT_FALSE(staging->settle());
   EXPECT_TRUE(staging->settle()) << "the next time it can be told";
 }
@@ -179,7 +194,7 @@ TEST_F(StagingTest, ABufferWhoseCopyCannotBeWaitedForIsNeverUsedAgain) {
   std::unique_ptr<Staging> staging = create(2 * kBuffer, 2);
   (void)copy(staging->at(1));
   SPW_EXPECT_OK(staging->mark_copy(staging->at(1), copies_->out()));
-  device_.inject_fault("cuEventSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  fail_waits();
   staging.reset();
   EXPECT_FALSE(all_free());
   EXPECT_EQ(pinned_.take(2 * kBuffer), nullptr);

@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -116,6 +117,23 @@ trainer = Trainer(accelerator="cuda", devices=1, max_steps=1, logger=False, call
 trainer.fit(Classifier(), data)  # without a logger nothing is logged, and nothing is wrong
 trainer = Trainer(accelerator="cpu", devices=1, max_steps=1, logger=False, callbacks=[SpillwayCallback()],
                   enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False)
+trainer.fit(Classifier(), data)
+"""
+
+LIGHTNING_TO_WANDB = """
+import sys, tempfile
+import torch, spillway
+spillway.install()
+sys.path.insert(0, sys.argv[1])
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import WandbLogger
+from lightning_memory import Classifier, WIDTH
+from spillway.integrations.lightning import SpillwayCallback
+
+data = torch.utils.data.DataLoader([(torch.randn(WIDTH), torch.tensor(1)) for _ in range(12)], batch_size=2)
+trainer = Trainer(accelerator="cuda", devices=1, max_epochs=1, log_every_n_steps=3, callbacks=[SpillwayCallback()],
+                  logger=WandbLogger(save_dir=sys.argv[2], offline=True), enable_checkpointing=False,
+                  enable_model_summary=False, enable_progress_bar=False)
 trainer.fit(Classifier(), data)
 """
 
@@ -246,6 +264,16 @@ class Callbacks(unittest.TestCase):
         done = run(str(EXAMPLES / "lightning_memory.py"))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("memory/step_peak_gib", done.stdout)
+
+    @unittest.skipUnless("SPILLWAY_TEST_NEWEST" in os.environ, "W&B is among the packages of python.integrations_newest")
+    def test_both_trainers_log_to_weights_and_biases(self) -> None:
+        hugging_face = str(EXAMPLES / "hugging_face_memory.py")
+        for words, steps in (((hugging_face, "wandb"), 3), (("-c", LIGHTNING_TO_WANDB, str(EXAMPLES)), 2)):
+            with self.subTest(words[0]), tempfile.TemporaryDirectory() as folder:
+                done = run(*words, folder, WANDB_MODE="offline", WANDB_DIR=folder, WANDB_SILENT="true")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                (log,) = Path(folder).rglob("*.wandb")
+                self.assertGreaterEqual(log.read_bytes().count(b"memory/step_peak_gib"), steps)
 
     def test_nothing_is_imported_without_need(self) -> None:
         code = (

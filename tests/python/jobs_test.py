@@ -1,5 +1,6 @@
 """The examples for torchrun, Slurm and Kubernetes: their syntax, and that the command has the words that they use.
-Those for torchrun and Slurm are run, on two simulated devices; Slurm's own commands are stand-ins for one node.
+They are run, on two simulated devices. Slurm's own commands are stand-ins for one node, and instead of Kubernetes the test
+itself begins the sidecar and the program as the job's description says, with folders in place of its volumes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ COMMAND = os.environ["SPILLWAY_COMMAND"]
 
 
 TRAIN = """
-import os, torch
+import os, time, torch
 from torch import distributed, nn
 distributed.init_process_group("nccl")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -30,6 +33,11 @@ model = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024).cuda())
 for _ in range(2):
     model(torch.randn(64, 1024, device="cuda")).sum().backward()
 distributed.destroy_process_group()
+waits_for = os.environ.get("TEST_WAITS_FOR")
+for _ in range(600):
+    if not waits_for or os.path.exists(waits_for):
+        break
+    time.sleep(0.1)
 """
 
 # Programs that the examples find by name. Of a machine with eight GPUs, two are there; ports are whichever are free.
@@ -81,8 +89,8 @@ class Jobs(unittest.TestCase):
         code = self.code(EXAMPLES / "slurm" / "train.sbatch")
         self.configured(re.findall(r'SPILLWAY_CONF="([^"]*)"', code)[0])
 
-    def run_example(self, script: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """In `folder`, which gets a train.py."""
+    def prepare(self, folder: Path, **environment: str) -> dict[str, str]:
+        """The variables for an example that runs in `folder`, which gets a train.py."""
         (folder / "train.py").write_text(TRAIN)
         (folder / "bin").mkdir()
         for name, code in STAND_INS.items():
@@ -90,7 +98,10 @@ class Jobs(unittest.TestCase):
             program.write_text(f"#!/bin/bash\n{code}\n")
             program.chmod(0o755)
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
-        variables = os.environ | {"PATH": path, "SPILLWAY_SIM": "devices:2,capacity:8GiB"} | environment
+        return os.environ | {"PATH": path, "SPILLWAY_SIM": "devices:2,capacity:8GiB"} | environment
+
+    def run_example(self, script: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = self.prepare(folder, **environment)
         done = subprocess.run(
             ["bash", str(script)], cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=600
         )
@@ -131,6 +142,41 @@ class Jobs(unittest.TestCase):
         port = job["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"]
         self.assertIn(f"0.0.0.0:{port}", sidecar["args"])
         self.assertEqual(sidecar["ports"][0]["containerPort"], int(port))
+
+    def test_kubernetes_runs(self) -> None:
+        (job,) = yaml.safe_load_all((EXAMPLES / "kubernetes" / "train.yaml").read_text())
+        pod = job["spec"]["template"]["spec"]
+        (sidecar,), (train,) = pod["initContainers"], pod["containers"]
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for volume in ("live", "dumps"):
+                (folder / volume).mkdir()
+            put = functools.partial(re.sub, r"(?<![\w/])/(live|dumps)\b", rf"{folder}/\1")
+            given = {each["name"]: put(each["value"]) for each in train["env"]}
+            variables = self.prepare(folder, **given, TEST_WAITS_FOR=str(folder / "scraped"))
+            words = [put(word).replace("0.0.0.0:9835", "127.0.0.1:0") for word in sidecar["args"]]
+            exporter = subprocess.Popen(["spillway", *words], env=variables, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(exporter.communicate)
+            self.addCleanup(exporter.kill)
+            assert exporter.stdout
+            port = re.findall(r"port (\d+)", exporter.stdout.readline())[0]
+            program = subprocess.Popen(train["command"], cwd=folder, env=variables)
+            self.addCleanup(program.kill)
+            served = self.scrape(f"http://127.0.0.1:{port}/metrics", program)
+            (folder / "scraped").touch()
+            self.assertEqual(program.wait(timeout=300), 0)
+            dumps = sorted(path.name for path in (folder / "dumps").iterdir())
+        self.assertEqual(served, {"0", "1"})
+        self.assertEqual(dumps, ["rank0.json", "rank1.json"])
+
+    def scrape(self, address: str, program: subprocess.Popen[bytes]) -> set[str]:
+        """The devices of which the exporter tells, once it tells of two."""
+        devices: set[str] = set()
+        while len(devices) < 2 and program.poll() is None:
+            with urllib.request.urlopen(address) as answer:
+                devices |= set(re.findall(r'spillway_reserved_bytes{[^}]*device="(\d+)"', answer.read().decode()))
+            time.sleep(0.1)
+        return devices
 
     def mounted(self, pod: dict[str, Any], container: dict[str, Any], folder: str) -> None:
         volumes = {volume["name"] for volume in pod["volumes"]}

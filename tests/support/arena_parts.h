@@ -98,7 +98,7 @@ struct AllParts : MadeParts {
   Pool& claim(PoolId id) {
     const ArenaLock lock(parts.mutex);
     Pool& pool = parts.pools.find_or_make(id);
-    ++pool.claims;
+    pool.claim(1);
     return pool;
   }
   // The heap that serves the stream from the pool.
