@@ -62,11 +62,21 @@ Result<BlockRow> find_block(const Heap& heap, const CachedRange& range, uint64_t
   return Status::invalid_pointer(fmt::format("no block begins at {:#x}", va));
 }
 
+namespace {
+
+void set_stack([[maybe_unused]] const Heap& heap, CachedRange& range, uint32_t stack)
+    SPW_REQUIRES(heap.mutex) {
+  range.stack = stack;
+}
+
+}  // namespace
+
 void Arena::note_stack(const void* pointer, uint32_t stack) {
   CachedRange* const range = AddressMap::instance().find(reinterpret_cast<uint64_t>(pointer));
   if (range == nullptr || range->slab != nullptr) return;
-  const Lock lock(range->heap->mutex);
-  range->stack = stack;
+  Heap& heap = *range->heap;
+  const Lock lock(heap.mutex);
+  set_stack(heap, *range, stack);
 }
 
 Result<FoundBlock> Arena::find_block(const void* pointer) {

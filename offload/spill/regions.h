@@ -82,6 +82,7 @@ class Regions {
   std::vector<RegionPointer> all();
   Result<RegionPointer> find(const std::string& tag);
   Result<RegionPointer> find_or_make(const std::string& tag);
+  static void finish_prefetch(Region& region);
   Status make(Region& region) SPW_REQUIRES(mutex_);
   // Runs `body` on the region, settled.
   template <typename Body>
