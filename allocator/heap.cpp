@@ -233,6 +233,7 @@ Result<CachedRange*> Heap::take_planned(const Request& request, const Plan& plan
     if (created > 0) add_free(first, created);
     if (!status.ok()) return status;
   }
+  if (plan.kind == Plan::Kind::kView) purchase_.note_view(plan.new_pages + plan.full_pages);
   Result<Layout> layout = pages_.lay_out(request, plan, first);
   if (!layout.ok()) return layout.take_status();
   return settle(request, std::move(layout.value()));

@@ -233,7 +233,8 @@ Result<Ladder::Outcome> Ladder::map_within_soft_limit(Miss& miss) {
   miss.heap.keep_together(miss.round.is_strained, miss.round.pages_to_spend > 0);
   if (miss.heap.spends_pages()) {
     miss.round.is_strained = true;
-    miss.round.pages_to_spend = std::max(miss.round.pages_to_spend, views_.pages_to_buy(miss.heap));
+    miss.round.pages_to_spend =
+        std::max(miss.round.pages_to_spend, views_.pages_to_buy(miss.heap, miss.request));
   }
   return map(miss, parts_.store->easy_room_pages());
 }

@@ -22,14 +22,32 @@ class Purchase {
   // Tells whether views of many mappings were asked for lately.
   bool spares_mappings(uint64_t position) const { return position < spares_until_; }
   // So many bytes are needed at once, a request among them that is to be served.
-  void note_need(uint64_t bytes) { most_needed_bytes_ = std::max(most_needed_bytes_, bytes); }
+  void note_need(uint64_t bytes) {
+    if (bytes <= most_needed_bytes_) return;
+    most_needed_bytes_ = bytes;
+    mapped_pages_ = 0;
+  }
+  // A view was made of so many pages: what is bought does not do.
+  void note_view(uint32_t pages) { mapped_pages_ += pages; }
   // Pages have left: what was needed before is no measure any more.
-  void forget_need() { most_needed_bytes_ = 0; }
+  void forget_need() { most_needed_bytes_ = mapped_pages_ = 0; }
 
   // With `slack_percent` more than was needed at most.
   uint64_t most_pages(double slack_percent) const {
     return bytes_to_pages(
         static_cast<uint64_t>(static_cast<double>(most_needed_bytes_) * (1 + slack_percent / 100)));
+  }
+
+  // Returns how many pages a heap that owns `owned` may buy for a request of `wanted`: as many as leave it
+  // with `slack_percent` more than was needed. A request that is larger than the rest would be served by
+  // views for ever: once views have been made of a quarter of what is needed, since that last grew, it gets
+  // its pages as long as they leave `most_slack_percent`.
+  uint64_t pages_to_buy(double slack_percent, double most_slack_percent, uint64_t owned,
+                        uint64_t wanted) const {
+    const uint64_t most = most_pages(slack_percent);
+    const uint64_t left = most - std::min(most, owned);
+    const bool is_wanting = left < wanted && mapped_pages_ > bytes_to_pages(most_needed_bytes_) / 4;
+    return is_wanting && owned + wanted <= most_pages(most_slack_percent) ? wanted : left;
   }
 
  private:
@@ -38,6 +56,7 @@ class Purchase {
 
   uint64_t most_needed_bytes_ = 0;
   uint64_t spares_until_ = 0;
+  uint64_t mapped_pages_ = 0;  // into views, since the need last grew
 };
 
 }  // namespace spillway

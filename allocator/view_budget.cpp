@@ -18,6 +18,8 @@ constexpr uint32_t kManyMappingsDivisor = 4;
 constexpr uint32_t kMostSpentPagesDivisor = 4;
 // Pages are spent for mappings while so large a part of what is held could still be added.
 constexpr uint32_t kFarFromLimitDivisor = 16;
+// A last purchase, larger than what is left of the share, may exceed the share by so much.
+constexpr double kLastPurchase = 1.3;
 // This part of the mappings that may live goes at a time.
 constexpr uint32_t kRetiredDivisor = 8;
 
@@ -43,13 +45,14 @@ uint32_t ViewBudget::pages_to_spend() const {
   return static_cast<uint32_t>(std::min(left, store.easy_room_pages()));
 }
 
-uint32_t ViewBudget::pages_to_buy(const Heap& heap) const {
+uint32_t ViewBudget::pages_to_buy(const Heap& heap, const Request& request) const {
   // Where views go on being mapped the share grows with them, up to twice the option.
   const uint32_t mappings = std::min(parts_.store->live_mappings(), most_mappings_);
   const uint32_t home = std::min(parts_.store->home_mappings(), mappings);
   const double of_views = static_cast<double>(mappings - home) / std::max(most_mappings_ - home, 1u);
-  const uint64_t most = heap.purchase().most_pages(parts_.store->slack_percent() * (1 + of_views));
-  const uint64_t left = most - std::min<uint64_t>(most, heap.pages().owned());
+  const uint64_t left = heap.purchase().pages_to_buy(
+      parts_.store->slack_percent() * (1 + of_views), parts_.store->slack_percent() * kLastPurchase,
+      heap.pages().owned(), bytes_to_pages(uint64_t{request.quanta} * kQuantumBytes));
   return static_cast<uint32_t>(std::min(left, parts_.store->easy_room_pages()));
 }
 

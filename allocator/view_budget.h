@@ -23,9 +23,9 @@ class ViewBudget {
     return parts_.store->live_mappings() > many_mappings();
   }
   uint32_t pages_to_spend() const SPW_REQUIRES(kArenaLock);
-  // Returns the pages that may be created where a view would do, for the heap of a program that does not
-  // repeat itself while memory is plentiful.
-  uint32_t pages_to_buy(const Heap& heap) const SPW_REQUIRES(kArenaLock, heap.mutex);
+  // Returns the pages that may be created for the request where a view would do, of the heap of a program
+  // that does not repeat itself while memory is plentiful.
+  uint32_t pages_to_buy(const Heap& heap, const Request& request) const SPW_REQUIRES(kArenaLock, heap.mutex);
   void on_spent(uint32_t pages) SPW_REQUIRES(kArenaLock) { spent_pages_ += pages; }
   void on_pages_released() SPW_REQUIRES(kArenaLock) { spent_pages_ = 0; }
   // Tells whether so many mappings more may live.

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "estimator/inputs/nearest.h"
 #include "stats/size.h"
@@ -67,6 +68,10 @@ constexpr std::array<std::string_view, 19> kDecoration = {
     "generation", "blackwell", "workstation", "server", "edition", "sxm", "pcie",
     "hbm3e",      "hbm3",      "hbm2e",       "hbm2",   "gb"};
 
+// Names that nvidia-smi has for some, without decoration.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOtherNames = {
+    {{"h100nvl", "h100-94"}, {"h200nvl", "h200"}, {"gh200480", "gh200"}}};
+
 bool is_digit(const std::string& text, size_t at) {
   return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0;
 }
@@ -92,15 +97,21 @@ std::string plain(std::string text) {
 
 // The table's rows that `text` may mean.
 std::vector<const Size*> meant(const std::string& text) {
-  const std::string name = plain(text);
+  std::string name = plain(text);
   std::vector<const Size*> out;
   if (name.empty()) return out;
+  for (const auto& [other, known] : kOtherNames) {
+    if (name == other) name = plain(std::string(known));
+  }
   for (const Size& size : kSizes) {
     if (text == size.name || plain(size.name) == name) return {&size};
     const std::string_view full = size.name;
     if (full.find('-') != std::string_view::npos && full.substr(0, full.find('-')) == name)
       out.push_back(&size);
   }
+  // "a100-80g" is a100-80, where "a10g" is a name of its own.
+  if (out.empty() && name.size() > 2 && name.back() == 'g' && is_digit(name, name.size() - 2))
+    return meant(name.substr(0, name.size() - 1));
   return out;
 }
 
@@ -124,8 +135,8 @@ std::string gpu_meant_perhaps(const std::string& text) {
 }
 
 Result<GpuMemory> gpu_memory(const std::string& text) {
-  // A number alone may be the name of one.
-  const bool is_number = text.find_first_not_of("0123456789.") == std::string::npos;
+  // A number alone may be the name of one, and is bytes where it is longer than names are.
+  const bool is_number = text.size() < 9 && text.find_first_not_of("0123456789.") == std::string::npos;
   const std::optional<uint64_t> size = is_number ? std::nullopt : parse_size(text);
   const double bytes = static_cast<double>(size.value_or(0));
   if (bytes > 0 && bytes <= kMostBytes) return GpuMemory{text, bytes};

@@ -115,18 +115,32 @@ uint64_t own_pid_namespace() {
   return stat("/proc/self/ns/pid", &found) == 0 ? uint64_t{found.st_ino} : 0;
 }
 
-LiveLife life_of(const LiveProcess& process) {
-  if (process.pid_namespace != own_pid_namespace()) return LiveLife::kElsewhere;
-  const std::optional<ProcessState> state = process_state(process.pid);
-  if (!state.has_value() || state->start_ticks != process.start_ticks) return LiveLife::kEnded;
-  if (state->letter == 'Z' || state->letter == 'X') return LiveLife::kEnded;
-  return state->letter == 'T' || state->letter == 't' ? LiveLife::kStopped : LiveLife::kRunning;
-}
-
 int64_t now_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Returns how long ago that was. Times of a hostile page may be anything.
+int64_t age_of(int64_t written_ns) {
+  int64_t age_ns = 0;
+  return __builtin_sub_overflow(now_ns(), written_ns, &age_ns) ? INT64_MAX : age_ns;
+}
+
+// A process of another namespace cannot be asked after: it has ended if it missed many of its turns to write,
+// or is stopped, and then no longer shown at worst.
+LiveLife life_of(const LiveProcess& process, int64_t age_ns, uint64_t interval_ns) {
+  constexpr int64_t kTurns = 20;
+  constexpr int64_t kLeastNs = int64_t{60} * 1'000'000'000;
+  if (process.pid_namespace != own_pid_namespace()) {
+    int64_t patience_ns = 0;
+    if (__builtin_mul_overflow(kTurns, interval_ns, &patience_ns)) patience_ns = INT64_MAX;
+    return age_ns < std::max(kLeastNs, patience_ns) ? LiveLife::kElsewhere : LiveLife::kEnded;
+  }
+  const std::optional<ProcessState> state = process_state(process.pid);
+  if (!state.has_value() || state->start_ticks != process.start_ticks) return LiveLife::kEnded;
+  if (state->letter == 'Z' || state->letter == 'X') return LiveLife::kEnded;
+  return state->letter == 'T' || state->letter == 't' ? LiveLife::kStopped : LiveLife::kRunning;
 }
 
 // ---- One page
@@ -256,13 +270,14 @@ Result<LiveReading> read_live_page(const std::string& path) {
   reading.path = path;
   reading.process = {header.pid, header.start_ticks, header.pid_namespace};
   reading.user = header.user;
-  reading.life = life_of(reading.process);
   reading.program = text_of(header.program);
   reading.library_version = text_of(header.library_version);
   reading.rank = header.rank;
   reading.interval_ns = header.interval_ns;
   reading.began_ns = header.began_ns;
   reading.written_ns = now.state->time_ns;
+  const int64_t age_ns = age_of(std::max(reading.began_ns, reading.written_ns));
+  reading.life = life_of(reading.process, age_ns, reading.interval_ns);
   const bool has_before = before.sequence != 0 && before.sequence + 2 == now.sequence &&
                           before.state->steady_ns < now.state->steady_ns;
   // Times of a hostile page may be anything.
@@ -345,17 +360,11 @@ LiveListing list_live_pages(const std::string& chosen) {
 
 namespace {
 
-// Returns how long ago a page was written whose process has ended. A process of another namespace cannot be
-// asked after: it has ended if it missed many of its turns to write, or is stopped, and then no longer shown
-// at worst.
+// Returns how long ago a page was written whose process has ended.
 std::optional<int64_t> silent_ns(const std::string& path) {
-  constexpr int64_t kTurns = 20;
-  constexpr int64_t kLeastNs = int64_t{60} * 1'000'000'000;
   const File file(path);
   LiveHeader header{};
   if (!read_header(path, file, &header).ok()) return std::nullopt;
-  const LiveLife life = life_of({header.pid, header.start_ticks, header.pid_namespace});
-  if (life != LiveLife::kEnded && life != LiveLife::kElsewhere) return std::nullopt;
   int64_t written_ns = header.began_ns;
   for (size_t i = 0; i < std::extent_v<decltype(LiveFile::slots)>; ++i) {
     int64_t time_ns = 0;
@@ -363,13 +372,10 @@ std::optional<int64_t> silent_ns(const std::string& path) {
                           offsetof(LiveFile::Slot, state) + offsetof(LiveState, time_ns);
     if (file.read(&time_ns, sizeof time_ns, offset)) written_ns = std::max(written_ns, time_ns);
   }
-  // Times of a hostile page may be anything.
-  int64_t age_ns = 0;
-  if (__builtin_sub_overflow(now_ns(), written_ns, &age_ns)) age_ns = INT64_MAX;
-  int64_t patience_ns = 0;
-  if (__builtin_mul_overflow(kTurns, header.interval_ns, &patience_ns)) patience_ns = INT64_MAX;
-  if (life == LiveLife::kElsewhere && age_ns < std::max(kLeastNs, patience_ns)) return std::nullopt;
-  return age_ns;
+  const int64_t age_ns = age_of(written_ns);
+  const LiveProcess process{header.pid, header.start_ticks, header.pid_namespace};
+  return life_of(process, age_ns, header.interval_ns) == LiveLife::kEnded ? std::optional(age_ns)
+                                                                          : std::nullopt;
 }
 
 }  // namespace

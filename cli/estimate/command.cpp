@@ -316,7 +316,7 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
       "What is trained beside a frozen model: lora, rslora, dora, qlora, or PEFT's adapter_config.json");
   add("--quant", choices.input.weights, "KIND",
       "What the model's weights are quantised to: nf4, fp4, int4, int8, fp8, mxfp4; trained for none");
-  add("--allocator", choices.input.allocator, "",
+  add("--allocator", choices.input.allocator, "WHOSE",
       "Whose reserved memory is counted: Spillway's, or of PyTorch's own allocator (native is the same), "
       "also with expandable segments")
       ->check(one_of({"spillway", "pytorch", "native", "expandable"}))

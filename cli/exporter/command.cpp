@@ -150,8 +150,8 @@ std::function<std::optional<int>()> add_exporter_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("exporter", "Serve the counters of all processes of the machine to Prometheus");
   command->group("Watch a machine");
-  command->add_option("--listen", asked->listen, "Address and port; port 0 takes any")
-      ->type_name("HOST:PORT")
+  command->add_option("--listen", asked->listen, "Host and port, as host:port; port 0 takes any")
+      ->type_name("ADDRESS")
       ->capture_default_str();
   command->add_option("--dir", asked->directory, "Where live pages are, if programs were told live_dir")
       ->type_name("FOLDER");

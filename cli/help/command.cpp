@@ -87,7 +87,7 @@ std::function<std::optional<int>()> add_help_commands(CLI::App& app) {
                                 {"All commands", "spillway help"}});
   choices->completion =
       app.add_subcommand("completion", "Print what makes a shell complete the command's words");
-  choices->completion->add_option("SHELL", choices->shell, "The shell")
+  choices->completion->add_option("SHELL", choices->shell, "bash, zsh or fish")
       ->required()
       ->check(one_of({"bash", "zsh", "fish"}));
   choices->completion->add_option("--output", choices->file, "Write it to this file instead of stdout")

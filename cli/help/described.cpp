@@ -203,6 +203,13 @@ HelpPages describe(const CLI::App& app, const std::string& version) {
   return out;
 }
 
+std::string no_option(const CLI::App& command, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  const std::vector<std::string> names = names_of_options(command);
+  return fmt::format("{} has no option {}{}", title(command), name,
+                     estimator::did_you_mean(name, {names.begin(), names.end()}));
+}
+
 std::string forgotten_value(const CLI::App& app) {
   const CLI::App& command = chosen(app);
   const std::vector<std::string> names = names_of_options(command);

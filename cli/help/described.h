@@ -20,6 +20,8 @@ HelpPages describe(const CLI::App& app, const std::string& version);
 
 // One line that says what is wrong with the words, in the words of who wrote them.
 std::string plain_words(const CLI::ParseError& error, const CLI::App& app);
+// "spillway run has no option --preloda; did you mean '--preload'?", of a word that begins with a dash.
+std::string no_option(const CLI::App& command, const std::string& word);
 // An option whose value is another option of the command, or has no letters: the value was forgotten, or a
 // script's variable is empty. Empty: there is none.
 std::string forgotten_value(const CLI::App& app);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/help/described.h"
 #include "cli/help/values.h"
 #include "cli/launch/child.h"
 #include "cli/launch/dryrun.h"
@@ -39,7 +40,9 @@ struct LaunchChoices {
 Result<std::vector<std::string>> program_of(const std::vector<std::string>& after_marker,
                                             const CLI::App& command) {
   const std::vector<std::string> others = command.remaining();
-  if (!others.empty() && (!after_marker.empty() || others.front().front() == '-')) {
+  if (!others.empty() && others.front().starts_with('-'))
+    return Status::invalid_argument(no_option(command, others.front()));
+  if (!others.empty() && !after_marker.empty()) {
     return Status::invalid_argument(
         fmt::format("'{}' was not expected before the command to run", others.front()));
   }

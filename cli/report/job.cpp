@@ -263,6 +263,7 @@ JobReport report_job(const std::vector<std::string>& paths, const JobOptions& op
   }
   std::vector<const Kept*> ranks;
   for (const auto& [key, kept] : last) ranks.push_back(kept);
+  out.earlier_dumps = all.size() - ranks.size();
   sum_up(ranks, out);
   merge_findings(estimator::diagnose(measurements, nullptr), out);
   if (const RankRow* row = row_to_show(out, options)) out.shown = show(*row, all);

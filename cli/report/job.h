@@ -53,6 +53,7 @@ struct JobReport {
   size_t files = 0;
   std::vector<std::string> complaints;  // one line for each file that could not be read
   std::vector<RankRow> rows;            // by rank and device; of several dumps of one, the last
+  size_t earlier_dumps = 0;             // the others, which are no rows
   std::vector<size_t> outliers;         // of rows, the farthest first
   Parts total;                          // over rows
   Spread reserved_peak, live_peak, live;

@@ -226,6 +226,7 @@ Json sites_json(const std::vector<SiteRow>& sites) {
 Json report_json(const JobReport& job, const std::optional<uint64_t>& fits) {
   return {{"schema_version", 1},
           {"files", job.files},
+          {"earlier_dumps", job.earlier_dumps},
           {"complaints", job.complaints},
           {"ranks", list_of(job.rows, row_json)},
           {"outliers", job.outliers},

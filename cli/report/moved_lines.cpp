@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -21,25 +22,35 @@ Place place_of(std::string_view name) {
   const char* const end = name.data() + name.size();
   const char* const stop = std::from_chars(begin, end, out.line).ptr;
   const bool ends_in_line = stop != begin && (stop == end || (stop + 1 == end && *stop == ')'));
-  out.without_line = ends_in_line ? name.substr(0, colon) : name;
+  out.without_line = ends_in_line ? name.substr(0, colon + 1) : name;
   return out;
 }
 
-// Indices by what the names say beside the line, in the order of their lines.
-std::map<std::string, std::vector<size_t>> by_place(const std::vector<std::string>& names,
-                                                    const std::vector<bool>& is_matched) {
-  std::map<std::string, std::vector<std::pair<uint64_t, size_t>>> lines;
+// Indices of names by their lines: those of names that say the same beside the line.
+using Lines = std::map<uint64_t, size_t>;
+
+std::map<std::string, Lines> by_place(const std::vector<std::string>& names) {
+  std::map<std::string, Lines> out;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (is_matched[i]) continue;
     const Place place = place_of(names[i]);
-    lines[place.without_line].emplace_back(place.line, i);
-  }
-  std::map<std::string, std::vector<size_t>> out;
-  for (auto& [name, found] : lines) {
-    std::sort(found.begin(), found.end());
-    for (const auto& [line, index] : found) out[name].push_back(index);
+    out[place.without_line].emplace(place.line, i);
   }
   return out;
+}
+
+// How far most of the lines have moved, as far as that can be told: none where it is one line that fits by
+// chance. Of moves that as many lines tell of, the shortest.
+std::optional<int64_t> commonest_move(const Lines& before, const Lines& after) {
+  std::map<int64_t, size_t> counts;
+  for (const auto& [from, in_before] : before) {
+    for (const auto& [to, in_after] : after) ++counts[static_cast<int64_t>(to) - static_cast<int64_t>(from)];
+  }
+  const auto is_less = [](const auto& a, const auto& b) {
+    return std::pair(a.second, -std::abs(a.first)) < std::pair(b.second, -std::abs(b.first));
+  };
+  const auto best = std::max_element(counts.begin(), counts.end(), is_less);
+  if (best == counts.end() || (best->second == 1 && best->first != 0)) return std::nullopt;
+  return best->first;
 }
 
 }  // namespace
@@ -53,17 +64,29 @@ std::vector<Match> match_lines(const std::vector<std::string>& before,
     out.push_back({in_before, in_after});
     is_before_matched[in_before] = is_after_matched[in_after] = true;
   };
-  std::map<std::string_view, size_t> names;
-  for (size_t i = 0; i < before.size(); ++i) names.emplace(before[i], i);
-  for (size_t i = 0; i < after.size(); ++i) {
-    const auto found = names.find(after[i]);
-    if (found != names.end() && !is_before_matched[found->second]) match(found->second, i);
-  }
-  const std::map<std::string, std::vector<size_t>> gone = by_place(before, is_before_matched);
-  for (const auto& [name, found] : by_place(after, is_after_matched)) {
+  std::map<std::string, Lines> gone = by_place(before);
+  for (auto& [name, found] : by_place(after)) {
     const auto same = gone.find(name);
     if (same == gone.end()) continue;
-    for (size_t i = 0; i < std::min(found.size(), same->second.size()); ++i) match(same->second[i], found[i]);
+    Lines from = same->second;
+    Lines to = found;
+    while (const std::optional<int64_t> move = commonest_move(from, to)) {
+      for (auto line = from.begin(); line != from.end();) {
+        const auto moved = to.find(static_cast<uint64_t>(static_cast<int64_t>(line->first) + *move));
+        if (moved == to.end()) {
+          ++line;
+          continue;
+        }
+        match(line->second, moved->second);
+        to.erase(moved);
+        line = from.erase(line);
+      }
+    }
+    auto line = from.begin();
+    for (const auto& [to_line, in_after] : to) {
+      if (line == from.end()) break;
+      match((line++)->second, in_after);
+    }
   }
   for (size_t i = 0; i < before.size(); ++i) {
     if (!is_before_matched[i]) out.push_back({i, std::nullopt});

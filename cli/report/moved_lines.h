@@ -15,8 +15,9 @@ struct Match {
 };
 
 // Names that end in a line's number, as "train (train.py:14)" or "train /home/train.py:14", of siblings of
-// each report. Equal names match first; of the rest, those that differ in their lines alone, in the order of
-// their lines. Names of one list differ from each other.
+// each report. Of names that differ in their lines alone, those match that are as far apart as most are: by
+// no line, where nothing was changed above them, else by what was added there. What is left matches in the
+// order of its lines. Names of one list differ from each other.
 std::vector<Match> match_lines(const std::vector<std::string>& before, const std::vector<std::string>& after);
 
 }  // namespace spillway

@@ -312,9 +312,16 @@ std::string list_text(const std::vector<std::string>& names) {
   return names.size() > 4 ? fmt::format("{}; and {} more", out, names.size() - 4) : out;
 }
 
+// Dumps that are no rows: a rank is known by its number alone, and its last dump counts.
+std::string earlier_text(size_t dumps) {
+  if (dumps == 0) return "";
+  return fmt::format(", {} earlier {} of the same {} in the timeline alone", dumps,
+                     dumps == 1 ? "recording" : "recordings", dumps == 1 ? "rank" : "ranks");
+}
+
 std::string job_text(const JobReport& job, const TextOptions& options) {
-  std::string out = fmt::format("{} ranks and devices in {} files, {} not read\n", job.rows.size(), job.files,
-                                job.complaints.size());
+  std::string out = fmt::format("{} ranks and devices in {} files, {} not read{}\n", job.rows.size(),
+                                job.files, job.complaints.size(), earlier_text(job.earlier_dumps));
   out += heading(job.outliers.empty() ? "Outliers: none" : "Outliers");
   if (!job.outliers.empty()) {
     out += fmt::format("  {:<20} {:>18} {:>18} {:>10} {:>6}\n", "", "reserved peak", "live peak", "deviation",
@@ -355,7 +362,11 @@ FitsAnswer answer_of(uint64_t request, const std::optional<uint64_t>& most) {
 
 std::string report_text(const JobReport& job, const TextOptions& options) {
   std::string out;
-  if (!job.is_one()) out += job_text(job, options);
+  if (!job.is_one()) {
+    out += job_text(job, options);
+  } else if (job.earlier_dumps > 0) {
+    out += fmt::format("The last of {} files{}\n\n", job.files, earlier_text(job.earlier_dumps));
+  }
   if (!job.shown) return out;
   if (!job.is_one()) out += "\n";
   return out + rank_text(*job.shown, options, true);

@@ -327,17 +327,18 @@ def settle(torch: Any, result: dict[str, Any]) -> None:
 
 
 def _blocks(torch: Any, device: int) -> int:
-    return int(torch.cuda.memory_stats(device)["allocation.all.allocated"])
+    return int(torch.cuda.memory_stats(device).get("allocation.all.allocated", 0))
 
 
 def _device(torch: Any, device: int) -> dict[str, int]:
     stats = torch.cuda.memory_stats(device)
     return {
         "device": device,
-        "peak_allocated_bytes": stats["allocated_bytes.all.peak"],
-        "peak_requested_bytes": stats["requested_bytes.all.peak"],
-        "peak_reserved_bytes": stats["reserved_bytes.all.peak"],
-        "num_ooms": stats["num_ooms"],
+        # A device that was not used yet has no statistics.
+        "peak_allocated_bytes": stats.get("allocated_bytes.all.peak", 0),
+        "peak_requested_bytes": stats.get("requested_bytes.all.peak", 0),
+        "peak_reserved_bytes": stats.get("reserved_bytes.all.peak", 0),
+        "num_ooms": stats.get("num_ooms", 0),
     }
 
 

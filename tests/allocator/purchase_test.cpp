@@ -35,5 +35,31 @@ TEST(Purchase, BeginsAnewWhenPagesHaveLeft) {
   EXPECT_EQ(purchase.most_pages(50), 15u);
 }
 
+TEST(Purchase, IsUpToTheShare) {
+  Purchase purchase;
+  purchase.note_need(100 * kPageBytes);
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 100, 4), 10u);
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 108, 4), 2u) << "no views were made";
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 120, 4), 0u);
+}
+
+TEST(Purchase, TheLastExceedsTheShareOnceViewsHaveBeenMadeOfAQuarterOfTheNeed) {
+  Purchase purchase;
+  purchase.note_need(100 * kPageBytes);
+  purchase.note_view(25);
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 108, 6), 2u);
+  purchase.note_view(1);
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 108, 6), 6u);
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 110, 4), 4u) << "also where nothing of the share is left";
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 108, 7), 2u) << "more than may be";
+  EXPECT_EQ(purchase.pages_to_buy(0, 0, 100, 1), 0u);
+  // Views that a smaller need led to say nothing of a larger.
+  purchase.note_need(101 * kPageBytes);
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 110, 4), 2u);
+  purchase.note_view(90);
+  purchase.forget_need();
+  EXPECT_EQ(purchase.pages_to_buy(10, 14, 0, 4), 0u);
+}
+
 }  // namespace
 }  // namespace spillway::test

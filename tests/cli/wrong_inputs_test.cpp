@@ -57,6 +57,9 @@ const std::vector<Wrong> kWrong = {
     {{"dryrun", "--gpu-memory", "1GiB", "--output", "/no/such/folder/x", "--", "true"},
      "/no/such/folder/x: cannot be written: No such file"},
     {{"dryrun", "--gpu-memory", "80GiB"}, "what is to be run?"},
+    {{"dryrun", "--gpu-memroy", "80GiB", "--", "true"}, "did you mean '--gpu-memory'?"},
+    {{"run", "--preloda", "--", "true"}, "did you mean '--preload'?"},
+    {{"run", "--quiet", "true", "--", "true"}, "'true' was not expected before the command to run"},
     {{"run"}, "what is to be run?"},
     // Files that cannot be written: said before what takes time is done.
     {{"doctor", "--output", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written: No such file"},

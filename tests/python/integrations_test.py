@@ -265,7 +265,9 @@ class Callbacks(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("memory/step_peak_gib", done.stdout)
 
-    @unittest.skipUnless("SPILLWAY_TEST_NEWEST" in os.environ, "W&B is among the packages of python.integrations_newest")
+    @unittest.skipUnless(
+        "SPILLWAY_TEST_NEWEST" in os.environ, "W&B is among the packages of python.integrations_newest"
+    )
     def test_both_trainers_log_to_weights_and_biases(self) -> None:
         hugging_face = str(EXAMPLES / "hugging_face_memory.py")
         for words, steps in (((hugging_face, "wandb"), 3), (("-c", LIGHTNING_TO_WANDB, str(EXAMPLES)), 2)):

@@ -1,5 +1,5 @@
 """The examples for torchrun, Slurm and Kubernetes: their syntax, and that the command has the words that they use.
-They are run, on two simulated devices. Slurm's own commands are stand-ins for one node, and instead of Kubernetes the test
+They are run, on two simulated devices. Slurm's commands are stand-ins for one node. Instead of Kubernetes the test
 itself begins the sidecar and the program as the job's description says, with folders in place of its volumes.
 """
 

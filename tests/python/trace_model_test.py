@@ -121,7 +121,9 @@ class BesideRealTensors(Steps):
 
     def test_deep_copies(self) -> None:
         self.same("copied")
-        self.assertEqual(trace_step("copied").stderr, "")
+        traced = trace_step("copied")
+        self.assertEqual(traced.stderr, "")
+        self.assertNotIn("copy.py", traced.stdout, "places are the program's own")
 
     def test_a_gradient_scaler_and_pinned_memory(self) -> None:
         answer = self.trace("scaled")

@@ -193,11 +193,13 @@ TEST(LivePage, WhoIsSilentElsewhereHasEnded) {
   written.poke<uint64_t>(offsetof(LiveHeader, pid_namespace), 1);
   remove_dead_pages(of_user(written.folder), 1);
   EXPECT_TRUE(fs::exists(written.page.path()));  // it has just written
+  EXPECT_EQ(read_live_page(written.page.path())->life, LiveLife::kElsewhere);
   constexpr size_t kTime = offsetof(LiveFile::Slot, state) + offsetof(LiveState, time_ns);
   for (const size_t slot : {offsetof(LiveFile, slots), offsetof(LiveFile, slots) + sizeof(LiveFile::Slot)}) {
     written.poke<int64_t>(slot + kTime, 1);
   }
   written.poke<int64_t>(offsetof(LiveHeader, began_ns), 1);
+  EXPECT_EQ(read_live_page(written.page.path())->life, LiveLife::kEnded);
   remove_dead_pages(of_user(written.folder), INT64_MAX - 1);
   EXPECT_TRUE(fs::exists(written.page.path()));
   remove_dead_pages(of_user(written.folder), 1);

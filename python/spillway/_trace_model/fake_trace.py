@@ -13,7 +13,10 @@ What real tensors do and fake ones do not is put right here:
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
+import sysconfig
 import threading
 import weakref
 from dataclasses import dataclass, field
@@ -94,7 +97,14 @@ class Finding:
 
 
 def is_library(path: str) -> bool:
-    return path.startswith((TORCH, OWN, "<frozen")) or "/importlib/" in path
+    return path.startswith((TORCH, OWN, "<frozen")) or _is_standard(path)
+
+
+@functools.cache
+def _is_standard(path: str) -> bool:
+    """Of Python's own library, below which some installations have packages."""
+    paths = sysconfig.get_paths()
+    return path.startswith(paths["stdlib"] + os.sep) and not path.startswith(paths["purelib"] + os.sep)
 
 
 def stack_here() -> Stack:

@@ -189,6 +189,7 @@ TEST_F(ReportCommand, SeveralDumpsOfOneProcessAreOneRankOverTime) {
   const std::string page = path("page.html");
   const Json report = json_of({"report", second, write("first.json", dump_to_json(early)), "--html", page});
   ASSERT_EQ(report["ranks"].size(), 1u);
+  EXPECT_EQ(report["earlier_dumps"], 1);
   EXPECT_EQ(report["shown"]["source"], second);
   EXPECT_EQ(report["shown"]["moments"][0]["parts"]["live_bytes"], 30 * kMiB);
   EXPECT_THAT(read("page.html"), HasSubstr("\"by tier\""));

@@ -20,9 +20,23 @@ Pairs pairs_of(const std::vector<std::string>& before, const std::vector<std::st
   return out;
 }
 
-TEST(MovedLines, EqualNamesGoTogetherWhateverElseWouldFit) {
+TEST(MovedLines, EqualNamesGoTogetherWhereNoMoveFitsBetter) {
   EXPECT_EQ(pairs_of({"f (a.py:3)", "f (a.py:7)"}, {"f (a.py:7)", "f (a.py:9)"}),
             (Pairs{{"f (a.py:7)", "f (a.py:7)"}, {"f (a.py:3)", "f (a.py:9)"}}));
+}
+
+// Two lines were added above: a line that stands where another stood is not that one.
+TEST(MovedLines, WhatMostLinesSayIsHowFarTheyMoved) {
+  EXPECT_EQ(pairs_of({"f (a.py:229)", "f (a.py:230)", "f (a.py:232)"},
+                     {"f (a.py:234)", "f (a.py:231)", "f (a.py:232)"}),
+            (Pairs{{"f (a.py:229)", "f (a.py:231)"},
+                   {"f (a.py:230)", "f (a.py:232)"},
+                   {"f (a.py:232)", "f (a.py:234)"}}));
+  // Between them: what is above stays.
+  EXPECT_EQ(
+      pairs_of({"f (a.py:10)", "f (a.py:20)", "f (a.py:30)"}, {"f (a.py:10)", "f (a.py:22)", "f (a.py:32)"}),
+      (Pairs{
+          {"f (a.py:10)", "f (a.py:10)"}, {"f (a.py:20)", "f (a.py:22)"}, {"f (a.py:30)", "f (a.py:32)"}}));
 }
 
 TEST(MovedLines, CallsOfOneFunctionKeepTheirOrder) {
