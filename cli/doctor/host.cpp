@@ -139,7 +139,7 @@ Check pytorch_cuda(const std::string& built_for, int driver_version) {
 
 // Tells what the interpreter that programs would use finds; PyTorch is not imported.
 void examine_pytorch(int driver_version, std::vector<Check>& checks) {
-  constexpr const char* kAsk = R"py(python3 -c '
+  constexpr const char* kAsk = R"py("${SPILLWAY_PYTHON:-python3}" -c '
 import importlib.metadata as m, importlib.util as u, pathlib, re
 text = pathlib.Path(u.find_spec("torch").origin).with_name("version.py").read_text()
 cuda = re.search(r"^cuda\b.*=\s*(\S+)", text, re.M)
@@ -148,7 +148,12 @@ print(m.version("torch"), cuda[1].strip("\"\x27") if cuda else "?", has_package)
   const std::unique_ptr<FILE, int (*)(FILE*)> answer(popen(kAsk, "r"), pclose);
   std::array<char, 256> text{};
   if (answer == nullptr || fgets(text.data(), text.size(), answer.get()) == nullptr) {
-    checks.push_back({"pytorch", CheckAnswer::kUnknown, "python3 finds no torch", {}});
+    const char* named = std::getenv("SPILLWAY_PYTHON");
+    checks.push_back({"pytorch",
+                      CheckAnswer::kUnknown,
+                      fmt::format("{} finds no torch; SPILLWAY_PYTHON names another Python",
+                                  named == nullptr ? "python3" : named),
+                      {}});
     return;
   }
   std::istringstream words(text.data());

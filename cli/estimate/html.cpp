@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -65,7 +66,7 @@ class Chart {
       if (gpu.bytes < 1.5 * most_bytes) most_ = std::max(most_, gpu.bytes);
     }
     for (const GpuMemory& gpu : question.gpus) {
-      if (gpu.bytes <= most_) gpus_.push_back(gpu);
+      (gpu.bytes <= most_ ? gpus_ : beyond_).push_back(gpu);
     }
     std::sort(gpus_.begin(), gpus_.end(),
               [](const GpuMemory& a, const GpuMemory& b) { return a.bytes < b.bytes; });
@@ -83,10 +84,19 @@ class Chart {
     return drawn(escaped(name), kRowHeight, bars + lines);
   }
 
-  // Each GPU's name stands at the end of its line, below those before it: on a phone any two would meet.
+  // Says what the lines are, and which GPUs have none as they end far beyond the bars.
+  std::string note() const {
+    std::string out = gpus_.empty() ? "" : " The lines are what GPUs have.";
+    for (const GpuMemory& gpu : beyond_)
+      out += escaped(fmt::format(" {} has {}, which is beyond the picture.", gpu.name, gib(gpu.bytes)));
+    return out;
+  }
+
+  // Below the bars stands the axis; below that each GPU's name at the end of its line, below those before it:
+  // on a phone any two would meet.
   std::string close() const {
-    std::string names;
-    double y = 0;
+    std::string names = ticks();
+    double y = kTicksHeight;
     for (const GpuMemory& gpu : gpus_) {
       y += 14;
       const double x = share(gpu.bytes);
@@ -95,10 +105,37 @@ class Chart {
                                      x, y, x < 50 ? 4 : -4, x < 50 ? "start" : "end",
                                      escaped(fmt::format("{}, {}", gpu.name, gib(gpu.bytes))));
     }
-    return (names.empty() ? "" : drawn("", y + 4, names)) + "</div>\n";
+    return drawn("", y + 4, names) + "</div>\n";
   }
 
  private:
+  static constexpr double kTicksHeight = 18;
+
+  // Round sizes, three to six of them.
+  std::string ticks() const {
+    const double most = most_ / kGiB;
+    if (most <= 0) return "";
+    double step = std::pow(10, std::floor(std::log10(most / 3)));
+    step *= most / step >= 15 ? 5 : most / step >= 6 ? 2 : 1;
+    std::string out;
+    for (int i = 0; i * step <= most; ++i) {
+      const double x = share(i * step * kGiB);
+      const bool is_crossed = std::any_of(gpus_.begin(), gpus_.end(), [&](const GpuMemory& gpu) {
+        return std::abs(share(gpu.bytes) - x) < 3;
+      });
+      if (is_crossed) continue;
+      out += fmt::format(
+          "<line x1=\"{0:.2f}%\" y1=\"0\" x2=\"{0:.2f}%\" y2=\"4\" class=\"tick\"/>"
+          "<text x=\"{0:.2f}%\" y=\"15\" class=\"tick\" text-anchor=\"{1}\">{2:g}{3}</text>\n",
+          x,
+          i == 0   ? "start"
+          : x > 95 ? "end"
+                   : "middle",
+          i * step, i == 0 ? " GiB" : "");
+    }
+    return out;
+  }
+
   std::string line(const GpuMemory& gpu, double height) const {
     return fmt::format("<line x1=\"{0:.2f}%\" y1=\"0\" x2=\"{0:.2f}%\" y2=\"{1}\" class=\"gpu\"/>\n",
                        share(gpu.bytes), height);
@@ -109,7 +146,8 @@ class Chart {
                        height, inside);
   }
 
-  std::vector<GpuMemory> gpus_;  // that are on the axis, the smallest first
+  std::vector<GpuMemory> gpus_;    // that are on the axis, the smallest first
+  std::vector<GpuMemory> beyond_;  // the others
   double most_;
 };
 
@@ -265,6 +303,7 @@ constexpr const char* kHead =
     ".row span{text-align:right;padding-right:8px;font-size:12px}\n"
     "@media (max-width:600px){.row{grid-template-columns:minmax(0,1fr)}.row span{text-align:left}}\n"
     "text{font:12px sans-serif;fill:var(--text)}\n"
+    ".tick{stroke:var(--note)}text.tick{stroke:none;fill:var(--note);font-size:11px}\n"
     ".gpu{stroke:var(--text);stroke-dasharray:4 3}\ntable{border-collapse:collapse}\n"
     "td,th{padding:2px 8px;text-align:left}\n.number{text-align:right}\n.total{font-weight:bold}\n"
     "td:first-child{width:12px}.legend span{margin-right:1em;white-space:nowrap}.legend "
@@ -272,6 +311,15 @@ constexpr const char* kHead =
     "width:12px;height:12px;margin-right:4px;vertical-align:-1px}\n.note,footer{color:var(--note)}footer{"
     "margin-top:3em}\n"
     "li{overflow-wrap:anywhere}\n</style>\n</head>\n<body>\n";
+
+// As docs/estimate.md has it.
+constexpr const char* kNotation =
+    "<p class=\"note\">e: bytes of an element of activations; i: of a kept input of a product; "
+    "m: 1 with dropout, else 0; T: tokens of a micro-batch on a rank; s: sequence; b: micro-batch; "
+    "h: hidden size; f: feed-forward width; a: heads; k: key-value heads; d: size of a head; L: layers; "
+    "V: vocabulary; K: experts for each token; t, c, p: tensor-, context-, pipeline-parallel size; "
+    "t_sp: t under sequence parallelism; v: virtual stages; "
+    "etp, ep: expert tensor- and expert-parallel size.</p>\n";
 
 }  // namespace
 
@@ -289,16 +337,15 @@ std::string answer_html(const Question& question, const Estimate& estimate, cons
   for (const std::string& warning : question.run.notes.warnings)
     out += fmt::format("<p>Not in these figures: {}</p>\n", escaped(warning));
   out +=
-      "<h2>By phase of a step</h2>\n<p class=\"note\">What one GPU holds in each phase; the lines are what "
-      "GPUs "
-      "have.</p>\n" +
+      fmt::format("<h2>By phase of a step</h2>\n<p class=\"note\">What one GPU holds in each phase.{}</p>\n",
+                  chart.note()) +
       phases_picture(rank, chart);
   out +=
       "<h2>By rank class</h2>\n<p class=\"note\">Ranks that hold the same are one class: each bar is what "
       "one rank "
       "of it holds at its peak.</p>\n" +
       ranks_picture(estimate, chart, colours);
-  out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank, colours);
+  out += "<h2>Buckets of the rank class that peaks</h2>\n" + bucket_table(rank, colours) + kNotation;
   out += "<h2>Assumed</h2>\n<ul>\n";
   for (const std::string& assumed : question.run.notes.assumptions)
     out += fmt::format("<li>{}</li>\n", escaped(assumed));

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -242,7 +244,7 @@ Result<std::string> read_text_file(const std::string& path) {
   if (std::filesystem::is_directory(path, error))
     return Status::io(fmt::format("{}: is a folder without a config.json", path));
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Status::io(fmt::format("{}: cannot be read", path));
+  if (!file) return Status::io(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   std::ostringstream text;
   text << file.rdbuf();
   return std::move(text).str();

@@ -161,7 +161,11 @@ std::string between(const std::string& text, const std::string& verb, const char
 }
 
 std::string missing(const std::string& text, const CLI::App& command) {
-  if (command.get_parent() == nullptr) return "which command? spillway --help shows all";
+  if (command.get_parent() == nullptr) {
+    std::vector<std::string> names;
+    for (const CLI::App* each : commands_of(command)) names.push_back(each->get_name());
+    return fmt::format("which command? allowed: {}", fmt::join(names, ", "));
+  }
   const std::string name = text.substr(0, text.find(" is required"));
   return fmt::format("{} is missing: {}", name, usage(command_of(command)));
 }

@@ -125,6 +125,10 @@ int run(const LaunchChoices& choices) {
 
 int stand_ins(const LaunchChoices& choices) {
   const std::string python = choices.python.empty() ? python_of({}) : choices.python;
+  if (!choices.python.empty() && !is_python(python)) {
+    return complain(Status::invalid_argument(
+        fmt::format("'{}' is no Python; allowed: python3 and the like, or such a program's path", python)));
+  }
   Result<std::string> folder = simulated_libraries_folder(python);
   if (!folder.ok()) return complain(folder.take_status());
   Status written = write_stdout(folder.value() + "\n");

@@ -158,6 +158,9 @@ Result<std::string> simulated_libraries_folder(const std::string& python) {
       folder_with("libcuda.so.1", {named_folder("SPILLWAY_SIM_LIBRARIES"), own_folder() / "../lib/sim"},
                   "the simulated CUDA libraries are", "SPILLWAY_SIM_LIBRARIES");
   if (!built.ok()) return built;
+  std::error_code missing;
+  if (const fs::path file = file_of(python); file.empty() || !fs::exists(file, missing))
+    return not_started({python}, ENOENT);
   Result<std::string> package = package_folder();
   if (!package.ok()) return package;
   // The Python's own packages come first: its PyTorch is asked for, not that beside Spillway.

@@ -221,7 +221,7 @@ void add_diff_options(CLI::App* command, DiffChoices& choices) {
               "--max-ratio", choices.max_ratio,
               "Exit code 2 where the second file's peak is above this share of the first one's, such as 1.02")
           ->type_name("RATIO")
-          ->check(number(1e-9, 1e9));
+          ->check(number(0.001, 1000));
   command->add_option("--of", choices.of, "Which peak these bound")
       ->type_name("PEAK")
       ->check(one_of({"reserved", "live"}))

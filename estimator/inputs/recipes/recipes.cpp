@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -67,7 +69,9 @@ std::string found_file(const std::string& path, const std::string& folder) {
 Result<std::string> recipe_text(const std::string& path) {
   std::error_code error;
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, error)) return Status::io(path + ": cannot be read");
+  if (!file) return Status::io(path + ": cannot be read: " + std::strerror(errno));
+  if (std::filesystem::is_directory(path, error))
+    return Status::io(path + ": cannot be read: it is a folder");
   std::ostringstream text;
   text << file.rdbuf();
   return std::move(text).str();
