@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +47,17 @@ def is_own(folder: Path) -> bool:
         return True
     found = os.lstat(folder)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+@contextlib.contextmanager
+def work_folder(cache: Path) -> Iterator[Path]:
+    """A folder in `cache` that is gone afterwards. Those of killed processes go when they are a day old."""
+    for left in cache.glob("making-*"):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - 24 * 3600:
+                shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="making-") as work:
+        yield Path(work)
 
 
 def writable_folder() -> Path:

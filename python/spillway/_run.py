@@ -364,4 +364,7 @@ def _is_programs(torch: Any, file: str) -> bool:
 def _where(torch: Any, frames: list[traceback.FrameSummary]) -> str:
     """The program's line."""
     own = [frame for frame in frames if _is_own(torch, frame)] or list(frames)
-    return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else "an unknown line"
+    if not own:
+        return "an unknown line"
+    text = f": {own[-1].line}" if own[-1].line else ""  # of python -c and the like there is none
+    return f"{own[-1].filename}:{own[-1].lineno}{text}"

@@ -13,7 +13,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,8 +92,8 @@ def make(maker: Path, torch: Path, cuda: str, built: Path, name: str) -> Path:
     words = compiler()
     cache = _cache.writable_folder()
     target = cache / name
-    with tempfile.TemporaryDirectory(dir=cache) as work:
-        made = Path(work) / "made"
+    with _cache.work_folder(cache) as work:
+        made = work / "made"
         made.mkdir()
         runtime = f"libcudart.so.{cuda}"
         beside = built / runtime

@@ -36,10 +36,16 @@ class StandIns(unittest.TestCase):
     def test_another_pytorch_has_its_own(self) -> None:
         path = self.pytorch("2.99.0", "13.9")
         cache = str(self.folder / "cache")
+        # Of a process that was killed while it made them, and of one that is at it.
+        left, young = (self.folder / "cache" / name for name in ("making-left", "making-young"))
+        for folder in (left, young):
+            folder.mkdir(parents=True)
+        os.utime(left, (0, 0))
         made = spillway("stand-ins", sys.executable, PYTHONPATH=path, SPILLWAY_CACHE=cache, CC="env LANG=C cc")
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         libraries = Path(made.stdout.strip())
         self.assertEqual(libraries.parent, self.folder / "cache")
+        self.assertEqual(sorted(self.folder.glob("cache/making-*")), [young])
         self.assertEqual((libraries / "made_for").read_text(), (self.folder / "torch" / "version.py").read_text())
         self.assertTrue((libraries / "libcublas.so.13").exists())
         program = ["--", sys.executable, "-c", "import os; print(os.environ['SPILLWAY_LIBCUDA'])"]

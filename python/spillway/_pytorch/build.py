@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,14 +64,14 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
     options = ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
     cache = _cache.writable_folder()
     target = cache / file_name
-    with _cache.one_at_a_time(target.with_suffix(".lock")), tempfile.TemporaryDirectory(dir=cache) as work:
+    with _cache.one_at_a_time(target.with_suffix(".lock")), _cache.work_folder(cache) as work:
         if os.path.exists(target):  # another process was first
             return target
         print(f"spillway: compiling for PyTorch {torch.__version__}, once; it is kept in {cache}", file=sys.stderr)
         # All sources at once: most of the time goes into PyTorch's headers, which are read once then.
-        whole = Path(work) / "whole.cpp"
+        whole = work / "whole.cpp"
         whole.write_text("".join(f'#include "{source}"\n' for source in sources))
-        made = Path(work) / "library.so"
+        made = work / "library.so"
         done = subprocess.run(
             [*command, *arguments, str(whole), "-o", str(made), *options, *libraries],
             capture_output=True,
