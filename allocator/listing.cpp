@@ -64,6 +64,7 @@ Result<BlockRow> find_block(const Heap& heap, const CachedRange& range, uint64_t
 
 namespace {
 
+// Says which lock guards the member, as its own declaration cannot: Heap is not complete there.
 void set_stack([[maybe_unused]] const Heap& heap, CachedRange& range, uint32_t stack)
     SPW_REQUIRES(heap.mutex) {
   range.stack = stack;

@@ -121,7 +121,7 @@ trainer.fit(Classifier(), data)
 """
 
 LIGHTNING_TO_WANDB = """
-import sys, tempfile
+import sys
 import torch, spillway
 spillway.install()
 sys.path.insert(0, sys.argv[1])
