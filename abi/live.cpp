@@ -76,28 +76,42 @@ LiveWriter& LiveWriter::instance() {
 void LiveWriter::add_device(const Arena& arena, const DeviceProperties& properties, const Options& options) {
   const Lock lock(mutex_);
   if (!was_started_) start(options);
-  if (devices_.size() == LiveState::kMostDevices) return;
-  Device device;
+  Device* known = find(properties.ordinal);
+  if (known == nullptr && devices_.size() == LiveState::kMostDevices) return;
+  Device& device = known != nullptr ? *known : devices_.emplace_back();
   device.arena = &arena;
   device.row.ordinal = properties.ordinal;
   device.row.total_bytes = properties.total_bytes;
   copy_text(device.row.name, properties.name);
   copy_text(device.row.uuid, uuid_text(properties.uuid));
-  devices_.push_back(device);
+  is_changed_ = true;
   changed_.notify_all();
 }
 
-void LiveWriter::remove_device(int ordinal) {
+LiveWriter::Device* LiveWriter::find(int ordinal) {
+  for (Device& device : devices_) {
+    if (device.row.ordinal == ordinal) return &device;
+  }
+  return nullptr;
+}
+
+void LiveWriter::release_device(int ordinal) {
   const Lock lock(mutex_);
-  std::erase_if(devices_, [&](const Device& device) { return device.row.ordinal == ordinal; });
+  if (Device* device = find(ordinal); device != nullptr) device->arena = nullptr;
+}
+
+void LiveWriter::keep_counters(int ordinal, const DeviceStats& counted) {
+  const Lock lock(mutex_);
+  Device* device = find(ordinal);
+  if (device == nullptr) return;
+  device->row.stats = counted;
+  is_changed_ = true;
   changed_.notify_all();
 }
 
 void LiveWriter::add_tiers(int device, DeviceTiers& tiers) {
   const Lock lock(mutex_);
-  for (Device& known : devices_) {
-    if (known.row.ordinal == device) known.tiers = &tiers;
-  }
+  if (Device* known = find(device); known != nullptr) known->tiers = &tiers;
 }
 
 void LiveWriter::add_pinned(const PinnedBlocks& pinned) {
@@ -139,9 +153,9 @@ void LiveWriter::work() {
       // The host has no memory left: the page keeps the state before.
     }
     if (is_last) break;
-    const size_t devices = devices_.size();
+    is_changed_ = false;
     changed_.wait_for(mutex_, interval_,
-                      [&]() SPW_REQUIRES(mutex_) { return is_stopping_ || devices_.size() != devices; });
+                      [this]() SPW_REQUIRES(mutex_) { return is_stopping_ || is_changed_; });
   }
   is_working_ = false;
   changed_.notify_all();
@@ -165,8 +179,8 @@ void LiveWriter::fill(Device& device, LiveDevice& row) {
       device.row.has_tiers = 1;
     }
   }
+  if (device.arena != nullptr) device.row.stats = device.arena->stats();
   row = device.row;
-  row.stats = device.arena->stats();
 }
 
 // The thread is told to end and waited for, a second at most: it may stand behind a slow disk.

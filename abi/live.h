@@ -41,20 +41,23 @@ class LiveWriter {
   // From now on the page shows this arena, which must be removed before it ends. The first call makes the
   // page and the thread.
   void add_device(const Arena& arena, const DeviceProperties& properties, const Options& options);
-  // The page does not show the device any more, and nothing of it is looked at from now on.
-  void remove_device(int ordinal);
+  // Nothing of the device's arena is looked at from now on. The page shows its last counters, then those that
+  // are kept. The device may be added again.
+  void release_device(int ordinal);
+  void keep_counters(int ordinal, const DeviceStats& counted);
   // These live as long as the process.
   void add_tiers(int device, DeviceTiers& tiers);
   void add_pinned(const PinnedBlocks& pinned);
 
  private:
   struct Device {
-    const Arena* arena = nullptr;
+    const Arena* arena = nullptr;  // null: its context has ended
     DeviceTiers* tiers = nullptr;
     LiveDevice row{};  // name and size; the tiers as they were last seen
   };
 
   LiveWriter() = default;
+  Device* find(int ordinal) SPW_REQUIRES(mutex_);
   void start(const Options& options) SPW_REQUIRES(mutex_);
   void work();
   void write() SPW_REQUIRES(mutex_);
@@ -69,6 +72,7 @@ class LiveWriter {
   Condition changed_;
   bool is_stopping_ SPW_GUARDED_BY(mutex_) = false;
   bool is_working_ SPW_GUARDED_BY(mutex_) = false;
+  bool is_changed_ SPW_GUARDED_BY(mutex_) = false;  // a device came or ended since the thread looked
   bool was_started_ SPW_GUARDED_BY(mutex_) = false;
   std::vector<Device> devices_ SPW_GUARDED_BY(mutex_);
   const PinnedBlocks* pinned_ SPW_GUARDED_BY(mutex_) = nullptr;

@@ -49,6 +49,11 @@ class Process {
     Allocator* allocator = published.load(std::memory_order_acquire);
     return allocator == nullptr ? nullptr : allocator->existing(device);
   }
+  // See Allocator::counted.
+  static std::optional<DeviceStats> counted(int device) {
+    const Allocator* allocator = published.load(std::memory_order_acquire);
+    return allocator == nullptr ? std::nullopt : allocator->counted(device);
+  }
   // Created if need be. Errors: config (strict), those of Driver::open and Arena::create.
   Result<Arena*> arena(int device);
   // Null where the device was not used yet. Errors: invalid_argument (no such device), those of Driver::open.

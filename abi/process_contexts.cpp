@@ -22,8 +22,12 @@ bool Process::drop_arena(int device) {
 }
 
 void Process::end_arena(int device) {
-  LiveWriter::instance().remove_device(device);
+  LiveWriter& live = LiveWriter::instance();
+  live.release_device(device);
   owned_allocator_->drop(device);
+  if (const std::optional<DeviceStats> counted = owned_allocator_->counted(device)) {
+    live.keep_counters(device, *counted);
+  }
 }
 
 }  // namespace spillway

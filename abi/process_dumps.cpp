@@ -55,19 +55,21 @@ DumpTiers tiers_of(int device) {
   return tiers;
 }
 
-DumpDevice row_of(const Arena& arena, const Driver& driver) {
+// The arena is null where the device's last context has ended: of it the counters remain.
+DumpDevice row_of(int device, const DeviceStats& counted, const Arena* arena, const Driver& driver) {
   DumpDevice row;
-  row.ordinal = arena.device();
-  if (Result<DeviceProperties> properties = query_device(driver, row.ordinal); properties.ok()) {
+  row.ordinal = device;
+  if (Result<DeviceProperties> properties = query_device(driver, device); properties.ok()) {
     row.name = properties->name;
     row.uuid = uuid_text(properties->uuid);
     row.total_bytes = properties->total_bytes;
   }
-  row.stats = arena.stats();
-  row.segments = arena.segments();
-  row.free_bytes = arena.device_free_bytes();
-  row.climbs = arena.recent_slow_paths();
-  for (const auto& [id, held] : arena.pool_bytes()) row.pools.push_back({id.first, id.second, held});
+  row.stats = counted;
+  if (arena == nullptr) return row;
+  row.segments = arena->segments();
+  row.free_bytes = arena->device_free_bytes();
+  row.climbs = arena->recent_slow_paths();
+  for (const auto& [id, held] : arena->pool_bytes()) row.pools.push_back({id.first, id.second, held});
   return row;
 }
 
@@ -112,12 +114,14 @@ Dump Process::collect(const char* reason) {
 void Process::list_devices(const Driver& driver, Annotations& annotations, Dump& dump) {
   Allocator* const allocator = published.load(std::memory_order_acquire);
   if (allocator == nullptr) return;
-  allocator->for_each([&](const Arena& arena) {
-    dump.devices.push_back(row_of(arena, driver));
-    DumpDevice& row = dump.devices.back();
-    row.annotations = annotations[row.ordinal];
-    if (existing_tiers(row.ordinal) != nullptr) row.tiers = tiers_of(row.ordinal);
-  });
+  for (int device = 0; device < Allocator::kMostDevices; ++device) {
+    const std::optional<DeviceStats> counted = allocator->counted(device);
+    if (!counted) continue;
+    DumpDevice& row =
+        dump.devices.emplace_back(row_of(device, *counted, allocator->existing(device), driver));
+    row.annotations = annotations[device];
+    if (existing_tiers(device) != nullptr) row.tiers = tiers_of(device);
+  }
 }
 
 Status Process::dump(const std::string& path, DumpFormat format, const char* reason) {
@@ -180,10 +184,8 @@ void Process::dump_at_exit() noexcept {
   DumpTrigger::instance().stop();
   // A child of fork has its parent's counters, and not its device. Who used no device has nothing to say, and
   // may share its name with who did: torchrun has no rank, as its first worker has rank 0.
-  Allocator* const allocator = published.load(std::memory_order_acquire);
-  bool has_used_one = false;
-  if (allocator != nullptr) allocator->for_each([&](const Arena&) { has_used_one = true; });
-  if (owner_ == getpid() && has_used_one) dump_as_asked(stats_path_, "exit");
+  const Allocator* const allocator = published.load(std::memory_order_acquire);
+  if (owner_ == getpid() && allocator != nullptr && allocator->was_used()) dump_as_asked(stats_path_, "exit");
 }
 
 bool Process::is_new_oom(int device) {

@@ -383,7 +383,7 @@ spw_status spw_stats_get(int device, spw_stats* stats) {
     }
     Result<Arena*> arena = Process::instance().used_arena(device);
     if (!arena.ok()) return arena.take_status();
-    spillway::DeviceStats all = arena.value() == nullptr ? spillway::DeviceStats() : arena.value()->stats();
+    spillway::DeviceStats all = Process::counted(device).value_or(spillway::DeviceStats());
     all.size = static_cast<uint32_t>(std::min(size, sizeof(spw_stats)));
     std::memcpy(stats, static_cast<const spw_stats*>(&all), all.size);
     return {};

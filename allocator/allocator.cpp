@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace spillway {
 
 Allocator::Allocator(std::shared_ptr<const Driver> driver, OptionsOf options_of)
@@ -22,7 +24,25 @@ Result<std::unique_ptr<Allocator>> Allocator::create(std::shared_ptr<const Drive
 }
 
 void Allocator::drop(int device) {
-  if (existing(device) != nullptr) delete arenas_[static_cast<size_t>(device)].exchange(nullptr);
+  if (existing(device) == nullptr) return;
+  const auto index = static_cast<size_t>(device);
+  delete arenas_[index].exchange(nullptr);
+  const Lock lock(create_mutex_);
+  counters_[index]->on_memory_gone();
+}
+
+std::optional<DeviceStats> Allocator::counted(int device) const {
+  if (const Arena* arena = existing(device); arena != nullptr) return arena->stats();
+  if (device < 0 || device >= kMostDevices) return std::nullopt;
+  const Lock lock(create_mutex_);
+  const auto& counters = counters_[static_cast<size_t>(device)];
+  if (counters == nullptr) return std::nullopt;
+  return counters->snapshot();
+}
+
+bool Allocator::was_used() const {
+  const Lock lock(create_mutex_);
+  return std::any_of(counters_.begin(), counters_.end(), [](const auto& one) { return one != nullptr; });
 }
 
 Result<Arena*> Allocator::create_arena(int device) {
@@ -34,8 +54,12 @@ Result<Arena*> Allocator::create_arena(int device) {
   if (Arena* found = slot.load(std::memory_order_acquire); found != nullptr) return found;
   Result<ArenaOptions> options = options_of_(device);
   if (!options.ok()) return options.take_status();
+  std::shared_ptr<DeviceCounters>& counters = counters_[static_cast<size_t>(device)];
+  options.value().counters =
+      counters != nullptr ? counters : std::make_shared<DeviceCounters>(options.value().tracer, device);
   Result<std::unique_ptr<Arena>> arena = Arena::create(driver_, device, options.value());
   if (!arena.ok()) return arena.take_status();
+  counters = options.value().counters;
   slot.store(arena.value().release(), std::memory_order_release);
   return slot.load(std::memory_order_relaxed);
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "allocator/arena.h"
 
@@ -39,8 +40,13 @@ class Allocator {
     return arenas_[static_cast<size_t>(device)].load(std::memory_order_acquire);
   }
 
-  // Ends the arena of a device; the next arena() makes another. No other call may be using it.
+  // Ends the arena of a device; the next arena() makes another, which counts on from there. No other call may
+  // be using it.
   void drop(int device);
+  // What the arenas of a device have counted, those that ended included; none where it had no arena.
+  std::optional<DeviceStats> counted(int device) const;
+  // Tells whether any device had an arena.
+  bool was_used() const;
 
   // Both do what Arena::free and Arena::record_stream do; the address tells the device.
   Status free(void* pointer) { return Arena::free(pointer); }
@@ -59,8 +65,10 @@ class Allocator {
 
   std::shared_ptr<const Driver> driver_;
   const OptionsOf options_of_;
-  BlockingMutex create_mutex_;
+  mutable BlockingMutex create_mutex_;
   std::array<std::atomic<Arena*>, kMostDevices> arenas_{};
+  // They outlive the arenas: who resets a device at the end wants to know what happened on it.
+  std::array<std::shared_ptr<DeviceCounters>, kMostDevices> counters_ SPW_GUARDED_BY(create_mutex_);
 };
 
 }  // namespace spillway

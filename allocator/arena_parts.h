@@ -46,6 +46,7 @@ struct ArenaOptions {
   bool careful = false;
   void (*on_broken)(const Status& found) = nullptr;
   Tracer* tracer = nullptr;  // records what happens; outlives the arena
+  std::shared_ptr<DeviceCounters> counters{};  // of the arenas before on this device; null: there are none
 };
 
 struct ArenaParts {
@@ -54,7 +55,10 @@ struct ArenaParts {
       : driver(std::move(its_driver)),
         device(its_device),
         options(its_options),
-        counters(its_options.tracer, its_device),
+        device_counters(its_options.counters != nullptr
+                            ? its_options.counters
+                            : std::make_shared<DeviceCounters>(its_options.tracer, its_device)),
+        counters(*device_counters),
         events(*driver, &context),
         shared(*driver, arena, counters, events),
         limit(its_options.limit_bytes),
@@ -81,7 +85,8 @@ struct ArenaParts {
   const ArenaOptions options;
   DeviceProperties properties;
   RetainedContext context;
-  DeviceCounters counters;
+  const std::shared_ptr<DeviceCounters> device_counters;
+  DeviceCounters& counters;  // the same
   EventPool events;
 
   mutable Mutex mutex;  // kArenaLock: pages, views, shared blocks, and whatever needs more than one heap

@@ -484,6 +484,14 @@ DeviceStats DeviceCounters::snapshot() const {
   return out;
 }
 
+void DeviceCounters::on_memory_gone() {
+  const Lock lock(mutex_);
+  stop();
+  integrate_reserved(now_ns());
+  own_ = {};
+  sums_ = {};
+}
+
 void DeviceCounters::reset_peaks() {
   const Lock lock(mutex_);
   stop();

@@ -114,6 +114,8 @@ class DeviceCounters {
   DeviceStats snapshot() const;
   // Returns how many operations were counted under the mutex, the dear way.
   uint64_t counted_stopped() const { return counted_stopped_.load(std::memory_order_relaxed); }
+  // The last heap is gone, and what was still in use then with it: that counts as freed.
+  void on_memory_gone();
   void reset_peaks();        // peaks start again from the current values, means from now
   void reset_accumulated();  // running totals and event counts start again from zero
 

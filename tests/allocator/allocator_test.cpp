@@ -133,8 +133,19 @@ TEST_F(AllocatorTest, ADroppedArenaGivesItsMemoryBackAndIsMadeAnew) {
   EXPECT_LT(device.live_handles(), handles);
   EXPECT_EQ(existing(*allocator), std::set<int>{1});
   allocator->drop(0);
+  EXPECT_TRUE(allocator->was_used());
+  EXPECT_FALSE(allocator->counted(2).has_value());
+  const DeviceStats ended = allocator->counted(0).value();
+  EXPECT_EQ(ended.allocation.all.current, 0);
+  EXPECT_EQ(ended.allocation.all.freed, 1);
+  EXPECT_EQ(ended.reserved_bytes.all.current, 0);
+  EXPECT_EQ(ended.reserved_bytes.all.peak, static_cast<int64_t>(4 * kMiB));
   Arena& again = arena_of(*allocator, 0);
-  EXPECT_EQ(again.stats().allocation.all.current, 0);
+  must_allocate(again, kMiB, nullptr);
+  EXPECT_EQ(again.stats().allocation.all.current, 1);
+  EXPECT_EQ(again.stats().allocation.all.allocated, 2);
+  EXPECT_EQ(again.stats().allocated_bytes.all.peak, static_cast<int64_t>(3 * kMiB));
+  EXPECT_EQ(again.stats().live_mappings, 1);
   EXPECT_EQ(asked, (std::vector<int>{0, 1, 0}));
   SPW_EXPECT_OK(allocator->free(const_cast<void*>(other)));
 }

@@ -22,9 +22,9 @@ class Lifetimes(unittest.TestCase):
         return done
 
     def test_primary_context_reset_and_released(self) -> None:
-        # The device of the last context: what was forgotten in the others is gone.
+        # What was forgotten in the contexts before is gone, and counted.
         done = self.case("reset")
-        self.assertEqual(done.served(), 3)
+        self.assertEqual(done.served(), 3 * (1 + 20 + 1))
         self.assertEqual(done.stats()["allocation"]["all"]["current"], 0)
 
     def test_the_trace_of_contexts_that_ended_with_blocks_is_replayed(self) -> None:
@@ -46,11 +46,22 @@ class Lifetimes(unittest.TestCase):
         self.case("released-by-threads")
 
     def test_contexts_made_and_destroyed(self) -> None:
-        self.case("created")
+        done = self.case("created")
+        # Nothing is left of the contexts but what they counted.
+        self.assertEqual(done.served(), 63)
+        self.assertEqual(done.device()["segments"], [])
+        reserved = done.stats()["reserved_bytes"]["all"]
+        self.assertEqual((reserved["current"], reserved["allocated"]), (0, reserved["freed"]))
+        self.assertGreater(reserved["peak"], 0)
+
+    def test_the_command_says_what_a_program_was_served_whose_contexts_have_ended(self) -> None:
+        done = run(COMMAND, "run", "--preload", "--", PROGRAMS / "preload_lifetimes", "created", preload=[])
+        self.assertIn("63 allocations served", done.err)
 
     def test_contexts_end_while_the_process_is_looked_at(self) -> None:
         done = self.case("churned", SPILLWAY_CONF="live_interval:1")
-        self.assertEqual(done.dumps[0]["devices"], [])
+        self.assertEqual(done.served(), 50 * 3)
+        self.assertEqual(done.device()["segments"], [])
 
     def test_a_context_ends_that_more_than_blocks_depends_on(self) -> None:
         done = self.case("depended-on", "device 0: its context ended while")

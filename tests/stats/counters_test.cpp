@@ -481,6 +481,29 @@ TEST(Counters, TransfersChangeHeapsAndNothingElse) {
   EXPECT_EQ(after.inactive_split_bytes.all.peak, before.inactive_split_bytes.all.peak);
 }
 
+TEST(Counters, WhatIsInUseWhenItsMemoryGoesIsFreed) {
+  DeviceCounters device;
+  for (int context = 1; context <= 2; ++context) {
+    {
+      HeapCounters heap(device);
+      HeapCounters other(device);
+      device.on_reserve(2 * kPage, 1);
+      heap.on_allocate(SizePool::kLarge, 1000, 1024, kPage, 1);
+      other.on_allocate(SizePool::kLarge, 2000, 2048, kPage, 1);
+    }
+    device.on_memory_gone();
+    const DeviceStats stats = device.snapshot();
+    EXPECT_EQ(stats.active_bytes.all.current, 0);
+    EXPECT_EQ(stats.active_bytes.all.peak, 1024 + 2048);
+    EXPECT_EQ(stats.active_bytes.all.freed, context * (1024 + 2048));
+    EXPECT_EQ(stats.reserved_bytes.all.current, 0);
+    EXPECT_EQ(stats.reserved_bytes.all.freed, stats.reserved_bytes.all.allocated);
+    EXPECT_EQ(stats.inactive_split.all.current, 0);
+    EXPECT_EQ(stats.cached_free_bytes, 0);
+    EXPECT_EQ(stats.heaps, 0);
+  }
+}
+
 TEST(Counters, MeansLieBetweenWhatWasHeld) {
   DeviceCounters device;
   HeapCounters heap(device);
