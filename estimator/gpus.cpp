@@ -123,11 +123,16 @@ std::vector<std::string> gpu_names() {
   return out;
 }
 
-// By what is left of both names without decoration.
+// By what is left of both names without decoration, which are few characters that all count. A number alone
+// is that of no GPU, and lacks its unit.
 std::string gpu_meant_perhaps(const std::string& text) {
+  constexpr size_t kMostEdits = 1;
+  const std::string with_unit = text + "GiB";
+  const double size = static_cast<double>(parse_size(with_unit).value_or(0));
+  if (size > 0 && size <= kMostBytes) return fmt::format("; did you mean '{}'?", with_unit);
   std::vector<std::string> plain_names;
   for (const Size& size : kSizes) plain_names.push_back(plain(size.name));
-  const std::string_view found = nearest(plain(text), {plain_names.begin(), plain_names.end()});
+  const std::string_view found = nearest(plain(text), {plain_names.begin(), plain_names.end()}, kMostEdits);
   for (size_t i = 0; i < kSizes.size(); ++i) {
     if (!found.empty() && plain_names[i] == found) return fmt::format("; did you mean '{}'?", kSizes[i].name);
   }

@@ -33,11 +33,12 @@ size_t distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string_view nearest(std::string_view word, const std::vector<std::string_view>& names) {
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& names,
+                         size_t most_edits) {
   if (word.size() > kLongest) return {};
   std::string_view found;
   // Half of a short word, a third of a long one.
-  size_t least = std::max<size_t>(1, word.size() / (word.size() < 7 ? 2 : 3)) + 1;
+  size_t least = std::min(most_edits, std::max<size_t>(1, word.size() / (word.size() < 7 ? 2 : 3))) + 1;
   for (const std::string_view name : names) {
     const size_t edits = distance(word, name);
     if (edits >= least) continue;

@@ -5,9 +5,12 @@ It is compiled as for a GPU, with the assembler of Triton's wheel, and launched 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from . import _cache
@@ -25,6 +28,24 @@ def prepare(torch: Any, forget: Callable[[int, int], None] | None) -> None:
         watch = functools.partial(_watch, torch, forget)
         after_import("torch._inductor.runtime.triton_heuristics", lambda made: watch(made.CachingAutotuner, written))
         after_import("triton.runtime.jit", lambda made: watch(made.JITFunction, every_argument))
+
+
+@contextlib.contextmanager
+def without_compiler(torch: Any) -> Iterator[None]:
+    """PyTorch asks its compiler for the names of frames, and imports it to ask: half of the time of a short program.
+
+    One that was not imported has compiled nothing, and names no frame.
+    """
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    names = vars(torch)
+    names["_inductor"] = absent = SimpleNamespace()
+    try:
+        yield
+    finally:
+        if names.get("_inductor") is absent:  # and not imported meanwhile
+            del names["_inductor"]
 
 
 def keep_apart() -> None:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ._pytorch.after_import import after_import
+
 # Start a job's processes themselves.
 LAUNCHERS = (
     "torchrun",
@@ -108,10 +110,12 @@ def start(command: list[str], world: int, devices: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def watch_launcher(torch: Any, devices: int) -> None:
+def watch_launcher(devices: int) -> None:
     """In a process that is no rank: torchrun starts the ranks that run, and no more than there are devices for."""
-    from torch.distributed.launcher import api
+    after_import("torch.distributed.launcher.api", lambda api: _watch(api, devices))
 
+
+def _watch(api: Any, devices: int) -> None:
     launch = api.launch_agent
 
     def launch_agent(config: Any, entrypoint: Any, args: list[Any]) -> Any:

@@ -26,6 +26,7 @@ from typing import Any, NoReturn, TextIO
 
 from ._absent_ranks import stand_in
 from ._compiled import prepare as prepare_compiled_code
+from ._compiled import without_compiler
 from ._errors import SpillwayError
 from ._holders import Holders
 from ._meeting import meet
@@ -68,7 +69,7 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
     watch.start()
     meet(torch, lambda file: _is_programs(torch, file), watch.end)
     if "RANK" not in os.environ:
-        watch_launcher(torch, int(os.environ.get("SPILLWAY_DRYRUN_DEVICES") or 1))
+        watch_launcher(int(os.environ.get("SPILLWAY_DRYRUN_DEVICES") or 1))
     elif "SPILLWAY_DRYRUN_RANKS" in os.environ:
         stand_in(torch)
 
@@ -145,7 +146,7 @@ class Watch:
         """The same, of a process that goes on until it ends at once."""
         if self.process_id != os.getpid():
             return []
-        with self.is_ending:
+        with self.is_ending, without_compiler(self.torch):
             return self._tell() if self.process_id is not None else []
 
     def _tell(self) -> list[int]:

@@ -74,8 +74,12 @@ TEST(Gpus, ThatAreNoneAreRefused) {
   for (const char* bad :
        {"banana", "", "-4GiB", "0GiB", "24", "24 furlongs", "nanGiB", "1e300GiB", "99999TiB", "gb", "-"})
     EXPECT_FALSE(gpu_memory(bad).ok()) << bad;
-  const std::string text = gpu_memory("rtx4080ti").status().text();
-  EXPECT_NE(text.find("did you mean"), std::string::npos) << text;
+  EXPECT_NE(gpu_memory("rtx4091").status().text().find("did you mean 'rtx4090'?"), std::string::npos);
+  EXPECT_NE(gpu_memory("24").status().text().find("did you mean '24GiB'?"), std::string::npos);
+  for (const char* other : {"a800", "rtx8000", "p100", "0"}) {
+    const std::string refused = gpu_memory(other).status().text();
+    EXPECT_EQ(refused.find("did you mean"), std::string::npos) << refused;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Damaged dumps, snapshots, traces and live pages: every reader answers with what sums up, or with one line.
-// Under ASan and UBSan, where a crash, a leak or an overflow fails, each reader is tried for twelve
+// Under ASan and UBSan, where a crash, a leak or an overflow fails, each reader is tried for four
 // seconds, or a minute; elsewhere with as many seeds as SPILLWAY_TEST_SEEDS says. A failure names its seed.
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ using test::packed;
 constexpr int kRounds = 1500;  // of each seed
 // It takes longer where the address sanitizer looks on: a minute where everything is gone through.
 #if defined(__SANITIZE_ADDRESS__)
-const std::chrono::seconds kLeastTime{test::is_thorough() ? 60 : 12};
+const std::chrono::seconds kLeastTime{test::is_thorough() ? 60 : 4};
 #else
 constexpr std::chrono::seconds kLeastTime{0};
 #endif

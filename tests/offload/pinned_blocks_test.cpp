@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/bytes.h"
 #include "tests/support/device.h"
 #include "tests/support/forked.h"
 #include "tests/support/sizes.h"
@@ -252,8 +253,7 @@ TEST(PinnedBlocks, RandomCopiesArriveWhole) {
     for (size_t step = 0; step < sent.size(); ++step) {
       std::vector<unsigned char> arrived(kPart);
       ASSERT_EQ(driver.cuMemcpyDtoH(arrived.data(), pinned.target + step * kPart, kPart), CUDA_SUCCESS);
-      const auto is_sent = [&](unsigned char byte) { return byte == sent[step]; };
-      ASSERT_TRUE(std::all_of(arrived.begin(), arrived.end(), is_sent)) << "step " << step;
+      ASSERT_TRUE(holds_only(arrived.data(), kPart, sent[step])) << "step " << step;
     }
     SPW_EXPECT_OK(pinned.blocks.arena().validate());
     EXPECT_EQ(pinned.device.reports(), "");
@@ -267,8 +267,7 @@ TEST(PinnedBlocks, AForkCopiesTheProgramsAndNotTheTiers) {
   std::memset(of_tiers.value(), 1, 4 * kMiB);
   char* of_program = pinned.must_allocate(kMiB);
   std::memset(of_program, 2, kMiB);
-  EXPECT_TRUE(holds_in_child(
-      [&] { return std::all_of(of_program, of_program + kMiB, [](char c) { return c == 2; }); }));
+  EXPECT_TRUE(holds_in_child([&] { return holds_only(of_program, kMiB, 2); }));
   EXPECT_TRUE(
       holds_in_child([&] { return msync(of_tiers.value(), 4 * kMiB, MS_ASYNC) != 0 && errno == ENOMEM; }));
   EXPECT_TRUE(holds_in_child([&] {
@@ -280,8 +279,7 @@ TEST(PinnedBlocks, AForkCopiesTheProgramsAndNotTheTiers) {
   char* again = pinned.must_allocate(4 * kMiB);
   EXPECT_EQ(again, of_tiers.value());
   std::memset(again, 3, 4 * kMiB);
-  EXPECT_TRUE(
-      holds_in_child([&] { return std::all_of(again, again + 4 * kMiB, [](char c) { return c == 3; }); }));
+  EXPECT_TRUE(holds_in_child([&] { return holds_only(again, 4 * kMiB, 3); }));
   SPW_EXPECT_OK(pinned.blocks.free(of_program));
   SPW_EXPECT_OK(pinned.blocks.free(again));
 }

@@ -242,8 +242,6 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)
                 for size in (
                     "much",
                     "0",
-                    "1",
-                    "80",
                     "2097151",
                     "-5GiB",
                     "17TiB",
@@ -253,6 +251,7 @@ print(torch.cuda.host_memory_stats()["allocated_bytes.current"] >> 20)
                     "nan",
                 )
             ),
+            *((["dryrun", "--gpu-memory", size, "--", "true"], f"did you mean '{size}GiB'?") for size in ("1", "80")),
             (["dryrun", "--gpu-memory", "", "--", "true"], "--gpu-memory needs a value"),
             (["dryrun", "--", "true"], "--gpu-memory"),
         ):
