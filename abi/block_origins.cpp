@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "abi/python_frames.h"
 #include "abi/stack_capture.h"
 #include "stats/call_site.h"
 #include "stats/oom_report.h"
@@ -64,6 +65,12 @@ uint32_t BlockOrigins::capture(const void* caller) noexcept {
   Origins& origins = *published.load(std::memory_order_acquire);
   const uint32_t python = capture_stack(origins.table, TraceStacks::kPython, caller);
   return python != 0 ? python : capture_stack(origins.table, TraceStacks::kCpp, caller);
+}
+
+uint32_t BlockOrigins::capture_in_driver(const void* caller) noexcept {
+  return PythonLock::is_held()
+             ? capture(caller)
+             : capture_stack(published.load(std::memory_order_acquire)->table, TraceStacks::kCpp, caller);
 }
 
 void BlockOrigins::name_stacks(Dump& dump) {

@@ -28,6 +28,10 @@ class BlockOrigins {
   // no room. `caller` is where the program called. Never throws.
   static uint32_t capture(const void* caller) noexcept;
 
+  // The same inside of a call of the driver's, where who waits for Python's lock may wait for ever: whoever
+  // has it may be waiting for the driver.
+  static uint32_t capture_in_driver(const void* caller) noexcept;
+
   // Gives the dump the stacks that its blocks have, numbered anew.
   static void name_stacks(Dump& dump);
   // A line for an error's text: which lines of the program hold most of these segments; or, where they are

@@ -105,6 +105,12 @@ PythonLock::PythonLock() {
   taken_ = true;
 }
 
+bool PythonLock::is_held() {
+  const PythonApi& api = python();
+  return api.is_there && api.Py_IsInitialized() != 0 && api.Py_IsFinalizing() == 0 &&
+         api.PyGILState_GetThisThreadState() != nullptr && api.PyGILState_Check() != 0;
+}
+
 PythonLock::~PythonLock() {
   if (taken_) python().PyGILState_Release(state_);
 }

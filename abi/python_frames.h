@@ -24,6 +24,8 @@ class PythonLock {
   PythonLock(const PythonLock&) = delete;
   PythonLock& operator=(const PythonLock&) = delete;
   bool held() const { return held_; }
+  // Tells whether the thread has the interpreter's lock already. Takes nothing, and waits for nothing.
+  static bool is_held();
 
  private:
   bool held_ = false;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "stats/native_frame.h"
+
 namespace spillway {
 namespace {
 
@@ -37,11 +39,16 @@ void CallSite::add(std::string_view function, std::string_view file, int64_t lin
   }
   const std::string_view name = operator_of(function);
   // A node of autograd says more than the operator below it.
-  if (!name.empty() && (native_.empty() || !name.starts_with("at::"))) native_ = name;
+  if (!name.empty() && (operator_.empty() || !name.starts_with("at::"))) operator_ = name;
+  if (native_.empty() && is_programs_own(function, file))
+    native_ = native_text(function, file, static_cast<uint64_t>(line));
 }
 
 std::string CallSite::text() const {
-  return !python_.empty() ? python_ : !library_.empty() ? library_ : native_;
+  for (const std::string* text : {&python_, &library_, &operator_}) {
+    if (!text->empty()) return *text;
+  }
+  return native_;
 }
 
 }  // namespace spillway

@@ -11,7 +11,8 @@ namespace spillway {
 // "at::_ops::mm::call"; empty of others.
 std::string_view operator_of(std::string_view function);
 
-// The first of the program's own Python code, else one of PyTorch's, else the operator.
+// The first of the program's own Python code, else one of PyTorch's, else the operator, else the first of the
+// program's own C++ code.
 class CallSite {
  public:
   // Innermost frame first.
@@ -20,7 +21,7 @@ class CallSite {
   std::string text() const;
 
  private:
-  std::string python_, library_, native_;
+  std::string python_, library_, operator_, native_;
 };
 
 }  // namespace spillway

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "abi/block_origins.h"
 #include "abi/preload/block_ids.h"
 #include "abi/preload/hooks.h"
 #include "abi/preload/ipc_requests.h"
@@ -24,6 +25,18 @@ CUresult answer(const Status& status, void* block, CUdeviceptr* out) {
   return status.code() == SPW_ERROR_OUT_OF_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
 }
 
+// As the C interface does: where the program is, is noted for dumps, and one is written where memory has run
+// out, if they are asked for. `caller` is where the program called the driver.
+template <typename Allocate>
+Status allocate_noted(int device, size_t bytes, const void* caller, void** block, Allocate allocate) {
+  const bool notes = bytes >= BlockOrigins::kLeastBytes && BlockOrigins::are_noted();
+  const uint32_t stack = notes ? BlockOrigins::capture_in_driver(caller) : 0;
+  Status status = allocate();
+  if (!status.ok()) return Process::instance().failed_alloc(device, std::move(status));
+  if (stack != 0) Arena::note_stack(*block, stack);
+  return status;
+}
+
 CUresult serve_legacy(CUdeviceptr* out, size_t bytes, const void* caller) noexcept {
   try {
     IpcRequests& requests = IpcRequests::instance();
@@ -31,7 +44,8 @@ CUresult serve_legacy(CUdeviceptr* out, size_t bytes, const void* caller) noexce
     ServedContext* served = ServedContexts::instance().current();
     if (served == nullptr) return CUDA_ERROR_UNKNOWN;
     void* block = nullptr;
-    const Status status = served->legacy_pool->allocate(bytes, &block);
+    const Status status = allocate_noted(served->device, bytes, caller, &block,
+                                         [&] { return served->legacy_pool->allocate(bytes, &block); });
     const CUresult result = answer(status, block, out);
     if (result == CUDA_SUCCESS) requests.note(*out, caller);
     return result;
@@ -110,7 +124,8 @@ std::unordered_map<CUmemoryPool, int> plain_pools SPW_GUARDED_BY(pools_mutex);
 // The current pools of devices, where they are not plain.
 std::array<std::atomic<CUmemoryPool>, Allocator::kMostDevices> chosen_pools{};
 
-CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream, bool is_from_pool) noexcept {
+CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream, const void* caller,
+                  bool is_from_pool) noexcept {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_UNKNOWN;
   try {
     // Memory of a graph is the graph's.
@@ -120,7 +135,8 @@ CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream, bool is_from_
     if (!is_from_pool && chosen_pools[static_cast<size_t>(served->device)].load() != nullptr)
       return CUDA_ERROR_UNKNOWN;
     void* block = nullptr;
-    const Status status = served->arena->allocate(bytes, stream, &block);
+    const Status status = allocate_noted(served->device, bytes, caller, &block,
+                                         [&] { return served->arena->allocate(bytes, stream, &block); });
     return answer(status, block, out);
   } catch (...) {
     return CUDA_ERROR_UNKNOWN;
@@ -128,8 +144,9 @@ CUresult serve_on(CUdeviceptr* out, size_t bytes, CUstream stream, bool is_from_
 }
 
 template <typename Call>
-CUresult alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream, Call call, bool is_from_pool = false) {
-  const CUresult served = serve_on(out, bytes, stream, is_from_pool);
+CUresult alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream, const void* caller, Call call,
+                     bool is_from_pool = false) {
+  const CUresult served = serve_on(out, bytes, stream, caller, is_from_pool);
   if (served != CUDA_ERROR_UNKNOWN) return served;
   const CUresult result = take_from_driver(call);
   if (result == CUDA_SUCCESS)
@@ -165,10 +182,11 @@ CUresult free_async(CUdeviceptr pointer, CUstream stream, Call call) {
 }
 
 CUresult mem_alloc_async(CUdeviceptr* out, size_t bytes, CUstream stream) {
-  return alloc_async(out, bytes, stream, [&] { return real_calls->cuMemAllocAsync(out, bytes, stream); });
+  return alloc_async(out, bytes, stream, __builtin_return_address(0),
+                     [&] { return real_calls->cuMemAllocAsync(out, bytes, stream); });
 }
 CUresult mem_alloc_async_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
-  return alloc_async(out, bytes, per_thread(stream),
+  return alloc_async(out, bytes, per_thread(stream), __builtin_return_address(0),
                      [&] { return real_calls->cuMemAllocAsync_ptsz(out, bytes, stream); });
 }
 CUresult mem_free_async(CUdeviceptr pointer, CUstream stream) {
@@ -282,18 +300,19 @@ CUresult mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* rows, siz
 }
 
 template <typename Call>
-CUresult alloc_from_pool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream, Call call) {
-  if (may_serve(pool, stream)) return alloc_async(out, bytes, stream, call, true);
+CUresult alloc_from_pool(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream,
+                         const void* caller, Call call) {
+  if (may_serve(pool, stream)) return alloc_async(out, bytes, stream, caller, call, true);
   const CUresult result = take_from_driver(call);
   if (result == CUDA_SUCCESS) account(DriverMemory::kPool, *out, bytes);
   return result;
 }
 CUresult mem_alloc_from_pool_async(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return alloc_from_pool(out, bytes, pool, stream,
+  return alloc_from_pool(out, bytes, pool, stream, __builtin_return_address(0),
                          [&] { return real_calls->cuMemAllocFromPoolAsync(out, bytes, pool, stream); });
 }
 CUresult mem_alloc_from_pool_async_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return alloc_from_pool(out, bytes, pool, per_thread(stream),
+  return alloc_from_pool(out, bytes, pool, per_thread(stream), __builtin_return_address(0),
                          [&] { return real_calls->cuMemAllocFromPoolAsync_ptsz(out, bytes, pool, stream); });
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/report/read.h"
 #include "stats/call_site.h"
+#include "stats/native_frame.h"
 
 namespace spillway {
 namespace {
@@ -85,16 +86,21 @@ std::vector<KnownStack> read_stacks(Reader& reader, const Parsed& listed, Memory
   for (const Parsed& frames : listed) {
     CallSite site;
     std::vector<uint32_t> kept;
+    std::vector<uint32_t> native;
     for (const Parsed& frame : frames) {
       if (!frame.is_object()) continue;
       const std::string function = reader.text(frame, "name");
       const std::string file = reader.text(frame, "filename");
       const auto line = static_cast<int64_t>(reader.count(frame, "line").value_or(0));
       site.add(function, file, line);
-      if (is_shown(function, file)) kept.push_back(stacks->frame(function, file, line));
+      if (is_shown(function, file)) {
+        kept.push_back(stacks->frame(function, file, line));
+      } else if (is_programs_own(function, file)) {
+        native.push_back(stacks->frame(function, file, line));
+      }
     }
     KnownStack& out = known.emplace_back();
-    out.stack = stacks->stack(kept);
+    out.stack = stacks->stack(kept.empty() ? native : kept);
     if (site.text().empty()) continue;
     const auto [number, is_new] = numbers.try_emplace(site.text(), view.sites.size());
     if (is_new) view.sites.push_back(site.text());

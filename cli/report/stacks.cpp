@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "stats/call_site.h"
+#include "stats/native_frame.h"
 
 namespace spillway {
 namespace {
@@ -37,12 +38,13 @@ bool ListedFrame::is_python() const {
 }
 
 std::string ListedFrame::text() const {
-  return is_python() ? fmt::format("{} ({}:{})", function, base_name(file), line)
-                     : std::string(operator_of(function));
+  if (is_python()) return fmt::format("{} ({}:{})", function, base_name(file), line);
+  if (const std::string_view name = operator_of(function); !name.empty()) return std::string(name);
+  return is_programs_own(function, file) ? native_text(function, file, static_cast<uint64_t>(line)) : "";
 }
 
 std::string ListedFrame::module() const {
-  if (!is_python()) return text();
+  if (!is_python()) return is_programs_own(function, file) ? std::string(base_name(file)) : text();
   std::string out(below_search_folder(file));
   out.resize(out.size() - 3);
   std::replace(out.begin(), out.end(), '/', '.');

@@ -16,13 +16,14 @@ struct ListedFrame {
   int64_t line = 0;
 
   bool is_python() const;
-  // "train (train.py:14)"; of what is not Python, the operator that it belongs to, or nothing.
+  // "train (train.py:14)"; of what is not Python, the operator that it belongs to, or the function.
   std::string text() const;
-  // "torch.nn.modules.linear", the Python module by its file; otherwise as text().
+  // "torch.nn.modules.linear", the Python module by its file; an operator as text(); else the file.
   std::string module() const;
 };
 
-// Tells whether a frame says anything to a reader of reports: a line of Python, or an operator.
+// Tells whether a frame says anything to a reader of reports: a line of Python, or an operator. Of stacks
+// without any, the program's own C++ (stats/native_frame.h) is shown.
 bool is_shown(std::string_view function, std::string_view file);
 
 class Stacks {

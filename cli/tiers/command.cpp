@@ -68,11 +68,11 @@ Result<Json> disk(const TiersOptions& asked, uint64_t bytes, int tune) {
 std::string disk_text(const Json& disk) {
   std::string text = fmt::format(
       "disk    {}: write {:.2f} GB/s, read {:.2f} GB/s; processor {:.3f} and {:.3f} s/GiB\n"
-      "        {} operations of {} KiB, {}; {}\n",
+      "        {} operations of {}, {}; {}\n",
       disk["directory"].get<std::string>(), disk["write_bytes_per_s"].get<double>() / kGb,
       disk["read_bytes_per_s"].get<double>() / kGb, disk["write_cpu_s_per_gib"].get<double>(),
       disk["read_cpu_s_per_gib"].get<double>(), disk["depth"].get<uint64_t>(),
-      disk["block_bytes"].get<uint64_t>() >> 10, disk["engine"].get<std::string>(),
+      format_bound(disk["block_bytes"].get<uint64_t>()), disk["engine"].get<std::string>(),
       disk["direct"].get<bool>() ? "past the page cache" : "through the page cache");
   if (const auto warning = disk["warning"].get<std::string>(); !warning.empty())
     text += "        " + warning + "\n";

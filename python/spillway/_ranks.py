@@ -16,8 +16,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ._pytorch.after_import import after_import
-
 # Start a job's processes themselves.
 LAUNCHERS = (
     "torchrun",
@@ -110,12 +108,11 @@ def start(command: list[str], world: int, devices: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def watch_launcher(devices: int) -> None:
-    """In a process that is no rank: torchrun starts the ranks that run, and no more than there are devices for."""
-    after_import("torch.distributed.launcher.api", lambda api: _watch(api, devices))
+def watch_launcher(api: Any, devices: int) -> None:
+    """In a process that is no rank: torchrun starts the ranks that run, and no more than there are devices for.
 
-
-def _watch(api: Any, devices: int) -> None:
+    `api` is torch.distributed.launcher.api.
+    """
     launch = api.launch_agent
 
     def launch_agent(config: Any, entrypoint: Any, args: list[Any]) -> Any:

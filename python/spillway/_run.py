@@ -30,6 +30,7 @@ from ._compiled import without_compiler
 from ._errors import SpillwayError
 from ._holders import Holders
 from ._meeting import meet
+from ._pytorch.after_import import after_import
 from ._pytorch.install import install
 from ._ranks import watch_launcher
 from ._values import Values
@@ -69,7 +70,8 @@ def _prepare_dryrun(torch: Any, folder: Path) -> None:
     watch.start()
     meet(torch, lambda file: _is_programs(torch, file), watch.end)
     if "RANK" not in os.environ:
-        watch_launcher(int(os.environ.get("SPILLWAY_DRYRUN_DEVICES") or 1))
+        devices = int(os.environ.get("SPILLWAY_DRYRUN_DEVICES") or 1)
+        after_import("torch.distributed.launcher.api", lambda api: watch_launcher(api, devices))
     elif "SPILLWAY_DRYRUN_RANKS" in os.environ:
         stand_in(torch)
 

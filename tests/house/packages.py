@@ -36,7 +36,10 @@ LAW: dict[str, set[str]] = {
     # Who holds memory at its peak.
     "_holders": {"_library", "_pytorch.build"},
     "_compiled": {"_errors", "_cache", "_pytorch.after_import"},
-    "_run": {"_errors", "_absent_ranks", "_compiled", "_holders", "_meeting", "_ranks", "_values", "_pytorch.install"},
+    "_run": {
+        *{"_errors", "_absent_ranks", "_compiled", "_holders", "_meeting", "_ranks", "_values"},
+        *{"_pytorch.after_import", "_pytorch.install"},
+    },
     # Runs in every Python below `spillway run`, before anything of the package is imported.
     "_bootstrap": {"_run"},
     "_command": {"_errors", "_library"},

@@ -58,6 +58,17 @@ class Lifetimes(unittest.TestCase):
         done = run(COMMAND, "run", "--preload", "--", PROGRAMS / "preload_lifetimes", "created", preload=[])
         self.assertIn("63 allocations served", done.err)
 
+    def test_dumps_name_the_functions_that_hold_the_memory(self) -> None:
+        done = self.case("held")
+        self.assertEqual([dump["reason"] for dump in done.oom_dumps], ["oom"])
+        self.assertEqual(len(done.oom_dumps[0]["stacks"]), 2)
+        report = done.report()
+        for holder, size in (("held_without_a_stream", "5.000 MiB"), ("held_on_a_stream", "3.000 MiB")):
+            self.assertRegex(report, rf"{size} .* {holder} \(preload_lifetimes\+0x[0-9a-f]+\)")
+        # Where it is not wanted, nothing is noted.
+        report = self.case("held", SPILLWAY_CONF="dump_stacks:off").report()
+        self.assertNotIn("held_", report)
+
     def test_contexts_end_while_the_process_is_looked_at(self) -> None:
         done = self.case("churned", SPILLWAY_CONF="live_interval:1")
         self.assertEqual(done.served(), 50 * 3)

@@ -31,6 +31,7 @@ class Run:
     out: str
     err: str
     dumps: list[dict[str, Any]] = field(default_factory=list)
+    oom_dumps: list[dict[str, Any]] = field(default_factory=list)
 
     def device(self) -> dict[str, Any]:
         """The only device of the only process that used one."""
@@ -76,5 +77,7 @@ def run(
         done = subprocess.run(
             [str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
-        dumps = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-    return Run(done.returncode, done.stdout, done.stderr, dumps)
+        dumps: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        for path in sorted(Path(folder).glob("*.json")):
+            dumps[path.name.endswith(".oom.json")].append(json.loads(path.read_text()))
+    return Run(done.returncode, done.stdout, done.stderr, dumps[False], dumps[True])

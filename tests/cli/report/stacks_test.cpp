@@ -60,6 +60,7 @@ TEST(Stacks, AFrameIsShownAsWhoReadsItKnowsIt) {
        "at::_ops::mm",
        "at::_ops::mm"},
       {{"c10::cuda::CUDACachingAllocator::malloc", "CUDACachingAllocator.cpp", 9}, "", ""},
+      {{"load(int)", "/home/me/app", 0x1189}, "load (app+0x1189)", "app"},
       {{"", "", 0}, "", ""}};
   for (const Shown& shown : cases) {
     EXPECT_EQ(shown.frame.text(), shown.text) << shown.frame.function;

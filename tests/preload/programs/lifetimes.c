@@ -168,6 +168,29 @@ static void churned(void) {
   }
 }
 
+/* They are named by the file's own table of symbols: static functions are not exported. */
+static __attribute__((noinline)) CUdeviceptr held_without_a_stream(void) {
+  CUdeviceptr block = 0;
+  CHECK(cuMemAlloc(&block, 5 << 20) == CUDA_SUCCESS);
+  return block;
+}
+static __attribute__((noinline)) CUdeviceptr held_on_a_stream(void) {
+  CUdeviceptr block = 0;
+  CHECK(cuMemAllocAsync(&block, 3 << 20, NULL) == CUDA_SUCCESS);
+  return block;
+}
+
+/* Holds blocks when memory runs out, and when it ends. */
+static void held(void) {
+  CUdeviceptr blocks[2] = {0, 0};
+  CUdeviceptr refused = 0;
+  retain();
+  blocks[0] = held_without_a_stream();
+  blocks[1] = held_on_a_stream();
+  CHECK(cuMemAlloc(&refused, (size_t)1 << 40) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(blocks[0] != blocks[1]);
+}
+
 /* Two contexts of one device: the second is the driver's. */
 static void second(void) {
   CUcontext other = NULL;
@@ -758,6 +781,7 @@ int main(int count, char** arguments) {
                 {"captured", captured},
                 {"free-beside-work", free_beside_work},
                 {"churned", churned},
+                {"held", held},
                 {"switched", switched},
                 {"recycled", recycled},
                 {"depended-on", depended_on},
