@@ -91,7 +91,7 @@ TEST(Guard, ReportsToStderrWithWhereTheProgramWas) {
         write(*driver, allocate(1000), -4, 0x42);
         SPW_CHECK(findings() == 1);
       },
-      "    #0 abi_guard_test+0x");
+      "::allocate(unsigned long)+0x");
 }
 
 TEST(Guard, WhatIsLeftIsCheckedAtTheEndOfTheProgram) {
