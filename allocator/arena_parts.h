@@ -45,7 +45,7 @@ struct ArenaOptions {
   // now and then at a miss; `on_broken` (may be null) hears of the first failure.
   bool careful = false;
   void (*on_broken)(const Status& found) = nullptr;
-  Tracer* tracer = nullptr;  // records what happens; outlives the arena
+  Tracer* tracer = nullptr;                    // records what happens; outlives the arena
   std::shared_ptr<DeviceCounters> counters{};  // of the arenas before on this device; null: there are none
 };
 
