@@ -53,6 +53,7 @@ std::string how_to_know() {
 }  // namespace
 
 void BlockOrigins::start() {
+  prepare_stacks();
   static Origins& origins = *new Origins;
   published.store(&origins, std::memory_order_release);
 }

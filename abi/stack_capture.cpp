@@ -26,10 +26,14 @@ Unwind find_unwinder() {
   return function == nullptr ? backtrace : reinterpret_cast<Unwind>(function);
 }
 
-int list_cpp_frames(const void* caller, void** frames) {
+Unwind unwinder() {
   static const Unwind kUnwind = find_unwinder();
+  return kUnwind;
+}
+
+int list_cpp_frames(const void* caller, void** frames) {
   std::array<void*, kMostInside + kMostCppFrames> all{};
-  void** const end = all.data() + std::max(0, kUnwind(all.data(), static_cast<int>(all.size())));
+  void** const end = all.data() + std::max(0, unwinder()(all.data(), static_cast<int>(all.size())));
   void** first = std::find(all.data(), end, caller);
   if (first == end) first = all.data();
   const auto count = std::min<ptrdiff_t>(end - first, kMostCppFrames);
@@ -80,6 +84,12 @@ uint32_t capture_stack(StackTable& table, TraceStacks which, const void* caller)
   } catch (const std::bad_alloc&) {
     return 0;
   }
+}
+
+void prepare_stacks() noexcept {
+  void* frame = nullptr;
+  (void)unwinder()(&frame, 1);
+  (void)PythonLock::is_held();
 }
 
 }  // namespace spillway

@@ -25,4 +25,8 @@ inline constexpr int kMostPythonFrames = 24;
 // room for it. Thread-safe; never throws.
 uint32_t capture_stack(StackTable& table, TraceStacks which, const void* caller) noexcept;
 
+// Loads what stacks are found with. Later the dynamic linker is not asked for it, whose lock another thread
+// may hold that waits for the call in which a stack is captured.
+void prepare_stacks() noexcept;
+
 }  // namespace spillway
