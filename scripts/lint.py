@@ -164,11 +164,11 @@ def check_tidy(deep: bool) -> tuple[int, list[str]]:
         for unit, ok, output in pool.map(one, pending):
             if ok:
                 passed[unit.name] = [*passed.get(unit.name, []), marks[unit]][-KEPT:]
+                write_cache(passed)  # who ends it goes on from here
                 continue
             print(output)
             named = [source for source in unit.sources if f"{source}:" in output] or [unit.file]
             failed += [f"{source.relative_to(ROOT)}: clang-tidy" for source in named]
-    write_cache(passed)
     return sum(len(unit.sources) for unit in units), failed
 
 
