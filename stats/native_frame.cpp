@@ -60,7 +60,7 @@ bool is_programs_own(std::string_view function, std::string_view file) {
 
 std::string native_text(std::string_view function, std::string_view file, uint64_t line) {
   const bool has_line = is_source(file);
-  const std::string place =
+  std::string place =
       has_line ? fmt::format("{}:{}", base_name(file), line) : fmt::format("{}+{:#x}", base_name(file), line);
   if (function.empty() || function == kUnknown) return place;
   std::string name(without_parameters(function));
