@@ -2,6 +2,7 @@
 // unless it asked for that.
 #include "abi/config.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,11 +59,11 @@ TEST(Conf, ALimitBeyondTheMachineIsAMistake) {
   };
   for (const auto& [name, owner] : limits) {
     const std::string entry = name + ":1000TiB";
-    const std::string text = name + ": 1024000GiB is more than " + owner;
+    const std::string text = fmt::format("{}: 1024000GiB is more than {}", name, owner);
     const std::string fallback = Config().value(name).value();
     in_child(
-        {{"SPILLWAY_CONF", entry + "," + disk}},
-        [&] {
+        {{"SPILLWAY_CONF", fmt::format("{},{}", entry, disk)}},
+        [&, name = name] {
           SPW_CHECK(value_of(name.c_str()) == fallback);
           SPW_CHECK(spw_conf_set(entry.c_str()) == SPW_ERROR_CONFIG);
           SPW_CHECK(std::string(spw_last_error()).find("spw_conf_set: " + text) == 0);
@@ -72,7 +73,7 @@ TEST(Conf, ALimitBeyondTheMachineIsAMistake) {
           SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_OK);
         },
         "spillway: SPILLWAY_CONF: " + text);
-    in_child({{"SPILLWAY_CONF", entry + ",strict:on," + disk}}, [] {
+    in_child({{"SPILLWAY_CONF", fmt::format("{},strict:on,{}", entry, disk)}}, [] {
       const auto driver = start_device();
       void* block = nullptr;
       SPW_CHECK(spw_alloc(1000, 0, nullptr, &block) == SPW_ERROR_CONFIG);
@@ -166,7 +167,7 @@ TEST(Conf, FileThenEnvironmentThenCall) {
 }
 
 // Serves a request from free pages that lie apart, on a device that is full; returns the waits of the host.
-uint64_t waits_for_a_view() {
+int64_t waits_for_a_view() {
   std::vector<void*> blocks(6);
   for (void*& block : blocks) SPW_CHECK(spw_alloc(10 * kMiB, 0, nullptr, &block) == SPW_OK);
   for (const size_t freed : {1u, 3u}) SPW_CHECK(spw_free(blocks[freed]) == SPW_OK);
@@ -274,7 +275,7 @@ TEST(Conf, SlackCanBeSetWhileMemoryIsInUse) {
 
 TEST(Conf, ASoftLimitTakesEffectAtOnce) {
   for (const auto& [limit, reserved] : {std::pair{"soft_limit:40MiB", 40}, {"soft_limit:unlimited", 80}}) {
-    in_child({}, [&, bytes = reserved * static_cast<int64_t>(kMiB)] {
+    in_child({}, [&, limit = limit, bytes = reserved * static_cast<int64_t>(kMiB)] {
       const auto driver = start_device();
       // A real device may be done with the stream's work.
       if (driver->find("spwSimConfigure") == nullptr) return;

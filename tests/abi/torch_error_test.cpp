@@ -48,8 +48,8 @@ class IndexError : public Error {
 namespace spillway::test {
 namespace {
 
-using abi::__class_type_info;
-using abi::__si_class_type_info;
+using WithoutBase = abi::__class_type_info;
+using WithOneBase = abi::__si_class_type_info;
 using Construct = void (*)(void* self, std::string* text, std::shared_ptr<const void>* backtrace,
                            const void* caller);
 
@@ -88,8 +88,8 @@ void throw_as(const Vtable& vtable, Construct construct = &construct_error) {
 
 // Out of memory is as without PyTorch with these parts, and as PyTorch has it with the right ones.
 void expect_refused(const Vtable& vtable, Construct construct = &construct_error) {
-  static const Vtable right = vtable_of<c10::OutOfMemoryError>();
-  throw_as(right);
+  static const Vtable kRight = vtable_of<c10::OutOfMemoryError>();
+  throw_as(kRight);
   SPW_CHECK(type_thrown() == typeid(c10::OutOfMemoryError));
   throw_as(vtable, construct);
   SPW_CHECK(type_thrown() == typeid(std::runtime_error));
@@ -146,20 +146,20 @@ TEST(TorchError, IsRefusedWhereTheVtableIsOfSomethingElse) {
     expect_refused(vtable_of<c10::Error>());
 
     const char* const name = typeid(c10::OutOfMemoryError).name();
-    const auto* const error = static_cast<const __class_type_info*>(&typeid(c10::Error));
-    const auto* const other = static_cast<const __class_type_info*>(&typeid(std::runtime_error));
-    const __si_class_type_info same(name, error);
+    const auto* const error = static_cast<const WithoutBase*>(&typeid(c10::Error));
+    const auto* const other = static_cast<const WithoutBase*>(&typeid(std::runtime_error));
+    const WithOneBase same(name, error);
     throw_as(with_type(&same));
     SPW_CHECK(type_thrown() == typeid(c10::OutOfMemoryError));
-    const __class_type_info without_base(name);
+    const WithoutBase without_base(name);
     expect_refused(with_type(&without_base));
-    const __si_class_type_info with_another_base(name, other);
+    const WithOneBase with_another_base(name, other);
     expect_refused(with_type(&with_another_base));
-    const __class_type_info lone_error(typeid(c10::Error).name());
-    const __si_class_type_info with_lone_error(name, &lone_error);
+    const WithoutBase lone_error(typeid(c10::Error).name());
+    const WithOneBase with_lone_error(name, &lone_error);
     expect_refused(with_type(&with_lone_error));
-    const __si_class_type_info error_of_another_base(typeid(c10::Error).name(), other);
-    const __si_class_type_info with_such_an_error(name, &error_of_another_base);
+    const WithOneBase error_of_another_base(typeid(c10::Error).name(), other);
+    const WithOneBase with_such_an_error(name, &error_of_another_base);
     expect_refused(with_type(&with_such_an_error));
   });
 }

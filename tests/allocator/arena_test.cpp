@@ -447,7 +447,7 @@ TEST(Arena, WhatWentForAWhileIsTakenBackSoThatAPassNeedsNoDriver) {
   SPW_EXPECT_OK(arena->trim_for_now());
   EXPECT_EQ(arena->stats().reserved_bytes.all.current, 0);
   const uint64_t without = calls_of(pass);
-  EXPECT_GT(without, settled + static_cast<uint64_t>(held / kPageBytes));
+  EXPECT_GT(without, settled + static_cast<uint64_t>(held) / kPageBytes);
 
   const int64_t held_again = arena->stats().reserved_bytes.all.current;
   SPW_EXPECT_OK(arena->trim_for_now());

@@ -118,18 +118,18 @@ class Modelled {
         store(of.store()),
         pages(store, *owner, BlockGrain::kQuantum),
         model(store),
-        random(seed) {}
+        random_(seed) {}
 
   void step() SPW_REQUIRES(kArenaLock) {
-    const uint32_t what = random() % 20;
+    const uint32_t what = random_() % 20;
     if (what < 8) {
-      random() % 3 == 0 ? take_closely(random_request()) : take_any(random_request());
+      random_() % 3 == 0 ? take_closely(random_request()) : take_any(random_request());
     } else if (what < 15) {
       give_any();
     } else if (what < 17) {
       take_remembered();
     } else if (what < 18) {
-      if (model.owned() < 20) add_pages(1 + random() % 4);
+      if (model.owned() < 20) add_pages(1 + random_() % 4);
     } else if (what < 19) {
       release_pages();
     } else if (Kind::kHasViews) {
@@ -149,19 +149,19 @@ class Modelled {
  private:
   Request random_request() {
     Request request;
-    switch (random() % 4) {
+    switch (random_() % 4) {
       case 0:
-        request.quanta = 1 + random() % 200;
-        if (random() % 2 == 0) request = Request::for_slab(3);
+        request.quanta = 1 + random_() % 200;
+        if (random_() % 2 == 0) request = Request::for_slab(3);
         break;
       case 1:
-        request.quanta = 1 + random() % kPageQuanta;
+        request.quanta = 1 + random_() % kPageQuanta;
         break;
       case 2:
-        request.quanta = (1 + random() % 3) * kPageQuanta;
+        request.quanta = (1 + random_() % 3) * kPageQuanta;
         break;
       default:
-        request.quanta = 1 + random() % (4 * kPageQuanta);
+        request.quanta = 1 + random_() % (4 * kPageQuanta);
     }
     return request;
   }
@@ -229,7 +229,7 @@ class Modelled {
 
   void give_any() {
     if (live_.empty()) return;
-    std::swap(live_[random() % live_.size()], live_.back());
+    std::swap(live_[random_() % live_.size()], live_.back());
     CachedRange& range = *live_.back();
     live_.pop_back();
     const int64_t fragments_before = model.fragments_around(range);
@@ -245,7 +245,7 @@ class Modelled {
 
   void take_remembered() {
     if (ranges_.empty()) return;
-    CachedRange& range = *ranges_[random() % ranges_.size()];
+    CachedRange& range = *ranges_[random_() % ranges_.size()];
     if (range.state == BlockState::kFree) take(range);
   }
 
@@ -287,12 +287,12 @@ class Modelled {
 
   void release_pages() SPW_REQUIRES(kArenaLock) {
     std::vector<PageId> free;
-    pages.choose_free(1 + random() % 4, free);
+    pages.choose_free(1 + random_() % 4, free);
     const auto goes = [&](PageId id) {
       return model.is_free(id) && (!Kind::kHasViews || std::find(free.begin(), free.end(), id) != free.end());
     };
     if constexpr (!Kind::kHasViews) {
-      if (random() % 4 != 0) return;
+      if (random_() % 4 != 0) return;
     }
     std::vector<PageId> before;
     model.for_each([&](PageId id) { before.push_back(id); });
@@ -333,7 +333,7 @@ class Modelled {
     });
   }
 
-  Random random;
+  Random random_;
   std::vector<std::unique_ptr<CachedRange>> ranges_;
   std::vector<CachedRange*> live_;
   std::map<PageId, uint64_t> freed_at_;

@@ -109,7 +109,7 @@ TEST(Pools, APoolIsServedWithWhatAnotherHeapHasNotUsedSinceAWait) {
   SPW_EXPECT_OK(Arena::free(large));
   void* refused = nullptr;
   EXPECT_EQ(arena->allocate(200 * kMiB, stream, &refused).code(), SPW_ERROR_OUT_OF_MEMORY);
-  const uint64_t waits = arena->stats().host_waits;
+  const int64_t waits = arena->stats().host_waits;
   EXPECT_GT(waits, 0);
   device.touch(stream, small, 8 * kMiB);
   SPW_EXPECT_OK(Arena::free(small));

@@ -230,12 +230,10 @@ TYPED_TEST(SlabHeapKinds, WhatWasLiveInASavedSlabIsLiveAgain) {
   for (const size_t gone : {1u, 3u, 5u}) in.give(blocks[gone]);
   slab.requested[slab.slot_at(blocks[2])] = 2000;
   in.slabs.restore(slab, saved);
-  int64_t requested = 0;
   for (uint64_t i = 0; i < 6; ++i) {
     const uint32_t slot = slab.slot_at(blocks[i]);
     EXPECT_TRUE(slab.is_live(slot));
     EXPECT_EQ(slab.requested[slot], 2100 + i);
-    requested += static_cast<int64_t>(2100 + i);
   }
   EXPECT_EQ(slab.used, 6);
   EXPECT_EQ(in.of.counters.snapshot().active_bytes.small_pool.current, int64_t{6 * 2560});

@@ -122,7 +122,7 @@ TEST_F(EstimatePlan, WhereNothingHelpsItSaysWithWhatItWould) {
   const std::vector<std::string> run = {"llama-3.1-405b", "--gpu", "t4"};
   const json found = plan(run, 2);
   EXPECT_TRUE(found["answers"].empty());
-  const json least = found["least"];
+  const json& least = found["least"];
   EXPECT_EQ(asked_for(run, least)["needed_bytes"], least["needed_bytes"]);
   EXPECT_LT(least["free_bytes"], 0);
   ASSERT_TRUE(found["smallest_gpu"].is_string()) << found.dump(1);

@@ -102,7 +102,7 @@ class CopyQueueTest : public testing::Test {
 };
 
 TEST_F(CopyQueueTest, SoManyCopiesAreInFlightAndNoMore) {
-  for (const size_t depth : {1, 3}) {
+  for (const size_t depth : {1u, 3u}) {
     depth_ = depth;
     size_t most = 0;
     size_t left = 10;

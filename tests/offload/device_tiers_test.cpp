@@ -141,7 +141,7 @@ class DeviceTiersTest : public testing::Test {
 };
 
 TEST_F(DeviceTiersTest, WithoutItsStreamsThereAreNone) {
-  for (const uint64_t nth : {1, 2}) {
+  for (const uint64_t nth : {1u, 2u}) {
     device_.inject_fault("cuStreamCreate", nth, CUDA_ERROR_UNKNOWN);
     const uint64_t destroyed = device_.calls("cuStreamDestroy");
     const Status status = make().take_status();

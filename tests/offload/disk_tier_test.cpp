@@ -93,7 +93,7 @@ TEST(DiskTier, ATierThatFailsTakesNothingMore) {
 }
 
 TEST(DiskTier, NoPlaceThatCouldNotBeWrittenIsUsedAgain) {
-  for (const uint64_t places : {1, 2, 8}) {
+  for (const uint64_t places : {1u, 2u, 8u}) {
     const auto choose = [](const IoOperation& operation, uint64_t) {
       return operation.kind == IoKind::kWrite ? fails(-EIO) : IoFault{};
     };

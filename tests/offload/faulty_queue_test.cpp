@@ -79,7 +79,7 @@ TEST_F(FaultyQueueTest, EachOperationIsAskedAboutOnceByItsNumber) {
     asked.emplace_back(operation.token, index);
     return IoFault();
   });
-  for (const uint32_t token : {5, 2, 5}) push(token);
+  for (const uint32_t token : {5u, 2u, 5u}) push(token);
   EXPECT_EQ(asked, (std::vector<std::pair<uint32_t, uint64_t>>{{5, 0}, {2, 1}, {5, 2}}));
   EXPECT_EQ(wait(), (Results{{5, 8}, {2, 8}, {5, 8}}));
 }

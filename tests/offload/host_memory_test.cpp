@@ -12,8 +12,8 @@
 
 // These bounds are of this program, and so not of the simulated driver or the C++ library, whose requests do
 // not fail.
-extern "C" const char __executable_start;
-extern "C" const char etext;
+extern const char kCodeBegin __asm__("__executable_start");
+extern const char kCodeEnd __asm__("etext");
 
 namespace {
 
@@ -23,7 +23,7 @@ std::atomic<int64_t> failures{0};  // still to come, one after the other
 bool fails_now(const void* caller) {
   if (left.load(std::memory_order_relaxed) < 0) return false;
   const auto* at = static_cast<const char*>(caller);
-  if (at < &__executable_start || at >= &etext || left.fetch_sub(1) > 0) return false;
+  if (at < &kCodeBegin || at >= &kCodeEnd || left.fetch_sub(1) > 0) return false;
   if (failures.fetch_sub(1) > 1) left = 0;
   return true;
 }
@@ -222,7 +222,7 @@ TEST_P(HostMemoryTest, PinnedMemoryComesAndGoes) {
     SPW_EXPECT_OK(growth.wait());
     // A range that no list had room for stays pinned.
     (void)arena.release_free();
-    EXPECT_LE(arena.reserved_bytes(), GetParam().failures * 4 * kMiB);
+    EXPECT_LE(arena.reserved_bytes(), static_cast<uint64_t>(GetParam().failures) * 4 * kMiB);
     ASSERT_FALSE(HasFailure());
     ASSERT_TRUE(goes_on || at > 10);
   }

@@ -102,7 +102,7 @@ TEST(Measure, EveryByteIsWrittenAndRead) {
 
 TEST(Measure, ADiskThatRefusesEndsIt) {
   const Folder folder;
-  for (const uint32_t call : {__NR_pwrite64, __NR_pread64}) {
+  for (const uint32_t call : {uint32_t{__NR_pwrite64}, uint32_t{__NR_pread64}}) {
     EXPECT_TRUE(holds_in_child([&] {
       if (!forbid(call, EIO)) return false;
       const Status status = measure_disk(folder.path(), 8 * kMiB, small_blocks(false), false).take_status();

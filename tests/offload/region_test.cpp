@@ -2,6 +2,7 @@
 // it while room is being made.
 #include "offload/spill/region.h"
 
+#include <stdexcept>
 #include <thread>
 
 #include "tests/support/sizes.h"
@@ -27,7 +28,7 @@ class RegionTest : public testing::Test {
   template <typename Body>
   auto settled(Body body) {
     Status refused;
-    EXPECT_TRUE(region_->settle(&refused)) << refused.text();
+    if (!region_->settle(&refused)) throw std::runtime_error(refused.text());
     const Lock lock(region_->mutex, kAdoptLock);
     return std::invoke(body, *region_);
   }

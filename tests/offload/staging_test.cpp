@@ -115,7 +115,7 @@ TEST_F(StagingTest, WhereNothingCanBePinnedOnePlainBufferDoes) {
 }
 
 TEST_F(StagingTest, WithoutEventsThereAreNoBuffersAndNoneIsLost) {
-  for (const uint64_t nth : {1, 3}) {
+  for (const uint64_t nth : {1u, 3u}) {
     copies_->events().clear();
     device_.inject_fault("cuEventCreate", nth, CUDA_ERROR_UNKNOWN);
     EXPECT_EQ(Staging::create(*copies_, pinned_, 3 * kBuffer, 3, true).take_status().code(),
@@ -204,7 +204,7 @@ TEST_F(StagingTest, ABufferWhoseCopyCannotBeWaitedForIsNeverUsedAgain) {
 // DeepSpeed#3506: what was larger than a buffer was refused. DeepSpeed#3062: so was what found none free.
 TEST(Staging, FewBuffersAndPlainOnesDo) {
   const Folder directory;
-  for (const size_t buffers : {1, 3}) {
+  for (const size_t buffers : {1u, 3u}) {
     for (const bool pins : {true, false}) {
       DiskTierOptions options = disk_options(directory.path());
       options.buffers = buffers;

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
+
+import warm
 
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,19 +100,24 @@ torch.cuda.synchronize()
 """
 
 
+def environment() -> dict[str, str]:
+    """PYTHON_EXEC is the Python that torchrun starts its workers with."""
+    kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    return {**kept, "PYTHON_EXEC": warm.python("torch")}
+
+
 def dryrun(ranks: int, program: str | Path, *words: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         script = program if isinstance(program, Path) else Path(folder) / "program.py"
         if isinstance(program, str):
             script.write_text(program)
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         # A machine need not be able to look its own name up.
         address = ("--standalone", "--local-addr", "127.0.0.1")
-        launcher = (sys.executable, "-m", "torch.distributed.run", *address, "--nproc-per-node", str(ranks))
+        launcher = (warm.python("torch"), "-m", "torch.distributed.run", *address, "--nproc-per-node", str(ranks))
         options = ("--gpu-memory", "2GiB", "--devices", str(ranks), "--json")
         return subprocess.run(
             [COMMAND, "dryrun", *options, "--", *launcher, str(script), *words],
-            env=environment,
+            env=environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -230,11 +236,10 @@ def some_ranks(
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "program.py"
         script.write_text(program)
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        command = [sys.executable, *launcher, str(script), way]
+        command = [warm.python("torch"), *launcher, str(script), way]
         return subprocess.run(
             [COMMAND, "dryrun", "--gpu-memory", "2GiB", "--json", *words, "--", *command],
-            env=environment,
+            env=environment(),
             capture_output=True,
             text=True,
             check=False,

@@ -6,12 +6,12 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 
+import warm
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 COMMAND = os.environ["SPILLWAY_COMMAND"]
@@ -51,7 +51,7 @@ class Answer(unittest.TestCase):
     def dryrun(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
         script = self.folder / "program.py"
         script.write_text(code)
-        words = [COMMAND, "dryrun", *options, "--", sys.executable, str(script)]
+        words = [COMMAND, "dryrun", *options, "--", warm.python("torch"), str(script)]
         given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         return subprocess.run(words, env=given, capture_output=True, text=True, check=False)
 

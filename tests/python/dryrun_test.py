@@ -11,6 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import warm
 from command import COMMAND, spillway
 
 TRAINING = """
@@ -117,7 +118,9 @@ class Ended(unittest.TestCase):
 
 class DryRun(unittest.TestCase):
     def dryrun(self, width: int, *options: str) -> subprocess.CompletedProcess[str]:
-        return spillway("dryrun", "--gpu-memory", "2GiB", *options, "--", sys.executable, "-c", TRAINING, str(width))
+        return spillway(
+            "dryrun", "--gpu-memory", "2GiB", *options, "--", warm.python("torch"), "-c", TRAINING, str(width)
+        )
 
     def test_what_fits(self) -> None:
         done = self.dryrun(4000)
@@ -148,20 +151,20 @@ class DryRun(unittest.TestCase):
         )
         for allocator in ("spillway", "native"):
             options = ("--gpu-memory", "1GiB", "--json", "--allocator", allocator)
-            done = spillway("dryrun", *options, "--", sys.executable, "-c", code)
+            done = spillway("dryrun", *options, "--", warm.python("torch"), "-c", code)
             (device,) = json.loads(done.stderr)["processes"][0]["devices"]
             self.assertEqual(device["peak_requested_bytes"], 9 << 20)
 
     def test_copies_move_bytes_unless_they_are_not_wanted(self) -> None:
         code = "import torch; x = torch.arange(7); print(torch.equal(x.cuda().cpu(), x))"
         for options, equal in (([], "True"), (["--no-bytes"], "False")):
-            done = spillway("dryrun", "--gpu-memory", "80GiB", *options, "--", sys.executable, "-c", code)
+            done = spillway("dryrun", "--gpu-memory", "80GiB", *options, "--", warm.python("torch"), "-c", code)
             self.assertEqual((done.returncode, done.stdout.strip()), (0, equal), done.stderr)
 
     def test_the_smallest_and_the_largest_device(self) -> None:
         code = "import torch; torch.zeros(1, device='cuda')"
         for size in ("2MiB", "16TiB"):
-            done = spillway("dryrun", "--gpu-memory", size, "--", sys.executable, "-c", code)
+            done = spillway("dryrun", "--gpu-memory", size, "--", warm.python("torch"), "-c", code)
             self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_python_whose_path_has_a_quote(self) -> None:
@@ -186,7 +189,7 @@ class DryRun(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "program.py"
             script.write_text(code)
-            return spillway("dryrun", "--gpu-memory", "1GiB", "--", sys.executable, str(script), **environment)
+            return spillway("dryrun", "--gpu-memory", "1GiB", "--", warm.python("torch"), str(script), **environment)
 
     def test_out_of_memory_that_no_handler_of_exceptions_sees(self) -> None:
         too_much = "torch.empty(4 << 30, dtype=torch.uint8, device='cuda')"
@@ -213,12 +216,12 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "program.py"
             script.write_text(code)
-            done = spillway("dryrun", *command, "--", sys.executable, str(script))
+            done = spillway("dryrun", *command, "--", warm.python("torch"), str(script))
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertRegex(done.stderr, r"spillway +390.000 MiB +390.000 MiB  it ran to its end")
             self.assertRegex(done.stderr, r"native +390.000 MiB")
             self.assertRegex(done.stderr, r"expandable +390.000 MiB")
-            done = spillway("dryrun", *command, "--json", "--", sys.executable, str(script))
+            done = spillway("dryrun", *command, "--json", "--", warm.python("torch"), str(script))
             runs = json.loads(done.stderr[done.stderr.index("{") :])["runs"]
             self.assertEqual([run["allocator"] for run in runs], ["spillway", "native", "expandable"])
             self.assertEqual({run["processes"][0]["devices"][0]["num_ooms"] for run in runs}, {0})
@@ -322,7 +325,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     def test_devices_that_a_rank_left_alone_are_left_out(self) -> None:
         code = "import torch; torch.zeros(1, device='cuda:1')"
-        done = spillway("dryrun", "--gpu-memory", "1GiB", "--devices", "3", "--", sys.executable, "-c", code)
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--devices", "3", "--", warm.python("torch"), "-c", code)
         self.assertEqual(
             [line.split(":")[0].strip() for line in done.stderr.splitlines() if ": peak" in line],
             ["rank 0 device 1"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import unittest
 import warnings
 from typing import Any
@@ -11,6 +12,8 @@ import spillway
 from moving_test import OPTIMIZERS, Model, backward, batch, damaged, mark, parameters_of
 from on_seeds import Outcome, Program, torch
 from spilling import every_seed
+
+importlib.import_module("torch._dynamo.backends.debugging")  # once for all children
 
 
 def compiled(outcome: Outcome, when: str, backend: str = "aot_eager") -> None:

@@ -11,6 +11,8 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import warm
+
 COMMAND = os.environ["SPILLWAY_COMMAND"]
 TRAIN = Path(__file__).resolve().parents[2] / "bench" / "dryrun" / "train.py"
 
@@ -19,7 +21,7 @@ def dryrun(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "program.py"
         script.write_text("import torch\n" + code)
-        return of_words("dryrun", "--gpu-memory", "4GiB", *options, "--", sys.executable, str(script))
+        return of_words("dryrun", "--gpu-memory", "4GiB", *options, "--", warm.python("torch"), str(script))
 
 
 def of_words(*words: str) -> subprocess.CompletedProcess[str]:

@@ -5,19 +5,24 @@ programs of the tests milliseconds. What is about the import itself, or comes be
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
+import select
+import signal
+import site
 import socket
 import subprocess
 import sys
 import tempfile
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # Longer than any request or answer.
 MOST_BYTES = 1 << 20
@@ -36,6 +41,10 @@ sys.exit(code)
 
 
 def run_as_python(arguments: list[str]) -> None:
+    if arguments[0] == "-u":
+        assert isinstance(sys.stdout, io.TextIOWrapper)
+        sys.stdout.reconfigure(write_through=True)
+        arguments = arguments[1:]
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -58,24 +67,43 @@ def begin(request: dict[str, Any], files: list[int]) -> None:
     os.chdir(request["folder"])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = ["", *(path for path in given if path not in sys.path[1:])]
+    if "SPILLWAY_RUN" in os.environ:  # what `spillway run` and `dryrun` have every Python read first
+        sys.modules.pop("sitecustomize", None)
+        site.execsitecustomize()
+
+
+def keep(program: int, connection: socket.socket) -> NoReturn:
+    """Tells who asked how the program ends. Who is ended first, as launchers end their workers, ends the program."""
+    watched = select.poll()
+    watched.register(connection, select.POLLIN)
+    watched.register(os.pidfd_open(program), select.POLLIN)
+    if connection.fileno() in dict(watched.poll()):
+        os.kill(program, signal.SIGTERM)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.send(str(code).encode())
+    os._exit(0)
 
 
 def serve(listening: socket.socket, modules: list[str]) -> None:
-    """Answers each request with the program's exit code, one after the other. Returns in programs' processes alone."""
+    """Answers each request with the program's exit code. Returns in programs' processes alone."""
     for name in modules:
         importlib.import_module(name)
     gc.freeze()  # what is there by now is not looked through again when programs end
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that keep programs
     while True:
         connection, _ = listening.accept()
-        text, files, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
             break
-        for file in files:
-            os.close(file)
-        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
         connection.close()
     listening.close()
+    signal.signal(signal.SIGCHLD, handler)
+    text, files, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+    program = os.fork()
+    if program != 0:
+        for file in files:
+            os.close(file)
+        keep(program, connection)
     connection.close()
     request = json.loads(text)
     begin(request, files)

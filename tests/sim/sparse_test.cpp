@@ -49,7 +49,7 @@ TEST_F(SparseTest, ACopyOfWhatWasNeverWrittenTakesNoMemory) {
 }
 
 TEST_F(SparseTest, ACopyIsWhole) {
-  for (const uint64_t page : {0, 3, 4, 100, 255}) std::memset(from().bytes + page * kPage, 1, kPage);
+  for (const uint64_t page : {0u, 3u, 4u, 100u, 255u}) std::memset(from().bytes + page * kPage, 1, kPage);
   std::memset(to().bytes + 2 * kPage, 2, 3 * kPage);
   std::memset(to().bytes + 200 * kPage, 2, kPage);
   move_sparse(to(), from(), kBytes);

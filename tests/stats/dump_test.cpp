@@ -191,7 +191,7 @@ TEST(OomReport, NamesTheLargestRegions) {
   tiers.stats.region_host_bytes = 7;
   for (const auto& [tag, bytes] : {std::pair{"cache", 300}, {"away", 0}, {"weights", 2048}}) {
     tiers.regions.push_back({tag, {}});
-    tiers.regions.back().stats.device_bytes = bytes;
+    tiers.regions.back().stats.device_bytes = static_cast<uint64_t>(bytes);
   }
   EXPECT_THAT(oom_tiers(tiers),
               AllOf(StartsWith("\n  regions on the device: 2: weights 2.00 KiB (2048), cache 300 B (300)\n"),

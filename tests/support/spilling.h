@@ -130,8 +130,8 @@ class TestRegion {
 
  private:
   // Tests of many megabytes spend their time here; nobody else has these bytes yet.
-  [[gnu::no_sanitize("thread", "address", "undefined")]] static void fill(char* out, size_t bytes,
-                                                                          uint32_t seed) {
+  __attribute__((no_sanitize("thread", "address", "undefined"))) static void fill(char* out, size_t bytes,
+                                                                                  uint32_t seed) {
     const uint32_t mask = seed < kPackable ? 0xffffffff : 0xff00ff00;
     uint32_t value = seed;
     for (size_t i = 0; i + sizeof(value) <= bytes; i += sizeof(value)) {

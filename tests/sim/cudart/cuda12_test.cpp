@@ -21,9 +21,9 @@ constexpr size_t kBytes = 1032;
 
 template <typename Function>
 Function* of_cuda12(const char* name) {
-  static void* const library = ::dlopen(SPILLWAY_CUDART12, RTLD_NOW);
-  EXPECT_NE(library, nullptr) << ::dlerror();
-  void* const found = library == nullptr ? nullptr : ::dlvsym(library, name, "libcudart.so.12");
+  static void* const kLibrary = ::dlopen(SPILLWAY_CUDART12, RTLD_NOW);
+  EXPECT_NE(kLibrary, nullptr) << ::dlerror();
+  void* const found = kLibrary == nullptr ? nullptr : ::dlvsym(kLibrary, name, "libcudart.so.12");
   EXPECT_NE(found, nullptr) << name;
   Function* function = nullptr;
   std::memcpy(&function, &found, sizeof function);
