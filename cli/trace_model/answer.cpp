@@ -85,8 +85,12 @@ std::string to_text(const TracedModel& model) {
   const Json& summary = model.summary;
   const uint64_t live = bytes_of(summary, "peak_live_bytes");
   const uint64_t reserved = model.unlimited.peak_reserved_bytes;
-  std::string out = fmt::format("{}, {} steps, {} allocations\n", text_of(summary, "function"),
-                                bytes_of(summary, "steps"), bytes_of(summary, "allocations"));
+  const bool is_on_device = text_of(summary, "tensors") == "device";
+  std::string out = fmt::format(
+      "{}, {} steps {}, {} allocations\n", text_of(summary, "function"), bytes_of(summary, "steps"),
+      is_on_device ? "on the simulated device" : "on fake tensors", bytes_of(summary, "allocations"));
+  if (const Json& because = summary.at("because"); because.is_string())
+    out += fmt::format("  not on fake tensors: {}\n", because.get<std::string>());
   if (bytes_of(summary, "devices") > 1) {
     out += fmt::format("  device {}, the fullest of {}\n", bytes_of(summary, "device"),
                        bytes_of(summary, "devices"));

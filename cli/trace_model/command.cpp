@@ -21,6 +21,7 @@
 #include "cli/trace/file.h"
 #include "cli/trace/snapshot.h"
 #include "cli/trace_model/answer.h"
+#include "cli/trace_model/recorded.h"
 #include "stats/size.h"
 
 namespace spillway {
@@ -29,17 +30,13 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Nothing is allocated on it; programs that ask for its size see this.
-constexpr const char* kDevice = "capacity:80GiB,races:off,backing:none";
-
 struct TraceModelChoices {
   CLI::App* command = nullptr;
-  std::string function;
+  TraceSetting setting;
   std::string capacity;
   std::string out;
   std::string output;
-  int steps = 2;
-  bool strict = false;
+  bool no_bytes = false;
   bool json = false;
 };
 
@@ -68,10 +65,21 @@ Status invalid(const std::string& text) {
 }
 
 Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity) {
-  const size_t colon = choices.function.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == choices.function.size()) {
+  const size_t colon = choices.setting.function.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == choices.setting.function.size()) {
     return invalid(fmt::format("'{}' names no function; allowed: FILE.py:function or package.module:function",
-                               choices.function));
+                               choices.setting.function));
+  }
+  const TraceSetting& setting = choices.setting;
+  const bool is_of_device = setting.world_size > 0 || setting.devices > 1 || choices.no_bytes;
+  if (setting.tensors == "fake" && is_of_device)
+    return invalid(
+        "--world-size, --devices and --no-bytes are of the simulated device; allowed: --tensors device");
+  if (setting.bound && (setting.tensors == "device" || setting.world_size > 0))
+    return invalid("--bound is of fake tensors; on the simulated device sizes are what the program computes");
+  if (setting.world_size > 0 && setting.rank >= setting.world_size) {
+    return invalid(fmt::format("--rank {}: allowed: 0 to {}, below --world-size", choices.setting.rank,
+                               choices.setting.world_size - 1));
   }
   if (choices.capacity.empty()) return {};
   *capacity = parse_size(choices.capacity);
@@ -84,35 +92,6 @@ Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity
                     choices.capacity));
   }
   return {};
-}
-
-// Runs the program on fake tensors. False: it said itself what is wrong.
-Result<bool> trace(const TraceModelChoices& choices, const TemporaryFolder& folder) {
-  if (Status status = import_package(); !status.ok()) return status;
-  const std::string python = python_of({});
-  if (Result<std::string> folder = preload_simulation(python); !folder.ok()) return folder.take_status();
-  ::setenv("SPILLWAY_SIM", kDevice, 1);
-  ::unsetenv("SPILLWAY_RUN");
-  ::unsetenv("CUDA_VISIBLE_DEVICES");  // of the machine's devices
-  std::vector<std::string> program = {python,
-                                      "-m",
-                                      "spillway._trace_model",
-                                      choices.function,
-                                      "--trace",
-                                      folder.file("trace.pickle"),
-                                      "--summary",
-                                      folder.file("summary.json"),
-                                      "--steps",
-                                      std::to_string(choices.steps)};
-  if (choices.strict) program.emplace_back("--strict");
-  Result<int> code = execute_and_wait(program);
-  if (!code.ok()) return code.take_status();
-  if (code.value() == 1) return false;
-  std::error_code error;
-  if (code.value() != 0 || !fs::exists(folder.file("summary.json"), error)) {
-    return Status::io(fmt::format("the program ended with code {} before its steps were done", code.value()));
-  }
-  return true;
 }
 
 Status replay(const Trace& recorded, TracedModel* model) {
@@ -132,9 +111,6 @@ Status replay(const Trace& recorded, TracedModel* model) {
 
 // Beside the peak that Python counted stands the trace's own: they are one number.
 Status read(const TemporaryFolder& folder, TracedModel* model, Trace* recorded) {
-  std::ifstream file(folder.file("summary.json"));
-  model->summary = Json::parse(file, nullptr, false);
-  if (model->summary.is_discarded()) return Status::io("the summary of the trace cannot be read");
   Result<Trace> trace = read_snapshot(folder.file("trace.pickle"), {model->summary.at("device").get<int>()});
   if (!trace.ok()) return trace.take_status();
   *recorded = std::move(trace.value());
@@ -156,11 +132,12 @@ Result<int> run(const TraceModelChoices& choices) {
   if (Status status = check(choices, &model.capacity_bytes); !status.ok()) return status;
   const TemporaryFolder folder;
   if (!folder.ok()) return Status::io("no temporary folder");
-  Result<bool> traced = trace(choices, folder);
-  if (!traced.ok()) return traced.take_status();
-  if (!traced.value()) return 1;
+  Result<std::optional<Json>> summary = record(choices.setting, folder.file("trace.pickle"));
+  if (!summary.ok()) return summary.take_status();
+  if (!summary->has_value()) return 1;
+  model.summary = std::move(*summary.value());
   Progress progress;
-  progress.show("replaying " + choices.function);
+  progress.show("replaying " + choices.setting.function);
   Trace recorded;
   Status status = read(folder, &model, &recorded);
   if (status.ok()) status = replay(recorded, &model);
@@ -186,12 +163,13 @@ int run_and_complain(const TraceModelChoices& choices) {
 
 std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
   auto choices = std::make_shared<TraceModelChoices>();
-  choices->command = app.add_subcommand("trace-model",
-                                        "Run a model's training step on fake tensors, without a GPU, and "
-                                        "replay what it allocates (exit code 2 where "
-                                        "the capacity is too small)");
+  choices->command =
+      app.add_subcommand("trace-model",
+                         "Run a model's training step without a GPU, on fake tensors or on the "
+                         "simulated device, and replay what it allocates (exit code 2 where "
+                         "the capacity is too small)");
   choices->command
-      ->add_option("FUNCTION", choices->function,
+      ->add_option("FUNCTION", choices->setting.function,
                    "FILE.py:function or package.module:function, which makes the model on \"cuda\" and "
                    "returns a function for one step")
       ->required();
@@ -202,23 +180,59 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
       ->type_name("SIZE")
       ->transform(name_of_gpu());
   choices->command
-      ->add_option("--steps", choices->steps, "How many are run; the second has the optimizer's states")
+      ->add_option("--steps", choices->setting.steps,
+                   "How many are run; the second has the optimizer's states")
       ->type_name("N")
       ->check(whole(1, 100))
       ->capture_default_str();
+  choices->command
+      ->add_option(
+          "--tensors", choices->setting.tensors,
+          "fake: sizes alone, no memory of the host; device: on the simulated device, as dryrun; auto: fake "
+          "where they can show it all")
+      ->type_name("KIND")
+      ->check(one_of({"auto", "fake", "device"}))
+      ->capture_default_str();
+  choices->command
+      ->add_option("--bound", choices->setting.bound,
+                   "With fake tensors: what nonzero(), x[mask] and unique() find, as a share of all elements")
+      ->type_name("SHARE")
+      ->check(number(0, 1));
+  CLI::Option* world =
+      choices->command
+          ->add_option("--world-size", choices->setting.world_size,
+                       "Ranks of a job, of which one runs; the others are taken to do the same")
+          ->type_name("N")
+          ->check(whole(1, 1 << 20));
+  choices->command->add_option("--rank", choices->setting.rank, "Which one runs")
+      ->type_name("R")
+      ->check(whole(0, (1 << 20) - 1))
+      ->needs(world);
+  choices->command
+      ->add_option("--devices", choices->setting.devices, "How many a node has, on the simulated device")
+      ->type_name("N")
+      ->check(whole(1, 16))
+      ->capture_default_str();
+  choices->command->add_flag(
+      "--no-bytes", choices->no_bytes,
+      "On the simulated device: no memory of the host is taken, and no value is computed");
   choices->command->add_option("--out", choices->out, "Keep the trace in this file, for `spillway replay`")
       ->type_name("FILE")
       ->check(file_to_write());
-  choices->command->add_flag("--strict", choices->strict, "Whatever makes the trace inexact is an error");
+  choices->command->add_flag("--strict", choices->setting.strict,
+                             "Whatever makes the trace inexact is an error");
   choices->command->add_option("--output", choices->output, "Write the answer to this file instead of stdout")
       ->type_name("FILE")
       ->check(file_to_write());
   choices->command->add_flag("--json", choices->json, "JSON instead of text");
   set_examples(*choices->command,
                {{"What does a step of this model take?", "spillway trace-model train.py:make_step"},
-                {"Would it fit an A100?", "spillway trace-model my.models:gpt --capacity a100-40"}});
+                {"Would it fit an A100?", "spillway trace-model my.models:gpt --capacity a100-40"},
+                {"Rank 511 of a sharded job?",
+                 "spillway trace-model train.py:make_step --world-size 512 --rank 511 --devices 8"}});
   return [choices]() -> std::optional<int> {
     if (!choices->command->parsed()) return std::nullopt;
+    choices->setting.keeps_bytes = !choices->no_bytes;
     return run_and_complain(*choices);
   };
 }

@@ -157,48 +157,27 @@ class Holders:
         found: dict[int, set[int]] = {_STATES: set(), _GRADIENTS: set(), _BUFFERS: set(), _PARAMETERS: set()}
         for module in _alive(self.modules):
             for parameter in [*module._parameters.values()]:  # the program may go on meanwhile
-                found[_PARAMETERS] |= self._addresses(parameter)
+                found[_PARAMETERS] |= addresses_of(self.torch, parameter)
                 found[_GRADIENTS] |= self._gradients(parameter)
             for buffer in [*module._buffers.values()]:
-                found[_BUFFERS] |= self._addresses(buffer)
+                found[_BUFFERS] |= addresses_of(self.torch, buffer)
         has_modules = bool(found[_PARAMETERS])
         for optimizer in _alive(self.optimizers):
             for group in optimizer.param_groups:
                 for tensor in group["params"]:
                     # What is no module's is a copy in another precision, or a piece of it, where there are modules.
-                    own = self._addresses(tensor)
+                    own = addresses_of(self.torch, tensor)
                     found[_STATES if has_modules else _PARAMETERS] |= own - found[_PARAMETERS]
                     found[_GRADIENTS] |= self._gradients(tensor)
             for state in [*optimizer.state.values()]:
-                found[_STATES] |= self._addresses(state)
+                found[_STATES] |= addresses_of(self.torch, state)
         return found
 
     def _gradients(self, parameter: Any) -> set[int]:
         if not isinstance(parameter, self.torch.Tensor) or not parameter.is_leaf:
             return set()
         # Megatron-LM and others keep gradients of their own.
-        return self._addresses(parameter.grad) | self._addresses(getattr(parameter, "main_grad", None))
-
-    def _addresses(self, holder: Any, depth: int = 4) -> set[int]:
-        """Where the memory of a tensor begins, of what a tensor is made of, or of a list or dictionary of tensors."""
-        if depth == 0 or holder is None:
-            return set()
-        if isinstance(holder, dict):
-            holder = [*holder.values()]
-        if isinstance(holder, list | tuple):
-            return {address for each in holder for address in self._addresses(each, depth - 1)}
-        if not isinstance(holder, self.torch.Tensor):
-            return set()
-        parts = getattr(type(holder), "__tensor_flatten__", None)
-        if parts is not None and type(holder) is not self.torch.nn.Parameter:
-            names = parts(holder)[0]
-            return {address for name in names for address in self._addresses(getattr(holder, name), depth - 1)}
-        if holder.device.type != "cuda":
-            return set()
-        try:
-            return {holder.untyped_storage().data_ptr()}
-        except (RuntimeError, NotImplementedError):  # fake, or without storage
-            return set()
+        return addresses_of(self.torch, [parameter.grad, getattr(parameter, "main_grad", None)])
 
     def end(self) -> None:
         """Nothing of Python is asked for any more."""
@@ -218,6 +197,28 @@ class Holders:
         tell.restype = ctypes.c_char_p
         told = tell(device)
         return None if told is None else peak_of(json.loads(told.decode(errors="replace")), self.is_own)
+
+
+def addresses_of(torch: Any, holder: Any, depth: int = 4) -> set[int]:
+    """Where the memory of a tensor begins, of what a tensor is made of, or of a list or dictionary of tensors."""
+    if depth == 0 or holder is None:
+        return set()
+    if isinstance(holder, dict):
+        holder = [*holder.values()]
+    if isinstance(holder, list | tuple):
+        return {address for each in holder for address in addresses_of(torch, each, depth - 1)}
+    if not isinstance(holder, torch.Tensor):
+        return set()
+    parts = getattr(type(holder), "__tensor_flatten__", None)
+    if parts is not None and type(holder) is not torch.nn.Parameter:
+        names = parts(holder)[0]
+        return {address for name in names for address in addresses_of(torch, getattr(holder, name), depth - 1)}
+    if holder.device.type != "cuda":
+        return set()
+    try:
+        return {holder.untyped_storage().data_ptr()}
+    except (RuntimeError, NotImplementedError):  # fake, or without storage
+        return set()
 
 
 def _alive(references: dict[int, weakref.ref[Any]]) -> Iterator[Any]:

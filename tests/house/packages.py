@@ -23,7 +23,7 @@ LAW: dict[str, set[str]] = {
     "_pytorch": {"_errors", "_library", "_counters", "_cache"},
     "_offload": {"_errors", "_library", "_counters", "_pytorch.install", "_pytorch.annotate"},
     # Runs without the allocator, so it shares only what depends on PyTorch's release.
-    "_trace_model": {"_errors", "_pytorch.releases"},
+    "_trace_model": {"_errors", "_holders", "_pytorch.releases"},
     "compat": {"_errors", "_library", "_counters", "_pytorch.install", "_offload.regions", "_offload.tiers"},
     "sim": {"_errors", "_library", "_pytorch.build"},
     "_stand_ins": {"_errors", "_library", "_cache"},

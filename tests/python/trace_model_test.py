@@ -193,15 +193,95 @@ class Answers(Steps):
         self.assertIn("traced_steps.py", done.stdout)
 
 
+class OnTheDevice(Steps):
+    """What PyTorch itself allocates on the simulated device."""
+
+    def test_it_is_what_fake_tensors_show(self) -> None:
+        for step in ("fused", "checkpointed", "bf16"):
+            fake, real = self.trace(step), self.trace(step, "--tensors", "device")
+            for key in ("peak_live_bytes", "workspace_bytes", "findings"):
+                self.assertEqual(real[key], fake[key], f"{step}: {key}")
+            # At the end of a pass PyTorch's own thread lets go of some blocks a little later.
+            peaks = [[(p["step"], p["phase"], p["peak_live_bytes"]) for p in each["phases"]] for each in (real, fake)]
+            self.assertEqual(*peaks, step)
+            self.assertEqual([fake["tensors"], real["tensors"], real["because"]], ["fake", "device", None])
+
+    def test_what_fake_tensors_cannot_show_runs_there(self) -> None:
+        for step, reason in (
+            ("nonzero", "the size of its result depends on values"),
+            ("custom_operator", "traced_steps::doubled"),
+            ("captured", "a CUDA graph's capture cannot be traced"),
+            ("compiled_eager", "torch.compile cannot be traced"),
+            ("allocates_on_a_thread", "allocated past the trace"),
+        ):
+            answer = self.trace(step)
+            self.assertEqual(answer["tensors"], "device", step)
+            self.assertIn(reason, answer["because"])
+            self.assertGreater(answer["peak_live_bytes"], 0)
+        self.assertGreater(self.trace("allocates_on_a_thread")["peak_live_bytes"], 1 << 20)
+
+    def test_a_rank_of_a_job_needs_what_it_needs_in_the_job(self) -> None:
+        program = "import sys, traced_steps\nstep = getattr(traced_steps, sys.argv[1])()\nstep()\nstep()\n"
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "job.py"
+            script.write_text(program)
+            for step, ranks, rank, devices in (
+                ("buckets", 4, 0, 4),
+                ("sharded", 4, 1, 2),
+                ("tensor_parallel", 2, 0, 2),
+                ("pipelined", 2, 1, 1),
+            ):
+                job = ["--world-size", str(ranks), "--devices", str(devices)]
+                answer = self.trace(step, *job, "--rank", str(rank))
+                given = environment()
+                del given["LD_PRELOAD"]
+                words = [
+                    "dryrun",
+                    "--gpu-memory",
+                    "80GiB",
+                    "--allocator",
+                    "native",
+                    "--json",
+                    *job,
+                    "--ranks",
+                    str(rank),
+                ]
+                command = [COMMAND, *words, "--", given["SPILLWAY_PYTHON"], str(script), step]
+                done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+                report = json.loads(
+                    done.stderr[done.stderr.rindex("\n{\n") if not done.stderr.startswith("{") else 0 :]
+                )
+                (device,) = report["processes"][0]["devices"]
+                self.assertEqual(answer["peak_live_bytes"], device["peak_requested_bytes"], step)
+
+    def test_a_look_at_what_is_not_real_is_said(self) -> None:
+        answer = self.trace("branches", "--tensors", "device", "--no-bytes")
+        self.assertEqual(answer["tensors"], "device")
+
+
+class Bounded(Steps):
+    def test_results_have_the_share_that_is_given(self) -> None:
+        whole, half = (self.trace("selects", "--bound", bound) for bound in ("1", "0.5"))
+        self.assertEqual([list(self.findings(each)) for each in (whole, half)], [["value-size"]] * 2)
+        self.assertIn("traced_steps.py", self.findings(half)["value-size"][0])
+        peaks = [[phase["peak_live_bytes"] for phase in each["phases"]] for each in (half, whole)]
+        self.assertLess(*peaks)
+        self.assertTrue(all(less <= more for less, more in zip(*peaks, strict=True)), peaks)
+
+    def test_every_such_operator(self) -> None:
+        answer = self.trace("picks", "--bound", "0.25")
+        self.assertEqual((answer["tensors"], list(self.findings(answer))), ("fake", ["value-size"]))
+
+
 class Inexact(Steps):
     """Each is said with its place, and refused where only an exact trace is wanted."""
 
     def said(self, step: str, kind: str, place: str) -> dict[str, Any]:
-        answer = self.trace(step)
+        answer = self.trace(step, "--tensors", "fake")
         places = self.findings(answer)
         self.assertEqual(list(places), [kind])
         self.assertIn(place, places[kind][0])
-        strict = trace_model(f"traced_steps:{step}", "--strict")
+        strict = trace_model(f"traced_steps:{step}", "--tensors", "fake", "--strict")
         self.assertEqual((strict.returncode, strict.stdout), (1, ""))
         self.assertIn(place, strict.stderr.strip().splitlines()[-1])
         return answer
@@ -240,12 +320,13 @@ class Refused(Steps):
             ("nonzero", r"aten\.nonzero.*depends on values, at .*traced_steps\.py:\d+"),
             ("custom_operator", r"traced_steps::doubled.*traced_steps\.py:\d+"),
             ("captured", r"CUDA graph.*traced_steps\.py:\d+"),
+            ("buckets", r"a process group cannot be traced, at .*traced_steps\.py:\d+"),
             ("data_parallel", r"DistributedDataParallel.*traced_steps\.py:\d+"),
             ("allocates_on_a_thread", "allocated past the trace"),
             ("fails", r"ValueError: no data, at .*traced_steps\.py:\d+"),
         ):
             with self.subTest(step):
-                self.refused(f"traced_steps:{step}", said)
+                self.refused(f"traced_steps:{step}", said, "--tensors", "fake")
 
     def test_wrong_words(self) -> None:
         for function, said, words in (
@@ -264,13 +345,19 @@ class Refused(Steps):
             ("traced_steps:on_the_host", "nothing was allocated on the device", []),
             ("traced_steps:fused", "--capacity 'much' is no size; allowed: such as 80GiB", ["--capacity", "much"]),
             ("traced_steps:fused", "--steps", ["--steps", "0"]),
+            ("traced_steps:buckets", "environment variable RANK.*; --world-size N makes it a rank of a job", []),
+            ("traced_steps:buckets", "--rank 4: allowed: 0 to 3", ["--world-size", "4", "--rank", "4"]),
+            ("traced_steps:fused", "--rank goes with --world-size", ["--rank", "1"]),
+            ("traced_steps:fused", "allowed: --tensors device", ["--world-size", "4", "--tensors", "fake"]),
+            ("traced_steps:nonzero", "--bound is of fake tensors", ["--bound", "0.5", "--tensors", "device"]),
+            ("traced_steps:nonzero", "--bound", ["--bound", "1.5"]),
             ("traced_steps:fused", "no_such_folder", ["--out", "/no_such_folder/trace.pickle"]),
         ):
             with self.subTest(said):
                 self.refused(function, said, *words)
 
     def test_a_workspace_that_pytorch_cannot_read(self) -> None:
-        done = trace_model("traced_steps:own_bias", CUBLAS_WORKSPACE_CONFIG=f":{10**20}:1")
+        done = trace_model("traced_steps:own_bias", "--tensors", "fake", CUBLAS_WORKSPACE_CONFIG=f":{10**20}:1")
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
         self.assertIn("CUBLAS_WORKSPACE_CONFIG has a number", done.stderr)
 

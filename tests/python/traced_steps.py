@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import gc
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -11,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import library as operators
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
 from language_model import VOCABULARY, LanguageModel  # noqa: E402
@@ -176,6 +183,32 @@ def nonzero() -> Step:
     return _training(lambda result: result.nonzero())
 
 
+def picks() -> Step:
+    """Asserts what each operator finds, of a quarter."""
+
+    def step() -> None:
+        x = torch.ones(8, 16, device="cuda")
+        mask = x > 0
+        rows = mask[:, 0]
+        found = {
+            "nonzero": (x.nonzero(), (32, 2)),
+            "masked_select": (x.masked_select(mask), (32,)),
+            "x[mask]": (x[mask], (32,)),
+            "x[rows]": (x[rows], (2, 16)),
+            "x[rows, 0]": (x[rows, 0], (2,)),
+            "where": (torch.where(mask)[0], (32,)),
+            "unique": (x.unique(), (32,)),
+            "unique of rows": (x.unique(dim=0), (2, 16)),
+            "unique_consecutive": (x.flatten().unique_consecutive(), (32,)),
+        }
+        for name, (result, shape) in found.items():
+            assert tuple(result.shape) == shape, f"{name}: {tuple(result.shape)}"
+        counted = x.unique(return_inverse=True, return_counts=True)
+        assert [tuple(each.shape) for each in counted] == [(32,), (8, 16), (32,)], counted
+
+    return step
+
+
 @operators.custom_op("traced_steps::doubled", mutates_args=())
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
@@ -186,10 +219,8 @@ def custom_operator() -> Step:
 
 
 def captured() -> Step:
-    graph = torch.cuda.CUDAGraph()
-
     def capture(result: torch.Tensor) -> None:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
             result.sum()
 
     return _training(capture)
@@ -198,6 +229,73 @@ def captured() -> Step:
 def data_parallel() -> Step:
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).cuda())
     return lambda: model(torch.zeros(1, 4, device="cuda"))
+
+
+def trained(model: nn.Module) -> Step:
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        model(torch.ones(512, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def of_layers() -> nn.Sequential:
+    return nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
+
+
+def job() -> int:
+    """Begins it; answers how many ranks it has."""
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl")
+    atexit.register(dist.destroy_process_group)
+    return dist.get_world_size()
+
+
+def buckets() -> Step:
+    job()
+    return trained(nn.parallel.DistributedDataParallel(of_layers()))
+
+
+def sharded() -> Step:
+    job()
+    model = of_layers()
+    for layer in model:
+        fully_shard(layer)
+    return trained(fully_shard(model))
+
+
+def tensor_parallel() -> Step:
+    mesh = init_device_mesh("cuda", (job(),))
+    ways = {str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(4)}
+    return trained(parallelize_module(of_layers(), mesh, ways))
+
+
+def pipelined() -> Step:
+    ranks = job()
+    rank = dist.get_rank()
+    device = torch.device("cuda", torch.cuda.current_device())
+    layers = of_layers()[rank * 4 // ranks : (rank + 1) * 4 // ranks]
+    batch = torch.ones(512, 256, device=device)
+    quarter = batch[:128].clone().requires_grad_(rank > 0)
+    stage = PipelineStage(layers, rank, ranks, device, input_args=quarter, output_args=quarter.detach().clone())
+    schedule = Schedule1F1B(stage, 4, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.AdamW(layers.parameters())
+
+    def step() -> None:
+        schedule.step(*([batch] if rank == 0 else []), **({"target": batch} if rank == ranks - 1 else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def compiled_eager() -> Step:
+    model = torch.compile(of_layers(), backend="aot_eager")
+    assert isinstance(model, nn.Module)
+    return trained(model)
 
 
 def compiled() -> Step:

@@ -1,9 +1,10 @@
-"""`spillway trace-model`: the memory of a model's training step, from its own code on fake tensors.
+"""`spillway trace-model`: the memory of a model's training step, from its own code.
 
-python -m spillway._trace_model PACKAGE.MODULE:FUNCTION --trace FILE --summary FILE [--steps N] [--strict]
+python -m spillway._trace_model FUNCTION --trace FILE --summary FILE [--tensors fake|device] [--steps N] [--strict]
 
 FUNCTION makes the model, its optimizer and its data on "cuda" and returns a function that does one step. Needs the
-simulated CUDA driver in the process, which the command brings; the program prints on stderr.
+simulated CUDA driver in the process, which the command brings; the program prints on stderr. Exit code 1: said on
+stderr. Exit code 3: fake tensors cannot show it, for the reason that the file --refusal has.
 """
 
 from __future__ import annotations
@@ -27,22 +28,27 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .._errors import SpillwayError
-from .fake_trace import Recorder, is_library
-from .guards import UntraceableError, guarded
+from .device_trace import DeviceTrace
+from .fake_trace import Recorder
+from .guards import UntraceableError, free_memory_tells, guarded, optimizers_tell
+from .recording import Recording, is_library
 from .summary import summary, write_trace
 
 # Real bytes: FakeTensor keeps the values of scalars that the program names.
 MOST_PAST_THE_TRACE = 64 << 10
+REFUSED = 3
 
 
-def trace(function: str, steps: int) -> Recorder:
-    """Runs the steps. Errors: SpillwayError, one line that says what cannot be traced and where."""
-    if not torch.cuda.is_available():
-        raise SpillwayError("there is no simulated device: start it as `spillway trace-model`")
+class WrongFunctionError(SpillwayError):
+    """It is not there, or does not return a step."""
+
+
+def trace_fake(function: str, steps: int, share: float | None, may_compile: bool) -> Recording:
+    """Runs the steps on fake tensors. Errors: SpillwayError, one line that says what cannot be traced and where."""
     mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
-    recorder = Recorder()
+    recorder = Recorder(share)
     try:
-        with mode, recorder, guarded(mode, recorder):
+        with mode, recorder, guarded(mode, recorder, may_compile):
             recorder.calibrate()
             torch.cuda.reset_peak_memory_stats()
             before = _allocated_at_most()  # PyTorch's own, with the first fake tensors
@@ -51,17 +57,40 @@ def trace(function: str, steps: int) -> Recorder:
                 recorder.begin(number, "forward")
                 step()
                 _collect(recorder)
+    except WrongFunctionError:
+        raise
     except SpillwayError as problem:
-        raise SpillwayError(f"{problem}{_where(problem)}") from problem
+        raise UntraceableError(f"{problem}{_where(problem)}") from problem
     except Exception as problem:
-        raise SpillwayError(f"{_reason(problem)}{_where(problem)}") from problem
+        raise UntraceableError(f"{_reason(problem)}{_where(problem)}") from problem
     past = _allocated_at_most() - before
     if past > MOST_PAST_THE_TRACE:
-        raise SpillwayError(
+        raise UntraceableError(
             f"{past} bytes of the device were allocated past the trace, perhaps by a thread of the program's own "
             "or by an extension in C++: the trace would be too small"
         )
     return recorder
+
+
+def trace_on_device(function: str, steps: int) -> Recording:
+    """Runs the steps on the simulated device. Errors: SpillwayError."""
+    trace = DeviceTrace()
+    try:
+        with trace.watched(), optimizers_tell(trace), free_memory_tells(trace):
+            step = _made_step(function)
+            for number in range(1, steps + 1):
+                trace.begin(number, "forward")
+                step()
+            torch.cuda.synchronize()
+            return trace.recording()
+    except SpillwayError:
+        raise
+    except Exception as problem:
+        first = (str(problem).strip().splitlines() or [""])[0]
+        hint = "; --world-size N makes it a rank of a job" if "environment variable RANK" in first else ""
+        raise SpillwayError(
+            f"the program failed on the simulated device: {type(problem).__name__}: {first}{_where(problem)}{hint}"
+        ) from problem
 
 
 def _imported(module: str) -> Any:
@@ -70,7 +99,7 @@ def _imported(module: str) -> Any:
     if file.suffix != ".py":
         return importlib.import_module(module)
     if not file.is_file():
-        raise SpillwayError(f"{module}: no such file; allowed: FILE.py:function or package.module:function")
+        raise WrongFunctionError(f"{module}: no such file; allowed: FILE.py:function or package.module:function")
     sys.path.insert(0, str(file.resolve().parent))
     return importlib.import_module(file.stem)
 
@@ -80,11 +109,11 @@ def _made_step(function: str) -> Callable[[], Any]:
     make: Any = _imported(module)
     for part in name.split("."):
         if not hasattr(make, part):
-            raise SpillwayError(f"{module} has no {name}")
+            raise WrongFunctionError(f"{module} has no {name}")
         make = getattr(make, part)
     step = make()
     if not callable(step):
-        raise SpillwayError(f"{function} returned {type(step).__name__}; wanted: a function that does one step")
+        raise WrongFunctionError(f"{function} returned {type(step).__name__}; wanted: a function that does one step")
     return step  # type: ignore[no-any-return]
 
 
@@ -97,7 +126,7 @@ def _collect(recorder: Recorder) -> None:
         recorder.find(
             "reference-cycle",
             "tensors were held by reference cycles until Python's collector ran, here after each step",
-            f"{freed} bytes after step {recorder.phases[-1].step}",
+            f"{freed} bytes after step {recorder.step}",
         )
 
 
@@ -127,8 +156,8 @@ def _where(problem: BaseException) -> str:
     return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def _findings(recorder: Recorder) -> str:
-    return "; ".join(f"{each.text} ({', '.join(each.counts)})" for each in recorder.findings.values())
+def _findings(recording: Recording) -> str:
+    return "; ".join(f"{each.text} ({', '.join(each.counts)})" for each in recording.findings.values())
 
 
 def _complain(text: str) -> NoReturn:
@@ -137,26 +166,45 @@ def _complain(text: str) -> NoReturn:
     sys.exit(1)
 
 
+def _recorded(options: argparse.Namespace) -> Recording:
+    if not torch.cuda.is_available():
+        raise WrongFunctionError("there is no simulated device: start it as `spillway trace-model`")
+    if options.tensors == "device":
+        recording = trace_on_device(options.function, options.steps)
+    else:
+        recording = trace_fake(options.function, options.steps, options.bound, options.refusal is None)
+    if not recording.events:
+        raise WrongFunctionError("nothing was allocated on the device")
+    if options.strict and recording.findings:
+        raise WrongFunctionError(_findings(recording))
+    return recording
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="spillway trace-model")
     parser.add_argument("function")
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--summary", type=Path, required=True)
+    parser.add_argument("--tensors", choices=("fake", "device"), default="fake")
+    parser.add_argument("--refusal", type=Path)
+    parser.add_argument("--bound", type=float)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
     os.dup2(2, 1)  # the answer alone is for stdout
     sys.path.insert(0, os.getcwd())
     try:
-        recorder = trace(options.function, options.steps)
-        if not recorder.events:
-            raise UntraceableError("nothing was allocated on the device")
-        if options.strict and recorder.findings:
-            raise UntraceableError(_findings(recorder))
-        write_trace(recorder, options.trace)
+        recording = _recorded(options)
+        write_trace(recording, options.trace)
+    except UntraceableError as problem:
+        if options.refusal is None:
+            _complain(str(problem))
+        options.refusal.write_text(str(problem))
+        sys.exit(REFUSED)
     except SpillwayError as problem:
         _complain(str(problem))
-    answer = {"function": options.function, "steps": options.steps, **summary(recorder)}
+    asked = {"function": options.function, "steps": options.steps, "tensors": options.tensors, "because": None}
+    answer = {**asked, **summary(recording)}
     options.summary.write_text(json.dumps(answer))
 
 

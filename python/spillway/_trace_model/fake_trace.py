@@ -13,124 +13,30 @@ What real tensors do and fake ones do not is put right here:
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
-import sysconfig
 import threading
 import weakref
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from . import kernel_memory
+from . import bounds, kernel_memory
+from .recording import Block, Recording, Site, is_library, stack_here
 
-TORCH = str(Path(torch.__file__).parent)
-OWN = str(Path(__file__).parents[1])
-# Frames kept for each place of the program, the innermost first.
-MOST_FRAMES = 32
 FIRST_ADDRESS = 1 << 40
 ADDRESS_STEP = 512
 
-Stack = tuple[tuple[CodeType, int], ...]
 
-
-@dataclass
-class Block:
-    """One allocation. Roles are told later, by who holds it."""
-
-    address: int
-    device: int
-    stream: int
-    size_bytes: int
-    site: int  # index into Recorder.sites
-    phase: int  # index into Recorder.phases
-    role: str = ""
-
-
-@dataclass
-class Event:
-    """A birth or a death."""
-
-    block: Block
-    is_free: bool
-    phase: int
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place of the program. In the backward pass the place of the forward pass that it belongs to."""
-
-    stack: Stack
-    note: str = ""
-
-    @property
-    def text(self) -> str:
-        """The innermost line that is the user's own."""
-        if not self.stack:
-            return self.note or "an unknown line"
-        own = [place for place in self.stack if not is_library(place[0].co_filename)]
-        code, line = (own or list(self.stack))[0]
-        return f"{code.co_filename}:{line} in {code.co_name}" + (f" ({self.note})" if self.note else "")
-
-
-@dataclass
-class Phase:
-    """A stretch of the run: step 0 is the making of the model."""
-
-    step: int
-    name: str  # "load", "forward", "backward", "optimizer"
-
-
-@dataclass
-class Finding:
-    """What makes the trace inexact, and where."""
-
-    kind: str
-    text: str
-    counts: dict[str, int] = field(default_factory=dict)  # by place
-
-
-def is_library(path: str) -> bool:
-    return path.startswith((TORCH, OWN, "<frozen")) or _is_standard(path)
-
-
-@functools.cache
-def _is_standard(path: str) -> bool:
-    """Of Python's own library, below which some installations have packages."""
-    paths = sysconfig.get_paths()
-    return path.startswith(paths["stdlib"] + os.sep) and not path.startswith(paths["purelib"] + os.sep)
-
-
-def stack_here() -> Stack:
-    """The Python frames outside of this package, the innermost first."""
-    places: list[tuple[CodeType, int]] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(places) < MOST_FRAMES:
-        if not frame.f_code.co_filename.startswith(OWN):
-            places.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(places)
-
-
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(Recording, TorchDispatchMode):
     """Records while it is entered, inside of a FakeTensorMode. All threads that autograd starts are recorded."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.events: list[Event] = []
-        self.sites: list[Site] = []
-        self.phases: list[Phase] = [Phase(0, "load")]
-        self.findings: dict[str, Finding] = {}
-        self.live_bytes: dict[int, int] = {}
-        self.peak_bytes: dict[int, int] = {}
-        self._lock = threading.RLock()
-        self._site_index: dict[Site, int] = {}
+    def __init__(self, share: float | None = None) -> None:
+        """`share`: what results whose size depends on values have, of the most they could; none: they are refused."""
+        Recording.__init__(self)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        self._share = share
         self._blocks: dict[int, Block] = {}  # by the storage's address
         self._made: dict[int, int] = {}  # forward's site by the sequence number of the node that autograd made
         self._next_address = FIRST_ADDRESS
@@ -157,34 +63,34 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         site = self._site(in_backward)
         if func is torch.ops.aten.add.Tensor and not in_backward and self._is_linears_bias(args):
             return args[0].add_(args[1]).detach()
-        result = func(*args, **kwargs)
+        result = self._result(func, args, kwargs, site)
         on_host = kernel_memory.on_host(func, args, kwargs)
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         for tensor in tree_leaves([output for at, output in enumerate(outputs) if at not in on_host]):
             if isinstance(tensor, torch.Tensor):
                 self._note(tensor, site)
         if kernel_memory.uses_cudnn(func, args):
-            self.find("cudnn", "cuDNN's workspaces are not counted: it chooses an algorithm on the device")
+            self.find_here("cudnn", "cuDNN's workspaces are not counted: it chooses an algorithm on the device")
         temporaries = kernel_memory.temporaries(func, args, kwargs)
         taken = [self._birth(device, size, site) for device, size in temporaries]
         for block in (taken + self._take_workspaces(func, args, kwargs, site))[::-1]:
-            self._death(block)
+            self.death(block)
         if func is torch.ops.aten.record_stream.default:
             self._note_other_stream(args[0])
         return result
 
-    def begin(self, step: int, name: str) -> None:
-        """From here on what happens belongs to this phase."""
-        with self._lock:
-            if (self.phases[-1].step, self.phases[-1].name) != (step, name):
-                self.phases.append(Phase(step, name))
+    def _result(self, func: Any, args: Any, kwargs: Any, site: int) -> Any:
+        if self._share is None or not bounds.is_sized_by_values(func, args):
+            return func(*args, **kwargs)
+        self.find_here(
+            "value-size",
+            f"results whose size depends on values were taken to have {self._share:.4g} of the most that they could",
+        )
+        return bounds.bounded(func, args, kwargs, self._share, lambda tensor: self._note(tensor, site))
 
-    def find(self, kind: str, text: str, place: str | None = None) -> None:
-        """Notes what makes the trace inexact, once for each place."""
+    def find_here(self, kind: str, text: str) -> None:
         with self._lock:
-            counts = self.findings.setdefault(kind, Finding(kind, text)).counts
-            where = place or self.sites[self._site(False)].text
-            counts[where] = counts.get(where, 0) + 1
+            self.find(kind, text, self.sites[self._site(False)].text)
 
     def resized(self, storage: Any) -> None:
         """A storage changed its size outside of any operator."""
@@ -192,13 +98,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             block = self._blocks.get(storage._cdata)
             if block is None:
                 return
-            self._death(block)
+            self.death(block)
             self._blocks[storage._cdata] = self._birth(block.device, storage.nbytes(), self._site(False))
 
-    def tell(self, tensor: Any, role: str) -> None:
+    def tell(self, holder: Any, role: str) -> None:
         """What holds the tensor's memory, where it has any on a device; the first word counts."""
-        if isinstance(tensor, torch.Tensor) and tensor.device.type == "cuda" and tensor.layout is torch.strided:
-            block = self._blocks.get(tensor.untyped_storage()._cdata)
+        if isinstance(holder, torch.Tensor) and holder.device.type == "cuda" and holder.layout is torch.strided:
+            block = self._blocks.get(holder.untyped_storage()._cdata)
             if block is not None and not block.role:
                 block.role = role
 
@@ -222,7 +128,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._lock:
             block = self._blocks.pop(key, None)
             if block is not None:
-                self._death(block)
+                self.death(block)
 
     def _birth(self, device: int, size: int, site: int) -> Block:
         with self._lock:
@@ -230,17 +136,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             address = self._next_address
             self._next_address += (size + ADDRESS_STEP) // ADDRESS_STEP * ADDRESS_STEP
             block = Block(address, device, stream, size, site, len(self.phases) - 1)
-            if size > 0:
-                self.events.append(Event(block, False, len(self.phases) - 1))
-                live = self.live_bytes[device] = self.live_bytes.get(device, 0) + size
-                self.peak_bytes[device] = max(self.peak_bytes.get(device, 0), live)
+            self.birth(block)
             return block
-
-    def _death(self, block: Block) -> None:
-        with self._lock:
-            if block.size_bytes > 0:
-                self.events.append(Event(block, True, len(self.phases) - 1))
-                self.live_bytes[block.device] -= block.size_bytes
 
     def _take_workspaces(self, func: Any, args: Any, kwargs: Any, site: int) -> list[Block]:
         """cuBLAS's. Returns those that the operator gives back, which PyTorch does not keep."""
@@ -259,7 +156,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_other_stream(self, tensor: torch.Tensor) -> None:
         if tensor.untyped_storage()._cdata in self._blocks:
-            self.find(
+            self.find_here(
                 "record-stream",
                 "blocks that other streams use are freed at once here; on a device, once those are done",
             )
@@ -279,13 +176,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.nn.functional.linear(states, weight, bias)
         self._learning = False
         del weight, bias, states
-        self.events.clear()
-        self.sites.clear()
-        self._site_index.clear()
+        self.forget()
         self._made.clear()
         self._workspaces.clear()
-        self.live_bytes.clear()
-        self.peak_bytes.clear()
 
     def _is_engines_sum(self, args: Any) -> bool:
         """The engine adds to a gradient that it alone holds: what it does in place on real tensors."""
@@ -296,7 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             and args[0].dtype == args[1].dtype
             and args[0].shape == args[1].shape
             and torch._prims_common.is_non_overlapping_and_dense_or_false(args[0])
-            and not any(not is_library(code.co_filename) for code, _ in stack_here())
+            and not any(not is_library(file) for file, _, _ in stack_here())
         )
 
     def _is_linears_bias(self, args: Any) -> bool:
@@ -326,22 +219,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _site(self, in_backward: bool) -> int:
         stack = stack_here()
-        if in_backward and not any(not is_library(code.co_filename) for code, _ in stack):
+        if in_backward and not any(not is_library(file) for file, _, _ in stack):
             node = torch._C._current_autograd_node()
             made = None if node is None else self._made.get(node._sequence_nr())
             forward = Site(()) if made is None else self.sites[made]
-            return self._index(Site(forward.stack, "backward" if node is None else f"backward, {node.name()}"))
-        index = self._index(Site(stack))
+            return self.index(Site(forward.stack, "backward" if node is None else f"backward, {node.name()}"))
+        index = self.index(Site(stack))
         if torch.is_grad_enabled():
             self._made[torch._C._autograd._get_sequence_nr() - 1] = index
         return index
-
-    def _index(self, site: Site) -> int:
-        with self._lock:
-            index = self._site_index.setdefault(site, len(self.sites))
-            if index == len(self.sites):
-                self.sites.append(site)
-            return index
 
     def _read_value(self, func: Any, args: Any) -> tuple[Any] | None:
         """What the program is told where it asks for a value that nobody computed."""
@@ -351,7 +237,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         constant = getattr(tensor, "constant", None)
         if constant is not None and constant.device.type == "cpu":
             return None  # the program's own number; a device that is simulated computes none
-        self.find(
+        self.find_here(
             "value-read", "a value that nobody computed was read, and 0 (False) taken: the program may go another way"
         )
         if tensor.dtype is torch.bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -27,22 +28,36 @@ class UntraceableError(SpillwayError):
     """The program does what a trace on fake tensors cannot show."""
 
 
+class Told(Protocol):
+    """Who is told of phases, and of what memory is."""
+
+    @property
+    def step(self) -> int: ...
+    def begin(self, step: int, name: str) -> None: ...
+    def tell(self, holder: Any, role: str) -> None: ...
+    def find_here(self, kind: str, text: str) -> None: ...
+
+
 @contextlib.contextmanager
-def guarded(mode: FakeTensorMode, recorder: Recorder) -> Iterator[None]:
+def guarded(mode: FakeTensorMode, recorder: Recorder, may_compile: bool) -> Iterator[None]:
+    """`may_compile`: compiled code is traced as if it were not; else it is refused, where there is a compiler."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(mode)))
         stack.enter_context(_replaced(torch.UntypedStorage, "resize_", _resize(recorder)))
-        stack.enter_context(_replaced(torch, "compile", _compile(recorder)))
+        stack.enter_context(_replaced(torch, "compile", _compile(recorder, may_compile)))
         stack.enter_context(_replaced(torch.cuda.CUDAGraph, "capture_begin", _refuse("a CUDA graph's capture")))
+        stack.enter_context(_replaced(torch.distributed, "init_process_group", _refuse("a process group")))
         ddp = torch.nn.parallel.DistributedDataParallel
         stack.enter_context(_replaced(ddp, "__init__", _refuse("DistributedDataParallel, whose buckets C++ fills")))
         for name, live in (("memory_allocated", "live_bytes"), ("max_memory_allocated", "peak_bytes")):
             stack.enter_context(_replaced(torch.cuda, name, _allocated(getattr(recorder, live))))
         for name in ("memory_reserved", "max_memory_reserved", "mem_get_info", "memory_stats"):
-            stack.enter_context(_replaced(torch.cuda, name, _reading(recorder, name)))
+            stack.enter_context(
+                _replaced(torch.cuda, name, _reading(recorder, name, "the allocator of the trace is empty"))
+            )
         stack.enter_context(_foreach_takes_fake_tensors())
         stack.enter_context(_copies_share_the_mode())
-        stack.enter_context(_optimizers(recorder))
+        stack.enter_context(optimizers_tell(recorder))
         stack.enter_context(_without_collector())
         yield
 
@@ -98,10 +113,15 @@ def _resize(recorder: Recorder) -> Callable[[Any], Any]:
     return make
 
 
-def _compile(recorder: Recorder) -> Callable[[Any], Any]:
+def _compile(recorder: Recorder, may_compile: bool) -> Callable[[Any], Any]:
     def make(_: Any) -> Any:
-        def uncompiled(model: Any = None, **_kwargs: Any) -> Any:
-            recorder.find("compile", "torch.compile is left out: compiled code keeps fewer tensors than is traced here")
+        def uncompiled(model: Any = None, **kwargs: Any) -> Any:
+            needs_triton = kwargs.get("backend", "inductor") == "inductor"
+            if not may_compile and not (needs_triton and importlib.util.find_spec("triton") is None):
+                raise UntraceableError("torch.compile cannot be traced")
+            recorder.find_here(
+                "compile", "torch.compile is left out: compiled code keeps fewer tensors than is traced here"
+            )
             return (lambda function: function) if model is None else model
 
         return uncompiled
@@ -119,10 +139,15 @@ def _allocated(bytes_by_device: dict[int, int]) -> Callable[[Any], Any]:
     return make
 
 
-def _reading(recorder: Recorder, name: str) -> Callable[[Any], Any]:
+def free_memory_tells(told: Told) -> contextlib.AbstractContextManager[None]:
+    """Who asks what is free on the simulated device learns what no GPU has."""
+    return _replaced(torch.cuda, "mem_get_info", _reading(told, "mem_get_info", "the simulated device has terabytes"))
+
+
+def _reading(told: Told, name: str, why: str) -> Callable[[Any], Any]:
     def make(read: Any) -> Any:
         def reading(*args: Any, **kwargs: Any) -> Any:
-            recorder.find("memory-read", f"torch.cuda.{name} was asked: the allocator of the trace is empty")
+            told.find_here("memory-read", f"torch.cuda.{name} was asked: {why}")
             return read(*args, **kwargs)
 
         return reading
@@ -133,8 +158,6 @@ def _reading(recorder: Recorder, name: str) -> Callable[[Any], Any]:
 @contextlib.contextmanager
 def _foreach_takes_fake_tensors() -> Iterator[None]:
     """Else optimizers and gradient clipping would take the loop over single tensors, which holds less."""
-    import importlib
-
     lists = {id(found): found for name in FOREACH_LISTS if (found := _supported(importlib.import_module(name)))}
     for each in lists.values():
         each.append(FakeTensor)
@@ -163,21 +186,21 @@ def _copies_share_the_mode() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _optimizers(recorder: Recorder) -> Iterator[None]:
+def optimizers_tell(told: Told) -> Iterator[None]:
     """Their steps are phases, and they know what is a parameter, a gradient and a state."""
 
     def before(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        recorder.begin(recorder.phases[-1].step, "optimizer")
+        told.begin(told.step, "optimizer")
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                recorder.tell(parameter, "parameters")
-                recorder.tell(parameter.grad, "gradients")
+                told.tell(parameter, "parameters")
+                told.tell(parameter.grad, "gradients")
 
     def after(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        told.begin(told.step, "forward")
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
-                recorder.tell(value, "optimizer states")
-        recorder.begin(recorder.phases[-1].step, "forward")
+                told.tell(value, "optimizer states")
 
     hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
     try:

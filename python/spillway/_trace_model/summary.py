@@ -9,28 +9,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .fake_trace import Block, Event, Recorder
+from .recording import Block, Event, Recording
 
 # Places of the peak that are named.
 MOST_SITES = 20
 
 
-def write_trace(recorder: Recorder, path: Path) -> None:
+def write_trace(recording: Recording, path: Path) -> None:
     """As torch.cuda.memory._dump_snapshot writes it: `spillway replay` and pytorch.org/memory_viz read it."""
     frames = [
         [
             {
-                "filename": code.co_filename,
+                "filename": file,
                 "line": line,
-                "name": code.co_name + (f" [{site.note}]" if site.note else ""),
+                "name": function + (f" [{site.note}]" if site.note else ""),
             }
-            for code, line in site.stack
+            for file, line, function in site.stack
         ]
-        for site in recorder.sites
+        for site in recording.sites
     ]
-    devices = 1 + max((event.block.device for event in recorder.events), default=0)
+    devices = 1 + max((event.block.device for event in recording.events), default=0)
     traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
-    for time, event in enumerate(recorder.events):
+    for time, event in enumerate(recording.events):
         block = event.block
         row = {"addr": block.address, "size": block.size_bytes, "stream": block.stream, "time_us": time}
         for action in ("free_requested", "free_completed") if event.is_free else ("alloc",):
@@ -39,22 +39,22 @@ def write_trace(recorder: Recorder, path: Path) -> None:
     path.write_bytes(pickle.dumps(snapshot, protocol=4))
 
 
-def summary(recorder: Recorder) -> dict[str, Any]:
+def summary(recording: Recording) -> dict[str, Any]:
     """Of the device with the largest peak."""
-    device = max(recorder.peak_bytes, key=lambda each: (recorder.peak_bytes[each], -each), default=0)
-    events = [event for event in recorder.events if event.block.device == device]
-    phases, at = _peaks(recorder, events)
+    device = max(recording.peak_bytes, key=lambda each: (recording.peak_bytes[each], -each), default=0)
+    events = [event for event in recording.events if event.block.device == device]
+    phases, at = _peaks(recording, events)
     return {
         "device": device,
-        "devices": len(recorder.peak_bytes),
+        "devices": len(recording.peak_bytes),
         "allocations": sum(not event.is_free for event in events),
-        "peak_live_bytes": recorder.peak_bytes.get(device, 0),
+        "peak_live_bytes": recording.peak_bytes.get(device, 0),
         "workspace_bytes": _most_live(event for event in events if event.block.role == "workspaces"),
         "phases": phases,
-        "peak": _at_peak(recorder, events, at),
+        "peak": _at_peak(recording, events, at),
         "findings": [
             {"kind": each.kind, "text": each.text, "places": [{"place": p, "count": n} for p, n in each.counts.items()]}
-            for each in recorder.findings.values()
+            for each in recording.findings.values()
         ],
     }
 
@@ -64,13 +64,13 @@ def _most_live(events: Iterable[Event]) -> int:
     return max(itertools.accumulate(signed), default=0)
 
 
-def _peaks(recorder: Recorder, events: list[Event]) -> tuple[list[dict[str, Any]], int]:
+def _peaks(recording: Recording, events: list[Event]) -> tuple[list[dict[str, Any]], int]:
     """The peak of each phase in each step, in their order; and the event that reaches the largest."""
     peaks: dict[tuple[int, str], int] = {}
     ends: dict[tuple[int, str], int] = {}
     live = largest = at = 0
     for index, event in enumerate(events):
-        phase = recorder.phases[event.phase]
+        phase = recording.phases[event.phase]
         key = (phase.step, phase.name)
         peaks[key] = max(peaks.get(key, 0), live)
         live += -event.block.size_bytes if event.is_free else event.block.size_bytes
@@ -85,7 +85,7 @@ def _peaks(recorder: Recorder, events: list[Event]) -> tuple[list[dict[str, Any]
     return rows, at
 
 
-def _at_peak(recorder: Recorder, events: list[Event], at: int) -> dict[str, Any]:
+def _at_peak(recording: Recording, events: list[Event], at: int) -> dict[str, Any]:
     live: dict[int, Block] = {}
     for event in events[: at + 1]:
         if event.is_free:
@@ -96,11 +96,11 @@ def _at_peak(recorder: Recorder, events: list[Event], at: int) -> dict[str, Any]
     roles: dict[str, int] = defaultdict(int)
     sites: dict[tuple[str, str], list[int]] = defaultdict(list)
     for block in live.values():
-        role = _role(recorder, block, freed.get(block.address))
+        role = _role(recording, block, freed.get(block.address))
         roles[role] += block.size_bytes
-        sites[recorder.sites[block.site].text, role].append(block.size_bytes)
+        sites[recording.sites[block.site].text, role].append(block.size_bytes)
     largest = sorted(sites.items(), key=lambda item: -sum(item[1]))
-    phase = recorder.phases[events[at].phase] if events else recorder.phases[0]
+    phase = recording.phases[events[at].phase] if events else recording.phases[0]
     return {
         "step": phase.step,
         "phase": phase.name,
@@ -114,13 +114,13 @@ def _at_peak(recorder: Recorder, events: list[Event], at: int) -> dict[str, Any]
     }
 
 
-def _role(recorder: Recorder, block: Block, freed: int | None) -> str:
+def _role(recording: Recording, block: Block, freed: int | None) -> str:
     """What was told, else by birth and death: what the forward pass leaves to the backward pass is an activation."""
     if block.role:
         return block.role
-    born = recorder.phases[block.phase].name
+    born = recording.phases[block.phase].name
     if born == "load":
         return "made before the steps"
-    if born == "forward" and freed is not None and recorder.phases[freed].name == "backward":
+    if born == "forward" and freed is not None and recording.phases[freed].name == "backward":
         return "activations"
     return "other" if freed is None else "temporaries"
