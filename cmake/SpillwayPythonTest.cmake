@@ -3,6 +3,8 @@
 include_guard(DIRECTORY)
 find_program(SPILLWAY_PYTHON NAMES python3 PATHS ${SPILLWAY_TORCH}/../../../../bin NO_DEFAULT_PATH REQUIRED)
 
+# Programs of which a driver without controls may show another side.
+set(SPILLWAY_LOOKS_AT_THE_DRIVER memory_api allocator_interface plain pinned_memory mempool)
 # Helpers of tests/python are found from every folder.
 set(helpers ${CMAKE_SOURCE_DIR}/tests/python)
 set(on_gpu "")
@@ -18,8 +20,8 @@ set(on_device ${SPILLWAY_PYTHON} ${helpers}/on_device.py ${CMAKE_BINARY_DIR}/lib
 
 # spillway_python_test(NAME [SIMULATED] [COMPUTES] [WHOLE_GPU]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
 # SIMULATED: of the simulated device alone. COMPUTES: on a GPU it looks at what kernels have computed, so that it does not run on the
-# simulated driver without controls; the others do, in one mode, or in each where asked for (ctest -C long). WHOLE_GPU: as
-# spillway_test has it.
+# simulated driver without controls; the others do in each mode where asked for (ctest -C long), and always in one those that
+# look at what the driver does: what is reported looks at the same. WHOLE_GPU: as spillway_test has it.
 function(spillway_python_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;COMPUTES;WHOLE_GPU" "" "")
   if(arg_SIMULATED AND SPILLWAY_TEST_GPU)
@@ -64,8 +66,7 @@ function(spillway_uncontrolled_python_tests test name)
   foreach(completion IN LISTS SPILLWAY_COMPLETIONS)
     set(uncontrolled uncontrolled.${completion}.${test})
     set(configurations CONFIGURATIONS long)
-    # `install` looks at how Python programs begin, some thirty of them, and at no more of the driver than `plain`.
-    if(completion STREQUAL "late" AND NOT name STREQUAL "install")
+    if(completion STREQUAL "late" AND name IN_LIST SPILLWAY_LOOKS_AT_THE_DRIVER)
       set(configurations "")
     endif()
     add_test(NAME ${uncontrolled} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py ${configurations})

@@ -99,26 +99,32 @@ def measure(repeats: int) -> list[dict[str, Any]]:
 # ---- Instructions
 
 
-def count_here(allocator: str) -> None:
-    """What runs under callgrind."""
+def count_here() -> None:
+    """What runs under callgrind: each allocator in a child, one after the other, so that PyTorch is imported once."""
     torch: Any = importlib.import_module("torch")
-    serve(torch, allocator)
-    torch.zeros(1, device="cuda")
-    pairs().pairs_under_callgrind(SIZES[COUNTED_SIZE], COUNTED_PAIRS)
+    for allocator in ALLOCATORS:
+        child = os.fork()
+        if child == 0:
+            serve(torch, allocator)
+            torch.zeros(1, device="cuda")
+            pairs().pairs_under_callgrind(SIZES[COUNTED_SIZE], COUNTED_PAIRS)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(f"speed.py: {allocator} failed under valgrind")
 
 
-def instructions(allocator: str, build: Path) -> float:
-    """Of one pair of raw_alloc and raw_delete."""
+def instructions(build: Path) -> list[float]:
+    """Of one pair of raw_alloc and raw_delete, for each allocator."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind.out"
         words = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}", sys.executable]
-        words += [str(Path(__file__).resolve()), f"--build={build}", "--count", allocator]
+        words += [str(Path(__file__).resolve()), f"--build={build}", "--count"]
         given = {**os.environ, "SPILLWAY_SIM": DEVICE}
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=given)
-    counted = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode != 0 or counted is None:
+    counted = [int(each) / COUNTED_PAIRS for each in re.findall(r"Collected : (\d+)", done.stderr)]
+    if done.returncode != 0 or len(counted) <= len(ALLOCATORS):  # the last is of what started them
         sys.exit(f"speed.py: {' '.join(words)}: {(done.stderr.strip().splitlines() or ['it counted nothing'])[-1]}")
-    return int(counted[1]) / COUNTED_PAIRS
+    return counted[: len(ALLOCATORS)]
 
 
 def main() -> None:
@@ -128,20 +134,20 @@ def main() -> None:
     parser.add_argument(
         "--instructions", action="store_true", help=f"count those of a pair of {COUNTED_SIZE} too, by valgrind"
     )
-    parser.add_argument("--count", choices=ALLOCATORS, help=argparse.SUPPRESS)
+    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error(f"--repeats {options.repeats}: at least 1")
     enter(options.build.resolve())
     if options.count:
-        count_here(options.count)
+        count_here()
         return
     pairs()
     rows = measure(options.repeats)
     if options.instructions:
         counted = next(row for row in rows if (row["calls"], row["size"]) == (RAW, COUNTED_SIZE))
-        for allocator in ALLOCATORS:
-            counted[f"{allocator}_instructions"] = instructions(allocator, options.build.resolve())
+        for allocator, each in zip(ALLOCATORS, instructions(options.build.resolve()), strict=True):
+            counted[f"{allocator}_instructions"] = each
     print(json.dumps(rows, indent=1))
 
 

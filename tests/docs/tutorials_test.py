@@ -6,11 +6,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
+import warm
 from pages.contents import DOCS, ROOT
 from pages.reading import read
 
@@ -35,7 +35,7 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
 class Tutorials(unittest.TestCase):
     def run_as_shown(self, folder: str, command: str) -> str:
         """In a folder of its own, where files are written, beside the project's examples; paths are named from it."""
-        programs = {"spillway": COMMAND, "python": sys.executable}
+        programs = {"spillway": COMMAND, "python": warm.python("torch")}
         words = [programs.get(word, word) for word in shlex.split(command)]
         given = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         done = subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, check=False)

@@ -51,7 +51,7 @@ class Speed(unittest.TestCase):
     @unittest.skipIf(shutil.which("valgrind") is None, "no valgrind")
     def test_instructions_of_a_pair(self) -> None:
         """Times depend on what else runs, these do not. The share is that of docs/benchmarks.md."""
-        native, full = (speed.instructions(allocator, BUILD) for allocator in speed.ALLOCATORS)
+        native, full = speed.instructions(BUILD)
         self.assertGreater(full, 0)
         self.assertLessEqual(full, 0.6 * native)
 

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -18,6 +17,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import warm
 import yaml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -44,7 +44,7 @@ for _ in range(600):
 STAND_INS = {
     "spillway": f'exec {COMMAND} "$@"',
     "torchrun": 'set -- "${@/%8/2}"; set -- "${@/%:29500/:0}"; '
-    f'exec {sys.executable} -m torch.distributed.run "$@"',
+    f'exec {warm.python("torch")} -m torch.distributed.run "$@"',
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
     "scontrol": "echo localhost",
 }
@@ -98,7 +98,11 @@ class Jobs(unittest.TestCase):
             program.write_text(f"#!/bin/bash\n{code}\n")
             program.chmod(0o755)
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
-        return os.environ | {"PATH": path, "SPILLWAY_SIM": "devices:2,capacity:8GiB"} | environment
+        return (
+            os.environ
+            | {"PATH": path, "PYTHON_EXEC": warm.python("torch"), "SPILLWAY_SIM": "devices:2,capacity:8GiB"}
+            | environment
+        )
 
     def run_example(self, script: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = self.prepare(folder, **environment)

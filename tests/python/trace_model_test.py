@@ -202,8 +202,10 @@ class OnTheDevice(Steps):
             for key in ("peak_live_bytes", "workspace_bytes", "findings"):
                 self.assertEqual(real[key], fake[key], f"{step}: {key}")
             # At the end of a pass PyTorch's own thread lets go of some blocks a little later.
-            peaks = [[(p["step"], p["phase"], p["peak_live_bytes"]) for p in each["phases"]] for each in (real, fake)]
-            self.assertEqual(*peaks, step)
+            there, here = (
+                [(row["step"], row["phase"], row["peak_live_bytes"]) for row in each["phases"]] for each in (real, fake)
+            )
+            self.assertEqual(there, here, step)
             self.assertEqual([fake["tensors"], real["tensors"], real["because"]], ["fake", "device", None])
 
     def test_what_fake_tensors_cannot_show_runs_there(self) -> None:

@@ -20,7 +20,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
 from language_model import VOCABULARY, LanguageModel  # noqa: E402
@@ -197,13 +197,13 @@ def picks() -> Step:
             "x[rows]": (x[rows], (2, 16)),
             "x[rows, 0]": (x[rows, 0], (2,)),
             "where": (torch.where(mask)[0], (32,)),
-            "unique": (x.unique(), (32,)),
-            "unique of rows": (x.unique(dim=0), (2, 16)),
-            "unique_consecutive": (x.flatten().unique_consecutive(), (32,)),
+            "unique": (torch.unique(x), (32,)),
+            "unique of rows": (torch.unique(x, dim=0), (2, 16)),
+            "unique_consecutive": (torch.unique_consecutive(x.flatten()), (32,)),
         }
         for name, (result, shape) in found.items():
             assert tuple(result.shape) == shape, f"{name}: {tuple(result.shape)}"
-        counted = x.unique(return_inverse=True, return_counts=True)
+        counted = torch.unique(x, return_inverse=True, return_counts=True)
         assert [tuple(each.shape) for each in counted] == [(32,), (8, 16), (32,)], counted
 
     return step
@@ -264,12 +264,13 @@ def sharded() -> Step:
     model = of_layers()
     for layer in model:
         fully_shard(layer)
-    return trained(fully_shard(model))
+    fully_shard(model)
+    return trained(model)
 
 
 def tensor_parallel() -> Step:
     mesh = init_device_mesh("cuda", (job(),))
-    ways = {str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(4)}
+    ways: dict[str, ParallelStyle] = {str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(4)}
     return trained(parallelize_module(of_layers(), mesh, ways))
 
 
@@ -285,7 +286,7 @@ def pipelined() -> Step:
     optimizer = torch.optim.AdamW(layers.parameters())
 
     def step() -> None:
-        schedule.step(*([batch] if rank == 0 else []), **({"target": batch} if rank == ranks - 1 else {}))
+        schedule.step(*([batch] if rank == 0 else []), target=batch if rank == ranks - 1 else None)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -34,7 +34,7 @@ def _nonzero(call: Call) -> torch.Tensor:
 
 def _selected(call: Call) -> torch.Tensor:
     tensor = call.arguments["self"]
-    shape = torch.broadcast_shapes(tensor.shape, call.arguments["mask"].shape)
+    shape = torch.broadcast_shapes(tensor.shape, call.arguments["mask"].shape)  # type: ignore[no-untyped-call]
     return tensor.new_empty((call.count(math.prod(shape)),))  # type: ignore[no-any-return]
 
 

@@ -42,7 +42,8 @@ class DeviceTrace:
         """From here on what happens belongs to this phase."""
         self.marks.append(Mark(Phase(step, name)))
         for device in range(torch.cuda.device_count()):
-            torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(1, device))
+            allocated = torch.cuda.caching_allocator_alloc(1, device)
+            torch.cuda.caching_allocator_delete(allocated)  # type: ignore[no-untyped-call]
 
     def tell(self, holder: Any, role: str) -> None:
         """What the holder's memory is. To be called right after begin()."""
@@ -68,7 +69,7 @@ class DeviceTrace:
                 self.begin(phase.step, "forward")
 
         owners: tuple[Any, ...] = (torch.autograd, torch.autograd.graph)
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=sys.maxsize)
         self.begin(0, "load")
         for owner in owners:
