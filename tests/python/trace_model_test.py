@@ -224,9 +224,13 @@ class OnTheDevice(Steps):
 
     def test_a_rank_of_a_job_needs_what_it_needs_in_the_job(self) -> None:
         program = "import sys, traced_steps\nstep = getattr(traced_steps, sys.argv[1])()\nstep()\nstep()\n"
+        given = environment()
+        del given["LD_PRELOAD"]
         with tempfile.TemporaryDirectory() as folder:
-            script = Path(folder) / "job.py"
+            script, report = Path(folder) / "job.py", Path(folder) / "report.json"
             script.write_text(program)
+            python = [given["SPILLWAY_PYTHON"], str(script)]
+            asked = ["--gpu-memory", "80GiB", "--allocator", "native", "--json", "--output", str(report)]
             for step, ranks, rank, devices in (
                 ("buckets", 4, 0, 4),
                 ("sharded", 4, 1, 2),
@@ -235,25 +239,9 @@ class OnTheDevice(Steps):
             ):
                 job = ["--world-size", str(ranks), "--devices", str(devices)]
                 answer = self.trace(step, *job, "--rank", str(rank))
-                given = environment()
-                del given["LD_PRELOAD"]
-                words = [
-                    "dryrun",
-                    "--gpu-memory",
-                    "80GiB",
-                    "--allocator",
-                    "native",
-                    "--json",
-                    *job,
-                    "--ranks",
-                    str(rank),
-                ]
-                command = [COMMAND, *words, "--", given["SPILLWAY_PYTHON"], str(script), step]
-                done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
-                report = json.loads(
-                    done.stderr[done.stderr.rindex("\n{\n") if not done.stderr.startswith("{") else 0 :]
-                )
-                (device,) = report["processes"][0]["devices"]
+                words = ["dryrun", *asked, *job, "--ranks", str(rank), "--", *python, step]
+                subprocess.run([COMMAND, *words], env=given, capture_output=True, check=True)
+                (device,) = json.loads(report.read_text())["processes"][0]["devices"]
                 self.assertEqual(answer["peak_live_bytes"], device["peak_requested_bytes"], step)
 
     def test_a_look_at_what_is_not_real_is_said(self) -> None:
