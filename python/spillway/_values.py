@@ -21,8 +21,10 @@ _ReportRead = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
 # A line that looks at one so often, and no other line between, waits for another answer: no loop is endless. That is
-# more often than a program that is tried makes steps, and soon over.
+# more often than a program that is tried makes steps, and soon over. Of a line that is known to wait, fewer are enough:
+# what ends one loop may be what keeps the next one going.
 LOOKS_OF_A_LOOP = 10_000
+LOOKS_OF_A_KNOWN_LOOP = 100
 COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
 _started: list[Values] = []  # the observer calls them to the end
 
@@ -39,6 +41,7 @@ class Values:
         self.reads: dict[tuple[str, int], dict[str, Any]] = {}
         self.last_read: dict[str, Any] | None = None
         self.looks_in_a_row = 0
+        self.negated: set[tuple[str, int]] = set()  # lines that find another value there than it is
         self.failures: dict[str, str] = {}
         self.observer: ctypes.CDLL | None = None
         self.callbacks = (_ReportRead(self._note_read), _ReportFailure(self._note_failure))
@@ -94,12 +97,11 @@ class Values:
         known["times"] += 1
         self.looks_in_a_row = self.looks_in_a_row + 1 if known is self.last_read else 1
         self.last_read = known
-        if self.looks_in_a_row >= LOOKS_OF_A_LOOP:
-            known.setdefault("loops_ended", 0)
-        if "loops_ended" not in known:
-            return 0
-        known["loops_ended"] += 1
-        return 1
+        if self.looks_in_a_row >= (LOOKS_OF_A_KNOWN_LOOP if "loops_ended" in known else LOOKS_OF_A_LOOP):
+            known["loops_ended"] = known.get("loops_ended", 0) + 1
+            self.looks_in_a_row = 0
+            self.negated ^= {(file, line)}
+        return int((file, line) in self.negated)
 
     def _line(self) -> tuple[str, int]:
         """The program's, of this thread or, where none of its lines is in this one, of the main thread."""

@@ -173,6 +173,18 @@ while error > 1e-4:
 print("over")
 """
 
+# What ends the first loop keeps the second one going.
+LOOPS_OF_ONE_LINE = """
+x, seen = torch.rand(1 << 20, device="cuda"), []
+def look():
+    seen.append(x.mean() > 2)
+    return bool(seen[-1])
+while not look(): pass
+while look(): pass
+while not look(): pass
+print("over")
+"""
+
 TRAFFIC = """
 import hashlib, itertools
 torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
@@ -301,6 +313,12 @@ class NotComputed(unittest.TestCase):
         for line in (r"5: while bool\(.*", r"8: error = .*"):
             ended = rf"program.py:{line} \(1\d{{4}} times; a loop waited there for another value, and got one"
             self.assertRegex(done.stderr, ended)
+
+    def test_one_line_may_wait_in_several_loops(self) -> None:
+        done = dryrun(LOOPS_OF_ONE_LINE)
+        self.assertEqual((done.returncode, done.stdout), (0, "over\n"), done.stderr)
+        (read,) = self.report(LOOPS_OF_ONE_LINE)["unreal_reads"]
+        self.assertTrue(read["loops_ended"] > 0 and 10_000 <= read["times"] <= 10_400, read)
 
     def test_the_allocator_sees_the_same_whatever_is_computed(self) -> None:
         for allocator in ("spillway", "native"):
