@@ -6,13 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/help/values.h"
-#include "cli/launch/program.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/replay/program.h"
@@ -71,11 +69,10 @@ Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity
                                choices.setting.function));
   }
   const TraceSetting& setting = choices.setting;
-  const bool is_of_device = setting.world_size > 0 || setting.devices > 1 || choices.no_bytes;
-  if (setting.tensors == "fake" && is_of_device)
+  if (setting.tensors == "fake" && is_of_device(setting))
     return invalid(
         "--world-size, --devices and --no-bytes are of the simulated device; allowed: --tensors device");
-  if (setting.bound && (setting.tensors == "device" || setting.world_size > 0))
+  if (setting.bound && is_of_device(setting))
     return invalid("--bound is of fake tensors; on the simulated device sizes are what the program computes");
   if (setting.world_size > 0 && setting.rank >= setting.world_size) {
     return invalid(fmt::format("--rank {}: allowed: 0 to {}, below --world-size", choices.setting.rank,
@@ -188,8 +185,8 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
   choices->command
       ->add_option(
           "--tensors", choices->setting.tensors,
-          "fake: sizes alone, no memory of the host; device: on the simulated device, as dryrun; auto: fake "
-          "where they can show it all")
+          "fake: sizes alone, no memory of the host; device: on the simulated device, as dryrun; auto: fake, "
+          "and on the device where those refuse the program")
       ->type_name("KIND")
       ->check(one_of({"auto", "fake", "device"}))
       ->capture_default_str();

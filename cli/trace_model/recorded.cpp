@@ -70,6 +70,8 @@ Result<Summary> record_fake(const TraceSetting& setting, const Files& files, con
   Result<int> code = execute_and_wait(program);
   if (!code.ok()) return code.take_status();
   if (refusal == nullptr || code.value() != kRefused) return read_summary(files, code.value());
+  std::error_code error;
+  if (!fs::exists(files.refusal, error)) return read_summary(files, code.value());
   Result<std::string> why = read_file(files.refusal);
   if (!why.ok()) return why.take_status();
   *refusal = why.value();
@@ -77,7 +79,7 @@ Result<Summary> record_fake(const TraceSetting& setting, const Files& files, con
 }
 
 // Looks at values that are not real, as `spillway dryrun` tells them.
-void add_reads(const DryrunResults& results, Json* summary) {
+void add_reads(const DryrunResults& results, Json* findings) {
   Json places = Json::array();
   for (const nlohmann::json& user : results.users) {
     for (const nlohmann::json& read : user.value("unreal_reads", nlohmann::json::array()))
@@ -85,13 +87,15 @@ void add_reads(const DryrunResults& results, Json* summary) {
   }
   if (places.empty()) return;
   const char* text = "a value that is not real was read: the program may go another way on a GPU";
-  summary->at("findings").push_back({{"kind", "value-read"}, {"text", text}, {"places", std::move(places)}});
+  findings->push_back({{"kind", "value-read"}, {"text", text}, {"places", std::move(places)}});
 }
 
+// `because`: why not on fake tensors, where that was tried.
 Result<Summary> record_on_device(const TraceSetting& setting, const Files& files, const std::string& python,
-                                 const std::string& libraries) {
+                                 const std::string& libraries, const std::string& because) {
   AttemptSetting run;
   run.program = program_of(setting, files, python, "device");
+  if (!because.empty()) run.program.insert(run.program.end(), {"--because", because});
   run.libraries = libraries;
   run.devices = setting.devices;
   run.keeps_bytes = setting.keeps_bytes;
@@ -107,11 +111,22 @@ Result<Summary> record_on_device(const TraceSetting& setting, const Files& files
   if (const MeetingResult& met = made->results.met; !met.kind.empty())
     return Status::invalid_argument(fmt::format("{}: {}", met.kind, fmt::join(met.lines, "; ")));
   Result<Summary> summary = read_summary(files, made->code);
-  if (summary.ok() && summary->has_value()) add_reads(made->results, &*summary.value());
+  if (!summary.ok() || !summary->has_value()) return summary;
+  Json& findings = summary.value()->at("findings");
+  add_reads(made->results, &findings);
+  if (setting.strict && !findings.empty()) {
+    const Json& last = findings.back();
+    return Status::invalid_argument(fmt::format("{} ({})", last.at("text").get<std::string>(),
+                                                last.at("places").at(0).at("place").get<std::string>()));
+  }
   return summary;
 }
 
 }  // namespace
+
+bool is_of_device(const TraceSetting& setting) {
+  return setting.tensors == "device" || setting.world_size > 0 || setting.devices > 1 || !setting.keeps_bytes;
+}
 
 Result<Summary> record(const TraceSetting& setting, const std::string& trace) {
   if (Status status = import_package(); !status.ok()) return status;
@@ -122,13 +137,11 @@ Result<Summary> record(const TraceSetting& setting, const std::string& trace) {
   const Files files(trace);
   if (setting.tensors == "fake") return record_fake(setting, files, python, nullptr);
   std::string refusal;
-  if (setting.tensors == "auto" && setting.world_size == 0) {
+  if (setting.tensors == "auto" && !is_of_device(setting)) {
     Result<Summary> summary = record_fake(setting, files, python, &refusal);
     if (refusal.empty()) return summary;
   }
-  Result<Summary> summary = record_on_device(setting, files, python, libraries.value());
-  if (summary.ok() && summary->has_value() && !refusal.empty()) summary.value()->at("because") = refusal;
-  return summary;
+  return record_on_device(setting, files, python, libraries.value(), refusal);
 }
 
 }  // namespace spillway

@@ -15,13 +15,16 @@ struct TraceSetting {
   int steps = 2;
   bool strict = false;
   std::string tensors = "auto";  // or "fake", "device"
-  std::optional<double> bound;   // for results whose size depends on values: a share of the most; fake alone
+  std::optional<double> bound;  // of results whose size depends on values: a share of the largest; fake alone
   // Of the job, where there is one; of the simulated device alone.
   int world_size = 0;
   int rank = 0;
   int devices = 1;
   bool keeps_bytes = true;
 };
+
+// What is asked for is had on the simulated device alone.
+bool is_of_device(const TraceSetting& setting);
 
 // Answers the summary as python/spillway/_trace_model/__main__.py writes it, and leaves the trace in the
 // file. Nothing: the program said itself what is wrong. Errors: io, invalid_argument.

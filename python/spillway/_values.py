@@ -20,9 +20,9 @@ CHOICES = ("none", "small", "all")
 _ReportRead = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64)
 _ReportFailure = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 MOST_FAILURES = 20
-# A line that looks at one so often, and no other line between, waits for another answer: no loop is endless. That is
-# more often than a program that is tried makes steps, and soon over. Of a line that is known to wait, fewer are enough:
-# what ends one loop may be what keeps the next one going.
+# A line that looks at an unreal value so often, with no look of another line between, is taken for a loop that waits
+# and is given another answer. That is more often than a program that is tried makes steps, and soon over. Of a line
+# that is known to wait, fewer looks are enough: what ends one loop may be what keeps the next one going.
 LOOKS_OF_A_LOOP = 10_000
 LOOKS_OF_A_KNOWN_LOOP = 100
 COMPILERS = ("/torch/_dynamo/guards.py", "/torch/_inductor/runtime/")
@@ -41,7 +41,7 @@ class Values:
         self.reads: dict[tuple[str, int], dict[str, Any]] = {}
         self.last_read: dict[str, Any] | None = None
         self.looks_in_a_row = 0
-        self.negated: set[tuple[str, int]] = set()  # lines that find another value there than it is
+        self.negated: set[tuple[str, int]] = set()  # lines that are given the opposite of the value that is there
         self.failures: dict[str, str] = {}
         self.observer: ctypes.CDLL | None = None
         self.callbacks = (_ReportRead(self._note_read), _ReportFailure(self._note_failure))

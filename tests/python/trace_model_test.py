@@ -206,6 +206,9 @@ class OnTheDevice(Steps):
                 [(row["step"], row["phase"], row["peak_live_bytes"]) for row in each["phases"]] for each in (real, fake)
             )
             self.assertEqual(there, here, step)
+            sums = [{row["role"]: row["bytes"] for row in each["peak"]["roles"]} for each in (real, fake)]
+            for role in ("parameters", "optimizer states", "workspaces"):
+                self.assertEqual(sums[0].get(role), sums[1].get(role), f"{step}: {role}")
             self.assertEqual([fake["tensors"], real["tensors"], real["because"]], ["fake", "device", None])
 
     def test_what_fake_tensors_cannot_show_runs_there(self) -> None:
@@ -245,8 +248,16 @@ class OnTheDevice(Steps):
                 self.assertEqual(answer["peak_live_bytes"], device["peak_requested_bytes"], step)
 
     def test_a_look_at_what_is_not_real_is_said(self) -> None:
-        answer = self.trace("branches", "--tensors", "device", "--no-bytes")
-        self.assertEqual(answer["tensors"], "device")
+        found = self.findings(self.trace("looks", "--tensors", "device"))
+        self.assertEqual(list(found), ["value-read"])
+        self.assertIn("traced_steps.py", found["value-read"][0])
+        strict = trace_model("traced_steps:looks", "--tensors", "device", "--strict")
+        self.assertEqual((strict.returncode, strict.stdout), (1, ""))
+        self.assertRegex(strict.stderr.strip().splitlines()[-1], r"not real .*traced_steps\.py")
+
+    def test_a_history_that_the_program_keeps_is_not_in_the_way(self) -> None:
+        kept, plain = (self.trace(step, "--tensors", "device") for step in ("keeps_a_history", "fused"))
+        self.assertEqual(kept["peak_live_bytes"], plain["peak_live_bytes"])
 
 
 class Bounded(Steps):

@@ -326,6 +326,21 @@ def allocates_on_a_thread() -> Step:
     return step
 
 
+def looks() -> Step:
+    return _training(lambda result: torch.rand(1 << 20, device="cuda").mean().item())
+
+
+def keeps_a_history() -> Step:
+    step = fused()
+
+    def and_ends_it() -> None:
+        torch.cuda.memory._record_memory_history(max_entries=10)
+        step()
+        torch.cuda.memory._record_memory_history(None)
+
+    return and_ends_it
+
+
 def resizes() -> Step:
     def step() -> None:
         unit = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")

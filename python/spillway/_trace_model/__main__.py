@@ -4,7 +4,8 @@ python -m spillway._trace_model FUNCTION --trace FILE --summary FILE [--tensors 
 
 FUNCTION makes the model, its optimizer and its data on "cuda" and returns a function that does one step. Needs the
 simulated CUDA driver in the process, which the command brings; the program prints on stderr. Exit code 1: said on
-stderr. Exit code 3: fake tensors cannot show it, for the reason that the file --refusal has.
+stderr. Exit code 3: fake tensors cannot show it, for the reason that is written to the file --refusal; --because is
+that reason, for the run on the device.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def trace_fake(function: str, steps: int, share: float | None, may_compile: bool
                 _collect(recorder)
     except WrongFunctionError:
         raise
+    except SystemExit as end:
+        raise _ended(end) from None
     except SpillwayError as problem:
         raise UntraceableError(f"{problem}{_where(problem)}") from problem
     except Exception as problem:
@@ -83,6 +86,8 @@ def trace_on_device(function: str, steps: int) -> Recording:
                 step()
             torch.cuda.synchronize()
             return trace.recording()
+    except SystemExit as end:
+        raise _ended(end) from None
     except SpillwayError:
         raise
     except Exception as problem:
@@ -91,6 +96,11 @@ def trace_on_device(function: str, steps: int) -> Recording:
         raise SpillwayError(
             f"the program failed on the simulated device: {type(problem).__name__}: {first}{_where(problem)}{hint}"
         ) from problem
+
+
+def _ended(end: SystemExit) -> SpillwayError:
+    code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+    return WrongFunctionError(f"the program ended with code {code} before its steps were done")
 
 
 def _imported(module: str) -> Any:
@@ -187,6 +197,7 @@ def main() -> None:
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--tensors", choices=("fake", "device"), default="fake")
     parser.add_argument("--refusal", type=Path)
+    parser.add_argument("--because")
     parser.add_argument("--bound", type=float)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--strict", action="store_true")
@@ -199,13 +210,16 @@ def main() -> None:
     except UntraceableError as problem:
         if options.refusal is None:
             _complain(str(problem))
-        options.refusal.write_text(str(problem))
+        options.refusal.write_text(str(problem), encoding="utf-8", errors="backslashreplace")
         sys.exit(REFUSED)
-    except SpillwayError as problem:
+    except (SpillwayError, OSError) as problem:
+        _complain(str(problem) + (f"; on fake tensors: {options.because}" if options.because else ""))
+    asked = {"function": options.function, "steps": options.steps, "tensors": options.tensors}
+    answer = {**asked, "because": options.because, **summary(recording)}
+    try:
+        options.summary.write_text(json.dumps(answer))
+    except OSError as problem:
         _complain(str(problem))
-    asked = {"function": options.function, "steps": options.steps, "tensors": options.tensors, "because": None}
-    answer = {**asked, **summary(recording)}
-    options.summary.write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Call:
-    """Of such an operator. `share`: of the most that its results could have; `note` is told of temporaries."""
+    """A call of an operator whose result has a size that depends on values.
+
+    `share`: of the largest size that its results could have; `note` is told of temporaries.
+    """
 
     func: Any
     arguments: dict[str, Any]  # by the names of its schema
@@ -22,7 +25,7 @@ class Call:
     note: Callable[[torch.Tensor], None]
 
     def count(self, most: int) -> int:
-        return math.ceil(most * self.share)
+        return math.ceil(most * self.share - 1e-9)  # which is less than what rounding adds
 
     def positions(self, mask: torch.Tensor) -> torch.Tensor:
         return mask.new_empty((self.count(mask.numel()), mask.dim()), dtype=torch.int64)
@@ -84,6 +87,6 @@ def is_sized_by_values(func: Any, args: Any) -> bool:
 
 
 def bounded(func: Any, args: Any, kwargs: Any, share: float, note: Callable[[torch.Tensor], None]) -> Any:
-    """The results of such an operator."""
+    """Returns the results of an operator that is_sized_by_values() knows."""
     named = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
     return _SIZED[func](Call(func, named | kwargs, share, note))

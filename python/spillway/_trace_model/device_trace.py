@@ -1,5 +1,5 @@
-"""The same on the simulated device, where the program runs as `spillway dryrun` runs it: what fake tensors cannot
-show, as compiled code, graphs, the buckets of DistributedDataParallel and the ranks of a job, PyTorch allocates there.
+"""Records a program on the simulated device, where it runs as `spillway dryrun` runs it: what fake tensors cannot show,
+as compiled code, graphs, the buckets of DistributedDataParallel and the ranks of a job, PyTorch itself allocates there.
 
 PyTorch's own allocator keeps its history, with Python's stacks. Marks in it, blocks that this module allocates and
 gives back, tell where phases begin.
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .._errors import SpillwayError
 from .._holders import addresses_of
 from .recording import MOST_FRAMES, OWN, Block, Phase, Recording, Site, Stack, stack_here
 
 _CONVOLUTIONS = "/torch/nn/modules/conv.py"
+# PyTorch's own thread lets go of some blocks a little after a backward pass.
+MOST_SECONDS_OF_FREES, SECONDS_WITHOUT_ONE = 1.0, 0.02
 
 
 @dataclass
@@ -72,24 +76,37 @@ class DeviceTrace:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=sys.maxsize)
         self.begin(0, "load")
+        memory: Any = torch.cuda.memory
+        record = memory._record_memory_history
+        memory._record_memory_history = lambda *_arguments, **_named: None  # the program's would end this one
         for owner in owners:
             owner._engine_run_backward = run
         try:
             yield
         finally:
+            memory._record_memory_history = record
             for owner in owners:
                 owner._engine_run_backward = engine
 
     def recording(self) -> Recording:
-        """What happened until now."""
+        """What happened until now. Errors: SpillwayError, where the history was ended meanwhile."""
+        _wait_for_frees()
         self.begin(self.step, self.marks[-1].phase.name)
-        torch._C._cuda_clearCublasWorkspaces()  # those are the blocks that are freed now
+        torch._C._cuda_clearCublasWorkspaces()  # so that frees after this mark are of workspaces
         recording = Recording()
         for kind, text, place in self.found:
             recording.find(kind, text, place)
         for device, entries in enumerate(torch.cuda.memory._snapshot()["device_traces"]):
             _Reader(recording, device, self.marks).read(entries)
         return recording
+
+
+def _wait_for_frees() -> None:
+    torch.cuda.synchronize()
+    deadline = time.monotonic() + MOST_SECONDS_OF_FREES
+    live = -1
+    while live != (live := torch.cuda.memory_allocated()) and time.monotonic() < deadline:
+        time.sleep(SECONDS_WITHOUT_ONE)
 
 
 class _Reader:
@@ -108,6 +125,8 @@ class _Reader:
         for entry in entries:
             if (action := actions.get(entry["action"])) is not None:
                 action(entry)
+        if self.seen != len(self.marks):
+            raise SpillwayError("the program ended PyTorch's history of allocations, which the trace is made of")
 
     def _birth(self, entry: dict[str, Any]) -> None:
         if any(frame["filename"] == __file__ and frame["name"] == "begin" for frame in entry["frames"]):
@@ -152,6 +171,6 @@ class _Reader:
         )[:MOST_FRAMES]
         phase = self.recording.phases[-1].name
         site = Site(stack, "" if stack or phase != "backward" else "backward")
-        if any(file.endswith(_CONVOLUTIONS) for file, _, _ in stack):
+        if any(file.endswith(_CONVOLUTIONS) and function != "__init__" for file, _, function in stack):
             self.recording.find("cudnn", "cuDNN's workspaces are not counted: it is off here", site.text)
         return site

@@ -49,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Site:
-    """A place of the program. On fake tensors, in the backward pass, that of the forward pass that it belongs to."""
+    """A place of the program. In the backward pass on fake tensors, the place of the forward pass whose node runs."""
 
     stack: Stack
     note: str = ""
@@ -130,7 +130,7 @@ class Recording:
                 self.phases.append(Phase(step, name))
 
     def find(self, kind: str, text: str, place: str, times: int = 1) -> None:
-        """Notes what makes the trace inexact, and so often at which place."""
+        """Notes what makes the trace inexact, where, and how often."""
         with self._lock:
             counts = self.findings.setdefault(kind, Finding(kind, text)).counts
             counts[place] = counts.get(place, 0) + times
@@ -157,7 +157,7 @@ class Recording:
                 self.live_bytes[block.device] -= block.size_bytes
 
     def forget(self) -> None:
-        """All that happened; findings and phases stay."""
+        """Drops all events and places; findings and phases stay."""
         with self._lock:
             self.events.clear()
             self.sites.clear()

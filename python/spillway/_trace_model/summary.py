@@ -92,11 +92,11 @@ def _at_peak(recording: Recording, events: list[Event], at: int) -> dict[str, An
             live.pop(event.block.address, None)
         else:
             live[event.block.address] = event.block
-    freed = {event.block.address: event.phase for event in events[at:] if event.is_free}
+    freed = {id(event.block): event.phase for event in events[at:] if event.is_free}  # addresses come again
     roles: dict[str, int] = defaultdict(int)
     sites: dict[tuple[str, str], list[int]] = defaultdict(list)
     for block in live.values():
-        role = _role(recording, block, freed.get(block.address))
+        role = _role(recording, block, freed.get(id(block)))
         roles[role] += block.size_bytes
         sites[recording.sites[block.site].text, role].append(block.size_bytes)
     largest = sorted(sites.items(), key=lambda item: -sum(item[1]))
