@@ -22,8 +22,6 @@ LAW: dict[str, set[str]] = {
     "_cache": {"_errors"},
     "_pytorch": {"_errors", "_library", "_counters", "_cache"},
     "_offload": {"_errors", "_library", "_counters", "_pytorch.install", "_pytorch.annotate"},
-    # Runs without the allocator, so it shares only what depends on PyTorch's release.
-    "_trace_model": {"_errors", "_holders", "_pytorch.releases"},
     "compat": {"_errors", "_library", "_counters", "_pytorch.install", "_offload.regions", "_offload.tiers"},
     "sim": {"_errors", "_library", "_pytorch.build"},
     "_stand_ins": {"_errors", "_library", "_cache"},
@@ -35,6 +33,8 @@ LAW: dict[str, set[str]] = {
     "_values": {"_errors", "_library", "_pytorch.build"},
     # Who holds memory at its peak.
     "_holders": {"_library", "_pytorch.build"},
+    # Runs without the allocator, so it shares only what depends on PyTorch's release, and who holds memory.
+    "_trace_model": {"_errors", "_holders", "_pytorch.releases"},
     "_compiled": {"_errors", "_cache", "_pytorch.after_import"},
     "_run": {
         *{"_errors", "_absent_ranks", "_compiled", "_holders", "_meeting", "_ranks", "_values"},

@@ -245,7 +245,10 @@ class OnTheDevice(Steps):
                 words = ["dryrun", *asked, *job, "--ranks", str(rank), "--", *python, step]
                 subprocess.run([COMMAND, *words], env=given, capture_output=True, check=True)
                 (device,) = json.loads(report.read_text())["processes"][0]["devices"]
-                self.assertEqual(answer["peak_live_bytes"], device["peak_requested_bytes"], step)
+                # A bucket of DDP's gradients is let go by a thread of PyTorch's, now or a little later.
+                most_difference = 2 * MIB if step == "buckets" else 0
+                difference = answer["peak_live_bytes"] - device["peak_requested_bytes"]
+                self.assertLessEqual(abs(difference), most_difference, step)
 
     def test_a_look_at_what_is_not_real_is_said(self) -> None:
         found = self.findings(self.trace("looks", "--tensors", "device"))
