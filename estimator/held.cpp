@@ -47,6 +47,15 @@ class Collector {
     }
   }
 
+  void connector(const Tower& tower) {
+    std::vector<SavedTensor> kept;
+    append_connector_tensors(run_, tower, kept);
+    for (const SavedTensor& tensor : kept) {
+      saved_.add(tensor);
+      keep(tensor.bytes, 1);
+    }
+  }
+
   SavedBytes saved_ = {};
   std::vector<double> tensors_ = {};
   double inputs_ = 0;                 // of layers that are recomputed
@@ -174,7 +183,9 @@ HeldActivations held_activations(const TrainingRun& run, const Stage& stage) {
   const std::vector<Tower>& towers = run.model.towers;
   for (const Tower& tower : towers) {
     if (&tower == &towers.back()) break;
-    collector.layers(tower, {0, static_cast<int64_t>(tower.layers.size()), 1}, 0);
+    // Nothing before a frozen tower asks for a gradient.
+    if (!tower.frozen) collector.layers(tower, {0, static_cast<int64_t>(tower.layers.size()), 1}, 0);
+    if (tower.connector) collector.connector(tower);
   }
   for (const Chunk& chunk : stage.chunks) collector.layers(towers.back(), chunk, towers.front().sequence);
 

@@ -101,6 +101,15 @@ void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensor
   std::visit(Lister(hidden, out), block);
 }
 
+int64_t connector_parameters(const Connector& connector) {
+  const auto product = [&](int64_t in, int64_t out) { return in * out + (connector.bias ? out : 0); };
+  const int64_t activated = connector.halves ? connector.inner / 2 : connector.inner;
+  const int64_t one = connector.inner == 0
+                          ? product(connector.in, connector.out)
+                          : product(connector.in, connector.inner) + product(activated, connector.out);
+  return connector.count * one + connector.other_parameters;
+}
+
 int64_t total_parameters(const Model& model) {
   int64_t total = model.vocabulary * table_width(model) * (model.tied ? 1 : 2) +
                   (model.positions + model.token_types) * table_width(model) + model.head_parameters +
@@ -108,9 +117,10 @@ int64_t total_parameters(const Model& model) {
   std::vector<WeightTensors> weights;
   for (const Tower& tower : model.towers) {
     total += tower.final_norm_parameters + tower.input_parameters + tower.sharded_input_parameters;
+    if (tower.connector) total += connector_parameters(*tower.connector);
     for (const Layer& layer : tower.layers) {
       weights.clear();
-      for (const Block& block : layer) append_weights(block, model.hidden, weights);
+      for (const Block& block : layer) append_weights(block, tower_width(model, tower), weights);
       for (const WeightTensors& tensors : weights) total += tensors.elements * tensors.count;
     }
   }

@@ -97,11 +97,24 @@ struct PredictionInput {
 using Block = std::variant<Attention, Mlp, Experts, Mamba, Mixer, PredictionInput>;
 using Layer = std::vector<Block>;
 
+// What stands between a tower and the next one where their widths differ: tokens are put together, then
+// projected once, or twice with an activation between.
+struct Connector {
+  int64_t merged = 1;  // tokens that become one
+  int64_t in = 0;
+  int64_t inner = 0;  // 0: there is one projection
+  int64_t out = 0;
+  bool halves = false;  // the activation's result is half as wide: a gate is multiplied with the rest
+  bool bias = false;
+  int64_t count = 1;             // each of another layer's output
+  int64_t other_parameters = 0;  // norms, marks between lines of an image
+};
+
 // Layers over one sequence. A model has one tower, or more where sequences differ (encoder and decoder,
 // vision and language); the last one carries the loss.
 struct Tower {
   std::string name = "decoder";
-  int64_t sequence = 0;  // tokens of one sample
+  int64_t sequence = 0;  // tokens of one sequence
   bool divided = true;   // over context- and sequence-parallel ranks
   bool fixed = false;    // of that many tokens, whatever the other towers' samples have
   std::vector<Layer> layers = {};
@@ -109,6 +122,13 @@ struct Tower {
   int64_t input_parameters =
       0;  // of what stands before the first layer and is not the shared vocabulary table
   int64_t sharded_input_parameters = 0;  // of the same, divided over tensor-parallel ranks
+  // Of images.
+  std::string type = {};     // of transformers, where it is not the model's
+  int64_t hidden = 0;        // width; 0: the model's
+  int64_t sequences = 1;     // of one sample: its images
+  int64_t patch_pixels = 0;  // of a token, where images have any size
+  std::optional<Connector> connector = {};
+  bool frozen = false;  // the tower is not trained; its connector is
 };
 
 struct Model {
@@ -130,6 +150,12 @@ struct Model {
 inline int64_t table_width(const Model& model) {
   return model.embedding > 0 ? model.embedding : model.hidden;
 }
+
+inline int64_t tower_width(const Model& model, const Tower& tower) {
+  return tower.hidden > 0 ? tower.hidden : model.hidden;
+}
+
+int64_t connector_parameters(const Connector& connector);
 
 enum class Placement { kTensorSharded, kReplicated, kExpert };
 

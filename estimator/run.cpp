@@ -111,7 +111,7 @@ double approximate_parameters(const Model& model) {
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {
       weights.clear();
-      for (const Block& block : layer) append_weights(block, model.hidden, weights);
+      for (const Block& block : layer) append_weights(block, tower_width(model, tower), weights);
       for (const WeightTensors& tensors : weights)
         total += static_cast<double>(tensors.elements) * static_cast<double>(tensors.count);
     }

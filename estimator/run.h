@@ -241,7 +241,8 @@ struct TrainingRun {
   Gpu gpu = Gpu::kOther;
   AllocatorModel allocator = AllocatorModel::kPytorch;
   Model model;
-  ModelCode code = {};  // of transformers, where the framework is that
+  ModelCode code = {};         // of transformers, where the framework is that
+  ModelCode vision_code = {};  // of the tower of images before it
   Parallel parallel;
   Training training;
   Communication communication;

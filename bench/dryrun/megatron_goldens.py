@@ -3,14 +3,16 @@
 
     megatron_goldens.py megatron_measured.jsonl --python VENV/bin/python
 
-The file has a run a line, with `args`, `gpus`, `date`, `steady_bytes` and `peak_bytes`. Runs whose arguments say the
-same of memory are one dry run. The Python needs a PyTorch for CUDA and megatron-core.
+The file has a run a line, with `args`, `env`, `gpu`, `gpus`, `date`, `steady_bytes` and `peak_bytes`. Runs whose
+arguments say the same of memory are one dry run; of a mixture of experts one for each size of a workspace that its
+router keeps. The Python needs a PyTorch for CUDA and megatron-core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -46,7 +48,8 @@ def runs_of(file: Path) -> Iterator[dict[str, Any]]:
 
 def key_of(run: dict[str, Any]) -> str:
     telling = {name: value for name, value in run["args"].items() if not any(word in name for word in WITHOUT_MEMORY)}
-    return json.dumps([run["gpus"], sorted(telling.items())])
+    older = "num-experts" in telling and run["gpu"] == "a100"
+    return json.dumps([run["gpus"], older, sorted(telling.items())])
 
 
 def dryrun(command: Path, python: str, run: dict[str, Any]) -> list[dict[str, int]]:
@@ -57,7 +60,8 @@ def dryrun(command: Path, python: str, run: dict[str, Any]) -> list[dict[str, in
         torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
         program = [*torchrun, "--nproc-per-node", ranks, str(HERE / "megatron_train.py"), str(file)]
         words = [str(command), "dryrun", "--gpu-memory", "80GiB", "--devices", ranks, "--allocator", "native"]
-        done = subprocess.run([*words, "--", *program], capture_output=True, text=True, check=False)
+        environment = {**os.environ, **run["env"]}
+        done = subprocess.run([*words, "--", *program], env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{run['case']}: exit code {done.returncode}\n{done.stderr[-3000:]}")
     answer = next(line for line in done.stdout.splitlines() if line.startswith('{"steps"'))
@@ -74,9 +78,10 @@ def main() -> None:
     options = parser.parse_args()
     known: dict[str, list[dict[str, int]]] = {}
     errors = []
-    for run in runs_of(options.file):
-        if options.only not in run["case"]:
-            continue
+    runs = [run for run in runs_of(options.file) if options.only in run["case"]]
+    if not runs:
+        parser.error(f"{options.file} has no run of Megatron-LM's own layers with '{options.only}' in its case's name")
+    for run in runs:
         key = key_of(run)
         if key not in known:
             known[key] = dryrun(options.command, options.python, run)

@@ -2,10 +2,10 @@
 
     spillway dryrun --gpu-memory 80GiB --devices 8 -- torchrun --nproc-per-node 8 bench/dryrun/megatron_train.py RUN
 
-RUN is a JSON of a recorded run: an object with `args`, Megatron-LM's arguments. Every rank takes part; the last prints
-what PyTorch's allocator had allocated after each step and at the most, as Megatron-LM logs it. Needs megatron-core, and
-nothing of Transformer Engine or Apex: their kernels that a local specification of layers uses are stood in for here by
-such as allocate the same.
+RUN is a JSON of a recorded run: an object with `args`, Megatron-LM's arguments, and `gpu`. Every rank takes part; the
+last prints what PyTorch's allocator had allocated after each step and at the most, as Megatron-LM logs it. Needs
+megatron-core, and nothing of Transformer Engine or Apex: their kernels that a local specification of layers uses are
+stood in for here by such as allocate the same.
 """
 
 from __future__ import annotations
@@ -63,11 +63,30 @@ def stand_in_for_kernels() -> None:
         sys.modules[name] = module
 
 
+class TransformerEnginesGemm:
+    """The router of a mixture of experts multiplies by it where it is installed. It keeps a workspace of the size that
+    cuBLAS's documentation recommends: 4 MiB, and 32 MiB from Hopper on."""
+
+    def __init__(self, gpu: str) -> None:
+        self.workspace_bytes = (4 if gpu == "a100" else 32) << 20
+        self.workspace: torch.Tensor | None = None
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype, layout: str, **_: Any
+    ) -> list[torch.Tensor]:
+        if self.workspace is None:
+            self.workspace = torch.empty(self.workspace_bytes, dtype=torch.uint8, device="cuda")
+        left = b.t() if layout[1] == "T" else b
+        right = a.t() if layout[0] == "T" else a
+        return [torch.matmul(left, right).to(dtype)]
+
+
 class Run:
     """Arguments of Megatron-LM, by the defaults that it has."""
 
-    def __init__(self, args: dict[str, str]) -> None:
+    def __init__(self, args: dict[str, str], gpu: str) -> None:
         self.args = args
+        self.gpu = gpu
         self.world = int(os.environ["WORLD_SIZE"])
         self.tensor = self.number("tensor-model-parallel-size", 1)
         self.pipeline = self.number("pipeline-model-parallel-size", 1)
@@ -97,8 +116,7 @@ def config_of(run: Run) -> Any:
     if run.experts is not None:
         from megatron.core.transformer.moe import moe_utils
 
-        # 0.16.1 looks at this of Transformer Engine's without having it.
-        moe_utils.__dict__.setdefault("te_general_gemm", None)
+        moe_utils.te_general_gemm = TransformerEnginesGemm(run.gpu)
         mixture = {
             "num_moe_experts": run.experts,
             "moe_router_load_balancing_type": run.args["moe-router-load-balancing-type"],
@@ -267,7 +285,8 @@ def train(run: Run) -> list[dict[str, int]]:
 
 
 def main() -> None:
-    run = Run(json.loads(Path(sys.argv[1]).read_text())["args"])
+    record = json.loads(Path(sys.argv[1]).read_text())
+    run = Run(record["args"], record["gpu"])
     if run.has("sequence-parallel"):
         stand_in_for_apex()
     stand_in_for_kernels()

@@ -173,13 +173,14 @@ def main() -> None:
         group, name = options.program
         print(json.dumps({"gib": GROUPS[group][1](name)}), flush=True)
         return
-    for group, (names, _, published_of) in GROUPS.items():
-        for name in names:
-            if options.only in f"{group} {name}":
-                published, found = published_of(name), dryrun(options.command, options.python, group, name)
-                print(
-                    f"| {group} | {name} | {published:.2f} | {found:.2f} | {found / published - 1:+.1%} |", flush=True
-                )
+    cases = [(group, name) for group, (names, _, _) in GROUPS.items() for name in names]
+    chosen = [(group, name) for group, name in cases if options.only in f"{group} {name}"]
+    if not chosen:
+        parser.error(f"--only '{options.only}': allowed: a part of {', '.join(map(' '.join, cases))}")
+    for group, name in chosen:
+        published = GROUPS[group][2](name)
+        found = dryrun(options.command, options.python, group, name)
+        print(f"| {group} | {name} | {published:.2f} | {found:.2f} | {found / published - 1:+.1%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import vision_language
+
 COMMAND = Path(__file__).resolve().parents[2] / "build" / "release" / "bin" / "spillway"
 OPTIMIZERS = {
     **{"adamw": ("adamw", "fused"), "adamw_foreach": ("adamw", "foreach")},
@@ -33,6 +35,10 @@ def settings(row: Row) -> list[str]:
     }
     if row["config"]["model_type"] != "vit":
         keys["train.sequence"] = row["sequence"]
+    if "images" in row:
+        keys |= {"train.images": row["images"], "train.freeze_vision": str(row["freeze_vision"]).lower()}
+    if "grid" in row:
+        keys["train.image_pixels"] = vision_language.pixels_of(row)
     return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
 
 

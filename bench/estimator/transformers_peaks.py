@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import vision_language
 
 Row = dict[str, Any]
 
@@ -109,21 +110,23 @@ CLASSES = {
     **{"bert": "AutoModelForMaskedLM", "roberta": "AutoModelForMaskedLM", "t5": "AutoModelForSeq2SeqLM"},
     **{"vit": "AutoModelForImageClassification"},
 }
+IMAGES = "AutoModelForImageTextToText"
 LONGEST = {"bert": 512, "roberta": 512, "t5": 1024, "gpt2": 1024}
 
 
 def draw(rng: random.Random, kinds: list[str]) -> Row:
     kind = rng.choice(kinds)
-    config = KINDS[kind](rng)
+    config = (KINDS | vision_language.KINDS)[kind](rng)
     longest = LONGEST.get(kind, 8192)
     sequence = rng.choice([length for length in (128, 256, 512, 1024, 2048, 4096, 8192) if length <= longest])
-    return {
+    row = {
         **{"config": config, "sequence": sequence, "batch": rng.choice([1, 2, 4, 8, 16])},
         **{"precision": rng.choice(["bf16", "bf16", "fp32", "autocast"]), "recompute": rng.random() < 0.5},
         **{"optimizer": rng.choice(["adamw", "adamw_foreach", "sgd", "sgd_momentum"])},
         **{"attention": "eager" if rng.random() < 0.1 and sequence <= 1024 else "sdpa"},
         **{"accumulation": rng.choice([1, 1, 1, 2])},
     }
+    return vision_language.with_images(rng, row) if kind in vision_language.KINDS else row
 
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -148,6 +151,8 @@ def optimizer_of(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
 
 def inputs_of(row: Row) -> Row:
     kind, batch = row["config"]["model_type"], row["batch"]
+    if "images" in row:
+        return vision_language.inputs_of(row)
     if kind == "vit":
         size = row["config"]["image_size"]
         dtype = torch.bfloat16 if row["precision"] == "bf16" else torch.float32
@@ -166,17 +171,25 @@ def step(row: Row, model: Any, optimizer: torch.optim.Optimizer, inputs: Row) ->
     optimizer.zero_grad()
 
 
+def class_of(row: Row) -> Any:
+    transformers = importlib.import_module("transformers")
+    usual = CLASSES.get(row["config"]["model_type"], "AutoModelForCausalLM")
+    return getattr(transformers, IMAGES if "images" in row else usual)
+
+
 def model_of(row: Row) -> Any:
     transformers = importlib.import_module("transformers")
     sizes = dict(row["config"])
     config = transformers.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
     dtype = torch.bfloat16 if row["precision"] == "bf16" else torch.float32
-    kind = getattr(transformers, CLASSES.get(row["config"]["model_type"], "AutoModelForCausalLM"))
+    kind = class_of(row)
     # The default is SDPA where a class has it.
     attention = {} if row["attention"] == "sdpa" else {"attn_implementation": row["attention"]}
     with torch.device("cuda"):
         model = kind.from_config(config, dtype=dtype, **attention)
     model.train()
+    if row.get("freeze_vision"):
+        vision_language.freeze_tower(model)
     if row["recompute"]:
         model.gradient_checkpointing_enable()
     return model
@@ -212,7 +225,7 @@ def too_large(row: Row) -> bool:
     meta = model_meta(row)
     weights = sum(weight.numel() for weight in meta.parameters())
     size = {"bf16": 2, "fp32": 4, "autocast": 4}[row["precision"]]
-    config = meta.config
+    config = meta.config.get_text_config()
     tokens = row["batch"] * (197 if row["config"]["model_type"] == "vit" else row["sequence"])
     layers = getattr(config, "num_hidden_layers", 12) * tokens * config.hidden_size * 40 * (1 if size == 2 else 2)
     scores = tokens * row["sequence"] * config.num_attention_heads * 10 * getattr(config, "num_hidden_layers", 12)
@@ -224,9 +237,8 @@ def model_meta(row: Row) -> Any:
     transformers = importlib.import_module("transformers")
     sizes = dict(row["config"])
     config = transformers.AutoConfig.for_model(sizes.pop("model_type"), **sizes)
-    kind = getattr(transformers, CLASSES.get(row["config"]["model_type"], "AutoModelForCausalLM"))
     with torch.device("meta"):
-        return kind.from_config(config)
+        return class_of(row).from_config(config)
 
 
 def forget() -> None:

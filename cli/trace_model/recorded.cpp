@@ -44,7 +44,6 @@ std::vector<std::string> program_of(const TraceSetting& setting, const Files& fi
                                       setting.function, "--trace",     files.trace,
                                       "--summary",      files.summary, "--tensors",
                                       tensors,          "--steps",     std::to_string(setting.steps)};
-  if (setting.strict) program.emplace_back("--strict");
   if (setting.bound) program.insert(program.end(), {"--bound", fmt::format("{}", *setting.bound)});
   return program;
 }
@@ -66,6 +65,7 @@ Result<Summary> record_fake(const TraceSetting& setting, const Files& files, con
   ::setenv("SPILLWAY_SIM", kDevice, 1);
   ::unsetenv("SPILLWAY_RUN");
   std::vector<std::string> program = program_of(setting, files, python, "fake");
+  if (setting.strict) program.emplace_back("--strict");
   if (refusal != nullptr) program.insert(program.end(), {"--refusal", files.refusal});
   Result<int> code = execute_and_wait(program);
   if (!code.ok()) return code.take_status();
@@ -88,6 +88,17 @@ void add_reads(const DryrunResults& results, Json* findings) {
   if (places.empty()) return;
   const char* text = "a value that is not real was read: the program may go another way on a GPU";
   findings->push_back({{"kind", "value-read"}, {"text", text}, {"places", std::move(places)}});
+}
+
+// One line for --strict.
+std::string text_of(const Json& findings) {
+  std::vector<std::string> texts;
+  for (const Json& finding : findings) {
+    std::vector<std::string> places;
+    for (const Json& place : finding.at("places")) places.push_back(place.at("place").get<std::string>());
+    texts.push_back(fmt::format("{} ({})", finding.at("text").get<std::string>(), fmt::join(places, ", ")));
+  }
+  return fmt::format("{}", fmt::join(texts, "; "));
 }
 
 // `because`: why not on fake tensors, where that was tried.
@@ -114,11 +125,7 @@ Result<Summary> record_on_device(const TraceSetting& setting, const Files& files
   if (!summary.ok() || !summary->has_value()) return summary;
   Json& findings = summary.value()->at("findings");
   add_reads(made->results, &findings);
-  if (setting.strict && !findings.empty()) {
-    const Json& last = findings.back();
-    return Status::invalid_argument(fmt::format("{} ({})", last.at("text").get<std::string>(),
-                                                last.at("places").at(0).at("place").get<std::string>()));
-  }
+  if (setting.strict && !findings.empty()) return Status::invalid_argument(text_of(findings));
   return summary;
 }
 
@@ -140,6 +147,7 @@ Result<Summary> record(const TraceSetting& setting, const std::string& trace) {
   if (setting.tensors == "auto" && !is_of_device(setting)) {
     Result<Summary> summary = record_fake(setting, files, python, &refusal);
     if (refusal.empty()) return summary;
+    if (setting.bound) refusal += "; --bound was not used: on the simulated device sizes are computed";
   }
   return record_on_device(setting, files, python, libraries.value(), refusal);
 }

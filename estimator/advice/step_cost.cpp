@@ -153,9 +153,15 @@ ModelWork model_work(const Model& model) {
   out.hidden = static_cast<double>(model.hidden);
   out.parameters = static_cast<double>(total_parameters(model));
   for (const Tower& tower : model.towers) {
-    out.layers += static_cast<double>(tower.layers.size());
+    const auto width = static_cast<double>(tower_width(model, tower));
+    // As layers of the model's width that have as many tokens as a sample.
+    const double share = tower.hidden == 0
+                             ? 1
+                             : width * static_cast<double>(tower.sequence * tower.sequences) / out.hidden /
+                                   static_cast<double>(model.towers.back().sequence);
+    out.layers += share * static_cast<double>(tower.layers.size());
     for (const Layer& layer : tower.layers) {
-      for (const Block& block : layer) count(block, out.hidden, out);
+      for (const Block& block : layer) count(block, width, out);
     }
   }
   out.sequence = static_cast<double>(model.towers.back().sequence);

@@ -19,7 +19,7 @@ class Lister {
         sequence_shards_(static_cast<double>(tower.divided ? run.parallel.sequence_shards() : 1)),
         element_(activation_element_bytes(run)),
         product_input_(run.training.fp8.on() ? run.training.fp8.input_bytes : element_),
-        hidden_(static_cast<double>(run.model.hidden)),
+        hidden_(static_cast<double>(tower_width(run.model, tower))),
         tokens_(rank_tokens(run, tower)),
         sequence_(static_cast<double>(tower.sequence)),
         source_sequence_(static_cast<double>(source_sequence == 0 ? tower.sequence : source_sequence)),
@@ -189,8 +189,8 @@ double activation_element_bytes(const TrainingRun& run) {
 }
 
 double rank_tokens(const TrainingRun& run, const Tower& tower) {
-  return static_cast<double>(run.training.micro_batch) * static_cast<double>(tower.sequence) /
-         static_cast<double>(tower.divided ? run.parallel.context : 1);
+  return static_cast<double>(run.training.micro_batch) * static_cast<double>(tower.sequences) *
+         static_cast<double>(tower.sequence) / static_cast<double>(tower.divided ? run.parallel.context : 1);
 }
 
 void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
@@ -202,9 +202,20 @@ void append_saved_tensors(const TrainingRun& run, const Tower& tower, const Laye
   }
 }
 
+void append_connector_tensors(const TrainingRun& run, const Tower& tower, std::vector<SavedTensor>& out) {
+  const Connector& connector = *tower.connector;
+  const double rows = activation_element_bytes(run) * rank_tokens(run, tower) /
+                      static_cast<double>(connector.merged) * static_cast<double>(connector.count);
+  out.push_back({Part::kMlp, rows * static_cast<double>(connector.in)});
+  if (connector.inner == 0) return;
+  const auto inner = static_cast<double>(connector.inner);
+  out.push_back({Part::kMlp, rows * inner});
+  out.push_back({Part::kMlp, rows * (connector.halves ? inner / 2 : inner)});
+}
+
 double layer_input_bytes(const TrainingRun& run, const Tower& tower) {
-  return activation_element_bytes(run) * static_cast<double>(run.model.hidden) * rank_tokens(run, tower) /
-         static_cast<double>(tower.divided ? run.parallel.sequence_shards() : 1);
+  return activation_element_bytes(run) * static_cast<double>(tower_width(run.model, tower)) *
+         rank_tokens(run, tower) / static_cast<double>(tower.divided ? run.parallel.sequence_shards() : 1);
 }
 
 double checkpoint_bytes(const TrainingRun& run, const Tower& tower) {

@@ -50,6 +50,9 @@ double score_gradient_bytes(const TrainingRun& run, const Tower& tower, const La
 void append_operator_tensors(const TrainingRun& run, const Tower& tower, const Layer& layer,
                              std::vector<SavedTensor>& out);
 
+// What the products between a tower and the next keep: their inputs, and the activation's.
+void append_connector_tensors(const TrainingRun& run, const Tower& tower, std::vector<SavedTensor>& out);
+
 double layer_input_bytes(const TrainingRun& run, const Tower& tower);
 
 // A layer's input as it is kept where the layer is recomputed; under full recomputation nothing else is.

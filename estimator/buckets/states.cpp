@@ -8,9 +8,10 @@ namespace spillway::estimator {
 namespace {
 
 // The weights of one layer as a rank holds them.
-void append_layer(const TrainingRun& run, const Layer& layer, int64_t buffer, std::vector<RankWeight>& out) {
+void append_layer(const TrainingRun& run, const Tower& tower, const Layer& layer, int64_t buffer,
+                  std::vector<RankWeight>& out) {
   std::vector<WeightTensors> weights;
-  for (const Block& block : layer) append_weights(block, run.model.hidden, weights);
+  for (const Block& block : layer) append_weights(block, tower_width(run.model, tower), weights);
   for (const WeightTensors& tensors : weights) {
     switch (tensors.placement) {
       case Placement::kTensorSharded:
@@ -77,8 +78,8 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
   const int64_t rows = vocabulary_shard(run);
   std::vector<RankWeight> out;
   int64_t buffer = 0;
-  const auto add = [&](int64_t elements) {
-    if (elements > 0) out.push_back({elements, false, 1, buffer});
+  const auto add = [&](int64_t elements, bool frozen = false) {
+    if (elements > 0) out.push_back({elements, false, 1, buffer, false, frozen});
   };
   // A table that two stages share has a buffer of its own (Megatron-LM, param_and_grad_buffer.py).
   constexpr int64_t kSharedTable = -1;
@@ -93,21 +94,25 @@ std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage)
   }
   for (const Tower& tower : model.towers) {
     if (stage.first) {
-      add(tower.input_parameters);
-      add(tower.sharded_input_parameters / run.parallel.tensor);
+      add(tower.input_parameters, tower.frozen);
+      add(tower.sharded_input_parameters / run.parallel.tensor, tower.frozen);
     }
     if (&tower == &model.towers.back()) break;
-    for (const Layer& layer : tower.layers) append_layer(run, layer, 0, out);
-    add(tower.final_norm_parameters);
+    const size_t before = out.size();
+    for (const Layer& layer : tower.layers) append_layer(run, tower, layer, 0, out);
+    for (size_t i = before; i < out.size(); ++i) out[i].frozen = tower.frozen;
+    add(tower.final_norm_parameters, tower.frozen);
+    if (tower.connector) add(connector_parameters(*tower.connector));
   }
-  const std::vector<Layer>& layers = model.towers.back().layers;
+  const Tower& decoder = model.towers.back();
+  const std::vector<Layer>& layers = decoder.layers;
   for (const Chunk& chunk : stage.chunks) {
     buffer = &chunk - stage.chunks.data();
     for (int64_t i = 0; i < chunk.layers; ++i)
-      append_layer(run, layers[static_cast<size_t>(chunk.first_layer + i)], buffer, out);
+      append_layer(run, decoder, layers[static_cast<size_t>(chunk.first_layer + i)], buffer, out);
   }
   if (!stage.last) return out;
-  add(model.towers.back().final_norm_parameters);
+  add(decoder.final_norm_parameters);
   add(model.head_parameters);
   for (int64_t i = stage.first ? 1 : 0; i < vocabulary_tables(model, stage); ++i) add_table();
   if (model.output_bias) add(rows);
@@ -118,6 +123,7 @@ RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
   RankParameters out;
   for (const RankWeight& weight : weights) {
     (weight.expert ? out.expert : out.dense) += weight.elements * weight.count;
+    if (weight.frozen) out.frozen += weight.elements * weight.count;
     if (!weight.product) continue;
     out.products += weight.elements * weight.count;
     if (weight.expert) out.expert_products += weight.elements * weight.count;
@@ -160,14 +166,15 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
   const double expert_ranks = expert_optimizer_ranks(parallel);
   const auto dense = static_cast<double>(parameters.dense);
   const auto expert = static_cast<double>(parameters.expert);
-  const auto held = [&](DataSharding from) {
-    return parallel.sharding >= from ? dense / dense_ranks + expert / expert_ranks : dense + expert;
+  const auto held = [&](DataSharding from, double of_dense) {
+    return parallel.sharding >= from ? of_dense / dense_ranks + expert / expert_ranks : of_dense + expert;
   };
-  const double optimizer = held(DataSharding::kOptimizer);
-  const double all = held(DataSharding::kParameters);
+  const double trained = dense - static_cast<double>(parameters.frozen);
+  const double optimizer = held(DataSharding::kOptimizer, trained);
+  const double all = held(DataSharding::kParameters, dense);
   return {bytes.weight * all -
               frozen_saving(run.training.frozen, bytes.weight, parameters) * all / (dense + expert),
-          bytes.gradient * held(DataSharding::kGradients),
+          bytes.gradient * held(DataSharding::kGradients, trained),
           bytes.master * optimizer,
           bytes.moments * optimizer,
           bytes.master_gradient * optimizer,
@@ -185,9 +192,10 @@ double gathered_root_bytes(const TrainingRun& run) {
 double gathered_layer_bytes(const TrainingRun& run) {
   const double bytes = activation_element_bytes(run);
   int64_t largest = 0;
-  for (const Layer& layer : run.model.towers.back().layers) {
+  const Tower& decoder = run.model.towers.back();
+  for (const Layer& layer : decoder.layers) {
     std::vector<RankWeight> weights;
-    append_layer(run, layer, 0, weights);
+    append_layer(run, decoder, layer, 0, weights);
     const RankParameters count = rank_parameters(weights);
     largest = std::max(largest, count.dense + count.expert);
   }

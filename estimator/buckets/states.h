@@ -16,6 +16,7 @@ struct RankWeight {
   int64_t count = 1;
   int64_t buffer = 0;    // a distributed optimizer shards each buffer by itself
   bool product = false;  // multiplied with activations by the layer's own kernels
+  bool frozen = false;   // without a gradient
 };
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage);
 
@@ -26,6 +27,7 @@ struct RankParameters {
   int64_t products = 0;         // of both, in matrices of layers
   int64_t expert_products = 0;  // of experts
   int64_t product_tensors = 0;  // such matrices
+  int64_t frozen = 0;           // of `dense`
 };
 RankParameters rank_parameters(const std::vector<RankWeight>& weights);
 

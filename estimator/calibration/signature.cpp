@@ -75,7 +75,10 @@ std::string text(const Tower& tower) {
     ++count;
   }
   flush();
-  return out + fmt::format("; norm {} input {}", tower.final_norm_parameters, tower.input_parameters);
+  out += fmt::format("; norm {} input {}", tower.final_norm_parameters, tower.input_parameters);
+  if (tower.hidden > 0)
+    out += fmt::format(" width {} x {}{}", tower.hidden, tower.sequences, tower.frozen ? " frozen" : "");
+  return out;
 }
 
 std::string model_text(const Model& model) {

@@ -78,6 +78,7 @@ class Describer {
       model_.towers.back().name = words[1];
       model_.towers.back().sequence = std::max<int64_t>(1, value(words[2]));
       model_.towers.back().fixed = words.size() > 3;
+      if (words.size() > 4) model_.towers.back().patch_pixels = value(words[4]);
     } else if (what == "layers") {
       finish_layers();
       layers_ = value(words[1]);

@@ -59,35 +59,139 @@ class Model 0
 passes out_features out_indices stage_names reshape_hidden_states apply_layernorm layerscale_value
 )",
       R"(types clip_vision_model chinese_clip_vision_model
-let h hidden_size
-let side image_size/patch_size
+let h hidden_size:768
+let side image_size:224/patch_size:32
 hidden h
 vocabulary 0
 tower encoder side*side+1 fixed
-input num_channels:3*patch_size*patch_size*h+h+(side*side+1)*h+2*h
+input num_channels:3*patch_size:32*patch_size:32*h+h+(side*side+1)*h+2*h
 norm 2*h
-layers num_hidden_layers
-attention heads=num_attention_heads bias=1 norm=2*h
-mlp ffn=intermediate_size bias=1 norm=2*h
+layers num_hidden_layers:12
+attention heads=num_attention_heads:12 bias=1 norm=2*h
+mlp ffn=intermediate_size:3072 bias=1 norm=2*h
 class Model 0
 class ModelWithProjection h*projection_dim:512
 class ForImageClassification labels*(h+1)
 passes projection_dim
 )",
       R"(types siglip_vision_model
-let h hidden_size
-let f intermediate_size
-let side image_size/patch_size
+let h hidden_size:768
+let f intermediate_size:3072
+let side image_size:224/patch_size:16
 let probe h+3*h*h+3*h+h*h+h+2*h+2*h*f+f+h
 hidden h
 vocabulary 0
 tower encoder side*side fixed
-input num_channels:3*patch_size*patch_size*h+h+side*side*h
+input num_channels:3*patch_size:16*patch_size:16*h+h+side*side*h
 norm 2*h
-layers num_hidden_layers
-attention heads=num_attention_heads bias=1 norm=2*h
+layers num_hidden_layers:12
+attention heads=num_attention_heads:12 bias=1 norm=2*h
 mlp ffn=f bias=1 norm=2*h
 class Model if(vision_use_head:1,probe,0)
+)",
+      R"(types pixtral
+let h hidden_size:1024
+let patch patch_size:16
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input num_channels:3*patch*patch*h+h
+layers num_hidden_layers:24
+attention heads=num_attention_heads:16 norm=h
+mlp ffn=intermediate_size:4096 gated=1 norm=h
+class Model 0
+passes image_size head_dim
+)",
+      R"(types internvl_vision
+let h hidden_size:1024
+let patch if(has(patch_size),each(patch_size),14)
+let side if(has(image_size),each(image_size),448)/patch
+let n if(is(norm_type,rms_norm),h,2*h)
+hidden h
+vocabulary 0
+tower encoder side*side+1 fixed
+input num_channels:3*patch*patch*h+h+h+use_mask_token:0*h+if(use_absolute_position_embeddings:1,(side*side+1)*h,0)
+norm if(use_mean_pooling:1,0,2*h)
+layers num_hidden_layers:24
+attention heads=num_attention_heads:16 qkv_bias=attention_bias:0 out_bias=1 norm=n+h head_norms=use_qk_norm:0*2*h
+mlp ffn=intermediate_size:4096 bias=1 norm=n+h
+class Model 0
+passes layer_scale_init_value
+)",
+      R"(types idefics3_vision smolvlm_vision
+let h hidden_size:1152
+let patch patch_size:32
+let side image_size:224/patch
+hidden h
+vocabulary 0
+tower encoder side*side fixed
+input num_channels:3*patch*patch*h+h+side*side*h
+norm 2*h
+layers num_hidden_layers:12
+attention heads=num_attention_heads:16 bias=1 norm=2*h
+mlp ffn=intermediate_size:3072 bias=1 norm=2*h
+class Model 0
+)",
+  };
+  return kAll;
+}
+
+// Without what transformers' own classes of these have behind the layers: that is the connector.
+const std::vector<std::string_view>& tower_descriptions() {
+  static const std::vector<std::string_view> kAll = {
+      R"(types qwen2_vl_tower
+let h embed_dim:1280
+let patch patch_size:14
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input in_channels|in_chans:3*temporal_patch_size:2*patch*patch*h
+layers depth:32
+attention heads=num_heads:16 bias=1 norm=2*h
+mlp ffn=h*mlp_ratio:4 bias=1 norm=2*h
+class Model 0
+passes hidden_size spatial_merge_size spatial_patch_size
+)",
+      R"(types qwen2_5_vl_tower
+let h hidden_size:3584
+let patch patch_size:14
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input in_channels|in_chans:3*temporal_patch_size:2*patch*patch*h
+layers depth:32
+attention heads=num_heads:16 bias=1 norm=h
+mlp ffn=intermediate_size:3420 gated=1 bias=1 norm=h
+class Model 0
+passes out_hidden_size spatial_merge_size spatial_patch_size
+)",
+      R"(types qwen3_vl_tower
+let h hidden_size:1152
+let patch patch_size:16
+hidden h
+vocabulary 0
+tower encoder 1 fixed patch*patch
+input in_channels|in_chans:3*temporal_patch_size:2*patch*patch*h+h+num_position_embeddings:2304*h
+layers depth:27
+attention heads=num_heads:16 bias=1 norm=2*h
+mlp ffn=intermediate_size:4304 bias=1 norm=2*h
+class Model 0
+passes out_hidden_size spatial_merge_size
+)",
+      R"(types llama4_tower
+let h hidden_size:768
+let patch patch_size:14
+let side image_size:448/patch
+hidden h
+vocabulary 0
+tower encoder side*side+1 fixed
+input num_channels:3*patch*patch*h+h+(side*side+1)*h+2*h
+norm 2*h
+layers num_hidden_layers:34
+attention heads=num_attention_heads:16 bias=1 norm=2*h
+mlp ffn=intermediate_size:5632 bias=1 norm=2*h
+class Model 0
+passes projector_input_dim projector_output_dim vision_output_dim pixel_shuffle_ratio multi_modal_projector_bias
 )",
   };
   return kAll;

@@ -89,7 +89,6 @@ class Builder {
   }
 
   const std::vector<std::string>& notes() const { return notes_; }
-  const std::vector<std::string>& left_out() const { return left_out_; }
 
   Model build() {
     Model model;
@@ -119,7 +118,6 @@ class Builder {
     if (family_.only_encoder) finish_bert(model);
     if (family_.has_encoder) finish_t5(model, layers);
     model.output_bias = in_.flag("lm_head_bias", family_.output_bias);
-    if (family_.is_composite) left_out_.push_back("vision_config: the language part is counted and no other");
     return model;
   }
 
@@ -262,8 +260,7 @@ class Builder {
   int64_t hidden_ = 1, heads_ = 1, norm_ = 1, ffn_ = 1, head_dim_ = 1;
   int norms_per_layer_ = 2;
   bool gated_ = true;
-  std::vector<std::string> notes_ = {};     // what is not counted by default
-  std::vector<std::string> left_out_ = {};  // parts of the model that are not counted
+  std::vector<std::string> notes_ = {};  // what is not counted by default
 };
 
 }  // namespace
@@ -275,7 +272,6 @@ Model read_family(KeyValues& values, const std::string& prefix, const Family& fa
   Builder builder(reader, family);
   Model model = builder.build();
   notes.assumptions.insert(notes.assumptions.end(), builder.notes().begin(), builder.notes().end());
-  for (const std::string& note : builder.left_out()) notes.warnings.push_back(note);
   set_head(values, prefix, family, model, notes);
   return model;
 }

@@ -13,6 +13,7 @@
 #include "estimator/inputs/json_object.h"
 #include "estimator/inputs/nearest.h"
 #include "estimator/inputs/unread_keys.h"
+#include "estimator/inputs/vision_part.h"
 
 namespace spillway::estimator {
 namespace {
@@ -43,18 +44,25 @@ namespace {
 // Models of several parts whose language part has nearly all of the weights; it is counted, and a warning
 // says so.
 bool is_mostly_language(const std::string& type) {
-  constexpr std::array kTypes = {std::string_view("gemma3"),          std::string_view("llava"),
-                                 std::string_view("llava_next"),      std::string_view("llava_next_video"),
-                                 std::string_view("llava_onevision"), std::string_view("vipllava"),
-                                 std::string_view("mistral3"),        std::string_view("qwen2_vl"),
-                                 std::string_view("qwen2_5_vl"),      std::string_view("qwen3_vl"),
-                                 std::string_view("qwen3_vl_moe"),    std::string_view("qwen3_5"),
-                                 std::string_view("qwen3_5_moe"),     std::string_view("llama4"),
-                                 std::string_view("internvl"),        std::string_view("kimi_k25"),
-                                 std::string_view("cohere2_vision"),  std::string_view("video_llama_3"),
-                                 std::string_view("gemma4"),          std::string_view("gemma4_unified"),
-                                 std::string_view("shieldgemma2")};
-  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+  constexpr std::array kTypes = {std::string_view("qwen3_5"),  std::string_view("qwen3_5_moe"),
+                                 std::string_view("kimi_k25"), std::string_view("video_llama_3"),
+                                 std::string_view("gemma4"),   std::string_view("gemma4_unified")};
+  const std::vector<std::string_view> whole = vision_language_types();
+  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end() ||
+         std::find(whole.begin(), whole.end(), type) != whole.end();
+}
+
+// The tower of images, where it is known; else a warning that the language part alone is counted.
+void add_images(KeyValues& values, const std::string& prefix, const std::string& whole, Model& model,
+                Notes& notes) {
+  const bool nested = values.flag(prefix + "text_config");
+  const bool has_tower = values.has_any(prefix + "vision_config.");
+  if (!nested && !has_tower) return;
+  if (values.text(prefix + "read_as", "").empty() && add_vision(values, prefix, whole, model, notes)) return;
+  const std::string part =
+      fmt::format("{}: the language part is counted and no other", nested ? "text_config" : "vision_config");
+  notes.assumptions.push_back(part);
+  notes.warnings.push_back(part);
 }
 
 // The type that a file is read as, or why it is not.
@@ -76,6 +84,10 @@ Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes&
     return Status::invalid_argument(fmt::format(
         "{}model_type: missing; allowed: a type that is modelled, or --as llama for the layers of a Llama",
         prefix));
+  const std::vector<std::string_view> whole = vision_language_types();
+  if (std::find(whole.begin(), whole.end(), type) != whole.end())
+    return Status::invalid_argument(
+        fmt::format("text_config: missing; allowed: the language part of model_type '{}'", type));
   return Status::unsupported(
       fmt::format("model_type '{}' is not modelled{}; `spillway trace-model` or `spillway dryrun` take the "
                   "figures from its own "
@@ -87,8 +99,11 @@ Result<std::string> type_of(KeyValues& values, const std::string& prefix, Notes&
 
 std::vector<std::string_view> known_types() {
   std::vector<std::string_view> out = family_types();
-  const std::vector<std::string_view> described = described_types();
-  out.insert(out.end(), described.begin(), described.end());
+  for (const auto& more : {described_types(), vision_language_types()}) {
+    for (const std::string_view type : more) {
+      if (std::find(out.begin(), out.end(), type) == out.end()) out.push_back(type);
+    }
+  }
   return out;
 }
 
@@ -105,11 +120,7 @@ Result<Model> read_hugging_face(KeyValues& values, const std::string& prefix, No
   const Family* family = find_family(type.value());
   Model model = family != nullptr ? read_family(values, prefix, *family, notes)
                                   : read_described(values, prefix, find_description(type.value()), notes);
-  if (values.flag(prefix + "text_config")) {
-    constexpr const char* kPart = "text_config: the language part is counted and no other";
-    notes.assumptions.emplace_back(kPart);
-    notes.warnings.emplace_back(kPart);
-  }
+  add_images(values, prefix, whole.empty() ? type.value() : whole, model, notes);
   model.type = values.text(prefix + "model_type", type.value());
   for (const std::string& key : unread_sizes(values, prefix))
     notes.warnings.push_back(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 namespace spillway::estimator {
@@ -57,6 +58,19 @@ constexpr CodeRow kVitCode{.type = "vit",
                            .encoder = true,
                            .names = kBertCode.names};
 
+constexpr CodeRow kClipCode{.type = "clip_vision_model",
+                            .norm = NormCode::kLayerNorm,
+                            .activation = "quick_gelu",
+                            .rotary = 0,
+                            .encoder = true,
+                            .names = {.output = "out_proj", .up = "fc1", .down = "fc2"}};
+constexpr CodeRow kSiglipCode{.type = "siglip_vision_model",
+                              .norm = NormCode::kLayerNorm,
+                              .activation = "gelu_pytorch_tanh",
+                              .rotary = 0,
+                              .encoder = true,
+                              .names = kClipCode.names};
+
 constexpr CodeRow code_named(std::string_view type, CodeRow row) {
   row.type = type;
   return row;
@@ -68,8 +82,13 @@ constexpr std::array kCodeRows = {
     CodeRow{.type = "ministral"},
     CodeRow{.type = "mixtral"},
     CodeRow{.type = "qwen2"},
+    CodeRow{.type = "qwen2_vl"},
+    CodeRow{.type = "qwen2_vl_text"},
+    CodeRow{.type = "qwen2_5_vl"},
+    CodeRow{.type = "qwen2_5_vl_text"},
     CodeRow{.type = "qwen2_moe"},
     CodeRow{.type = "qwen3"},
+    CodeRow{.type = "qwen3_vl_text"},
     CodeRow{.type = "qwen3_moe"},
     CodeRow{.type = "smollm3"},
     CodeRow{.type = "granite"},
@@ -134,6 +153,34 @@ constexpr std::array kCodeRows = {
     kVitCode,
     code_named("deit", kVitCode),
     code_named("vit_msn", kVitCode),
+    kClipCode,
+    kSiglipCode,
+    code_named("idefics3_vision", kSiglipCode),
+    code_named("smolvlm_vision", kSiglipCode),
+    // Images of a batch are one sequence with a mask of blocks.
+    CodeRow{.type = "pixtral", .activation = "gelu", .encoder = true, .window = 1},
+    CodeRow{.type = "qwen2_vl_tower",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSplit,
+            .activation = "quick_gelu",
+            .encoder = true,
+            .names = {.joined = "qkv", .output = "proj", .up = "fc1", .down = "fc2"}},
+    CodeRow{.type = "qwen2_5_vl_tower",
+            .projection = ProjectionCode::kSplit,
+            .encoder = true,
+            .names = {.joined = "qkv", .output = "proj"}},
+    CodeRow{.type = "qwen3_vl_tower",
+            .norm = NormCode::kLayerNorm,
+            .projection = ProjectionCode::kSplit,
+            .activation = "gelu_pytorch_tanh",
+            .encoder = true,
+            .names = {.joined = "qkv", .output = "proj", .up = "linear_fc1", .down = "linear_fc2"}},
+    CodeRow{.type = "internvl_vision",
+            .norm = NormCode::kLayerNorm,
+            .activation = "gelu",
+            .rotary = 0,
+            .encoder = true,
+            .names = {.output = "projection_layer", .up = "fc1", .down = "fc2"}},
 };
 
 ActivationCode activation_code(std::string_view name) {
@@ -255,13 +302,29 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   read_windows(in, *row, model, code);
   read_version(in, *row, code);
   if (row->norm == NormCode::kLayerNorm && in.has("patch_size")) {
-    const double side = in.number({"image_size"}, 224, 1e6);
+    // A number, or height and width.
+    const std::string size = in.text({"image_size"}, "");
+    const double side = !size.empty() && size.front() == '[' ? std::strtod(size.c_str() + 1, nullptr)
+                                                             : in.number({"image_size"}, 224, 1e6);
     code.sample_elements = side * side * in.number({"num_channels"}, 3, 1e6);
   }
   // A mask of truth values for each layer (modeling_gpt2.py of 4.57, register_buffer).
   if (code.reentrant && row->projection == ProjectionCode::kSplit && row->rotary == 0)
     code.buffers_bytes = static_cast<double>(model.positions) * static_cast<double>(model.positions) *
                          static_cast<double>(model.towers.back().layers.size());
+  return code;
+}
+
+// A pixel has three colours; of videos two images are one patch, which an image is repeated for.
+ModelCode read_vision_code(KeyValues& values, const std::string& prefix, const Tower& tower) {
+  Model model;
+  model.type = tower.type;
+  model.towers = {tower};
+  ModelCode code = read_code(values, prefix, model);
+  const double frames =
+      values.has(prefix + "temporal_patch_size") || tower.type.rfind("qwen", 0) == 0 ? 2 : 1;
+  if (tower.patch_pixels > 0)
+    code.sample_elements = 3 * frames * static_cast<double>(tower.sequence * tower.patch_pixels);
   return code;
 }
 

@@ -13,4 +13,7 @@ namespace spillway::estimator {
 // `known` is false where the type's code is not written down.
 ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& model);
 
+// The same of a tower of images, from its part of the file.
+ModelCode read_vision_code(KeyValues& values, const std::string& prefix, const Tower& tower);
+
 }  // namespace spillway::estimator

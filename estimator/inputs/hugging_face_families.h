@@ -60,7 +60,6 @@ struct Family {
   bool shares_expert = false;  // every token passes one more expert
   bool only_encoder = false;   // BERT
   bool has_encoder = false;    // T5
-  bool is_composite = false;   // beside a vision part, in one file without `text_config`
   Widths nested = {};
 };
 

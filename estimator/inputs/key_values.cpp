@@ -9,6 +9,11 @@
 
 namespace spillway::estimator {
 
+bool KeyValues::has_any(const std::string& start) const {
+  const auto at = values_.lower_bound(start);
+  return at != values_.end() && at->first.rfind(start, 0) == 0;
+}
+
 bool KeyValues::has(const std::string& key) const {
   return values_.count(key) != 0;
 }

@@ -20,6 +20,8 @@ class KeyValues {
   explicit KeyValues(std::map<std::string, std::string> values) : values_(std::move(values)) {}
 
   bool has(const std::string& key) const;
+  // A key that begins with `start`; none counts as read.
+  bool has_any(const std::string& start) const;
   int64_t whole(const std::string& key, int64_t otherwise, int64_t least = 1, int64_t most = kMost);
   double number(const std::string& key, double otherwise, double least, double most);
   // True for "true", "1" and a key without a value. That it is not there is no default, but says no.

@@ -34,11 +34,13 @@ void each_type(std::string_view description, Visit&& visit) {
 
 std::string_view find_description(std::string_view type) {
   std::string_view found;
-  for (const std::string_view description : all_descriptions()) {
-    each_type(description, [&](std::string_view each) {
-      if (each == type) found = description;
-      return each == type;
-    });
+  for (const auto& descriptions : {all_descriptions(), tower_descriptions()}) {
+    for (const std::string_view description : descriptions) {
+      each_type(description, [&](std::string_view each) {
+        if (each == type) found = description;
+        return each == type;
+      });
+    }
   }
   return found.empty() ? found : found.substr(found.find('\n') + 1);
 }

@@ -3,8 +3,9 @@
 //   types NAME...                values of model_type
 //   let NAME EXPRESSION          a name for an expression
 //   hidden|embedding|vocabulary|tied|positions|segments|bias EXPRESSION
-//   tower NAME TOKENS [fixed]    then, for this tower: `input EXPRESSION` (what stands before its layers),
-//                                `norm EXPRESSION` (what stands behind them)
+//   tower NAME TOKENS [fixed [PIXELS]]  then, for this tower: `input EXPRESSION` (what stands before its
+//                                layers), `norm EXPRESSION` (what stands behind them); PIXELS of a token,
+//                                where images have any size
 //   layers COUNT                 then each layer's blocks in their order, each with an `if EXPRESSION`:
 //     attention heads= kv= dim= bias= qkv_bias= out_bias= norm= head_norms= extra= cross=
 //               (latent: q_rank= kv_rank= nope= rope= value=)
@@ -17,6 +18,11 @@
 //   warn EXPRESSION TEXT         what is said where the expression is true
 //   passes KEY...                keys that change nothing here
 //
+// Composite models have other lines: `vision TYPE`, the tower's where the file does not name one that is
+// described; `connector merged= in= inner= out= halves= bias= count= other=`, a Connector of model.h. Keys
+// are those of the language part, `vision_config.` those of the tower and `whole.` those beside both; `text`
+// is the language part's width, `v` the tower's, `tokens` how many an image has.
+//
 // Sources: transformers 4.57 and 5.17, models/<type>/modeling_<type>.py.
 #pragma once
 
@@ -28,5 +34,7 @@ namespace spillway::estimator {
 const std::vector<std::string_view>& encoder_descriptions();
 const std::vector<std::string_view>& decoder_descriptions();
 const std::vector<std::string_view>& vision_descriptions();
+const std::vector<std::string_view>& tower_descriptions();  // of composite models alone
+const std::vector<std::string_view>& vision_language_descriptions();
 
 }  // namespace spillway::estimator

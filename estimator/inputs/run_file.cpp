@@ -20,6 +20,7 @@
 #include "estimator/inputs/run_sections.h"
 #include "estimator/inputs/run_words.h"
 #include "estimator/inputs/serving.h"
+#include "estimator/inputs/vision_part.h"
 #include "estimator/measured.h"
 #include "estimator/reserved.h"
 
@@ -119,6 +120,7 @@ std::string not_played(const TrainingRun& run) {
   const Parallel& parallel = run.parallel;
   const Training& training = run.training;
   if (!run.code.known) return "this type of model";
+  if (run.model.towers.front().connector && !run.vision_code.known) return "this type of image tower";
   if (parallel.tensor > 1 || parallel.pipeline > 1 || parallel.context > 1 || parallel.expert > 1)
     return "models divided over ranks";
   if (run.offload.any()) return "offloading";
@@ -147,6 +149,8 @@ std::string not_played(const TrainingRun& run) {
 void read_transformers(KeyValues& values, TrainingRun& run) {
   if (run.framework != Framework::kTransformers) return;
   run.code = read_code(values, "model.", run.model);
+  const Tower& first = run.model.towers.front();
+  if (first.connector) run.vision_code = read_vision_code(values, "model.vision_config.", first);
   const std::string problem = not_played(run);
   if (problem.empty()) return;
   // Adapters are counted beside transformers' own code alone.
@@ -177,6 +181,7 @@ void read_train(KeyValues& values, TrainingRun& run) {
   for (Tower& tower : run.model.towers) {
     if (!tower.fixed) tower.sequence = sequence;
   }
+  read_images(values, run);
   if (run.model.positions > 0 && sequence > run.model.positions) {
     values.complain(
         fmt::format("train.sequence: '{}' is not allowed; allowed: up to the model's {} positions", sequence,
@@ -345,10 +350,21 @@ Result<RunKeys> read_model_json(const std::string& text) {
   for (const auto& [key, value] : values.value()) {
     if (!nested) out["model." + key] = value;
     if (nested && key.rfind("text_config.", 0) == 0) out["model." + key.substr(12)] = value;
-    // Said of the whole beside its parts.
-    if (nested && key.rfind("quantization_config.", 0) == 0) out["model." + key] = value;
+    // Said of the whole beside its parts, and of its tower of images.
+    if (nested && (key.rfind("quantization_config.", 0) == 0 || key.rfind("vision_config.", 0) == 0))
+      out["model." + key] = value;
+    if (nested && key.find('.') == std::string::npos) out["model.whole." + key] = value;
   }
   if (!nested) return out;
+  const auto said = [&](const char* key) {
+    const auto found = values->find(key);
+    return found == values->end() ? std::string() : found->second;
+  };
+  if (const std::string name = said("architectures"); !name.empty()) out.emplace("model.architectures", name);
+  // Since transformers 5 the whole says it, but for Llama 4, whose language part has a head of its own.
+  const std::string tied = said("tie_word_embeddings");
+  const bool is_old = said("transformers_version").rfind("4.", 0) == 0;
+  if (!tied.empty() && !is_old && said("model_type") != "llama4") out["model.tie_word_embeddings"] = tied;
   out["model.text_config"] = "true";
   if (const auto type = values->find("model_type"); type != values->end()) {
     out.emplace("model.model_type", type->second);

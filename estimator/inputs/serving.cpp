@@ -238,7 +238,8 @@ double rotary_bytes(KeyValues& values, const Model& model, const ServingSettings
 }
 
 std::string cannot_serve(const Model& model) {
-  if (model.towers.size() != 1 || !model.vocabulary_head)
+  const bool has_images = model.towers.size() == 2 && model.towers.front().connector;
+  if ((model.towers.size() != 1 && !has_images) || !model.vocabulary_head)
     return fmt::format("model_type '{}' generates no text by itself; allowed: decoders with a language head",
                        model.type);
   for (const Layer& layer : model.towers.back().layers) {

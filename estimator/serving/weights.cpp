@@ -105,6 +105,20 @@ class BlockWeights {
   int64_t hidden_;
 };
 
+// A tower of images, in 16 bits whatever the language part has.
+double vision_bytes(const ServingRun& run, const Tower& tower) {
+  std::vector<WeightTensors> weights;
+  for (const Layer& layer : tower.layers) {
+    for (const Block& block : layer) append_weights(block, tower_width(run.model, tower), weights);
+  }
+  double elements = static_cast<double>(tower.input_parameters + tower.final_norm_parameters +
+                                        connector_parameters(*tower.connector));
+  for (const WeightTensors& tensors : weights)
+    elements += share(tensors.elements * tensors.count,
+                      tensors.placement == Placement::kTensorSharded ? run.settings.tensor : 1);
+  return elements * run.settings.element_bytes;
+}
+
 }  // namespace
 
 StageSpan serving_stage(const ServingRun& run, int64_t stage) {
@@ -136,6 +150,7 @@ double serving_weight_bytes(const ServingRun& run, int64_t stage) {
       share(rounded_up(model.vocabulary, kVocabularyMultiple) * table_width(model), run.settings.tensor) *
       element;
   const bool first = stage == 0;
+  if (first && model.towers.front().connector) bytes += vision_bytes(run, model.towers.front());
   const bool last = stage + 1 == run.settings.pipeline;
   if (first)
     bytes += table + static_cast<double>((model.positions + model.token_types) * table_width(model) +

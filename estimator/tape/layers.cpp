@@ -5,21 +5,22 @@
 
 namespace spillway::estimator {
 
-Layers::Layers(const TrainingRun& run, const Tower& tower, const Operators& operators)
+Layers::Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code, const Operators& operators)
     : run_(run),
-      code_(run.code),
+      code_(code),
       op_(operators),
       tape_(operators.tape()),
-      batch_(static_cast<double>(run.training.micro_batch)),
+      batch_(static_cast<double>(run.training.micro_batch * tower.sequences)),
       sequence_(static_cast<double>(tower.sequence)),
       tokens_(batch_ * sequence_),
-      hidden_(static_cast<double>(run.model.hidden)),
-      weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2) {}
+      hidden_(static_cast<double>(tower_width(run.model, tower))),
+      weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2),
+      trained_(!run.training.adapter.on() && !run.training.frozen.on() && !tower.frozen) {}
 
 Matrix Layers::matrix(double in, double out, bool bias) const {
-  const bool trained = !run_.training.adapter.on() && !run_.training.frozen.on();
-  return {tape_.weight(in * out, weight_element_, trained),
-          bias ? tape_.weight(out, weight_element_, trained) : Tensor(), in, out, !code_.transposed_matrices};
+  return {tape_.weight(in * out, weight_element_, trained_),
+          bias ? tape_.weight(out, weight_element_, trained_) : Tensor(), in, out,
+          !code_.transposed_matrices};
 }
 
 Tensor Layers::projected(const Tensor& x, const char* name, double in, double out, bool bias) const {
@@ -104,10 +105,9 @@ Tensor Layers::activated(const Tensor& x) const {
 
 Tensor Layers::norm(const Tensor& x, double width) {
   const double rows = x.elements / width;
-  const bool trained = !run_.training.adapter.on() && !run_.training.frozen.on();
   if (code_.norm == NormCode::kLayerNorm)
-    return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained), rows);
-  const Tensor weight = tape_.weight(width, weight_element_, trained);
+    return op_.layer_norm(x, tape_.weight(2 * width, weight_element_, trained_), rows);
+  const Tensor weight = tape_.weight(width, weight_element_, trained_);
   const Tensor whole = op_.cast(x, 4);
   const Tensor variance = op_.mean(op_.power(whole), rows);
   const Tensor inverse = op_.activation_of_result(op_.scale(variance));

@@ -17,7 +17,7 @@ enum class AttentionPath {
 
 class Layers {
  public:
-  Layers(const TrainingRun& run, const Tower& tower, const Operators& operators);
+  Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code, const Operators& operators);
 
   // `index`: of the layer, which says whether attention has a window.
   Tensor layer(const Layer& layer, size_t index, const Tensor& x);
@@ -77,6 +77,7 @@ class Layers {
   Tape& tape_;
   double batch_, sequence_, tokens_, hidden_;
   double weight_element_;
+  bool trained_;
   size_t index_ = 0;
   std::vector<Share> cache_ = {};
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};

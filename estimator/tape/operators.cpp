@@ -262,6 +262,18 @@ Tensor Operators::concatenate(const Tensor& a, const Tensor& b) const {
   return out;
 }
 
+Tensor Operators::scatter(const Tensor& x, const Tensor& rows) const {
+  Recorder recorder(tape_, {x.edge, rows.edge});
+  Tensor out = tape_.make(x.elements, x.element);
+  const bool x_needs = x.edge.any(), rows_need = rows.edge.any();
+  const double bytes = x.bytes(), row_bytes = rows.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (x_needs) run.give(0, run.make(bytes));
+    if (rows_need) run.give(1, run.make(row_bytes));
+  });
+  return out;
+}
+
 Tensor Operators::view_of_transposed(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = x;

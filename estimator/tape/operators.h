@@ -60,6 +60,8 @@ class Operators {
   // `count` parts at once, whose gradients are put together.
   std::vector<Tensor> split(const Tensor& x, const std::vector<double>& elements) const;
   Tensor concatenate(const Tensor& a, const Tensor& b) const;
+  // A copy of `x` with `rows` in the place of some of its own (masked_scatter).
+  Tensor scatter(const Tensor& x, const Tensor& rows) const;
   // A view whose gradient has to be copied into the layout of what was viewed.
   Tensor view_of_transposed(const Tensor& x) const;
   // The same storage, changed in place, whose gradient is a tensor of its own (masked_fill_).

@@ -11,7 +11,6 @@ class StepPlayer {
  public:
   StepPlayer(const TrainingRun& run, Tape& tape)
       : run_(run),
-        code_(run.code),
         tape_(tape),
         op_(tape, run.training.autocast),
         hidden_(static_cast<double>(run.model.hidden)),
@@ -23,10 +22,10 @@ class StepPlayer {
   }
 
   Tensor forward() {
-    Tensor out, source;
+    Tensor out;
     for (const Tower& tower : run_.model.towers) {
-      out = through(tower, source);
-      source = out;
+      code_ = tower.connector ? &run_.vision_code : &run_.code;
+      out = tower.connector ? connected(tower, through(tower, {})) : through(tower, out);
     }
     Tensor found = loss(out);
     for (Layers& layers : layers_) layers.forget_cache();
@@ -36,45 +35,82 @@ class StepPlayer {
  private:
   bool trained() const { return !run_.training.adapter.on() && !run_.training.frozen.on(); }
 
-  Tensor through(const Tower& tower, const Tensor& source) {
-    layers_.emplace_back(run_, tower, op_);
+  // `before`: what the tower before made, which cross attention reads, or which images' tokens become.
+  Tensor through(const Tower& tower, const Tensor& before) {
+    layers_.emplace_back(run_, tower, *code_, op_);
     Layers& layers = layers_.back();
+    const bool has_images = run_.model.towers.front().connector && !tower.connector;
+    const Tensor source = has_images ? Tensor() : before;
     if (source.data) layers.set_source(source, static_cast<double>(run_.model.towers.front().sequence));
     tape_.set_purpose(Purpose::kEmbeddings);
     // Token numbers of eight bytes.
     inputs_.push_back(tape_.make(layers.tokens(), 8));
     const Tensor embedded = embedding(layers, tower);
     Tensor x = embedded;
-    if (code_.scales_embedding) x = op_.scale(x);
+    if (has_images && before.elements > 0) x = op_.scatter(x, before);
+    if (code_->scales_embedding) x = op_.scale(x);
     // enable_input_require_grads: recomputed layers get an input that asks for a gradient.
-    if (run_.training.adapter.on() && run_.training.recompute == Recompute::kFull && !x.needs_gradient())
+    if (run_.training.adapter.on() && run_.training.recompute == Recompute::kFull && !x.needs_gradient() &&
+        !tower.connector)
       x.edge = tape_.leaf(x.elements, x.element).edge;
-    x = layers.dropped(x, code_.embedding_dropout);
+    x = layers.dropped(x, code_->embedding_dropout);
     rotary_tables(layers, tower, x.element);
     masks(layers, tower);
     biases(layers, tower, bool(source.data), x.element);
     x = all_layers(layers, tower, x);
     layers.set_biases({}, {});
     tape_.set_purpose(Purpose::kNorms);
-    if (tower.final_norm_parameters > 0) x = layers.norm(x, hidden_);
-    if (code_.eager_attention) x = layers.dropped(x, code_.hidden_dropout);
+    if (tower.final_norm_parameters > 0) x = layers.norm(x, width(tower));
+    if (code_->eager_attention) x = layers.dropped(x, code_->hidden_dropout);
     return x;
+  }
+
+  double width(const Tower& tower) const { return static_cast<double>(tower_width(run_.model, tower)); }
+
+  // A projection of patches, and its norm; then two products with an activation between them, or one.
+  Tensor connected(const Tower& tower, const Tensor& patches) {
+    const Connector& connector = *tower.connector;
+    Layers& layers = layers_.back();
+    const double rows = layers.tokens() / static_cast<double>(connector.merged);
+    const auto in = static_cast<double>(connector.in), inner = static_cast<double>(connector.inner),
+               out = static_cast<double>(connector.out);
+    const auto projected = [&](const Tensor& x, double from, double to) {
+      const Tensor bias = connector.bias ? tape_.weight(to, weight_element_, trained()) : Tensor();
+      return op_.linear(x, {tape_.weight(from * to, weight_element_, trained()), bias, from, to});
+    };
+    Tensor last;
+    for (int64_t i = 0; i < connector.count; ++i) {
+      tape_.set_purpose(Purpose::kMlp);
+      Tensor x = connector.other_parameters > 0 ? layers.norm(patches, width(tower)) : patches;
+      x = x.view(rows * in);
+      if (connector.inner > 0) {
+        x = layers.activated(projected(x, in, inner));
+        if (connector.halves) x = op_.multiply(op_.slice(x, x.elements / 2), op_.slice(x, x.elements / 2));
+      }
+      last = projected(x, connector.inner == 0 ? in : connector.halves ? inner / 2 : inner, out);
+      // Those of earlier layers are added to the first layers of the text.
+      if (i + 1 < connector.count) inputs_.push_back(last);
+    }
+    return last;
   }
 
   Tensor embedding(Layers& layers, const Tower& tower) {
     const auto sequence = static_cast<double>(tower.sequence);
-    const auto width = static_cast<double>(table_width(run_.model));
+    const bool is_of_patches = run_.model.vocabulary == 0 || tower.connector;
+    const double width = is_of_patches ? this->width(tower) : static_cast<double>(table_width(run_.model));
     Tensor x;
-    if (run_.model.vocabulary > 0) {
+    if (!is_of_patches) {
       x = op_.embedding(table_, layers.tokens(), width);
     } else {
       // Patches: a convolution of the samples, put beside the class token.
-      inputs_.push_back(tape_.make(static_cast<double>(run_.training.micro_batch) * code_.sample_elements,
-                                   weight_element_));
-      const Tensor weights =
-          tape_.weight(static_cast<double>(tower.input_parameters), weight_element_, trained());
-      x = op_.copy(op_.embedding(weights, layers.tokens(), hidden_));
+      inputs_.push_back(tape_.make(
+          static_cast<double>(run_.training.micro_batch * tower.sequences) * code_->sample_elements,
+          weight_element_));
+      const Tensor weights = tape_.weight(static_cast<double>(tower.input_parameters), weight_element_,
+                                          trained() && !tower.frozen);
+      x = op_.copy(op_.embedding(weights, layers.tokens(), width));
     }
+    if (tower.connector) return x;
     const auto table = [&](int64_t rows, double tokens) {
       if (rows == 0) return;
       const Tensor weight = tape_.weight(static_cast<double>(rows) * width, weight_element_, trained());
@@ -82,21 +118,21 @@ class StepPlayer {
     };
     table(run_.model.token_types, layers.tokens());
     table(run_.model.positions, sequence);
-    if (code_.embedding_norm) x = layers.norm(x, width);
+    if (code_->embedding_norm) x = layers.norm(x, width);
     return x;
   }
 
   void rotary_tables(Layers& layers, const Tower& tower, double element) {
-    if (code_.rotary <= 0) return;
+    if (code_->rotary <= 0) return;
     const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
     if (attention == nullptr) return;
-    const double elements = static_cast<double>(tower.sequence * attention->head_dim) * code_.rotary;
+    const double elements = static_cast<double>(tower.sequence * attention->head_dim) * code_->rotary;
     layers.set_rotary_tables(tape_.make(elements, element), tape_.make(elements, element));
   }
 
   // T5's: a table's entries by relative position, with the mask of the batch (T5Attention.compute_bias).
   void biases(Layers& layers, const Tower& tower, bool has_source, double element) {
-    if (!code_.eager_attention) return;
+    if (!code_->eager_attention) return;
     const auto* attention = std::get_if<Attention>(&tower.layers.front().front());
     const auto sequence = static_cast<double>(tower.sequence);
     const auto heads = static_cast<double>(attention->heads);
@@ -104,7 +140,7 @@ class StepPlayer {
     const Tensor table = tape_.weight(32 * heads, weight_element_, trained());
     tape_.set_purpose(Purpose::kScores);
     Tensor own = op_.embedding(table, sequence * sequence, heads);
-    if (!code_.biased_attention) own = op_.add(own, tape_.make(0, element).view(scores));
+    if (!code_->biased_attention) own = op_.add(own, tape_.make(0, element).view(scores));
     layers.set_biases(std::move(own), has_source ? tape_.make(scores, element) : Tensor());
   }
 
@@ -115,7 +151,7 @@ class StepPlayer {
     for (size_t i = 0; i < tower.layers.size(); ++i) {
       if (!layers.is_masked(i)) continue;
       const bool windowed =
-          code_.window > 0 && (code_.windowed.empty() || code_.windowed[i % code_.windowed.size()]);
+          code_->window > 0 && (code_->windowed.empty() || code_->windowed[i % code_->windowed.size()]);
       if (!std::exchange(found[windowed ? 1 : 0], true))
         inputs_.push_back(tape_.make(layers.tokens() * sequence, 1));
     }
@@ -137,7 +173,7 @@ class StepPlayer {
       out = tape_.repeat(static_cast<int64_t>(end - first), out, [&](const Tensor& in) {
         if (!recomputes) return body(in);
         tape_.set_purpose(Purpose::kInputs);
-        return tape_.checkpoint(in, body, code_.reentrant);
+        return tape_.checkpoint(in, body, code_->reentrant);
       });
       next = end;
     }
@@ -149,9 +185,9 @@ class StepPlayer {
     Layers& layers = layers_.back();
     tape_.set_purpose(Purpose::kLoss);
     // T5 scales what a tied table multiplies.
-    if (code_.eager_attention && run_.model.tied) x = op_.scale(x);
+    if (code_->eager_attention && run_.model.tied) x = op_.scale(x);
     if (!run_.model.vocabulary_head) return x;
-    if (code_.masked_language_head) {
+    if (code_->masked_language_head) {
       x = op_.linear(x, layers.matrix(hidden_, hidden_, true));
       x = layers.activated(x);
       x = layers.norm(x, hidden_);
@@ -163,17 +199,17 @@ class StepPlayer {
                 run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
                 hidden_, vocabulary_};
     Tensor logits = op_.linear(x, head);
-    if (code_.caps_logits) {
+    if (code_->caps_logits) {
       logits = op_.scale(logits);
       logits = op_.activation_of_result(logits);
       logits = op_.scale(logits);
     }
-    const Tensor whole = code_.loss_in_fp32 ? op_.cast(logits, 4) : logits;
+    const Tensor whole = code_->loss_in_fp32 ? op_.cast(logits, 4) : logits;
     return op_.cross_entropy(whole);
   }
 
   const TrainingRun& run_;
-  const ModelCode& code_;
+  const ModelCode* code_ = nullptr;  // of the tower
   Tape& tape_;
   Operators op_;
   double hidden_, weight_element_, vocabulary_;

@@ -145,7 +145,8 @@ Tensor Tape::repeat(int64_t count, Tensor input, const Body& body) {
     weight_times_ = 1;
     if (!stands_for_more) continue;
     const auto more = static_cast<double>(count - played);
-    repeated_.push_back({first, nodes_.size(), more, {}});
+    // Layers that are frozen, with nothing trained before them, have no nodes.
+    if (nodes_.size() > first) repeated_.push_back({first, nodes_.size(), more, {}});
     for (size_t purpose = 0; purpose < kPurposes; ++purpose)
       repeated_ones_[purpose] += more * (of_[purpose] - before[purpose]);
     add_times(before, more);

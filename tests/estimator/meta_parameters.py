@@ -97,7 +97,7 @@ FEW_LAYERS = 4
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 # No model of these can run.
-IMPOSSIBLE = {("helium", "head_dim")}
+IMPOSSIBLE = {("helium", "head_dim"), ("internvl_vision", "patch_size")}
 # Files say these, and no weight depends on them.
 PASSED_OVER = (
     "_token_id", "_token_index", "dropout", "drop", "_eps", "epsilon", "initializer", "init_std",

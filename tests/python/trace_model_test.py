@@ -258,6 +258,16 @@ class OnTheDevice(Steps):
         self.assertEqual((strict.returncode, strict.stdout), (1, ""))
         self.assertRegex(strict.stderr.strip().splitlines()[-1], r"not real .*traced_steps\.py")
 
+    def test_strict_names_everything_that_is_not_exact(self) -> None:
+        strict = trace_model("traced_steps:looks_and_asks", "--tensors", "device", "--strict")
+        self.assertEqual((strict.returncode, strict.stdout), (1, ""))
+        (said,) = [line for line in strict.stderr.splitlines() if line.startswith("spillway trace-model:")]
+        self.assertRegex(said, r"mem_get_info was asked.*traced_steps\.py.*; .*not real .*traced_steps\.py")
+
+    def test_a_bound_that_was_not_used_is_said(self) -> None:
+        because = self.trace("captured", "--bound", "0.5")["because"]
+        self.assertRegex(because, "cannot be traced.*; --bound was not used: .*sizes are computed")
+
     def test_a_history_that_the_program_keeps_is_not_in_the_way(self) -> None:
         kept, plain = (self.trace(step, "--tensors", "device") for step in ("keeps_a_history", "fused"))
         self.assertEqual(kept["peak_live_bytes"], plain["peak_live_bytes"])

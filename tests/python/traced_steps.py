@@ -330,6 +330,17 @@ def looks() -> Step:
     return _training(lambda result: torch.rand(1 << 20, device="cuda").mean().item())
 
 
+def looks_and_asks() -> Step:
+    """For what is free too."""
+    step = looks()
+
+    def and_asks() -> None:
+        torch.cuda.mem_get_info()
+        step()
+
+    return and_asks
+
+
 def keeps_a_history() -> Step:
     step = fused()
 
@@ -337,6 +348,7 @@ def keeps_a_history() -> Step:
         torch.cuda.memory._record_memory_history(max_entries=10)
         step()
         torch.cuda.memory._record_memory_history(None)
+        torch._C._cuda_record_memory_history(None)  # type: ignore[call-arg]
 
     return and_ends_it
 

@@ -137,6 +137,8 @@ void read_llama_factory(Recipe& recipe) {
   recipe.copy("pipeline_model_parallel_size", "parallel.pipeline");
   recipe.copy("expert_model_parallel_size", "parallel.expert");
   recipe.copy("context_parallel_size", "parallel.context");
+  recipe.copy("freeze_vision_tower", "train.freeze_vision");
+  recipe.copy("image_max_pixels", "train.image_pixels");
   factory_ignore_rest(recipe);
 }
 

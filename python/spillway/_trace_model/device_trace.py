@@ -76,15 +76,15 @@ class DeviceTrace:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=sys.maxsize)
         self.begin(0, "load")
-        memory: Any = torch.cuda.memory
-        record = memory._record_memory_history
-        memory._record_memory_history = lambda *_arguments, **_named: None  # the program's would end this one
+        native: Any = torch._C
+        record = native._cuda_record_memory_history
+        native._cuda_record_memory_history = lambda *_arguments, **_named: None  # the program's would end this one
         for owner in owners:
             owner._engine_run_backward = run
         try:
             yield
         finally:
-            memory._record_memory_history = record
+            native._cuda_record_memory_history = record
             for owner in owners:
                 owner._engine_run_backward = engine
 
