@@ -16,20 +16,29 @@ set(environment PYTHONPATH=${CMAKE_SOURCE_DIR}/python:${helpers}
   SPILLWAY_CACHE=${CMAKE_BINARY_DIR}/extension SPILLWAY_COMMAND=$<TARGET_FILE:spillway>
   SPILLWAY_BUILD=${CMAKE_BINARY_DIR}
   ${on_gpu})
+# What is compiled on first use is known again, in another checkout too.
+if(CCACHE_PROGRAM)
+  list(APPEND environment "CXX=${CCACHE_PROGRAM} ${CMAKE_CXX_COMPILER}" CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true)
+endif()
 set(on_device ${SPILLWAY_PYTHON} ${helpers}/on_device.py ${CMAKE_BINARY_DIR}/lib/sim)
 
-# spillway_python_test(NAME [SIMULATED] [COMPUTES] [WHOLE_GPU]): NAME_test.py, a program of unittest, as the test FOLDER.NAME.
+# spillway_python_test(NAME [SIMULATED] [COMPUTES] [WHOLE_GPU] [LONG]): NAME_test.py, a program of unittest, as the test
+# FOLDER.NAME. LONG: where asked for (ctest -C long, as scripts/test --long does).
 # SIMULATED: of the simulated device alone. COMPUTES: on a GPU it looks at what kernels have computed, so that it does not run on the
 # simulated driver without controls; the others do in each mode where asked for (ctest -C long), and always in one those that
 # look at what the driver does: what is reported looks at the same. WHOLE_GPU: as spillway_test has it.
 function(spillway_python_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;COMPUTES;WHOLE_GPU" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;COMPUTES;WHOLE_GPU;LONG" "" "")
   if(arg_SIMULATED AND SPILLWAY_TEST_GPU)
     return()
   endif()
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   set(test ${folder}.${name})
-  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py)
+  set(configurations "")
+  if(arg_LONG)
+    set(configurations CONFIGURATIONS long)
+  endif()
+  add_test(NAME ${test} COMMAND ${on_device} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py ${configurations})
   set_tests_properties(${test} PROPERTIES ENVIRONMENT "${environment}" TIMEOUT 1800
     FIXTURES_REQUIRED torch_extension)
   if(NOT arg_SIMULATED)

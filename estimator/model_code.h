@@ -70,6 +70,7 @@ struct ModelCode {
   bool bidirectional = false;
   bool scales_embedding = false;
   bool embedding_norm = false;
+  bool layer_scale = false;           // a block's output times a vector of weights
   bool caps_scores = false;           // the same of eager attention's scores
   bool caps_logits = false;           // c tanh(logits / c)
   bool masked_language_head = false;  // a dense layer, its activation and a norm before the output projection

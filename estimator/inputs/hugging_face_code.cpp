@@ -258,7 +258,9 @@ void read_version(CodeReader& in, const CodeRow& row, ModelCode& code) {
   code.experts = old ? ExpertsCode::kLoop : ExpertsCode::kGrouped;
   code.uses_cache = !row.encoder && in.flag("use_cache", true) && (row.caches_in_training || !old);
   code.biased_attention = !old && row.norm == NormCode::kT5;
-  code.masks_without_cache = old && row.norm != NormCode::kT5;
+  // Positions of three dimensions say nothing of packed sequences (Qwen's models of images).
+  const bool three = row.type.find("_vl") != std::string_view::npos && !row.encoder;
+  code.masks_without_cache = old && row.norm != NormCode::kT5 && !three;
 }
 
 }  // namespace
@@ -294,6 +296,7 @@ ModelCode read_code(KeyValues& values, const std::string& prefix, const Model& m
   code.bidirectional = row->encoder;
   code.scales_embedding = row->type.substr(0, 5) == "gemma";
   code.embedding_norm = row->residual == ResidualCode::kBehind;
+  code.layer_scale = row->type == "internvl_vision";
   code.caps_logits = row->type == "gemma2" && in.text({"final_logit_softcapping"}, "30") != "null";
   code.caps_scores = row->type == "gemma2" && in.text({"attn_logit_softcapping"}, "50") != "null";
   code.masked_language_head = row->residual == ResidualCode::kBehind;

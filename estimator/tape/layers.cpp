@@ -154,6 +154,8 @@ Tensor Layers::layer(const Layer& layer, size_t index, const Tensor& x) {
     if (code_.residual != ResidualCode::kBehind) out = norm(out, hidden_);
     out = block(each, out);
     tape_.set_purpose(Purpose::kNorms);
+    if (code_.layer_scale)
+      out = op_.multiply_by_weight(out, tape_.weight(hidden_, weight_element_, trained_));
     out = dropped(out, code_.hidden_dropout);
     if (code_.residual == ResidualCode::kBoth) out = norm(out, hidden_);
     out = op_.add(residual, out);

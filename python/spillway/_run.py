@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TextIO
 from ._absent_ranks import stand_in
 from ._compiled import prepare as prepare_compiled_code
 from ._compiled import without_compiler
+from ._convolutions import prepare_convolutions
 from ._errors import SpillwayError
 from ._holders import Holders
 from ._meeting import meet
@@ -56,7 +57,7 @@ def serve(torch: Any, mode: str, results: str | None) -> None:
 
 def _prepare_dryrun(torch: Any, folder: Path) -> None:
     """On the simulated device: what it cannot do is switched off, values are computed, what happens is written down."""
-    torch.backends.cudnn.enabled = False
+    prepare_convolutions(torch)
     torch.backends.cuda.enable_cudnn_sdp(False)
     # As of 2.15 PyTorch's expandable segments ask NVML, which is not simulated, unless they are to stay in the process.
     os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")

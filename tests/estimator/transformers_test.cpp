@@ -39,6 +39,15 @@ RunKeys keys_of(const Json& row) {
                            : optimizer == "sgd_momentum" ? "sgd-momentum"
                                                          : "adamw";
   out["train.optimizer_step"] = optimizer == "adamw_foreach" ? "foreach" : "fused";
+  if (row.contains("images")) {
+    out["train.images"] = row["images"].dump();
+    out["train.freeze_vision"] = row["freeze_vision"].dump();
+  }
+  if (row.contains("grid")) {
+    const int64_t patch = config["model_type"] == "qwen3_vl" ? 16 : 14;
+    out["train.image_pixels"] =
+        std::to_string(row["grid"][0].get<int64_t>() * row["grid"][1].get<int64_t>() * patch * patch);
+  }
   if (row.contains("adapter")) {
     Json adapter = row["adapter"];
     adapter["peft_type"] = "LORA";
@@ -76,12 +85,13 @@ TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFift
 
 INSTANTIATE_TEST_SUITE_P(Rows, DryrunPeaks,
                          testing::Values("transformers-4.57.jsonl", "transformers-5.17.jsonl",
-                                         "transformers-adapters.jsonl"),
+                                         "transformers-adapters.jsonl", "transformers-images.jsonl"),
                          [](const auto& rows) {
                            const std::string name = rows.param;
-                           return name.find("4.57") != std::string::npos   ? "Old"
-                                  : name.find("5.17") != std::string::npos ? "New"
-                                                                           : "Adapters";
+                           return name.find("4.57") != std::string::npos       ? "Old"
+                                  : name.find("5.17") != std::string::npos     ? "New"
+                                  : name.find("adapters") != std::string::npos ? "Adapters"
+                                                                               : "Images";
                          });
 
 }  // namespace

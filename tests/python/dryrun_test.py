@@ -130,7 +130,7 @@ class DryRun(unittest.TestCase):
         self.assertIn("meaningless", done.stderr)
 
     def test_what_does_not_fit(self) -> None:
-        done = self.dryrun(12000)
+        done = self.dryrun(12000, "--no-bytes")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("does NOT fit", done.stderr)
 
@@ -142,6 +142,19 @@ class DryRun(unittest.TestCase):
         weights = 4 * 4000 * 4001 * 4
         self.assertGreater(report["processes"][0]["devices"][0]["peak_allocated_bytes"], 4 * weights)
         self.assertFalse(report["out_of_memory"])
+
+    def test_a_convolution_of_many_patches_makes_its_result_alone(self) -> None:
+        code = (
+            "import torch; patches = torch.empty(4096, 3, 2, 16, 16, device='cuda');"
+            "convolution = torch.nn.Conv3d(3, 1024, (2, 16, 16), stride=(2, 16, 16), device='cuda');"
+            "print(*convolution(patches).shape)"
+        )
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--json", "--", warm.python("torch"), "-c", code)
+        self.assertEqual((done.returncode, done.stdout.split()), (0, ["4096", "1024", "1", "1", "1"]), done.stderr)
+        (device,) = json.loads(done.stderr)["processes"][0]["devices"]
+        patch, channels = 3 * 2 * 16 * 16, 1024
+        made = 4 * (4096 * patch + channels * patch + channels + 4096 * channels)
+        self.assertEqual(device["peak_requested_bytes"], made)
 
     def test_the_peak_of_a_program_that_begins_its_peaks_anew(self) -> None:
         code = (

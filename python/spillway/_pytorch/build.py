@@ -21,7 +21,7 @@ from .._errors import SpillwayError
 from .._library import include_folder, installed, library_path
 
 SOURCES = Path(__file__).resolve().parent / "extension"
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DNDEBUG")
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 
 
 def abi_tag(torch: Any) -> str:
@@ -68,26 +68,28 @@ def compiled(torch: Any, name: str, folder: Path, root: Path, headers: Sequence[
         if os.path.exists(target):  # another process was first
             return target
         print(f"spillway: compiling for PyTorch {torch.__version__}, once; it is kept in {cache}", file=sys.stderr)
-        # All sources at once: most of the time goes into PyTorch's headers, which are read once then.
-        whole = work / "whole.cpp"
-        whole.write_text("".join(f'#include "{source}"\n' for source in sources))
-        made = work / "library.so"
-        done = subprocess.run(
-            [*command, *arguments, str(whole), "-o", str(made), *options, *libraries],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=compiler_environment(),
-        )
-        if done.returncode != 0:
-            errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
-            raise SpillwayError(
-                f"the extension for PyTorch {torch.__version__} does not compile ({errors[0].strip()}); "
-                "install(mode='plain') needs no compiler"
-            )
+        # All sources at once: most of the time goes into PyTorch's headers, which are read once then. Compiled and
+        # linked apart, so that a cache of compilations (CXX="ccache c++") knows it again.
+        (work / "whole.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
+        for step in (
+            [*command, *arguments, "-c", "whole.cpp", "-o", "whole.o"],
+            [*command, "-shared", "whole.o", "-o", "library.so", *options, *libraries],
+        ):
+            _compile(step, work, str(torch.__version__))
         # Whole or not at all, whoever else compiles it now.
-        os.replace(made, target)
+        os.replace(work / "library.so", target)
     return target
+
+
+def _compile(command: Sequence[str], folder: Path, release: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=compiler_environment())
+    if done.returncode == 0:
+        return
+    errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
+    raise SpillwayError(
+        f"the extension for PyTorch {release} does not compile ({errors[0].strip()}); "
+        "install(mode='plain') needs no compiler"
+    )
 
 
 def compiler_environment() -> dict[str, str]:
