@@ -262,6 +262,52 @@ const std::vector<KnownModel>& known_models() {
       {"gemma-2-27b", "google/gemma-2-27b", 27.227,
        "gemma2 h=4608 f=36864 l=46 a=32 k=16 d=128 v=256000 p=8192 sliding_window=4096",
        SizesSource::kConfig},
+      {"qwen2-vl-2b", "Qwen/Qwen2-VL-2B-Instruct", 2.209,
+       "qwen2_vl h=1536 f=8960 l=28 a=12 k=2 v=151936 p=32768 tied=true vision_config.depth=32 "
+       "vision_config.embed_dim=1280 vision_config.mlp_ratio=4 vision_config.num_heads=16 "
+       "vision_config.in_chans=3 vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.hidden_size=1536",
+       SizesSource::kNone},
+      {"qwen2-vl-7b", "Qwen/Qwen2-VL-7B-Instruct", 8.291,
+       "qwen2_vl h=3584 f=18944 l=28 a=28 k=4 v=152064 p=32768 vision_config.depth=32 "
+       "vision_config.embed_dim=1280 vision_config.mlp_ratio=4 vision_config.num_heads=16 "
+       "vision_config.in_chans=3 vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.hidden_size=3584",
+       SizesSource::kNone},
+      {"qwen2-vl-72b", "Qwen/Qwen2-VL-72B-Instruct", 73.406,
+       "qwen2_vl h=8192 f=29568 l=80 a=64 k=8 v=152064 p=32768 vision_config.depth=32 "
+       "vision_config.embed_dim=1280 vision_config.mlp_ratio=4 vision_config.num_heads=16 "
+       "vision_config.in_chans=3 vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.hidden_size=8192",
+       SizesSource::kNone},
+      {"qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct", 3.755,
+       "qwen2_5_vl h=2048 f=11008 l=36 a=16 k=2 v=151936 p=128000 tied=true vision_config.depth=32 "
+       "vision_config.hidden_size=1280 vision_config.num_heads=16 vision_config.in_chans=3 "
+       "vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.intermediate_size=3420 "
+       "vision_config.out_hidden_size=2048",
+       SizesSource::kNone},
+      {"qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct", 8.292,
+       "qwen2_5_vl h=3584 f=18944 l=28 a=28 k=4 v=152064 p=128000 vision_config.depth=32 "
+       "vision_config.hidden_size=1280 vision_config.num_heads=16 vision_config.in_chans=3 "
+       "vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.intermediate_size=3420 "
+       "vision_config.out_hidden_size=3584",
+       SizesSource::kNone},
+      {"qwen2.5-vl-32b", "Qwen/Qwen2.5-VL-32B-Instruct", 33.453,
+       "qwen2_5_vl h=5120 f=27648 l=64 a=40 k=8 v=152064 p=128000 vision_config.depth=32 "
+       "vision_config.hidden_size=1280 vision_config.num_heads=16 vision_config.in_chans=3 "
+       "vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.intermediate_size=3456 "
+       "vision_config.out_hidden_size=5120",
+       SizesSource::kNone},
+      {"qwen2.5-vl-72b", "Qwen/Qwen2.5-VL-72B-Instruct", 73.411,
+       "qwen2_5_vl h=8192 f=29568 l=80 a=64 k=8 v=152064 p=128000 vision_config.depth=32 "
+       "vision_config.hidden_size=1280 vision_config.num_heads=16 vision_config.in_chans=3 "
+       "vision_config.patch_size=14 vision_config.spatial_merge_size=2 "
+       "vision_config.temporal_patch_size=2 vision_config.intermediate_size=3456 "
+       "vision_config.out_hidden_size=8192",
+       SizesSource::kNone},
       {"gemma-3-270m", "google/gemma-3-270m", 0.2681,
        "gemma3_text h=640 f=2048 l=18 a=4 k=1 d=256 v=262144 p=32768 sliding_window=512",
        SizesSource::kTable},
