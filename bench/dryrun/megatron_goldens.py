@@ -90,7 +90,7 @@ def main() -> None:
         steady = 100 * (last["current"] / run["steady_bytes"] - 1)
         errors.append(abs(error))
         print(
-            f"| {run['case'].split('/')[-1]} | {run['gpu']} | {run['date']} | {run['peak_bytes'] / MIB:,.1f} "
+            f"| {run['case'].split('/')[-1]} | {run['gpu']}, {run['date']} | {run['peak_bytes'] / MIB:,.1f} "
             f"| {last['peak'] / MIB:,.1f} | {error:+.2f} % | {steady:+.2f} % |",
             flush=True,
         )

@@ -75,7 +75,9 @@ def _host_groups(c10d: Any) -> Any:
     from torch._C._distributed_c10d import FakeProcessGroup
 
     group: Any = FakeProcessGroup
-    group._set_sequence_number_for_group = lambda _: None  # it refuses, and Gloo does not
+    # It refuses the first and lacks the second, which Gloo has.
+    for name in ("_set_sequence_number_for_group", "_set_default_timeout"):
+        setattr(group, name, lambda *_: None)
 
     class OfHost(type):
         def __call__(cls, _: Any, rank: int, size: int, **more: Any) -> Any:

@@ -27,7 +27,6 @@ from typing import Any, NoReturn, TextIO
 from ._absent_ranks import stand_in
 from ._compiled import prepare as prepare_compiled_code
 from ._compiled import without_compiler
-from ._convolutions import prepare_convolutions
 from ._errors import SpillwayError
 from ._holders import Holders
 from ._meeting import meet
@@ -35,6 +34,7 @@ from ._pytorch.after_import import after_import
 from ._pytorch.install import install
 from ._ranks import watch_launcher
 from ._values import Values
+from ._without_cudnn import prepare as prepare_without_cudnn
 
 
 def serve(torch: Any, mode: str, results: str | None) -> None:
@@ -57,8 +57,7 @@ def serve(torch: Any, mode: str, results: str | None) -> None:
 
 def _prepare_dryrun(torch: Any, folder: Path) -> None:
     """On the simulated device: what it cannot do is switched off, values are computed, what happens is written down."""
-    prepare_convolutions(torch)
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    prepare_without_cudnn(torch)
     # As of 2.15 PyTorch's expandable segments ask NVML, which is not simulated, unless they are to stay in the process.
     os.environ.setdefault("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0")
     values = Values(torch, os.environ.get("SPILLWAY_DRYRUN_VALUES", "none"), lambda frame: _is_own(torch, frame))

@@ -35,10 +35,11 @@ LAW: dict[str, set[str]] = {
     "_holders": {"_library", "_pytorch.build"},
     # Runs without the allocator, so it shares only what depends on PyTorch's release, and who holds memory.
     "_trace_model": {"_errors", "_holders", "_pytorch.releases"},
-    "_convolutions": set(),
+    "_without_cudnn": set(),
     "_compiled": {"_errors", "_cache", "_pytorch.after_import"},
     "_run": {
-        *{"_errors", "_absent_ranks", "_compiled", "_convolutions", "_holders", "_meeting", "_ranks", "_values"},
+        *{"_errors", "_absent_ranks", "_compiled", "_holders", "_meeting", "_ranks", "_values"},
+        *{"_without_cudnn"},
         *{"_pytorch.after_import", "_pytorch.install"},
     },
     # Runs in every Python below `spillway run`, before anything of the package is imported.

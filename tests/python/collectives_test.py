@@ -197,6 +197,7 @@ class Collectives(unittest.TestCase):
 
 
 SHARDED = f"""{BEGIN}
+import datetime
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -224,6 +225,9 @@ flag = cuda([int(rank == 0)], torch.int64)
 dist.broadcast(flag, 0)
 check(flag, [1])
 dist.barrier()
+# As torchtitan does after its first step.
+for group in (dist.group.WORLD, dist.new_group(backend="gloo")):
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=60), group)
 place = [rank, ranks, os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], int(total.item())]
 os.write(1, (" ".join(["ended", *map(str, place)]) + "\\n").encode())  # at once: ranks share the pipe
 dist.destroy_process_group()

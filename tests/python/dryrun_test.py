@@ -156,6 +156,40 @@ class DryRun(unittest.TestCase):
         made = 4 * (4096 * patch + channels * patch + channels + 4096 * channels)
         self.assertEqual(device["peak_requested_bytes"], made)
 
+    def test_attention_that_is_asked_of_cudnn(self) -> None:
+        code = """
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+cuda = torch.backends.cuda
+x = torch.rand(1, 2, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+mask = torch.ones(256, 256, device="cuda", dtype=torch.bool)
+switches = lambda: (cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled())
+before = switches()
+for given in (None, mask):
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        inside = switches()
+        out = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=given)
+    out.sum().backward()
+    print(type(out.grad_fn).__name__, inside, switches() == before)
+order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
+with sdpa_kernel(order, set_priority=True):
+    print(type(torch.nn.functional.scaled_dot_product_attention(x, x, x).grad_fn).__name__)
+with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+    print(type(torch.nn.functional.scaled_dot_product_attention(x, x, x).grad_fn).__name__)
+"""
+        done = self.of_1gib(code)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(
+            done.stdout.splitlines(),
+            [
+                "ScaledDotProductFlashAttentionBackward0 (True, False, False) True",
+                "ScaledDotProductEfficientAttentionBackward0 (True, False, False) True",
+                "ScaledDotProductFlashAttentionBackward0",
+                "ScaledDotProductEfficientAttentionBackward0",
+            ],
+        )
+
     def test_the_peak_of_a_program_that_begins_its_peaks_anew(self) -> None:
         code = (
             "import torch; torch.cuda.reset_peak_memory_stats();"
