@@ -22,7 +22,17 @@ enum class Framework {
 
 enum class Precision { kFp32, kFp16, kBf16 };
 
-enum class OptimizerKind { kAdam, kAdam8bit, kAdamMini, kAdafactor, kLion, kSgdMomentum, kSgd, kMuon };
+enum class OptimizerKind {
+  kAdam,
+  kAdam8bit,
+  kAdam4bit,
+  kAdamMini,
+  kAdafactor,
+  kLion,
+  kSgdMomentum,
+  kSgd,
+  kMuon
+};
 
 // Says what of the model states is divided over the data-parallel ranks: ZeRO's stages.
 enum class DataSharding { kNone, kOptimizer, kGradients, kParameters };

@@ -103,6 +103,8 @@ const char* moments_formula(const Training& training) {
                   : "8 for Adam, for each element of the shard";
     case OptimizerKind::kAdam8bit:
       return "2 (1 + 4/256) for 8-bit Adam, for each element of the shard";
+    case OptimizerKind::kAdam4bit:
+      return "2 (1/2 + 4/128) for 4-bit Adam, for each element of the shard";
     case OptimizerKind::kAdamMini:
     case OptimizerKind::kLion:
     case OptimizerKind::kMuon:

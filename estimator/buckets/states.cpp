@@ -44,6 +44,9 @@ double moment_bytes(OptimizerKind kind, double state_bytes) {
     // Two bytes and an fp32 scale for each block of 256 (bitsandbytes, optimizer.py).
     case OptimizerKind::kAdam8bit:
       return 2 * (1 + 4.0 / 256);
+    // torchao, optim/subclass_4bit.py: half a byte and an fp32 scale for each block of 128.
+    case OptimizerKind::kAdam4bit:
+      return 2 * (0.5 + 4.0 / 128);
     case OptimizerKind::kAdamMini:
     case OptimizerKind::kLion:
     case OptimizerKind::kMuon:

@@ -71,17 +71,18 @@ OptimizerKind optimizer_kind(KeyValues& values) {
     const char* name;
     OptimizerKind kind;
   };
-  constexpr std::array<Name, 8> kNames = {{{"adamw", OptimizerKind::kAdam},
+  constexpr std::array<Name, 9> kNames = {{{"adamw", OptimizerKind::kAdam},
                                            {"adamw8bit", OptimizerKind::kAdam8bit},
+                                           {"adamw4bit", OptimizerKind::kAdam4bit},
                                            {"adam-mini", OptimizerKind::kAdamMini},
                                            {"adafactor", OptimizerKind::kAdafactor},
                                            {"lion", OptimizerKind::kLion},
                                            {"muon", OptimizerKind::kMuon},
                                            {"sgd-momentum", OptimizerKind::kSgdMomentum},
                                            {"sgd", OptimizerKind::kSgd}}};
-  const std::string chosen =
-      values.choice("train.optimizer", "adamw",
-                    {"adamw", "adamw8bit", "adam-mini", "adafactor", "lion", "muon", "sgd-momentum", "sgd"});
+  const std::string chosen = values.choice(
+      "train.optimizer", "adamw",
+      {"adamw", "adamw8bit", "adamw4bit", "adam-mini", "adafactor", "lion", "muon", "sgd-momentum", "sgd"});
   for (const Name& name : kNames) {
     if (chosen == name.name) return name.kind;
   }

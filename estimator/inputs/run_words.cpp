@@ -97,7 +97,7 @@ struct Value {
   std::string_view word;
   std::string_view value;
 };
-constexpr std::array<Value, 58> kValues = {{{"train.optimizer", "adamw", "adamw"},
+constexpr std::array<Value, 62> kValues = {{{"train.optimizer", "adamw", "adamw"},
                                             {"train.optimizer", "adafactor", "adafactor"},
                                             {"train.optimizer", "lion", "lion"},
                                             {"train.optimizer", "muon", "muon"},
@@ -122,6 +122,10 @@ constexpr std::array<Value, 58> kValues = {{{"train.optimizer", "adamw", "adamw"
                                             {"train.optimizer", "adam8bit", "adamw8bit"},
                                             {"train.optimizer", "adamw8bit_bnb", "adamw8bit"},
                                             {"train.optimizer", "bnb_adamw_8bit", "adamw8bit"},
+                                            {"train.optimizer", "adamw_4bit", "adamw4bit"},
+                                            {"train.optimizer", "adamw_torch_4bit", "adamw4bit"},
+                                            {"train.optimizer", "ao_adamw_4bit", "adamw4bit"},
+                                            {"train.optimizer", "ao_adamw_8bit", "adamw8bit"},
                                             {"train.optimizer", "lion_32bit", "lion"},
                                             {"train.optimizer", "paged_lion_32bit", "lion"},
                                             {"train.optimizer", "adam_mini", "adam-mini"},

@@ -18,6 +18,8 @@ constexpr const char* kSection = "vision_config.";
 constexpr int64_t kUsualPixels = 1280 * 28 * 28;
 constexpr int64_t kMostPixels = int64_t{1} << 28;
 constexpr int64_t kMostImages = 4096;
+// Products of two such widths fit 64 bits.
+constexpr int64_t kMostWidth = int64_t{1} << 24;
 
 std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> out;
@@ -62,6 +64,9 @@ class VisionReader {
     const std::string type = known ? said : usual;
     Model vision = read_described(values_, section, find_description(type), notes_);
     tower_ = std::move(vision.towers.back());
+    if (tower_.sequence > KeyValues::kMostEntries || tower_.patch_pixels > kMostPixels)
+      values_.complain(fmt::format("{}image_size: more patches than any machine holds", section));
+    tower_.sequence = std::min(tower_.sequence, KeyValues::kMostEntries);
     tower_.name = "vision";
     tower_.type = type;
     tower_.hidden = vision.hidden;
@@ -91,6 +96,11 @@ class VisionReader {
     out.bias = size("bias", 0) != 0;
     out.count = std::max<int64_t>(1, size("count", 1));
     out.other_parameters = size("other", 0);
+    for (int64_t* width : {&out.in, &out.inner, &out.out, &out.count, &out.other_parameters}) {
+      if (*width >= 0 && (*width <= kMostWidth || width == &out.other_parameters)) continue;
+      values_.complain(fmt::format("{}{}: widths of more than any machine holds", prefix_, kSection));
+      *width = 1;
+    }
     return out;
   }
 

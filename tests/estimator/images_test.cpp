@@ -124,6 +124,20 @@ TEST(Images, ThatCannotBeAreOneLine) {
             "train.image_pixels: '100' is not allowed; allowed: whole numbers from 196 to 268435456");
 }
 
+TEST(Images, OfSizesThatNoMachineHoldsAreOneLine) {
+  for (const char* key : {"image_size", "hidden_size", "patch_size"}) {
+    Json config = kGemma4b;
+    config["vision_config"][key] = 16000000;
+    const Result<TrainingRun> run = read_run(keys_of(config));
+    EXPECT_FALSE(run.ok() && estimate(run.value()).ok()) << key;
+  }
+  Json config = kQwen7b;
+  config["vision_config"]["spatial_merge_size"] = 100000;
+  EXPECT_NE(complaint(config, {}), "");
+  config["vision_config"]["spatial_merge_size"] = 0;
+  EXPECT_NE(complaint(config, {}), "");
+}
+
 TEST(Images, HaveATowerThatAServerHoldsToo) {
   const auto weights = [](const Json& config) {
     RunKeys keys = keys_of(config, {{"serve.max_model_len", "4096"}});

@@ -102,8 +102,8 @@ TEST(Axolotl, NamesWhatItDoesNotKnow) {
               testing::AllOf(HasSubstr("not read"), HasSubstr("expand_the_model"),
                              testing::Not(HasSubstr("quietly"))));
   EXPECT_THAT(refusal(std::string(kAxolotl) + "rl: dpo\n"), HasSubstr("rl: 'dpo' is not modelled"));
-  EXPECT_THAT(refusal("base_model: llama-3.1-8b\noptimizer: adamw_torch_4bit\n"),
-              HasSubstr("optimizer: 'adamw_torch_4bit' is not modelled"));
+  EXPECT_THAT(refusal("base_model: llama-3.1-8b\noptimizer: galore_adamw\n"),
+              HasSubstr("optimizer: 'galore_adamw' is not modelled"));
   EXPECT_THAT(refusal("base_model: nobody/has-this-8b\n"), HasSubstr("'nobody/has-this-8b' is not known"));
   EXPECT_THAT(refusal("base_model: llama-3.1-8b\nadapter: llama-adapter\n"),
               HasSubstr("allowed: lora, qlora"));

@@ -60,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"absurd", "[parallel]\ngpus = 99999999999\n",
             "parallel.gpus: '99999999999' is not allowed; allowed: whole numbers from 1 to 1048576"},
         Bad{"choice", "[train]\noptimizer = 'adamv'\n",
-            "train.optimizer: 'adamv' is not allowed; allowed: adamw, adamw8bit, adam-mini, adafactor, lion, "
+            "train.optimizer: 'adamv' is not allowed; allowed: adamw, adamw8bit, adamw4bit, adam-mini, "
+            "adafactor, lion, "
             "muon, "
             "sgd-momentum, sgd; did you mean 'adamw'?"},
         Bad{"twice", "[train]\nmicro_batch = 2\nbatch_size = 4\n",

@@ -20,6 +20,7 @@ TEST(RunWords, AreThoseOfOtherTrainers) {
   EXPECT_EQ(said("gradient_checkpointing", "true"), "train.recompute=full");
   EXPECT_EQ(said("gradient_checkpointing", "False"), "train.recompute=none");
   EXPECT_EQ(said("optim", "adamw_8bit"), "train.optimizer=adamw8bit");
+  EXPECT_EQ(said("optim", "adamw_torch_4bit"), "train.optimizer=adamw4bit");
   EXPECT_EQ(said("optimizer", "paged_adamw_8bit"), "train.optimizer=adamw8bit");
   EXPECT_EQ(said("optimizer", "adamw_torch_fused"), "train.optimizer=adamw");
   EXPECT_EQ(said("optimizer", "AdamW"), "train.optimizer=adamw");

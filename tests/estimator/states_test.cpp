@@ -90,6 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Regime{"megatron_bf16", kMegatron, kBf16, true, true, false, kAdam, 18},
                     Regime{"megatron_fp16", kMegatron, kFp16, true, false, false, kAdam, 20},
                     Regime{"adam8bit", kPytorch, kBf16, true, false, false, kAdam8bit, 8 + 2.03125},
+                    Regime{"adam4bit", kPytorch, kBf16, true, false, false, kAdam4bit, 8 + 1.0625},
                     Regime{"lion", kPytorch, kFp32, true, false, false, kLion, 12},
                     Regime{"adam_mini", kPytorch, kFp32, true, false, false, kAdamMini, 12},
                     Regime{"sgd", kPytorch, kFp32, true, false, false, kSgd, 8}),

@@ -55,8 +55,8 @@ void Recipe::copy(const std::string& from, const std::string& to) {
 
 void Recipe::optimizer(const std::string& from) {
   if (!says(from)) return;
-  constexpr std::array<std::string_view, 8> kKnown = {"adamw", "adamw8bit",    "adam-mini", "adafactor",
-                                                      "lion",  "sgd-momentum", "sgd",       "muon"};
+  constexpr std::array<std::string_view, 9> kKnown = {
+      "adamw", "adamw8bit", "adamw4bit", "adam-mini", "adafactor", "lion", "sgd-momentum", "sgd", "muon"};
   const std::string written = values_.text(from, "");
   const std::string kind = run_key("train.optimizer", written).value;
   if (std::find(kKnown.begin(), kKnown.end(), kind) == kKnown.end())

@@ -102,21 +102,24 @@ void torchtune_optimizer(Recipe& recipe) {
   struct Name {
     std::string_view name, kind;
   };
-  constexpr std::array<Name, 8> kNames = {{{"AdamW", "adamw"},
-                                           {"Adam", "adamw"},
-                                           {"PagedAdamW", "adamw"},
-                                           {"AdamW8bit", "adamw8bit"},
-                                           {"PagedAdamW8bit", "adamw8bit"},
-                                           {"SGD", "sgd"},
-                                           {"Adafactor", "adafactor"},
-                                           {"Muon", "muon"}}};
+  constexpr std::array<Name, 10> kNames = {{{"AdamW", "adamw"},
+                                            {"Adam", "adamw"},
+                                            {"PagedAdamW", "adamw"},
+                                            {"AdamW8bit", "adamw8bit"},
+                                            {"PagedAdamW8bit", "adamw8bit"},
+                                            {"AdamW4bit", "adamw4bit"},
+                                            {"Adam4bit", "adamw4bit"},
+                                            {"SGD", "sgd"},
+                                            {"Adafactor", "adafactor"},
+                                            {"Muon", "muon"}}};
   const auto* const found =
       std::find_if(kNames.begin(), kNames.end(), [&](const Name& known) { return known.name == name; });
   if (found == kNames.end())
-    return recipe.refuse("optimizer._component_", fmt::format("'{}' is not modelled; allowed: AdamW, Adam, "
-                                                              "PagedAdamW, AdamW8bit, PagedAdamW8bit, SGD, "
-                                                              "Adafactor, Muon",
-                                                              component));
+    return recipe.refuse("optimizer._component_",
+                         fmt::format("'{}' is not modelled; allowed: AdamW, Adam, "
+                                     "PagedAdamW, AdamW8bit, PagedAdamW8bit, AdamW4bit, SGD, "
+                                     "Adafactor, Muon",
+                                     component));
   recipe.set("train.optimizer", std::string(found->kind));
   recipe.warn_if_paged(name);
   const bool torch = component.rfind("torch.", 0) == 0;
