@@ -183,7 +183,7 @@ HeldActivations held_activations(const TrainingRun& run, const Stage& stage) {
   const std::vector<Tower>& towers = run.model.towers;
   for (const Tower& tower : towers) {
     if (&tower == &towers.back()) break;
-    // Nothing before a frozen tower asks for a gradient.
+    // A frozen tower keeps nothing: neither its weights nor what comes in ask for a gradient.
     if (!tower.frozen) collector.layers(tower, {0, static_cast<int64_t>(tower.layers.size()), 1}, 0);
     if (tower.connector) collector.connector(tower);
   }

@@ -8,22 +8,13 @@
 
 #include "estimator/inputs/hugging_face_heads.h"
 #include "estimator/inputs/key_expression.h"
+#include "estimator/inputs/model_descriptions.h"
 
 namespace spillway::estimator {
 namespace {
 
 constexpr int64_t kMostLayers = 10000;
 constexpr int64_t kMostElements = int64_t{1} << 46;
-
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> out;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(at), text.size());
-    if (end > 0) out.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
-  return out;
-}
 
 // A block of a layer: what it is, its sizes, and in which layers it is.
 struct BlockLine {

@@ -32,6 +32,16 @@ void each_type(std::string_view description, Visit&& visit) {
 
 }  // namespace
 
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(at), text.size());
+    if (end > 0) out.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return out;
+}
+
 std::string_view find_description(std::string_view type) {
   std::string_view found;
   for (const auto& descriptions : {all_descriptions(), tower_descriptions()}) {

@@ -31,6 +31,9 @@
 
 namespace spillway::estimator {
 
+// What stands between the characters `at`, without the empty parts: a description's lines, a line's words.
+std::vector<std::string_view> split(std::string_view text, char at);
+
 const std::vector<std::string_view>& encoder_descriptions();
 const std::vector<std::string_view>& decoder_descriptions();
 const std::vector<std::string_view>& vision_descriptions();

@@ -21,16 +21,6 @@ constexpr int64_t kMostImages = 4096;
 // Products of two such widths fit 64 bits.
 constexpr int64_t kMostWidth = int64_t{1} << 24;
 
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> out;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(at), text.size());
-    if (end > 0) out.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
-  return out;
-}
-
 bool has_type(std::string_view description, std::string_view type) {
   const std::vector<std::string_view> words = split(description.substr(0, description.find('\n')), ' ');
   return std::find(words.begin() + 1, words.end(), type) != words.end();

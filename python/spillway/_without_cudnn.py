@@ -15,16 +15,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
-_kept: list[Any] = []  # PyTorch forgets what a library says with the library
+_kept: list[Any] = []  # PyTorch forgets what was replaced with the object that replaced it
 
 
 def prepare(torch: Any) -> None:
+    from torch import library
+
     torch.backends.cudnn.enabled = False
-    library = torch.library.Library("aten", "IMPL")
+    replaced: Any = library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced is meant
-        library.impl("slow_conv_dilated3d", _convolution, "CUDA")
-    _kept.append(library)
+        replaced.impl("slow_conv_dilated3d", _convolution, "CUDA")
+    _kept.append(replaced)
     torch.backends.cuda.enable_cudnn_sdp(False)
     backends = importlib.import_module("torch.nn.attention").SDPBackend
     _Attention(torch._C, {name: int(getattr(backends, word)) for name, word in BACKENDS.items()}).take_over()

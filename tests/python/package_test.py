@@ -221,8 +221,10 @@ class Package(unittest.TestCase):
         pythons = other_pythons()
         if absent := [version for version in OTHER_PYTHONS if version not in pythons]:
             print(f"not on this machine, so not tried: Python {', '.join(absent)}", file=sys.stderr)
-        ends = {**dict([*pythons.items()][:1]), **dict([*pythons.items()][-1:])}
-        for version, python in (pythons if "SPILLWAY_TEST_THOROUGH" in os.environ else ends).items():
+        tried = [*pythons.items()]
+        if len(tried) > 2 and "SPILLWAY_TEST_THOROUGH" not in os.environ:
+            tried = [tried[0], tried[-1]]
+        for version, python in tried:
             with self.subTest(version=version):
                 other = Environment(python, Path(self.work.name) / version, self.wheel)
                 done = other.run("python", "-c", "import spillway; print(spillway.__version__); spillway.install()")
