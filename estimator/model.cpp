@@ -1,5 +1,7 @@
 #include "estimator/model.h"
 
+#include "estimator/diffusion/pipeline.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -111,6 +113,7 @@ int64_t connector_parameters(const Connector& connector) {
 }
 
 int64_t total_parameters(const Model& model) {
+  if (model.pipeline) return pipeline_parameters(*model.pipeline);
   int64_t total = model.vocabulary * table_width(model) * (model.tied ? 1 : 2) +
                   (model.positions + model.token_types) * table_width(model) + model.head_parameters +
                   (model.output_bias ? model.vocabulary : 0);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -131,6 +132,8 @@ struct Tower {
   bool frozen = false;  // the tower is not trained; its connector is
 };
 
+struct Pipeline;
+
 struct Model {
   std::string type = "gpt";
   int64_t hidden = 0;
@@ -145,6 +148,8 @@ struct Model {
   bool output_bias = false;       // one element for each row of the vocabulary
   bool vocabulary_head = true;    // false: a class without logits over the vocabulary
   std::vector<Tower> towers = {};
+  // Of a model that makes images (diffusion/pipeline.h): all there is of it, beside one tower without layers.
+  std::shared_ptr<const Pipeline> pipeline = {};
 };
 
 inline int64_t table_width(const Model& model) {

@@ -225,6 +225,17 @@ struct Reserve {
   double communicator_bytes = 0;  // outside every allocator: NCCL's
 };
 
+// What is done with a model of images; of no meaning for others. Sizes in pixels.
+struct Imaging {
+  int64_t height = 512;
+  int64_t width = 512;
+  bool generates = false;  // images are made, `training.micro_batch` at once; false: the denoiser is trained
+  bool encodes = true;     // images and texts are encoded in each step, by parts that stay on the device
+  bool guided = false;     // each image is computed with and without its text
+  bool offloads = false;   // a part is on the device while it works, and no longer
+  bool sliced = false;     // images are decoded one after the other
+};
+
 // The names under which a reader was given the sizes that can contradict each other.
 struct SizeKeys {
   const char* gpus = "parallel.gpus";
@@ -253,6 +264,7 @@ struct TrainingRun {
   Model model;
   ModelCode code = {};         // of transformers, where the framework is that
   ModelCode vision_code = {};  // of the tower of images before it
+  Imaging imaging;
   Parallel parallel;
   Training training;
   Communication communication;

@@ -7,6 +7,8 @@
 #include "estimator/buckets/offload.h"
 #include "estimator/buckets/overhead.h"
 #include "estimator/buckets/states.h"
+#include "estimator/diffusion/pipeline.h"
+#include "estimator/diffusion/step.h"
 #include "estimator/held.h"
 #include "estimator/measured.h"
 #include "estimator/rounding.h"
@@ -16,6 +18,8 @@ namespace spillway::estimator {
 namespace {
 
 constexpr const char* kCount = "counted from the model's widths";
+constexpr const char* kTransformers = "transformers, modeling_<type>.py; PyTorch, derivatives.yaml";
+constexpr const char* kDiffusers = "diffusers, models; PyTorch, derivatives.yaml";
 
 void add_nonzero(Buckets& buckets, Bucket bucket) {
   if (bucket.bytes != 0) buckets.push_back(bucket);
@@ -135,16 +139,35 @@ void only_adapters(const TrainingRun& run, const PlayedStep& played, StateBytes&
   states.moments = element_bytes(trained, run.framework).moments * played.trained_elements;
 }
 
-// A model of transformers, whose step is played operator by operator: the peak is that of the pass through
-// it, or the optimizer's step.
+// A denoiser has no layers that ranks could share.
+RankParameters played_parameters(const TrainingRun& run, const Stage& stage) {
+  if (!run.model.pipeline) return rank_parameters(rank_weights(run, stage));
+  RankParameters out;
+  out.dense = denoiser_parameters(*run.model.pipeline);
+  return out;
+}
+
+// Weights that are used and not trained.
+void add_frozen_parts(const TrainingRun& run, Buckets& out) {
+  if (!run.model.pipeline) return;
+  add_nonzero(out, {"buffers", denoiser_buffer_bytes(run), "tables of positions", "diffusers"});
+  if (!run.imaging.encodes) return;
+  const FrozenParts parts = frozen_parts(run);
+  add_nonzero(out, {"autoencoder", parts.coder, "bytes of its dtype for each element", kCount});
+  add_nonzero(out, {"text encoders", parts.encoders, "bytes of their dtype for each element", kCount});
+}
+
+// A model whose code is known, whose step is played operator by operator: the peak is that of the pass
+// through it, or the optimizer's step.
 RankClass played_class(const TrainingRun& run, const Stage& stage) {
-  const std::vector<RankWeight> weights = rank_weights(run, stage);
-  const RankParameters parameters = rank_parameters(weights);
+  const RankParameters parameters = played_parameters(run, stage);
   StateBytes states = state_bytes(run, parameters);
   const bool stay = gradients_stay(run);
   const bool sharded = run.parallel.sharding >= DataSharding::kGradients;
   const bool accumulated = run.training.microbatches > 1;
-  const PlayedStep played = play_step(run, !stay && !sharded && !accumulated);
+  const bool keeps_gradients = !stay && !sharded && !accumulated;
+  const PlayedStep played =
+      run.model.pipeline ? play_denoising_step(run, keeps_gradients) : play_step(run, keeps_gradients);
   if (run.training.adapter.on()) only_adapters(run, played, states);
   RankClass out;
   out.stage = stage.rank;
@@ -155,8 +178,9 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   append(persistent_overhead(run, stage), out.steady);
   append(persistent_communication(run, states), out.steady);
   add_nonzero(out.steady, {"buffers", run.code.buffers_bytes, "masks that the model keeps", "transformers"});
+  add_frozen_parts(run, out.steady);
   out.steady_bytes = total_bytes(out.steady);
-  out.peak = played_buckets(played);
+  out.peak = played_buckets(played, run.model.pipeline ? kDiffusers : kTransformers);
   append(transient_communication(run, parameters), out.peak);
   const double gradients = stay ? 0 : waiting_gradient_bytes(run, states);
   if (!stay && (sharded || accumulated))
@@ -175,9 +199,43 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   return out;
 }
 
+// Images that are made: the part that needs most decides.
+RankClass generation_class(const TrainingRun& run, const Stage& stage) {
+  constexpr const char* kWeights = "bytes of the dtype for each element";
+  const std::vector<GenerationPhase> phases = play_generation(run);
+  RankClass out;
+  out.stage = stage.rank;
+  out.parameters = total_parameters(run.model);
+  double weights = 0;
+  for (const GenerationPhase& phase : phases) weights += phase.part_bytes;
+  if (!run.imaging.offloads) out.steady.push_back({"weights", weights, kWeights, kCount});
+  append(persistent_overhead(run, stage), out.steady);
+  out.steady_bytes = total_bytes(out.steady);
+  const GenerationPhase* largest = nullptr;
+  for (const GenerationPhase& phase : phases) {
+    const double bytes = out.steady_bytes + (run.imaging.offloads ? phase.part_bytes : 0) + phase.more_bytes +
+                         phase.peak_bytes;
+    out.phases.push_back({phase.name, bytes});
+    if (largest != nullptr && bytes <= out.peak_bytes) continue;
+    largest = &phase;
+    out.peak_bytes = bytes;
+  }
+  const double working = (run.imaging.offloads ? largest->part_bytes : 0) + largest->more_bytes;
+  add_nonzero(out.peak, {"weights of the part that works", working,
+                         run.imaging.offloads ? kWeights : "what fp32 adds to them", "diffusers"});
+  PlayedStep played;
+  played.at_peak = largest->at_peak;
+  append(played_buckets(played, kDiffusers), out.peak);
+  out.phases.push_back({"between images", out.steady_bytes});
+  out.peak_step1_bytes = out.peak_bytes;
+  set_interval(run, 0, out);
+  return out;
+}
+
 }  // namespace
 
 RankClass rank_class(const TrainingRun& run, const Stage& stage) {
+  if (run.model.pipeline && run.imaging.generates) return generation_class(run, stage);
   if (run.framework == Framework::kTransformers) return played_class(run, stage);
   const std::vector<RankWeight> weights = rank_weights(run, stage);
   const RankParameters parameters = rank_parameters(weights);

@@ -19,13 +19,26 @@ struct Option {
 };
 
 bool divides_states(const TrainingRun& run) {
-  return run.parallel.data() * run.parallel.context > 1;
+  return !run.model.pipeline && run.parallel.data() * run.parallel.context > 1;
+}
+
+// For images that are made; ordered by what they cost.
+std::vector<Option> options_of_generation() {
+  return {{[](const TrainingRun& run) { return run.training.micro_batch > 1 && !run.imaging.sliced; },
+           [](TrainingRun& run) { run.imaging.sliced = true; }, "serve.vae_slicing = true",
+           "images are decoded one after the other"},
+          {[](const TrainingRun& run) { return !run.imaging.offloads; },
+           [](TrainingRun& run) { run.imaging.offloads = true; }, "serve.offload = model",
+           "each part is copied to the device when it works"}};
 }
 
 // Ordered by what they cost.
-std::vector<Option> options() {
+std::vector<Option> options(const TrainingRun& run) {
+  if (run.imaging.generates) return options_of_generation();
   return {
-      {[](const TrainingRun& run) { return run.training.cross_entropy == CrossEntropy::kEager; },
+      {[](const TrainingRun& run) {
+         return !run.model.pipeline && run.training.cross_entropy == CrossEntropy::kEager;
+       },
        [](TrainingRun& run) { run.training.cross_entropy = CrossEntropy::kFusedLinear; },
        "train.loss = fused-linear", "none: another loss kernel"},
       {[](const TrainingRun& run) { return run.training.attention != AttentionKernel::kFlash; },
@@ -34,6 +47,9 @@ std::vector<Option> options() {
       {[](const TrainingRun& run) { return run.parallel.tensor > 1 && !run.parallel.sequence; },
        [](TrainingRun& run) { run.parallel.sequence = true; }, "parallel.sequence_parallel = true",
        "none: the same bytes are communicated"},
+      {[](const TrainingRun& run) { return run.model.pipeline && run.imaging.encodes; },
+       [](TrainingRun& run) { run.imaging.encodes = false; }, "train.encodes = false",
+       "images and texts are encoded before, and read from disk"},
       {[](const TrainingRun& run) {
          return divides_states(run) && run.parallel.sharding == DataSharding::kNone;
        },
@@ -102,7 +118,7 @@ std::vector<Mitigation> mitigations(const TrainingRun& run) {
   const Result<Estimate> base = estimate(run);
   if (!base.ok()) return out;
   const double before = base.value().peak().peak_bytes;
-  for (const Option& option : options()) {
+  for (const Option& option : options(run)) {
     if (!option.applies(run)) continue;
     TrainingRun changed = run;
     option.change(changed);

@@ -134,7 +134,17 @@ Result<Answer> answer_estimate(const Question& question, const std::string& html
   return out;
 }
 
+// What is searched or explained by layers has none to look at in a model of images.
+Status needs_layers(const char* option, const RunSource& source) {
+  if (!source.makes_images()) return {};
+  return Status::unsupported(fmt::format(
+      "{}: not modelled for a model of images; allowed: --solve batch, --sweep, --what-if", option));
+}
+
 Result<Answer> answer(const EstimateChoices& choices, const Question& question) {
+  if (choices.plan.plan) {
+    if (Status status = needs_layers("--plan", question.source); !status.ok()) return status;
+  }
   if (!choices.solve.empty()) return answer_solve(question, choices.solve);
   if (!choices.sweeps.empty()) return answer_sweep(question, choices.sweeps);
   if (!choices.what_if.empty()) return answer_what_if(question, choices.what_if);
@@ -200,7 +210,8 @@ int answer_serving(const EstimateChoices& choices, const RunSource& source) {
 int answer_file(const EstimateChoices& choices) {
   Result<RunSource> source = RunSource::open(choices.input);
   if (!source.ok()) return complain("estimate", source.status());
-  if (choices.input.serve || source->asks_to_serve()) return answer_serving(choices, source.value());
+  const bool serves = choices.input.serve || source->asks_to_serve();
+  if (serves && !source->makes_images()) return answer_serving(choices, source.value());
   std::string damaged;
   const Result<Question> question = read_question(choices, std::move(source.value()), damaged);
   if (!question.ok()) return complain("estimate", question.status());
@@ -229,6 +240,8 @@ int answer_dumps(const EstimateChoices& choices) {
     std::string damaged;
     Result<RunSource> source = RunSource::open(choices.input);
     if (!source.ok()) return complain("estimate", source.status());
+    if (const Status status = needs_layers("--dump", source.value()); !status.ok())
+      return complain("estimate", status);
     const Result<Question> question = read_question(choices, std::move(source.value()), damaged);
     if (!question.ok()) return complain("estimate", question.status());
     const Result<estimator::Estimate> estimate = question.value().estimator(question.value().run);
@@ -298,7 +311,8 @@ void add_input_options(CLI::App& command, EstimateChoices& choices) {
   };
   command.add_option(
       "FILE", choices.input.file,
-      "A run file (.toml), a Hugging Face config.json, a DeepSpeed JSON, Megatron-LM's "
+      "A run file (.toml), a Hugging Face config.json, diffusers' model_index.json, a DeepSpeed JSON, "
+      "Megatron-LM's "
       "model_config.yaml or its arguments, a recipe of Axolotl, LLaMA-Factory, torchtune, NeMo "
       "Automodel or NeMo RL, TrainingArguments, accelerate's YAML; or a model's name, such as llama-3.1-8b");
   add("--gpu", choices.gpus, "NAME,SIZE",
@@ -364,7 +378,8 @@ void add_question_options(CLI::App& command, EstimateChoices& choices) {
       .add_flag(
           "--serve", choices.input.serve,
           "The model as a server of generated text: weights, cache of keys and values, requests at once, "
-          "in the words of vLLM and SGLang; --set takes their options (exit code 2 where no request fits)")
+          "in the words of vLLM and SGLang; --set takes their options (exit code 2 where no request fits). A "
+          "pipeline of diffusers: the images that it makes")
       ->group("What is asked");
   command.add_flag("--models", choices.models, "Print the models that are known by name")
       ->group("What is asked");

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "estimator/inputs/adapter.h"
+#include "estimator/inputs/diffusers.h"
 #include "estimator/inputs/known_models.h"
 #include "estimator/inputs/megatron_files.h"
 #include "estimator/inputs/recipes/recipes.h"
@@ -80,7 +81,7 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
   if (toml) return estimator::read_run_toml(text, folder);
   if (estimator::is_trainer_json(text)) return recipe_keys(text, folder, choices);
   if (is_deepspeed(text)) return deepspeed_keys(text, choices);
-  if (Status status = estimator::refuse_diffusers(text); !status.ok()) return status;
+  if (estimator::is_diffusers_json(text)) return estimator::read_diffusers_json(text, folder);
   Result<RunKeys> keys = estimator::read_model_json(text);
   if (keys.ok()) keys.value()["model.is_config_json"] = "true";
   return keys;
@@ -242,7 +243,7 @@ Result<Change> parse_change(const char* option, const std::string& text) {
 Result<std::string> read_text_file(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
-    return Status::io(fmt::format("{}: is a folder without a config.json", path));
+    return Status::io(fmt::format("{}: is a folder without a config.json or a model_index.json", path));
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status::io(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   std::ostringstream text;
@@ -256,6 +257,9 @@ Result<RunSource> RunSource::open(const InputChoices& given) {
   Result<Given> run = read_given(choices);
   if (!run.ok() && run.status().code() == SPW_ERROR_IO) return run.take_status();
   if (!run.ok()) return named(choices.file, run.status());
+  if (auto* keys = std::get_if<RunKeys>(&run.value());
+      keys != nullptr && choices.serve && estimator::has_pipeline(*keys))
+    (*keys)["serve.generates"] = "true";
   for (const std::string& set : choices.sets) {
     Result<Change> change = parse_change("--set", set);
     if (!change.ok()) return change.take_status();
@@ -273,6 +277,11 @@ Result<RunSource> RunSource::open(const InputChoices& given) {
 bool RunSource::asks_to_serve() const {
   const auto* const keys = std::get_if<RunKeys>(&given_);
   return keys != nullptr && estimator::asks_to_serve(*keys);
+}
+
+bool RunSource::makes_images() const {
+  const auto* const keys = std::get_if<RunKeys>(&given_);
+  return keys != nullptr && estimator::has_pipeline(*keys);
 }
 
 Result<estimator::ServingRun> RunSource::serving(const std::vector<Change>& changes) const {

@@ -55,6 +55,8 @@ class RunSource {
   Result<estimator::ServingRun> serving(const std::vector<Change>& changes = {}) const;
   // Does the file, or what was set, have a section [serve]?
   bool asks_to_serve() const;
+  // Is it a pipeline of diffusers? Serving it, images are made.
+  bool makes_images() const;
 
   bool is_megatron() const { return std::holds_alternative<estimator::MegatronRun>(given_); }
 

@@ -100,7 +100,7 @@ void set_gpus(TrainingRun& run, int64_t gpus) {
 
 std::string set_batch(TrainingRun& run, int64_t batch) {
   run.training.micro_batch = batch;
-  return fmt::format("train.micro_batch = {}", batch);
+  return fmt::format("{} = {}", run.imaging.generates ? "serve.images" : "train.micro_batch", batch);
 }
 
 std::string set_sequence(TrainingRun& run, int64_t step) {
@@ -171,6 +171,12 @@ Result<Unknown> unknown_named(const std::string& name) {
 
 Result<Solution> solve(const TrainingRun& run, Unknown unknown, const GpuMemory& gpu,
                        const Estimator& estimator) {
+  const bool is_of_images =
+      unknown == Unknown::kBatch || (unknown == Unknown::kRecompute && !run.imaging.generates);
+  if (run.model.pipeline && !is_of_images)
+    return Status::invalid_argument(
+        fmt::format("--solve: not modelled for a model of images; allowed: batch{}",
+                    run.imaging.generates ? "" : ", recompute"));
   const auto search = [&](Search::Change change) { return Search(run, gpu, estimator, std::move(change)); };
   switch (unknown) {
     case Unknown::kBatch: {

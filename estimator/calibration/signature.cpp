@@ -88,6 +88,7 @@ std::string model_text(const Model& model) {
                   model.tied ? " tied" : "", model.positions, model.token_types, model.head_parameters,
                   model.prediction_layers, model.output_bias ? " output bias" : "");
   for (const Tower& tower : model.towers) out += "; " + text(tower);
+  if (model.pipeline) out += fmt::format("; {} parameters", total_parameters(model));
   return out;
 }
 
@@ -131,6 +132,12 @@ std::string shape_text(const TrainingRun& run) {
   std::string out = fmt::format("micro-batch {} microbatches {} sequence", run.training.micro_batch,
                                 run.training.microbatches);
   for (const Tower& tower : run.model.towers) out += fmt::format(" {}", tower.sequence);
+  const Imaging& imaging = run.imaging;
+  if (run.model.pipeline)
+    out += fmt::format(" pixels {} x {}{}{}{}{}{}", imaging.height, imaging.width,
+                       imaging.generates ? " generates" : "", imaging.encodes ? " encodes" : "",
+                       imaging.guided ? " guided" : "", imaging.offloads ? " offloads" : "",
+                       imaging.sliced ? " sliced" : "");
   return out;
 }
 

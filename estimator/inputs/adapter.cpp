@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "estimator/diffusion/pipeline.h"
 #include "estimator/inputs/json_object.h"
 #include "estimator/inputs/nearest.h"
 
@@ -37,6 +38,23 @@ std::vector<std::string> listed(const std::string& text) {
 
 // Modules of the model's matrices, in the order of a layer.
 std::vector<std::string_view> module_names(const TrainingRun& run) {
+  if (run.model.pipeline) {
+    if (std::holds_alternative<UNet>(run.model.pipeline->denoiser))
+      return {"to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out"};
+    return {"to_q",
+            "to_k",
+            "to_v",
+            "to_out.0",
+            "add_q_proj",
+            "add_k_proj",
+            "add_v_proj",
+            "to_add_out",
+            "ff.net.0.proj",
+            "ff.net.2",
+            "ff_context.net.0.proj",
+            "ff_context.net.2",
+            "proj_mlp"};
+  }
   const ModuleNames& names = run.code.names;
   std::vector<std::string_view> out;
   if (run.code.projection == ProjectionCode::kSeparate) {
@@ -67,6 +85,8 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
 // Returns what PEFT takes where nobody says (utils/constants.py,
 // TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); empty where it asks.
 std::vector<std::string> usual_targets(const TrainingRun& run) {
+  // diffusers, examples/text_to_image and dreambooth.
+  if (run.model.pipeline) return {"to_k", "to_q", "to_v", "to_out.0"};
   const std::string& type = run.model.type;
   if (type == "gpt2") return {"c_attn"};
   if (type == "gpt_neox") return {"query_key_value"};

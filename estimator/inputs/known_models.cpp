@@ -31,6 +31,36 @@ constexpr std::array<Letter, 12> kLetters = {{{"h", "hidden_size"},
                                               {"m", "moe_intermediate_size"},
                                               {"tied", "tie_word_embeddings"}}};
 
+// Parts that pipelines share; a word `name=@part` has its words under that name.
+struct Part {
+  std::string_view name;
+  std::string_view words;
+};
+constexpr std::array<Part, 7> kParts = {
+    {{"@clip-l",
+      "model_type=clip_text_model architectures=[\"CLIPTextModel\"] hidden_size=768 intermediate_size=3072 "
+      "num_hidden_layers=12 num_attention_heads=12 vocab_size=49408 max_position_embeddings=77 "
+      "projection_dim=768 hidden_act=quick_gelu"},
+     {"@clip-l-projected",
+      "model_type=clip_text_model architectures=[\"CLIPTextModelWithProjection\"] hidden_size=768 "
+      "intermediate_size=3072 num_hidden_layers=12 num_attention_heads=12 vocab_size=49408 "
+      "max_position_embeddings=77 projection_dim=768 hidden_act=quick_gelu"},
+     {"@clip-g",
+      "model_type=clip_text_model architectures=[\"CLIPTextModelWithProjection\"] hidden_size=1280 "
+      "intermediate_size=5120 num_hidden_layers=32 num_attention_heads=20 vocab_size=49408 "
+      "max_position_embeddings=77 projection_dim=1280 hidden_act=gelu"},
+     {"@clip-h",
+      "model_type=clip_text_model architectures=[\"CLIPTextModel\"] hidden_size=1024 intermediate_size=4096 "
+      "num_hidden_layers=23 num_attention_heads=16 vocab_size=49408 max_position_embeddings=77 "
+      "projection_dim=512 hidden_act=gelu"},
+     {"@t5-xxl",
+      "model_type=t5 d_model=4096 d_ff=10240 num_layers=24 num_heads=64 d_kv=64 vocab_size=32128 "
+      "feed_forward_proj=gated-gelu is_gated_act=true tie_word_embeddings=false n_positions=512"},
+     {"@vae-4", "block_out_channels=[128,256,512,512] layers_per_block=2 latent_channels=4"},
+     {"@vae-16",
+      "block_out_channels=[128,256,512,512] layers_per_block=2 latent_channels=16 use_quant_conv=false "
+      "use_post_quant_conv=false"}}};
+
 // Endings of names that share their sizes.
 constexpr std::array<std::string_view, 14> kEndings = {"-instruct", "-it",   "-chat", "-base",    "-deduped",
                                                        "-fp16",     "-hf",   "-pt",   "-2507",    "-0528",
@@ -451,7 +481,63 @@ const std::vector<KnownModel>& known_models() {
       {"flan-t5-xxl", "google/flan-t5-xxl", 11.135,
        "t5 d_model=4096 d_ff=10240 num_layers=24 num_heads=64 d_kv=64 v=32128 n_positions=512 "
        "feed_forward_proj=gated-gelu is_gated_act=true tied=false",
-       SizesSource::kNone}};
+       SizesSource::kNone},
+      {"sd-1.5", "stable-diffusion-v1-5/stable-diffusion-v1-5", 1.066,
+       "StableDiffusionPipeline unet.block_out_channels=[320,640,1280,1280] unet.cross_attention_dim=768 "
+       "unet.attention_head_dim=8 unet.sample_size=64 vae=@vae-4 text_encoder=@clip-l",
+       SizesSource::kConfig},
+      {"sd-2.1", "stabilityai/stable-diffusion-2-1", 1.290,
+       "StableDiffusionPipeline unet.block_out_channels=[320,640,1280,1280] unet.cross_attention_dim=1024 "
+       "unet.attention_head_dim=[5,10,20,20] unet.use_linear_projection=true unet.sample_size=96 vae=@vae-4 "
+       "text_encoder=@clip-h",
+       SizesSource::kConfig},
+      {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0", 3.469,
+       "StableDiffusionXLPipeline unet.block_out_channels=[320,640,1280] unet.cross_attention_dim=2048 "
+       "unet.attention_head_dim=[5,10,20] unet.transformer_layers_per_block=[1,2,10] "
+       "unet.use_linear_projection=true unet.addition_embed_type=text_time "
+       "unet.projection_class_embeddings_input_dim=2816 unet.sample_size=128 "
+       "unet.down_block_types=[\"DownBlock2D\",\"CrossAttnDownBlock2D\",\"CrossAttnDownBlock2D\"] "
+       "unet.up_block_types=[\"CrossAttnUpBlock2D\",\"CrossAttnUpBlock2D\",\"UpBlock2D\"] vae=@vae-4 "
+       "text_encoder=@clip-l text_encoder_2=@clip-g",
+       SizesSource::kConfig},
+      {"sd-3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", 7.693,
+       "StableDiffusion3Pipeline transformer.num_layers=24 transformer.num_attention_heads=24 "
+       "transformer.attention_head_dim=64 transformer.joint_attention_dim=4096 "
+       "transformer.caption_projection_dim=1536 transformer.pooled_projection_dim=2048 "
+       "transformer.pos_embed_max_size=192 transformer.sample_size=128 vae=@vae-16 "
+       "text_encoder=@clip-l-projected text_encoder_2=@clip-g text_encoder_3=@t5-xxl",
+       SizesSource::kTable},
+      {"sd-3.5-medium", "stabilityai/stable-diffusion-3.5-medium", 7.908,
+       "StableDiffusion3Pipeline transformer.num_layers=24 transformer.num_attention_heads=24 "
+       "transformer.attention_head_dim=64 transformer.joint_attention_dim=4096 "
+       "transformer.caption_projection_dim=1536 transformer.pooled_projection_dim=2048 "
+       "transformer.pos_embed_max_size=384 transformer.sample_size=128 transformer.qk_norm=rms_norm "
+       "transformer.dual_attention_layers=[0,1,2,3,4,5,6,7,8,9,10,11,12] vae=@vae-16 "
+       "text_encoder=@clip-l-projected text_encoder_2=@clip-g text_encoder_3=@t5-xxl",
+       SizesSource::kTable},
+      {"sd-3.5-large", "stabilityai/stable-diffusion-3.5-large", 13.721,
+       "StableDiffusion3Pipeline transformer.num_layers=38 transformer.num_attention_heads=38 "
+       "transformer.attention_head_dim=64 transformer.joint_attention_dim=4096 "
+       "transformer.caption_projection_dim=2432 transformer.pooled_projection_dim=2048 "
+       "transformer.pos_embed_max_size=192 transformer.sample_size=128 transformer.qk_norm=rms_norm "
+       "vae=@vae-16 text_encoder=@clip-l-projected text_encoder_2=@clip-g text_encoder_3=@t5-xxl",
+       SizesSource::kTable},
+      {"flux.1-dev", "black-forest-labs/FLUX.1-dev", 16.871,
+       "FluxPipeline transformer._class_name=FluxTransformer2DModel transformer.num_layers=19 "
+       "transformer.num_single_layers=38 transformer.num_attention_heads=24 "
+       "transformer.attention_head_dim=128 "
+       "transformer.in_channels=64 transformer.joint_attention_dim=4096 "
+       "transformer.pooled_projection_dim=768 "
+       "transformer.guidance_embeds=true vae=@vae-16 text_encoder=@clip-l text_encoder_2=@t5-xxl",
+       SizesSource::kTable},
+      {"flux.1-schnell", "black-forest-labs/FLUX.1-schnell", 16.860,
+       "FluxPipeline transformer._class_name=FluxTransformer2DModel transformer.num_layers=19 "
+       "transformer.num_single_layers=38 transformer.num_attention_heads=24 "
+       "transformer.attention_head_dim=128 "
+       "transformer.in_channels=64 transformer.joint_attention_dim=4096 "
+       "transformer.pooled_projection_dim=768 "
+       "transformer.guidance_embeds=false vae=@vae-16 text_encoder=@clip-l text_encoder_2=@t5-xxl",
+       SizesSource::kTable}};
   return kModels;
 }
 
@@ -473,31 +559,51 @@ const KnownModel* find_known_model(std::string_view name) {
   return nullptr;
 }
 
+namespace {
+
+// Words of the form key=value, each given to `add`.
+template <typename Add>
+void each_word(std::string_view words, Add add) {
+  while (!words.empty()) {
+    const size_t end = std::min(words.find(' '), words.size());
+    const std::string_view word = words.substr(0, end);
+    words.remove_prefix(std::min(words.size(), end + 1));
+    const size_t equals = word.find('=');
+    add(word.substr(0, equals), word.substr(equals + 1));
+  }
+}
+
+void add_part(std::string_view name, std::string_view part, RunKeys& out) {
+  const auto* const found =
+      std::find_if(kParts.begin(), kParts.end(), [&](const Part& each) { return each.name == part; });
+  if (found == kParts.end()) return;
+  each_word(found->words, [&](std::string_view key, std::string_view value) {
+    out[fmt::format("model.{}.{}", name, key)] = value;
+  });
+}
+
+}  // namespace
+
 RunKeys known_model_keys(const KnownModel& model) {
   RunKeys out;
-  std::string_view rest = model.sizes;
+  const size_t first = model.sizes.find(' ');
+  const std::string_view type = model.sizes.substr(0, first);
+  out[type.ends_with("Pipeline") ? "model.pipeline" : "model.model_type"] = type;
   std::string_view full;
-  const auto next_word = [&] {
-    const size_t end = std::min(rest.find(' '), rest.size());
-    const std::string_view word = rest.substr(0, end);
-    rest.remove_prefix(std::min(rest.size(), end + 1));
-    return word;
-  };
-  out["model.model_type"] = next_word();
-  while (!rest.empty()) {
-    const std::string_view word = next_word();
-    const size_t equals = word.find('=');
-    std::string_view key = word.substr(0, equals);
-    const std::string_view value = word.substr(equals + 1);
+  each_word(model.sizes.substr(first + 1), [&](std::string_view key, std::string_view value) {
+    if (value.starts_with('@')) {
+      add_part(key, value, out);
+      return;
+    }
     if (key == "full") {
       full = value;
-      continue;
+      return;
     }
     for (const Letter& letter : kLetters) {
       if (key == letter.letter) key = letter.key;
     }
     out[fmt::format("model.{}", key)] = value;
-  }
+  });
   if (!full.empty())
     out["model.layer_types"] = list_of_layers(full, std::stoll(out["model.num_hidden_layers"]));
   out["model.is_config_json"] = "true";

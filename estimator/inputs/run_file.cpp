@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "estimator/inputs/adapter.h"
+#include "estimator/inputs/diffusers.h"
 #include "estimator/inputs/fp8.h"
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/hugging_face_code.h"
@@ -52,9 +53,9 @@ Status add_section(const toml::table& section, const std::string& prefix, RunKey
   return {};
 }
 
-void read_precision(KeyValues& values, Training& training) {
+void read_precision(KeyValues& values, const char* usual, Training& training) {
   const std::string precision = values.choice(
-      "train.precision", "bf16-mixed", {"bf16-mixed", "fp16-mixed", "autocast", "bf16", "fp16", "fp32"});
+      "train.precision", usual, {"bf16-mixed", "fp16-mixed", "autocast", "bf16", "fp16", "fp32"});
   training.mixed = precision == "bf16-mixed" || precision == "fp16-mixed";
   // Autocast keeps fp32 weights and states; activations are 16-bit.
   training.autocast = precision == "autocast";
@@ -168,8 +169,21 @@ void read_transformers(KeyValues& values, TrainingRun& run) {
       "activations are counted as lean code keeps them: transformers' own are not known with {}", problem));
 }
 
+void read_optimizer_step(KeyValues& values, Training& training) {
+  const std::string step =
+      values.choice("train.optimizer_step", "fused", {"fused", "foreach", "for-loop", "in-backward"});
+  training.foreach_step = step == "foreach";
+  training.step_in_backward = step == "in-backward";
+  if (training.step_in_backward && training.microbatches > 1)
+    values.complain(
+        "train.optimizer_step: 'in-backward' is not allowed beside train.gradient_accumulation; allowed: 1");
+}
+
 void read_train(KeyValues& values, TrainingRun& run) {
   Training& training = run.training;
+  for (const char* key : {"train.resolution", "train.encodes"}) {
+    if (values.has(key)) values.complain(fmt::format("{}: not allowed; the model makes no images", key));
+  }
   run.framework = read_framework(values);
   training.micro_batch = values.whole("train.micro_batch", 1, 1, 1 << 20);
   training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
@@ -188,7 +202,7 @@ void read_train(KeyValues& values, TrainingRun& run) {
         fmt::format("train.sequence: '{}' is not allowed; allowed: up to the model's {} positions", sequence,
                     run.model.positions));
   }
-  read_precision(values, training);
+  read_precision(values, "bf16-mixed", training);
   training.optimizer = optimizer_kind(values);
   training.hidden_dropout = values.number("train.dropout", 0, 0, 1) > 0;
   training.attention_dropout = values.number("train.attention_dropout", 0, 0, 1) > 0;
@@ -210,13 +224,7 @@ void read_train(KeyValues& values, TrainingRun& run) {
   if (recipe != "none" && training.precision == Precision::kFp32)
     values.complain("train.fp8: not allowed beside train.precision 'fp32'; allowed: 16-bit precisions");
   training.fp8 = fp8_recipe(recipe);
-  const std::string step =
-      values.choice("train.optimizer_step", "fused", {"fused", "foreach", "for-loop", "in-backward"});
-  training.foreach_step = step == "foreach";
-  training.step_in_backward = step == "in-backward";
-  if (training.step_in_backward && training.microbatches > 1)
-    values.complain(
-        "train.optimizer_step: 'in-backward' is not allowed beside train.gradient_accumulation; allowed: 1");
+  read_optimizer_step(values, training);
   training.step_graph = values.choice("train.cuda_graph", "none", {"none", "step"}) == "step";
   training.expert_imbalance = values.number("train.expert_imbalance", 1, 1, 1000);
 }
@@ -244,14 +252,46 @@ void read_parallel(KeyValues& values, TrainingRun& run) {
   parallel.stage_layers.back() += predictions;
 }
 
+// What trains a denoiser is diffusers' own code: fp32 weights under autocast, or 16-bit ones beside adapters.
+void read_denoising(KeyValues& values, TrainingRun& run) {
+  Training& training = run.training;
+  training.micro_batch = values.whole("train.micro_batch", 1, 1, 1 << 20);
+  training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
+  const bool adapts = values.has("adapter.kind") && values.peek("adapter.kind") != "none";
+  read_precision(values, adapts ? "bf16-mixed" : "autocast", training);
+  training.optimizer = optimizer_kind(values);
+  read_optimizer_step(values, training);
+  if (training.step_in_backward)
+    values.complain(
+        "train.optimizer_step: 'in-backward' is not modelled for a model of images; allowed: "
+        "fused, foreach, for-loop");
+  training.recompute = values.choice("train.recompute", "none", {"none", "full"}) == "full"
+                           ? Recompute::kFull
+                           : Recompute::kNone;
+}
+
+void read_pipeline_run(KeyValues& values, const RunKeys& keys, TrainingRun& run) {
+  run.framework = Framework::kTransformers;
+  run.imaging.generates = asks_to_serve(keys);
+  if (!run.imaging.generates) {
+    read_denoising(values, run);
+    run.parallel.world = values.whole("parallel.gpus", 1, 1, kMostRanks);
+    read_communication(values, run);
+    read_adapter(values, run);
+  }
+  read_imaging(values, run);
+}
+
 }  // namespace
 
 std::string config_of(const std::string& path) {
   std::error_code error;
-  const std::filesystem::path inside = std::filesystem::path(path) / "config.json";
-  return std::filesystem::is_directory(path, error) && std::filesystem::exists(inside, error)
-             ? inside.string()
-             : path;
+  if (!std::filesystem::is_directory(path, error)) return path;
+  for (const char* name : {"config.json", "model_index.json"}) {
+    const std::filesystem::path inside = std::filesystem::path(path) / name;
+    if (std::filesystem::exists(inside, error)) return inside.string();
+  }
+  return path;
 }
 
 namespace {
@@ -268,7 +308,10 @@ Result<RunKeys> read_named_model(const std::string& named, const std::string& fo
     return Status::io(fmt::format("model.config: {}: cannot be read{}", path, meant_model(named)));
   std::ostringstream json;
   json << file.rdbuf();
-  Result<RunKeys> model = read_model_json(json.str());
+  Result<RunKeys> model =
+      is_diffusers_json(json.str())
+          ? read_diffusers_json(json.str(), std::filesystem::path(config_of(path)).parent_path().string())
+          : read_model_json(json.str());
   if (!model.ok()) return Status::invalid_argument(fmt::format("{}: {}", path, model.status().text()));
   return model;
 }
@@ -320,8 +363,30 @@ Result<RunKeys> read_run_toml(const std::string& text, const std::string& folder
   return out;
 }
 
+namespace {
+
+Status unknown_model_key(const std::string& key, const KeyValues& values) {
+  return Status::invalid_argument(
+      fmt::format("{}: not known; allowed: the keys that give this type of model its size{}", key,
+                  did_you_mean(key, values.asked())));
+}
+
+Status check_pipeline_keys(const RunKeys& keys, const std::vector<std::string>& said) {
+  KeyValues values(keys);
+  Notes notes;
+  if (!read_pipeline(values, notes).ok()) return {};
+  const std::vector<std::string> unread = values.unread();
+  for (const std::string& key : said) {
+    if (std::find(unread.begin(), unread.end(), key) != unread.end()) return unknown_model_key(key, values);
+  }
+  return {};
+}
+
+}  // namespace
+
 Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& said) {
   if (said.empty()) return {};
+  if (has_pipeline(keys)) return check_pipeline_keys(keys, said);
   KeyValues values(keys);
   Notes notes;
   // What is wrong with the model is said by read_run().
@@ -334,9 +399,7 @@ Status check_model_keys(const RunKeys& keys, const std::vector<std::string>& sai
   const std::vector<std::string> unread = values.unread();
   for (const std::string& key : said) {
     if (std::find(unread.begin(), unread.end(), key) == unread.end()) continue;
-    return Status::invalid_argument(
-        fmt::format("{}: not known; allowed: the keys that give this type of model its size{}", key,
-                    did_you_mean(key, values.asked())));
+    return unknown_model_key(key, values);
   }
   return {};
 }
@@ -387,16 +450,22 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   for (auto at = keys.lower_bound("warning."); at != keys.end() && at->first.rfind("warning.", 0) == 0; ++at)
     run.notes.warnings.push_back(values.text(at->first, ""));
   if (values.has("recipe.trainer")) run.trainer = values.text("recipe.trainer", "");
-  Result<Model> model = read_hugging_face(values, "model.", run.notes);
+  const bool makes_images = has_pipeline(keys);
+  Result<Model> model =
+      makes_images ? read_pipeline(values, run.notes) : read_hugging_face(values, "model.", run.notes);
   if (!model.ok()) return model.take_status();
   run.model = std::move(model.value());
-  read_train(values, run);
-  read_quantization(values, "model.", run);
-  read_parallel(values, run);
-  read_communication(values, run);
-  read_offload(values, run);
-  read_transformers(values, run);
-  read_adapter(values, run);
+  if (makes_images) {
+    read_pipeline_run(values, keys, run);
+  } else {
+    read_train(values, run);
+    read_quantization(values, "model.", run);
+    read_parallel(values, run);
+    read_communication(values, run);
+    read_offload(values, run);
+    read_transformers(values, run);
+    read_adapter(values, run);
+  }
   run.allocator =
       find_allocator(values.choice("allocator.model", "spillway", {"spillway", "pytorch", "expandable"}))
           .value_or(AllocatorModel::kSpillway);
@@ -410,8 +479,13 @@ Result<TrainingRun> read_run(const RunKeys& written) {
   run.reserve.declared_bytes = read_size(values, "overhead.extra", 0);
   if (!values.status().ok()) return values.status();
   for (const std::string& key : values.unread()) {
-    // A model's file may say more than what touches memory.
+    // A model's file may say more than what touches memory, and a run's file more than what makes images.
     if (key.rfind("model.", 0) == 0) continue;
+    if (run.imaging.generates && key.rfind("serve.", 0) != 0) continue;
+    const std::vector<std::string_view>& names = run_key_names();
+    if (makes_images && std::find(names.begin(), names.end(), key) != names.end())
+      return Status::invalid_argument(fmt::format(
+          "{}: not allowed; a model of images has the keys listed in docs/estimate-images.md", key));
     return Status::invalid_argument(fmt::format(
         "{}: not known; allowed: the keys listed in docs/estimate.md{}", key, meant_run_key(key)));
   }

@@ -224,6 +224,8 @@ const std::vector<std::string_view>& run_key_names() {
                                                        "train.cuda_graph",
                                                        "train.norm_in_fp32",
                                                        "train.expert_imbalance",
+                                                       "train.resolution",
+                                                       "train.encodes",
                                                        "adapter.kind",
                                                        "adapter.rank",
                                                        "adapter.targets",

@@ -315,6 +315,11 @@ const std::vector<std::string_view>& serving_key_names() {
                                                        "serve.enable_prefix_caching",
                                                        "serve.kv_cache_memory_bytes",
                                                        "serve.requests",
+                                                       "serve.images",
+                                                       "serve.resolution",
+                                                       "serve.guidance",
+                                                       "serve.offload",
+                                                       "serve.vae_slicing",
                                                        "serve.vllm_version"};
   return kNames;
 }

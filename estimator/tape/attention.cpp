@@ -1,6 +1,5 @@
-// Attention as transformers calls it and PyTorch runs it. Sources: integrations/sdpa_attention.py;
-// aten/src/ATen/native/transformers/attention.cpp, cuda/attention.cu, cuda/attention_backward.cu,
-// cuda/sdp_utils.cpp, cuda/flash_attn/flash_api.cpp.
+// Attention as transformers calls it. Sources: integrations/sdpa_attention.py;
+// aten/src/ATen/native/transformers/attention.cpp, cuda/sdp_utils.cpp.
 #include <algorithm>
 #include <cmath>
 
@@ -18,10 +17,6 @@ double rounded_up(double value, double to) {
 
 double query_elements(const Attention& block, double tokens) {
   return tokens * static_cast<double>(block.heads * block.head_dim);
-}
-
-double key_elements(const Attention& block, double tokens) {
-  return tokens * static_cast<double>(block.key_value_heads * block.head_dim);
 }
 
 }  // namespace
@@ -134,7 +129,7 @@ Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, Attention
   }
   switch (path) {
     case AttentionPath::kFlash:
-      return flash(block, heads);
+      return flash_attention(op_, call(block), heads.query, heads.key, heads.value);
     case AttentionPath::kEfficient:
       return efficient(block, heads, is_masked(index_));
     case AttentionPath::kMath:
@@ -144,67 +139,23 @@ Tensor Layers::scaled_dot_product(const Attention& block, Heads heads, Attention
   return materialised(block, std::move(heads), path);
 }
 
-// mha_fwd, mha_bwd: the backward pass adds up queries' gradients in fp32, and makes keys' and values' for
-// each query head.
-Tensor Layers::flash(const Attention& block, const Heads& heads) {
-  const auto query_heads = static_cast<double>(block.heads);
-  const double rows = rounded_up(sequence_, 128);
-  const double accumulated =
-      4 * batch_ * rows * query_heads * rounded_up(static_cast<double>(block.head_dim), 32);
-  const double sums = 4 * batch_ * query_heads * rows;
-  const double query_bytes = heads.query.bytes(), key_bytes = heads.key.bytes();
-  const double expanded = heads.key.element *
-                          key_elements(block, batch_ * (block.cross ? source_sequence_ : sequence_)) /
-                          static_cast<double>(block.key_value_heads) * query_heads;
-  const bool grouped = block.heads != block.key_value_heads;
-  Tape::Recorder recorder(tape_, {heads.query.edge, heads.key.edge, heads.value.edge});
-  recorder.save(heads.query.data);
-  recorder.save(heads.key.data);
-  recorder.save(heads.value.data);
-  Tensor out = tape_.make(heads.query.elements, heads.query.element);
-  const Tensor logarithms = tape_.make(batch_ * query_heads * sequence_, 4);
-  recorder.save(out.data);
-  recorder.save(logarithms.data);
-  out.edge = recorder.finish([=](Backward& run) {
-    Share query = run.make(query_bytes), key = run.make(key_bytes), value = run.make(key_bytes);
-    const Share sum = run.make(sums), accumulator = run.make(accumulated);
-    const Share keys = run.make(grouped ? expanded : 0), values = run.make(grouped ? expanded : 0);
-    run.give(0, std::move(query));
-    run.give(1, std::move(key));
-    run.give(2, std::move(value));
-  });
-  return out;
+AttentionCall Layers::call(const Attention& block) const {
+  return {batch_,
+          static_cast<double>(block.heads),
+          static_cast<double>(block.key_value_heads),
+          static_cast<double>(block.head_dim),
+          sequence_,
+          block.cross ? source_sequence_ : sequence_};
 }
 
-// mem_eff_forward and backward. With a mask keys and values are repeated for each query head before it
-// (sdpa_attention.py, use_gqa_in_sdpa), and the mask of truth values becomes one of numbers for each layer.
+// With a mask keys and values are repeated for each query head before it (sdpa_attention.py,
+// use_gqa_in_sdpa), and the mask of truth values becomes one of numbers for each layer.
 Tensor Layers::efficient(const Attention& block, const Heads& given, bool masked) {
-  const auto query_heads = static_cast<double>(block.heads);
   const Tensor key = masked ? repeated(given.key, block) : given.key;
   const Tensor value = masked ? repeated(given.value, block) : given.value;
   Tensor mask;
   if (masked) mask = tape_.make(batch_ * sequence_ * rounded_up(sequence_, 16), given.query.element);
-  const double query_bytes = given.query.bytes(), key_bytes = key.bytes();
-  const double delta = 4 * batch_ * query_heads * sequence_;
-  const bool half = given.query.element < 4;
-  const double workspace = half ? 4 * given.query.elements : 0;
-  Tape::Recorder recorder(tape_, {given.query.edge, key.edge, value.edge});
-  recorder.save(given.query.data);
-  recorder.save(key.data);
-  recorder.save(value.data);
-  recorder.save(mask.data);
-  Tensor out = tape_.make(given.query.elements, given.query.element);
-  const Tensor logarithms = tape_.make(batch_ * query_heads * rounded_up(sequence_, 32), 4);
-  recorder.save(out.data);
-  recorder.save(logarithms.data);
-  out.edge = recorder.finish([=](Backward& run) {
-    Share query = run.make(query_bytes), of_key = run.make(key_bytes), of_value = run.make(key_bytes);
-    const Share sum = run.make(delta), accumulator = run.make(workspace);
-    run.give(0, std::move(query));
-    run.give(1, std::move(of_key));
-    run.give(2, std::move(of_value));
-  });
-  return out;
+  return efficient_attention(op_, call(block), given.query, key, value, mask);
 }
 
 // repeat_kv, and repeat_interleave of the math kernel: a copy for each query head, whose gradient is summed

@@ -25,16 +25,17 @@ constexpr std::array<PurposeName, kPurposes> kPurposeNames = {{
     {"cache of keys and values", "e (2 k d) T for each layer, until the forward pass is over"},
     {"gradients", "bytes of the gradient dtype for each element that has one by then"},
     {"gradients under way", "of activations, and what operators need while they run"},
+    {"convolutions", "what each operator keeps, see estimator/diffusion"},
+    {"images and latents", "what the autoencoder makes while it runs"},
 }};
-constexpr const char* kPlayedSource = "transformers, modeling_<type>.py; PyTorch, derivatives.yaml";
 
 }  // namespace
 
-Buckets played_buckets(const PlayedStep& step) {
+Buckets played_buckets(const PlayedStep& step, const char* source) {
   Buckets out;
   for (size_t i = 0; i < kPurposes; ++i) {
     if (step.at_peak[i] > 0)
-      out.push_back({kPurposeNames[i].name, step.at_peak[i], kPurposeNames[i].formula, kPlayedSource});
+      out.push_back({kPurposeNames[i].name, step.at_peak[i], kPurposeNames[i].formula, source});
   }
   return out;
 }

@@ -6,6 +6,6 @@
 
 namespace spillway::estimator {
 
-Buckets played_buckets(const PlayedStep& step);
+Buckets played_buckets(const PlayedStep& step, const char* source);
 
 }  // namespace spillway::estimator

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "estimator/tape/adapters.h"
+
 namespace spillway::estimator {
 
 Layers::Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code, const Operators& operators)
@@ -30,49 +32,9 @@ Tensor Layers::projected(const Tensor& x, const char* name, double in, double ou
   Tensor result = op_.linear(x, base);
   if (!run_.training.adapter.targets_module(name)) return result;
   const Purpose before = tape_.set_purpose(Purpose::kAdapters);
-  result = adapted(x, std::move(result), in, out);
+  result = adapted(op_, run_.training.adapter, x, std::move(result), in, out);
   tape_.set_purpose(before);
   return result;
-}
-
-// peft/tuners/lora/layer.py, Linear.forward; dora.py, DoraLinearLayer.forward.
-Tensor Layers::adapted(const Tensor& x, Tensor result, double in, double out) const {
-  const Adapter& adapter = run_.training.adapter;
-  const auto rank = static_cast<double>(adapter.rank);
-  const auto trained = [&](double from, double to) {
-    return Matrix{tape_.weight(from * to, adapter.element), {}, from, to};
-  };
-  const double element = result.element;
-  const Tensor cast = op_.cast(x, adapter.element);
-  const Matrix down = trained(in, rank), up = trained(rank, out);
-  const auto narrow = [&](const Tensor& given) {
-    const Tensor inner = op_.linear(given, down);
-    return op_.linear(inner, up);
-  };
-  const Tensor dropped_input = adapter.dropout ? op_.dropout(cast) : cast;
-  if (!adapter.dora) {
-    Tensor more = narrow(dropped_input);
-    more = op_.scale(more);
-    result = op_.add(result, more);
-    return op_.cast(result, element);
-  }
-  const Tensor magnitude = tape_.weight(out, adapter.element);
-  {
-    // The norm of the whole matrix, of the product with a unit matrix: nothing of it stays.
-    const Tensor product = tape_.make(in * out + in * in, adapter.element);
-    const Tensor weight = tape_.make(in * out, adapter.element),
-                 sum = tape_.make(2 * in * out, adapter.element);
-  }
-  Tensor base = result;
-  // With dropout the product is computed again, of the dropped input and a copy of the weight.
-  if (adapter.dropout) base = op_.linear(dropped_input, {tape_.make(in * out, adapter.element), {}, in, out});
-  base = op_.multiply_by_weight(base, magnitude);
-  Tensor more = narrow(dropped_input);
-  more = op_.multiply_by_weight(more, magnitude);
-  more = op_.scale(more);
-  more = op_.add(base, more);
-  result = op_.add(result, more);
-  return op_.cast(result, element);
 }
 
 Tensor Layers::dropped(const Tensor& x, double share) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "estimator/run.h"
+#include "estimator/tape/attention_kernels.h"
 #include "estimator/tape/operators.h"
 
 namespace spillway::estimator {
@@ -56,13 +57,12 @@ class Layers {
   Tensor block(const Block& block, const Tensor& x);
   Tensor attention(const Attention& block, const Tensor& x);
   Tensor cached(const Tensor& x, double element);
-  Tensor adapted(const Tensor& x, Tensor result, double in, double out) const;
   Heads heads_of(const Attention& block, const Tensor& x);
   Tensor rotated(const Tensor& x);
   Tensor head_norm(const Tensor& x, const Attention& block, double heads);
   AttentionPath path(const Attention& block) const;
   Tensor scaled_dot_product(const Attention& block, Heads heads, AttentionPath path);
-  Tensor flash(const Attention& block, const Heads& heads);
+  AttentionCall call(const Attention& block) const;
   Tensor efficient(const Attention& block, const Heads& heads, bool masked);
   Tensor materialised(const Attention& block, Heads heads, AttentionPath path);
   Tensor repeated(const Tensor& x, const Attention& block);

@@ -1,6 +1,7 @@
 #include "estimator/tape/operators.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace spillway::estimator {
@@ -13,33 +14,78 @@ Edge gives_gradient(Recorder& recorder, double bytes) {
   return recorder.finish([=](Backward& run) { run.give(0, run.make(bytes)); });
 }
 
+// What a sum over `rows` of `columns` takes while it runs: partial results where blocks share an output
+// (Reduce.cuh, setReduceConfig, for a contiguous fastest dimension that stays). Up to 8 bytes for each
+// element, and some 130 MiB.
+double partial_sum_bytes(double rows, double columns) {
+  // Of an H100; an A100 has 108 multiprocessors.
+  constexpr double kMultiprocessors = 132, kThreadsOfOne = 2048, kThreads = 512;
+  constexpr double kWidth = 32, kLeastValues = 16, kMostValues = 256;
+  const double vector = std::fmod(columns, 4) == 0 ? 4 : std::fmod(columns, 2) == 0 ? 2 : 1;
+  const double height = kThreads / vector / kWidth;
+  if (columns / vector < kWidth || rows < std::min(height * 16, kMostValues)) return 0;
+  const double grid = std::ceil(columns / vector / kWidth);
+  const double target = kMultiprocessors * std::floor(kThreadsOfOne / (kWidth * height));
+  const double values = std::ceil(rows / height);
+  if (values < kMostValues || grid > target) return 0;
+  const double blocks = std::max(std::min(std::ceil(target / grid), std::ceil(values / kLeastValues)),
+                                 std::ceil(values / kMostValues));
+  return blocks > 1 ? 4 * columns * blocks * kWidth * vector : 0;
+}
+
+// sum_to_size(): a gradient of `rows` rows becomes one of `columns` elements.
+Share summed(Backward& run, double rows, double columns, double element) {
+  Share out = run.make(columns * element);
+  const Share partial = run.make(partial_sum_bytes(rows, columns));
+  return out;
+}
+
 }  // namespace
 
 Tensor Operators::for_product(const Tensor& x) const {
   return autocast_ ? cast(x, 2) : x;
 }
 
+// cached_cast: one copy for each weight that is trained and in fp32, until autocast ends.
+Tensor Operators::weight_for_product(const Tensor& weight) const {
+  if (!autocast_ || weight.element <= 2) return weight;
+  auto& casts = tape_.casts();
+  const auto known = std::find_if(casts.begin(), casts.end(), [&](const auto& cast) {
+    return weight.edge.any() && cast.first.node == weight.edge.node;
+  });
+  if (known != casts.end()) return known->second;
+  const Purpose before = tape_.set_purpose(Purpose::kCopies);
+  Tensor out = cast(weight, 2);
+  tape_.set_purpose(before);
+  if (weight.edge.any()) casts.emplace_back(weight.edge, out);
+  return out;
+}
+
+// ConvolutionBackward0: one call makes the gradients of the input, the weight and the bias. Its workspace is
+// cuDNN's choice.
+Tensor Operators::convolution(const Tensor& given, const Tensor& whole_weight, const Tensor& bias,
+                              double elements) const {
+  const Tensor x = for_product(given);
+  const Tensor weight = weight_for_product(whole_weight);
+  const Edge to_input = x.edge, to_weight = weight.edge, to_bias = bias.edge;
+  Recorder recorder(tape_, {to_input, to_weight, to_bias});
+  recorder.save(x.data);
+  recorder.save(weight.data);
+  Tensor out = tape_.make(elements, x.element);
+  const double input_bytes = x.bytes(), weight_bytes = weight.bytes(), bias_bytes = bias.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (to_input.any()) run.give(0, run.make(input_bytes));
+    if (to_weight.any()) run.give(1, run.make(weight_bytes));
+    if (to_bias.any()) run.give(2, run.make(bias_bytes));
+  });
+  return out;
+}
+
 // MmBackward0 and AddmmBackward0: the gradient of the input, then that of the weight. The weight's is kept
 // for the input's, and the input for the weight's; of a weight that is not trained nothing is kept for it.
 Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
   const Tensor x = for_product(given);
-  Tensor weight = matrix.weight;
-  if (autocast_ && weight.element > 2) {
-    // cached_cast: one copy for each weight that is trained and in fp32, until autocast ends.
-    auto& casts = tape_.casts();
-    const auto known = std::find_if(casts.begin(), casts.end(), [&](const auto& cast) {
-      return weight.edge.any() && cast.first.node == weight.edge.node;
-    });
-    if (known != casts.end()) {
-      weight = known->second;
-    } else {
-      const Purpose before = tape_.set_purpose(Purpose::kCopies);
-      const Edge key = weight.edge;
-      weight = cast(weight, 2);
-      tape_.set_purpose(before);
-      if (key.any()) casts.emplace_back(key, weight);
-    }
-  }
+  const Tensor weight = weight_for_product(matrix.weight);
   const double rows = x.elements / matrix.in;
   const bool transposed = matrix.transposed;
   const Edge to_input = x.edge, to_weight = weight.edge, to_bias = matrix.bias.edge;
@@ -50,14 +96,17 @@ Tensor Operators::linear(const Tensor& given, const Matrix& matrix) const {
   const double copied = matrix.quantised ? 2 * matrix.in * matrix.out : 0;
   const Share copy = tape_.make_share(copied);
   Tensor out = tape_.make(rows * matrix.out, x.element);
-  const double input_bytes = x.bytes(), weight_bytes = weight.bytes(), bias_bytes = matrix.out * x.element;
+  const double input_bytes = x.bytes(), weight_bytes = weight.bytes(), width = matrix.out,
+               element = x.element;
   out.edge = recorder.finish([=](Backward& run) {
-    if (to_bias.any()) run.give(2, run.make(bias_bytes));
     const Share again = run.make(copied);
     if (to_input.any()) run.give(0, run.make(input_bytes).view());
-    if (!to_weight.any()) return;
-    Share gradient = run.make(weight_bytes);
-    run.give(1, transposed ? std::move(gradient).view() : std::move(gradient));
+    if (to_weight.any()) {
+      Share gradient = run.make(weight_bytes);
+      run.give(1, transposed ? std::move(gradient).view() : std::move(gradient));
+    }
+    // Once all have been made (validate_outputs).
+    if (to_bias.any()) run.give(2, summed(run, rows, width, element));
   });
   return out;
 }
@@ -67,12 +116,17 @@ Tensor Operators::add(const Tensor& a, const Tensor& b) const {
   Recorder recorder(tape_, {a.edge, b.edge});
   Tensor out = tape_.make(std::max(a.elements, b.elements), element);
   const bool a_needs = a.edge.any(), b_needs = b.edge.any();
-  const bool a_casts = a.element < element || a.elements < out.elements;
-  const bool b_casts = b.element < element || b.elements < out.elements;
-  const double a_bytes = a.bytes(), b_bytes = b.bytes();
+  const Tensor of_a = {{}, a.elements, a.element, {}}, of_b = {{}, b.elements, b.element, {}};
+  const double elements = out.elements;
   out.edge = recorder.finish([=](Backward& run) {
-    if (a_needs) run.give(0, a_casts ? run.make(a_bytes) : run.gradient());
-    if (b_needs) run.give(1, b_casts ? run.make(b_bytes) : run.gradient());
+    const auto one = [&](size_t input, const Tensor& of) {
+      if (of.elements < elements)
+        run.give(input, summed(run, elements / of.elements, of.elements, of.element));
+      else
+        run.give(input, of.element < element ? run.make(of.bytes()) : run.gradient());
+    };
+    if (a_needs) one(0, of_a);
+    if (b_needs) one(1, of_b);
   });
   return out;
 }
@@ -94,13 +148,16 @@ Tensor Operators::multiply(const Tensor& a, const Tensor& b) const {
   if (b_needs) recorder.save(a.data);
   if (a_needs) recorder.save(b.data);
   Tensor out = tape_.make(std::max(a.elements, b.elements), element);
-  const double whole = out.bytes();
+  const double whole = out.bytes(), elements = out.elements;
   const Tensor of_a = {{}, a.elements, a.element, {}}, of_b = {{}, b.elements, b.element, {}};
   out.edge = recorder.finish([=](Backward& run) {
     // mul_tensor_backward; a smaller factor's is summed up from a whole one.
     const auto one = [&](size_t input, const Tensor& of) {
       Share product = run.make(whole);
-      if (of.bytes() < whole) product = run.make(of.bytes());
+      if (of.elements < elements)
+        product = summed(run, elements / of.elements, of.elements, of.element);
+      else if (of.bytes() < whole)
+        product = run.make(of.bytes());
       run.give(input, std::move(product));
     };
     if (a_needs) one(0, of_a);
@@ -114,7 +171,8 @@ Tensor Operators::multiply_by_weight(const Tensor& x, const Tensor& weight) cons
   Recorder recorder(tape_, {weight.edge, x.edge});
   if (weight_needs) recorder.save(x.data);
   Tensor out = tape_.make(x.elements, std::max(x.element, weight.element));
-  const double whole = out.bytes(), of_x = x.bytes(), of_weight = weight.bytes();
+  const double whole = out.bytes(), of_x = x.bytes();
+  const double columns = weight.elements, rows = x.elements / columns, element = weight.element;
   out.edge = recorder.finish([=](Backward& run) {
     // The weight's is summed up after both are there (validate_outputs, sum_to).
     Share product = weight_needs ? run.make(whole) : Share();
@@ -123,7 +181,7 @@ Tensor Operators::multiply_by_weight(const Tensor& x, const Tensor& weight) cons
       if (of_x < whole) gradient = run.make(of_x);
       run.give(1, std::move(gradient));
     }
-    if (weight_needs) run.give(0, run.make(of_weight));
+    if (weight_needs) run.give(0, summed(run, rows, columns, element));
   });
   return out;
 }
@@ -212,6 +270,21 @@ Tensor Operators::layer_norm(const Tensor& given, const Tensor& weight, double r
   return out;
 }
 
+// FusedRmsNormBackward0: input, weight and the inverse of the root, in fp32.
+Tensor Operators::rms_norm(const Tensor& x, const Tensor& weight, double rows) const {
+  Recorder recorder(tape_, {x.edge, weight.edge});
+  recorder.save(x.data);
+  Tensor out = tape_.make(x.elements, x.element);
+  recorder.save(tape_.make(rows, 4).data);
+  const bool x_needs = x.edge.any(), weight_needs = weight.edge.any();
+  const double bytes = x.bytes(), of_weight = weight.bytes();
+  out.edge = recorder.finish([=](Backward& run) {
+    if (x_needs) run.give(0, run.make(bytes));
+    if (weight_needs) run.give(1, run.make(of_weight));
+  });
+  return out;
+}
+
 // NativeDropoutBackward0 keeps a byte for each element (native/cuda/Dropout.cu).
 Tensor Operators::dropout(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
@@ -227,6 +300,14 @@ Tensor Operators::copy(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
   Tensor out = tape_.make(x.elements, x.element);
   out.edge = recorder.finish([](Backward& run) { run.give(0, Share(run.gradient()).view()); });
+  return out;
+}
+
+Tensor Operators::resampled(const Tensor& x, double elements) const {
+  Recorder recorder(tape_, {x.edge});
+  Tensor out = tape_.make(elements, x.element);
+  const double bytes = x.bytes();
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 
@@ -330,6 +411,16 @@ Tensor Operators::cross_entropy(const Tensor& logits) const {
   second.save(probabilities.data);
   Tensor out = tape_.make(1, 4);
   out.edge = second.finish([=](Backward& run) { run.give(0, run.make(wide)); });
+  return out;
+}
+
+// MseLossBackward0 keeps both.
+Tensor Operators::squared_error(const Tensor& x) const {
+  Recorder recorder(tape_, {x.edge});
+  recorder.save(x.data);
+  Tensor out = tape_.make(1, 4);
+  const double bytes = x.bytes();
+  out.edge = gives_gradient(recorder, bytes);
   return out;
 }
 

@@ -30,6 +30,8 @@ class Operators {
 
   // x W^T + b over the last dimension.
   Tensor linear(const Tensor& x, const Matrix& matrix) const;
+  // x with `weight` and `bias`; the result has `elements`.
+  Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, double elements) const;
   // Autocast's cast of what goes into a product.
   Tensor for_product(const Tensor& x) const;
 
@@ -51,10 +53,15 @@ class Operators {
   Tensor power(const Tensor& x) const;
   // The mean over the last dimension of `rows` rows.
   Tensor mean(const Tensor& x, double rows) const;
+  // Also a norm over groups of channels, of which there are `rows`.
   Tensor layer_norm(const Tensor& x, const Tensor& weight, double rows) const;
+  // PyTorch's own kernel, with a weight for each element of a row.
+  Tensor rms_norm(const Tensor& x, const Tensor& weight, double rows) const;
   Tensor dropout(const Tensor& x) const;
   // A copy in another layout, or into a larger tensor's place.
   Tensor copy(const Tensor& x) const;
+  // Another number of elements from the same places: nearest neighbours, zeros around.
+  Tensor resampled(const Tensor& x, double elements) const;
   // A part of a tensor's last dimension, whose gradient is a whole tensor of zeros beside it.
   Tensor slice(const Tensor& x, double elements) const;
   // `count` parts at once, whose gradients are put together.
@@ -73,8 +80,12 @@ class Operators {
   Tensor embedding(const Tensor& table, double tokens, double width) const;
   // The loss of fp32 logits: log-softmax and negative log-likelihood.
   Tensor cross_entropy(const Tensor& logits) const;
+  // The mean of squared differences to a tensor that needs no gradient.
+  Tensor squared_error(const Tensor& x) const;
 
  private:
+  Tensor weight_for_product(const Tensor& weight) const;
+
   Tape& tape_;
   bool autocast_;
 };

@@ -37,8 +37,10 @@ enum class Purpose {
   kCache,       // keys and values that nothing but a cache holds
   kGradients,   // of weights
   kPassing,     // gradients of activations and what operators need while they run
+  kConvolutions,
+  kImageCoder,  // between pixels and latents
 };
-constexpr size_t kPurposes = 14;
+constexpr size_t kPurposes = 16;
 using PurposeBytes = std::array<double, kPurposes>;
 
 class Tape;

@@ -1,8 +1,9 @@
 """What PyTorch asks cuDNN for on the simulated device, which has none.
 
-Convolutions are PyTorch's own. Its kernel of three dimensions goes through the samples one by one and fills each
-channel by itself: a tower of images whose patches are samples (Qwen-VL) takes a minute for one image so. Here it makes
-its result and nothing else, as cuDNN does beside a workspace.
+PyTorch's own convolutions write columns of the input, or go through the samples one by one, for minutes where patches
+are samples. cuDNN does neither. Here they make their results, and what cuDNN has copied into another order meanwhile;
+not known is the workspace of the algorithm that it would choose. Values that are real are computed on the host as
+those of other operators are.
 
 Attention that a program asks cuDNN for is flash attention, or the memory-efficient one where flash cannot serve it.
 """
@@ -25,25 +26,56 @@ def prepare(torch: Any) -> None:
     replaced: Any = library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced is meant
-        replaced.impl("slow_conv_dilated3d", _convolution, "CUDA")
+        replaced.impl("convolution", _Convolutions(torch).forward, "CUDA")
+        replaced.impl("convolution_backward", _Convolutions(torch).backward, "CUDA")
     _kept.append(replaced)
     torch.backends.cuda.enable_cudnn_sdp(False)
     backends = importlib.import_module("torch.nn.attention").SDPBackend
     _Attention(torch._C, {name: int(getattr(backends, word)) for name, word in BACKENDS.items()}).take_over()
 
 
-def _convolution(
-    samples: Any,
-    weight: Any,
-    kernel: Sequence[int],
-    _bias: Any = None,
-    stride: Sequence[int] = (1, 1, 1),
-    padding: Sequence[int] = (0, 0, 0),
-    dilation: Sequence[int] = (1, 1, 1),
-) -> Any:
-    sizes = zip(samples.shape[-3:], padding, dilation, kernel, stride, strict=True)
-    space = [(size + 2 * pad - apart * (wide - 1) - 1) // step + 1 for size, pad, apart, wide, step in sizes]
-    return samples.new_empty([*samples.shape[:-4], weight.shape[0], *space])
+class _Convolutions:
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+
+    def forward(self, samples: Any, weight: Any, bias: Any, *options: Any) -> Any:
+        if samples.dtype != weight.dtype:  # PyTorch's words, of convolutions through cuDNN
+            raise RuntimeError(f"Input type ({_type(samples)}) and weight type ({_type(weight)}) should be the same")
+        order = self._order(samples, weight)
+        copied = [each.contiguous(memory_format=order) for each in (samples, weight)]
+        of_sizes = [each if each is None else each.to("meta") for each in (samples, weight, bias)]
+        shape = self.torch.ops.aten.convolution.default(
+            *of_sizes, *options
+        ).shape  # raises where sizes do not go together
+        result = self._empty(samples, shape, order)
+        del copied
+        return result
+
+    def backward(
+        self, gradient: Any, samples: Any, weight: Any, _bias_sizes: Any, *options: Any
+    ) -> tuple[Any, Any, Any]:
+        mask = options[-1]
+        order = self._order(samples, weight)
+        copied = [each.contiguous(memory_format=order) for each in (gradient, samples, weight)]
+        of_samples = self._empty(samples, samples.shape, order) if mask[0] else None
+        of_weight = self._empty(weight, weight.shape, order) if mask[1] else None
+        del copied
+        # As PyTorch does it, for whatever library.
+        of_bias = gradient.sum([0, *range(2, gradient.dim())]) if mask[2] else None
+        return of_samples, of_weight, of_bias
+
+    def _order(self, *tensors: Any) -> Any:
+        """cudnn_conv_suggest_memory_format in aten/src/ATen/native/ConvUtils.h."""
+        last = {4: self.torch.channels_last, 5: self.torch.channels_last_3d}.get(tensors[0].dim())
+        is_last = [each.is_contiguous(memory_format=last) and not each.is_contiguous() for each in tensors if last]
+        return last if any(is_last) else self.torch.contiguous_format
+
+    def _empty(self, like: Any, shape: Any, order: Any) -> Any:
+        return self.torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=order)
+
+
+def _type(tensor: Any) -> str:
+    return str(tensor.type())
 
 
 class _Attention:

@@ -17,6 +17,7 @@ CHAPTERS: dict[str, list[str]] = {
         "trace-model",
         "estimate",
         "estimate-serving",
+        "estimate-images",
         "report",
         "live",
         "trace",

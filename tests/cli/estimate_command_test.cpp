@@ -113,7 +113,9 @@ TEST_F(EstimateCommandTest, ReadsRecipes) {
   expect_one_line_error("model_index.json",
                         R"({"_class_name": "FluxPipeline", "_diffusers_version": "0.30.0",
                             "vae": ["diffusers", "AutoencoderKL"]})",
-                        "FluxPipeline of diffusers is not modelled: vae (AutoencoderKL)");
+                        "vae/config.json: cannot be read");
+  expect_one_line_error("config.json", R"({"_class_name": "VQModel", "_diffusers_version": "0.30.0"})",
+                        "VQModel of diffusers is not modelled; allowed: pipelines of UNet2DConditionModel");
   expect_one_line_error("arguments.json", R"({"output_dir": "out", "learning_rate": 1e-5})",
                         "it names no model");
 }

@@ -380,15 +380,5 @@ TEST(NemoRl, FineTuningIsReadOverTheFileItBuildsOn) {
   EXPECT_THAT(refusal("defaults: nowhere.yaml\n"), HasSubstr("nowhere.yaml: cannot be read"));
 }
 
-TEST(Diffusers, PipelinesAreRefusedByTheirParts) {
-  const Status status = refuse_diffusers(
-      R"({"_class_name": "FluxPipeline", "_diffusers_version": "0.30.0",
-          "transformer": ["diffusers", "FluxTransformer2DModel"], "vae": ["diffusers", "AutoencoderKL"]})");
-  EXPECT_THAT(status.text(), testing::AllOf(HasSubstr("FluxPipeline of diffusers is not modelled"),
-                                            HasSubstr("transformer (FluxTransformer2DModel)"),
-                                            HasSubstr("vae (AutoencoderKL)")));
-  EXPECT_TRUE(refuse_diffusers(R"({"model_type": "llama"})").ok());
-}
-
 }  // namespace
 }  // namespace spillway::estimator::test

@@ -159,6 +159,52 @@ class DryRun(unittest.TestCase):
         made = 4 * (4096 * patch + channels * patch + channels + 4096 * channels)
         self.assertEqual(device["peak_requested_bytes"], made)
 
+    def test_convolutions_make_results_and_gradients_alone(self) -> None:
+        code = """
+import torch
+from torch import nn
+
+def peak(layer, shape, backward):
+    x = torch.empty(*shape, device="cuda", requires_grad=backward)
+    gradient = torch.empty_like(layer(x))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = layer(x)
+    if backward:
+        out.backward(gradient)
+    return torch.cuda.max_memory_allocated() - before, out
+
+for kind, sizes in ((nn.Conv1d, (4096,)), (nn.Conv2d, (64, 64)), (nn.Conv3d, (16, 16, 16))):
+    layer = kind(32, 64, 3, padding=1, device="cuda", bias=False)
+    made, out = peak(layer, (4, 32, *sizes), False)
+    assert made == 4 * out.numel(), (kind, made)
+    made, _ = peak(layer, (4, 32, *sizes), True)
+    assert made == 4 * (out.numel() + 4 * 32 * 4096 + layer.weight.numel()), (kind, made)
+grouped = nn.Conv2d(32, 64, 3, groups=32, stride=2, dilation=2, device="cuda")
+transposed = nn.ConvTranspose2d(32, 16, 4, stride=2, padding=1, output_padding=1, device="cuda")
+x = torch.empty(2, 32, 65, 65, device="cuda")
+print(*grouped(x).shape, *transposed(x).shape, grouped(x[0]).dim())
+last = grouped.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))
+assert last.is_contiguous(memory_format=torch.channels_last)
+for wrong in (x[:, :5], x.half()):
+    try:
+        grouped(wrong)
+    except RuntimeError as error:
+        print(str(error).split(",")[0])
+small = torch.ones(1, 1, 4, 4, device="cuda", requires_grad=True)
+weight = torch.full((1, 1, 3, 3), 2.0, device="cuda", requires_grad=True)
+nn.functional.conv2d(small, weight).sum().backward()
+print(nn.functional.conv2d(small, weight).sum().item(), small.grad[0, 0, 1, 1].item(), weight.grad.sum().item())
+"""
+        done = spillway("dryrun", "--gpu-memory", "1GiB", "--", warm.python("torch"), "-c", code)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual(lines[0], "2 64 31 31 2 16 131 131 3")
+        self.assertIn("channel", lines[1])
+        self.assertIn("should be the same", lines[2])
+        self.assertEqual(lines[3], "72.0 8.0 36.0")
+
     def test_attention_that_is_asked_of_cudnn(self) -> None:
         code = """
 import torch

@@ -132,14 +132,9 @@ def start(
     listening: socket.socket, python: str, owner: int, modules: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     """A server in a session of its own, without this process's output: who reads that sees its end."""
-    subprocess.Popen(
-        [python, __file__, str(owner), *modules],
-        stdin=listening.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
+    nothing = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_WRONLY, 0) for file in (1, 2)]
+    files = [(os.POSIX_SPAWN_DUP2, listening.fileno(), 0), *nothing]
+    os.posix_spawn(python, [python, __file__, str(owner), *modules], environment, file_actions=files, setsid=True)
 
 
 @functools.cache

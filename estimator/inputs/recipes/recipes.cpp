@@ -201,20 +201,4 @@ Result<RunKeys> read_recipe(const std::string& text, const RecipeFiles& files) {
   return keys;
 }
 
-Status refuse_diffusers(const std::string& text) {
-  if (text.find("\"_diffusers_version\"") == std::string::npos) return {};
-  Result<FlatRecipe> flat = flatten_yaml(text);
-  if (!flat.ok()) return flat.take_status();
-  std::string parts;
-  for (const auto& [name, value] : flat.value()) {
-    const size_t comma = value.find(',');
-    if (name.front() == '_' || comma == std::string::npos) continue;
-    parts += fmt::format("{}{} ({})", parts.empty() ? "" : ", ", name, value.substr(comma + 1));
-  }
-  const auto name = flat->find("_class_name");
-  return Status::unsupported(fmt::format(
-      "{} of diffusers is not modelled{}{}; `spillway dryrun` takes the figures from its own code",
-      name == flat->end() ? "a model" : name->second, parts.empty() ? "" : ": ", parts));
-}
-
 }  // namespace spillway::estimator

@@ -24,8 +24,4 @@ bool is_trainer_json(const std::string& text);
 // has.
 Result<RunKeys> read_recipe(const std::string& text, const RecipeFiles& files);
 
-// A pipeline of diffusers (model_index.json) holds several models, none of which is modelled: says so by
-// name. OK where the text is none.
-Status refuse_diffusers(const std::string& text);
-
 }  // namespace spillway::estimator
