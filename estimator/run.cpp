@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "estimator/diffusion/pipeline.h"
+
 namespace spillway::estimator {
 namespace {
 
@@ -107,6 +109,11 @@ constexpr double kMostParameters = 1e15;
 // As total_parameters(), where that would overflow.
 double approximate_parameters(const Model& model) {
   double total = 0;
+  if (model.pipeline) {
+    total = static_cast<double>(denoiser_parameters(*model.pipeline));
+    for (const TextEncoder& encoder : model.pipeline->encoders)
+      total += approximate_parameters(encoder.model);
+  }
   std::vector<WeightTensors> weights;
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {

@@ -87,10 +87,12 @@ def coder(rng: random.Random, channels: int) -> Row:
 KINDS = {"unet": unet, "flux": flux, "sd3": stable_diffusion_3}
 
 
-def draw(rng: random.Random, kinds: list[str]) -> Row:
+SIDES = [256, 384, 512, 768, 1024]
+
+
+def draw(rng: random.Random, kinds: list[str], sides: list[int]) -> Row:
     kind = rng.choice(kinds)
     config = KINDS[kind](rng)
-    sides = [256, 384, 512, 768, 1024]
     row: Row = {
         **{"denoiser": config, "vae": coder(rng, 4 if kind == "unet" else 16)},
         **{"width": rng.choice(sides), "height": rng.choice(sides), "batch": rng.choice([1, 2, 4])},
@@ -156,7 +158,10 @@ class Trained:
             for weight in self.denoiser.parameters():
                 if weight.requires_grad:
                     weight.data = weight.data.to(torch.float32)
-        self.vae = model_of(row["vae"]).to("cuda", self.frozen).requires_grad_(False) if row["encodes"] else None
+        # The examples for Stable Diffusion 3 keep its autoencoder in fp32.
+        is_wide = row["denoiser"]["_class_name"] == "SD3Transformer2DModel"
+        self.coded = torch.float32 if is_wide else self.frozen
+        self.vae = model_of(row["vae"]).to("cuda", self.coded).requires_grad_(False) if row["encodes"] else None
         weights = [weight for weight in self.denoiser.parameters() if weight.requires_grad]
         self.optimizer: torch.optim.Optimizer
         if row["optimizer"] == "sgd":
@@ -170,8 +175,8 @@ class Trained:
         if self.vae is not None:
             pixels = torch.zeros(row["batch"], 3, row["height"], row["width"], device="cuda")
             with torch.no_grad():
-                encoded: torch.Tensor = self.vae.encode(pixels.to(self.frozen)).latent_dist.sample()
-            return encoded * 0.18
+                encoded: torch.Tensor = self.vae.encode(pixels.to(self.coded)).latent_dist.sample()
+            return (encoded * 0.18).to(self.frozen)
         shape = (row["batch"], row["vae"]["latent_channels"], row["height"] // 8, row["width"] // 8)
         return torch.zeros(*shape, device="cuda", dtype=self.frozen)
 
@@ -216,6 +221,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--sides", default=",".join(map(str, SIDES)), help="of images, in pixels")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--parameters", action="store_true", help="counted on the meta device, instead of a step")
     options = parser.parse_args()
@@ -226,7 +232,7 @@ def main() -> None:
         rng = random.Random(options.seed)
         rows = []
         while len(rows) < options.count:
-            row = draw(rng, options.kinds.split(","))
+            row = draw(rng, options.kinds.split(","), [int(side) for side in options.sides.split(",")])
             if 16 * parameters(row)["denoiser"] < MOST_BYTES:
                 rows.append(row | {"seed": options.seed, "number": len(rows)})
     for row in rows:

@@ -48,7 +48,10 @@ Result<RunKeys> model_keys(const std::string& model) {
   if (const estimator::KnownModel* known = known_model(model)) return estimator::known_model_keys(*known);
   Result<std::string> config = read_text_file(estimator::config_of(model));
   if (!config.ok()) return config.take_status();
-  Result<RunKeys> keys = estimator::read_model_json(config.value());
+  const std::string folder = std::filesystem::path(estimator::config_of(model)).parent_path().string();
+  Result<RunKeys> keys = estimator::is_diffusers_json(config.value())
+                             ? estimator::read_diffusers_json(config.value(), folder)
+                             : estimator::read_model_json(config.value());
   if (!keys.ok()) return Status::invalid_argument(fmt::format("{}: {}", model, keys.status().text()));
   return keys;
 }
@@ -89,6 +92,14 @@ Result<RunKeys> keys_of(const std::string& text, bool toml, const std::string& f
 
 // A name without a section is a run's key, or else one of the model's.
 Status set_key(const Change& change, RunKeys& keys) {
+  // Where images are made a server's words come first.
+  if (estimator::has_pipeline(keys) && estimator::asks_to_serve(keys)) {
+    const std::string key = estimator::serving_key(change.key);
+    if (key.rfind("serve.", 0) == 0) {
+      keys[key] = change.value;
+      return {};
+    }
+  }
   estimator::NamedValue named = estimator::run_key(change.key, change.value);
   const bool bare = named.key.find('.') == std::string::npos;
   if (bare) named.key = "model." + change.key;

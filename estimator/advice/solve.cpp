@@ -142,10 +142,15 @@ std::string set_tensor(TrainingRun& run, int64_t size) {
   return fmt::format("parallel.tensor = {}, parallel.gpus = {}", size, run.parallel.world);
 }
 
+// A denoiser's blocks are recomputed, or are not.
+int64_t recompute_levels(const TrainingRun& run) {
+  return run.model.pipeline ? 2 : 3;
+}
+
 std::string set_recompute(TrainingRun& run, int64_t step) {
   constexpr std::array<Recompute, 3> kLevels = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
   constexpr std::array<const char*, 3> kTexts = {"none", "selective", "full"};
-  const auto level = static_cast<size_t>(step - 1);
+  const auto level = static_cast<size_t>(step == recompute_levels(run) ? 2 : step - 1);
   run.training.recompute = kLevels[level];
   run.training.modules = {};
   run.training.modules.attention_core = kLevels[level] == Recompute::kSelective;
@@ -205,7 +210,7 @@ Result<Solution> solve(const TrainingRun& run, Unknown unknown, const GpuMemory&
     }
     case Unknown::kRecompute: {
       Search recompute = search(set_recompute);
-      recompute.first(3);
+      recompute.first(recompute_levels(run));
       return recompute.take();
     }
   }

@@ -57,7 +57,7 @@ class CoderPlayer {
   Tensor up(const Tensor& given, double in, double out, bool last, const Grid& grid) {
     Tensor hidden = given;
     for (int64_t i = 0; i <= coder_.blocks; ++i) hidden = residual(hidden, i == 0 ? in : out, out, grid);
-    return last ? hidden : modules_.upsample(hidden, out, grid);
+    return last ? hidden : modules_.upsample(hidden, out, grid.doubled());
   }
 
   Tensor residual(const Tensor& x, double in, double out, const Grid& grid) {

@@ -82,7 +82,8 @@ class ImageTransformerCall : public DenoiserCall {
     Tensor latent =
         modules_.convolution(input_.noisy, in, width_, static_cast<double>(network_.patch), tokens);
     const double element = latent.element;
-    const Tensor positions = modules_.tape().make(0, 4).view(image_tokens_ * width_);
+    const Tensor positions =
+        modules_.tape().make(0, modules_.settings().element).view(image_tokens_ * width_);
     latent = op_.add(latent, positions);
     return op_.copy(op_.cast(latent, element));
   }
@@ -296,12 +297,6 @@ class ImageTransformerCall : public DenoiserCall {
 std::unique_ptr<DenoiserCall> call_image_transformer(Modules& modules, const ImageTransformer& network,
                                                      const DenoiserInput& input) {
   return std::make_unique<ImageTransformerCall>(modules, network, input);
-}
-
-std::unique_ptr<DenoiserCall> call_denoiser(Modules& modules, const Pipeline& pipeline,
-                                            const DenoiserInput& input) {
-  if (const auto* unet = std::get_if<UNet>(&pipeline.denoiser)) return call_unet(modules, *unet, input);
-  return call_image_transformer(modules, std::get<ImageTransformer>(pipeline.denoiser), input);
 }
 
 }  // namespace spillway::estimator

@@ -6,13 +6,6 @@
 #include "estimator/tape/attention_kernels.h"
 
 namespace spillway::estimator {
-namespace {
-
-// A flash kernel serves heads up to this size.
-constexpr double kFlashHead = 256;
-
-}  // namespace
-
 Grid Grid::halved() const {
   return {samples, std::floor((height + 1) / 2), std::floor((width + 1) / 2)};
 }
@@ -103,8 +96,7 @@ Tensor Modules::downsample(const Tensor& x, double channels, bool pads, const Gr
   return convolution(padded, channels, channels, 3, smaller.all());
 }
 
-Tensor Modules::upsample(const Tensor& x, double channels, const Grid& grid) {
-  const Grid larger = grid.doubled();
+Tensor Modules::upsample(const Tensor& x, double channels, const Grid& larger) {
   // Autocast runs it in fp32.
   const Tensor wide = op_.resampled(op_.autocast() ? op_.cast(x, 4) : x, channels * larger.all());
   return convolution(wide, channels, channels, 3, larger.all());

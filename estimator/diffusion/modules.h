@@ -62,7 +62,8 @@ class Modules {
   Tensor residual_block(const Tensor& x, const Tensor& time, double time_width, double in, double out,
                         double groups, const Grid& grid);
   Tensor downsample(const Tensor& x, double channels, bool pads, const Grid& grid);
-  Tensor upsample(const Tensor& x, double channels, const Grid& grid);
+  // To the places of `larger`.
+  Tensor upsample(const Tensor& x, double channels, const Grid& larger);
   // scaled_dot_product_attention: the kernel that PyTorch chooses where there is no mask.
   Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, double samples, double heads,
                    double head_dim, double queries, double keys);

@@ -12,9 +12,9 @@ namespace spillway::estimator {
 // What one call of a denoiser reads.
 struct DenoiserInput {
   Grid latents = {};
-  Tensor noisy = {};
-  Tensor text = {};  // of text_tokens for each sample
-  double text_tokens = 0;
+  Tensor noisy = {};       // latents with noise, at each place of `latents`
+  Tensor text = {};        // what the text encoders made
+  double text_tokens = 0;  // of each sample
 };
 
 // One call. It lives, and what it was given, until the backward pass is over: checkpointed blocks run again.
@@ -33,10 +33,5 @@ std::unique_ptr<DenoiserCall> call_denoiser(Modules& modules, const Pipeline& pi
 // Pixels to the mean and deviation of latents, and latents to pixels.
 Tensor encode_images(Modules& modules, const ImageCoder& coder, const Tensor& pixels, const Grid& grid);
 Tensor decode_images(Modules& modules, const ImageCoder& coder, const Tensor& latents, const Grid& grid);
-
-// The width of the text that a denoiser reads.
-double text_width(const Pipeline& pipeline);
-// Channels of latents as they come in.
-double latent_channels(const Pipeline& pipeline);
 
 }  // namespace spillway::estimator

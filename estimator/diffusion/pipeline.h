@@ -1,10 +1,9 @@
 // Says what a pipeline of diffusers is made of: the network that takes noise away, the autoencoder between
 // pixels and latents, and the encoders of text. Sizes are in channels, layers and elements. Plain data, as
-// model.h.
+// model.h, and sums over it.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -56,7 +55,7 @@ struct ImageTransformer {
   bool guidance = false;                    // an embedded guidance scale
   bool head_norms = false;                  // of queries and keys
   std::vector<bool> second_attention = {};  // by layers: image tokens attend to themselves once more (SD 3.5)
-  int64_t position_elements = 0;            // of a table that is no parameter
+  int64_t position_side = 0;  // tokens on each side of a table of positions that is no parameter; 0: none
 };
 
 // AutoencoderKL.
@@ -69,7 +68,8 @@ struct ImageCoder {
   bool middle_attention = true;
   bool projects_in = true;  // quant_conv
   bool projects_out = true;
-  bool in_fp32 = false;  // force_upcast: fp16 is not enough for it
+  bool decodes_in_fp32 = false;  // fp16 is not enough for it (force_upcast, SDXL)
+  bool trains_in_fp32 = false;   // the scripts that train beside it keep it so
 
   // Pixels on each side of a latent.
   int64_t factor() const { return int64_t{1} << (channels.size() - 1); }
@@ -79,6 +79,7 @@ struct TextEncoder {
   Model model = {};
   ModelCode code = {};
   int64_t tokens = 77;
+  int64_t fp32_elements = 0;  // that stay in 32 bits where the others have fp16 (T5's)
 };
 
 struct Pipeline {
@@ -91,7 +92,11 @@ struct Pipeline {
   bool guided = true;        // images are made with and without their text at once
 };
 
-// Elements of each part, exactly.
+// The width of the text that a denoiser reads, and the channels of latents as they come in.
+double text_width(const Pipeline& pipeline);
+double latent_channels(const Pipeline& pipeline);
+
+// Elements of each part, exactly: its code is run once on a tape.
 int64_t denoiser_parameters(const Pipeline& pipeline);
 int64_t coder_parameters(const ImageCoder& coder);
 int64_t encoder_parameters(const Pipeline& pipeline);

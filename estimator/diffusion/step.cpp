@@ -16,11 +16,18 @@ double whole_element(const TrainingRun& run) {
   return run.training.precision == Precision::kFp32 ? 4 : 2;
 }
 
-// force_upcast concerns fp16 alone where images are made; scripts that train keep it in fp32 always.
 double coder_element(const TrainingRun& run) {
-  const bool wide = run.model.pipeline->coder->in_fp32 &&
-                    (!run.imaging.generates || run.training.precision == Precision::kFp16);
+  const ImageCoder& coder = *run.model.pipeline->coder;
+  const bool wide = run.imaging.generates
+                        ? coder.decodes_in_fp32 && run.training.precision == Precision::kFp16
+                        : coder.trains_in_fp32;
   return wide ? 4 : whole_element(run);
+}
+
+double encoder_bytes(const TrainingRun& run, const TextEncoder& encoder) {
+  const double wider = run.training.precision == Precision::kFp16 ? 2 : 0;
+  return whole_element(run) * static_cast<double>(total_parameters(encoder.model)) +
+         wider * static_cast<double>(encoder.fp32_elements);
 }
 
 ModuleSettings frozen_settings(double element) {
@@ -124,26 +131,30 @@ double denoiser_buffer_bytes(const TrainingRun& run) {
   const auto* transformer = std::get_if<ImageTransformer>(&run.model.pipeline->denoiser);
   if (transformer == nullptr) return 0;
   const double element = run.training.autocast ? 4 : whole_element(run);
-  return element * static_cast<double>(transformer->position_elements);
+  return element * static_cast<double>(transformer->position_side * transformer->position_side *
+                                       transformer->heads * transformer->head_dim);
 }
 
 FrozenParts frozen_parts(const TrainingRun& run) {
   const Pipeline& pipeline = *run.model.pipeline;
   FrozenParts out;
   if (pipeline.coder) out.coder = coder_element(run) * static_cast<double>(coder_parameters(*pipeline.coder));
-  out.encoders = whole_element(run) * static_cast<double>(encoder_parameters(pipeline));
+  for (const TextEncoder& encoder : pipeline.encoders) out.encoders += encoder_bytes(run, encoder);
   return out;
 }
 
 std::vector<GenerationPhase> play_generation(const TrainingRun& run) {
   std::vector<GenerationPhase> out;
   for (const TextEncoder& encoder : run.model.pipeline->encoders) {
-    const PlayedStep played = play_encoder(run, encoder);
     GenerationPhase phase;
     phase.name = "text encoding";
-    phase.part_bytes = whole_element(run) * static_cast<double>(total_parameters(encoder.model));
-    phase.peak_bytes = played.peak_bytes;
-    phase.at_peak = played.at_peak;
+    phase.part_bytes = encoder_bytes(run, encoder);
+    // What is made of 77 tokens by an encoder whose code is not known (CLIP's) is little.
+    if (encoder.code.known && can_play(encoder.model)) {
+      const PlayedStep played = play_encoder(run, encoder);
+      phase.peak_bytes = played.peak_bytes;
+      phase.at_peak = played.at_peak;
+    }
     out.push_back(phase);
   }
   out.push_back(denoising(run));
@@ -191,54 +202,6 @@ PlayedStep play_denoising_step(const TrainingRun& run, bool keeps_gradients) {
   PlayedStep out = result_of(tape);
   out.forward_bytes = forward;
   return out;
-}
-
-double text_width(const Pipeline& pipeline) {
-  if (const auto* unet = std::get_if<UNet>(&pipeline.denoiser))
-    return static_cast<double>(unet->text_projection > 0 ? unet->text_projection
-                                                         : unet->levels.front().text_width);
-  return static_cast<double>(std::get<ImageTransformer>(pipeline.denoiser).text_width);
-}
-
-// Flux's tokens are four latents each.
-double latent_channels(const Pipeline& pipeline) {
-  if (const auto* unet = std::get_if<UNet>(&pipeline.denoiser)) return static_cast<double>(unet->in_channels);
-  const auto& transformer = std::get<ImageTransformer>(pipeline.denoiser);
-  return static_cast<double>(transformer.in_channels) / (transformer.rotary ? 4 : 1);
-}
-
-int64_t denoiser_parameters(const Pipeline& pipeline) {
-  Tape tape;
-  Modules modules(tape, {});
-  DenoiserInput input;
-  input.latents = {1, 64, 64};
-  input.noisy = tape.make(input.latents.all() * latent_channels(pipeline), 2);
-  input.text = tape.make(text_width(pipeline), 2);
-  input.text_tokens = 1;
-  call_denoiser(modules, pipeline, input)->forward();
-  return modules.parameters();
-}
-
-int64_t coder_parameters(const ImageCoder& coder) {
-  Tape tape;
-  Modules modules(tape, {});
-  const Grid grid = {1, 64, 64};
-  const Tensor pixels = tape.make(grid.all() * static_cast<double>(coder.in_channels), 2);
-  const Tensor latents = tape.make(grid.all() * static_cast<double>(coder.latent_channels), 2);
-  encode_images(modules, coder, pixels, grid);
-  decode_images(modules, coder, latents, grid);
-  return modules.parameters();
-}
-
-int64_t encoder_parameters(const Pipeline& pipeline) {
-  int64_t out = 0;
-  for (const TextEncoder& encoder : pipeline.encoders) out += total_parameters(encoder.model);
-  return out;
-}
-
-int64_t pipeline_parameters(const Pipeline& pipeline) {
-  return denoiser_parameters(pipeline) + (pipeline.coder ? coder_parameters(*pipeline.coder) : 0) +
-         encoder_parameters(pipeline);
 }
 
 }  // namespace spillway::estimator

@@ -51,11 +51,8 @@ class UNetCall : public DenoiserCall {
  private:
   void embed_time(double channels) {
     const double samples = grid_.samples, element = input_.noisy.element;
-    const Tensor steps = modules_.tape().make(samples * channels, element);
-    if (network_.guidance_width > 0)
-      modules_.linear("cond_proj",
-                      modules_.tape().make(samples * static_cast<double>(network_.guidance_width), element),
-                      static_cast<double>(network_.guidance_width), channels, false);
+    Tensor steps = modules_.tape().make(samples * channels, element);
+    if (network_.guidance_width > 0) steps = op_.add(steps, guidance(samples, channels, element));
     time_ = modules_.embedding(steps, channels, time_width_);
     if (network_.added_width == 0) return;
     const auto width = static_cast<double>(network_.added_width);
@@ -63,12 +60,22 @@ class UNetCall : public DenoiserCall {
     time_ = op_.add(time_, modules_.embedding(added, width, time_width_));
   }
 
+  Tensor guidance(double samples, double channels, double element) {
+    const auto width = static_cast<double>(network_.guidance_width);
+    return modules_.linear("cond_proj", modules_.tape().make(samples * width, element), width, channels,
+                           false);
+  }
+
+  Tensor residual_block(const Tensor& x, const Tensor& time, double in, double out, const Grid& grid) {
+    modules_.tape().set_purpose(Purpose::kConvolutions);
+    return modules_.residual_block(x, time, time_width_, in, out, groups_, grid);
+  }
+
   Tensor residual(const Tensor& x, double in, double out) {
     const Tensor time = time_;
     const Grid grid = grid_;
     return modules_.block(x, [this, time, in, out, grid](const Tensor& given) {
-      modules_.tape().set_purpose(Purpose::kConvolutions);
-      return modules_.residual_block(given, time, time_width_, in, out, groups_, grid);
+      return residual_block(given, time, in, out, grid);
     });
   }
 
@@ -85,6 +92,7 @@ class UNetCall : public DenoiserCall {
     if (last) return hidden;
     modules_.tape().set_purpose(Purpose::kConvolutions);
     hidden = modules_.downsample(hidden, out, false, grid_);
+    larger_.push_back(grid_);
     grid_ = grid_.halved();
     skipped.push_back(hidden);
     widths.push_back(out);
@@ -94,7 +102,8 @@ class UNetCall : public DenoiserCall {
   Tensor middle(const Tensor& given) {
     const UNetLevel& level = network_.levels.back();
     const auto channels = static_cast<double>(level.channels);
-    Tensor hidden = residual(given, channels, channels);
+    // Its first block is not checkpointed.
+    Tensor hidden = residual_block(given, time_, channels, channels, grid_);
     if (network_.middle_transformers > 0) hidden = transformer(level, network_.middle_transformers, hidden);
     return residual(hidden, channels, channels);
   }
@@ -114,9 +123,10 @@ class UNetCall : public DenoiserCall {
     }
     if (last) return hidden;
     modules_.tape().set_purpose(Purpose::kConvolutions);
-    hidden = modules_.upsample(hidden, out, grid_);
-    grid_ = grid_.doubled();
-    return hidden;
+    // As large as what was halved, which may have been odd.
+    grid_ = larger_.back();
+    larger_.pop_back();
+    return modules_.upsample(hidden, out, grid_);
   }
 
   // Transformer2DModel over feature maps.
@@ -203,6 +213,7 @@ class UNetCall : public DenoiserCall {
   Tensor text_;
   double groups_, time_width_;
   Grid grid_;
+  std::vector<Grid> larger_ = {};  // of the levels above
   Tensor time_ = {};
 };
 

@@ -36,25 +36,42 @@ std::vector<std::string> listed(const std::string& text) {
   return out;
 }
 
+std::vector<std::string_view> denoiser_modules(const Pipeline& pipeline) {
+  if (const auto* unet = std::get_if<UNet>(&pipeline.denoiser)) {
+    std::vector<std::string_view> out = {"to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2"};
+    if (unet->linear_projection) out.insert(out.end(), {"proj_in", "proj_out"});
+    return out;
+  }
+  std::vector<std::string_view> out = {"to_q",
+                                       "to_k",
+                                       "to_v",
+                                       "to_out.0",
+                                       "add_q_proj",
+                                       "add_k_proj",
+                                       "add_v_proj",
+                                       "to_add_out",
+                                       "ff.net.0.proj",
+                                       "ff.net.2",
+                                       "ff_context.net.0.proj",
+                                       "ff_context.net.2"};
+  if (std::get<ImageTransformer>(pipeline.denoiser).rotary) out.emplace_back("proj_mlp");
+  return out;
+}
+
+// What diffusers' examples adapt (text_to_image, dreambooth).
+std::vector<std::string> usual_denoiser_targets(const Pipeline& pipeline) {
+  std::vector<std::string> out = {"to_k", "to_q", "to_v", "to_out.0"};
+  const auto* transformer = std::get_if<ImageTransformer>(&pipeline.denoiser);
+  if (transformer == nullptr) return out;
+  out.insert(out.end(), {"add_k_proj", "add_q_proj", "add_v_proj", "to_add_out"});
+  if (transformer->rotary)
+    out.insert(out.end(), {"ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2"});
+  return out;
+}
+
 // Modules of the model's matrices, in the order of a layer.
 std::vector<std::string_view> module_names(const TrainingRun& run) {
-  if (run.model.pipeline) {
-    if (std::holds_alternative<UNet>(run.model.pipeline->denoiser))
-      return {"to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out"};
-    return {"to_q",
-            "to_k",
-            "to_v",
-            "to_out.0",
-            "add_q_proj",
-            "add_k_proj",
-            "add_v_proj",
-            "to_add_out",
-            "ff.net.0.proj",
-            "ff.net.2",
-            "ff_context.net.0.proj",
-            "ff_context.net.2",
-            "proj_mlp"};
-  }
+  if (run.model.pipeline) return denoiser_modules(*run.model.pipeline);
   const ModuleNames& names = run.code.names;
   std::vector<std::string_view> out;
   if (run.code.projection == ProjectionCode::kSeparate) {
@@ -85,8 +102,7 @@ std::vector<std::string_view> module_names(const TrainingRun& run) {
 // Returns what PEFT takes where nobody says (utils/constants.py,
 // TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); empty where it asks.
 std::vector<std::string> usual_targets(const TrainingRun& run) {
-  // diffusers, examples/text_to_image and dreambooth.
-  if (run.model.pipeline) return {"to_k", "to_q", "to_v", "to_out.0"};
+  if (run.model.pipeline) return usual_denoiser_targets(*run.model.pipeline);
   const std::string& type = run.model.type;
   if (type == "gpt2") return {"c_attn"};
   if (type == "gpt_neox") return {"query_key_value"};
@@ -106,6 +122,10 @@ void read_targets(KeyValues& values, TrainingRun& run) {
   const std::string text = values.text("adapter.targets", "");
   adapter.all_linear = text == "all-linear";
   adapter.targets = text.empty() ? usual_targets(run) : listed(text);
+  // The examples name the modules of transformers' blocks with what they stand in.
+  for (std::string& target : adapter.targets) {
+    if (run.model.pipeline && target.starts_with("attn.")) target.erase(0, 5);
+  }
   if (adapter.all_linear) return;
   if (adapter.targets.empty()) {
     values.complain(

@@ -14,7 +14,6 @@
 #include "estimator/inputs/hugging_face.h"
 #include "estimator/inputs/hugging_face_code.h"
 #include "estimator/inputs/json_object.h"
-#include "estimator/inputs/nearest.h"
 
 namespace spillway::estimator {
 namespace {
@@ -25,7 +24,16 @@ constexpr std::string_view kUNet = "UNet2DConditionModel";
 constexpr std::string_view kFlux = "FluxTransformer2DModel";
 constexpr std::string_view kStableDiffusion3 = "SD3Transformer2DModel";
 constexpr std::array kTextEncoders = {"text_encoder", "text_encoder_2", "text_encoder_3"};
+// What read_model_json() writes begins with "model.".
+constexpr const char* kPipelineKey = "pipeline.class";
+// Pipelines that call their denoiser once for each image, or twice with guidance.
+constexpr std::array<std::string_view, 11> kPlain = {
+    {"StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline",
+     "StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline",
+     "StableDiffusion3Pipeline", "StableDiffusion3Img2ImgPipeline", "FluxPipeline", "FluxImg2ImgPipeline",
+     "LatentConsistencyModelPipeline"}};
 constexpr int64_t kMostRepeats = 1000;
+constexpr int64_t kMostTransformers = 10000;  // of a UNet
 constexpr int64_t kMostPixels = 1 << 15;
 
 bool is_denoiser(const std::string& type) {
@@ -117,6 +125,7 @@ class PartReader {
       return number >= 1 && number <= most;
     });
     if (!allowed) complain(key, fmt::format("whole numbers from 1 to {}, or a list of them", most));
+    for (int64_t& number : out) number = std::clamp<int64_t>(number, 1, most);
     if (out.size() == 1 && count > 0) out.resize(count, out.front());
     if (allowed && count > 0 && out.size() != count)
       complain(key, fmt::format("{} numbers, one for each level", count));
@@ -159,6 +168,8 @@ void check_unet(PartReader& part) {
   part.only("mid_block_type", {"UNetMidBlock2DCrossAttn"});
   part.only("conv_in_kernel", {"3"});
   part.only("conv_out_kernel", {"3"});
+  part.only("downsample_padding", {"1"});
+  part.only("dropout", {"0", "0.0"});
   for (const char* key :
        {"num_attention_heads", "class_embed_type", "num_class_embeds", "cross_attention_norm",
         "reverse_transformer_layers_per_block", "time_embedding_act_fn", "timestep_post_act"})
@@ -198,6 +209,11 @@ UNet read_unet(KeyValues& values, const std::string& name) {
     out.levels.push_back({channels[i], blocks[i], down[i] == "CrossAttnDownBlock2D" ? layers[i] : 0,
                           upwards == "CrossAttnUpBlock2D" ? layers[i] : 0, heads[i], widths[i]});
   }
+  int64_t transformers = 0;
+  for (const UNetLevel& level : out.levels)
+    transformers += level.blocks * level.transformers + (level.blocks + 1) * level.up_transformers;
+  if (transformers > kMostTransformers)
+    part.complain("transformer_layers_per_block", fmt::format("up to {} layers together", kMostTransformers));
   out.has_middle = values.peek(fmt::format("model.{}.mid_block_type", name)) != "null";
   out.middle_transformers = layers.back();
   out.in_channels = part.whole("in_channels", 4);
@@ -219,12 +235,14 @@ ImageTransformer read_image_transformer(KeyValues& values, const std::string& na
   out.head_dim = part.whole("attention_head_dim", rotary ? 128 : 64, 1 << 16);
   out.layers = part.whole("num_layers", rotary ? 19 : 18, kMostRepeats);
   out.in_channels = part.whole("in_channels", rotary ? 64 : 16);
-  out.out_channels = part.whole("out_channels", rotary ? out.in_channels : 16);
+  out.out_channels = part.whole("out_channels", out.in_channels);
   out.patch = part.whole("patch_size", rotary ? 1 : 2, 64);
   out.text_width = part.whole("joint_attention_dim", 4096);
   out.pooled_width = part.whole("pooled_projection_dim", rotary ? 768 : 2048);
-  if (out.heads * out.head_dim > KeyValues::kMost)
+  if (out.heads * out.head_dim > KeyValues::kMost) {
     part.complain("num_attention_heads", fmt::format("up to {} channels together", KeyValues::kMost));
+    return out;
+  }
   if (rotary) {
     out.single_layers = part.whole("num_single_layers", 38, kMostRepeats, 0);
     out.guidance = part.truth("guidance_embeds", false);
@@ -234,11 +252,15 @@ ImageTransformer read_image_transformer(KeyValues& values, const std::string& na
   part.only("qk_norm", {"rms_norm"});
   const std::string dual = part.text("dual_attention_layers");
   out.second_attention.resize(static_cast<size_t>(out.layers));
-  for (const int64_t layer : numbers_of(dual.empty() ? "[]" : dual)) {
+  const std::vector<int64_t> second = numbers_of(dual);
+  const bool in_range = std::all_of(second.begin(), second.end(),
+                                    [&](int64_t layer) { return layer >= 0 && layer < out.layers; });
+  if ((second.empty() && !dual.empty() && dual != "[]") || !in_range)
+    part.complain("dual_attention_layers", fmt::format("a list of layers from 0 to {}", out.layers - 1));
+  for (const int64_t layer : second) {
     if (layer >= 0 && layer < out.layers) out.second_attention[static_cast<size_t>(layer)] = true;
   }
-  const int64_t side = part.whole("pos_embed_max_size", 96, 1 << 14);
-  out.position_elements = side * side * out.heads * out.head_dim;
+  out.position_side = part.whole("pos_embed_max_size", 96, 1 << 14);
   const int64_t width = part.whole("caption_projection_dim", 1152);
   if (width != out.heads * out.head_dim)
     part.complain("caption_projection_dim",
@@ -260,6 +282,8 @@ ImageCoder read_coder(KeyValues& values) {
       part.complain("norm_num_groups", fmt::format("divisors of {} channels", channels));
   }
   out.in_channels = part.whole("in_channels", 3);
+  if (part.whole("out_channels", out.in_channels) != out.in_channels)
+    part.complain("out_channels", fmt::format("as many as come in, {}", out.in_channels));
   out.latent_channels = part.whole("latent_channels", 4);
   out.blocks = part.whole("layers_per_block", 1, kMostRepeats);
   out.middle_attention = part.truth("mid_block_add_attention", true);
@@ -274,13 +298,20 @@ ImageCoder read_coder(KeyValues& values) {
   return out;
 }
 
-// Of T5 the encoder alone.
-void drop_decoder(Model& model) {
+// Of T5 the encoder alone, whose last products of feed-forward blocks transformers keeps in fp32 beside fp16
+// (modeling_t5.py, _keep_in_fp32_modules).
+void drop_decoder(TextEncoder& encoder) {
+  Model& model = encoder.model;
   if (model.towers.size() < 2) return;
   model.towers.resize(1);
   model.vocabulary_head = false;
   model.tied = true;
   model.head_parameters = 0;
+  for (const Layer& layer : model.towers.front().layers) {
+    for (const Block& block : layer) {
+      if (const auto* mlp = std::get_if<Mlp>(&block)) encoder.fp32_elements += mlp->ffn * model.hidden;
+    }
+  }
 }
 
 Status add_encoders(KeyValues& values, Pipeline& pipeline, Notes& notes) {
@@ -293,10 +324,12 @@ Status add_encoders(KeyValues& values, Pipeline& pipeline, Notes& notes) {
     if (!model.ok()) return {model.status().code(), fmt::format("{}: {}", name, model.status().text())};
     TextEncoder encoder;
     encoder.model = std::move(model.value());
-    if (is_t5) drop_decoder(encoder.model);
+    if (is_t5) drop_decoder(encoder);
     encoder.code = read_code(values, prefix, encoder.model);
-    const bool rotary = std::holds_alternative<ImageTransformer>(pipeline.denoiser) &&
-                        std::get<ImageTransformer>(pipeline.denoiser).rotary;
+    // Nobody trains it.
+    encoder.code.hidden_dropout = encoder.code.attention_dropout = encoder.code.embedding_dropout = 0;
+    const auto* transformer = std::get_if<ImageTransformer>(&pipeline.denoiser);
+    const bool rotary = transformer != nullptr && transformer->rotary;
     encoder.tokens = !is_t5 ? 77 : rotary ? 512 : 256;
     if (!is_t5)
       for (const std::string& warning : of_part.warnings)
@@ -313,9 +346,12 @@ void read_resolution(KeyValues& values, const std::string& key, TrainingRun& run
   const auto* transformer = std::get_if<ImageTransformer>(&pipeline.denoiser);
   const int64_t step =
       transformer == nullptr ? factor : factor * (transformer->rotary ? 2 : transformer->patch);
-  run.imaging.width = run.imaging.height = pipeline.pixels;
+  int64_t most = kMostPixels;
+  if (transformer != nullptr && transformer->position_side > 0)
+    most = std::min(most, transformer->position_side * step);
+  run.imaging.width = run.imaging.height = std::max(step, std::min(pipeline.pixels, most) / step * step);
   if (!values.has(key)) {
-    values.assume(key, std::to_string(pipeline.pixels));
+    values.assume(key, std::to_string(run.imaging.width));
     return;
   }
   const std::string text = values.text(key, "");
@@ -323,13 +359,13 @@ void read_resolution(KeyValues& values, const std::string& key, TrainingRun& run
   const std::vector<int64_t> width = numbers_of(text.substr(0, cross));
   const std::vector<int64_t> height = cross == std::string::npos ? width : numbers_of(text.substr(cross + 1));
   const auto allowed = [&](const std::vector<int64_t>& side) {
-    return side.size() == 1 && side[0] >= step && side[0] <= kMostPixels && side[0] % step == 0;
+    return side.size() == 1 && side[0] >= step && side[0] <= most && side[0] % step == 0;
   };
   if (text.find('[') != std::string::npos || !allowed(width) || !allowed(height)) {
     values.complain(
         fmt::format("{}: '{}' is not allowed; allowed: multiples of {} pixels up to {}, such as "
                     "1024 or 1024x768",
-                    key, text, step, kMostPixels));
+                    key, text, step, most));
     return;
   }
   run.imaging.width = width[0];
@@ -338,7 +374,9 @@ void read_resolution(KeyValues& values, const std::string& key, TrainingRun& run
 
 void read_generation(KeyValues& values, TrainingRun& run) {
   const bool is_unet = std::holds_alternative<UNet>(run.model.pipeline->denoiser);
-  values.truth("serve.generates");
+  values.flag("serve.generates");
+  if (values.has("adapter.kind") && values.peek("adapter.kind") != "none")
+    values.complain("adapter.kind: not modelled where images are made; allowed: none");
   run.training.micro_batch = values.whole("serve.images", 1, 1, 1 << 16);
   const std::string dtype = values.choice("serve.dtype", is_unet ? "float16" : "bfloat16",
                                           {"float16", "bfloat16", "float32", "half", "float", "auto"});
@@ -350,7 +388,8 @@ void read_generation(KeyValues& values, TrainingRun& run) {
   run.imaging.guided = values.truth("serve.guidance", run.model.pipeline->guided);
   run.imaging.offloads = values.choice("serve.offload", "none", {"none", "model"}) == "model";
   run.imaging.sliced = values.truth("serve.vae_slicing");
-  read_resolution(values, "serve.resolution", run);
+  const bool of_training = !values.has("serve.resolution") && values.has("train.resolution");
+  read_resolution(values, of_training ? "train.resolution" : "serve.resolution", run);
 }
 
 }  // namespace
@@ -370,9 +409,11 @@ Result<RunKeys> read_diffusers_json(const std::string& text, const std::string& 
   const std::string type =
       root->contains("_class_name") ? plain_class(text_of(root.value()["_class_name"])) : "";
   RunKeys out;
-  out["model.pipeline"] = type;
+  out[kPipelineKey] = type;
   out["model.is_config_json"] = "true";
   if (is_denoiser(type)) {
+    if (root->contains("quantization_config"))
+      add_warnings({"quantization_config: not read: 16 bits are counted"}, out);
     add_part(root.value(), type == kUNet ? "unet" : "transformer", out);
     return out;
   }
@@ -384,13 +425,15 @@ Result<RunKeys> read_diffusers_json(const std::string& text, const std::string& 
   };
   bool has_denoiser = false;
   for (const auto& [name, value] : root->items()) {
-    if (name.front() == '_' || !value.is_array() || value.size() != 2 || value[1].is_null()) continue;
+    if (name.starts_with('_') || !value.is_array() || value.size() != 2 || value[1].is_null()) continue;
     const std::string of_class = plain_class(text_of(value[1]));
     const bool is_encoder =
         std::find(kTextEncoders.begin(), kTextEncoders.end(), name) != kTextEncoders.end();
-    if ((name == "unet" || name == "transformer") && !is_denoiser(of_class)) return refusal(of_class);
-    has_denoiser = has_denoiser || is_denoiser(of_class);
-    if (!is_denoiser(of_class) && !is_encoder && of_class != "AutoencoderKL") {
+    const bool denoises = name == "unet" || name == "transformer";
+    if (denoises && (!is_denoiser(of_class) || (of_class == kUNet) != (name == "unet")))
+      return refusal(of_class);
+    has_denoiser = has_denoiser || denoises;
+    if (!denoises && !is_encoder && (name != "vae" || of_class != "AutoencoderKL")) {
       const bool has_weights = of_class.find("Scheduler") == std::string::npos &&
                                of_class.find("Tokenizer") == std::string::npos &&
                                of_class.find("Processor") == std::string::npos &&
@@ -405,28 +448,34 @@ Result<RunKeys> read_diffusers_json(const std::string& text, const std::string& 
     if (part->contains("quantization_config"))
       add_warnings({fmt::format("{}.quantization_config: not read: 16 bits are counted", name)}, out);
     add_part(part.value(), name, out);
+    if (denoises) out[fmt::format("model.{}._class_name", name)] = of_class;
   }
+  if (has_denoiser && std::find(kPlain.begin(), kPlain.end(), type) == kPlain.end())
+    add_warnings({fmt::format("{}: is counted as a pipeline from text to images", type)}, out);
   if (!has_denoiser) return refusal(type.empty() ? "a model" : type);
   return out;
 }
 
 bool has_pipeline(const RunKeys& keys) {
-  return keys.count("model.pipeline") > 0;
+  return keys.count(kPipelineKey) > 0;
 }
 
 Result<Model> read_pipeline(KeyValues& values, Notes& notes) {
   auto pipeline = std::make_shared<Pipeline>();
-  pipeline->name = values.text("model.pipeline", "");
-  for (const char* key : {"model.weights", "model.read_as"}) {
-    if (values.has(key))
-      values.complain(
-          fmt::format("{}: '{}' is not modelled for a model of images; allowed: 16 and 32 bits of its own",
-                      key, values.text(key, "")));
-  }
+  pipeline->name = values.text(kPipelineKey, "");
+  if (values.has("model.weights"))
+    values.complain(fmt::format("model.weights: '{}' is not modelled for a model of images; allowed: its own",
+                                values.text("model.weights", "")));
+  if (values.has("model.read_as"))
+    values.complain("model.read_as: not allowed; a model of images is read as what its parts are");
   const bool is_unet = values.has_any("model.unet.");
   const std::string part = is_unet ? "unet" : "transformer";
   PartReader reader(values, part);
-  const bool rotary = !is_unet && plain_class(reader.text("_class_name")) == kFlux;
+  const std::string type = plain_class(reader.text("_class_name"));
+  if (!is_denoiser(type) || (type == kUNet) != is_unet)
+    return Status::unsupported(fmt::format("{}._class_name: '{}' is not modelled; allowed: {}", part, type,
+                                           fmt::join(denoiser_types(), ", ")));
+  const bool rotary = type == kFlux;
   if (is_unet) {
     pipeline->denoiser = read_unet(values, part);
   } else {
@@ -437,12 +486,20 @@ Result<Model> read_pipeline(KeyValues& values, Notes& notes) {
   const std::vector<int64_t> size = numbers_of(reader.text("sample_size"));
   const int64_t factor = pipeline->coder ? pipeline->coder->factor() : 8;
   const int64_t latents = size.empty() ? (is_unet ? 64 : 128) : size.front();
-  pipeline->pixels = std::clamp<int64_t>(latents * factor, factor * 2, kMostPixels);
-  if (const auto* unet = std::get_if<UNet>(&pipeline->denoiser); unet != nullptr && pipeline->coder)
-    pipeline->coder->in_fp32 = unet->added_width > 0 && PartReader(values, "vae").truth("force_upcast", true);
+  pipeline->pixels = factor * std::clamp<int64_t>(latents, 2, kMostPixels / factor);
+  if (pipeline->coder) {
+    // diffusers' pipeline of SDXL, and its examples for that and for Stable Diffusion 3.
+    const auto* unet = std::get_if<UNet>(&pipeline->denoiser);
+    pipeline->coder->decodes_in_fp32 =
+        unet != nullptr && unet->added_width > 0 && PartReader(values, "vae").truth("force_upcast", true);
+    pipeline->coder->trains_in_fp32 = pipeline->coder->decodes_in_fp32 || type == kStableDiffusion3;
+  }
   pipeline->text_tokens = is_unet ? 77 : rotary ? 512 : 77 + 256;
   pipeline->guided = !rotary;
   if (Status status = add_encoders(values, *pipeline, notes); !status.ok()) return status;
+  if (!pipeline->coder)
+    notes.warnings.emplace_back(
+        "no autoencoder is named: the images' way to latents and back is not counted");
   if (!values.status().ok()) return values.status();
   Model model;
   model.type = pipeline->name;

@@ -18,10 +18,14 @@ bool is_diffusers_json(const std::string& text);
 // class that is not modelled.
 Result<RunKeys> read_diffusers_json(const std::string& text, const std::string& folder);
 
+// Says whether keys are of such a model.
 bool has_pipeline(const RunKeys& keys);
+// The model, with `pipeline`. Errors: a key that changes sizes and is not modelled, sizes that contradict
+// each other, a text encoder that is not modelled.
 Result<Model> read_pipeline(KeyValues& values, Notes& notes);
 
-// What is done with it: [train] or [serve], of which resolution.
+// What is done with it, of which resolution: [serve] where run.imaging.generates is set, else [train]. Needs
+// run.model. What is wrong is complained of in `values`.
 void read_imaging(KeyValues& values, TrainingRun& run);
 
 // Classes of denoisers that are modelled.

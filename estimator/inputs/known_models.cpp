@@ -483,16 +483,19 @@ const std::vector<KnownModel>& known_models() {
        "feed_forward_proj=gated-gelu is_gated_act=true tied=false",
        SizesSource::kNone},
       {"sd-1.5", "stable-diffusion-v1-5/stable-diffusion-v1-5", 1.066,
-       "StableDiffusionPipeline unet.block_out_channels=[320,640,1280,1280] unet.cross_attention_dim=768 "
+       "StableDiffusionPipeline unet._class_name=UNet2DConditionModel "
+       "unet.block_out_channels=[320,640,1280,1280] unet.cross_attention_dim=768 "
        "unet.attention_head_dim=8 unet.sample_size=64 vae=@vae-4 text_encoder=@clip-l",
        SizesSource::kConfig},
       {"sd-2.1", "stabilityai/stable-diffusion-2-1", 1.290,
-       "StableDiffusionPipeline unet.block_out_channels=[320,640,1280,1280] unet.cross_attention_dim=1024 "
+       "StableDiffusionPipeline unet._class_name=UNet2DConditionModel "
+       "unet.block_out_channels=[320,640,1280,1280] unet.cross_attention_dim=1024 "
        "unet.attention_head_dim=[5,10,20,20] unet.use_linear_projection=true unet.sample_size=96 vae=@vae-4 "
        "text_encoder=@clip-h",
        SizesSource::kConfig},
       {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0", 3.469,
-       "StableDiffusionXLPipeline unet.block_out_channels=[320,640,1280] unet.cross_attention_dim=2048 "
+       "StableDiffusionXLPipeline unet._class_name=UNet2DConditionModel "
+       "unet.block_out_channels=[320,640,1280] unet.cross_attention_dim=2048 "
        "unet.attention_head_dim=[5,10,20] unet.transformer_layers_per_block=[1,2,10] "
        "unet.use_linear_projection=true unet.addition_embed_type=text_time "
        "unet.projection_class_embeddings_input_dim=2816 unet.sample_size=128 "
@@ -501,14 +504,16 @@ const std::vector<KnownModel>& known_models() {
        "text_encoder=@clip-l text_encoder_2=@clip-g",
        SizesSource::kConfig},
       {"sd-3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", 7.693,
-       "StableDiffusion3Pipeline transformer.num_layers=24 transformer.num_attention_heads=24 "
+       "StableDiffusion3Pipeline transformer._class_name=SD3Transformer2DModel transformer.num_layers=24 "
+       "transformer.num_attention_heads=24 "
        "transformer.attention_head_dim=64 transformer.joint_attention_dim=4096 "
        "transformer.caption_projection_dim=1536 transformer.pooled_projection_dim=2048 "
        "transformer.pos_embed_max_size=192 transformer.sample_size=128 vae=@vae-16 "
        "text_encoder=@clip-l-projected text_encoder_2=@clip-g text_encoder_3=@t5-xxl",
        SizesSource::kTable},
       {"sd-3.5-medium", "stabilityai/stable-diffusion-3.5-medium", 7.908,
-       "StableDiffusion3Pipeline transformer.num_layers=24 transformer.num_attention_heads=24 "
+       "StableDiffusion3Pipeline transformer._class_name=SD3Transformer2DModel transformer.num_layers=24 "
+       "transformer.num_attention_heads=24 "
        "transformer.attention_head_dim=64 transformer.joint_attention_dim=4096 "
        "transformer.caption_projection_dim=1536 transformer.pooled_projection_dim=2048 "
        "transformer.pos_embed_max_size=384 transformer.sample_size=128 transformer.qk_norm=rms_norm "
@@ -516,7 +521,8 @@ const std::vector<KnownModel>& known_models() {
        "text_encoder=@clip-l-projected text_encoder_2=@clip-g text_encoder_3=@t5-xxl",
        SizesSource::kTable},
       {"sd-3.5-large", "stabilityai/stable-diffusion-3.5-large", 13.721,
-       "StableDiffusion3Pipeline transformer.num_layers=38 transformer.num_attention_heads=38 "
+       "StableDiffusion3Pipeline transformer._class_name=SD3Transformer2DModel transformer.num_layers=38 "
+       "transformer.num_attention_heads=38 "
        "transformer.attention_head_dim=64 transformer.joint_attention_dim=4096 "
        "transformer.caption_projection_dim=2432 transformer.pooled_projection_dim=2048 "
        "transformer.pos_embed_max_size=192 transformer.sample_size=128 transformer.qk_norm=rms_norm "
@@ -588,7 +594,7 @@ RunKeys known_model_keys(const KnownModel& model) {
   RunKeys out;
   const size_t first = model.sizes.find(' ');
   const std::string_view type = model.sizes.substr(0, first);
-  out[type.ends_with("Pipeline") ? "model.pipeline" : "model.model_type"] = type;
+  out[type.ends_with("Pipeline") ? "pipeline.class" : "model.model_type"] = type;
   std::string_view full;
   each_word(model.sizes.substr(first + 1), [&](std::string_view key, std::string_view value) {
     if (value.starts_with('@')) {

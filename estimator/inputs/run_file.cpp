@@ -24,6 +24,7 @@
 #include "estimator/inputs/vision_part.h"
 #include "estimator/measured.h"
 #include "estimator/reserved.h"
+#include "estimator/tape/step.h"
 
 namespace spillway::estimator {
 namespace {
@@ -133,18 +134,7 @@ std::string not_played(const TrainingRun& run) {
   if (training.recompute_layers > 1) return "several layers recomputed together";
   if (training.cross_entropy != CrossEntropy::kEager) return "this train.loss";
   if (training.step_in_backward) return "train.optimizer_step 'in-backward'";
-  for (const Tower& tower : run.model.towers) {
-    for (const Layer& layer : tower.layers) {
-      for (const Block& block : layer) {
-        const auto* attention = std::get_if<Attention>(&block);
-        if (attention != nullptr
-                ? attention->latent.has_value()
-                : !std::holds_alternative<Mlp>(block) && !std::holds_alternative<Experts>(block))
-          return "this type of model";
-      }
-    }
-  }
-  return {};
+  return can_play(run.model) ? "" : "this type of model";
 }
 
 // Transformers' own code where it can be played, else the formulas of lean code.
@@ -471,7 +461,8 @@ Result<TrainingRun> read_run(const RunKeys& written) {
           .value_or(AllocatorModel::kSpillway);
   run.reserve.cublas_workspace_bytes = read_size(values, "overhead.workspace", 32 * kMiB);
   // Autograd runs the backward pass in a thread of its own, which has a handle of its own (CUDABlas.cpp).
-  run.reserve.cublas_workspaces = run.framework == Framework::kTransformers ? 2 : 1;
+  const bool has_backward = run.framework == Framework::kTransformers && !run.imaging.generates;
+  run.reserve.cublas_workspaces = has_backward ? 2 : 1;
   run.reserve.engine_workspaces = 0;
   run.reserve.context_bytes = read_size(values, "overhead.context", kContextBytes.value);
   run.reserve.communicator_bytes =
@@ -486,8 +477,9 @@ Result<TrainingRun> read_run(const RunKeys& written) {
     if (makes_images && std::find(names.begin(), names.end(), key) != names.end())
       return Status::invalid_argument(fmt::format(
           "{}: not allowed; a model of images has the keys listed in docs/estimate-images.md", key));
-    return Status::invalid_argument(fmt::format(
-        "{}: not known; allowed: the keys listed in docs/estimate.md{}", key, meant_run_key(key)));
+    return Status::invalid_argument(
+        fmt::format("{}: not known; allowed: the keys listed in docs/estimate{}.md{}", key,
+                    makes_images ? "-images" : "", meant_run_key(key)));
   }
   for (const std::string& assumed : values.assumed()) run.notes.assumptions.push_back(assumed);
   return run;

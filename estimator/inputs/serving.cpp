@@ -315,12 +315,14 @@ const std::vector<std::string_view>& serving_key_names() {
                                                        "serve.enable_prefix_caching",
                                                        "serve.kv_cache_memory_bytes",
                                                        "serve.requests",
-                                                       "serve.images",
-                                                       "serve.resolution",
-                                                       "serve.guidance",
-                                                       "serve.offload",
-                                                       "serve.vae_slicing",
                                                        "serve.vllm_version"};
+  return kNames;
+}
+
+const std::vector<std::string_view>& image_key_names() {
+  static const std::vector<std::string_view> kNames = {"serve.images",  "serve.resolution",
+                                                       "serve.dtype",   "serve.guidance",
+                                                       "serve.offload", "serve.vae_slicing"};
   return kNames;
 }
 
@@ -349,8 +351,11 @@ std::string serving_key(const std::string& name) {
     if (bare == word) bare = key;
   }
   const std::string full = "serve." + bare;
-  const std::vector<std::string_view>& names = serving_key_names();
-  return std::find(names.begin(), names.end(), full) != names.end() ? full : name;
+  const auto has = [&](const std::vector<std::string_view>& names) {
+    return std::find(names.begin(), names.end(), full) != names.end();
+  };
+  if (has(serving_key_names()) || has(image_key_names())) return full;
+  return name;
 }
 
 void mark_serving_model_keys(KeyValues& values) {

@@ -14,6 +14,8 @@ namespace spillway::estimator {
 
 // Keys of [serve], as docs/estimate-serving.md lists them: "serve.max_model_len" and so on.
 const std::vector<std::string_view>& serving_key_names();
+// Those of a model that makes images (docs/estimate-images.md).
+const std::vector<std::string_view>& image_key_names();
 
 // True where a key of [serve] is among them.
 bool asks_to_serve(const RunKeys& keys);

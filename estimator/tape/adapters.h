@@ -6,7 +6,7 @@
 
 namespace spillway::estimator {
 
-// The product's `result` with what an adapter of its matrix adds for `x`.
+// The product's `result` with what an adapter of its matrix, `in` x `out` elements, adds for `x`.
 Tensor adapted(const Operators& op, const Adapter& adapter, const Tensor& x, Tensor result, double in,
                double out);
 

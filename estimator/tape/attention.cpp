@@ -8,13 +8,6 @@
 namespace spillway::estimator {
 namespace {
 
-// A flash kernel serves heads up to this size.
-constexpr int64_t kFlashHead = 256;
-
-double rounded_up(double value, double to) {
-  return std::ceil(value / to) * to;
-}
-
 double query_elements(const Attention& block, double tokens) {
   return tokens * static_cast<double>(block.heads * block.head_dim);
 }
@@ -41,7 +34,7 @@ AttentionPath Layers::path(const Attention& block) const {
     return AttentionPath::kEager;
   const bool half = run_.training.precision != Precision::kFp32;
   if (is_masked(index_)) return AttentionPath::kEfficient;
-  if (half && block.head_dim <= kFlashHead) return AttentionPath::kFlash;
+  if (half && static_cast<double>(block.head_dim) <= kFlashHead) return AttentionPath::kFlash;
   return block.heads == block.key_value_heads ? AttentionPath::kEfficient : AttentionPath::kMath;
 }
 

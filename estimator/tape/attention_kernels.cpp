@@ -1,22 +1,12 @@
 #include "estimator/tape/attention_kernels.h"
 
-#include <cmath>
-
 namespace spillway::estimator {
-namespace {
-
-double up_to_multiple(double value, double to) {
-  return std::ceil(value / to) * to;
-}
-
-}  // namespace
-
 // mha_fwd, mha_bwd: the backward pass adds up queries' gradients in fp32, and makes keys' and values' for
 // each query head.
 Tensor flash_attention(const Operators& op, const AttentionCall& call, const Tensor& query, const Tensor& key,
                        const Tensor& value) {
-  const double rows = up_to_multiple(call.queries, 128);
-  const double accumulated = 4 * call.samples * rows * call.heads * up_to_multiple(call.head_dim, 32);
+  const double rows = rounded_up(call.queries, 128);
+  const double accumulated = 4 * call.samples * rows * call.heads * rounded_up(call.head_dim, 32);
   const double sums = 4 * call.samples * call.heads * rows;
   const double query_bytes = query.bytes(), key_bytes = key.bytes();
   const double expanded = key.element * call.samples * call.keys * call.head_dim * call.heads;
@@ -54,7 +44,7 @@ Tensor efficient_attention(const Operators& op, const AttentionCall& call, const
   recorder.save(value.data);
   recorder.save(mask.data);
   Tensor out = tape.make(query.elements, query.element);
-  const Tensor logarithms = tape.make(call.samples * call.heads * up_to_multiple(call.queries, 32), 4);
+  const Tensor logarithms = tape.make(call.samples * call.heads * rounded_up(call.queries, 32), 4);
   recorder.save(out.data);
   recorder.save(logarithms.data);
   out.edge = recorder.finish([=](Backward& run) {

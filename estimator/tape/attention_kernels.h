@@ -2,9 +2,18 @@
 // attention_backward.cu, flash_attn/flash_api.cpp.
 #pragma once
 
+#include <cmath>
+
 #include "estimator/tape/operators.h"
 
 namespace spillway::estimator {
+
+// A flash kernel serves heads up to this size.
+constexpr double kFlashHead = 256;
+
+inline double rounded_up(double value, double to) {
+  return std::ceil(value / to) * to;
+}
 
 // Sizes of a call, in tokens of a sample.
 struct AttentionCall {

@@ -414,7 +414,7 @@ Tensor Operators::cross_entropy(const Tensor& logits) const {
   return out;
 }
 
-// MseLossBackward0 keeps both.
+// MseLossBackward0 keeps x, and the target, which the caller holds.
 Tensor Operators::squared_error(const Tensor& x) const {
   Recorder recorder(tape_, {x.edge});
   recorder.save(x.data);

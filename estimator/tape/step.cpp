@@ -220,6 +220,21 @@ class StepPlayer {
 
 }  // namespace
 
+bool can_play(const Model& model) {
+  for (const Tower& tower : model.towers) {
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) {
+        const auto* attention = std::get_if<Attention>(&block);
+        if (attention != nullptr
+                ? attention->latent.has_value()
+                : !std::holds_alternative<Mlp>(block) && !std::holds_alternative<Experts>(block))
+          return false;
+      }
+    }
+  }
+  return true;
+}
+
 PlayedStep play_step(const TrainingRun& run, bool keeps_gradients) {
   Tape tape;
   tape.keeps_gradients = keeps_gradients;

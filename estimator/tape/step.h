@@ -15,6 +15,9 @@ struct PlayedStep {
   double backward_bytes = 0;  // live after it: gradients, where they are kept
 };
 
+// Says whether each block of the model is one that is written down operator by operator.
+bool can_play(const Model& model);
+
 // `keeps_gradients`: those of weights are made by this step and stay until the optimizer has used them.
 PlayedStep play_step(const TrainingRun& run, bool keeps_gradients);
 

@@ -169,6 +169,11 @@ Tensor Tape::checkpoint(const Tensor& input, const Body& body, bool reentrant) {
     region_ = static_cast<int64_t>(regions_.size() - 1);
     Tensor out = body(input);
     region_ = -1;
+    // Where nothing is saved nothing runs again.
+    if (Region& region = regions_.back(); region.saves == 0) {
+      region.input.reset();
+      region.body = {};
+    }
     return out;
   }
   Recorder recorder(*this, {input.edge});

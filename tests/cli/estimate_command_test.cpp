@@ -120,6 +120,45 @@ TEST_F(EstimateCommandTest, ReadsRecipes) {
                         "it names no model");
 }
 
+TEST_F(EstimateCommandTest, AnswersForModelsThatMakeImages) {
+  const auto rows = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"estimate", "sdxl", "--serve", "--json", "--gpu", "80GiB"};
+    all.insert(all.end(), words.begin(), words.end());
+    const CommandResult result = run_command(all);
+    EXPECT_EQ(result.code, 0) << result.err;
+    std::vector<int64_t> peaks;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) peaks.push_back(json::parse(line)["peak_bytes"]);
+    return peaks;
+  };
+  std::vector<int64_t> peaks = rows({"--sweep", "images=1,4"});
+  ASSERT_EQ(peaks.size(), 2u);
+  EXPECT_GT(peaks[1], peaks[0]);
+  peaks = rows({"--sweep", "resolution=512,1024"});
+  ASSERT_EQ(peaks.size(), 2u);
+  EXPECT_GT(peaks[1], peaks[0]);
+  const std::string file = write("images.toml", "[model]\nconfig = 'sdxl'\n[serve]\nimages = 2\n");
+  const json served = json::parse(
+      run_command({"estimate", file, "--set", "resolution=512", "--set", "offload=model", "--json"}).out);
+  EXPECT_EQ(served["phases"].back()["name"], "between images");
+  EXPECT_THAT(run_command({"estimate", "sdxl", "--serve", "--solve", "batch", "--gpu", "24GiB"}).out,
+              HasSubstr("serve.images = "));
+  EXPECT_THAT(run_command({"estimate", "sdxl", "--solve", "recompute", "--gpu", "42GiB"}).out,
+              HasSubstr("train.recompute = full fits, train.recompute = none does not"));
+  const auto complaint = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"estimate", "sdxl"});
+    const CommandResult result = run_command(words);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_EQ(result.error_lines(), 1) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(complaint({"--plan"}), HasSubstr("--plan: not modelled for a model of images"));
+  EXPECT_THAT(complaint({"--solve", "seq"}), HasSubstr("allowed: batch, recompute"));
+  EXPECT_THAT(complaint({"--serve", "--adapter", "lora"}), HasSubstr("adapter.kind: not modelled"));
+  EXPECT_THAT(complaint({"--serve", "--set", "max_model_len=1"}), HasSubstr("docs/estimate-images.md"));
+  EXPECT_THAT(complaint({"--quant", "nf4"}), HasSubstr("model.weights: 'nf4' is not modelled"));
+}
+
 TEST_F(EstimateCommandTest, SetSpeaksOverTheFile) {
   const std::string path = write("config.json", kLlama8b);
   const auto peak = [&](const std::string& set) {

@@ -118,6 +118,7 @@ RunKeys with_training(RunKeys keys, const Json& row) {
   if (!row.contains("adapter")) return keys;
   keys["adapter.kind"] = "lora";
   keys["adapter.rank"] = row["adapter"]["r"].dump();
+  keys["adapter.targets"] = "to_k,to_q,to_v,to_out.0";
   return keys;
 }
 
@@ -165,6 +166,46 @@ TEST_F(Diffusion, ImagesAreMadeInPhases) {
   EXPECT_GT(one.peak_bytes, 11901408320 * 2.0);
 }
 
+TEST_F(Diffusion, OddMapsComeBackAsTheyWere) {
+  // 75 latents are halved to 38, 19 and 10; twice those would be 80.
+  const auto peak = [&](const char* pixels) {
+    return rank_of(must_read(known("sd-1.5", {{"train.resolution", pixels},
+                                              {"train.encodes", "false"},
+                                              {"train.micro_batch", "16"},
+                                              {"train.optimizer", "sgd"}})))
+        .peak_bytes;
+  };
+  EXPECT_NEAR((peak("600") - peak("512")) / (peak("768") - peak("512")),
+              (75.0 * 75 - 64 * 64) / (96 * 96 - 64 * 64), 0.03);
+}
+
+TEST_F(Diffusion, LoraIsOfWhatTheExamplesAdapt) {
+  const auto adapters = [&](const char* name) {
+    const RankClass rank = rank_of(must_read(known(name, {{"adapter.kind", "lora"}, {"adapter.rank", "4"}})));
+    for (const Bucket& bucket : rank.steady) {
+      if (std::string(bucket.name) == "adapters") return bucket.bytes / 4;
+    }
+    return 0.0;
+  };
+  // 140 attentions of 640 and 1280 channels, half of them over texts of 2048.
+  EXPECT_EQ(adapters("sdxl"), 5806080);
+  // 19 joint layers: 8 products of attention and 4 of feed-forward; of the 38 others 3 of attention.
+  EXPECT_EQ(adapters("flux.1-dev"), 4.0 * (19 * (8 * 2 * 3072 + 4 * 5 * 3072) + 38 * 3 * 2 * 3072));
+}
+
+TEST_F(Diffusion, FilesOfOthersDoNotPassForOnesOfDiffusers) {
+  EXPECT_THAT(read_run({{"pipeline.class", "x"}}).status().text(), HasSubstr("_class_name"));
+  Result<RunKeys> keys = read_model_json(R"({"model_type": "llama", "pipeline": "x"})");
+  ASSERT_TRUE(keys.ok());
+  EXPECT_FALSE(has_pipeline(keys.value()));
+  const Json index = {{"_class_name", "UnCLIPPipeline"},
+                      {"_diffusers_version", "0.42.1"},
+                      {"", {"diffusers", "x"}},
+                      {"decoder", {"diffusers", "UNet2DConditionModel"}}};
+  EXPECT_THAT(read_diffusers_json(index.dump(), "").status().text(),
+              HasSubstr("UnCLIPPipeline of diffusers"));
+}
+
 TEST_F(Diffusion, WhatHelpsIsOfImages) {
   std::string changes;
   for (const Mitigation& change : mitigations(must_read(known("sdxl", {{"serve.images", "4"}}))))
@@ -198,6 +239,7 @@ TEST_F(Diffusion, WhatIsNotModelledIsNamed) {
   EXPECT_THAT(with("block_out_channels", {320, 640}), HasSubstr("unet.down_block_types"));
   EXPECT_THAT(with("attention_head_dim", {5, 10}), HasSubstr("4 numbers, one for each level"));
   EXPECT_THAT(with("attention_head_dim", 7), HasSubstr("divisors of 320 channels"));
+  EXPECT_THAT(with("transformer_layers_per_block", 1000), HasSubstr("up to 10000 layers together"));
   EXPECT_THAT(with("layers_per_block", -1), HasSubstr("whole numbers from 1"));
   EXPECT_THAT(with("down_block_types", {"DownBlock2D", "DownBlock2D", "DownBlock2D", "AttnDownBlock2D"}),
               HasSubstr("allowed: DownBlock2D, CrossAttnDownBlock2D"));
@@ -216,6 +258,13 @@ TEST_F(Diffusion, WhatIsNotModelledIsNamed) {
   EXPECT_THAT(refusal(read_diffusers_json("{\"_class_name\"", "")), HasSubstr("JSON"));
 }
 
+TEST_F(Diffusion, ADenoiserAloneSaysWhatIsMissing) {
+  const Json unet = {{"_class_name", "FlaxUNet2DConditionModel"}, {"_diffusers_version", "0.10.0"}};
+  const TrainingRun run = must_read(read_diffusers_json(unet.dump(), "").value());
+  EXPECT_THAT(run.notes.warnings, testing::ElementsAre(HasSubstr("no autoencoder is named")));
+  EXPECT_GT(rank_of(run).peak_bytes, 0);
+}
+
 TEST_F(Diffusion, KeysOfOthersAreRefused) {
   const auto complaint = [](const RunKeys& more) {
     const Result<TrainingRun> run = read_run(known("sdxl", more));
@@ -229,6 +278,9 @@ TEST_F(Diffusion, KeysOfOthersAreRefused) {
               HasSubstr("parallel.zero: not allowed; a model of images"));
   EXPECT_THAT(complaint({{"adapter.kind", "lora"}, {"adapter.targets", "q_proj"}}),
               HasSubstr("no module of this model is called 'q_proj'"));
+  EXPECT_THAT(complaint({{"serve.images", "1"}, {"adapter.kind", "lora"}}),
+              HasSubstr("adapter.kind: not modelled"));
+  EXPECT_THAT(complaint({{"model.read_as", "llama"}}), HasSubstr("model.read_as: not allowed"));
   EXPECT_THAT(complaint({{"model.weights", "nf4"}}), HasSubstr("model.weights: 'nf4' is not modelled"));
   EXPECT_THAT(complaint({{"serve.images", "1"}, {"parallel.gpus", "2"}}), HasSubstr("made on one GPU"));
   EXPECT_THAT(complaint({{"serve.images", "0"}}), HasSubstr("serve.images: '0' is not allowed"));

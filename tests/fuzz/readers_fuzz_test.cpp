@@ -20,6 +20,8 @@
 #include "cli/trace/file.h"
 #include "cli/trace/recording.h"
 #include "cli/trace/snapshot.h"
+#include "estimator/estimate.h"
+#include "estimator/inputs/diffusers.h"
 #include "stats/dump.h"
 #include "stats/live_page.h"
 #include "stats/live_reader.h"
@@ -154,6 +156,40 @@ std::vector<std::string> snapshots() {
 TEST(ReadersFuzz, DamagedDumps) {
   ASSERT_TRUE(parse_views(dump_to_json(sample_dump())).ok());
   fuzz({dump_to_json(sample_dump())}, [](const std::string& data) { expect_sound(parse_views(data)); });
+}
+
+// Denoisers as strangers' files have them: an estimate, or one line.
+TEST(ReadersFuzz, DamagedDenoisers) {
+  const std::vector<std::string> corpus = {
+      R"({"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.42.1", "sample_size": 64,
+          "block_out_channels": [32, 64], "layers_per_block": 1, "cross_attention_dim": [64, 64],
+          "attention_head_dim": [2, 4], "transformer_layers_per_block": [1, 1], "norm_num_groups": 32,
+          "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"], "encoder_hid_dim": 48,
+          "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"], "time_cond_proj_dim": 16})",
+      R"({"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.42.1", "num_layers": 1,
+          "num_single_layers": 1, "num_attention_heads": 2, "attention_head_dim": 32, "in_channels": 64,
+          "joint_attention_dim": 64, "pooled_projection_dim": 32, "guidance_embeds": true, "patch_size": 1})",
+      R"({"_class_name": "SD3Transformer2DModel", "_diffusers_version": "0.42.1", "num_layers": 2,
+          "num_attention_heads": 2, "attention_head_dim": 32, "caption_projection_dim": 64, "in_channels": 16,
+          "joint_attention_dim": 64, "pooled_projection_dim": 32, "pos_embed_max_size": 96, "patch_size": 2,
+          "dual_attention_layers": [0], "qk_norm": "rms_norm", "out_channels": null, "sample_size": 128})"};
+  const auto answer = [](const std::string& text) -> Status {
+    Result<estimator::RunKeys> keys = estimator::read_diffusers_json(text, "");
+    if (!keys.ok()) return keys.take_status();
+    Result<estimator::TrainingRun> run = estimator::read_run(keys.value());
+    if (!run.ok()) return run.take_status();
+    Result<estimator::Estimate> found = estimator::estimate(run.value());
+    if (!found.ok()) return found.take_status();
+    EXPECT_GT(found.value().peak().peak_bytes, 0);
+    return {};
+  };
+  for (const std::string& text : corpus) ASSERT_TRUE(answer(text).ok()) << answer(text).text();
+  fuzz(corpus, [&](const std::string& text) {
+    const Status status = answer(text);
+    if (!status.ok()) {
+      EXPECT_FALSE(status.text().empty());
+    }
+  });
 }
 
 TEST(ReadersFuzz, DamagedSnapshots) {
