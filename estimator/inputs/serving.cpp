@@ -350,7 +350,7 @@ std::string serving_key(const std::string& name) {
   for (const auto& [word, key] : kWords) {
     if (bare == word) bare = key;
   }
-  const std::string full = "serve." + bare;
+  std::string full = "serve." + bare;
   const auto has = [&](const std::vector<std::string_view>& names) {
     return std::find(names.begin(), names.end(), full) != names.end();
   };
