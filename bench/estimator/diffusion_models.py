@@ -12,7 +12,6 @@ made so. The step is that of diffusers' examples: the autoencoder encodes pixels
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import json
 import random
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from transformers_peaks import forget
 
 Row = dict[str, Any]
 
@@ -208,12 +208,6 @@ def measured(row: Row) -> Row:
         trained.step()
     peak, steady = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     return {"peak": peak - before, "steady": steady - before}
-
-
-def forget() -> None:
-    gc.collect()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
 
 
 def main() -> None:

@@ -48,16 +48,6 @@ ModuleSettings denoiser_settings(const TrainingRun& run) {
   return out;
 }
 
-PlayedStep result_of(const Tape& tape) {
-  PlayedStep out;
-  out.peak_bytes = tape.peak_bytes();
-  out.at_peak = tape.at_peak();
-  out.backward_bytes = tape.live_bytes();
-  out.trained_elements = tape.trained_elements();
-  out.trained_bytes = tape.trained_bytes();
-  return out;
-}
-
 // One prompt at a time goes through an encoder.
 PlayedStep play_encoder(const TrainingRun& run, const TextEncoder& encoder) {
   TrainingRun alone;
@@ -199,7 +189,7 @@ PlayedStep play_denoising_step(const TrainingRun& run, bool keeps_gradients) {
     forward = tape.live_bytes();
     tape.backward(loss);
   }
-  PlayedStep out = result_of(tape);
+  PlayedStep out = played_of(tape);
   out.forward_bytes = forward;
   return out;
 }

@@ -220,6 +220,16 @@ class StepPlayer {
 
 }  // namespace
 
+PlayedStep played_of(const Tape& tape) {
+  PlayedStep out;
+  out.peak_bytes = tape.peak_bytes();
+  out.at_peak = tape.at_peak();
+  out.backward_bytes = tape.live_bytes();
+  out.trained_elements = tape.trained_elements();
+  out.trained_bytes = tape.trained_bytes();
+  return out;
+}
+
 bool can_play(const Model& model) {
   for (const Tower& tower : model.towers) {
     for (const Layer& layer : tower.layers) {
@@ -238,19 +248,16 @@ bool can_play(const Model& model) {
 PlayedStep play_step(const TrainingRun& run, bool keeps_gradients) {
   Tape tape;
   tape.keeps_gradients = keeps_gradients;
-  PlayedStep out;
+  double forward = 0;
   {
     StepPlayer player(run, tape);
     const Tensor loss = player.forward();
     tape.end_forward(run.training.recompute != Recompute::kFull);
-    out.forward_bytes = tape.live_bytes();
+    forward = tape.live_bytes();
     tape.backward(loss);
   }
-  out.peak_bytes = tape.peak_bytes();
-  out.at_peak = tape.at_peak();
-  out.backward_bytes = tape.live_bytes();
-  out.trained_elements = tape.trained_elements();
-  out.trained_bytes = tape.trained_bytes();
+  PlayedStep out = played_of(tape);
+  out.forward_bytes = forward;
   return out;
 }
 

@@ -15,6 +15,9 @@ struct PlayedStep {
   double backward_bytes = 0;  // live after it: gradients, where they are kept
 };
 
+// What a tape holds once its backward pass is over; without `forward_bytes`.
+PlayedStep played_of(const Tape& tape);
+
 // Says whether each block of the model is one that is written down operator by operator.
 bool can_play(const Model& model);
 

@@ -20,10 +20,10 @@ _kept: list[Any] = []  # PyTorch forgets what was replaced with the object that 
 
 
 def prepare(torch: Any) -> None:
-    from torch import library
+    from torch.library import Library
 
     torch.backends.cudnn.enabled = False
-    replaced: Any = library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    replaced: Any = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced is meant
         replaced.impl("convolution", _Convolutions(torch).forward, "CUDA")
