@@ -70,8 +70,7 @@ Status check(const TraceModelChoices& choices, std::optional<uint64_t>* capacity
   }
   const TraceSetting& setting = choices.setting;
   if (setting.tensors == "fake" && is_of_device(setting))
-    return invalid(
-        "--world-size, --devices and --no-bytes are of the simulated device; allowed: --tensors device");
+    return invalid("--no-bytes is of the simulated device; allowed: --tensors device");
   if (setting.bound && is_of_device(setting))
     return invalid("--bound is of fake tensors; on the simulated device sizes are what the program computes");
   if (setting.world_size > 0 && setting.rank >= setting.world_size) {
@@ -205,8 +204,7 @@ std::function<std::optional<int>()> add_trace_model_command(CLI::App& app) {
       ->type_name("R")
       ->check(whole(0, (1 << 20) - 1))
       ->needs(world);
-  choices->command
-      ->add_option("--devices", choices->setting.devices, "How many a node has, on the simulated device")
+  choices->command->add_option("--devices", choices->setting.devices, "How many GPUs a node has")
       ->type_name("N")
       ->check(whole(1, 16))
       ->capture_default_str();

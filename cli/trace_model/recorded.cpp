@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Summary = std::optional<Json>;
 
-// Nothing is allocated on it; programs that ask for its size see this.
+// Nothing is allocated on these; programs that ask for their size see this.
 constexpr const char* kDevice = "capacity:80GiB,races:off,backing:none";
 // Of all devices together: more than any program asks for, and no more than a file can have.
 constexpr uint64_t kMostBytes = uint64_t{16} << 40;
@@ -48,6 +48,17 @@ std::vector<std::string> program_of(const TraceSetting& setting, const Files& fi
   return program;
 }
 
+std::vector<std::string> on_fake_tensors(const TraceSetting& setting, const Files& files,
+                                         const std::string& python) {
+  std::vector<std::string> program = program_of(setting, files, python, "fake");
+  if (setting.strict) program.emplace_back("--strict");
+  if (setting.world_size > 0)
+    program.insert(program.end(),
+                   {"--world-size", std::to_string(setting.world_size), "--rank",
+                    std::to_string(setting.rank), "--devices", std::to_string(setting.devices)});
+  return program;
+}
+
 Result<Summary> read_summary(const Files& files, int code) {
   if (code == kSaidWhy) return Summary();
   std::error_code error;
@@ -62,10 +73,9 @@ Result<Summary> read_summary(const Files& files, int code) {
 // `refusal`: why fake tensors cannot show it, where that is not to be an error.
 Result<Summary> record_fake(const TraceSetting& setting, const Files& files, const std::string& python,
                             std::string* refusal) {
-  ::setenv("SPILLWAY_SIM", kDevice, 1);
+  ::setenv("SPILLWAY_SIM", fmt::format("{},devices:{}", kDevice, setting.devices).c_str(), 1);
   ::unsetenv("SPILLWAY_RUN");
-  std::vector<std::string> program = program_of(setting, files, python, "fake");
-  if (setting.strict) program.emplace_back("--strict");
+  std::vector<std::string> program = on_fake_tensors(setting, files, python);
   if (refusal != nullptr) program.insert(program.end(), {"--refusal", files.refusal});
   Result<int> code = execute_and_wait(program);
   if (!code.ok()) return code.take_status();
@@ -132,7 +142,7 @@ Result<Summary> record_on_device(const TraceSetting& setting, const Files& files
 }  // namespace
 
 bool is_of_device(const TraceSetting& setting) {
-  return setting.tensors == "device" || setting.world_size > 0 || setting.devices > 1 || !setting.keeps_bytes;
+  return setting.tensors == "device" || !setting.keeps_bytes;
 }
 
 Result<Summary> record(const TraceSetting& setting, const std::string& trace) {

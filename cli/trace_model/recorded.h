@@ -16,11 +16,11 @@ struct TraceSetting {
   bool strict = false;
   std::string tensors = "auto";  // or "fake", "device"
   std::optional<double> bound;  // of results whose size depends on values: a share of the largest; fake alone
-  // Of the job, where there is one; of the simulated device alone.
+  // Of the job, where there is one.
   int world_size = 0;
   int rank = 0;
-  int devices = 1;
-  bool keeps_bytes = true;
+  int devices = 1;          // of each node
+  bool keeps_bytes = true;  // of the simulated device alone
 };
 
 // What is asked for is had on the simulated device alone.

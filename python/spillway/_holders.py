@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -199,26 +200,32 @@ class Holders:
         return None if told is None else peak_of(json.loads(told.decode(errors="replace")), self.is_own)
 
 
-def addresses_of(torch: Any, holder: Any, depth: int = 4) -> set[int]:
-    """Where the memory of a tensor begins, of what a tensor is made of, or of a list or dictionary of tensors."""
+def addresses_of(torch: Any, holder: Any) -> set[int]:
+    """Where the memory on devices begins that a holder has."""
+    found = set()
+    for tensor in tensors_of(torch, holder):
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # fake, or without storage
+            found.add(tensor.untyped_storage().data_ptr())
+    return found
+
+
+def tensors_of(torch: Any, holder: Any, depth: int = 4) -> Iterator[Any]:
+    """On devices: a tensor, what a tensor is made of, or a list or dictionary of tensors."""
     if depth == 0 or holder is None:
-        return set()
+        return
     if isinstance(holder, dict):
         holder = [*holder.values()]
     if isinstance(holder, list | tuple):
-        return {address for each in holder for address in addresses_of(torch, each, depth - 1)}
+        for each in holder:
+            yield from tensors_of(torch, each, depth - 1)
     if not isinstance(holder, torch.Tensor):
-        return set()
+        return
     parts = getattr(type(holder), "__tensor_flatten__", None)
     if parts is not None and type(holder) is not torch.nn.Parameter:
-        names = parts(holder)[0]
-        return {address for name in names for address in addresses_of(torch, getattr(holder, name), depth - 1)}
-    if holder.device.type != "cuda":
-        return set()
-    try:
-        return {holder.untyped_storage().data_ptr()}
-    except (RuntimeError, NotImplementedError):  # fake, or without storage
-        return set()
+        for name in parts(holder)[0]:
+            yield from tensors_of(torch, getattr(holder, name), depth - 1)
+    elif holder.device.type == "cuda":
+        yield holder
 
 
 def _alive(references: dict[int, weakref.ref[Any]]) -> Iterator[Any]:

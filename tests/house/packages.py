@@ -34,7 +34,7 @@ LAW: dict[str, set[str]] = {
     # Who holds memory at its peak.
     "_holders": {"_library", "_pytorch.build"},
     # Runs without the allocator, so it shares only what depends on PyTorch's release, and who holds memory.
-    "_trace_model": {"_errors", "_holders", "_pytorch.releases"},
+    "_trace_model": {"_errors", "_holders", "_pytorch.releases", "_ranks"},
     "_without_cudnn": set(),
     "_compiled": {"_errors", "_cache", "_pytorch.after_import"},
     "_run": {

@@ -226,29 +226,34 @@ class OnTheDevice(Steps):
         self.assertGreater(self.trace("allocates_on_a_thread")["peak_live_bytes"], 1 << 20)
 
     def test_a_rank_of_a_job_needs_what_it_needs_in_the_job(self) -> None:
-        program = "import sys, traced_steps\nstep = getattr(traced_steps, sys.argv[1])()\nstep()\nstep()\n"
+        for step, rank, job in (
+            ("buckets", 0, ("--world-size", "4", "--devices", "4")),
+            ("sharded", 1, ("--world-size", "4", "--devices", "2")),
+            ("tensor_parallel", 0, ("--world-size", "2", "--devices", "2")),
+            ("pipelined", 1, ("--world-size", "2", "--devices", "1")),
+            ("sharded_in_two_ways", 1, ("--world-size", "4", "--devices", "2")),
+        ):
+            needed = self.needed_in_the_job(step, rank, job)
+            for tensors in ("device", "auto"):
+                answer = self.trace(step, *job, "--rank", str(rank), "--tensors", tensors)
+                # A bucket of DDP's gradients is let go by a thread of PyTorch's, now or a little later.
+                most_difference = 2 * MIB if step == "buckets" else 0
+                self.assertLessEqual(abs(answer["peak_live_bytes"] - needed), most_difference, f"{step}, {tensors}")
+                is_fake = tensors == "auto" and step != "buckets"
+                self.assertEqual(answer["tensors"], "fake" if is_fake else "device", f"{step}: {answer['because']}")
+
+    def needed_in_the_job(self, step: str, rank: int, job: tuple[str, ...]) -> int:
+        """What a dry run counts for this rank."""
         given = environment()
         del given["LD_PRELOAD"]
         with tempfile.TemporaryDirectory() as folder:
             script, report = Path(folder) / "job.py", Path(folder) / "report.json"
-            script.write_text(program)
-            python = [given["SPILLWAY_PYTHON"], str(script)]
+            script.write_text("import sys, traced_steps\nstep = getattr(traced_steps, sys.argv[1])()\nstep()\nstep()\n")
             asked = ["--gpu-memory", "80GiB", "--allocator", "native", "--json", "--output", str(report)]
-            for step, ranks, rank, devices in (
-                ("buckets", 4, 0, 4),
-                ("sharded", 4, 1, 2),
-                ("tensor_parallel", 2, 0, 2),
-                ("pipelined", 2, 1, 1),
-            ):
-                job = ["--world-size", str(ranks), "--devices", str(devices)]
-                answer = self.trace(step, *job, "--rank", str(rank))
-                words = ["dryrun", *asked, *job, "--ranks", str(rank), "--", *python, step]
-                subprocess.run([COMMAND, *words], env=given, capture_output=True, check=True)
-                (device,) = json.loads(report.read_text())["processes"][0]["devices"]
-                # A bucket of DDP's gradients is let go by a thread of PyTorch's, now or a little later.
-                most_difference = 2 * MIB if step == "buckets" else 0
-                difference = answer["peak_live_bytes"] - device["peak_requested_bytes"]
-                self.assertLessEqual(abs(difference), most_difference, step)
+            words = [*asked, *job, "--ranks", str(rank), "--", given["SPILLWAY_PYTHON"], str(script), step]
+            subprocess.run([COMMAND, "dryrun", *words], env=given, capture_output=True, check=True)
+            (device,) = json.loads(report.read_text())["processes"][0]["devices"]
+        return int(device["peak_requested_bytes"])
 
     def test_a_look_at_what_is_not_real_is_said(self) -> None:
         found = self.findings(self.trace("looks", "--tensors", "device"))
@@ -303,6 +308,14 @@ class Inexact(Steps):
     def test_a_value_is_read(self) -> None:
         self.said("reads_a_value", "value-read", "traced_steps.py")
 
+    def test_a_value_that_the_host_took_from_the_device(self) -> None:
+        self.said("overwritten", "value-read", "traced_steps.py")
+
+    def test_the_hosts_own_integers_are_exact(self) -> None:
+        answer = self.trace("lengths", "--strict")
+        self.assertEqual((answer["tensors"], answer["findings"]), ("fake", []))
+        self.assertGreater(answer["peak_live_bytes"], 3 * 9 << 18)
+
     def test_a_branch_on_a_value(self) -> None:
         self.said("branches", "value-read", "traced_steps.py")
 
@@ -334,7 +347,7 @@ class Refused(Steps):
             ("nonzero", r"aten\.nonzero.*depends on values, at .*traced_steps\.py:\d+"),
             ("custom_operator", r"traced_steps::doubled.*traced_steps\.py:\d+"),
             ("captured", r"CUDA graph.*traced_steps\.py:\d+"),
-            ("buckets", r"a process group cannot be traced, at .*traced_steps\.py:\d+"),
+            ("buckets", r"a process group without --world-size cannot be traced, at .*traced_steps\.py:\d+"),
             ("data_parallel", r"DistributedDataParallel.*traced_steps\.py:\d+"),
             ("allocates_on_a_thread", "allocated past the trace"),
             ("fails", r"ValueError: no data, at .*traced_steps\.py:\d+"),
@@ -362,7 +375,8 @@ class Refused(Steps):
             ("traced_steps:buckets", "environment variable RANK.*; --world-size N makes it a rank of a job", []),
             ("traced_steps:buckets", "--rank 4: allowed: 0 to 3", ["--world-size", "4", "--rank", "4"]),
             ("traced_steps:fused", "--rank goes with --world-size", ["--rank", "1"]),
-            ("traced_steps:fused", "allowed: --tensors device", ["--world-size", "4", "--tensors", "fake"]),
+            ("traced_steps:fused", "allowed: --tensors device", ["--no-bytes", "--tensors", "fake"]),
+            ("traced_steps:buckets", "DistributedDataParallel", ["--world-size", "4", "--tensors", "fake"]),
             ("traced_steps:nonzero", "--bound is of fake tensors", ["--bound", "0.5", "--tensors", "device"]),
             ("traced_steps:nonzero", "--bound", ["--bound", "1.5"]),
             ("traced_steps:fused", "no_such_folder", ["--out", "/no_such_folder/trace.pickle"]),

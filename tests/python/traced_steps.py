@@ -175,6 +175,31 @@ def scaled() -> Step:
     return step
 
 
+def lengths() -> Step:
+    """Small integers of the host are real: the longest of three texts says how large the batch is."""
+
+    def step() -> None:
+        lengths = torch.tensor([5, 9, 3])
+        longest = int(lengths.max())
+        mask = torch.arange(longest)[None] < lengths[:, None]
+        mask[:, :2] &= ~torch.zeros(2, dtype=torch.bool)
+        assert (longest, mask.sum().item(), mask.nonzero().shape) == (9, 17, (17, 2))
+        torch.zeros(len(lengths), longest, 1 << 16, device="cuda").masked_fill_(mask.cuda()[..., None], 1)
+
+    return step
+
+
+def overwritten() -> Step:
+    """What the host takes from the device is not."""
+
+    def step() -> None:
+        counts = torch.zeros(2, dtype=torch.int64)
+        counts.copy_(torch.ones(2, dtype=torch.int64, device="cuda"))
+        torch.zeros(1 + int(counts[1]), device="cuda")
+
+    return step
+
+
 def selects() -> Step:
     return _training(lambda result: result[result > 0])
 
@@ -272,6 +297,30 @@ def tensor_parallel() -> Step:
     mesh = init_device_mesh("cuda", (job(),))
     ways: dict[str, ParallelStyle] = {str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(4)}
     return trained(parallelize_module(of_layers(), mesh, ways))
+
+
+def sharded_in_two_ways() -> Step:
+    """Over ranks that share a batch and ranks that do not; filled after it is sharded, with clipped gradients."""
+    mesh = init_device_mesh("cuda", (job() // 2, 2), mesh_dim_names=("data", "tensor"))
+    with torch.device("meta"):
+        model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)])
+    ways: dict[str, ParallelStyle] = {str(at): RowwiseParallel() if at % 2 else ColwiseParallel() for at in range(4)}
+    parallelize_module(model, mesh["tensor"], ways)
+    for layer in model:
+        fully_shard(layer, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    model.to_empty(device="cuda")
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        model(torch.ones(512, 256, device="cuda")).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def pipelined() -> Step:

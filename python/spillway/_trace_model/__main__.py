@@ -1,11 +1,12 @@
 """`spillway trace-model`: the memory of a model's training step, from its own code.
 
 python -m spillway._trace_model FUNCTION --trace FILE --summary FILE [--tensors fake|device] [--steps N] [--strict]
+    [--world-size N --rank R --devices D]
 
 FUNCTION makes the model, its optimizer and its data on "cuda" and returns a function that does one step. Needs the
 simulated CUDA driver in the process, which the command brings; the program prints on stderr. Exit code 1: said on
 stderr. Exit code 3: fake tensors cannot show it, for the reason that is written to the file --refusal; --because is
-that reason, for the run on the device.
+that reason, for the run on the device. Which rank of a job it is there, the environment says.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .._errors import SpillwayError
 from .device_trace import DeviceTrace
 from .fake_trace import Recorder
 from .guards import UntraceableError, free_memory_tells, guarded, optimizers_tell
+from .process_groups import Rank
 from .recording import Recording, is_library
 from .summary import summary, write_trace
 
@@ -44,17 +46,20 @@ class WrongFunctionError(SpillwayError):
     """It is not there, or does not return a step."""
 
 
-def trace_fake(function: str, steps: int, share: float | None, may_compile: bool) -> Recording:
+def trace_fake(options: argparse.Namespace) -> Recording:
     """Runs the steps on fake tensors. Errors: SpillwayError, one line that says what cannot be traced and where."""
     mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
-    recorder = Recorder(share)
+    recorder = Recorder(options.bound)
+    rank = Rank(options.rank, options.world_size, options.devices) if options.world_size else None
+    if rank is not None:
+        os.environ.update(rank.environment())
     try:
-        with mode, recorder, guarded(mode, recorder, may_compile):
+        with mode, recorder, guarded(mode, recorder, options.refusal is None, rank):
             recorder.calibrate()
             torch.cuda.reset_peak_memory_stats()
             before = _allocated_at_most()  # PyTorch's own, with the first fake tensors
-            step = _made_step(function)
-            for number in range(1, steps + 1):
+            step = _made_step(options.function)
+            for number in range(1, options.steps + 1):
                 recorder.begin(number, "forward")
                 step()
                 _collect(recorder)
@@ -179,10 +184,8 @@ def _complain(text: str) -> NoReturn:
 def _recorded(options: argparse.Namespace) -> Recording:
     if not torch.cuda.is_available():
         raise WrongFunctionError("there is no simulated device: start it as `spillway trace-model`")
-    if options.tensors == "device":
-        recording = trace_on_device(options.function, options.steps)
-    else:
-        recording = trace_fake(options.function, options.steps, options.bound, options.refusal is None)
+    on_device = options.tensors == "device"
+    recording = trace_on_device(options.function, options.steps) if on_device else trace_fake(options)
     if not recording.events:
         raise WrongFunctionError("nothing was allocated on the device")
     if options.strict and recording.findings:
@@ -200,6 +203,8 @@ def main() -> None:
     parser.add_argument("--because")
     parser.add_argument("--bound", type=float)
     parser.add_argument("--steps", type=int, default=2)
+    for job, least in (("--world-size", 0), ("--rank", 0), ("--devices", 1)):
+        parser.add_argument(job, type=int, default=least)
     parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
     os.dup2(2, 1)  # the answer alone is for stdout

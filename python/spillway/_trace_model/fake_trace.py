@@ -19,10 +19,13 @@ import weakref
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from .._holders import tensors_of
 from . import bounds, kernel_memory
+from .host_values import HostValues
 from .recording import Block, Recording, Site, is_library, stack_here
 
 FIRST_ADDRESS = 1 << 40
@@ -37,6 +40,7 @@ class Recorder(Recording, TorchDispatchMode):
         Recording.__init__(self)
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
         self._share = share
+        self._host_values = HostValues()
         self._blocks: dict[int, Block] = {}  # by the storage's address
         self._made: dict[int, int] = {}  # forward's site by the sequence number of the node that autograd made
         self._next_address = FIRST_ADDRESS
@@ -49,14 +53,21 @@ class Recorder(Recording, TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(kind is not FakeTensor for kind in types):
+            return NotImplemented  # tensors made of others do with those what they do
         if func.namespace == "prim":
             return func(*args, **kwargs)
+        if self._host_values.are_known(func, args, kwargs):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
         in_backward = torch._C._current_graph_task_id() != -1
         self._follow(in_backward)
         if in_backward and func is torch.ops.aten.add.Tensor and self._is_engines_sum(args):
             return args[0].add_(args[1])
         if func is torch.ops.aten._pin_memory.default:
             return args[0].detach()  # of the host: not traced, and fake tensors cannot
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # a fake result would be another one
         read = self._read_value(func, args)
         if read is not None:
             return read[0]
@@ -64,6 +75,8 @@ class Recorder(Recording, TorchDispatchMode):
         if func is torch.ops.aten.add.Tensor and not in_backward and self._is_linears_bias(args):
             return args[0].add_(args[1]).detach()
         result = self._result(func, args, kwargs, site)
+        if kept := kernel_memory.kept_bytes(func, args, kwargs):
+            result.untyped_storage().resize_(kept)
         on_host = kernel_memory.on_host(func, args, kwargs)
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         for tensor in tree_leaves([output for at, output in enumerate(outputs) if at not in on_host]):
@@ -102,11 +115,12 @@ class Recorder(Recording, TorchDispatchMode):
             self._blocks[storage._cdata] = self._birth(block.device, storage.nbytes(), self._site(False))
 
     def tell(self, holder: Any, role: str) -> None:
-        """What holds the tensor's memory, where it has any on a device; the first word counts."""
-        if isinstance(holder, torch.Tensor) and holder.device.type == "cuda" and holder.layout is torch.strided:
-            block = self._blocks.get(holder.untyped_storage()._cdata)
-            if block is not None and not block.role:
-                block.role = role
+        """What the holder's memory is, where it has any on a device; the first word counts."""
+        for tensor in tensors_of(torch, holder):
+            if tensor.layout is torch.strided:
+                block = self._blocks.get(tensor.untyped_storage()._cdata)
+                if block is not None and not block.role:
+                    block.role = role
 
     # ---- blocks
 

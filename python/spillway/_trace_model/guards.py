@@ -19,6 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from .._errors import SpillwayError
 from .fake_trace import Recorder
+from .process_groups import Rank, standing_in
+from .replacing import replaced
 
 # Where PyTorch chooses foreach by the type of the tensors.
 FOREACH_LISTS = ("torch.optim.optimizer", "torch.utils._foreach_utils")
@@ -39,14 +41,22 @@ class Told(Protocol):
 
 
 @contextlib.contextmanager
-def guarded(mode: FakeTensorMode, recorder: Recorder, may_compile: bool) -> Iterator[None]:
-    """`may_compile`: compiled code is traced as if it were not; else it is refused, where there is a compiler."""
+def guarded(mode: FakeTensorMode, recorder: Recorder, may_compile: bool, rank: Rank | None) -> Iterator[None]:
+    """`may_compile`: compiled code is traced as if it were not; else it is refused, where there is a compiler.
+
+    `rank`: which one of a job this is; none: a program that is one is refused.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_replaced(torch.utils, "swap_tensors", _swap(mode)))
         stack.enter_context(_replaced(torch.UntypedStorage, "resize_", _resize(recorder)))
         stack.enter_context(_replaced(torch, "compile", _compile(recorder, may_compile)))
         stack.enter_context(_replaced(torch.cuda.CUDAGraph, "capture_begin", _refuse("a CUDA graph's capture")))
-        stack.enter_context(_replaced(torch.distributed, "init_process_group", _refuse("a process group")))
+        if rank is None:
+            alone = "a process group without --world-size"
+            stack.enter_context(_replaced(torch.distributed, "init_process_group", _refuse(alone)))
+        else:
+            stack.enter_context(standing_in(rank))
+        stack.enter_context(_replaced(torch.distributed, "TCPStore", _refuse("a store of the program's own")))
         ddp = torch.nn.parallel.DistributedDataParallel
         stack.enter_context(_replaced(ddp, "__init__", _refuse("DistributedDataParallel, whose buckets C++ fills")))
         for name, live in (("memory_allocated", "live_bytes"), ("max_memory_allocated", "peak_bytes")):
@@ -62,14 +72,9 @@ def guarded(mode: FakeTensorMode, recorder: Recorder, may_compile: bool) -> Iter
         yield
 
 
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, make(before))
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> contextlib.AbstractContextManager[None]:
+    """By what is made of the attribute that is there."""
+    return replaced(owner, name, make(getattr(owner, name)))
 
 
 def _refuse(what: str) -> Callable[[Any], Any]:

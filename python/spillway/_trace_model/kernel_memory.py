@@ -43,6 +43,8 @@ CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.de
 REDUCTIONS = frozenset(
     (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default, aten.amin.default)
 )
+# aten/src/ATen/native/BinaryOps.cpp: which argument is the reduction; 0 is none.
+LOSSES = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2}
 # aten/src/ATen/native/cuda/Reduce.cuh: threads of a block, lanes of a warp, outputs of one load, values of a thread.
 MAX_THREADS, WARP, INPUT_VECTOR, OUTPUT_VECTORS, LEAST_VALUES, MOST_VALUES = 512, 32, 4, (4, 2), 16, 256
 
@@ -126,6 +128,25 @@ def workspace_bytes(library: str) -> int:
     return int(ask())
 
 
+def kept_bytes(func: Any, args: Any, kwargs: Any) -> int:
+    """Of the result's storage, where it is larger than the result; else 0.
+
+    The losses of aten/src/ATen/native/BinaryOps.cpp make one of a loss for each element, and shrink it to their mean.
+    """
+    return _elementwise_loss(args) if func in LOSSES and _is_reduced(func, args, kwargs) else 0
+
+
+def _is_reduced(func: Any, args: Any, kwargs: Any) -> bool:
+    at = LOSSES[func]
+    return bool((args[at] if len(args) > at else kwargs.get("reduction", 1)) != 0)
+
+
+def _elementwise_loss(args: Any) -> int:
+    one, other = args[:2]
+    elements = math.prod(torch.broadcast_shapes(one.shape, other.shape))  # type: ignore[no-untyped-call]
+    return int(elements * torch.result_type(one, other).itemsize)
+
+
 def temporaries(func: Any, args: Any, kwargs: Any) -> list[tuple[int, int]]:
     """Device and bytes of each block that the operator takes and gives back before it ends."""
     tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -137,6 +158,8 @@ def temporaries(func: Any, args: Any, kwargs: Any) -> list[tuple[int, int]]:
         sizes = reduction_buffers(tensor, dims, kwargs.get("dtype") or tensor.dtype)
     elif func is aten.embedding.default and not args[1].is_contiguous():
         sizes = [args[1].numel() * args[1].element_size()]  # as flat indices
+    elif func in LOSSES and _is_reduced(func, args, kwargs):
+        sizes = [_elementwise_loss(args)]  # beside that of the result, see kept_bytes()
     elif func in ATTENTION_BACKWARD:
         sizes = attention_buffers(func, args)
     elif func in CONVOLUTIONS and without_cudnn(func, args):
