@@ -33,6 +33,17 @@ double partial_sum_bytes(double rows, double columns) {
   return blocks > 1 ? 4 * columns * blocks * kWidth * vector : 0;
 }
 
+// What gradients take while they are added up by rows of a table: tokens in order, where those of each row
+// begin, and sums of parts (Embedding.cu, EmbeddingBackwardKernel.cu).
+double embedding_sum_bytes(double tokens, double rows, double width) {
+  constexpr double kMostUnsorted = 3072, kFewRows = 128, kPartRows = 10, kColumns = 32;
+  if (tokens <= kMostUnsorted) return 0;
+  const double most_rows = std::min(tokens, rows);
+  const double parts = std::floor(tokens / kPartRows) + most_rows;
+  const double sums = rows <= kFewRows ? 8 * parts : 4 * parts * std::ceil(width / kColumns) * kColumns;
+  return 8 * (3 * tokens + 2 * most_rows + parts) + sums;
+}
+
 // sum_to_size(): a gradient of `rows` rows becomes one of `columns` elements.
 Share summed(Backward& run, double rows, double columns, double element) {
   Share out = run.make(columns * element);
@@ -346,6 +357,8 @@ Tensor Operators::concatenate(const Tensor& a, const Tensor& b) const {
 Tensor Operators::scatter(const Tensor& x, const Tensor& rows) const {
   Recorder recorder(tape_, {x.edge, rows.edge});
   Tensor out = tape_.make(x.elements, x.element);
+  // Which row each element takes (IndexKernel.cu, launch_masked_scatter_kernel).
+  const Share places = tape_.make_share(8 * x.elements);
   const bool x_needs = x.edge.any(), rows_need = rows.edge.any();
   const double bytes = x.bytes(), row_bytes = rows.bytes();
   out.edge = recorder.finish([=](Backward& run) {
@@ -393,7 +406,19 @@ Tensor Operators::softmax(const Tensor& x, double element) const {
 Tensor Operators::embedding(const Tensor& table, double tokens, double width) const {
   Recorder recorder(tape_, {table.edge});
   Tensor out = tape_.make(tokens * width, table.element);
-  const double bytes = table.bytes();
+  const double bytes = table.bytes(), sum_bytes = embedding_sum_bytes(tokens, table.elements / width, width);
+  out.edge = recorder.finish([=](Backward& run) {
+    Share gradient = run.make(bytes);
+    const Share sums = run.make(sum_bytes);
+    run.give(0, std::move(gradient));
+  });
+  return out;
+}
+
+Tensor Operators::patches(const Tensor& weights, double elements) const {
+  Recorder recorder(tape_, {weights.edge});
+  Tensor out = tape_.make(elements, weights.element);
+  const double bytes = weights.bytes();
   out.edge = gives_gradient(recorder, bytes);
   return out;
 }

@@ -78,6 +78,8 @@ class Operators {
   Tensor softmax(const Tensor& x, double element) const;
   // Rows of a table for `tokens`.
   Tensor embedding(const Tensor& table, double tokens, double width) const;
+  // Samples, which no gradient is asked of, times the weights.
+  Tensor patches(const Tensor& weights, double elements) const;
   // The loss of fp32 logits: log-softmax and negative log-likelihood.
   Tensor cross_entropy(const Tensor& logits) const;
   // The mean of squared differences to a tensor that needs no gradient.

@@ -108,7 +108,7 @@ class StepPlayer {
           weight_element_));
       const Tensor weights = tape_.weight(static_cast<double>(tower.input_parameters), weight_element_,
                                           trained() && !tower.frozen);
-      x = op_.copy(op_.embedding(weights, layers.tokens(), width));
+      x = op_.copy(op_.patches(weights, layers.tokens() * width));
     }
     if (tower.connector) return x;
     const auto table = [&](int64_t rows, double tokens) {

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from spillway._trace_model import kernel_memory
+from spillway._trace_model.fake_trace import Recorder
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 aten = torch.ops.aten
 # Results are smaller, workspaces are not.
@@ -143,6 +146,88 @@ class Seeds(unittest.TestCase):
                     self.assertEqual(kernel_memory.on_host(func, args, {}), there)
 
 
+TOKENS, WIDTH, ROWS_OF_TABLE = 4096, 256, 32000
+Operator = tuple[str, Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]
+
+
+def picked(of: int) -> torch.Tensor:
+    return torch.randint(of, (TOKENS,)).cuda()
+
+
+def operators() -> Iterator[Operator]:
+    """With the shapes of what they are given; gradients of all of it are asked for."""
+    states, table, image = (TOKENS, WIDTH), (ROWS_OF_TABLE, WIDTH), (4, 64, 32, 32)
+    heads = (2, 4, 512, 64)
+    yield "softmax", lambda x: x.softmax(-1), (states,)
+    yield "logsumexp", lambda x: x.logsumexp(-1), (states,)
+    yield "layer_norm", lambda x: F.layer_norm(x, (WIDTH,)), (states,)
+    yield "group_norm", lambda x: F.group_norm(x, 32), (image,)
+    for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
+        yield name, getattr(F, name), (states, states)
+    yield "bce", lambda x: F.binary_cross_entropy(x.sigmoid(), torch.zeros_like(x)), (states,)
+    yield "cross_entropy", lambda x: F.cross_entropy(x, picked(WIDTH)), (states,)
+    yield "embedding", lambda x: F.embedding(picked(ROWS_OF_TABLE), x), (table,)
+    yield "embedding of few tokens", lambda x: F.embedding(picked(ROWS_OF_TABLE)[:2048], x), (table,)
+    yield "embedding in few rows", lambda x: F.embedding(picked(2), x), ((2, WIDTH),)
+    yield "gather", lambda x: x.gather(1, torch.zeros(TOKENS, 8, dtype=torch.int64, device="cuda")), (states,)
+    yield "index_select", lambda x: x.index_select(0, picked(TOKENS)), (states,)
+    yield "index", lambda x: x[picked(TOKENS)], (states,)
+    yield "index_add", lambda x, y: x.index_add(0, picked(TOKENS), y), (states, states)
+    yield "topk", lambda x: x.topk(8, -1)[0], (states,)
+    yield "max", lambda x: x.max(-1)[0], (states,)
+    yield "amax", lambda x: x.amax(-1), (states,)
+    yield "masked_scatter", _scattered, (states, states)
+    yield "isinf", lambda x: torch.isinf(x) * x, (states,)
+    yield "convolution by channels", lambda x, y: F.conv2d(x, y, padding=1, groups=64), (image, (64, 1, 3, 3))
+    yield "attention", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (heads, heads, heads)
+    yield "grouped attention", _grouped_attention, (heads, (2, 2, 512, 64), (2, 2, 512, 64))
+
+
+def _scattered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.masked_scatter(torch.zeros_like(x) > 0, y.detach())
+
+
+def _grouped_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+def differentiated(operator: Callable[..., torch.Tensor], given: list[torch.Tensor]) -> None:
+    result = operator(*given)
+    torch.autograd.grad(result, given, torch.empty_like(result), allow_unused=True)
+
+
+@unittest.skipIf("SPILLWAY_TEST_ONE_SETTING" in os.environ, "no workspaces are looked at")
+class Peaks(unittest.TestCase):
+    """Of an operator and its gradients: on fake tensors what PyTorch takes, but for the tables of sorting."""
+
+    def test_on_fake_tensors_and_on_the_device(self) -> None:
+        for dtype in (torch.float32, torch.bfloat16):
+            for name, operator, shapes in operators():
+                with self.subTest(f"{name} {dtype}"):
+                    there = self.on_the_device(operator, shapes, dtype)
+                    here = self.on_fake_tensors(operator, shapes, dtype)
+                    self.assertLess(abs(here / there - 1), 0.02, f"{here} and {there} bytes")
+
+    def on_the_device(self, operator: Callable[..., torch.Tensor], shapes: Any, dtype: torch.dtype) -> int:
+        given = [zeros(*shape, dtype=dtype).requires_grad_() for shape in shapes]
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        differentiated(operator, given)
+        return int(torch.cuda.memory_stats()["requested_bytes.all.peak"] - before)
+
+    def on_fake_tensors(self, operator: Callable[..., torch.Tensor], shapes: Any, dtype: torch.dtype) -> int:
+        recorder = Recorder()
+        with FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False), recorder:
+            recorder.calibrate()
+            given = [zeros(*shape, dtype=dtype).requires_grad_() for shape in shapes]
+            before = recorder.peak_bytes[0] = recorder.live_bytes[0]
+            differentiated(operator, given)
+            peak = recorder.peak_bytes[0]
+            del given
+        return peak - before
+
+
 @unittest.skipIf("SPILLWAY_TEST_ONE_SETTING" in os.environ, "started by this test")
 class Settings(unittest.TestCase):
     def test_the_same_under_other_settings(self) -> None:
@@ -157,4 +242,5 @@ class Settings(unittest.TestCase):
 
 if __name__ == "__main__":
     torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
     unittest.main()

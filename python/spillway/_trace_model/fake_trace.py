@@ -8,6 +8,8 @@ What real tensors do and fake ones do not is put right here:
   (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace): the addition is done in place here.
 - A product of tensors that are not contiguous gets its bias in place, but not with a dispatch mode
   (aten/src/ATen/native/Linear.cpp): likewise.
+- Gradients of what was picked by indices are put into new zeros in place, but not into those of a subclass
+  (torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/TensorAdvancedIndexing.cpp): likewise.
 - cuBLAS takes workspaces, kernels take temporaries: see kernel_memory.py.
 """
 
@@ -28,6 +30,15 @@ from . import bounds, kernel_memory
 from .host_values import HostValues
 from .recording import Block, Recording, Site, is_library, stack_here
 
+aten = torch.ops.aten
+# What derivatives do to new zeros.
+INTO_ZEROS = {
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten._unsafe_index_put.default: aten.index_put_.default,
+}
 FIRST_ADDRESS = 1 << 40
 ADDRESS_STEP = 512
 
@@ -48,6 +59,7 @@ class Recorder(Recording, TorchDispatchMode):
         self._learning = False
         self._engines: set[tuple[int, int, int]] = set()
         self._linears: set[tuple[int, int, int]] = set()
+        self._zeros: set[tuple[int, int, int]] = set()
 
     # ---- what the program does
 
@@ -64,6 +76,8 @@ class Recorder(Recording, TorchDispatchMode):
         self._follow(in_backward)
         if in_backward and func is torch.ops.aten.add.Tensor and self._is_engines_sum(args):
             return args[0].add_(args[1])
+        if in_backward and func in INTO_ZEROS and self._is_derivatives_zeros(args[0]):
+            func = INTO_ZEROS[func]
         if func is torch.ops.aten._pin_memory.default:
             return args[0].detach()  # of the host: not traced, and fake tensors cannot
         if func is torch.ops._c10d_functional.wait_tensor.default:
@@ -184,12 +198,16 @@ class Recorder(Recording, TorchDispatchMode):
         weight = torch.ones(2, 2, device="cuda", requires_grad=True)
         bias = torch.ones(2, device="cuda", requires_grad=True)
         (weight.exp() * 1 + weight.sin() * 1).sum().backward()  # type: ignore[no-untyped-call]
+        picked = torch.zeros(2, dtype=torch.int64, device="cuda")
+        table = torch.ones(2, 2, device="cuda", requires_grad=True)
+        for result in (table.gather(0, picked[None]), table.index_select(0, picked), table[picked], table.max(1)[0]):
+            result.sum().backward()  # type: ignore[no-untyped-call]
         states = torch.ones(2, 3, 2, device="cuda").transpose(0, 1)
         torch.nn.functional.linear(states, weight, bias)
         with torch.no_grad():
             torch.nn.functional.linear(states, weight, bias)
         self._learning = False
-        del weight, bias, states
+        del weight, bias, states, picked, table, result
         self.forget()
         self._made.clear()
         self._workspaces.clear()
@@ -216,6 +234,9 @@ class Recorder(Recording, TorchDispatchMode):
             and args[0].dtype == args[1].dtype
             and self._is_held_by_nobody_else(args[0], self._linears)
         )
+
+    def _is_derivatives_zeros(self, tensor: Any) -> bool:
+        return not torch.is_grad_enabled() and self._is_held_by_nobody_else(tensor, self._zeros)
 
     def _is_held_by_nobody_else(self, tensor: torch.Tensor, known: set[tuple[int, int, int]]) -> bool:
         counts = _references(tensor)

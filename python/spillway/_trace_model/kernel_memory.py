@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,15 @@ CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.de
 REDUCTIONS = frozenset(
     (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default, aten.amin.default)
 )
-# aten/src/ATen/native/BinaryOps.cpp: which argument is the reduction; 0 is none.
-LOSSES = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2}
+SUMS = frozenset((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim))
+# With more indices than this embeddings sort them, and add up rows of gradients in parts (aten/src/ATen/native/cuda/
+# Embedding.cu and EmbeddingBackwardKernel.cu): rows of a part, columns that threads take together. Tables of few rows
+# have no such parts.
+MOST_UNSORTED, PART_ROWS, PART_COLUMNS, FEW_ROWS = 3072, 10, 32, 128
+# Losses whose result keeps the storage of one for each element, which is shrunk to their mean: which argument is the
+# reduction; 0 is none. aten/src/ATen/native/BinaryOps.cpp makes the mean of a second one, native/cuda/Loss.cu does not.
+LOSSES = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.binary_cross_entropy.default: 3}
+OF_A_SECOND_ONE = frozenset((aten.mse_loss.default, aten.smooth_l1_loss.default))
 # aten/src/ATen/native/cuda/Reduce.cuh: threads of a block, lanes of a warp, outputs of one load, values of a thread.
 MAX_THREADS, WARP, INPUT_VECTOR, OUTPUT_VECTORS, LEAST_VALUES, MOST_VALUES = 512, 32, 4, (4, 2), 16, 256
 
@@ -129,10 +137,7 @@ def workspace_bytes(library: str) -> int:
 
 
 def kept_bytes(func: Any, args: Any, kwargs: Any) -> int:
-    """Of the result's storage, where it is larger than the result; else 0.
-
-    The losses of aten/src/ATen/native/BinaryOps.cpp make one of a loss for each element, and shrink it to their mean.
-    """
+    """Of the result's storage, where it is larger than the result; else 0."""
     return _elementwise_loss(args) if func in LOSSES and _is_reduced(func, args, kwargs) else 0
 
 
@@ -155,16 +160,69 @@ def temporaries(func: Any, args: Any, kwargs: Any) -> list[tuple[int, int]]:
     sizes: list[int] = []
     if func in REDUCTIONS:
         dims = args[1] if len(args) > 1 else kwargs.get("dim")
-        sizes = reduction_buffers(tensor, dims, kwargs.get("dtype") or tensor.dtype)
-    elif func is aten.embedding.default and not args[1].is_contiguous():
-        sizes = [args[1].numel() * args[1].element_size()]  # as flat indices
-    elif func in LOSSES and _is_reduced(func, args, kwargs):
-        sizes = [_elementwise_loss(args)]  # beside that of the result, see kept_bytes()
+        sizes = reduction_temporaries(func, tensor, dims, kwargs.get("dtype"))
+    elif func in OF_A_SECOND_ONE and _is_reduced(func, args, kwargs):
+        sizes = [_elementwise_loss(args)]
     elif func in ATTENTION_BACKWARD:
         sizes = attention_buffers(func, args)
     elif func in CONVOLUTIONS and without_cudnn(func, args):
         sizes = convolution_columns(func, args)
+    elif (of_operator := OF_OPERATORS.get(func)) is not None:
+        sizes = of_operator(*args, **kwargs)
     return [(tensor.device.index or 0, size) for size in sizes]
+
+
+def reduction_temporaries(func: Any, tensor: torch.Tensor, dims: Any, asked: torch.dtype | None) -> list[int]:
+    """Sums are of inputs in the result's type (aten/src/ATen/native/ReduceOpsUtils.h, make_reduction_from_out_ty)."""
+    whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    dtype = asked or (torch.int64 if whole and func in SUMS else tensor.dtype)
+    widens = dtype is torch.float32 and tensor.dtype in (torch.float16, torch.bfloat16)  # which kernels do
+    copied = func in SUMS and dtype is not tensor.dtype and not widens
+    return [tensor.numel() * dtype.itemsize] * copied + reduction_buffers(tensor, dims, dtype)
+
+
+def _flat_indices(_table: Any, indices: torch.Tensor, *_: Any, **__: Any) -> list[int]:
+    return [] if indices.is_contiguous() else [_size(indices)]
+
+
+def embedding_sums(gradient: torch.Tensor, indices: torch.Tensor, rows: int, *_: Any, **__: Any) -> list[int]:
+    """Indices in order, where those of each row begin, and what each part of them adds up to in 32 bits or more."""
+    count, width = indices.numel(), gradient.shape[-1]
+    if count <= MOST_UNSORTED:
+        return []
+    most_rows = min(count, rows)
+    most_parts = count // PART_ROWS + most_rows
+    columns = _ceil(width, PART_COLUMNS) * PART_COLUMNS
+    sums = 8 * most_parts if rows <= FEW_ROWS else most_parts * columns * max(4, gradient.element_size())
+    return [8 * count] * 3 + [8 * most_rows] * 2 + [8 * most_parts, sums]
+
+
+def index_sums(_tensor: torch.Tensor, indices: Any, _values: Any, accumulate: bool = False, *_: Any) -> list[int]:
+    """Sums go by indices in order: as they come, in order, and where they came."""
+    count = math.prod(torch.broadcast_shapes(*(each.shape for each in indices if each is not None)))  # type: ignore[no-untyped-call]
+    return [8 * count] * 4 if accumulate else []
+
+
+# In kernels of this name in aten/src/ATen/native/cuda, but for isinf (native/TensorCompare.cpp), losses (native/
+# Loss.cpp) and _safe_softmax (native/SoftMax.cpp).
+OF_OPERATORS: dict[Any, Callable[..., list[int]]] = {
+    aten.embedding.default: _flat_indices,
+    aten.embedding_dense_backward.default: embedding_sums,
+    aten.index_put.default: index_sums,
+    aten.index_put_.default: index_sums,
+    # Gradients times results.
+    aten._softmax_backward_data.default: lambda gradient, *_, **__: [_size(gradient)],
+    # Which element of the source each one of the mask takes.
+    aten.masked_scatter.default: lambda tensor, *_, **__: [8 * tensor.numel()],
+    aten.masked_scatter_.default: lambda tensor, *_, **__: [8 * tensor.numel()],
+    # Absolute values.
+    aten.isinf.default: lambda tensor, *_, **__: [_size(tensor)] if tensor.dtype.is_floating_point else [],
+    # A loss of each element.
+    aten.huber_loss.default: lambda one, *_, **__: [_size(one)],
+    aten.soft_margin_loss.default: lambda one, *_, **__: [_size(one)],
+    # Which scores are minus infinity.
+    aten._safe_softmax.default: lambda scores, *_, **__: [scores.numel()],
+}
 
 
 def attention_buffers(func: Any, args: Any) -> list[int]:
@@ -191,7 +249,8 @@ def uses_cudnn(func: Any, args: Any) -> bool:
 def without_cudnn(func: Any, args: Any) -> bool:
     """The convolution is a product with columns. cuDNN takes what the chosen algorithm wants: not known."""
     tensor, weight = (args[1], args[2]) if func is aten.convolution_backward.default else (args[0], args[1])
-    return not torch.backends.cudnn.enabled and tensor.dim() == 4 and weight.dim() == 4
+    by_channel = weight.shape[1] == 1 and tensor.shape[1] > 1  # which kernels of their own do
+    return not torch.backends.cudnn.enabled and tensor.dim() == 4 and weight.dim() == 4 and not by_channel
 
 
 def convolution_columns(func: Any, args: Any) -> list[int]:
