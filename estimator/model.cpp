@@ -97,7 +97,56 @@ class Lister {
   std::vector<WeightTensors>& out_;
 };
 
+class MatrixLister {
+ public:
+  MatrixLister(int64_t hidden, std::vector<MatrixShape>& out) : hidden_(hidden), out_(out) {}
+
+  void operator()(const Attention& block) const {
+    if (block.latent.has_value()) {
+      const LatentAttention& latent = *block.latent;
+      const int64_t query_width = block.heads * (latent.head_dim + latent.rotary_dim);
+      if (latent.query_rank > 0) add(latent.query_rank, hidden_);
+      add(query_width, latent.query_rank > 0 ? latent.query_rank : hidden_);
+      add(latent.key_value_rank + latent.rotary_dim, hidden_);
+      add(block.heads * (latent.head_dim + latent.value_dim), latent.key_value_rank);
+      add(hidden_, block.heads * latent.value_dim);
+      return;
+    }
+    add(block.heads * block.head_dim, hidden_);
+    add(block.key_value_heads * block.head_dim, hidden_, 2);
+    add(hidden_, block.heads * block.head_dim);
+  }
+  void operator()(const Mlp& block) const { feed_forward(block.ffn, block.gated, 1); }
+  void operator()(const Experts& block) const {
+    feed_forward(block.ffn, block.gated, block.count);
+    if (block.shared_ffn > 0) feed_forward(block.shared_ffn, block.gated, 1);
+  }
+  void operator()(const PredictionInput&) const { add(hidden_, 2 * hidden_); }
+  void operator()(const Mixer& block) const { add(block.matrix_parameters / hidden_, hidden_); }
+  void operator()(const Mamba& block) const {
+    const int64_t inner = block.heads * block.head_dim;
+    add(2 * inner + 2 * block.groups * block.state + block.heads, hidden_);
+    add(hidden_, inner);
+  }
+
+ private:
+  void feed_forward(int64_t ffn, bool gated, int64_t count) const {
+    add(ffn, hidden_, (gated ? 2 : 1) * count);
+    add(hidden_, ffn, count);
+  }
+  void add(int64_t rows, int64_t columns, int64_t count = 1) const {
+    if (rows > 0 && columns > 0) out_.push_back({rows, columns, count});
+  }
+
+  int64_t hidden_;
+  std::vector<MatrixShape>& out_;
+};
+
 }  // namespace
+
+void append_matrices(const Block& block, int64_t hidden, std::vector<MatrixShape>& out) {
+  std::visit(MatrixLister(hidden, out), block);
+}
 
 void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out) {
   std::visit(Lister(hidden, out), block);

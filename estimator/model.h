@@ -172,6 +172,17 @@ struct WeightTensors {
   bool product = false;  // multiplied with activations by the layer's own kernels: a matrix, not a bias
 };
 
+// A matrix as a module of the model has it.
+struct MatrixShape {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t count = 1;
+};
+
+// The matrices that a block's kernels multiply activations with, appended to `out`. Those of a Mixer are
+// taken to be of one that is as wide as the layer.
+void append_matrices(const Block& block, int64_t hidden, std::vector<MatrixShape>& out);
+
 // The weights of a block in the order they are made, appended to `out`.
 void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out);
 

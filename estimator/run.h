@@ -133,6 +133,17 @@ struct Adapter {
   bool trains(std::string_view name) const;
 };
 
+// Layers that are trained at a time, while the others are frozen (LISA, BAdam). They are taken to be the
+// first ones, whose gradients pass all others.
+struct Turns {
+  int64_t layers = 0;        // 0: all are trained at once
+  bool others = false;       // what is in no layer, such as the vocabulary's table, is always trained
+  bool states_stay = false;  // of layers that have had their turn
+  bool fp32_copies = false;  // of the weights that are trained
+
+  bool on() const { return layers > 0; }
+};
+
 struct Training {
   Precision precision = Precision::kBf16;
   bool autocast = false;       // fp32 weights and states, 16-bit activations
@@ -141,6 +152,8 @@ struct Training {
   bool half_master = false;    // the copy that the optimizer updates is a 16-bit one too
   bool half_states = false;    // the optimizer's states are 16-bit ones
   OptimizerKind optimizer = OptimizerKind::kAdam;
+  int64_t projection_rank = 0;  // matrices' gradients are projected to so many rows for it; 0: they are not
+  Turns turns = {};
   int64_t micro_batch = 1;
   int64_t microbatches = 1;  // for each step
   bool hidden_dropout = false;
@@ -153,6 +166,7 @@ struct Training {
   int64_t recompute_layers = 1;        // recomputed together where recompute is full
   bool partition_checkpoints = false;  // kept inputs are divided over tensor-parallel ranks
   bool foreach_step = false;      // the optimizer works on all tensors at once, with a temporary for each
+  bool loop_step = false;         // on one after the other, with two temporaries of the largest
   bool step_in_backward = false;  // each weight is updated as soon as its gradient is there
   bool step_graph = false;        // a captured CUDA graph runs the step and keeps its memory pool
   CrossEntropy cross_entropy = CrossEntropy::kVocabularyParallel;
@@ -166,6 +180,12 @@ struct Training {
   double expert_imbalance = 1.0;  // busiest rank's tokens over the mean
   bool overlaps_expert_communication = false;
 };
+
+// Adam of whole gradients, of all weights at once.
+inline bool has_plain_adam(const Training& training) {
+  return training.optimizer == OptimizerKind::kAdam && training.projection_rank == 0 &&
+         !training.turns.fp32_copies;
+}
 
 // Whose data parallelism.
 enum class DataParallelEngine { kTorch, kDeepspeed };

@@ -139,6 +139,15 @@ void only_adapters(const TrainingRun& run, const PlayedStep& played, StateBytes&
   states.moments = element_bytes(trained, run.framework).moments * played.trained_elements;
 }
 
+// Frozen layers have no gradients. States of those that had their turn stay or are dropped.
+void only_those_in_turn(const TrainingRun& run, const PlayedStep& played, StateBytes& states) {
+  const ElementBytes bytes = element_bytes(run.training, run.framework);
+  states.gradients = bytes.gradient * played.trained_elements;
+  if (run.training.turns.fp32_copies) states.master = 4 * played.trained_elements;
+  if (!run.training.turns.states_stay)
+    states.moments = (run.training.turns.fp32_copies ? 8 : bytes.moments) * played.trained_elements;
+}
+
 // A denoiser has no layers that ranks could share.
 RankParameters played_parameters(const TrainingRun& run, const Stage& stage) {
   if (!run.model.pipeline) return rank_parameters(rank_weights(run, stage));
@@ -169,6 +178,7 @@ RankClass played_class(const TrainingRun& run, const Stage& stage) {
   const PlayedStep played =
       run.model.pipeline ? play_denoising_step(run, keeps_gradients) : play_step(run, keeps_gradients);
   if (run.training.adapter.on()) only_adapters(run, played, states);
+  if (run.training.turns.on()) only_those_in_turn(run, played, states);
   RankClass out;
   out.stage = stage.rank;
   out.parameters = parameters.dense + parameters.expert;

@@ -60,7 +60,7 @@ std::vector<Option> options(const TrainingRun& run) {
        },
        [](TrainingRun& run) { run.parallel.sharding = DataSharding::kParameters; }, "parallel.zero = 3",
        "half as much communication again"},
-      {[](const TrainingRun& run) { return run.training.optimizer == OptimizerKind::kAdam; },
+      {[](const TrainingRun& run) { return has_plain_adam(run.training); },
        [](TrainingRun& run) { run.training.optimizer = OptimizerKind::kAdam8bit; },
        "train.optimizer = adamw8bit", "8-bit optimizer states"},
       {[](const TrainingRun& run) {

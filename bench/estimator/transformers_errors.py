@@ -21,6 +21,8 @@ COMMAND = Path(__file__).resolve().parents[2] / "build" / "release" / "bin" / "s
 OPTIMIZERS = {
     **{"adamw": ("adamw", "fused"), "adamw_foreach": ("adamw", "foreach")},
     **{"sgd": ("sgd", "fused"), "sgd_momentum": ("sgd-momentum", "fused")},
+    **{"galore": ("galore", "for-loop"), "apollo": ("apollo", "for-loop")},
+    **{"badam": ("badam", "for-loop"), "lisa": ("adamw", "fused")},
 }
 Row = dict[str, Any]
 
@@ -35,6 +37,9 @@ def settings(row: Row) -> list[str]:
     }
     if row["config"]["model_type"] != "vit":
         keys["train.sequence"] = row["sequence"]
+    for key in ("optimizer_rank", "layers_at_a_time"):
+        if key in row:
+            keys[f"train.{key}"] = row[key]
     if "images" in row:
         keys |= {"train.images": row["images"], "train.freeze_vision": str(row["freeze_vision"]).lower()}
     if "grid" in row:

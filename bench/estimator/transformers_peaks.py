@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import low_memory_optimizers
 import torch
 import vision_language
 
@@ -140,7 +141,10 @@ def with_adapter(rng: random.Random, row: Row) -> Row:
     return row | {"adapter": adapter}
 
 
-def optimizer_of(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
+def optimizer_of(row: Row, model: torch.nn.Module) -> torch.optim.Optimizer:
+    name = row["optimizer"]
+    if name in low_memory_optimizers.KINDS:
+        return low_memory_optimizers.optimizer_of(row, model)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     if name == "adamw":
         return torch.optim.AdamW(weights, fused=True)
@@ -192,6 +196,8 @@ def model_of(row: Row) -> Any:
         vision_language.freeze_tower(model)
     if row["recompute"]:
         model.gradient_checkpointing_enable()
+    if row["optimizer"] == "badam":
+        model.enable_input_require_grads()  # else what is recomputed has nothing that asks for a gradient
     return model
 
 
@@ -202,13 +208,14 @@ def measured(row: Row, steps: int, snapshot: str = "") -> Row:
     if "adapter" in row:
         model = adapted(row, model)
     model.to("cuda")
-    optimizer = optimizer_of(row["optimizer"], model)
+    optimizer = optimizer_of(row, model)
     inputs = inputs_of(row)
     for i in range(steps):
         if i == steps - 1:
             torch.cuda.reset_peak_memory_stats()
             if snapshot:
                 torch.cuda.memory._record_memory_history(max_entries=1000000, context="all", stacks="python")
+        low_memory_optimizers.take_turn(row, model, i)
         step(row, model, optimizer, inputs)
     peak, steady = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     if snapshot:
@@ -253,6 +260,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--kinds", default="")
     parser.add_argument("--adapters", action="store_true", help="each with an adapter, of types that have q_proj")
+    parser.add_argument("--optimizers", default="", help=f"of {', '.join(low_memory_optimizers.KINDS)}, drawn for each")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--snapshot", default="", help="PyTorch's memory history of the last step, of one row")
@@ -268,6 +276,9 @@ def main() -> None:
             row = draw(rng, kinds)
             if options.adapters:
                 row = with_adapter(rng, row)
+            if options.optimizers:
+                kind = rng.choice(options.optimizers.split(","))
+                row |= low_memory_optimizers.settings(rng, kind) | {"precision": "bf16", "accumulation": 1}
             if not too_large(row):
                 rows.append(row | {"seed": options.seed, "number": len(rows)})
     for row in rows:

@@ -185,7 +185,7 @@ class Filler {
 
   // Dettmers et al., "8-bit Optimizers via Block-wise Quantization"; Shazeer and Stern, "Adafactor".
   void optimizers() {
-    if (run_.training.optimizer != OptimizerKind::kAdam) return;
+    if (!has_plain_adam(run_.training)) return;
     add(PlanAxis::kOptimizer, Effect::kChanged, {{"train.optimizer", "adamw8bit"}},
         [](StepShape& shape) { shape.training.optimizer = OptimizerKind::kAdam8bit; });
     add(PlanAxis::kOptimizer, Effect::kChanged, {{"train.optimizer", "adafactor"}},

@@ -96,14 +96,35 @@ double layer_reduction_bytes(const TrainingRun& run) {
   return gathered_layer_bytes(run) / gathered * (gathered + reduced);
 }
 
+// Of the vocabulary's table or of a layer's matrix, in elements.
+double largest_weight(const TrainingRun& run) {
+  double out = static_cast<double>(run.model.vocabulary * table_width(run.model));
+  std::vector<MatrixShape> matrices;
+  for (const Tower& tower : run.model.towers) {
+    for (const Layer& layer : tower.layers) {
+      matrices.clear();
+      for (const Block& block : layer) append_matrices(block, tower_width(run.model, tower), matrices);
+      for (const MatrixShape& matrix : matrices)
+        out = std::max(out, static_cast<double>(matrix.rows * matrix.columns));
+    }
+  }
+  return out;
+}
+
 double step_temporary_bytes(const TrainingRun& run, const StateBytes& states) {
   if (run.offload.optimizer != Tier::kDevice) return 0;
   const bool adam = run.training.optimizer == OptimizerKind::kAdam;
   const double foreach = run.training.foreach_step && adam ? states.moments / 2 : 0;
+  // The root of the second moment, and the step: torch.optim, _single_tensor_adam; galore_torch, adamw.py.
+  const bool loops = run.training.loop_step && adam && run.parallel.sharding == DataSharding::kNone &&
+                     !run.training.turns.on() && !run.training.adapter.on();
+  const double loop = loops ? element_bytes(run.training, run.framework).moments * largest_weight(run) : 0;
   // DeepSpeed casts its shard of 16-bit gradients to fp32.
   const bool casts =
       is_deepspeed(run) && states.master > 0 && element_bytes(run.training, run.framework).gradient < 4;
-  return foreach + (casts ? states.master : 0);
+  // BAdam's gradients of fp32 copies (badam, block_optim.py, _grad_to_hp).
+  const double copied = run.training.turns.fp32_copies ? states.master : 0;
+  return foreach + loop + copied + (casts ? states.master : 0);
 }
 
 }  // namespace spillway::estimator

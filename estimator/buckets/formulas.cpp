@@ -97,6 +97,11 @@ const char* master_formula(const Training& training) {
 const char* moments_formula(const Training& training) {
   const bool half = training.precision != Precision::kFp32 && !training.autocast &&
                     (!training.mixed || training.half_states);
+  if (training.turns.fp32_copies) return "8 for Adam, for each element that is trained at a time";
+  if (training.projection_rank > 0)
+    return "2 states of r (longer side) and a projector of r (shorter side) for each matrix of a layer; "
+           "Adam's "
+           "for all else";
   switch (training.optimizer) {
     case OptimizerKind::kAdam:
       return half ? "4 for Adam in 16 bits, for each element of the shard"
@@ -105,9 +110,11 @@ const char* moments_formula(const Training& training) {
       return "2 (1 + 4/256) for 8-bit Adam, for each element of the shard";
     case OptimizerKind::kAdam4bit:
       return "2 (1/2 + 4/128) for 4-bit Adam, for each element of the shard";
+    case OptimizerKind::kMuon:
+      return half ? "2 for each element of a layer's matrix, 4 for Adam of all else"
+                  : "4 for each element of a layer's matrix, 8 for Adam of all else";
     case OptimizerKind::kAdamMini:
     case OptimizerKind::kLion:
-    case OptimizerKind::kMuon:
     case OptimizerKind::kSgdMomentum:
       return half ? "2 for one state in 16 bits, for each element of the shard"
                   : "4 for one state, for each element of the shard";

@@ -67,6 +67,44 @@ double fp8_bytes(const Fp8& fp8, const RankParameters& parameters) {
          4 * scaled * static_cast<double>(fp8.amax_history + 2);
 }
 
+// Muon has one state for each element of a layer's matrix; all else has Adam's two.
+double muon_share(const RankParameters& parameters) {
+  const auto all = static_cast<double>(parameters.dense + parameters.expert);
+  return all == 0 ? 1 : 2 - static_cast<double>(parameters.products) / all;
+}
+
+// Of the layers' matrices: states of the projected gradients, whose shorter side has `projection_rank` rows,
+// and what projects them, in the gradients' type (galore_torch, galore_projector.py; apollo_torch,
+// random_projector.py).
+double projected_moments(const TrainingRun& run, const ElementBytes& bytes) {
+  double out = 0;
+  std::vector<MatrixShape> matrices;
+  for (const Tower& tower : run.model.towers) {
+    for (const Layer& layer : tower.layers) {
+      matrices.clear();
+      for (const Block& block : layer) append_matrices(block, tower_width(run.model, tower), matrices);
+      for (const MatrixShape& matrix : matrices) {
+        const int64_t shorter = std::min(matrix.rows, matrix.columns);
+        const int64_t longer = std::max(matrix.rows, matrix.columns);
+        const auto rank = static_cast<double>(std::min(run.training.projection_rank, shorter));
+        out += static_cast<double>(matrix.count) * rank *
+               (bytes.moments * static_cast<double>(longer) + bytes.weight * static_cast<double>(shorter));
+      }
+    }
+  }
+  return out;
+}
+
+// For `elements` of a shard.
+double moments_of(const TrainingRun& run, const RankParameters& parameters, const ElementBytes& bytes,
+                  double elements) {
+  if (run.training.projection_rank > 0)
+    return bytes.moments * (elements - static_cast<double>(parameters.products)) +
+           projected_moments(run, bytes);
+  const bool muon = run.training.optimizer == OptimizerKind::kMuon;
+  return bytes.moments * elements * (muon ? muon_share(parameters) : 1);
+}
+
 // Returns what matrices of few bits take less than those of `weight` bytes, of an unsharded rank.
 double frozen_saving(const FrozenWeights& frozen, double weight, const RankParameters& parameters) {
   if (!frozen.on()) return 0;
@@ -179,7 +217,7 @@ StateBytes state_bytes(const TrainingRun& run, const RankParameters& parameters)
               frozen_saving(run.training.frozen, bytes.weight, parameters) * all / (dense + expert),
           bytes.gradient * held(DataSharding::kGradients, trained),
           bytes.master * optimizer,
-          bytes.moments * optimizer,
+          moments_of(run, parameters, bytes, optimizer),
           bytes.master_gradient * optimizer,
           fp8_bytes(run.training.fp8, parameters)};
 }

@@ -104,14 +104,24 @@ std::string parallel_text(const Parallel& parallel) {
 
 std::string states_text(const TrainingRun& run) {
   const Training& training = run.training;
-  return fmt::format("framework {} gpu {} allocator {} precision {}{}{}{}{}{} frozen {}{} optimizer {}",
-                     static_cast<int>(run.framework), static_cast<int>(run.gpu),
-                     static_cast<int>(run.allocator), static_cast<int>(training.precision),
-                     training.autocast ? " autocast" : "", training.mixed ? " mixed" : "",
-                     training.fp32_gradients ? " fp32 gradients" : "",
-                     training.half_master ? " 16-bit master" : "",
-                     training.half_states ? " 16-bit states" : "", training.frozen.bytes,
-                     training.frozen.only_experts ? " experts" : "", static_cast<int>(training.optimizer));
+  const Adapter& adapter = training.adapter;
+  std::string out =
+      fmt::format("framework {} gpu {} allocator {} precision {}{}{}{}{}{} frozen {}{} optimizer {}",
+                  static_cast<int>(run.framework), static_cast<int>(run.gpu), static_cast<int>(run.allocator),
+                  static_cast<int>(training.precision), training.autocast ? " autocast" : "",
+                  training.mixed ? " mixed" : "", training.fp32_gradients ? " fp32 gradients" : "",
+                  training.half_master ? " 16-bit master" : "", training.half_states ? " 16-bit states" : "",
+                  training.frozen.bytes, training.frozen.only_experts ? " experts" : "",
+                  static_cast<int>(training.optimizer));
+  if (training.projection_rank > 0) out += fmt::format(" of rank {}", training.projection_rank);
+  if (training.turns.on())
+    out += fmt::format(" layers {}{}", training.turns.layers, training.turns.others ? "" : " alone");
+  if (adapter.on())
+    out += fmt::format(" adapter {}{}{} bytes {} of {}{} [{}] and [{}]", adapter.rank,
+                       adapter.dora ? " dora" : "", adapter.dropout ? " dropout" : "", adapter.element,
+                       adapter.all_linear ? "all " : "", adapter.targets.size(),
+                       fmt::join(adapter.targets, " "), fmt::join(adapter.trained_modules, " "));
+  return out;
 }
 
 std::string kernels_text(const Training& training) {

@@ -71,9 +71,11 @@ void read_precision(KeyValues& values, Training& training) {
   // Megatron-LM, arguments.py: bf16 turns accumulation in fp32 on.
   training.fp32_gradients =
       values.flag("accumulate-allreduce-grads-in-fp32") || (bf16 && !values.flag("grad-reduce-in-bf16"));
-  const std::string optimizer = values.choice("optimizer", "adam", {"adam", "sgd", "muon"});
-  if (optimizer == "muon") values.complain("optimizer: 'muon' is not modelled; allowed: adam, sgd");
+  const std::string optimizer = values.choice("optimizer", "adam", {"adam", "sgd", "muon", "dist_muon"});
   if (optimizer == "sgd") training.optimizer = OptimizerKind::kSgdMomentum;
+  const bool muon = optimizer == "muon" || optimizer == "dist_muon";
+  if (muon) training.optimizer = OptimizerKind::kMuon;
+  if (muon && fp16) values.complain("optimizer: 'muon' is not allowed beside fp16; allowed: bf16");
 }
 
 void read_training(KeyValues& values, TrainingRun& run) {

@@ -93,7 +93,14 @@ DataSharding data_sharding(KeyValues& values) {
     if (strategy == "optim") return DataSharding::kOptimizer;
     return DataSharding::kNone;
   }
-  return values.flag("use-distributed-optimizer") ? DataSharding::kOptimizer : DataSharding::kNone;
+  const bool distributed = values.flag("use-distributed-optimizer");
+  const std::string optimizer = values.has("optimizer") ? values.peek("optimizer") : "adam";
+  if (distributed && optimizer.find("muon") != std::string::npos)
+    values.complain(fmt::format(
+        "use-distributed-optimizer: not allowed beside optimizer '{}'; allowed: optimizer dist_muon "
+        "without it, which divides states by whole weights",
+        optimizer));
+  return distributed || optimizer == "dist_muon" ? DataSharding::kOptimizer : DataSharding::kNone;
 }
 
 }  // namespace

@@ -68,27 +68,75 @@ void read_precision(KeyValues& values, const char* usual, Training& training) {
   training.half_states = values.choice("train.optimizer_states", "fp32", {"fp32", "same"}) == "same";
 }
 
-OptimizerKind optimizer_kind(KeyValues& values) {
-  struct Name {
-    const char* name;
-    OptimizerKind kind;
-  };
-  constexpr std::array<Name, 9> kNames = {{{"adamw", OptimizerKind::kAdam},
-                                           {"adamw8bit", OptimizerKind::kAdam8bit},
-                                           {"adamw4bit", OptimizerKind::kAdam4bit},
-                                           {"adam-mini", OptimizerKind::kAdamMini},
-                                           {"adafactor", OptimizerKind::kAdafactor},
-                                           {"lion", OptimizerKind::kLion},
-                                           {"muon", OptimizerKind::kMuon},
-                                           {"sgd-momentum", OptimizerKind::kSgdMomentum},
-                                           {"sgd", OptimizerKind::kSgd}}};
-  const std::string chosen = values.choice(
-      "train.optimizer", "adamw",
-      {"adamw", "adamw8bit", "adamw4bit", "adam-mini", "adafactor", "lion", "muon", "sgd-momentum", "sgd"});
-  for (const Name& name : kNames) {
-    if (chosen == name.name) return name.kind;
+struct OptimizerName {
+  const char* name;
+  OptimizerKind kind;
+  bool projects = false;  // gradients of matrices
+};
+constexpr std::array<OptimizerName, 14> kOptimizers = {{{"adamw", OptimizerKind::kAdam},
+                                                        {"adamw8bit", OptimizerKind::kAdam8bit},
+                                                        {"adamw4bit", OptimizerKind::kAdam4bit},
+                                                        {"adam-mini", OptimizerKind::kAdamMini},
+                                                        {"adafactor", OptimizerKind::kAdafactor},
+                                                        {"lion", OptimizerKind::kLion},
+                                                        {"muon", OptimizerKind::kMuon},
+                                                        {"sgd-momentum", OptimizerKind::kSgdMomentum},
+                                                        {"sgd", OptimizerKind::kSgd},
+                                                        {"galore", OptimizerKind::kAdam, true},
+                                                        {"galore8bit", OptimizerKind::kAdam8bit, true},
+                                                        {"galore-adafactor", OptimizerKind::kAdafactor, true},
+                                                        {"apollo", OptimizerKind::kAdam, true},
+                                                        {"badam", OptimizerKind::kAdam}}};
+
+std::string written_optimizer(const KeyValues& values) {
+  return values.has("train.optimizer") ? values.peek("train.optimizer") : "adamw";
+}
+
+// LISA trains some layers at a time, BAdam one.
+void read_turns(KeyValues& values, TrainingRun& run) {
+  constexpr const char* kKey = "train.layers_at_a_time";
+  const bool badam = written_optimizer(values) == "badam";
+  if (!badam && !values.has(kKey)) return;
+  const auto layers = static_cast<int64_t>(run.model.towers.back().layers.size());
+  Turns& turns = run.training.turns;
+  turns.layers = values.whole(kKey, 1, 1, layers);
+  turns.others = turns.states_stay = !badam;
+  turns.fp32_copies = badam;
+  const std::string key = badam ? "train.optimizer: 'badam'" : fmt::format("{}: '{}'", kKey, turns.layers);
+  if (run.training.adapter.on() || run.training.frozen.on())
+    values.complain(fmt::format("{} is not allowed beside weights that are frozen for good", key));
+  if (run.framework != Framework::kTransformers)
+    values.complain(
+        fmt::format("{} is not modelled here; allowed: beside what transformers' own code runs", key));
+}
+
+// Parts of a matrix cannot be projected, and layers that take turns have no shards.
+void check_whole_weights(KeyValues& values, const TrainingRun& run) {
+  const Parallel& parallel = run.parallel;
+  const bool divided = parallel.tensor > 1 || parallel.pipeline > 1 || parallel.expert > 1 ||
+                       parallel.sharding != DataSharding::kNone;
+  if (!divided || (run.training.projection_rank == 0 && !run.training.turns.on())) return;
+  const bool by_optimizer = run.training.projection_rank > 0 || written_optimizer(values) == "badam";
+  values.complain(fmt::format(
+      "train.{}: not modelled where ranks divide weights or states; allowed: parallel.gpus alone",
+      by_optimizer ? fmt::format("optimizer '{}'", written_optimizer(values)) : "layers_at_a_time"));
+}
+
+void read_optimizer(KeyValues& values, Training& training) {
+  const std::string chosen =
+      values.choice("train.optimizer", "adamw",
+                    {"adamw", "adamw8bit", "adamw4bit", "adam-mini", "adafactor", "lion", "muon",
+                     "sgd-momentum", "sgd", "galore", "galore8bit", "galore-adafactor", "apollo", "badam"});
+  for (const OptimizerName& name : kOptimizers) {
+    if (chosen != name.name) continue;
+    training.optimizer = name.kind;
+    if (name.projects) training.projection_rank = values.whole("train.optimizer_rank", 128, 1, 1 << 20);
   }
-  return OptimizerKind::kAdam;
+  if (training.projection_rank == 0 && values.has("train.optimizer_rank"))
+    values.complain(fmt::format(
+        "train.optimizer_rank: not allowed beside train.optimizer '{}'; allowed: galore, galore8bit, "
+        "galore-adafactor, apollo",
+        chosen));
 }
 
 void read_recompute(KeyValues& values, TrainingRun& run) {
@@ -163,6 +211,7 @@ void read_optimizer_step(KeyValues& values, Training& training) {
   const std::string step =
       values.choice("train.optimizer_step", "fused", {"fused", "foreach", "for-loop", "in-backward"});
   training.foreach_step = step == "foreach";
+  training.loop_step = step == "for-loop" || training.projection_rank > 0;
   training.step_in_backward = step == "in-backward";
   if (training.step_in_backward && training.microbatches > 1)
     values.complain(
@@ -193,7 +242,7 @@ void read_train(KeyValues& values, TrainingRun& run) {
                     run.model.positions));
   }
   read_precision(values, "bf16-mixed", training);
-  training.optimizer = optimizer_kind(values);
+  read_optimizer(values, training);
   training.hidden_dropout = values.number("train.dropout", 0, 0, 1) > 0;
   training.attention_dropout = values.number("train.attention_dropout", 0, 0, 1) > 0;
   training.attention = values.choice("train.attention", "flash", {"flash", "materialised"}) == "flash"
@@ -249,7 +298,10 @@ void read_denoising(KeyValues& values, TrainingRun& run) {
   training.microbatches = values.whole("train.gradient_accumulation", 1, 1, 1 << 20);
   const bool adapts = values.has("adapter.kind") && values.peek("adapter.kind") != "none";
   read_precision(values, adapts ? "bf16-mixed" : "autocast", training);
-  training.optimizer = optimizer_kind(values);
+  read_optimizer(values, training);
+  if (training.projection_rank > 0 || written_optimizer(values) == "badam")
+    values.complain(fmt::format("train.optimizer: '{}' is not modelled for a model of images",
+                                written_optimizer(values)));
   read_optimizer_step(values, training);
   if (training.step_in_backward)
     values.complain(
@@ -455,6 +507,8 @@ Result<TrainingRun> read_run(const RunKeys& written) {
     read_offload(values, run);
     read_transformers(values, run);
     read_adapter(values, run);
+    read_turns(values, run);
+    check_whole_weights(values, run);
   }
   run.allocator =
       find_allocator(values.choice("allocator.model", "spillway", {"spillway", "pytorch", "expandable"}))

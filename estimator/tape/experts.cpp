@@ -81,11 +81,7 @@ Tensor Layers::grouped_experts(const Experts& block, const Tensor& x, const Tens
   const Tensor chosen = picked(op_, weights, rows);
   Tensor state = op_.in_place(picked(op_, x, rows * hidden_));
   const auto grouped = [&](const Tensor& in, double from, double to) {
-    Matrix stacked{tape_.weight(count * from * to, weight_element_,
-                                !run_.training.adapter.on() && !run_.training.frozen.on()),
-                   {},
-                   from,
-                   to};
+    Matrix stacked{tape_.weight(count * from * to, weight_element_, trained_), {}, from, to};
     return op_.linear(in, stacked);
   };
   Tensor out = grouped(state, hidden_, wide / rows);

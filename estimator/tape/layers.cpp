@@ -17,7 +17,7 @@ Layers::Layers(const TrainingRun& run, const Tower& tower, const ModelCode& code
       tokens_(batch_ * sequence_),
       hidden_(static_cast<double>(tower_width(run.model, tower))),
       weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2),
-      trained_(!run.training.adapter.on() && !run.training.frozen.on() && !tower.frozen) {}
+      trainable_(!run.training.adapter.on() && !run.training.frozen.on() && !tower.frozen) {}
 
 Matrix Layers::matrix(double in, double out, bool bias) const {
   return {tape_.weight(in * out, weight_element_, trained_),

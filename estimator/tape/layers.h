@@ -42,6 +42,8 @@ class Layers {
     position_bias_ = std::move(own);
     cross_bias_ = std::move(cross);
   }
+  // Whether the layers that follow are trained, where those of the tower are at all.
+  void train(bool in_turn) { trained_ = trainable_ && in_turn; }
   double tokens() const { return tokens_; }
   void forget_cache() { cache_.clear(); }
   // Tells whether two layers keep the same.
@@ -77,7 +79,8 @@ class Layers {
   Tape& tape_;
   double batch_, sequence_, tokens_, hidden_;
   double weight_element_;
-  bool trained_;
+  bool trainable_;
+  bool trained_ = trainable_;
   size_t index_ = 0;
   std::vector<Share> cache_ = {};
   Tensor source_ = {}, cosine_ = {}, sine_ = {}, position_bias_ = {}, cross_bias_ = {};

@@ -17,8 +17,9 @@ class StepPlayer {
         weight_element_(run.training.precision == Precision::kFp32 || run.training.autocast ? 4 : 2),
         vocabulary_(static_cast<double>(run.model.vocabulary)) {
     if (run.model.vocabulary > 0)
-      table_ = tape_.weight(vocabulary_ * static_cast<double>(table_width(run.model)), weight_element_,
-                            run.training.adapter.trains("embed_tokens") && !run.training.frozen.on());
+      table_ = tape_.weight(
+          vocabulary_ * static_cast<double>(table_width(run.model)), weight_element_,
+          run.training.adapter.trains("embed_tokens") && !run.training.frozen.on() && trains_others());
   }
 
   Tensor forward() {
@@ -33,7 +34,11 @@ class StepPlayer {
   }
 
  private:
-  bool trained() const { return !run_.training.adapter.on() && !run_.training.frozen.on(); }
+  // What is in no layer.
+  bool trained() const {
+    return !run_.training.adapter.on() && !run_.training.frozen.on() && trains_others();
+  }
+  bool trains_others() const { return !run_.training.turns.on() || run_.training.turns.others; }
 
   // `before`: what the tower before made, which cross attention reads, or which images' tokens become.
   Tensor through(const Tower& tower, const Tensor& before) {
@@ -50,8 +55,8 @@ class StepPlayer {
     if (has_images && before.elements > 0) x = op_.scatter(x, before);
     if (code_->scales_embedding) x = op_.scale(x);
     // enable_input_require_grads: recomputed layers get an input that asks for a gradient.
-    if (run_.training.adapter.on() && run_.training.recompute == Recompute::kFull && !x.needs_gradient() &&
-        !tower.connector)
+    const bool frozen = run_.training.adapter.on() || !trains_others();
+    if (frozen && run_.training.recompute == Recompute::kFull && !x.needs_gradient() && !tower.connector)
       x.edge = tape_.leaf(x.elements, x.element).edge;
     x = layers.dropped(x, code_->embedding_dropout);
     rotary_tables(layers, tower, x.element);
@@ -160,16 +165,25 @@ class StepPlayer {
   Tensor all_layers(Layers& layers, const Tower& tower, const Tensor& x) {
     const bool recomputes = run_.training.recompute == Recompute::kFull;
     size_t next = 0;
+    const Turns& turns = run_.training.turns;
+    const auto in_turn = [&](size_t layer) {
+      return !turns.on() || static_cast<int64_t>(layer) < turns.layers;
+    };
     const auto run_of = [&](size_t first) {
       size_t end = first + 1;
-      while (end < tower.layers.size() && layers.same(tower.layers, first, end)) ++end;
+      while (end < tower.layers.size() && layers.same(tower.layers, first, end) &&
+             in_turn(end) == in_turn(first))
+        ++end;
       return end;
     };
     Tensor out = x;
     while (next < tower.layers.size()) {
       const size_t first = next, end = run_of(first);
       const Layer& layer = tower.layers[first];
-      const Body body = [&layers, &layer, first](const Tensor& in) { return layers.layer(layer, first, in); };
+      const Body body = [&layers, &layer, first, is_in_turn = in_turn(first)](const Tensor& in) {
+        layers.train(is_in_turn);
+        return layers.layer(layer, first, in);
+      };
       out = tape_.repeat(static_cast<int64_t>(end - first), out, [&](const Tensor& in) {
         if (!recomputes) return body(in);
         tape_.set_purpose(Purpose::kInputs);
@@ -177,6 +191,7 @@ class StepPlayer {
       });
       next = end;
     }
+    layers.train(trains_others());
     return out;
   }
 
@@ -192,10 +207,10 @@ class StepPlayer {
       x = layers.activated(x);
       x = layers.norm(x, hidden_);
     }
-    Matrix head{run_.model.tied
-                    ? table_
-                    : tape_.weight(hidden_ * vocabulary_, weight_element_,
-                                   run_.training.adapter.trains("lm_head") && !run_.training.frozen.on()),
+    Matrix head{run_.model.tied ? table_
+                                : tape_.weight(hidden_ * vocabulary_, weight_element_,
+                                               run_.training.adapter.trains("lm_head") &&
+                                                   !run_.training.frozen.on() && trains_others()),
                 run_.model.output_bias ? tape_.weight(vocabulary_, weight_element_, trained()) : Tensor(),
                 hidden_, vocabulary_};
     Tensor logits = op_.linear(x, head);

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "tests/support/training_runs.h"
 
@@ -294,6 +297,23 @@ TEST(CalibratedEstimator, AnotherOptimizerKeepsWhatIsKnownOfActivations) {
   const TrainingRun sharded = test::must_read(small({{"parallel.gpus", "2"}, {"parallel.zero", "3"}}));
   EXPECT_EQ(estimator.value()(sharded).value().peak().peak_bytes,
             test::must_estimate(sharded).peak().peak_bytes);
+}
+
+TEST(Signature, SaysWhatIsTrained) {
+  const auto key = [](const RunKeys& more) {
+    const RunKeys transformers = test::with({{"train.framework", "transformers"}}, more);
+    return signature_of(test::must_read(small(transformers)), "a device").key();
+  };
+  const std::vector<std::string> keys = {
+      key({}),
+      key({{"adapter.kind", "lora"}, {"adapter.rank", "8"}}),
+      key({{"adapter.kind", "lora"}, {"adapter.rank", "16"}}),
+      key({{"train.layers_at_a_time", "1"}}),
+      key({{"train.optimizer", "badam"}}),
+      key({{"train.optimizer", "galore"}}),
+      key({{"train.optimizer", "galore"}, {"train.optimizer_rank", "64"}}),
+  };
+  EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
 }
 
 TEST(CalibratedEstimator, RefusesAnotherModelAndTwoDevices) {

@@ -54,6 +54,30 @@ TEST(Megatron, HoldsEighteenBytesBetweenSteps) {
   EXPECT_NEAR(rank.steady_bytes - rounding, 18.0 * static_cast<double>(rank.parameters) + 96 * (1 << 20), 1);
 }
 
+// A momentum for each element of a matrix, Adam's two states for tables, norms and biases; no shards but of
+// whole weights (megatron/core/optimizer/muon.py).
+TEST(Megatron, MuonHoldsOneStateForMatrices) {
+  const auto states = [](const char* optimizer, int64_t gpus) {
+    MegatronRun given = small_gpt();
+    given.gpus = gpus;
+    given.arguments.erase("use-distributed-optimizer");
+    given.arguments["optimizer"] = optimizer;
+    Result<TrainingRun> run = read_megatron(given);
+    EXPECT_TRUE(run.ok()) << run.status().text();
+    const RankClass rank = must_estimate(run.value()).peak();
+    for (const Bucket& bucket : rank.steady) {
+      if (std::string_view(bucket.name) == "optimizer states") return bucket.bytes;
+    }
+    return 0.0;
+  };
+  const double matrices = 12 * 12.0 * 512 * 512;
+  EXPECT_NEAR(states("adam", 2) - states("muon", 2), 4 * matrices, 1);
+  EXPECT_NEAR(states("muon", 2) / states("dist_muon", 2), 2, 1e-9);
+  EXPECT_EQ(complaint({{"optimizer", "muon"}, {"use-distributed-optimizer", "true"}}),
+            "use-distributed-optimizer: not allowed beside optimizer 'muon'; allowed: optimizer dist_muon "
+            "without it, which divides states by whole weights");
+}
+
 TEST(Megatron, RefusesWhatIsNotModelledByName) {
   EXPECT_EQ(complaint({{"fp4-format", "e2m1"}}),
             "fp4-format is not modelled: fp4 keeps packed copies and scales of weights and activations");

@@ -102,11 +102,36 @@ TEST(Axolotl, NamesWhatItDoesNotKnow) {
               testing::AllOf(HasSubstr("not read"), HasSubstr("expand_the_model"),
                              testing::Not(HasSubstr("quietly"))));
   EXPECT_THAT(refusal(std::string(kAxolotl) + "rl: dpo\n"), HasSubstr("rl: 'dpo' is not modelled"));
-  EXPECT_THAT(refusal("base_model: llama-3.1-8b\noptimizer: galore_adamw\n"),
-              HasSubstr("optimizer: 'galore_adamw' is not modelled"));
+  EXPECT_THAT(refusal("base_model: llama-3.1-8b\noptimizer: ao_adamw_fp8\n"),
+              HasSubstr("optimizer: 'ao_adamw_fp8' is not modelled"));
   EXPECT_THAT(refusal("base_model: nobody/has-this-8b\n"), HasSubstr("'nobody/has-this-8b' is not known"));
   EXPECT_THAT(refusal("base_model: llama-3.1-8b\nadapter: llama-adapter\n"),
               HasSubstr("allowed: lora, qlora"));
+}
+
+TEST(Axolotl, ProjectsGradientsAndTrainsLayersInTurns) {
+  const std::string start = "base_model: llama-3.1-8b\nbf16: true\n";
+  const TrainingRun galore =
+      must_read(must_recipe(start + "optimizer: galore_adamw_8bit\noptim_args:\n  rank: 256\n", 1));
+  EXPECT_EQ(galore.training.optimizer, OptimizerKind::kAdam8bit);
+  EXPECT_EQ(galore.training.projection_rank, 256);
+  const TrainingRun lisa =
+      must_read(must_recipe(start + "lisa_n_layers: 4\nlisa_step_interval: 20\nlisa_layers_attribute: "
+                                    "model.layers\n",
+                            1));
+  EXPECT_EQ(lisa.training.turns.layers, 4);
+  EXPECT_TRUE(lisa.training.turns.others);
+  EXPECT_THAT(warnings_of(must_recipe(start + "lisa_n_layers: 4\n", 1)), testing::Not(HasSubstr("not read")));
+}
+
+TEST(Trainer, ReadsTheRankInTheOptimizersArguments) {
+  const RunKeys keys = must_recipe(
+      "model_name_or_path: qwen3-4b\nper_device_train_batch_size: 1\nbf16: true\n"
+      "optim: apollo_adamw\noptim_args: proj=random,rank=1,scale=128.0\n"
+      "optim_target_modules: [.*.attn.*, .*.mlp.*]\n",
+      1);
+  EXPECT_EQ(must_read(keys).training.projection_rank, 1);
+  EXPECT_THAT(warnings_of(keys), testing::Not(HasSubstr("not read")));
 }
 
 TEST(Axolotl, AFlagIsTrueOrFalseOrOneOfItsWords) {
@@ -177,9 +202,23 @@ TEST(LlamaFactory, RefusesOtherTasks) {
   EXPECT_THAT(refusal("model_name_or_path: qwen3-4b\ntemplate: qwen3\nstage: dpo\ndo_train: true\n"),
               HasSubstr("stage: 'dpo'"));
   EXPECT_THAT(refusal("model_name_or_path: qwen3-4b\ntemplate: qwen3\n"), HasSubstr("do_train"));
-  EXPECT_THAT(refusal(std::string(kFactory) + "use_galore: true\n"), HasSubstr("use_galore: not modelled"));
+  EXPECT_THAT(refusal(std::string(kFactory) + "use_badam: true\nbadam_mode: ratio\n"),
+              HasSubstr("badam_mode: not modelled"));
   EXPECT_THAT(refusal("model_name_or_path: qwen3-4b\nfinetuning_type: oft\ndo_train: true\n"),
               HasSubstr("finetuning_type: 'oft' is not modelled; allowed: full, lora"));
+}
+
+TEST(LlamaFactory, ReadsOptimizersThatHoldLess) {
+  const std::string start =
+      "model_name_or_path: qwen3-4b\nfinetuning_type: full\ndo_train: true\n"
+      "pure_bf16: true\nstage: sft\n";
+  const Training galore = must_read(must_recipe(start + "use_galore: true\ngalore_rank: 128\n", 1)).training;
+  EXPECT_EQ(galore.projection_rank, 128);
+  EXPECT_EQ(must_read(must_recipe(start + "use_apollo: true\n", 1)).training.projection_rank, 16);
+  const Training badam =
+      must_read(must_recipe(start + "use_badam: true\nbadam_switch_interval: 50\n", 1)).training;
+  EXPECT_EQ(badam.turns.layers, 1);
+  EXPECT_TRUE(badam.turns.fp32_copies);
 }
 
 TEST(LlamaFactory, SecondFormHasItsOwnSections) {

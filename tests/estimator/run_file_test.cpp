@@ -63,7 +63,16 @@ INSTANTIATE_TEST_SUITE_P(
             "train.optimizer: 'adamv' is not allowed; allowed: adamw, adamw8bit, adamw4bit, adam-mini, "
             "adafactor, lion, "
             "muon, "
-            "sgd-momentum, sgd; did you mean 'adamw'?"},
+            "sgd-momentum, sgd, galore, galore8bit, galore-adafactor, apollo, badam; did you mean 'adamw'?"},
+        Bad{"projection", "[train]\noptimizer_rank = 64\n",
+            "train.optimizer_rank: not allowed beside train.optimizer 'adamw'; allowed: galore, galore8bit, "
+            "galore-adafactor, apollo"},
+        Bad{"projection_of_shards", "[train]\noptimizer = 'galore'\n[parallel]\ngpus = 8\nzero = 2\n",
+            "train.optimizer 'galore': not modelled where ranks divide weights or states; allowed: "
+            "parallel.gpus alone"},
+        Bad{"turns_of_lean_code", "[train]\nlayers_at_a_time = 2\n",
+            "train.layers_at_a_time: '2' is not modelled here; allowed: beside what transformers' own code "
+            "runs"},
         Bad{"twice", "[train]\nmicro_batch = 2\nbatch_size = 4\n",
             "train.micro_batch: says the same as train.batch_size; allowed: one of them"},
         Bad{"sizes", "[parallel]\ngpus = 8\ntensor = 3\n",

@@ -35,10 +35,14 @@ RunKeys keys_of(const Json& row) {
   out["train.gradient_accumulation"] = row["accumulation"].dump();
   out["train.recompute"] = row["recompute"] ? "full" : "none";
   out["train.attention"] = row["attention"] == "sdpa" ? "flash" : "materialised";
-  out["train.optimizer"] = optimizer == "sgd"            ? "sgd"
-                           : optimizer == "sgd_momentum" ? "sgd-momentum"
-                                                         : "adamw";
+  const std::map<std::string, std::string> names = {
+      {"adamw_foreach", "adamw"}, {"sgd_momentum", "sgd-momentum"}, {"lisa", "adamw"}};
+  const auto name = names.find(optimizer);
+  out["train.optimizer"] = name == names.end() ? optimizer : name->second;
   out["train.optimizer_step"] = optimizer == "adamw_foreach" ? "foreach" : "fused";
+  for (const char* key : {"optimizer_rank", "layers_at_a_time"}) {
+    if (row.contains(key)) out[std::string("train.") + key] = row[key].dump();
+  }
   if (row.contains("images")) {
     out["train.images"] = row["images"].dump();
     out["train.freeze_vision"] = row["freeze_vision"].dump();
@@ -85,13 +89,15 @@ TEST_P(DryrunPeaks, AreWithinOneAndAHalfPercentInTheMedianAndFiveAtTheNinetyFift
 
 INSTANTIATE_TEST_SUITE_P(Rows, DryrunPeaks,
                          testing::Values("transformers-4.57.jsonl", "transformers-5.17.jsonl",
-                                         "transformers-adapters.jsonl", "transformers-images.jsonl"),
+                                         "transformers-adapters.jsonl", "transformers-images.jsonl",
+                                         "transformers-optimizers.jsonl"),
                          [](const auto& rows) {
                            const std::string name = rows.param;
                            return name.find("4.57") != std::string::npos       ? "Old"
                                   : name.find("5.17") != std::string::npos     ? "New"
                                   : name.find("adapters") != std::string::npos ? "Adapters"
-                                                                               : "Images";
+                                  : name.find("images") != std::string::npos   ? "Images"
+                                                                               : "Optimizers";
                          });
 
 }  // namespace

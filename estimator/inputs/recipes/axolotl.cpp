@@ -175,7 +175,6 @@ void read_axolotl(Recipe& recipe) {
   recipe.refuse_flag("diffusion", "its loss is another task's");
   recipe.refuse_said("unfrozen_parameters*", "a part of the model is trained");
   recipe.refuse_said("unfrozen_parameters", "a part of the model is trained");
-  recipe.refuse_said("lisa_n_layers", "layers are trained in turns");
   if (recipe.says_any("qat."))
     recipe.refuse("qat", "not modelled: weights are quantised while they are trained");
   recipe.set_model(recipe.text("base_model"));
@@ -184,6 +183,10 @@ void read_axolotl(Recipe& recipe) {
   recipe.copy("micro_batch_size", "train.micro_batch");
   recipe.copy("gradient_accumulation_steps", "train.gradient_accumulation");
   recipe.optimizer("optimizer");
+  recipe.projection_rank("optim_args");
+  recipe.copy("optim_args.rank", "train.optimizer_rank");
+  recipe.copy("lisa_n_layers", "train.layers_at_a_time");
+  recipe.ignore({"lisa_*", "optim_args.*", "optim_target_modules*"});
   axolotl_precision(recipe);
   const std::string checkpointing = recipe.text("gradient_checkpointing");
   const bool offloads = checkpointing.rfind("offload", 0) == 0;

@@ -78,10 +78,32 @@ void factory_refuse_tasks(Recipe& recipe) {
   if (!recipe.flag("do_train"))
     recipe.refuse("do_train",
                   "not true: nothing is trained; allowed: true, or --serve with the model's name");
-  for (const char* key : {"use_galore", "use_apollo", "use_badam", "use_llama_pro", "use_kt", "use_unsloth",
-                          "use_asft_loss", "use_mca"})
+  for (const char* key : {"use_llama_pro", "use_kt", "use_unsloth", "use_asft_loss", "use_mca"})
     recipe.refuse_flag(key, "what it holds is another optimizer's or library's");
   recipe.refuse_said("mixture_of_depths", "layers pass tokens by");
+}
+
+// GaLore and APOLLO project gradients, BAdam trains a layer at a time.
+void factory_optimizer(Recipe& recipe) {
+  recipe.optimizer("optim");
+  if (recipe.flag("use_adam_mini")) recipe.set("train.optimizer", "adam-mini");
+  if (recipe.flag("use_muon")) recipe.set("train.optimizer", "muon");
+  for (const std::string name : {"galore", "apollo"}) {
+    if (!recipe.flag("use_" + name)) continue;
+    const std::string optimizer = recipe.text("optim");
+    const bool eight = name == "galore" && optimizer.find("8bit") != std::string::npos;
+    recipe.set("train.optimizer", eight                      ? "galore8bit"
+                                  : optimizer == "adafactor" ? "galore-adafactor"
+                                                             : name);
+    recipe.set("train.optimizer_rank", recipe.text(name + "_rank", "16"));
+    if (recipe.flag(name + "_layerwise")) recipe.set("train.optimizer_step", "in-backward");
+  }
+  if (recipe.flag("use_badam")) {
+    if (recipe.text("badam_mode", "layer") != "layer")
+      recipe.refuse("badam_mode", "not modelled: a share of each weight is trained; allowed: layer");
+    recipe.set("train.optimizer", "badam");
+  }
+  recipe.ignore({"galore_*", "apollo_*", "badam_*"});
 }
 
 // Trained weights are fp32 ones unless it is pure, or DeepSpeed and FSDP keep copies.
@@ -121,9 +143,7 @@ void read_llama_factory(Recipe& recipe) {
   recipe.set("train.micro_batch", recipe.text("per_device_train_batch_size", "8"));
   recipe.copy("gradient_accumulation_steps", "train.gradient_accumulation");
   factory_precision(recipe, kind == "full");
-  recipe.optimizer("optim");
-  if (recipe.flag("use_adam_mini")) recipe.set("train.optimizer", "adam-mini");
-  if (recipe.flag("use_muon")) recipe.set("train.optimizer", "muon");
+  factory_optimizer(recipe);
   if (kind == "lora") factory_adapter(recipe, "", "lora_target");
   factory_quantised(recipe, "quantization_bit");
   recipe.ignore({"quantization_method", "double_quantization"});

@@ -55,14 +55,23 @@ void Recipe::copy(const std::string& from, const std::string& to) {
 
 void Recipe::optimizer(const std::string& from) {
   if (!says(from)) return;
-  constexpr std::array<std::string_view, 9> kKnown = {
-      "adamw", "adamw8bit", "adamw4bit", "adam-mini", "adafactor", "lion", "sgd-momentum", "sgd", "muon"};
+  constexpr std::array<std::string_view, 13> kKnown = {
+      "adamw", "adamw8bit", "adamw4bit", "adam-mini",  "adafactor",        "lion",  "sgd-momentum",
+      "sgd",   "muon",      "galore",    "galore8bit", "galore-adafactor", "apollo"};
   const std::string written = values_.text(from, "");
   const std::string kind = run_key("train.optimizer", written).value;
   if (std::find(kKnown.begin(), kKnown.end(), kind) == kKnown.end())
     return refuse(from, fmt::format("'{}' is not modelled; allowed: {}", written, fmt::join(kKnown, ", ")));
   out_["train.optimizer"] = kind;
+  if (written.find("layerwise") != std::string::npos) out_["train.optimizer_step"] = "in-backward";
   warn_if_paged(written);
+}
+
+// As "rank=64, update_proj_gap=100".
+void Recipe::projection_rank(const std::string& from) {
+  const std::string arguments = text(from);
+  const size_t at = arguments.find("rank=");
+  if (at != std::string::npos) out_["train.optimizer_rank"] = std::to_string(std::atoll(&arguments[at + 5]));
 }
 
 void Recipe::warn_if_paged(const std::string& optimizer) {

@@ -32,6 +32,8 @@ class Recipe {
   void copy(const std::string& from, const std::string& to);
   // Names that the run file's words know, such as adamw_torch_fused; others are refused.
   void optimizer(const std::string& from);
+  // Of projected gradients, in the text of an optimizer's arguments.
+  void projection_rank(const std::string& from);
   void warn_if_paged(const std::string& optimizer);
   void attention(const std::string& from);
   // The kind unless the recipe says DoRA or rsLoRA by these keys; `rank`: where the recipe says none.
