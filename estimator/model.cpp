@@ -99,7 +99,8 @@ class Lister {
 
 class MatrixLister {
  public:
-  MatrixLister(int64_t hidden, std::vector<MatrixShape>& out) : hidden_(hidden), out_(out) {}
+  MatrixLister(int64_t hidden, const JoinedMatrices& joined, std::vector<MatrixShape>& out)
+      : hidden_(hidden), joined_(joined), out_(out) {}
 
   void operator()(const Attention& block) const {
     if (block.latent.has_value()) {
@@ -112,13 +113,17 @@ class MatrixLister {
       add(hidden_, block.heads * latent.value_dim);
       return;
     }
-    add(block.heads * block.head_dim, hidden_);
-    add(block.key_value_heads * block.head_dim, hidden_, 2);
+    if (joined_.query_key_value) {
+      add((block.heads + 2 * block.key_value_heads) * block.head_dim, hidden_);
+    } else {
+      add(block.heads * block.head_dim, hidden_);
+      add(block.key_value_heads * block.head_dim, hidden_, 2);
+    }
     add(hidden_, block.heads * block.head_dim);
   }
   void operator()(const Mlp& block) const { feed_forward(block.ffn, block.gated, 1); }
   void operator()(const Experts& block) const {
-    feed_forward(block.ffn, block.gated, block.count);
+    if (!joined_.experts) feed_forward(block.ffn, block.gated, block.count);
     if (block.shared_ffn > 0) feed_forward(block.shared_ffn, block.gated, 1);
   }
   void operator()(const PredictionInput&) const { add(hidden_, 2 * hidden_); }
@@ -131,7 +136,8 @@ class MatrixLister {
 
  private:
   void feed_forward(int64_t ffn, bool gated, int64_t count) const {
-    add(ffn, hidden_, (gated ? 2 : 1) * count);
+    const bool joined = gated && joined_.gate_up;
+    add(joined ? 2 * ffn : ffn, hidden_, (gated && !joined ? 2 : 1) * count);
     add(hidden_, ffn, count);
   }
   void add(int64_t rows, int64_t columns, int64_t count = 1) const {
@@ -139,13 +145,15 @@ class MatrixLister {
   }
 
   int64_t hidden_;
+  JoinedMatrices joined_;
   std::vector<MatrixShape>& out_;
 };
 
 }  // namespace
 
-void append_matrices(const Block& block, int64_t hidden, std::vector<MatrixShape>& out) {
-  std::visit(MatrixLister(hidden, out), block);
+void append_matrices(const Block& block, int64_t hidden, const JoinedMatrices& joined,
+                     std::vector<MatrixShape>& out) {
+  std::visit(MatrixLister(hidden, joined, out), block);
 }
 
 void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out) {

@@ -172,16 +172,23 @@ struct WeightTensors {
   bool product = false;  // multiplied with activations by the layer's own kernels: a matrix, not a bias
 };
 
-// A matrix as a module of the model has it.
 struct MatrixShape {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t count = 1;
 };
 
+// Which matrices are one in the modules of a model's code.
+struct JoinedMatrices {
+  bool query_key_value = false;
+  bool gate_up = false;
+  bool experts = false;  // all of a layer, as a tensor of three dimensions: no matrices, and left out
+};
+
 // The matrices that a block's kernels multiply activations with, appended to `out`. Those of a Mixer are
 // taken to be of one that is as wide as the layer.
-void append_matrices(const Block& block, int64_t hidden, std::vector<MatrixShape>& out);
+void append_matrices(const Block& block, int64_t hidden, const JoinedMatrices& joined,
+                     std::vector<MatrixShape>& out);
 
 // The weights of a block in the order they are made, appended to `out`.
 void append_weights(const Block& block, int64_t hidden, std::vector<WeightTensors>& out);

@@ -187,6 +187,11 @@ inline bool has_plain_adam(const Training& training) {
          !training.turns.fp32_copies;
 }
 
+// Parts of a matrix cannot be projected, and layers that take turns have no shards.
+inline bool needs_whole_weights(const Training& training) {
+  return training.projection_rank > 0 || training.turns.on();
+}
+
 // Whose data parallelism.
 enum class DataParallelEngine { kTorch, kDeepspeed };
 

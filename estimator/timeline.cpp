@@ -107,7 +107,8 @@ void set_peak(double forward, double gradients, double segment, double temporari
                         "Korthikanti et al., section 5"});
   } else {
     add_nonzero(out.peak,
-                {"temporaries of the step", temporaries, "4 for each element, in the optimizer step",
+                {"temporaries of the step", temporaries,
+                 "4 for each element with foreach, two of the largest weight in a loop, fp32 gradients",
                  "PyTorch, torch.optim, foreach; DeepSpeed, fp32 gradients"});
   }
 }

@@ -19,7 +19,8 @@ struct Option {
 };
 
 bool divides_states(const TrainingRun& run) {
-  return !run.model.pipeline && run.parallel.data() * run.parallel.context > 1;
+  return !run.model.pipeline && run.parallel.data() * run.parallel.context > 1 &&
+         !needs_whole_weights(run.training);
 }
 
 // For images that are made; ordered by what they cost.

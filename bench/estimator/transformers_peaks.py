@@ -265,19 +265,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--snapshot", default="", help="PyTorch's memory history of the last step, of one row")
     options = parser.parse_args()
+    optimizers = options.optimizers.split(",") if options.optimizers else []
+    if unknown := [name for name in optimizers if name not in low_memory_optimizers.KINDS]:
+        parser.error(f"--optimizers: '{unknown[0]}' is not known; allowed: {', '.join(low_memory_optimizers.KINDS)}")
+    if optimizers and options.adapters:
+        parser.error("--optimizers: not allowed beside --adapters")
     version = importlib.import_module("transformers").__version__
     if options.rows:
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     else:
         rng = random.Random(options.seed)
-        kinds = options.kinds.split(",") if options.kinds else list(KINDS)
+        usual = LLAMAS if optimizers else KINDS
+        kinds = options.kinds.split(",") if options.kinds else list(usual)
         rows = []
         while len(rows) < options.count:
             row = draw(rng, kinds)
             if options.adapters:
                 row = with_adapter(rng, row)
-            if options.optimizers:
-                kind = rng.choice(options.optimizers.split(","))
+            if optimizers:
+                kind = rng.choice(optimizers)
                 row |= low_memory_optimizers.settings(rng, kind) | {"precision": "bf16", "accumulation": 1}
             if not too_large(row):
                 rows.append(row | {"seed": options.seed, "number": len(rows)})

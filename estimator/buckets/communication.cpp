@@ -99,15 +99,8 @@ double layer_reduction_bytes(const TrainingRun& run) {
 // Of the vocabulary's table or of a layer's matrix, in elements.
 double largest_weight(const TrainingRun& run) {
   double out = static_cast<double>(run.model.vocabulary * table_width(run.model));
-  std::vector<MatrixShape> matrices;
-  for (const Tower& tower : run.model.towers) {
-    for (const Layer& layer : tower.layers) {
-      matrices.clear();
-      for (const Block& block : layer) append_matrices(block, tower_width(run.model, tower), matrices);
-      for (const MatrixShape& matrix : matrices)
-        out = std::max(out, static_cast<double>(matrix.rows * matrix.columns));
-    }
-  }
+  for (const MatrixShape& matrix : trained_matrices(run))
+    out = std::max(out, static_cast<double>(matrix.rows) * static_cast<double>(matrix.columns));
   return out;
 }
 
@@ -116,8 +109,10 @@ double step_temporary_bytes(const TrainingRun& run, const StateBytes& states) {
   const bool adam = run.training.optimizer == OptimizerKind::kAdam;
   const double foreach = run.training.foreach_step && adam ? states.moments / 2 : 0;
   // The root of the second moment, and the step: torch.optim, _single_tensor_adam; galore_torch, adamw.py.
-  const bool loops = run.training.loop_step && adam && run.parallel.sharding == DataSharding::kNone &&
-                     !run.training.turns.on() && !run.training.adapter.on();
+  const bool whole = run.parallel.sharding == DataSharding::kNone && run.parallel.tensor == 1 &&
+                     run.parallel.pipeline == 1 && !run.training.adapter.on();
+  const bool others = !run.training.turns.on() || run.training.turns.others;
+  const bool loops = run.training.loop_step && adam && whole && others;
   const double loop = loops ? element_bytes(run.training, run.framework).moments * largest_weight(run) : 0;
   // DeepSpeed casts its shard of 16-bit gradients to fp32.
   const bool casts =

@@ -99,9 +99,9 @@ const char* moments_formula(const Training& training) {
                     (!training.mixed || training.half_states);
   if (training.turns.fp32_copies) return "8 for Adam, for each element that is trained at a time";
   if (training.projection_rank > 0)
-    return "2 states of r (longer side) and a projector of r (shorter side) for each matrix of a layer; "
-           "Adam's "
-           "for all else";
+    return "r (longer side) for each state and r (shorter side) of what projects, for each matrix of a "
+           "layer; "
+           "the states of all else";
   switch (training.optimizer) {
     case OptimizerKind::kAdam:
       return half ? "4 for Adam in 16 bits, for each element of the shard"

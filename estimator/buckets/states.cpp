@@ -69,38 +69,40 @@ double fp8_bytes(const Fp8& fp8, const RankParameters& parameters) {
 
 // Muon has one state for each element of a layer's matrix; all else has Adam's two.
 double muon_share(const RankParameters& parameters) {
-  const auto all = static_cast<double>(parameters.dense + parameters.expert);
-  return all == 0 ? 1 : 2 - static_cast<double>(parameters.products) / all;
+  const auto all = static_cast<double>(parameters.dense + parameters.expert - parameters.frozen);
+  return all <= 0 ? 1 : 2 - static_cast<double>(parameters.products - parameters.frozen_products) / all;
 }
 
-// Of the layers' matrices: states of the projected gradients, whose shorter side has `projection_rank` rows,
-// and what projects them, in the gradients' type (galore_torch, galore_projector.py; apollo_torch,
-// random_projector.py).
-double projected_moments(const TrainingRun& run, const ElementBytes& bytes) {
-  double out = 0;
-  std::vector<MatrixShape> matrices;
-  for (const Tower& tower : run.model.towers) {
-    for (const Layer& layer : tower.layers) {
-      matrices.clear();
-      for (const Block& block : layer) append_matrices(block, tower_width(run.model, tower), matrices);
-      for (const MatrixShape& matrix : matrices) {
-        const int64_t shorter = std::min(matrix.rows, matrix.columns);
-        const int64_t longer = std::max(matrix.rows, matrix.columns);
-        const auto rank = static_cast<double>(std::min(run.training.projection_rank, shorter));
-        out += static_cast<double>(matrix.count) * rank *
-               (bytes.moments * static_cast<double>(longer) + bytes.weight * static_cast<double>(shorter));
-      }
-    }
+// Of the matrices whose gradients are projected: their elements; and their states, whose shorter side has
+// `projection_rank` rows, with what projects, in the gradients' type (galore_torch, galore_projector.py;
+// apollo_torch, random_projector.py).
+struct Projected {
+  double elements = 0;
+  double bytes = 0;
+};
+
+Projected projected(const TrainingRun& run, const ElementBytes& bytes) {
+  Projected out;
+  for (const MatrixShape& matrix : trained_matrices(run)) {
+    const int64_t shorter = std::min(matrix.rows, matrix.columns);
+    const int64_t longer = std::max(matrix.rows, matrix.columns);
+    const auto rank = static_cast<double>(std::min(run.training.projection_rank, shorter));
+    const auto count = static_cast<double>(matrix.count);
+    out.elements += count * static_cast<double>(matrix.rows) * static_cast<double>(matrix.columns);
+    out.bytes +=
+        count * rank *
+        (bytes.moments * static_cast<double>(longer) + bytes.gradient * static_cast<double>(shorter));
   }
   return out;
 }
 
-// For `elements` of a shard.
+// For `elements` of a shard. Where gradients are projected there are no shards.
 double moments_of(const TrainingRun& run, const RankParameters& parameters, const ElementBytes& bytes,
                   double elements) {
-  if (run.training.projection_rank > 0)
-    return bytes.moments * (elements - static_cast<double>(parameters.products)) +
-           projected_moments(run, bytes);
+  if (run.training.projection_rank > 0) {
+    const Projected matrices = projected(run, bytes);
+    return bytes.moments * (elements - matrices.elements) + matrices.bytes;
+  }
   const bool muon = run.training.optimizer == OptimizerKind::kMuon;
   return bytes.moments * elements * (muon ? muon_share(parameters) : 1);
 }
@@ -113,6 +115,22 @@ double frozen_saving(const FrozenWeights& frozen, double weight, const RankParam
 }
 
 }  // namespace
+
+std::vector<MatrixShape> trained_matrices(const TrainingRun& run) {
+  const bool known = run.framework == Framework::kTransformers;
+  std::vector<MatrixShape> out;
+  for (const Tower& tower : run.model.towers) {
+    const ModelCode& code = tower.connector ? run.vision_code : run.code;
+    if (tower.frozen || (known && code.transposed_matrices)) continue;
+    const JoinedMatrices joined = {known && code.projection != ProjectionCode::kSeparate,
+                                   known && code.joined_feed_forward,
+                                   known && code.experts == ExpertsCode::kGrouped};
+    for (const Layer& layer : tower.layers) {
+      for (const Block& block : layer) append_matrices(block, tower_width(run.model, tower), joined, out);
+    }
+  }
+  return out;
+}
 
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage) {
   const Model& model = run.model;
@@ -167,6 +185,7 @@ RankParameters rank_parameters(const std::vector<RankWeight>& weights) {
     if (weight.frozen) out.frozen += weight.elements * weight.count;
     if (!weight.product) continue;
     out.products += weight.elements * weight.count;
+    if (weight.frozen) out.frozen_products += weight.elements * weight.count;
     if (weight.expert) out.expert_products += weight.elements * weight.count;
     out.product_tensors += weight.count;
   }

@@ -20,6 +20,9 @@ struct RankWeight {
 };
 std::vector<RankWeight> rank_weights(const TrainingRun& run, const Stage& stage);
 
+// Matrices of the whole model's layers that are trained, as nn.Linear has them: what an optimizer sees.
+std::vector<MatrixShape> trained_matrices(const TrainingRun& run);
+
 // Elements on one rank, by the group of ranks that holds the same ones.
 struct RankParameters {
   int64_t dense = 0;
@@ -28,6 +31,7 @@ struct RankParameters {
   int64_t expert_products = 0;  // of experts
   int64_t product_tensors = 0;  // such matrices
   int64_t frozen = 0;           // of `dense`
+  int64_t frozen_products = 0;  // of both
 };
 RankParameters rank_parameters(const std::vector<RankWeight>& weights);
 

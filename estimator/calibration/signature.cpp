@@ -113,6 +113,7 @@ std::string states_text(const TrainingRun& run) {
                   training.half_master ? " 16-bit master" : "", training.half_states ? " 16-bit states" : "",
                   training.frozen.bytes, training.frozen.only_experts ? " experts" : "",
                   static_cast<int>(training.optimizer));
+  out += training.foreach_step ? " foreach" : training.loop_step ? " for-loop" : "";
   if (training.projection_rank > 0) out += fmt::format(" of rank {}", training.projection_rank);
   if (training.turns.on())
     out += fmt::format(" layers {}{}", training.turns.layers, training.turns.others ? "" : " alone");

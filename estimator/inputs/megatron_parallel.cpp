@@ -87,15 +87,19 @@ void place_predictions(int64_t layers, int64_t predictions, Parallel& parallel) 
 DataSharding data_sharding(KeyValues& values) {
   const std::string strategy = values.choice("data-parallel-sharding-strategy", "no_shard",
                                              {"no_shard", "optim", "optim_grads", "optim_grads_params"});
+  const std::string optimizer = values.has("optimizer") ? values.peek("optimizer") : "adam";
+  const bool muon = optimizer.find("muon") != std::string::npos;
   if (values.flag("use-megatron-fsdp") || values.flag("use-custom-fsdp")) {
+    if (muon)
+      values.complain(
+          fmt::format("optimizer: '{}' is not allowed beside Megatron-FSDP; allowed: adam, sgd", optimizer));
     if (strategy == "optim_grads_params") return DataSharding::kParameters;
     if (strategy == "optim_grads") return DataSharding::kGradients;
     if (strategy == "optim") return DataSharding::kOptimizer;
     return DataSharding::kNone;
   }
   const bool distributed = values.flag("use-distributed-optimizer");
-  const std::string optimizer = values.has("optimizer") ? values.peek("optimizer") : "adam";
-  if (distributed && optimizer.find("muon") != std::string::npos)
+  if (distributed && muon)
     values.complain(fmt::format(
         "use-distributed-optimizer: not allowed beside optimizer '{}'; allowed: optimizer dist_muon "
         "without it, which divides states by whole weights",

@@ -105,17 +105,22 @@ void read_turns(KeyValues& values, TrainingRun& run) {
   const std::string key = badam ? "train.optimizer: 'badam'" : fmt::format("{}: '{}'", kKey, turns.layers);
   if (run.training.adapter.on() || run.training.frozen.on())
     values.complain(fmt::format("{} is not allowed beside weights that are frozen for good", key));
+  if (run.model.towers.size() > 1)
+    values.complain(fmt::format("{} is not modelled for a model of several parts", key));
   if (run.framework != Framework::kTransformers)
     values.complain(
         fmt::format("{} is not modelled here; allowed: beside what transformers' own code runs", key));
 }
 
-// Parts of a matrix cannot be projected, and layers that take turns have no shards.
 void check_whole_weights(KeyValues& values, const TrainingRun& run) {
   const Parallel& parallel = run.parallel;
   const bool divided = parallel.tensor > 1 || parallel.pipeline > 1 || parallel.expert > 1 ||
                        parallel.sharding != DataSharding::kNone;
-  if (!divided || (run.training.projection_rank == 0 && !run.training.turns.on())) return;
+  if (run.training.projection_rank > 0 && (run.training.adapter.on() || run.training.frozen.on()))
+    values.complain(
+        fmt::format("train.optimizer: '{}' is not allowed beside weights that are frozen for good",
+                    written_optimizer(values)));
+  if (!divided || !needs_whole_weights(run.training)) return;
   const bool by_optimizer = run.training.projection_rank > 0 || written_optimizer(values) == "badam";
   values.complain(fmt::format(
       "train.{}: not modelled where ranks divide weights or states; allowed: parallel.gpus alone",
@@ -212,6 +217,10 @@ void read_optimizer_step(KeyValues& values, Training& training) {
       values.choice("train.optimizer_step", "fused", {"fused", "foreach", "for-loop", "in-backward"});
   training.foreach_step = step == "foreach";
   training.loop_step = step == "for-loop" || training.projection_rank > 0;
+  if (training.projection_rank > 0 && training.foreach_step)
+    values.complain(
+        "train.optimizer_step: 'foreach' is not allowed where gradients are projected; allowed: for-loop, "
+        "in-backward");
   training.step_in_backward = step == "in-backward";
   if (training.step_in_backward && training.microbatches > 1)
     values.complain(

@@ -44,6 +44,7 @@ class StepPlayer {
   Tensor through(const Tower& tower, const Tensor& before) {
     layers_.emplace_back(run_, tower, *code_, op_);
     Layers& layers = layers_.back();
+    layers.train(trains_others());
     const bool has_images = run_.model.towers.front().connector && !tower.connector;
     const Tensor source = has_images ? Tensor() : before;
     if (source.data) layers.set_source(source, static_cast<double>(run_.model.towers.front().sequence));

@@ -76,6 +76,8 @@ TEST(Megatron, MuonHoldsOneStateForMatrices) {
   EXPECT_EQ(complaint({{"optimizer", "muon"}, {"use-distributed-optimizer", "true"}}),
             "use-distributed-optimizer: not allowed beside optimizer 'muon'; allowed: optimizer dist_muon "
             "without it, which divides states by whole weights");
+  EXPECT_EQ(complaint({{"optimizer", "muon"}, {"use-megatron-fsdp", "true"}}),
+            "optimizer: 'muon' is not allowed beside Megatron-FSDP; allowed: adam, sgd");
 }
 
 TEST(Megatron, RefusesWhatIsNotModelledByName) {

@@ -127,7 +127,7 @@ TEST(Axolotl, ProjectsGradientsAndTrainsLayersInTurns) {
 TEST(Trainer, ReadsTheRankInTheOptimizersArguments) {
   const RunKeys keys = must_recipe(
       "model_name_or_path: qwen3-4b\nper_device_train_batch_size: 1\nbf16: true\n"
-      "optim: apollo_adamw\noptim_args: proj=random,rank=1,scale=128.0\n"
+      "optim: apollo_adamw\noptim_args: proj=random, rank = 1, scale=128.0\n"
       "optim_target_modules: [.*.attn.*, .*.mlp.*]\n",
       1);
   EXPECT_EQ(must_read(keys).training.projection_rank, 1);
@@ -215,6 +215,11 @@ TEST(LlamaFactory, ReadsOptimizersThatHoldLess) {
   const Training galore = must_read(must_recipe(start + "use_galore: true\ngalore_rank: 128\n", 1)).training;
   EXPECT_EQ(galore.projection_rank, 128);
   EXPECT_EQ(must_read(must_recipe(start + "use_apollo: true\n", 1)).training.projection_rank, 16);
+  EXPECT_THAT(refusal(start + "use_apollo: true\nuse_badam: true\n"), HasSubstr("allowed: one of them"));
+  EXPECT_THAT(refusal(start + "use_apollo: true\noptim: adafactor\n"),
+              HasSubstr("optim: 'adafactor' is not allowed beside use_apollo"));
+  EXPECT_THAT(warnings_of(must_recipe(start + "use_galore: true\ngalore_target: q_proj\n", 1)),
+              HasSubstr("galore_target: 'q_proj': gradients of all matrices"));
   const Training badam =
       must_read(must_recipe(start + "use_badam: true\nbadam_switch_interval: 50\n", 1)).training;
   EXPECT_EQ(badam.turns.layers, 1);

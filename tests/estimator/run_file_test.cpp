@@ -70,6 +70,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"projection_of_shards", "[train]\noptimizer = 'galore'\n[parallel]\ngpus = 8\nzero = 2\n",
             "train.optimizer 'galore': not modelled where ranks divide weights or states; allowed: "
             "parallel.gpus alone"},
+        Bad{"projection_beside_an_adapter",
+            "[train]\nframework = 'transformers'\noptimizer = 'apollo'\n[adapter]\nkind = 'lora'\n",
+            "train.optimizer: 'apollo' is not allowed beside weights that are frozen for good"},
         Bad{"turns_of_lean_code", "[train]\nlayers_at_a_time = 2\n",
             "train.layers_at_a_time: '2' is not modelled here; allowed: beside what transformers' own code "
             "runs"},

@@ -311,6 +311,10 @@ class Inexact(Steps):
     def test_a_value_that_the_host_took_from_the_device(self) -> None:
         self.said("overwritten", "value-read", "traced_steps.py")
 
+    def test_a_value_that_other_ranks_have_a_part_in(self) -> None:
+        answer = self.trace("counted_by_all", "--world-size", "2", "--tensors", "fake")
+        self.assertEqual(list(self.findings(answer)), ["value-read"])
+
     def test_the_hosts_own_integers_are_exact(self) -> None:
         answer = self.trace("lengths", "--strict")
         self.assertEqual((answer["tensors"], answer["findings"]), ("fake", []))

@@ -323,6 +323,18 @@ def sharded_in_two_ways() -> Step:
     return step
 
 
+def counted_by_all() -> Step:
+    """A number that other ranks have a part in, in a tensor of the host."""
+    job()
+
+    def step() -> None:
+        count = torch.tensor([3])
+        dist.all_reduce(count)
+        torch.zeros(1 + int(count), device="cuda")
+
+    return step
+
+
 def pipelined() -> Step:
     ranks = job()
     rank = dist.get_rank()

@@ -184,9 +184,10 @@ void read_axolotl(Recipe& recipe) {
   recipe.copy("gradient_accumulation_steps", "train.gradient_accumulation");
   recipe.optimizer("optimizer");
   recipe.projection_rank("optim_args");
+  recipe.projected("optim_target_modules", {"all_linear", "all-linear"});
   recipe.copy("optim_args.rank", "train.optimizer_rank");
   recipe.copy("lisa_n_layers", "train.layers_at_a_time");
-  recipe.ignore({"lisa_*", "optim_args.*", "optim_target_modules*"});
+  recipe.ignore({"lisa_*", "optim_args.*"});
   axolotl_precision(recipe);
   const std::string checkpointing = recipe.text("gradient_checkpointing");
   const bool offloads = checkpointing.rfind("offload", 0) == 0;

@@ -88,14 +88,25 @@ void factory_optimizer(Recipe& recipe) {
   recipe.optimizer("optim");
   if (recipe.flag("use_adam_mini")) recipe.set("train.optimizer", "adam-mini");
   if (recipe.flag("use_muon")) recipe.set("train.optimizer", "muon");
+  int count = 0;
+  for (const std::string name : {"galore", "apollo", "badam"}) count += recipe.flag("use_" + name) ? 1 : 0;
+  if (count > 1) recipe.refuse("use_galore, use_apollo, use_badam", "allowed: one of them");
+  const std::string optimizer = recipe.text("optim", "adamw_torch");
+  const bool plain = optimizer == "adamw_torch", eight = optimizer.find("adamw") != std::string::npos &&
+                                                         optimizer.find("8bit") != std::string::npos;
+  if (recipe.flag("use_galore")) {
+    if (!plain && !eight && optimizer != "adafactor")
+      recipe.refuse("optim", fmt::format("'{}' is not allowed beside use_galore", optimizer));
+    recipe.set("train.optimizer", eight ? "galore8bit" : plain ? "galore" : "galore-adafactor");
+  }
+  if (recipe.flag("use_apollo")) {
+    if (!plain) recipe.refuse("optim", fmt::format("'{}' is not allowed beside use_apollo", optimizer));
+    recipe.set("train.optimizer", "apollo");
+  }
   for (const std::string name : {"galore", "apollo"}) {
     if (!recipe.flag("use_" + name)) continue;
-    const std::string optimizer = recipe.text("optim");
-    const bool eight = name == "galore" && optimizer.find("8bit") != std::string::npos;
-    recipe.set("train.optimizer", eight                      ? "galore8bit"
-                                  : optimizer == "adafactor" ? "galore-adafactor"
-                                                             : name);
     recipe.set("train.optimizer_rank", recipe.text(name + "_rank", "16"));
+    recipe.projected(name + "_target", {"all"});
     if (recipe.flag(name + "_layerwise")) recipe.set("train.optimizer_step", "in-backward");
   }
   if (recipe.flag("use_badam")) {

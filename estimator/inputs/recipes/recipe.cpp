@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <sstream>
 
 #include "estimator/inputs/run_words.h"
 
@@ -69,9 +70,21 @@ void Recipe::optimizer(const std::string& from) {
 
 // As "rank=64, update_proj_gap=100".
 void Recipe::projection_rank(const std::string& from) {
-  const std::string arguments = text(from);
-  const size_t at = arguments.find("rank=");
-  if (at != std::string::npos) out_["train.optimizer_rank"] = std::to_string(std::atoll(&arguments[at + 5]));
+  std::string arguments = text(from);
+  arguments.erase(std::remove(arguments.begin(), arguments.end(), ' '), arguments.end());
+  std::istringstream parts(arguments);
+  for (std::string part; std::getline(parts, part, ',');) {
+    if (part.rfind("rank=", 0) == 0) out_["train.optimizer_rank"] = part.substr(5);
+  }
+}
+
+void Recipe::projected(const std::string& from, std::initializer_list<std::string_view> all) {
+  const std::string modules = text(from);
+  const bool whole = modules.empty() || std::find(all.begin(), all.end(), modules) != all.end() ||
+                     (modules.find("attn") != std::string::npos && modules.find("mlp") != std::string::npos);
+  if (!whole)
+    warnings_.push_back(fmt::format(
+        "{}: '{}': gradients of all matrices of the layers are taken to be projected", from, modules));
 }
 
 void Recipe::warn_if_paged(const std::string& optimizer) {

@@ -34,6 +34,8 @@ class Recipe {
   void optimizer(const std::string& from);
   // Of projected gradients, in the text of an optimizer's arguments.
   void projection_rank(const std::string& from);
+  // Which modules' gradients are projected: a warning where that may not be all of the layers' matrices.
+  void projected(const std::string& from, std::initializer_list<std::string_view> all);
   void warn_if_paged(const std::string& optimizer);
   void attention(const std::string& from);
   // The kind unless the recipe says DoRA or rsLoRA by these keys; `rank`: where the recipe says none.

@@ -43,6 +43,7 @@ void read_trainer(Recipe& recipe) {
     recipe.copy(key, "train.sequence");
   recipe.optimizer("optim");
   recipe.projection_rank("optim_args");
+  recipe.projected("optim_target_modules", {"all-linear"});
   std::string dtype = recipe.text("dtype", recipe.text("torch_dtype"));
   const bool bf16 = recipe.flag("bf16") || dtype == "bfloat16";
   const bool fp16 = recipe.flag("fp16") || dtype == "float16";
@@ -59,7 +60,6 @@ void read_trainer(Recipe& recipe) {
                  "do_*",
                  "learning_rate",
                  "weight_decay",
-                 "optim_target_modules*",
                  "lr_*",
                  "num_train_epochs",
                  "max_steps",

@@ -39,6 +39,7 @@ INTO_ZEROS = {
     aten.index_put.default: aten.index_put_.default,
     aten._unsafe_index_put.default: aten.index_put_.default,
 }
+ADD_UP_BY_INDICES = frozenset((aten.index_put.default, aten._unsafe_index_put.default))
 FIRST_ADDRESS = 1 << 40
 ADDRESS_STEP = 512
 
@@ -76,7 +77,7 @@ class Recorder(Recording, TorchDispatchMode):
         self._follow(in_backward)
         if in_backward and func is torch.ops.aten.add.Tensor and self._is_engines_sum(args):
             return args[0].add_(args[1])
-        if in_backward and func in INTO_ZEROS and self._is_derivatives_zeros(args[0]):
+        if in_backward and func in INTO_ZEROS and self._is_derivatives_zeros(func, args):
             func = INTO_ZEROS[func]
         if func is torch.ops.aten._pin_memory.default:
             return args[0].detach()  # of the host: not traced, and fake tensors cannot
@@ -235,8 +236,10 @@ class Recorder(Recording, TorchDispatchMode):
             and self._is_held_by_nobody_else(args[0], self._linears)
         )
 
-    def _is_derivatives_zeros(self, tensor: Any) -> bool:
-        return not torch.is_grad_enabled() and self._is_held_by_nobody_else(tensor, self._zeros)
+    def _is_derivatives_zeros(self, func: Any, args: Any) -> bool:
+        """What is not added up by indices is a gradient, a part of which becomes zero in a copy."""
+        adds_up = func not in ADD_UP_BY_INDICES or (len(args) > 3 and args[3])
+        return adds_up and not torch.is_grad_enabled() and self._is_held_by_nobody_else(args[0], self._zeros)
 
     def _is_held_by_nobody_else(self, tensor: torch.Tensor, known: set[tuple[int, int, int]]) -> bool:
         counts = _references(tensor)

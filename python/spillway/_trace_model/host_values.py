@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -10,19 +11,24 @@ from torch.utils._pytree import tree_leaves
 
 # Of a tensor. Larger ones are fake, as all of floating-point numbers are.
 MOST_BYTES = 64 << 10
+# What these answer is of other ranks.
+COLLECTIVES = ("c10d", "_c10d_functional")
 
 
 class HostValues:
     """Knows which tensors of the host are real: those that follow from nothing that is fake. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._overwritten: set[int] = set()  # addresses of what an operator with fake tensors wrote to
+        self._overwritten: set[int] = set()  # storages that an operator with fake tensors, or other ranks, wrote to
 
     def are_known(self, func: Any, args: Any, kwargs: Any) -> bool:
         """The operator may run as it is. To be called where it runs on fake tensors: one without any is tried so."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if tensors:
-            self._note_writes(func, args, tensors)
+        if func.namespace in COLLECTIVES:
+            self._forget(tensors)
+            return False
+        if func._schema.is_mutable and any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            self._forget(_written(func, args, kwargs))
         if kwargs.get("device") not in (None, torch.device("cpu")):
             return False
         if tensors:
@@ -34,18 +40,22 @@ class HostValues:
         return (
             type(tensor) is torch.Tensor
             and _is_small_integer(tensor)
-            and tensor.untyped_storage().data_ptr() not in self._overwritten
+            and tensor.untyped_storage()._cdata not in self._overwritten
         )
 
-    def _note_writes(self, func: Any, args: Any, tensors: list[torch.Tensor]) -> None:
+    def _forget(self, tensors: Any) -> None:
         """A real tensor that takes what is fake is not told of it: its value is known no more."""
-        if func._schema.is_mutable and any(isinstance(tensor, FakeTensor) for tensor in tensors):
-            written = [
-                each for each, info in zip(args, func._schema.arguments, strict=False) if info.is_out or _writes(info)
-            ]
-            for tensor in tree_leaves(written):
-                if type(tensor) is torch.Tensor and tensor.device.type == "cpu":
-                    self._overwritten.add(tensor.untyped_storage().data_ptr())
+        for tensor in tree_leaves(tensors):
+            if type(tensor) is torch.Tensor and tensor.device.type == "cpu":
+                storage = tensor.untyped_storage()
+                self._overwritten.add(storage._cdata)
+                weakref.finalize(storage, self._overwritten.discard, storage._cdata).atexit = False  # type: ignore[misc]
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """What the operator writes to, by its schema."""
+    given = {info.name: each for info, each in zip(func._schema.arguments, args, strict=False)} | kwargs
+    return [given[info.name] for info in func._schema.arguments if info.name in given and _writes(info)]
 
 
 def _writes(argument: Any) -> bool:

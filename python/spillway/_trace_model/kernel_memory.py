@@ -50,8 +50,13 @@ SUMS = frozenset((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, ate
 # have no such parts.
 MOST_UNSORTED, PART_ROWS, PART_COLUMNS, FEW_ROWS = 3072, 10, 32, 128
 # Losses whose result keeps the storage of one for each element, which is shrunk to their mean: which argument is the
-# reduction; 0 is none. aten/src/ATen/native/BinaryOps.cpp makes the mean of a second one, native/cuda/Loss.cu does not.
-LOSSES = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.binary_cross_entropy.default: 3}
+# reduction; 0 is none. Those of aten/src/ATen/native/Loss.cpp that are structured make the mean of a second one.
+LOSSES = {
+    aten.mse_loss.default: 2,
+    aten.smooth_l1_loss.default: 2,
+    aten.soft_margin_loss.default: 2,
+    aten.binary_cross_entropy.default: 3,
+}
 OF_A_SECOND_ONE = frozenset((aten.mse_loss.default, aten.smooth_l1_loss.default))
 # aten/src/ATen/native/cuda/Reduce.cuh: threads of a block, lanes of a warp, outputs of one load, values of a thread.
 MAX_THREADS, WARP, INPUT_VECTOR, OUTPUT_VECTORS, LEAST_VALUES, MOST_VALUES = 512, 32, 4, (4, 2), 16, 256
@@ -198,9 +203,13 @@ def embedding_sums(gradient: torch.Tensor, indices: torch.Tensor, rows: int, *_:
 
 
 def index_sums(_tensor: torch.Tensor, indices: Any, _values: Any, accumulate: bool = False, *_: Any) -> list[int]:
-    """Sums go by indices in order: as they come, in order, and where they came."""
-    count = math.prod(torch.broadcast_shapes(*(each.shape for each in indices if each is not None)))  # type: ignore[no-untyped-call]
-    return [8 * count] * 4 if accumulate else []
+    """Sums go by indices in order: as they come, in order, and where they came. Masks choose one place or none."""
+    if not accumulate:
+        return []
+    numbers = [each for each in indices if each is not None and each.dtype not in (torch.bool, torch.uint8)]
+    masks = [each.numel() for each in indices if each is not None and each.dtype in (torch.bool, torch.uint8)]
+    shape = torch.broadcast_shapes(*(each.shape for each in numbers))  # type: ignore[no-untyped-call]
+    return [8 * max([*masks, math.prod(shape) if numbers else 0])] * 4
 
 
 # In kernels of this name in aten/src/ATen/native/cuda, but for isinf (native/TensorCompare.cpp), losses (native/
@@ -218,8 +227,7 @@ OF_OPERATORS: dict[Any, Callable[..., list[int]]] = {
     # Absolute values.
     aten.isinf.default: lambda tensor, *_, **__: [_size(tensor)] if tensor.dtype.is_floating_point else [],
     # A loss of each element.
-    aten.huber_loss.default: lambda one, *_, **__: [_size(one)],
-    aten.soft_margin_loss.default: lambda one, *_, **__: [_size(one)],
+    aten.huber_loss.default: lambda one, _, reduction=1, *__: [_size(one)] if reduction else [],
     # Which scores are minus infinity.
     aten._safe_softmax.default: lambda scores, *_, **__: [scores.numel()],
 }
@@ -249,7 +257,8 @@ def uses_cudnn(func: Any, args: Any) -> bool:
 def without_cudnn(func: Any, args: Any) -> bool:
     """The convolution is a product with columns. cuDNN takes what the chosen algorithm wants: not known."""
     tensor, weight = (args[1], args[2]) if func is aten.convolution_backward.default else (args[0], args[1])
-    by_channel = weight.shape[1] == 1 and tensor.shape[1] > 1  # which kernels of their own do
+    transposed = args[7] if func is aten.convolution_backward.default else args[6]
+    by_channel = weight.shape[1] == 1 and tensor.shape[1] > 1 and not transposed  # which kernels of their own do
     return not torch.backends.cudnn.enabled and tensor.dim() == 4 and weight.dim() == 4 and not by_channel
 
 

@@ -1,6 +1,7 @@
 """A rank of a job on fake tensors. Its process groups move nothing: sizes are all that is asked of what they answer.
 
 PyTorch has such a process group for tests of its own, the backend "fake". A program gets it for any that it asks for.
+What is needed of torch.distributed is imported where there is a job: a PyTorch may be without.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from torch.distributed import distributed_c10d
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import _random
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _ranks
@@ -36,6 +34,8 @@ class Rank:
 @contextlib.contextmanager
 def standing_in(rank: Rank) -> Iterator[None]:
     """Stands in for backends and for the stores in which ranks meet. A key that nobody set is an error."""
+    from torch.distributed import distributed_c10d
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     class Store(FakeStore):
@@ -64,6 +64,8 @@ def standing_in(rank: Rank) -> Iterator[None]:
 @contextlib.contextmanager
 def _random_numbers_of_any_rank() -> Iterator[None]:
     """DTensor sends the state of rank 0's generator around, and looks at it, so that ranks draw what fits together."""
+    from torch.distributed.tensor import _random
+
     tracker = _random.OffsetBasedRNGTracker
     make = tracker.__init__
 
