@@ -100,8 +100,7 @@ const char* moments_formula(const Training& training) {
   if (training.turns.fp32_copies) return "8 for Adam, for each element that is trained at a time";
   if (training.projection_rank > 0)
     return "r (longer side) for each state and r (shorter side) of what projects, for each matrix of a "
-           "layer; "
-           "the states of all else";
+           "layer; the states of all else";
   switch (training.optimizer) {
     case OptimizerKind::kAdam:
       return half ? "4 for Adam in 16 bits, for each element of the shard"

@@ -16,19 +16,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "mem_efficient": "EFFICIENT_ATTENTION"}
-_kept: list[Any] = []  # PyTorch forgets what was replaced with the object that replaced it
 
 
 def prepare(torch: Any) -> None:
-    from torch.library import Library
+    from torch import library as operators
 
     torch.backends.cudnn.enabled = False
-    replaced: Any = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    convolutions = _Convolutions(torch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced is meant
-        replaced.impl("convolution", _Convolutions(torch).forward, "CUDA")
-        replaced.impl("convolution_backward", _Convolutions(torch).backward, "CUDA")
-    _kept.append(replaced)
+        operators.impl("aten::convolution", "cuda", convolutions.forward)
+        operators.impl("aten::convolution_backward", "cuda", convolutions.backward)
     torch.backends.cuda.enable_cudnn_sdp(False)
     backends = importlib.import_module("torch.nn.attention").SDPBackend
     _Attention(torch._C, {name: int(getattr(backends, word)) for name, word in BACKENDS.items()}).take_over()
